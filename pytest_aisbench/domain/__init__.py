@@ -1,0 +1,1 @@
+"""Values and rules, pure: no files, clock, sockets or pytest."""

@@ -1,0 +1,72 @@
+"""What is trained, how wide, and the case that both make."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_aisbench.domain.metric import Metric
+from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.errors import UsageFault
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}\Z")
+_SHAPE = re.compile(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})\Z")
+
+
+@dataclass(frozen=True, order=True)
+class Shape:
+    """Nodes × devices per node, written `2x8`."""
+
+    nodes: int
+    devices: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shape:
+        match = _SHAPE.match(text)
+        if not match:
+            raise UsageFault(f"{text!r} is not a shape", advice="write nodes x devices, such as 2x8")
+        return cls(int(match[1]), int(match[2]))
+
+    @property
+    def world(self) -> int:
+        """How many ranks train together."""
+        return self.nodes * self.devices
+
+    def __str__(self) -> str:
+        return f"{self.nodes}x{self.devices}"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is trained, as it stands for one platform: sections of other platforms are already left out."""
+
+    name: str
+    folder: str  # where relative paths start
+    code: tuple[str, ...]
+    entry: str
+    framework: str
+    devices: int
+    metrics: Mapping[str, Metric]
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    data: str | None = None
+    expected_s: float = 0.0
+    options: Mapping[str, Any] = field(default_factory=dict)  # the platform's own keys: flavor, framework_version
+
+
+@dataclass(frozen=True)
+class Case:
+    """Workload × shape with the claims made on it: one pytest item."""
+
+    workload: Workload
+    shape: Shape
+    thresholds: tuple[Threshold, ...]
+
+    @property
+    def id(self) -> str:
+        return f"{self.workload.name}-{self.shape}"
+
+    def __repr__(self) -> str:  # pytest prints it beside failures
+        return f"<Case {self.id}>"

@@ -1,0 +1,54 @@
+"""Our frozen values as plain JSON data, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def dump(value: Any) -> Any:
+    """Dataclasses become objects, enums their values. A number that is not finite is an error: JSON has none."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: dump(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): dump(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [dump(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} cannot be written as JSON")
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+def load(kind: type[T], data: Any) -> T:
+    """The value that `dump` was given; unknown keys of a newer version are left out."""
+    return typing.cast(T, _load(kind, data))
+
+
+def _load(kind: Any, data: Any) -> Any:
+    origin = typing.get_origin(kind)
+    if kind is Any or data is None:
+        return data
+    if origin in {typing.Union, types.UnionType}:
+        return _load(next(arm for arm in typing.get_args(kind) if arm is not type(None)), data)
+    if origin is tuple:
+        return tuple(_load(typing.get_args(kind)[0], item) for item in data)
+    if origin is not None and issubclass(origin, Mapping):
+        return {key: _load(typing.get_args(kind)[1], item) for key, item in data.items()}
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        known = {field.name for field in dataclasses.fields(kind)}
+        return kind(**{key: _load(hints[key], item) for key, item in data.items() if key in known})  # type: ignore[operator]
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return kind(data)
+    return float(data) if kind is float else data

@@ -1,0 +1,129 @@
+"""What reporters read: a run, its cases and their trials, in the shape of `results.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_aisbench.domain.case import Case, Shape
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, total
+from pytest_aisbench.domain.trial import Trial
+from pytest_aisbench.domain.verdict import Finding, Ruling, Verdict
+
+SCHEMA = "aisbench-results/1"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A metric of a case; None when it was not measured."""
+
+    value: float | None
+    unit: str
+
+
+@dataclass(frozen=True)
+class TrialEntry:
+    trial: int
+    job_id: str | None
+    platform_phase: str | None
+    phase: str | None
+    queued_s: float | None
+    ran_s: float | None
+    throughput_by_rank: tuple[float | None, ...]
+    throughput_by_server: tuple[float | None, ...]
+    accuracy_by_server: tuple[float, ...]
+    stragglers: tuple[Mapping[str, Any], ...]
+    logs: tuple[str, ...]
+    stage: str | None
+    times: Mapping[str, float]  # when each step began, seconds since the epoch
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CaseEntry:
+    id: str
+    workload: str
+    nodes: int
+    devices_per_node: int
+    mode: str
+    verdict: Ruling | None
+    reason: str
+    card_hours: float
+    metrics: Mapping[str, Value]
+    findings: tuple[Finding, ...]
+    trials: tuple[TrialEntry, ...]
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    schema: str
+    run: str
+    started: str
+    finished: str | None
+    exit_code: int | None
+    settings: Mapping[str, Any]
+    cases: tuple[CaseEntry, ...]
+    uploads: tuple[Mapping[str, Any], ...] = field(default=())
+
+
+def values(trial: Trial) -> dict[str, float]:
+    """The case's metrics: throughput is the sum over ranks; a flawed metric has no value."""
+    flawed = {flaw.metric for flaw in trial.flaws}
+    by_metric: dict[str, list[Any]] = {}
+    for measurement in trial.measurements:
+        by_metric.setdefault(measurement.metric, []).append(measurement)
+    return {name: total(found) for name, found in by_metric.items() if name not in flawed}
+
+
+def trial_entry(trial: Trial) -> TrialEntry:
+    shape, job = trial.case.shape, trial.job
+    ranks: list[float | None] = [None] * shape.world
+    for measurement in trial.measurements:
+        if measurement.metric == THROUGHPUT and measurement.rank is not None:
+            ranks[measurement.rank] = measurement.value
+    return TrialEntry(
+        trial=trial.number,
+        job_id=trial.job_id,
+        platform_phase=job.platform_phase if job else None,
+        phase=job.phase.value if job else None,
+        queued_s=job.queued_s if job else None,
+        ran_s=job.ran_s if job else None,
+        throughput_by_rank=tuple(ranks),
+        throughput_by_server=_by_server(ranks, shape),
+        accuracy_by_server=tuple(m.value for m in trial.measurements if m.metric == ACCURACY),
+        stragglers=(),
+        logs=trial.logs,
+        stage=str(trial.stage.root) if trial.stage else None,
+        times=trial.times,
+        notes=trial.notes,
+    )
+
+
+def _by_server(ranks: list[float | None], shape: Shape) -> tuple[float | None, ...]:
+    """The sum of each node's ranks; None where one of them is missing."""
+    servers: list[float | None] = []
+    for node in range(shape.nodes):
+        found = [rank for rank in ranks[node * shape.devices : (node + 1) * shape.devices] if rank is not None]
+        servers.append(sum(found) if len(found) == shape.devices else None)
+    return tuple(servers)
+
+
+def case_entry(case: Case, trials: tuple[Trial, ...], verdict: Verdict | None) -> CaseEntry:
+    """`verdict` is the case's: the last trial's, unless the test itself did not pass."""
+    measured = values(trials[-1]) if trials else {}
+    metrics = {name: Value(measured.get(name), metric.unit) for name, metric in case.workload.metrics.items()}
+    hours = sum(t.job.ran_s or 0.0 for t in trials if t.job) * case.shape.world / 3600
+    return CaseEntry(
+        id=case.id,
+        workload=case.workload.name,
+        nodes=case.shape.nodes,
+        devices_per_node=case.shape.devices,
+        mode="cluster",
+        verdict=verdict.ruling if verdict else None,
+        reason=verdict.reason if verdict else "not judged",
+        card_hours=round(hours, 6),
+        metrics=metrics,
+        findings=verdict.findings if verdict else (),
+        trials=tuple(trial_entry(trial) for trial in trials),
+    )

@@ -1,0 +1,76 @@
+"""A job: what is asked of a platform, and where it is in its life."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.stage import StoreUrl
+
+
+class Phase(enum.Enum):
+    """Where a job is in its life. Only final words of a platform become final phases."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    LOST = "LOST"
+
+    @property
+    def is_final(self) -> bool:
+        return self not in {Phase.PENDING, Phase.RUNNING}
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """Everything a platform needs to run a trial; the name is unique for ever."""
+
+    name: str
+    shape: Shape
+    code: StoreUrl  # the folder that holds the entry
+    entry: str
+    outputs: StoreUrl
+    logs: StoreUrl
+    inputs: StoreUrl | None = None
+    framework: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    description: str = ""
+    max_run_s: float | None = None  # the platform ends the job then, even if nobody watches
+
+
+@dataclass(frozen=True)
+class Request:
+    """What would be sent, ready to be printed: it holds no secret."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the platform last said of a job."""
+
+    id: str
+    phase: Phase
+    platform_phase: str  # the platform's own word
+    known: bool = True  # False: a word we have never seen; it counts as running
+    reason: str = ""
+    exit_code: int | None = None
+    queued_s: float | None = None
+    ran_s: float | None = None
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """Text of a node's log from an offset, and the offset to go on from."""
+
+    text: str
+    next: int

@@ -1,0 +1,42 @@
+"""What is measured, and how ranks add up to a cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+THROUGHPUT = "throughput"
+ACCURACY = "accuracy"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A name and the unit it is given in; a ratio has the unit ''."""
+
+    name: str
+    unit: str
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One finite number that a rank (or the whole job, rank None) wrote, and the object it came from."""
+
+    metric: str
+    value: float
+    unit: str
+    source: str
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """A measurement that should be there and is not, in one line that names it."""
+
+    metric: str
+    text: str
+
+
+def total(measurements: Iterable[Measurement]) -> float:
+    """The sum over ranks; exact, so that the order in which ranks arrive does not matter."""
+    return math.fsum(measurement.value for measurement in measurements)

@@ -1,0 +1,116 @@
+"""The four Protocols at which everything outside us is met."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pytest_aisbench.domain.entry import CaseEntry, RunEntry
+    from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Request
+    from pytest_aisbench.domain.stage import StoreUrl
+
+
+class Clock(Protocol):
+    """Time that a test can hold in its hand."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the Store knows of an object without reading it; `md5` is None where its ETag is none."""
+
+    url: StoreUrl
+    size: int
+    md5: str | None = None
+    metadata: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Upload:
+    """One file to be put; `md5` (hex) lets the Store refuse bytes that changed on the way."""
+
+    path: str
+    url: StoreUrl
+    size: int
+    md5: str | None = None
+
+
+class Store(Protocol):
+    """Objects. Every call raises an AisbenchError, never the vendor's own; safe to call from several threads."""
+
+    def check(self, url: StoreUrl) -> None:
+        """Raise, blaming the user, if the bucket does not exist or the keys may not use it."""
+
+    def head(self, url: StoreUrl) -> Head | None:
+        """None when there is no such object."""
+
+    def read(self, url: StoreUrl) -> bytes | None:
+        """A small object whole; None when there is none."""
+
+    def write(self, url: StoreUrl, data: bytes, metadata: Mapping[str, str] | None = None) -> None: ...
+
+    def upload(self, uploads: Sequence[Upload]) -> None:
+        """All of them or an error; many at once, each verified after it arrived."""
+
+    def objects(self, url: StoreUrl) -> Iterator[Head]:
+        """Every object below a folder, in key order."""
+
+    def download(self, url: StoreUrl, folder: str) -> list[str]:
+        """Everything below `url` into `folder`, never outside it; the relative paths written."""
+
+    def delete(self, url: StoreUrl) -> None:
+        """One object, or everything below a folder; what is not there is not missed."""
+
+    def close(self) -> None:
+        """May be called twice."""
+
+
+class Platform(Protocol):
+    """Where jobs run. Built as `Class(settings)`; raises only AisbenchErrors."""
+
+    name: str
+    options: frozenset[str]  # the keys of its own that its section of workload.toml may hold
+    store: Store
+    root: StoreUrl  # trials are staged below
+    max_jobs: int  # in flight at once, unless the user says otherwise
+
+    def check(self) -> None:
+        """Raise, blaming the user, when credentials, project or bucket cannot work; costs a request or two."""
+
+    def render(self, spec: JobSpec) -> Request:
+        """The request that would be sent. Pure: the same spec renders the same request, offline."""
+
+    def submit(self, request: Request) -> str:
+        """Send it once and return the job's id. Unreachable means nobody knows whether it arrived: ask `find`."""
+
+    def find(self, name: str) -> str | None:
+        """The id of the job of exactly this name."""
+
+    def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
+        """What the platform says of each; a job it does not know is LOST."""
+
+    def logs(self, job_id: str, node: int = 0, since: int = 0) -> LogPart:
+        """A node's log from an offset; empty while there is none."""
+
+    def cancel(self, job_id: str) -> None:
+        """Ask for the end and return at once; an ended or unknown job is a no-op."""
+
+    def close(self) -> None:
+        """May be called twice."""
+
+
+class Reporter(Protocol):
+    """Turns ledger entries into something. Built as `Class(config, folder)` and registered as a pytest plugin,
+    so that it may implement pytest's hooks too."""
+
+    def case(self, entry: CaseEntry) -> None:
+        """A case ended."""
+
+    def run(self, entry: RunEntry) -> None:
+        """The run ended."""

@@ -1,0 +1,68 @@
+"""A claim on a metric, and the band that it allows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_aisbench.domain.case import Shape
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """`reference` with `lower`/`upper` as ReFrame reads them, or `at_least`/`at_most`; never both kinds.
+
+    Bounds of a reference are fractions of it, an omitted one is open; a negative reference mirrors the band and
+    a reference of zero makes the bounds absolute. `per` multiplies every bound by the nodes or devices of the shape.
+    """
+
+    metric: str
+    unit: str = ""
+    reference: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    per: str | None = None
+    base: str | None = None  # the shape that a scaling claim is measured against
+
+    def band(self, shape: Shape) -> tuple[float, float]:
+        """The smallest and the largest value that meet the claim at this shape."""
+        low, high = self._band_of_one()
+        times = {"node": shape.nodes, "device": shape.world}.get(self.per or "", 1)
+        return low * times, high * times
+
+    def _band_of_one(self) -> tuple[float, float]:
+        if self.reference is None:
+            low = -math.inf if self.at_least is None else self.at_least
+            high = math.inf if self.at_most is None else self.at_most
+            return low, high
+        if self.reference == 0:
+            low = -math.inf if self.lower is None else self.lower
+            high = math.inf if self.upper is None else self.upper
+            return low, high
+        # The magnitude, so that a bound below always widens the band downwards, whatever the reference's sign.
+        span = abs(self.reference)
+        low = -math.inf if self.lower is None else self.reference + self.lower * span
+        high = math.inf if self.upper is None else self.reference + self.upper * span
+        return low, high
+
+    def wanted(self, shape: Shape) -> str:
+        """The band in words: `>= 13443.6 images/s`."""
+        low, high = self.band(shape)
+        unit = f" {self.unit}" if self.unit else ""
+        if math.isinf(low) and math.isinf(high):
+            return f"any{unit}"
+        if math.isinf(high):
+            return f">= {number(low)}{unit}"
+        if math.isinf(low):
+            return f"<= {number(high)}{unit}"
+        return f"{number(low)} .. {number(high)}{unit}"
+
+
+def number(value: float) -> str:
+    """Six significant digits without an exponent where a person would not write one."""
+    text = f"{value:.6g}"
+    return f"{value:.0f}" if "e+" in text and abs(value) < 1e15 else text

@@ -1,0 +1,55 @@
+"""One attempt at a case, as the ledger remembers it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.job import Job, Request
+from pytest_aisbench.domain.metric import Flaw, Measurement
+from pytest_aisbench.domain.stage import Stage
+from pytest_aisbench.domain.verdict import Verdict
+
+
+class Step(enum.IntEnum):
+    """What a trial will do next; SUBMIT in the ledger is the intent that precedes the request."""
+
+    STAGE = 0
+    SUBMIT = 1
+    WATCH = 2
+    HARVEST = 3
+    JUDGE = 4
+    DONE = 5
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A value: each step returns the next one."""
+
+    id: str  # "<run>/<case>/<number>"
+    run: str
+    case: Case
+    number: int
+    name: str  # of its job, unique for ever
+    step: Step = Step.STAGE
+    stage: Stage | None = None
+    request: Request | None = None
+    attempts: int = 0  # submissions whose answer was lost
+    job_id: str | None = None
+    job: Job | None = None
+    logs: tuple[str, ...] = ()  # files beside the report, relative to the run's folder
+    measurements: tuple[Measurement, ...] = ()
+    flaws: tuple[Flaw, ...] = ()
+    verdict: Verdict | None = None
+    times: Mapping[str, float] = field(default_factory=dict)  # when each step began, and "done"
+    notes: tuple[str, ...] = ()  # warnings worth a line in the report
+
+    def moved(self, step: Step, now: float, **changes: Any) -> Trial:
+        """The trial at its next step, which begins now."""
+        return replace(self, step=step, times={**self.times, step.name.lower(): now}, **changes)
+
+    def noted(self, text: str) -> Trial:
+        return self if text in self.notes else replace(self, notes=(*self.notes, text))

@@ -1,0 +1,123 @@
+"""Judging: thresholds and measurements in, a verdict that can be checked by hand out."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw
+from pytest_aisbench.domain.threshold import Threshold, number
+from pytest_aisbench.errors import NotPassed
+
+
+class Outcome(enum.Enum):
+    """What became of one threshold."""
+
+    MET = "met"
+    MISSED = "missed"
+    UNDECIDED = "undecided"
+    UNMEASURED = "unmeasured"
+    WAIVED = "waived"
+
+
+class Ruling(enum.Enum):
+    """The word of a verdict."""
+
+    PASSED = "PASSED"
+    FAILED = "FAILED"  # the workload is to blame
+    BROKEN = "BROKEN"  # the platform is
+    INCONCLUSIVE = "INCONCLUSIVE"  # the noise is larger than the margin
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One threshold, or one measurement that is missing, in one line."""
+
+    metric: str
+    outcome: Outcome
+    measured: float | None
+    wanted: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A ruling, the reason in one line, and the findings behind it."""
+
+    ruling: Ruling
+    reason: str
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return self.ruling is Ruling.PASSED
+
+    def require(self) -> None:
+        """Fail the test unless the case passed."""
+        __tracebackhide__ = True
+        if not self.passed:
+            raise NotPassed(str(self))
+
+    def __str__(self) -> str:
+        lines = [f"{self.ruling.value}: {self.reason}"]
+        lines += [f"  {finding.outcome.value:<10} {finding.text}" for finding in self.findings]
+        return "\n".join(lines)
+
+
+def judge(
+    thresholds: Iterable[Threshold], measured: Mapping[str, float], flaws: Sequence[Flaw], shape: Shape
+) -> Verdict:
+    """Fail closed: PASSED needs a met claim on throughput and on accuracy, and no flaw anywhere."""
+    findings = [_flawed(flaw) for flaw in flaws]
+    spoiled = {flaw.metric for flaw in flaws}
+    for threshold in thresholds:
+        if threshold.metric not in spoiled:
+            findings.append(_weigh(threshold, measured.get(threshold.metric), shape))
+    findings = _throughput_needs_accuracy(findings)
+    unclaimed = [name for name in (THROUGHPUT, ACCURACY) if all(finding.metric != name for finding in findings)]
+    findings += [
+        Finding(name, Outcome.UNMEASURED, measured.get(name), "a claim", f"{name}: nothing is claimed of it")
+        for name in unclaimed
+    ]
+    bad = [finding for finding in findings if finding.outcome not in {Outcome.MET, Outcome.WAIVED}]
+    if bad:
+        return Verdict(Ruling.FAILED, bad[0].text, tuple(findings))
+    reason = "; ".join(finding.text for finding in findings)
+    return Verdict(Ruling.PASSED, reason, tuple(findings))
+
+
+def _flawed(flaw: Flaw) -> Finding:
+    return Finding(flaw.metric, Outcome.UNMEASURED, None, "a finite number", f"{flaw.metric}: {flaw.text}")
+
+
+def _weigh(threshold: Threshold, value: float | None, shape: Shape) -> Finding:
+    name, wanted = threshold.metric, threshold.wanted(shape)
+    if threshold.base is not None:
+        text = f"{name}: waived, the base {threshold.base} was not measured in this run"
+        return Finding(name, Outcome.WAIVED, None, wanted, text)
+    if value is None or not math.isfinite(value):
+        return Finding(name, Outcome.UNMEASURED, None, wanted, f"{name}: not measured, wanted {wanted}")
+    low, high = threshold.band(shape)
+    met = low <= value <= high
+    unit = f" {threshold.unit}" if threshold.unit else ""
+    text = f"{name} {number(value)}{unit}, wanted {wanted}"
+    if not met:
+        bound = low if value < low else high
+        text += f" ({abs(value / bound - 1):.1%} {'below' if value < low else 'above'})" if bound else ""
+    return Finding(name, Outcome.MET if met else Outcome.MISSED, value, wanted, text)
+
+
+def _throughput_needs_accuracy(findings: list[Finding]) -> list[Finding]:
+    """Speed counts only where the model learnt: a met throughput beside a failed accuracy decides nothing."""
+    holds = all(finding.outcome is Outcome.MET for finding in findings if finding.metric == ACCURACY)
+    if holds:
+        return findings
+    return [
+        replace(finding, outcome=Outcome.UNDECIDED, text=f"{finding.text}; does not count: accuracy does not hold")
+        if finding.metric == THROUGHPUT and finding.outcome is Outcome.MET
+        else finding
+        for finding in sorted(findings, key=lambda finding: finding.metric == THROUGHPUT)
+    ]

@@ -1,0 +1,138 @@
+"""Every error we raise; each knows whom it blames and what to do about it.
+
+AisbenchError
+├── UsageFault              whoever typed it; one line, exit 4, before anything is paid for
+│   └── Refused             the platform does not know these keys, or they may not do this
+├── WorkloadError           the training code                                   → FAILED
+│   ├── JobFailed           it ended with an exit code of its own
+│   └── JobOverdue          it ran longer than it may
+├── PlatformError           the cloud, the network, this machine's disk         → BROKEN
+│   ├── Unreachable         no answer, or the connection broke; retryable
+│   ├── Throttled           asked too often; retryable
+│   ├── BadAnswer           an answer that is not what the vendor documents
+│   ├── Rejected            a request the platform understood and turned down
+│   ├── OutOfQuota          no room for another job
+│   ├── StagingFailed       an upload or download did not arrive whole
+│   ├── QueueOverdue        it waited longer than it may
+│   └── JobLost             the platform no longer knows the job, or lost its nodes
+├── LedgerError             the ledger cannot be read or written                → exit 3
+└── ReportError             a reporter                                          → a warning
+NotPassed (AssertionError)  a verdict that is not PASSED, raised in a test's call
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Blame(enum.Enum):
+    """Who must act."""
+
+    USER = "user"
+    WORKLOAD = "workload"
+    PLATFORM = "platform"
+
+
+class AisbenchError(Exception):
+    """`message` says what happened and where; `advice` what to do; `trail` what a person may look up later."""
+
+    blame = Blame.PLATFORM
+    retryable = False
+
+    def __init__(self, message: str, *, advice: str = "", trail: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = advice
+        self.trail = trail
+
+    def __str__(self) -> str:
+        text = self.message
+        if self.trail:
+            text += f" ({self.trail})"
+        if self.advice:
+            text += f"; {self.advice}"
+        return text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # An error may cross from the controller to a worker of xdist: keyword arguments do not survive pickling.
+        return (_rebuild, (type(self), self.message, self.advice, self.trail))
+
+
+def _rebuild(kind: type[AisbenchError], message: str, advice: str, trail: str) -> AisbenchError:
+    return kind(message, advice=advice, trail=trail)
+
+
+class UsageFault(AisbenchError):
+    """Something that was typed or written down is wrong."""
+
+    blame = Blame.USER
+
+
+class Refused(UsageFault):
+    """The platform does not accept these credentials, or not for this."""
+
+
+class WorkloadError(AisbenchError):
+    """The training code is to blame."""
+
+    blame = Blame.WORKLOAD
+
+
+class JobFailed(WorkloadError):
+    """The job ended by its own fault."""
+
+
+class JobOverdue(WorkloadError):
+    """The job ran longer than the run timeout."""
+
+
+class PlatformError(AisbenchError):
+    """The platform, or the way to it, is to blame."""
+
+
+class Unreachable(PlatformError):
+    """No answer: refused, reset, timed out, or a server error. The request may or may not have been carried out."""
+
+    retryable = True
+
+
+class Throttled(PlatformError):
+    """Too many requests."""
+
+    retryable = True
+
+
+class BadAnswer(PlatformError):
+    """The answer cannot be understood."""
+
+
+class Rejected(PlatformError):
+    """The platform turned the request down."""
+
+
+class OutOfQuota(PlatformError):
+    """The account or pool has no room."""
+
+
+class StagingFailed(PlatformError):
+    """What was to be in the Store, or to come from it, did not arrive whole."""
+
+
+class QueueOverdue(PlatformError):
+    """The job waited longer than the queue timeout."""
+
+
+class JobLost(PlatformError):
+    """The platform no longer has the job."""
+
+
+class LedgerError(AisbenchError):
+    """The ledger cannot be read or written."""
+
+
+class ReportError(AisbenchError):
+    """A reporter could not do its work; verdicts stand."""
+
+
+class NotPassed(AssertionError):
+    """A verdict that is not PASSED, as a test's failure."""

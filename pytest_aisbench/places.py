@@ -1,0 +1,80 @@
+"""TOML files whose errors name the file, the line and the key."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_aisbench.errors import UsageFault
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_HEADER = re.compile(r"^\s*\[\[?(?P<path>[^\[\]]+)\]\]?\s*(#.*)?$")
+_KEY = re.compile(r"""^\s*(?P<key>"[^"]*"|'[^']*'|[A-Za-z0-9_.\- ]+?)\s*=""")
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed file that can say where a key stands."""
+
+    path: Path
+    text: str
+    data: dict[str, Any]
+
+    def fault(self, message: str, *keys: str, advice: str = "") -> UsageFault:
+        """An error about the key at the end of the given path; the file and line go in front."""
+        return UsageFault(f"{self.place(*keys)}: {message}", advice=advice)
+
+    def place(self, *keys: str) -> str:
+        line = self._line(keys)
+        return f"{self.path}:{line}" if line else str(self.path)
+
+    def _line(self, wanted: tuple[str, ...]) -> int:
+        """The line of the key, or of the nearest table around it; 0 when there is none.
+
+        The standard parser keeps no positions; a scan of headers and assignments is enough for the files we
+        define, in which a table is either a header or an inline table on one line.
+        """
+        best, depth = 0, 0
+        table: tuple[str, ...] = ()
+        for number, line in enumerate(self.text.splitlines(), start=1):
+            if header := _HEADER.match(line):
+                path = table = _split(header["path"])
+            elif key := _KEY.match(line):
+                path = table + _split(key["key"])
+            else:
+                continue
+            if len(path) > depth and path == wanted[: len(path)]:
+                best, depth = number, len(path)
+        return best
+
+
+def _split(path: str) -> tuple[str, ...]:
+    parts = re.findall(r'"([^"]*)"|\'([^\']*)\'|([A-Za-z0-9_\-]+)', path)
+    return tuple(next(part for part in group if part or group == ("", "", "")) for group in parts)
+
+
+def read(path: Path) -> Document:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageFault(f"{path}: there is no such file") from None
+    except UnicodeDecodeError as error:
+        raise UsageFault(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+    except OSError as error:
+        raise UsageFault(f"{path}: cannot be read ({error.strerror})") from None
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageFault(f"{path}: not valid TOML: {_lower(str(error))}") from None
+    return Document(path, text, data)
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
