@@ -1,0 +1,270 @@
+"""All that a run can be told, frozen into one value.
+
+The fields of `Settings` are the option table: each drives `--help`, an ini name, an environment variable and a key
+of `aisbench.toml`. Precedence: command line > environment > ini > file > default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_aisbench import places
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.secret import Secret
+
+CONFIG_FILE = "aisbench.toml"
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def node_counts(text: str) -> tuple[int, ...]:
+    return tuple(sorted({positive(part.strip()) for part in text.split(",")}))
+
+
+def positive(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < 1:
+        raise ValueError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
+
+
+def duration(text: str) -> float:
+    """Seconds of `90`, `45s`, `30m`, `3h` or `2d`."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", text)
+    if not match or float(match[1]) == 0:
+        raise ValueError(f"{text!r} is not a length of time such as 45s, 30m, 3h or 2d")
+    return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+def path(text: str) -> Path:
+    if not text:
+        raise ValueError("a path is needed")
+    return Path(text).expanduser()
+
+
+def name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
+        raise ValueError(f"{text!r} is not a name")
+    return text
+
+
+def option(parse: Callable[[str], Any], metavar: str, text: str, *, default: Any = None, flag: str = "") -> Any:
+    return field(default=default, metadata={"parse": parse, "metavar": metavar, "help": text, "flag": flag})
+
+
+@dataclass(frozen=True)
+class Access:
+    """The `[access]` table, in the predecessor's words."""
+
+    access_key: Secret = Secret("")
+    secret_access_key: Secret = Secret("")
+    region_name: str = ""
+    project_id: str = ""
+    bucket: str = ""
+    iam_endpoint: str = ""
+    obs_endpoint: str = ""
+    modelarts_endpoint: str = ""
+    ca_file: str = ""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`sources` names where each value that is not a default came from."""
+
+    nodes: tuple[int, ...] = option(
+        node_counts, "N,N", "Select these node counts; other shapes are deselected", default=(), flag="--nodes"
+    )
+    platform: str = option(name, "NAME", "Where jobs run: local, modelarts, or one of a plugin's", default="local")
+    cloud: Path | None = option(path, "FILE", "A local cloud that already runs: what `aisbench cloud --json` printed")
+    config: Path | None = option(path, "FILE", f"Settings in TOML (default: {CONFIG_FILE} where pytest's root is)")
+    devices: int | None = option(positive, "N", "Cards per node (default: the workload's own number)")
+    max_jobs: int | None = option(positive, "K", "Jobs in flight at once (default: local: cores; elsewhere 8)")
+    queue_timeout: float = option(duration, "TIME", "How long a job may wait, such as 30m or 3h", default=86400.0)
+    run_timeout: float = option(duration, "TIME", "How long a job may run, such as 30m or 3h", default=86400.0)
+    reports: Path = option(path, "DIR", "Where each run gets a folder of its own", default=Path("reports"))
+    ledger: Path | None = option(path, "FILE", "The record of all runs (default: ledger.db among the reports)")
+    access: Access = Access()
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def public(self) -> dict[str, Any]:
+        """What a report may show: no secret, no account, no path of this machine."""
+        return {
+            "platform": self.platform,
+            "nodes": list(self.nodes),
+            "devices": self.devices,
+            "max_jobs": self.max_jobs,
+            "queue_timeout_s": self.queue_timeout,
+            "run_timeout_s": self.run_timeout,
+            "region": self.access.region_name,
+        }
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row of the table."""
+
+    name: str
+    parse: Callable[[str], Any]
+    metavar: str
+    help: str
+    flag: str
+
+    @property
+    def ini(self) -> str:
+        return f"aisbench_{self.name}"
+
+    @property
+    def environment(self) -> str:
+        return f"AISBENCH_{self.name.upper()}"
+
+
+def table() -> Iterator[Option]:
+    for row in dataclasses.fields(Settings):
+        if row.metadata:
+            flag = row.metadata["flag"] or f"--aisbench-{row.name.replace('_', '-')}"
+            yield Option(row.name, row.metadata["parse"], row.metadata["metavar"], row.metadata["help"], flag)
+
+
+def freeze(
+    command_line: Mapping[str, str | None],
+    ini: Mapping[str, str],
+    environment: Mapping[str, str],
+    root: Path,
+) -> Settings:
+    """One value out of four sources. `root` is where the configuration file and the reports are by default."""
+    options = {row.name: row for row in table()}
+    given: dict[str, tuple[str, str]] = {}  # name → text and source
+    for row in options.values():
+        if command_line.get(row.name) is not None:
+            given[row.name] = (str(command_line[row.name]), row.flag)
+        elif environment.get(row.environment):
+            given[row.name] = (environment[row.environment], row.environment)
+        elif ini.get(row.name):
+            given[row.name] = (ini[row.name], f"ini {row.ini}")
+    document = _document(given, root)
+    access, used = Access(), frozenset[str]()
+    if document:
+        access, used = _access(document, environment)
+        for key, value in document.data.items():
+            if key in options and key not in given:
+                given[key] = (_text(document, key, value), f"{document.place(key)}: {key}")
+    _no_strangers(environment, options, used)
+    values = {key: _parsed(options[key], *text_and_source) for key, text_and_source in given.items()}
+    values.setdefault("reports", Path("reports"))
+    values["reports"] = root / values["reports"]
+    settings = Settings(**values, access=access, sources={key: source for key, (_, source) in given.items()})
+    _no_contradictions(settings)
+    return settings
+
+
+def _document(given: Mapping[str, tuple[str, str]], root: Path) -> places.Document | None:
+    if "config" in given:
+        text, source = given["config"]
+        try:
+            return _checked(places.read(path(text)))
+        except (UsageFault, ValueError) as fault:
+            raise UsageFault(f"{source}: {fault}") from None
+    found = root / CONFIG_FILE
+    return _checked(places.read(found)) if found.is_file() else None
+
+
+def _checked(document: places.Document) -> places.Document:
+    known = [row.name for row in table() if row.name != "config"]
+    for key in document.data:
+        if key not in [*known, "access"]:
+            raise document.fault(f"unknown key {key!r}", key, advice=_perhaps(key, [*known, "access"]))
+    return document
+
+
+def _access(document: places.Document, environment: Mapping[str, str]) -> tuple[Access, frozenset[str]]:
+    """The `[access]` table with `${NAME}` taken from the environment, and the names that were taken."""
+    raw = document.data.get("access", {})
+    if not isinstance(raw, dict):
+        raise document.fault("access is a table", "access", advice="write [access] on a line of its own")
+    known = {row.name: row for row in dataclasses.fields(Access)}
+    values: dict[str, Any] = {}
+    used: set[str] = set()
+    for key, value in raw.items():
+        if key not in known:
+            raise document.fault(f"unknown key {key!r} in [access]", "access", key, advice=_perhaps(key, known))
+        if not isinstance(value, str):
+            raise document.fault(f"access.{key} is not text", "access", key, advice="put it in quotes")
+        for wanted in _REFERENCE.findall(value):
+            used.add(wanted)
+            if wanted not in environment:
+                advice = f"export {wanted}, or write the value"
+                raise document.fault(
+                    f"access.{key} takes ${{{wanted}}}, which is not set", "access", key, advice=advice
+                )
+        text = _REFERENCE.sub(lambda match: environment[match[1]], value)
+        if key.endswith("_endpoint") and text:
+            _endpoint(document, key, text)
+        if key == "ca_file" and text:
+            text = str(document.path.parent / Path(text).expanduser())
+            if not Path(text).is_file():
+                raise document.fault(f"access.ca_file: there is no file {text}", "access", key)
+        values[key] = Secret(text) if key in {"access_key", "secret_access_key"} else text
+    return Access(**values), frozenset(used)
+
+
+def _endpoint(document: places.Document, key: str, text: str) -> None:
+    match = re.fullmatch(r"(https?)://(\[[0-9a-fA-F:]+\]|[^/:@\s]+)(:[0-9]+)?/?", text)
+    if not match:
+        raise document.fault(f"access.{key} is not an address", "access", key, advice="write https://host[:port]")
+    if match[1] == "http" and not re.fullmatch(r"127\.[0-9.]+|localhost|\[::1\]", match[2]):
+        advice = "write https; plain http is accepted for loopback only"
+        raise document.fault(f"access.{key} would send keys over plain http", "access", key, advice=advice)
+
+
+def _text(document: places.Document, key: str, value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(_text(document, key, item) for item in value)
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise document.fault(f"{key} cannot be {value!r}", key)
+    return str(value)
+
+
+def _parsed(row: Option, text: str, source: str) -> Any:
+    try:
+        return row.parse(text)
+    except ValueError as error:
+        raise UsageFault(f"{source}: {error}", advice=f"{row.flag} {row.metavar}: {row.help}") from None
+
+
+def _no_strangers(environment: Mapping[str, str], options: Mapping[str, Option], used: frozenset[str]) -> None:
+    known = [row.environment for row in options.values()]
+    for key in environment:
+        if key.startswith("AISBENCH_") and key not in known and key not in used:
+            raise UsageFault(f"{key}: unknown environment variable", advice=_perhaps(key, known))
+
+
+def _no_contradictions(settings: Settings) -> None:
+    if settings.cloud is not None and settings.platform == "modelarts":
+        sources = f"{settings.sources['cloud']} and {settings.sources['platform']}"
+        raise UsageFault(f"{sources} contradict each other", advice="a running local cloud is platform local")
+    if settings.platform == "modelarts":
+        access = settings.access
+        missing = [key for key in ("access_key", "secret_access_key", "bucket") if not getattr(access, key)]
+        if not (access.modelarts_endpoint or access.region_name):
+            missing.append("region_name (or the endpoints of a computing centre)")
+        if missing:
+            advice = f"write them to [access] in {CONFIG_FILE}"
+            raise UsageFault(
+                f"{settings.sources['platform']}: platform modelarts needs {', '.join(missing)}", advice=advice
+            )
+
+
+def _perhaps(key: str, known: Any) -> str:
+    close = difflib.get_close_matches(key, list(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
+
+
+def machine_cores() -> int:
+    """Cores this process may use, which in a container is fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
