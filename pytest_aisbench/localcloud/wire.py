@@ -1,6 +1,6 @@
 """HTTP/1.1 on loopback, small enough to be quick: what every service of the local cloud listens with.
 
-The listener keeps a connection in step whatever the service leaves unread. It opens a CONNECT tunnel to itself:
+The listener keeps a connection in step whatever a service leaves unread. It opens CONNECT tunnels to itself:
 a client that wants the virtual host `bucket.obs.example` reaches it without DNS, by naming it as the proxy.
 """
 
