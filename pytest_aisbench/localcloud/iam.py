@@ -1,0 +1,123 @@
+"""IAM, as far as clients of ModelArts need it: the projects of an account, and tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from typing import TYPE_CHECKING, Any
+
+from pytest_aisbench.localcloud.message import Request, Response
+from pytest_aisbench.localcloud.signature import AuthenticationFailed, authenticate
+
+if TYPE_CHECKING:
+    from pytest_aisbench.localcloud.accounts import Account, Accounts
+
+
+class Iam:
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+
+    def answer(self, request: Request) -> Response:
+        match request.method, request.path.rstrip("/"):
+            case "GET", "/v3/projects" | "/v3/auth/projects":
+                return self._projects(request)
+            case "POST", "/v3/auth/tokens":
+                return self._tokens(request)
+        return _error(404, "The requested resource could not be found.")
+
+    def crash(self, request: Request, error: Exception) -> Response:
+        return _error(500, "An unexpected error occurred.")
+
+    def _projects(self, request: Request) -> Response:
+        try:
+            account = authenticate(request, self._accounts)
+        except AuthenticationFailed as failure:
+            return Response.json(failure.status, {"error_code": failure.code, "error_msg": failure.message}, _trace())
+        name = request.query.get("name", account.region)
+        projects = [_project(account)] if name == account.region else []
+        links = {"next": None, "previous": None, "self": "/v3/projects"}
+        return Response.json(200, {"projects": projects, "links": links}, _trace())
+
+    def _tokens(self, request: Request) -> Response:
+        try:
+            auth = request.json()["auth"]
+            identity = auth["identity"]
+            (method,) = identity["methods"]
+            account = self._identify(method, identity[method])
+            project = _wanted_project(auth.get("scope") or {})
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return _error(400, "The request body is invalid: auth.identity needs one method and its fields.")
+        if account is None or project not in {None, account.region, account.project_id}:
+            return _error(401, "The username or password is wrong.")
+        token, expires = self._accounts.issue(account)
+        content = {
+            "token": {
+                "methods": [method],
+                "issued_at": _stamp(time.time()),
+                "expires_at": _stamp(expires),
+                "project": _project(account),
+                "user": {
+                    "id": _id(account.user),
+                    "name": account.user,
+                    "domain": {"id": _id(account.domain), "name": account.domain},
+                },
+                "roles": [{"id": "0", "name": "te_admin"}],
+                "catalog": [],
+            }
+        }
+        return Response.json(201, content, {"X-Subject-Token": token, **_trace()})
+
+    def _identify(self, method: str, given: dict[str, Any]) -> Account | None:
+        if method == "hw_ak_sk":
+            account = self._accounts.by_key(given["access"]["key"])
+            right = account and account.secret_key
+            secret = given["secret"]["key"]
+        elif method == "password":
+            user = given["user"]
+            account = next((a for a in self._accounts if a.user == user["name"]), None)
+            right = account and account.password
+            right = right if account and user["domain"]["name"] == account.domain else None
+            secret = user["password"]
+        else:
+            raise LookupError(method)
+        return account if right and hmac.compare_digest(right.encode(), secret.encode()) else None
+
+
+def _wanted_project(scope: dict[str, Any]) -> str | None:
+    project = scope.get("project") or {}
+    wanted = project.get("name") or project.get("id")
+    return str(wanted) if wanted else None
+
+
+def _project(account: Account) -> dict[str, Any]:
+    domain = _id(account.domain)
+    return {
+        "id": account.project_id,
+        "name": account.region,
+        "domain_id": domain,
+        "parent_id": domain,
+        "domain": {"id": domain, "name": account.domain},
+        "enabled": True,
+        "is_domain": False,
+        "description": "",
+    }
+
+
+def _id(name: str) -> str:
+    return hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
+
+
+def _stamp(moment: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime(moment))
+
+
+def _trace() -> dict[str, str]:
+    return {"X-IAM-Trace-Id": f"local_{secrets.token_hex(16)}"}
+
+
+def _error(status: int, message: str) -> Response:
+    titles = {400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 500: "Internal Server Error"}
+    content = {"error": {"code": status, "message": message, "title": titles[status]}}
+    return Response.json(status, content, _trace())
