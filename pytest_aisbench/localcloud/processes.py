@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from ctypes import CDLL
 
 LINUX = sys.platform.startswith("linux")
 
@@ -58,7 +59,9 @@ def _prctl(option: int, value: int) -> None:
 
 
 @functools.cache
-def _libc() -> ctypes.CDLL:
+def _libc() -> CDLL:
+    import ctypes  # only processes that start others need it
+
     return ctypes.CDLL(None)
 
 
@@ -98,17 +101,16 @@ def kill_descendants() -> None:
     """End every descendant of this process, whatever session or group it moved to, and reap it."""
     delay = 0.001
     while True:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
         if os.getpid() == 1:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)
         else:
             _kill(_descendants(os.getpid()))
-        for _ in reap():
-            pass
-        try:
-            os.waitpid(-1, os.WNOHANG | os.WNOWAIT if hasattr(os, "WNOWAIT") else os.WNOHANG)
-        except ChildProcessError:
-            return
         time.sleep(delay)
         delay = min(delay * 2, 0.05)
 
@@ -129,7 +131,7 @@ def _kill(pids: Iterable[int]) -> None:
 
 def _pids() -> Iterator[int]:
     with contextlib.suppress(OSError):
-        yield from (int(name) for name in os.listdir("/proc") if name.isdigit())
+        yield from (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
 def _environment(pid: int) -> list[bytes]:

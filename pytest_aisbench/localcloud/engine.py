@@ -1,0 +1,93 @@
+"""The engine that runs jobs for real: one process for each node, one supervising thread for each job."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import threading
+from typing import TYPE_CHECKING
+
+from pytest_aisbench.localcloud import container
+from pytest_aisbench.localcloud.rendezvous import Ports
+from pytest_aisbench.localcloud.run import Run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_aisbench.localcloud.launch import Launch, Report
+    from pytest_aisbench.localcloud.objects import Objects
+
+GRACE = 2.0
+"""Seconds between SIGTERM and SIGKILL. The platform's launcher waits 20, for checkpoints of gigabytes."""
+_PREVIEW = 5 << 20  # the platform shows the newest 5 MB of a log
+
+
+class ProcessEngine:
+    def __init__(self, objects: Objects, work: Path, obs_endpoint: str, grace: float = GRACE) -> None:
+        self._objects = objects
+        self._work = work
+        self._obs_endpoint = obs_endpoint
+        self._grace = grace
+        self._ports = Ports()
+        self._runs: dict[str, Run] = {}
+        self._forgotten: set[str] = set()  # while they still run
+        self._lock = threading.Lock()
+
+    def start(self, launch: Launch, report: Report) -> None:
+        run = Run(
+            self._objects,
+            self._folder(launch.job_id),
+            launch,
+            report,
+            ports=self._ports,
+            obs_endpoint=self._obs_endpoint,
+            grace=self._grace,
+            ended=functools.partial(self._ended, launch.job_id),
+        )
+        with self._lock:
+            self._runs[launch.job_id] = run
+        run.start()
+
+    def stop(self, job_id: str) -> None:
+        with self._lock:
+            run = self._runs.get(job_id)
+        if run:
+            run.stop("The job was stopped by its user.")
+
+    def log(self, job_id: str, task: str) -> tuple[bytes, int] | None:
+        root = self._folder(job_id) / task.rpartition("-")[2]
+        path = container.log_folder(root) / container.worker_log(job_id, task)
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                file.seek(max(0, size - _PREVIEW))
+                return file.read(_PREVIEW), size
+        except FileNotFoundError:
+            return None
+
+    def forget(self, job_id: str) -> None:
+        with self._lock:
+            if job_id in self._runs:
+                self._forgotten.add(job_id)
+                return
+        shutil.rmtree(self._folder(job_id), ignore_errors=True)
+
+    def close(self) -> None:
+        with self._lock:
+            runs = list(self._runs.values())
+        for run in runs:
+            run.stop("The local cloud was closed.", at_once=True)
+        for run in runs:
+            run.join()
+
+    def _ended(self, job_id: str) -> None:
+        with self._lock:
+            del self._runs[job_id]
+            forgotten = job_id in self._forgotten
+            self._forgotten.discard(job_id)
+        if forgotten:
+            shutil.rmtree(self._folder(job_id), ignore_errors=True)
+
+    def _folder(self, job_id: str) -> Path:
+        return self._work / job_id

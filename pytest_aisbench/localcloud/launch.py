@@ -1,0 +1,98 @@
+"""What an engine is told about a job, what it tells back, and what an engine is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder in the object store; the prefix is empty or ends with a slash."""
+
+    bucket: str
+    prefix: str
+
+    @property
+    def name(self) -> str:
+        """Its last part."""
+        return self.prefix.rstrip("/").rpartition("/")[2] or self.bucket
+
+    def __str__(self) -> str:
+        return f"/{self.bucket}/{self.prefix}"
+
+
+@dataclass(frozen=True)
+class Channel:
+    """An input or an output: a folder of the container that stands for a place in the store."""
+
+    name: str
+    place: Place
+    local_dir: str  # in the container, absolute
+    by_environment: bool = False
+    """Named to the boot file by an environment variable instead of a command line argument."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    job_id: str
+    nodes: int
+    cards: int  # of each node
+    engine_version: str
+    interpreter: str
+    code: Place
+    boot_file: str  # relative to the code
+    parameters: tuple[tuple[str, str], ...] = ()
+    inputs: tuple[Channel, ...] = ()
+    outputs: tuple[Channel, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    logs: Place | None = None
+    time_limit: float | None = None  # seconds
+
+
+@dataclass(frozen=True)
+class Started:
+    """All nodes have been started."""
+
+
+@dataclass(frozen=True)
+class TaskStarted:
+    task: str
+
+
+@dataclass(frozen=True)
+class TaskEnded:
+    task: str
+    exit_code: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The last event of a job: its outputs and logs are in the store, its processes are gone."""
+
+    phase: str  # Completed, Failed, Terminated or Abnormal
+    message: str = ""
+    task: str = ""  # the one that ended the job
+
+
+Event = Started | TaskStarted | TaskEnded | Ended
+Report = Callable[[Event], None]
+
+
+class Engine(Protocol):
+    def start(self, launch: Launch, report: Report) -> None:
+        """Returns at once; the events come from another thread, `Ended` exactly once and last."""
+
+    def stop(self, job_id: str) -> None:
+        """Asks for `Ended`; what has ended already, or was never started, is no mistake."""
+
+    def log(self, job_id: str, task: str) -> tuple[bytes, int] | None:
+        """The newest part of what the task has written, and the size of all of it; None while there is nothing."""
+
+    def forget(self, job_id: str) -> None:
+        """The job was deleted; what is kept of it goes, at once or when it ends."""
+
+    def close(self) -> None:
+        """End everything, and return when nothing is left."""
