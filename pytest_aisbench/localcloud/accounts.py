@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -30,6 +31,10 @@ class Account:
     user: str
     password: str = field(repr=False)
     bucket: str
+
+    @property
+    def domain_id(self) -> str:
+        return name_id(self.domain)
 
     @classmethod
     def generate(cls, region: str = REGION, bucket: str = BUCKET) -> Account:
@@ -86,6 +91,11 @@ class Accounts:
         with self._lock:
             account, expires = self._tokens.get(token, (None, 0.0))
         return account if time.time() < expires else None
+
+
+def name_id(name: str) -> str:
+    """The 32 hex digits that the vendor calls domains and users by."""
+    return hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
 
 
 def _random(length: int, alphabet: str) -> str:

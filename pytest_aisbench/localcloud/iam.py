@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
+from pytest_aisbench.localcloud.accounts import name_id
 from pytest_aisbench.localcloud.message import Request, Response
 from pytest_aisbench.localcloud.signature import AuthenticationFailed, authenticate
 
@@ -59,9 +59,9 @@ class Iam:
                 "expires_at": _stamp(expires),
                 "project": _project(account),
                 "user": {
-                    "id": _id(account.user),
+                    "id": name_id(account.user),
                     "name": account.user,
-                    "domain": {"id": _id(account.domain), "name": account.domain},
+                    "domain": {"id": account.domain_id, "name": account.domain},
                 },
                 "roles": [{"id": "0", "name": "te_admin"}],
                 "catalog": [],
@@ -92,7 +92,7 @@ def _wanted_project(scope: dict[str, Any]) -> str | None:
 
 
 def _project(account: Account) -> dict[str, Any]:
-    domain = _id(account.domain)
+    domain = account.domain_id
     return {
         "id": account.project_id,
         "name": account.region,
@@ -103,10 +103,6 @@ def _project(account: Account) -> dict[str, Any]:
         "is_domain": False,
         "description": "",
     }
-
-
-def _id(name: str) -> str:
-    return hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
 
 
 def _stamp(moment: float) -> str:

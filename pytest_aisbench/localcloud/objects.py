@@ -116,7 +116,7 @@ class Objects:
         self.bucket(bucket)  # before gigabytes are written for nothing
         blob = self.blobs.write(data)
         try:
-            check_digest(blob, md5)
+            check_digest(blob.md5, md5)
             return self.record(bucket, key, blob, etag=blob.md5.hex(), metadata=metadata, content_type=content_type)
         except BaseException:
             self.blobs.remove([blob.name])
@@ -240,8 +240,8 @@ class Objects:
             return self.put(bucket, key, file)
 
 
-def check_digest(blob: Blob, md5: bytes | None) -> None:
-    if md5 is not None and md5 != blob.md5:
+def check_digest(actual: bytes, promised: bytes | None) -> None:
+    if promised is not None and promised != actual:
         raise ObjectError("BadDigest", "The Content-MD5 you specified did not match what we received.")
 
 
