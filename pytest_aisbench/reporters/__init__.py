@@ -1,0 +1,1 @@
+"""Turn ledger entries into files that people and programs read."""

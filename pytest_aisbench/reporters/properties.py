@@ -1,0 +1,46 @@
+"""What a workload item's report carries from the process that ran the test to whoever reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_aisbench.domain.entry import values
+from pytest_aisbench.domain.trial import Trial
+from pytest_aisbench.reporters.text import plain
+
+PREFIX = "aisbench."
+TRIAL: pytest.StashKey[Trial] = pytest.StashKey()
+
+
+def properties(trial: Trial, platform: str = "") -> list[tuple[str, str | float]]:
+    """Flat pairs for `item.user_properties`: they survive xdist, and JUnit shows them as they are."""
+    verdict, workload = trial.verdict, trial.case.workload
+    pairs: list[tuple[str, str | float | None]] = [
+        ("case", trial.case.id),
+        ("workload", workload.name),
+        ("nodes", str(trial.case.shape.nodes)),
+        ("devices_per_node", str(trial.case.shape.devices)),
+        ("platform", platform or None),
+        ("job_id", trial.job_id),
+        ("verdict", verdict.ruling.value if verdict else None),
+        ("reason", plain(verdict.reason) if verdict else None),
+    ]
+    measured = values(trial)
+    for name, metric in workload.metrics.items():
+        pairs += [(name, measured.get(name)), (f"{name}.unit", metric.unit or None)]
+    pairs += [(f"{finding.metric}.wanted", finding.wanted) for finding in (verdict.findings if verdict else ())]
+    return [(PREFIX + name, value) for name, value in pairs if value is not None]
+
+
+def properties_of(report: Any) -> dict[str, Any]:
+    """Ours, without the prefix; empty for other tests and for reports of collection, which carry none."""
+    pairs = getattr(report, "user_properties", ())
+    return {name.removeprefix(PREFIX): value for name, value in pairs if str(name).startswith(PREFIX)}
+
+
+def case_of(report: Any) -> str | None:
+    """The id of the case that this report is of."""
+    case = properties_of(report).get("case")
+    return None if case is None else str(case)
