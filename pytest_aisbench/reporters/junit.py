@@ -10,6 +10,7 @@ import pytest
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.reporters.hosts import guarded, switched_on, uncollected
 from pytest_aisbench.reporters.properties import PREFIX, case_of
+from pytest_aisbench.reporters.text import words
 
 
 class Junit:
@@ -52,10 +53,6 @@ class Junit:
             facts = {"run": entry.run, "schema": entry.schema, "started": entry.started}
             for name in ("platform", "nodes"):
                 if name in entry.settings:
-                    facts[name] = _words(entry.settings[name])
+                    facts[name] = words(entry.settings[name])
             for name, value in facts.items():
                 log.add_global_property(PREFIX + name, value)
-
-
-def _words(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

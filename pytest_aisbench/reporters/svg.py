@@ -63,7 +63,7 @@ class _Chart:
         self.gap = 0.8 if self.per_node > 1 else 0.0  # between nodes, in bars
         self.count = math.ceil(len(ranks) / self.size)
         self.groups = math.ceil(self.count / self.per_node)
-        self.slot = min(56.0, (RIGHT - LEFT - 8) / (self.count + self.gap * (self.groups - 1)))
+        self.slot = min(60.0, (RIGHT - LEFT - 8) / (self.count + self.gap * (self.groups - 1)))
         self.wide = self.slot * (0.82 if self.slot > 3 else 0.94)
         # Unique in a page of many charts: a reference into a collapsed, undisplayed chart draws nothing.
         self.mark = f"h{zlib.crc32(repr((title, ranks)).encode()):08x}"
@@ -139,6 +139,7 @@ class _Chart:
 
     def signs(self) -> Iterator[str]:
         """What colour alone would say is also said by a sign."""
+        arrows = ""
         for bar in self.bars():
             middle = bar.x + self.wide / 2
             if bar.value is None and self.wide >= 9:
@@ -148,7 +149,9 @@ class _Chart:
                 )
             elif bar.value is None or bar.odd:
                 tip = str(TOP + 8) if bar.value is None else self.y(bar.value)
-                yield f"<path d='M{_short(middle)} {tip}l-4 -8h8z' fill='{ODD}'/>"
+                arrows += f"M{_short(middle)} {tip}l-4 -8h8z"
+        if arrows:
+            yield f"<path d='{arrows}' fill='{ODD}'/>"
 
     def axes(self) -> Iterator[str]:
         yield f"<text x='12' y='{HEIGHT - 6}' fill='{FAINT}'>{escape(self.unit)}</text>"

@@ -1,0 +1,125 @@
+"""The end of a run on the terminal: what was judged, against what, whose turn it is, and where to read more."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from pytest_aisbench.domain.entry import CaseEntry, RunEntry
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
+from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.domain.verdict import Outcome, Ruling
+from pytest_aisbench.reporters.text import WHAT_TO_DO, plain
+
+Line = tuple[str, dict[str, bool]]
+
+HEADINGS = ("case", "verdict", "throughput", "wanted", "accuracy", "wanted")
+NARROWEST = 40
+MARKUP = {
+    Ruling.PASSED: {"green": True},
+    Ruling.FAILED: {"red": True},
+    Ruling.BROKEN: {"red": True},
+    Ruling.INCONCLUSIVE: {"yellow": True},
+    None: {"yellow": True},
+}
+
+
+def summary(run: RunEntry, folder: str, width: int) -> list[Line]:
+    """Lines with pytest's markup for each, none wider than the terminal."""
+    width = max(width, NARROWEST)
+    return [*_table(run.cases, width), *_troubles(run.cases, width), *_notes(run.cases, width), *_end(run, folder)]
+
+
+def _table(cases: Sequence[CaseEntry], width: int) -> Iterator[Line]:
+    rows = [_row(case) for case in cases]
+    columns = [max(map(len, column)) for column in zip(HEADINGS, *rows, strict=True)]
+    # What does not fit is cut from the longest names first: numbers are what the table is for.
+    over = sum(columns) + 2 * (len(columns) - 1) - width
+    for index, least in ((0, 16), (3, 10), (2, 12), (5, 8), (0, 8)):
+        cut = min(max(over, 0), max(columns[index] - least, 0))
+        columns[index] -= cut
+        over -= cut
+    yield _line(HEADINGS, columns)[:width], {"bold": True}
+    for case, row in zip(cases, rows, strict=True):
+        yield _line(row, columns)[:width], MARKUP[case.verdict]
+
+
+def _row(case: CaseEntry) -> tuple[str, ...]:
+    verdict = case.verdict.value if case.verdict else "not judged"
+    unit = case.metrics[THROUGHPUT].unit if THROUGHPUT in case.metrics else ""
+    return (
+        case.id,
+        verdict,
+        plain(_measured(case, THROUGHPUT, unit), 30),
+        plain(_wanted(case, THROUGHPUT).removesuffix(f" {unit}"), 30),
+        _measured(case, ACCURACY, ""),
+        plain(_wanted(case, ACCURACY), 30),
+    )
+
+
+def _measured(case: CaseEntry, metric: str, unit: str) -> str:
+    value = case.metrics[metric].value if metric in case.metrics else None
+    return "-" if value is None else f"{number(value)} {unit}".rstrip()
+
+
+def _wanted(case: CaseEntry, metric: str) -> str:
+    return next((finding.wanted for finding in case.findings if finding.metric == metric), "-")
+
+
+def _line(cells: Sequence[str], columns: Sequence[int]) -> str:
+    return "  ".join(_fit(cell, size).ljust(size) for cell, size in zip(cells, columns, strict=True)).rstrip()
+
+
+def _fit(cell: str, size: int) -> str:
+    """Cut in the middle: a case is known by its name and its shape."""
+    if len(cell) <= size:
+        return cell
+    tail = (size - 1) // 2
+    return f"{cell[: size - 1 - tail]}…{cell[len(cell) - tail :]}"
+
+
+def _troubles(cases: Sequence[CaseEntry], width: int) -> Iterator[Line]:
+    for case in cases:
+        if case.verdict is Ruling.PASSED:
+            continue
+        yield "", {}
+        verdict = case.verdict.value if case.verdict else "not judged"
+        yield from _wrapped(f"{case.id} {verdict}: {plain(case.reason)}", "  ", width, {**MARKUP[case.verdict]})
+        for finding in case.findings:
+            if finding.outcome is not Outcome.MET and finding.text != case.reason:
+                yield from _wrapped(f"  {finding.outcome.value:<10} {plain(finding.text)}", " " * 13, width)
+        trial = case.trials[-1] if case.trials else None
+        if trial and trial.job_id:
+            yield from _wrapped(
+                f"  job        {plain(trial.job_id)}, {plain(trial.platform_phase or '-')}", " " * 13, width
+            )
+        if trial and trial.logs:
+            yield f"  log        {plain(trial.logs[0])}", {}  # unbroken, to be copied
+        if case.verdict:
+            yield from _wrapped(f"  what to do {WHAT_TO_DO[case.verdict]}", " " * 13, width)
+
+
+def _notes(cases: Sequence[CaseEntry], width: int) -> Iterator[Line]:
+    notes = [(case.id, note) for case in cases for trial in case.trials for note in trial.notes]
+    if notes:
+        yield "", {}
+    for case_id, note in notes:
+        yield from _wrapped(f"note: {case_id}: {plain(note)}", "      ", width, {"yellow": True})
+
+
+def _wrapped(text: str, indent: str, width: int, markup: dict[str, bool] | None = None) -> Iterator[Line]:
+    for line in textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False):
+        yield line, markup or {}
+
+
+def _end(run: RunEntry, folder: str) -> Iterator[Line]:
+    counts: dict[str, int] = {}
+    for case in run.cases:
+        word = case.verdict.value.lower() if case.verdict else "not judged"
+        counts[word] = counts.get(word, 0) + 1
+    told = ", ".join(f"{count} {word}" for word, count in counts.items())
+    hours = sum(case.card_hours for case in run.cases)
+    total = f"{len(run.cases)} case{'s' if len(run.cases) != 1 else ''}: {told or 'none'}; {number(hours)} card-hours"
+    yield "", {}
+    yield total, {}
+    yield f"report: {folder.rstrip('/')}/report.html", {}  # unbroken, to be copied
