@@ -56,7 +56,6 @@ class Html:
     def run(self, entry: RunEntry) -> None:
         self._run = entry
 
-    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """pytest-html makes a test's rows from its last report on, with the extras of all of them."""
         entry = self._cases.get(case_of(report) or "")

@@ -34,7 +34,6 @@ class Junit:
     def case(self, entry: CaseEntry) -> None:
         self._cases[entry.id] = entry
 
-    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """pytest takes the properties of the last report. They were written before the test had its say:
         where the test itself failed, the case's verdict is no longer that of its trial."""

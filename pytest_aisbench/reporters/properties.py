@@ -24,13 +24,13 @@ def properties(trial: Trial, platform: str = "") -> list[tuple[str, str | float]
         ("devices_per_node", str(trial.case.shape.devices)),
         ("platform", platform or None),
         ("job_id", trial.job_id),
-        ("verdict", verdict.ruling.value),
-        ("reason", plain(verdict.reason)),
+        ("verdict", verdict.ruling.value if verdict else None),
+        ("reason", plain(verdict.reason) if verdict else None),
     ]
     measured = values(trial)
     for name, metric in workload.metrics.items():
         pairs += [(name, measured.get(name)), (f"{name}.unit", metric.unit or None)]
-    pairs += [(f"{finding.metric}.wanted", finding.wanted) for finding in verdict.findings]
+    pairs += [(f"{finding.metric}.wanted", finding.wanted) for finding in (verdict.findings if verdict else ())]
     return [(PREFIX + name, value) for name, value in pairs if value is not None]
 
 
