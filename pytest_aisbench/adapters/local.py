@@ -1,0 +1,185 @@
+"""ModelArts on this machine: the same adapter, against a local cloud."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+import pytest_aisbench
+from pytest_aisbench.adapters import training_job
+from pytest_aisbench.adapters.modelarts import ModelArts
+from pytest_aisbench.domain.job import JobSpec
+from pytest_aisbench.errors import Unreachable, UsageFault
+from pytest_aisbench.secret import Secret
+from pytest_aisbench.settings import Access, Settings, machine_cores
+
+_START_S = 30.0
+_END_S = 30.0
+_ENGINES = {
+    "mindspore": "mindspore_2.0.0-cann_6.3.0-py_3.7-euler_2.8.3-aarch64",
+    "tensorflow": "tensorflow_1.15-cann_5.0.2-py_3.7-euler_2.8.3-aarch64",
+}
+_PLAIN_ENGINE = "python-local"
+_HOW = "start it with `aisbench cloud --json > FILE`"
+# Key on the card → key of [access].
+_CARD = {
+    "access_key": "access_key",
+    "secret_key": "secret_access_key",
+    "region": "region_name",
+    "project_id": "project_id",
+    "bucket": "bucket",
+    "iam_endpoint": "iam_endpoint",
+    "obs_endpoint": "obs_endpoint",
+    "modelarts_endpoint": "modelarts_endpoint",
+}
+
+
+class Local(ModelArts):
+    """Platform. Without a running cloud to use it starts one that ends with this process, or with `close`."""
+
+    name = "local"
+    options = frozenset[str]()
+
+    def __init__(self, settings: Settings) -> None:
+        self.max_jobs = machine_cores()
+        self._card_file = settings.cloud
+        self._cloud = None if settings.cloud else PrivateCloud(settings.access)
+        try:
+            card = self._cloud.card() if self._cloud else _read(settings.cloud or Path())
+            super().__init__(dataclasses.replace(settings, access=card))
+        except BaseException:
+            if self._cloud:
+                self._cloud.close()
+            raise
+
+    def check(self) -> None:
+        try:
+            _knock(self.session.endpoint)
+            super().check()
+        except (OSError, Unreachable) as error:
+            if self._cloud:
+                raise Unreachable(f"{error}; {self._cloud.last_words()}") from None
+            raise UsageFault(f"{self._card_file}: nothing answers at {self.session.endpoint}", advice=_HOW) from None
+
+    def close(self) -> None:
+        super().close()
+        if self._cloud:
+            self._cloud.close()
+
+    def _placement(self, spec: JobSpec) -> training_job.Placement:
+        return training_job.Placement(
+            resource={"flavor_id": f"modelarts.local.{spec.shape.devices}", "node_count": spec.shape.nodes},
+            engine={
+                "engine_name": training_job.ASCEND,
+                "engine_version": _ENGINES.get(spec.framework, _PLAIN_ENGINE),
+            },
+        )
+
+
+class PrivateCloud:
+    """A local cloud as a child process: it ends when its stdin does, whatever becomes of us."""
+
+    def __init__(self, access: Access) -> None:
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed in close)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pytest_aisbench.localcloud", "--watch-stdin"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=_environment(os.environ, access),
+            start_new_session=True,  # Ctrl-C is for us: its jobs are stopped first, then the cloud
+        )
+
+    def card(self) -> Access:
+        """May be asked once, at the start."""
+        return _parsed(self._first_line(), "the local cloud")
+
+    def last_words(self) -> str:
+        """The end of what it wrote to stderr."""
+        if self._errors.closed:
+            return "it has been closed"
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return f"the local cloud said: {lines[-1]}" if lines else "the local cloud said nothing"
+
+    def close(self) -> None:
+        self._process.terminate()  # a process forked from ours may hold its stdin open
+        try:
+            self._process.communicate(timeout=_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+        except ValueError:  # closed before
+            pass
+        self._errors.close()
+
+    def _first_line(self) -> bytes:
+        assert self._process.stdout is not None
+        deadline, line = time.monotonic() + _START_S, b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while not line.endswith(b"\n"):
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise Unreachable(f"the local cloud did not start within {_START_S:g} s; {self.last_words()}")
+                part = os.read(self._process.stdout.fileno(), 65536)
+                if not part:
+                    self._process.wait(_END_S)
+                    raise Unreachable(
+                        f"the local cloud ended at its start with exit code {self._process.returncode}; "
+                        f"{self.last_words()}"
+                    )
+                line += part
+        return line
+
+
+def _read(file: Path) -> Access:
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise UsageFault(f"{file}: {error.strerror or error}", advice=_HOW) from None
+    return _parsed(text, str(file))
+
+
+def _parsed(text: bytes, source: str) -> Access:
+    try:
+        card: Any = json.loads(text)
+    except ValueError:
+        card = None
+    if not isinstance(card, dict):
+        raise UsageFault(f"{source}: not the JSON line of a local cloud", advice=_HOW)
+    for key in _CARD:
+        if not isinstance(card.get(key), str) or not card[key]:
+            raise UsageFault(f"{source}: {key} is missing", advice=_HOW)
+    values: dict[str, Any] = {field: card[key] for key, field in _CARD.items()}
+    for key in ("access_key", "secret_access_key"):
+        values[key] = Secret(values[key])
+    return Access(**values)
+
+
+def _knock(endpoint: str) -> None:
+    address = urlsplit(endpoint)
+    socket.create_connection((address.hostname, address.port or 80), timeout=5).close()
+
+
+def _environment(ours: Mapping[str, str], access: Access) -> dict[str, str]:
+    """Without keys, since the cloud has its own; with the folder of this package, if it is not an installed one."""
+    words = {"AK", "SK", "KEY", "SECRET", "TOKEN", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS"}
+    keys = {access.access_key.reveal(), access.secret_access_key.reveal()} - {""}
+    theirs = {
+        name: value for name, value in ours.items() if words.isdisjoint(name.upper().split("_")) and value not in keys
+    }
+    folder = Path(pytest_aisbench.__file__).resolve().parents[1]
+    if folder.name not in {"site-packages", "dist-packages"}:
+        theirs["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), ours.get("PYTHONPATH"))))
+    return theirs

@@ -1,0 +1,212 @@
+"""ModelArts, training-job API V2."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote
+
+from pytest_aisbench.adapters import training_job
+from pytest_aisbench.adapters.obs import Obs
+from pytest_aisbench.adapters.signed import Session
+from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Phase, Request
+from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.errors import BadAnswer, JobLost, Unreachable, UsageFault
+from pytest_aisbench.settings import Access, Settings
+
+PHASES = {
+    "Creating": Phase.PENDING,
+    "Pending": Phase.PENDING,
+    "Running": Phase.RUNNING,
+    "Terminating": Phase.RUNNING,  # its nodes still work, and cost
+    "Completed": Phase.SUCCEEDED,
+    "Failed": Phase.FAILED,
+    "Terminated": Phase.CANCELLED,
+    "Abnormal": Phase.LOST,  # never created, or its nodes were lost: the platform's fault
+}
+_JOBS = "/v2/{project_id}/training-jobs"
+_SEARCH = "/v2/{project_id}/training-job-searches"
+_FLAVORS = "/v2/{project_id}/training-job-flavors"
+_CHECK_S = 10.0  # somebody waits for the prompt
+_PAGE = 50
+_SHOWN_SINGLY = 2  # more jobs than these are looked for in the list first
+_UNKNOWN_JOB = "ModelArts.2775"
+_ENDED_ALREADY = "ModelArts.2796"
+_NO_LOG_YET = ("ModelArts.2776", "ModelArts.2818", "ModelArts.2820")
+
+
+class ModelArts:
+    """Platform."""
+
+    name = "modelarts"
+    options = training_job.OPTIONS
+    max_jobs = 8
+
+    def __init__(self, settings: Settings) -> None:
+        access = settings.access
+        self._devices_source = settings.sources.get("devices", "--aisbench-devices") if settings.devices else ""
+        self.root = StoreUrl(access.bucket, "aisbench/")
+        self.store = Obs(
+            _endpoint("obs", access),
+            access.access_key,
+            access.secret_access_key,
+            ca_file=access.ca_file,
+        )
+        self.session = Session(
+            _endpoint("modelarts", access),
+            access.access_key,
+            access.secret_access_key,
+            region=access.region_name,
+            project_id=access.project_id,
+            iam_endpoint=_endpoint("iam", access),
+            ca_file=access.ca_file,
+        )
+
+    def check(self) -> None:
+        self.session.call("GET", _FLAVORS, patience_s=_CHECK_S)
+        self.store.check(self.root)
+
+    def render(self, spec: JobSpec) -> Request:
+        return Request("POST", _JOBS, training_job.body(spec, self._placement(spec)))
+
+    def submit(self, request: Request) -> str:
+        try:
+            answer = self.session.call(request.method, request.path, request.body, patience_s=0.0)
+            return str(answer["metadata"]["id"])
+        except (BadAnswer, KeyError, TypeError) as error:
+            # Something answered, but not with a job: it may be there all the same.
+            why = error if isinstance(error, BadAnswer) else "an answer without the job's id"
+            raise Unreachable(f"whether the job was created is not known: {why}") from None
+
+    def find(self, name: str) -> str | None:
+        # `like` also finds names that contain it.
+        named = self._search([{"key": "name", "operator": "like", "value": [name]}])
+        found = sorted({job.id for job, its_name in named if its_name == name})
+        if len(found) > 1:
+            raise BadAnswer(f"{len(found)} jobs are called {name}: {', '.join(found)}", advice="stop the wrong one")
+        return found[0] if found else None
+
+    def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
+        wanted = list(dict.fromkeys(job_ids))
+        listed = self._listed(set(wanted)) if len(wanted) > _SHOWN_SINGLY else {}
+        return {job_id: listed.get(job_id) or self._shown(job_id) for job_id in wanted}
+
+    def logs(self, job_id: str, node: int = 0, since: int = 0) -> LogPart:
+        """The platform shows the newest 5 MB; what was missed is said in the text. Offsets count bytes."""
+        path = f"{_path(job_id)}/tasks/worker-{node}/logs/preview"
+        answer = self.session.call("GET", path, ignore=_NO_LOG_YET)
+        with _reading("a log"):
+            data = str(answer.get("content") or answer.get("context") or "").encode()  # `context` before March 2022
+            full = int(answer.get("full_size") or len(data))
+            start = full - int(answer.get("current_size") or len(data))
+        if full <= since:
+            return LogPart("", since)
+        text = data[max(0, since - start) :].decode(errors="replace")
+        return LogPart(f"[{start - since} bytes are no longer shown]\n{text}" if since < start else text, full)
+
+    def cancel(self, job_id: str) -> None:
+        self.session.call(
+            "POST",
+            f"{_path(job_id)}/actions",
+            {"action_type": "terminate"},
+            patience_s=self.session.patience_s,
+            ignore=(_UNKNOWN_JOB, _ENDED_ALREADY),
+        )
+
+    def close(self) -> None:
+        self.session.close()
+        self.store.close()
+
+    def _placement(self, spec: JobSpec) -> training_job.Placement:
+        return training_job.placement(spec, self._devices_source)
+
+    def _shown(self, job_id: str) -> Job:
+        try:
+            return _job(self.session.call("GET", _path(job_id)))
+        except JobLost as error:
+            return Job(job_id, Phase.LOST, "", reason=str(error))
+
+    def _listed(self, wanted: set[str]) -> dict[str, Job]:
+        """Those of the wanted that are among the newest jobs. A list may leave out why a job ended: then it is
+        shown singly."""
+        found = {}
+        for job, _ in self._search([], pages=math.ceil(len(wanted) / _PAGE) + 1):
+            if job.id in wanted and job.phase not in {Phase.FAILED, Phase.LOST}:
+                found[job.id] = job
+            wanted = wanted - {job.id}
+            if not wanted:
+                break
+        return found
+
+    def _search(self, filters: list[dict[str, Any]], pages: int = 200) -> Iterator[tuple[Job, str]]:
+        """Jobs and their names, newest first.
+
+        Documents differ on whether the offset counts jobs or pages: a job may come twice.
+        """
+        for page in range(pages):
+            body = {
+                "offset": page * _PAGE,
+                "limit": _PAGE,
+                "sort_by": "create_time",
+                "order": "desc",
+                "filters": filters,
+            }
+            items = self.session.call("POST", _SEARCH, body, patience_s=self.session.patience_s).get("items") or []
+            with _reading("a list of jobs"):
+                yield from [(_job(item), str(item["metadata"].get("name"))) for item in items]
+            if len(items) < _PAGE:
+                return
+
+
+def _endpoint(service: str, access: Access) -> str:
+    given = str(getattr(access, f"{service}_endpoint"))
+    if given or access.region_name:
+        return given or f"https://{service}.{access.region_name}.myhuaweicloud.com"
+    if service == "iam" and access.project_id:
+        return ""  # only asked for the project
+    advice = "write one of the two to [access]"
+    raise UsageFault(f"access.{service}_endpoint is missing, and so is region_name", advice=advice)
+
+
+def _path(job_id: str) -> str:
+    return f"{_JOBS}/{quote(job_id, safe='')}"
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise BadAnswer(f"ModelArts gave {what} in a form that its documents do not know") from None
+
+
+def _job(answer: Mapping[str, Any]) -> Job:
+    with _reading("a job"):
+        metadata, status = answer["metadata"], answer["status"]
+        word = str(status["phase"])
+        phase = PHASES.get(word, Phase.RUNNING)
+        created, started = metadata.get("create_time"), status.get("start_time")
+        exit_code, reason = _end(status) if phase.is_final else (None, "")
+        return Job(
+            id=str(metadata["id"]),
+            phase=phase,
+            platform_phase=word,
+            known=word in PHASES,
+            reason="" if phase is Phase.SUCCEEDED else reason,
+            exit_code=exit_code,
+            queued_s=max(0.0, (started - created) / 1000) if started and created else None,
+            ran_s=(status.get("duration") or 0) / 1000 if started else None,
+        )
+
+
+def _end(status: Mapping[str, Any]) -> tuple[int | None, str]:
+    """The exit code of the first node that failed, and why the job ended, as far as the platform tells."""
+    tasks = [task for task in status.get("task_statuses") or [] if task.get("exit_code") is not None]
+    failed = next((task for task in tasks if task["exit_code"] != 0), None)
+    if failed:
+        reason = f"{failed.get('task')} ended with exit code {failed['exit_code']}: {failed.get('message') or ''}"
+        return int(failed["exit_code"]), reason.rstrip(": ")
+    record = (status.get("running_records") or [{}])[-1]
+    return (0 if tasks else None), str(record.get("end_reason") or status.get("secondary_phase") or "")

@@ -1,0 +1,138 @@
+"""Signed requests to ModelArts: repeated where that is harmless, and answered in JSON or one of our errors."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from pytest_aisbench.errors import BadAnswer, Refused, Throttled, Unreachable, UsageFault
+from pytest_aisbench.secret import Secret
+
+if TYPE_CHECKING:
+    from pytest_aisbench.adapters.answers import Answer
+    from pytest_aisbench.adapters.vendor_http import VendorHttp
+
+_PROJECT = "{project_id}"
+_PATIENCE_S = 60.0
+_TIMEOUT = (10.0, 60.0)  # to connect, to wait for the next byte
+
+
+class Session:
+    """An account's way to ModelArts. One HTTP client for all threads; nothing is sent before the first call."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        access_key: Secret,
+        secret_key: Secret,
+        *,
+        region: str = "",
+        project_id: str = "",
+        iam_endpoint: str = "",
+        ca_file: str = "",
+        patience_s: float = _PATIENCE_S,
+        timeout: tuple[float, float] = _TIMEOUT,
+    ) -> None:
+        self.endpoint = endpoint.rstrip("/")
+        self.region = region
+        self._iam_endpoint = iam_endpoint.rstrip("/")
+        self._keys = (access_key, secret_key)
+        self._ca_file = ca_file
+        self.patience_s = patience_s
+        self._timeout = timeout
+        self._project_id = project_id
+        self._client: VendorHttp | None = None
+        self._lock = threading.RLock()
+
+    def __repr__(self) -> str:
+        return f"<Session {self.endpoint} as {self._keys[0]}>"
+
+    @property
+    def project_id(self) -> str:
+        """As configured, else what IAM calls the region's project."""
+        with self._lock:
+            if not self._project_id:
+                self._project_id = self._look_up()
+            return self._project_id
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, Any] | None = None,
+        *,
+        patience_s: float | None = None,
+        ignore: Collection[str] = (),
+    ) -> dict[str, Any]:
+        """What the service answers; `{project_id}` in the path is filled in.
+
+        An unanswered or throttled request is sent again for `patience_s`: by default a GET for a minute, and all
+        others never, since the first may have been carried out. Errors with a code in `ignore` are empty answers.
+        """
+        if "?" in path:
+            raise UsageFault(f"{path}: a query in the path breaks the signature", advice="pass it as query={…}")
+        project_id = self.project_id if _PROJECT in path else ""
+        url = self.endpoint + path.replace(_PROJECT, quote(project_id, safe=""))
+        return self._persist(
+            lambda http: http.send(method, url, body, query, project_id=project_id),
+            (self.patience_s if method == "GET" else 0.0) if patience_s is None else patience_s,
+            ignore,
+        )
+
+    def close(self) -> None:
+        with self._lock:
+            if self._client:
+                self._client.close()
+            self._client = None
+
+    def _persist(
+        self, send: Callable[[VendorHttp], Answer], patience_s: float, ignore: Collection[str] = ()
+    ) -> dict[str, Any]:
+        deadline = time.monotonic() + patience_s
+        for pause in _pauses():
+            answer = None
+            try:
+                answer = send(self._http())
+                return {} if answer.code in ignore else answer.read()
+            except (Unreachable, Throttled):
+                wait = max(pause, answer.pause_s if answer else 0.0)
+                if time.monotonic() + wait > deadline:
+                    raise
+            time.sleep(wait)
+        raise AssertionError("pauses never end")
+
+    def _http(self) -> VendorHttp:
+        with self._lock:
+            if self._client is None:
+                from pytest_aisbench.adapters.vendor_http import VendorHttp
+
+                self._client = VendorHttp(*self._keys, self._ca_file, self._timeout)
+            return self._client
+
+    def _look_up(self) -> str:
+        advice = "write project_id to [access]"
+        if not (self._iam_endpoint and self.region):
+            raise UsageFault(
+                "access.project_id is missing, and without region_name it cannot be looked up", advice=advice
+            )
+        url = f"{self._iam_endpoint}/v3/projects"
+        answer = self._persist(lambda http: http.send("GET", url, query={"name": self.region}), self.patience_s)
+        try:
+            ids = [project["id"] for project in answer["projects"] if project["name"] == self.region]
+        except (KeyError, TypeError):
+            raise BadAnswer(f"{url} did not list projects", advice=advice) from None
+        if len(ids) != 1:
+            raise Refused(f"this account has no project in region {self.region}", advice=advice)
+        return str(ids[0])
+
+
+def _pauses() -> Iterator[float]:
+    """Half a second, doubling up to 8 s, each between half and all of it, so that many clients fall out of step."""
+    for attempt in itertools.count():
+        yield min(8.0, 0.5 * 2 ** min(attempt, 8)) * random.uniform(0.5, 1.0)  # noqa: S311

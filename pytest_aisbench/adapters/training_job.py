@@ -1,0 +1,165 @@
+"""The V2 request that creates a training job, and the vendor's rules for it. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_aisbench.domain.job import JobSpec
+from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.errors import UsageFault
+
+OPTIONS = frozenset({"framework_type", "framework_version", "flavor", "pool_id"})
+ASCEND = "Ascend-Powered-Engine"
+_SIZES = {1: "xlarge", 2: "2xlarge", 4: "4xlarge", 8: "8xlarge", 16: "16xlarge"}  # cards → how the vendor says it
+_PUBLIC = "modelarts.kat1"  # has 1 to 8 cards
+_POOLED = "modelarts.pool.visual"
+_NODE = 8  # cards of a whole node: what a pool gives unless told, and what nodes that train together must have
+
+_INPUT = "/home/ma-user/modelarts/inputs/data_url_0"
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PARAMETER = re.compile(r"[^\s=]+")
+_VARIABLES, _VARIABLE_SIZE = 100, 4096
+_DESCRIPTION = 256
+_HOURS = range(1, 73)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which machines and which software a job gets."""
+
+    resource: Mapping[str, Any]
+    engine: Mapping[str, str]
+
+
+def placement(spec: JobSpec, devices_source: str = "") -> Placement:
+    """As `[modelarts]` of workload.toml asks; `devices_source` names what overrode the workload's own devices."""
+    if spec.shape.nodes > 1 and spec.shape.devices != _NODE:
+        raise UsageFault(
+            f"shape {spec.shape}: on ModelArts several nodes train with {_NODE} cards each",
+            advice=f"choose --aisbench-devices {_NODE}, or --nodes 1",
+        )
+    version = _option(spec, "framework_version")
+    if not version:
+        advice = "add the engine's version, such as mindspore_1.3.0-cann_5.0.2-py_3.7-euler_2.8.3-aarch64"
+        raise UsageFault("[modelarts] framework_version is missing in workload.toml", advice=advice)
+    engine = {"engine_name": _option(spec, "framework_type") or ASCEND, "engine_version": version}
+    flavor, pool = _option(spec, "flavor"), _option(spec, "pool_id")
+    if flavor and pool:
+        raise UsageFault("[modelarts] has both flavor and pool_id in workload.toml", advice="remove one of them")
+    if not flavor and not pool:
+        advice = f"add flavor (such as {_PUBLIC}.8xlarge) for the public pool, or pool_id for a dedicated one"
+        raise UsageFault("[modelarts] has neither flavor nor pool_id in workload.toml", advice=advice)
+    resource = _in_pool(spec, pool) if pool else {"flavor_id": _flavor(spec, flavor, devices_source)}
+    return Placement({**resource, "node_count": spec.shape.nodes}, engine)
+
+
+def body(spec: JobSpec, place: Placement) -> dict[str, Any]:
+    _check(spec)
+    inputs = {"inputs": [_channel("data_url", spec.inputs, _INPUT)]} if spec.inputs else {}
+    limits = {} if spec.max_run_s is None else _auto_stop(spec.max_run_s)
+    return {
+        "kind": "job",
+        "metadata": {"name": spec.name, "workspace_id": "0", "description": spec.description[:_DESCRIPTION]},
+        "algorithm": {
+            "code_dir": _folder(spec.code),
+            "boot_file": _folder(spec.code) + spec.entry,
+            "engine": dict(place.engine),
+            "parameters": [{"name": name, "value": value} for name, value in spec.parameters.items()],
+            **inputs,
+            "outputs": [_channel("train_url", spec.outputs)],
+            "environments": dict(spec.environment),
+        },
+        "spec": {
+            "resource": dict(place.resource),
+            "log_export_path": {"obs_url": _folder(spec.logs)},
+            **limits,
+        },
+    }
+
+
+def _option(spec: JobSpec, key: str) -> str:
+    value = spec.options.get(key, "")
+    if not isinstance(value, str):
+        raise UsageFault(f"[modelarts] {key} in workload.toml is not text", advice="put it in quotes")
+    return value
+
+
+def _flavor(spec: JobSpec, flavor: str, devices_source: str) -> str:
+    """The configured flavor; or, of the family that we know, the one with the cards that were asked for elsewhere."""
+    devices = spec.shape.devices
+    if flavor != _PUBLIC and flavor.rpartition(".")[0] != _PUBLIC:
+        if devices_source:
+            advice = f"set flavor and devices in workload.toml, and leave {devices_source} out"
+            raise UsageFault(f"{devices_source}: how many cards flavor {flavor} has is not known", advice=advice)
+        return flavor
+    if devices not in _SIZES or devices > _NODE:
+        raise UsageFault(
+            f"shape {spec.shape}: {_PUBLIC} has no flavor of {devices} cards", advice="choose 1, 2, 4 or 8 devices"
+        )
+    fitting = f"{_PUBLIC}.{_SIZES[devices]}"
+    if flavor not in {fitting, _PUBLIC} and not devices_source:
+        advice = f"set flavor = '{fitting}' in workload.toml, or '{_PUBLIC}' for one that fits each shape"
+        raise UsageFault(f"shape {spec.shape}: flavor {flavor} does not have {devices} cards", advice=advice)
+    return fitting
+
+
+def _in_pool(spec: JobSpec, pool: str) -> dict[str, Any]:
+    devices = spec.shape.devices
+    if devices == _NODE:
+        return {"pool_id": pool}
+    if devices not in _SIZES:
+        raise UsageFault(
+            f"shape {spec.shape}: pools have no flavor of {devices} cards", advice="choose 1, 2, 4, 8 or 16 devices"
+        )
+    return {"pool_id": pool, "flavor_id": f"{_POOLED}.{_SIZES[devices]}"}
+
+
+def _check(spec: JobSpec) -> None:
+    if not _NAME.fullmatch(spec.name):
+        advice = "use 1 to 64 letters, digits, underscores and hyphens"
+        raise UsageFault(f"{spec.name!r} cannot be the name of a job on ModelArts", advice=advice)
+    if not spec.entry.endswith(".py"):
+        raise UsageFault(
+            f"entry {spec.entry!r} in workload.toml is not a Python file", advice="ModelArts starts .py files"
+        )
+    taken = {"train_url", "data_url"} if spec.inputs else {"train_url"}
+    for name in spec.parameters:
+        if not _PARAMETER.fullmatch(name):
+            raise UsageFault(f"{name!r} cannot be a parameter", advice="write names without blanks and =")
+        if name in taken:
+            raise UsageFault(f"parameter {name} is set by the platform", advice="remove it from workload.toml")
+    if len(spec.environment) > _VARIABLES:
+        raise UsageFault(
+            f"environment has {len(spec.environment)} variables; ModelArts takes {_VARIABLES}", advice="use fewer"
+        )
+    for name, value in spec.environment.items():
+        if not _VARIABLE.fullmatch(name):
+            raise UsageFault(f"{name!r} cannot be an environment variable", advice="use letters, digits and _")
+        if name.startswith("MA_"):
+            raise UsageFault(f"environment {name}: names that start with MA_ are the platform's", advice="rename it")
+        if len(value) > _VARIABLE_SIZE:
+            raise UsageFault(
+                f"environment {name} is longer than {_VARIABLE_SIZE} characters", advice="put it in a file"
+            )
+
+
+def _channel(name: str, url: StoreUrl, local_dir: str = "") -> dict[str, Any]:
+    """The platform copies the folder in or out and hands its local place to the code as `--name=…`."""
+    local = {"local_dir": local_dir} if local_dir else {}
+    return {"name": name, "access_method": "parameter", **local, "remote": {"obs": {"obs_url": _folder(url)}}}
+
+
+def _folder(url: StoreUrl) -> str:
+    return f"/{url.bucket}/{url.key}" if url.is_folder else f"/{url.bucket}/{url.key}/"
+
+
+def _auto_stop(max_run_s: float) -> dict[str, Any]:
+    """In whole hours, the vendor's only unit; longer than it allows is left to whoever watches."""
+    hours = max(1, math.ceil(max_run_s / 3600)) if math.isfinite(max_run_s) else _HOURS.stop
+    return {"auto_stop": {"time_unit": "HOURS", "duration": hours}} if hours in _HOURS else {}

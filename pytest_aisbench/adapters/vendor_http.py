@@ -1,0 +1,160 @@
+"""The vendor's HTTP client and signer, without their traps. Imported when the first request is made: 0.3 seconds.
+
+Only `http` and `signer` of huaweicloudsdkcore are used. Its `client` and `auth` would write an id of this machine to
+~/.huaweicloud on import, sign on threads that outlive the client, and repeat a POST after any TypeError.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from huaweicloudsdkcore.exceptions import exceptions as sdk
+from huaweicloudsdkcore.exceptions.exception_handler import ExceptionHandler
+from huaweicloudsdkcore.http.http_client import HttpClient
+from huaweicloudsdkcore.http.http_config import HttpConfig
+from huaweicloudsdkcore.sdk_request import SdkRequest
+from huaweicloudsdkcore.signer.signer import Signer
+from requests.adapters import HTTPAdapter
+from requests.utils import get_environ_proxies
+
+from pytest_aisbench import __version__
+from pytest_aisbench.adapters.answers import Answer, fault_of
+from pytest_aisbench.errors import AisbenchError, BadAnswer, Unreachable, UsageFault
+from pytest_aisbench.secret import Secret
+
+# What the SDK logs, it also raises, and a logger of its own would print it to stderr as well.
+_SILENT = logging.getLogger(__name__)
+_SILENT.setLevel(logging.CRITICAL)
+_CONNECTIONS = 32
+_LOOPBACK = re.compile(r"127\.[0-9.]+|localhost|::1")
+_RAISED = (sdk.SdkException, OSError, TypeError, ValueError, KeyError)  # requests' own errors are OSErrors
+
+
+class _Keys:
+    """What the signer asks for, taken out of the Secrets only while it signs."""
+
+    def __init__(self, access_key: Secret, secret_key: Secret) -> None:
+        self._access_key = access_key
+        self._secret_key = secret_key
+
+    @property
+    def ak(self) -> str:
+        return self._access_key.reveal()
+
+    @property
+    def sk(self) -> str:
+        return self._secret_key.reveal()
+
+
+class _WarySession(requests.Session):
+    """Takes proxies from the environment except for loopback, and nothing else: an entry in ~/.netrc would replace
+    the signature by a password."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trust_env = False
+
+    def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
+        if not _LOOPBACK.fullmatch(urlsplit(url).hostname or ""):
+            proxies = {**get_environ_proxies(url), **(proxies or {})}
+        return super().merge_environment_settings(url, proxies, stream, verify, cert)
+
+
+class _WaryClient(HttpClient):  # type: ignore[misc]  # the SDK has no types
+    def _init_session(self) -> requests.Session:
+        # The SDK's own adapter turns the 429 of a GET into an error without code and Retry-After.
+        session = _WarySession()
+        adapter = HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS, max_retries=0)
+        session.mount("https://", adapter)
+        session.mount("http://", adapter)
+        return session
+
+
+class _EveryAnswer(ExceptionHandler):  # type: ignore[misc]
+    """The SDK's own loses Retry-After and V1's messages; `Answer` reads them all."""
+
+    def handle_exception(self, request: Any, response: Any) -> None:
+        return
+
+
+class VendorHttp:
+    """Sends each request once and returns what came back, whatever its status. Safe to share between threads."""
+
+    def __init__(self, access_key: Secret, secret_key: Secret, ca_file: str, timeout: tuple[float, float]) -> None:
+        self._keys = _Keys(access_key, secret_key)
+        config = HttpConfig(
+            ssl_ca_cert=ca_file or None,
+            timeout=timeout,
+            user_agent=f"pytest-aisbench/{__version__}",
+        )
+        self._client = _WaryClient(config, None, _EveryAnswer(), _SILENT)
+
+    def send(
+        self, method: str, url: str, body: Any = None, query: Mapping[str, Any] | None = None, *, project_id: str = ""
+    ) -> Answer:
+        parts = urlsplit(url)
+        path = parts.path.replace(project_id, "{project_id}") if project_id else parts.path  # errors are shown
+        place = f"{method} {parts.netloc}{path}"
+        request = SdkRequest(
+            method=method,
+            schema=parts.scheme,
+            host=parts.netloc,
+            resource_path=parts.path,
+            query_params=[(key, value) for key, value in (query or {}).items() if value is not None],
+            header_params={
+                "Content-Type": "application/json",
+                "User-Agent": self._client.config.user_agent,
+                # The signer would ask datetime.utcnow(), which Python 3.12 warns of.
+                "X-Sdk-Date": datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ"),
+                **({"X-Project-Id": project_id} if project_id else {}),
+            },
+            body="" if body is None else json.dumps(body),
+        )
+        try:
+            response = self._client.do_request_sync(Signer(self._keys).sign(request))
+        except _RAISED as error:
+            raise translated(error, place) from None
+        return Answer(
+            place,
+            response.status_code,
+            self._masked(response.content) if response.status_code >= 400 else response.content,
+            response.headers.get("X-Request-Id", ""),
+            response.headers.get("Retry-After", ""),
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _masked(self, content: bytes) -> bytes:
+        """The gateway quotes the access key that it refuses."""
+        for key in (self._keys.ak, self._keys.sk):
+            content = content.replace(key.encode(), b"***")
+        return content
+
+
+def translated(error: Exception, place: str) -> AisbenchError:
+    """Our error for whatever the SDK or requests may raise."""
+    if isinstance(error, sdk.ServiceResponseException):
+        kind, advice = fault_of(error.status_code, str(error.error_code))
+        return kind(f"{place}: {error.error_msg}", advice=advice, trail=f"HTTP {error.status_code}")
+    if isinstance(error, sdk.SslHandShakeException):
+        if "CERTIFICATE_VERIFY_FAILED" in str(error.error_msg):
+            advice = "name the certificate of its authority: ca_file in [access]"
+            return UsageFault(f"{place}: the server's certificate is not trusted", advice=advice)
+        return Unreachable(f"{place}: no TLS connection")
+    if isinstance(error, sdk.HostUnreachableException):
+        return Unreachable(f"{place}: the name of the host is not known", advice="check the endpoints in [access]")
+    if isinstance(error, (sdk.RequestTimeoutException, requests.Timeout)) or "timed out" in str(error):
+        return Unreachable(f"{place}: no answer in time")
+    if "refused" in str(error):
+        return Unreachable(f"{place}: nobody listens there", advice="check the endpoints in [access]")
+    if isinstance(error, (sdk.SdkException, OSError)):
+        return Unreachable(f"{place}: the connection broke")
+    return BadAnswer(f"{place}: {type(error).__name__} in the vendor's client")
