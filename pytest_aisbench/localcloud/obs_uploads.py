@@ -89,8 +89,9 @@ class UploadCalls:
             raise ObjectError("MalformedXML", "A part needs a PartNumber and an ETag.") from None
         meta = self._uploads.complete(call.request.query["uploadId"], call.bucket, call.key, wanted)
         encode = encoder(call.request.query.get("encoding-type"))
+        host, path = call.request.headers.get("host", ""), call.request.raw_path.partition("?")[0]
         inner = [
-            text("Location", f"http://{call.request.headers.get('host', '')}/{encode(call.key)}"),
+            text("Location", f"http://{host}{path}"),
             text("Bucket", call.bucket),
             text("Key", encode(call.key)),
             text("ETag", f'"{meta.etag}"'),
