@@ -1,0 +1,109 @@
+"""What a training script on ModelArts' Ascend engine is given, and what AIS-Bench expects it to leave behind.
+
+Given, once per card: ``--data_url``, ``--train_url`` and the workload's parameters; in the environment RANK_ID,
+RANK_SIZE, RANK_TABLE_FILE, and MASTER_ADDR and MASTER_PORT, where the ranks meet. Left behind, in ``train_url``: bare
+numbers in ``throughput_<rank>.json``, ``ranksize.json`` and ``accuracy.json``; with SINGLESERVER_MODE=True, where
+every server trains alone, ``<server>/throughput_<card>.json`` and ``accuracy_<server>.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from exchange import ExchangeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+class ContractError(Exception):
+    """The script was started, or fed, with something that it cannot work with."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One rank's view of the job. ``rank`` and ``size`` count those who train together."""
+
+    arguments: argparse.Namespace
+    train_url: Path
+    rank: int
+    size: int
+    rendezvous: tuple[str, int] | None
+    all_ranks: int
+    server: int | None = None  # set when this server trains alone
+
+    def write_throughput(self, value: float) -> None:
+        folder = self.train_url if self.server is None else self.train_url / str(self.server)
+        write_number(folder / f"throughput_{self.rank}.json", value)
+
+    def write_accuracy(self, value: float) -> None:
+        """By the first rank, which also says how many ranks there are."""
+        suffix = "" if self.server is None else f"_{self.server}"
+        write_number(self.train_url / f"accuracy{suffix}.json", value)
+        if not self.server:
+            write_number(self.train_url / "ranksize.json", self.all_ranks)
+
+
+def write_number(path: Path, value: float) -> None:
+    """Whole or not at all: the platform synchronises the folder while the job runs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(repr(value), encoding="ascii")
+    draft.replace(path)
+
+
+def run(parser: argparse.ArgumentParser, train: Callable[[Job], None]) -> None:
+    """Train; what the user can mend, or another rank broke, is one line and exit code 1."""
+    try:
+        train(read_job(parser, sys.argv[1:], os.environ))
+    except (ContractError, ExchangeError, OSError) as error:
+        print(f"[ERROR] rank {os.environ.get('RANK_ID', '0')}: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
+
+
+def read_job(parser: argparse.ArgumentParser, argv: Sequence[str], environment: Mapping[str, str]) -> Job:
+    parser.add_argument("--data_url", help="folder of the data set")
+    parser.add_argument("--train_url", required=True, help="folder for the results")
+    arguments, _ = parser.parse_known_args(argv)  # a platform may add arguments of its own
+    size = number(environment, "RANK_SIZE", 1)
+    rank = number(environment, "RANK_ID", 0)
+    if not 0 <= rank < size:
+        raise ContractError(f"RANK_ID is {rank}, which is no rank among RANK_SIZE={size}")
+    host, port = environment.get("MASTER_ADDR", ""), number(environment, "MASTER_PORT", 0)
+    job = Job(arguments, Path(arguments.train_url), rank, size, (host, port) if host and port else None, size)
+    table = environment.get("RANK_TABLE_FILE", "")
+    servers = read_rank_table(Path(table)) if table else {}
+    if servers and sorted(r for ranks in servers.values() for r in ranks) != list(range(size)):
+        raise ContractError(f"rank table {table} does not list the ranks 0 to {size - 1}, each once")
+    return alone(job, servers, port) if environment.get("SINGLESERVER_MODE") == "True" else job
+
+
+def alone(job: Job, servers: Mapping[str, Sequence[int]], port: int) -> Job:
+    """The same job as seen by a server that trains alone: its cards meet at its own address."""
+    for index, (host, ranks) in enumerate(servers.items()):
+        if job.rank in ranks:
+            card = sorted(ranks).index(job.rank)
+            return Job(job.arguments, job.train_url, card, len(ranks), (host, port), job.size, server=index)
+    raise ContractError("SINGLESERVER_MODE=True needs RANK_TABLE_FILE to know which ranks share a server")
+
+
+def number(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name) or str(default)
+    if not text.isdecimal():
+        raise ContractError(f"{name}={text!r} is not a number")
+    return int(text)
+
+
+def read_rank_table(path: Path) -> dict[str, list[int]]:
+    """The ranks of each server, by its address, in the order of the table (version 1.0)."""
+    try:
+        table: Any = json.loads(path.read_text(encoding="utf-8"))
+        return {s["server_id"]: [int(d["rank_id"]) for d in s["device"]] for s in table["server_list"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ContractError(f"{path} is not a rank table of version 1.0: {error!r}") from error
