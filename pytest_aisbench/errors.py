@@ -69,7 +69,12 @@ class UsageFault(AisbenchError):
 
 
 class Refused(UsageFault):
-    """The platform does not accept these credentials, or not for this."""
+    """The platform does not accept these credentials, or not for this.
+
+    Before a run that is a usage error; in its middle nobody typed anything, and the case is BROKEN.
+    """
+
+    blame = Blame.PLATFORM
 
 
 class WorkloadError(AisbenchError):

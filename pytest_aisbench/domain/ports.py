@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from pytest_aisbench.domain.entry import CaseEntry, RunEntry
@@ -79,6 +79,10 @@ class Platform(Protocol):
     store: Store
     root: StoreUrl  # trials are staged below
     max_jobs: int  # in flight at once, unless the user says otherwise
+    poll_s: float  # how often it may be asked about its jobs
+
+    def share(self) -> Mapping[str, Any]:
+        """The settings with which another process of this run reaches the same platform; usually none differ."""
 
     def check(self) -> None:
         """Raise, blaming the user, when credentials, project or bucket cannot work; costs a request or two."""

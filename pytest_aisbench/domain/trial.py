@@ -11,7 +11,8 @@ from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.job import Job, Request
 from pytest_aisbench.domain.metric import Flaw, Measurement
 from pytest_aisbench.domain.stage import Stage
-from pytest_aisbench.domain.verdict import Verdict
+from pytest_aisbench.domain.verdict import Ruling, Verdict
+from pytest_aisbench.errors import Blame
 
 
 class Step(enum.IntEnum):
@@ -23,6 +24,14 @@ class Step(enum.IntEnum):
     HARVEST = 3
     JUDGE = 4
     DONE = 5
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What went wrong around a trial, and who must act."""
+
+    blame: Blame
+    text: str
 
 
 @dataclass(frozen=True)
@@ -43,9 +52,15 @@ class Trial:
     logs: tuple[str, ...] = ()  # files beside the report, relative to the run's folder
     measurements: tuple[Measurement, ...] = ()
     flaws: tuple[Flaw, ...] = ()
-    verdict: Verdict | None = None
+    fault: Fault | None = None  # what ended it before its results could be judged
+    judged: Verdict | None = None
     times: Mapping[str, float] = field(default_factory=dict)  # when each step began, and "done"
     notes: tuple[str, ...] = ()  # warnings worth a line in the report
+
+    @property
+    def verdict(self) -> Verdict:
+        """What was decided; a trial that is still under way has decided nothing."""
+        return self.judged or Verdict(Ruling.BROKEN, f"{self.case.id} was not judged")
 
     def moved(self, step: Step, now: float, **changes: Any) -> Trial:
         """The trial at its next step, which begins now."""

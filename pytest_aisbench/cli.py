@@ -1,0 +1,31 @@
+"""`aisbench`: what is not a test."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_aisbench import __version__
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    return int(options.act(options) or 0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("aisbench", description="Train, and let pytest judge the result.")
+    parser.add_argument("--version", action="version", version=f"pytest-aisbench {__version__}")
+    acts = parser.add_subparsers(required=True, metavar="COMMAND")
+    cloud = acts.add_parser("cloud", help="serve the local cloud alone, for other clients, until stopped")
+    cloud.add_argument("--json", action="store_true", help="print endpoints and keys as one JSON line")
+    cloud.add_argument("--data", type=Path, metavar="DIR", help="keep buckets here (default: a temporary folder)")
+    cloud.set_defaults(act=_cloud)
+    return parser
+
+
+def _cloud(options: argparse.Namespace) -> None:
+    from pytest_aisbench.localcloud.server import serve
+
+    serve(options.data, watch_stdin=False)

@@ -1,0 +1,130 @@
+"""From a marker to cases: which shapes a suite supports, and which of them are selected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_aisbench import offers
+from pytest_aisbench.domain.case import Case, Shape
+from pytest_aisbench.domain.trial import Step
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.fixtures import SETTINGS
+from pytest_aisbench.services import suite
+
+FAULT = pytest.StashKey[UsageFault]()  # kept until collection ends: raised in its middle it would be exit 2, not 4
+SUITES = pytest.StashKey[dict[Path, suite.Suite]]()
+
+# How far a test lets the trial go, by the fixture it asks for.
+_UNTIL = {"trial": Step.DONE, "job": Step.HARVEST, "stage": Step.SUBMIT}
+
+
+def generate(metafunc: pytest.Metafunc, marker: pytest.Mark) -> None:
+    """One item per shape that the marker supports; `--nodes` selects among them later."""
+    config = metafunc.config
+    try:
+        cases = _cases(config, Path(str(metafunc.definition.path)).parent, marker)
+    except UsageFault as fault:
+        config.stash.setdefault(FAULT, fault)
+        cases = []
+    # Without an id of its own pytest would call an empty list a skip, which looks like health.
+    metafunc.parametrize("case", cases or [None], ids=[case.id for case in cases] or ["unusable"], indirect=True)
+
+
+def _cases(config: pytest.Config, folder: Path, marker: pytest.Mark) -> list[Case]:
+    settings = config.stash[SETTINGS]
+    known = config.stash.setdefault(SUITES, {})
+    if folder not in known:
+        found = offers.platforms(config)
+        platform = offers.load("platform", settings.platform, found)
+        known[folder] = suite.load(folder, settings.platform, platform.options, found)
+    loaded = known[folder]
+    twin = next((path for path, other in known.items() if path != folder and _same_name(other, loaded)), None)
+    if twin:
+        raise UsageFault(f"{folder} and {twin} both hold a workload named {loaded.workload.name!r}")
+    shapes = _shapes(marker, loaded.workload.name, settings.devices or loaded.workload.devices, settings.devices)
+    return [loaded.case(shape) for shape in shapes]
+
+
+def _same_name(one: suite.Suite, other: suite.Suite) -> bool:
+    return one.workload.name == other.workload.name
+
+
+def _shapes(marker: pytest.Mark, name: str, devices: int, override: int | None) -> list[Shape]:
+    usage = f'write @pytest.mark.workload("{name}", nodes=[1, 2]) or shapes=["1x8"]'
+    given = dict(marker.kwargs)
+    nodes, shapes = given.pop("nodes", None), given.pop("shapes", None)
+    if marker.args != (name,) or given or (nodes is None) == (shapes is None):
+        told = ", ".join([*map(repr, marker.args), *(f"{key}={value!r}" for key, value in marker.kwargs.items())])
+        raise UsageFault(f"the marker workload({told}) does not fit the workload {name!r}", advice=usage)
+    try:
+        found = [Shape(_count(node), devices) for node in nodes] if nodes is not None else []
+        found += [Shape.parse(shape) for shape in shapes or []]
+    except (TypeError, ValueError) as error:
+        raise UsageFault(f"the marker of workload {name!r}: {error}", advice=usage) from None
+    if not found:
+        raise UsageFault(f"the marker of workload {name!r} supports no shape", advice=usage)
+    wanted = [Shape(shape.nodes, override) if override else shape for shape in found]
+    return list(dict.fromkeys(wanted))
+
+
+def _count(node: Any) -> int:
+    if isinstance(node, bool) or not isinstance(node, int) or node < 1:
+        raise ValueError(f"{node!r} is not a number of nodes")
+    return node
+
+
+def case_of(item: pytest.Item) -> Case | None:
+    """The case of a workload item; None for every other test."""
+    callspec = getattr(item, "callspec", None)
+    case = callspec.params.get("case") if callspec else None
+    return case if isinstance(case, Case) else None
+
+
+def until(item: pytest.Item) -> Step | None:
+    """How far this item needs its trial; None when it needs none."""
+    names = getattr(item, "fixturenames", ())
+    return max((step for name, step in _UNTIL.items() if name in names), default=None)
+
+
+def select(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the shapes that `--nodes` did not ask for; raise what was wrong with a suite."""
+    if FAULT in config.stash:
+        raise config.stash[FAULT]
+    nodes = config.stash[SETTINGS].nodes
+    if not nodes:
+        return
+    kept: list[pytest.Item] = []
+    dropped: list[pytest.Item] = []
+    for item in items:
+        case = case_of(item)
+        (dropped if case and case.shape.nodes not in nodes else kept).append(item)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
+
+
+def wants(config: pytest.Config, items: list[pytest.Item]) -> list[tuple[Case, Step]]:
+    """What the selected items need of the Fleet, in their order; skipped ones need nothing."""
+    needed: dict[str, tuple[Case, Step]] = {}
+    for item in items:
+        case, step = case_of(item), until(item)
+        if case and step is not None and not _will_be_skipped(item):
+            known = needed.get(case.id, (case, step))
+            needed[case.id] = (case, max(step, known[1]))
+    for case, step in needed.values():
+        if step is Step.DONE:
+            config.stash[SUITES][Path(case.workload.folder)].require_claims(case)
+    return list(needed.values())
+
+
+def _will_be_skipped(item: pytest.Item) -> bool:
+    """A job that no test will judge is money lost. pytest keeps this question to itself, hence the guard."""
+    try:
+        from _pytest.skipping import evaluate_skip_marks, evaluate_xfail_marks
+    except ImportError:
+        return False
+    expected = evaluate_xfail_marks(item)
+    return evaluate_skip_marks(item) is not None or bool(expected and not expected.run)

@@ -1,0 +1,145 @@
+"""The fixtures a suite may ask for. Each works alone; asking twice never submits twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+from pytest_aisbench.errors import AisbenchError, LedgerError, PlatformError, UsageFault
+from pytest_aisbench.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_aisbench.domain.case import Case
+    from pytest_aisbench.domain.job import Job
+    from pytest_aisbench.domain.ports import Platform, Store
+    from pytest_aisbench.domain.stage import Stage
+    from pytest_aisbench.domain.trial import Step, Trial
+
+
+SETTINGS = pytest.StashKey[Settings]()
+
+
+class Crew(Protocol):
+    """What the fixtures need of the process they run in: the controller itself, or a worker of xdist."""
+
+    def reached(self, case: Case, until: Step) -> Trial:
+        """The case's trial once it is as far as `until`."""
+
+    def platform(self) -> Platform:
+        """The run's platform, connected."""
+
+
+CREW = pytest.StashKey[Callable[[], Crew]]()  # made when it is first needed: a plain pytest run never does
+
+
+@pytest.fixture
+def case(request: pytest.FixtureRequest) -> Case:
+    """The case of this test: its workload, shape and thresholds. Needs the marker `workload`::
+
+    @pytest.mark.workload("resnet50", nodes=[1, 2])
+    def test_width(case):
+        assert case.shape.world == case.shape.nodes * 8
+    """
+    found: Case | None = getattr(request, "param", None)
+    if found is None:
+        raise UsageFault(
+            f"{request.node.nodeid} has no workload", advice='mark it @pytest.mark.workload("name", nodes=[1])'
+        )
+    return found
+
+
+@pytest.fixture(scope="session")
+def _platform(request: pytest.FixtureRequest) -> Platform:
+    return request.config.stash[CREW]().platform()
+
+
+@pytest.fixture(scope="session")
+def modelarts_session(_platform: Platform) -> Any:
+    """A signed session with ModelArts, or with the local cloud in its place::
+
+    def test_flavors(modelarts_session):
+        assert modelarts_session.call("GET", "/v2/{project_id}/training-job-flavors")["flavors"]
+    """
+    session = getattr(_platform, "session", None)
+    if session is None:
+        raise UsageFault(f"platform {_platform.name!r} has no ModelArts session", advice="use local or modelarts")
+    return session
+
+
+@pytest.fixture(scope="session")
+def obs(_platform: Platform) -> Store:
+    """The Store that the platform's nodes reach::
+
+    def test_bucket(obs, stage):
+        assert any(head.url.key.endswith("train.py") for head in obs.objects(stage.code))
+    """
+    return _platform.store
+
+
+@pytest.fixture
+def stage(request: pytest.FixtureRequest, case: Case) -> Stage:
+    """The place of this case's trial in the Store, with its code and data there; submits nothing::
+
+    @pytest.mark.workload("resnet50", nodes=[1])
+    def test_code_arrives(stage, obs):
+        assert obs.head(stage.code / "train.py")
+    """
+    from pytest_aisbench.domain.trial import Step
+
+    trial = _reached(request, case, Step.SUBMIT)
+    if trial.stage is None:
+        raise PlatformError(trial.verdict.reason)
+    return trial.stage
+
+
+@pytest.fixture
+def job(request: pytest.FixtureRequest, case: Case) -> Job:
+    """This case's job, ended; its results are not judged::
+
+    @pytest.mark.workload("resnet50", nodes=[1])
+    def test_ends_well(job):
+        assert job.phase is Phase.SUCCEEDED, job.reason
+    """
+    from pytest_aisbench.domain.trial import Step
+
+    trial = _reached(request, case, Step.HARVEST)
+    if trial.job is None:
+        raise PlatformError(trial.verdict.reason)
+    return trial.job
+
+
+@pytest.fixture
+def trial(request: pytest.FixtureRequest, case: Case) -> Trial:
+    """The finished trial of this case, with its measurements and verdict::
+
+        @pytest.mark.workload("resnet50", nodes=[1, 2])
+        def test_trains(trial):
+            trial.verdict.require()
+
+    A BROKEN verdict is an error here, in the test's setup. One that is FAILED or INCONCLUSIVE fails the test in its
+    call even if the test forgets to require it.
+    """
+    from pytest_aisbench.domain.trial import Step
+    from pytest_aisbench.domain.verdict import Ruling
+
+    found = _reached(request, case, Step.DONE)
+    if found.verdict.ruling is Ruling.BROKEN:
+        raise PlatformError(f"BROKEN: {found.verdict.reason}")
+    return found
+
+
+def _reached(request: pytest.FixtureRequest, case: Case, until: Step) -> Trial:
+    from pytest_aisbench.reporters.properties import TRIAL, properties
+
+    try:
+        trial = request.config.stash[CREW]().reached(case, until)
+    except LedgerError as error:
+        # Without its ledger the run cannot say what it started; the jobs are stopped and nothing more is tried.
+        pytest.exit(str(error), returncode=pytest.ExitCode.INTERNAL_ERROR)
+    except AisbenchError as error:
+        raise PlatformError(str(error)) from None
+    request.node.stash[TRIAL] = trial
+    request.node.user_properties[:] = properties(trial, request.config.stash[SETTINGS].platform)
+    return trial

@@ -1,0 +1,32 @@
+"""The hooks we offer. A plugin, or a plain `conftest.py`, adds a platform or a reporter with three lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+
+@pytest.hookspec
+def pytest_aisbench_platforms() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Platforms by name, each as `"module:Class"`, imported only when it is chosen::
+
+        def pytest_aisbench_platforms():
+            return {"slurm": "our_slurm:Slurm"}
+
+    The class is built as `Slurm(settings)` and does what `pytest_aisbench.Platform` says;
+    `pytest_aisbench.testing.PlatformContract` proves it. Then: `pytest suites/ --aisbench-platform slurm`.
+    """
+
+
+@pytest.hookspec
+def pytest_aisbench_reporters() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Reporters by name, each as `"module:Class"`; all of them report::
+
+        def pytest_aisbench_reporters():
+            return {"chat": "our_chat:Chat"}
+
+    The class is built as `Chat(config, folder)` once the first workload is known, does what
+    `pytest_aisbench.Reporter` says, and is registered as a pytest plugin, so that it may implement pytest's hooks too.
+    An error in `case` or `run` is a warning and changes no verdict.
+    """

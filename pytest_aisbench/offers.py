@@ -1,0 +1,39 @@
+"""What the hooks offer: names of platforms and reporters, and the classes behind them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from pytest_aisbench.errors import UsageFault
+
+
+def platforms(config: pytest.Config) -> dict[str, str]:
+    return _merged("platform", config.hook.pytest_aisbench_platforms())
+
+
+def reporters(config: pytest.Config) -> dict[str, str]:
+    return _merged("reporter", config.hook.pytest_aisbench_reporters())
+
+
+def _merged(kind: str, offers: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    merged: dict[str, str] = {}
+    for offer in offers:
+        for name, target in offer.items():
+            if merged.setdefault(name, target) != target:
+                raise UsageFault(f"two plugins offer the {kind} {name!r}: {merged[name]} and {target}")
+    return merged
+
+
+def load(kind: str, name: str, offers: Mapping[str, str]) -> Any:
+    """The class of that name."""
+    if name not in offers:
+        raise UsageFault(f"unknown {kind} {name!r}", advice=f"known: {', '.join(sorted(offers))}")
+    module, _, attribute = offers[name].partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UsageFault(f"{kind} {name!r} cannot be loaded from {offers[name]!r}: {error}") from error

@@ -1,0 +1,121 @@
+"""pytest's door: options, the marker, the fixtures. All else is imported once a test asks for a workload."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_aisbench import fixtures
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.fixtures import CREW, SETTINGS
+from pytest_aisbench.settings import freeze, table
+
+if TYPE_CHECKING:
+    from pytest_aisbench.fixtures import Crew
+
+MARKER = "workload(name, nodes=[…] or shapes=['1x8', …]): train this workload at each shape and judge it"
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    from pytest_aisbench import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("aisbench", "train on ModelArts or a local cloud, and judge the result (aisbench)")
+    for row in table():
+        group.addoption(row.flag, dest=row.ini, metavar=row.metavar, default=None, help=row.help)
+        parser.addini(row.ini, f"Default for {row.flag}", default="")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARKER)
+    command_line = {row.name: config.getoption(row.ini) for row in table()}
+    ini = {row.name: str(config.getini(row.ini) or "") for row in table()}
+    try:
+        config.stash[SETTINGS] = freeze(command_line, ini, os.environ, config.rootpath)
+    except UsageFault as fault:
+        raise pytest.UsageError(str(fault)) from None
+    enlist: Callable[[], Crew] = cache(lambda: _enlist(config))
+    config.stash[CREW] = enlist
+    config.pluginmanager.register(fixtures, "pytest_aisbench.fixtures")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """An unknown platform is one line here, and one error per test if it were found later."""
+    from pytest_aisbench import offers
+
+    settings = session.config.stash[SETTINGS]
+    try:
+        known = offers.platforms(session.config)
+        if settings.platform not in known:
+            offers.load("platform", settings.platform, known)
+    except UsageFault as fault:
+        source = settings.sources.get("platform", "platform")
+        raise pytest.UsageError(f"{source}: {fault}") from None
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Every value that is not a default, and who said so."""
+    settings = config.stash[SETTINGS]
+    told = [f"{key}={_shown(getattr(settings, key))} ({source})" for key, source in settings.sources.items()]
+    return [f"aisbench: {', '.join(told)}"] if told else []
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marker = metafunc.definition.get_closest_marker("workload")
+    if marker and "case" in metafunc.fixturenames:
+        from pytest_aisbench import collection
+
+        metafunc.config.stash[CREW]()
+        collection.generate(metafunc, marker)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """xdist is about to start a worker: whatever the worker will find, the run is held here."""
+    crew: Any = node.config.stash[CREW]()
+    crew.admit(node)
+
+
+def pytest_aisbench_platforms() -> dict[str, str]:
+    return {
+        "local": "pytest_aisbench.adapters.local:Local",
+        "modelarts": "pytest_aisbench.adapters.modelarts:ModelArts",
+    }
+
+
+def pytest_aisbench_reporters() -> dict[str, str]:
+    return {
+        "html": "pytest_aisbench.reporters.html:Html",
+        "junit": "pytest_aisbench.reporters.junit:Junit",
+        "allure": "pytest_aisbench.reporters.allure:Allure",
+    }
+
+
+def _enlist(config: pytest.Config) -> Crew:
+    """The run's holder in this process: a worker of xdist leaves the run to its controller."""
+    from pytest_aisbench import judging
+
+    workerinput = getattr(config, "workerinput", None)
+    crew: Crew
+    if workerinput is None:
+        from pytest_aisbench.controller import Controller
+
+        crew = Controller(config)
+    else:
+        from pytest_aisbench.worker import Worker
+
+        crew = Worker(config, *workerinput["aisbench_link"])
+    config.pluginmanager.register(judging, "pytest_aisbench.judging")
+    config.pluginmanager.register(crew, "pytest_aisbench.crew")
+    return crew

@@ -1,0 +1,1 @@
+"""The story, told against ports; no vendor is named here."""

@@ -1,0 +1,95 @@
+"""The claims of `thresholds.toml`, scoped by platform, then shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from pytest_aisbench import places
+from pytest_aisbench.domain.case import Shape, Workload
+from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.errors import UsageFault
+
+ANY = "*"
+SCALING = "scaling"
+
+_NUMBERS = ("reference", "lower", "upper", "at_least", "at_most")
+_CLAIM = frozenset({*_NUMBERS, "unit", "per", "base"})
+
+
+def read(
+    document: places.Document, workload: Workload, platforms: Collection[str]
+) -> dict[tuple[str, str], dict[str, Threshold]]:
+    claims: dict[tuple[str, str], dict[str, Threshold]] = {}
+    for platform, shapes in document.data.items():
+        if platform not in platforms and platform != ANY:
+            advice = f"""known: {", ".join(sorted(platforms))} and "{ANY}" """.strip()
+            raise document.fault(f"unknown platform {platform!r}", platform, advice=advice)
+        for shape, rows in _tables(document, shapes, platform).items():
+            if shape != ANY:
+                try:
+                    Shape.parse(shape)
+                except UsageFault as fault:
+                    raise document.fault(fault.message, platform, shape, advice=fault.advice) from None
+            scope = _tables(document, rows, platform, shape)
+            claims[platform, shape] = {
+                metric: _threshold(document, workload, (platform, shape, metric), row) for metric, row in scope.items()
+            }
+    return claims
+
+
+def _tables(document: places.Document, value: Any, *keys: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        advice = 'claims stand in [<platform>."<shape>"], each as metric = { … }'
+        raise document.fault(f"{'.'.join(keys)} is not a table", *keys, advice=advice)
+    return value
+
+
+def _threshold(document: places.Document, workload: Workload, keys: tuple[str, str, str], row: Any) -> Threshold:
+    metric = keys[-1]
+    claim = _tables(document, row, *keys)
+
+    def fault(message: str, key: str = "", advice: str = "") -> UsageFault:
+        where = f"{metric}.{key}" if key else metric
+        return document.fault(f"{where}: {message}", *keys, advice=advice)
+
+    if metric not in workload.metrics and metric != SCALING:
+        advice = f"[metrics] in workload.toml has {', '.join(sorted(workload.metrics))}"
+        raise fault("nobody writes this metric", advice=advice)
+    for key, value in claim.items():
+        if key not in _CLAIM:
+            raise fault("unknown key", key, advice=f"known: {', '.join(sorted(_CLAIM))}")
+        number = not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
+        if key in _NUMBERS and not number:
+            raise fault(f"{value!r} is not a finite number", key)
+        if key not in _NUMBERS and not isinstance(value, str):
+            raise fault(f"{value!r} is not text", key)
+    unit = "" if metric == SCALING else workload.metrics[metric].unit
+    if claim.get("unit", unit) != unit:
+        raise fault(f"{claim['unit']!r} is not the metric's unit {unit!r}", "unit")
+    if claim.get("per") not in {None, "node", "device"}:
+        raise fault(f"{claim['per']!r} is neither 'node' nor 'device'", "per")
+    if (metric == SCALING) != ("base" in claim):
+        raise fault("a scaling claim, and only that, has a base", "base", advice='such as base = "1x8"')
+    _bounds(claim, fault)
+    numbers = {key: float(claim[key]) for key in _NUMBERS if key in claim}
+    return Threshold(metric=metric, unit=unit, per=claim.get("per"), base=claim.get("base"), **numbers)
+
+
+def _bounds(claim: Mapping[str, Any], fault: Callable[..., UsageFault]) -> None:
+    """A claim that any number meets is no claim."""
+    fixed = claim.keys() & {"at_least", "at_most"}
+    relative = claim.keys() & {"lower", "upper"}
+    if "reference" in claim and fixed:
+        raise fault(f"reference and {' and '.join(sorted(fixed))} exclude each other")
+    if relative and "reference" not in claim:
+        raise fault(f"{' and '.join(sorted(relative))} need a reference")
+    if not fixed and not relative:
+        raise fault("claims nothing", advice="give at_least, at_most, or a reference with lower or upper")
+    if claim.get("at_least", -math.inf) > claim.get("at_most", math.inf):
+        raise fault("at_least is above at_most: no value meets it")
+    if claim.get("lower", 0) > 0 or (claim.get("lower", 0) < -1 and claim["reference"] != 0):
+        raise fault(f"{claim['lower']} is not between -1 and 0", "lower", advice="-0.05 allows 5 % below the reference")
+    if claim.get("upper", 0) < 0:
+        raise fault(f"{claim['upper']} is below 0", "upper", advice="0.05 allows 5 % above the reference")

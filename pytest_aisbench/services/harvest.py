@@ -1,0 +1,111 @@
+"""Reading a trial's result objects, and objecting to whatever is not exactly as it should be."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement
+from pytest_aisbench.domain.ports import Head, Store
+from pytest_aisbench.domain.stage import StoreUrl
+
+RANK_SIZE = "ranksize.json"
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)
+_RANK_FILE = re.compile(r"throughput_(\d+)\.json\Z", re.ASCII)
+_LARGEST = 256  # bytes; a bare number is shorter, and nobody should load a checkpoint by mistake
+_READERS = 16
+
+
+class _Unreadable(Exception):
+    """Why an object is not the number it should be."""
+
+
+def harvest(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Measurement], list[Flaw]]:
+    """Every measurement that can be trusted, and a flaw for every one that is missing or cannot be."""
+    present = {head.url.key.removeprefix(outputs.key): head for head in store.objects(outputs)}
+    wanted = {name: (metric, rank) for name, metric, rank in _wanted(case)}
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="aisbench-harvest") as pool:
+        texts = dict(zip(wanted, pool.map(lambda name: _text(store, present.get(name)), wanted), strict=True))
+    measurements: list[Measurement] = []
+    flaws: list[Flaw] = list(_strangers(present, case))
+    for name, (metric, rank) in wanted.items():
+        where = name if rank is None else f"{name} (rank {rank}: {_card(case, rank)})"
+        try:
+            value = _number(texts[name])
+            unit = case.workload.metrics[metric].unit
+            _plausible(metric, unit, value)
+        except _Unreadable as why:
+            flaws.append(Flaw(metric, f"{where} {why}"))
+        else:
+            measurements.append(Measurement(metric, value, unit, name, rank))
+    flaws += _rank_size(_text(store, present.get(RANK_SIZE)), case)
+    return measurements, flaws
+
+
+def _wanted(case: Case) -> Iterable[tuple[str, str, int | None]]:
+    for rank in range(case.shape.world):
+        yield f"throughput_{rank}.json", THROUGHPUT, rank
+    for metric in case.workload.metrics:
+        if metric != THROUGHPUT:
+            yield f"{metric}.json", metric, None
+
+
+def _text(store: Store, head: Head | None) -> str | _Unreadable:
+    if head is None:
+        return _Unreadable("is missing")
+    if head.size > _LARGEST:
+        return _Unreadable(f"has {head.size} bytes and is no bare number")
+    data = store.read(head.url)
+    if data is None:
+        return _Unreadable("is missing")
+    return data.decode("utf-8", "replace").strip()
+
+
+def _number(text: str | _Unreadable) -> float:
+    if isinstance(text, _Unreadable):
+        raise text
+    if not text:
+        raise _Unreadable("is empty")
+    if text.lower().lstrip("+-") in {"nan", "inf", "infinity"}:
+        raise _Unreadable(f"says {text}, which is not finite")
+    if not _NUMBER.match(text):
+        raise _Unreadable(f"says {text[:40]!r}, which is not a number")
+    value = float(text)
+    if not math.isfinite(value):
+        raise _Unreadable(f"says {text[:40]}, which is not finite")
+    return value
+
+
+def _plausible(metric: str, unit: str, value: float) -> None:
+    if metric == THROUGHPUT and value <= 0:
+        raise _Unreadable(f"says {value:g}, and a throughput is above 0")
+    # A percentage would meet every threshold that is written as a ratio.
+    if metric == ACCURACY and not unit and not 0 <= value <= 1:
+        raise _Unreadable(f"says {value:g}, and an accuracy without a unit is between 0 and 1")
+
+
+def _rank_size(text: str | _Unreadable, case: Case) -> list[Flaw]:
+    try:
+        size = _number(text)
+    except _Unreadable as why:
+        return [Flaw(THROUGHPUT, f"{RANK_SIZE} {why}")]
+    if size != case.shape.world:
+        told = f"{RANK_SIZE} says {size:g} ranks trained, {case.shape} has {case.shape.world}"
+        return [Flaw(THROUGHPUT, told)]
+    return []
+
+
+def _strangers(present: Iterable[str], case: Case) -> Iterable[Flaw]:
+    """A result of a rank that cannot be: somebody counted differently, so the sum would not be the cluster's."""
+    for name in sorted(present):
+        match = _RANK_FILE.match(name)
+        if match and (int(match[1]) >= case.shape.world or str(int(match[1])) != match[1]):
+            yield Flaw(THROUGHPUT, f"{name} is of a rank that {case.shape} does not have")
+
+
+def _card(case: Case, rank: int) -> str:
+    node, card = divmod(rank, case.shape.devices)
+    return f"node {node}, card {card}"

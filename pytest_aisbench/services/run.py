@@ -1,0 +1,110 @@
+"""A run: its folder, its platform, its Fleet, and what the ledger says of its cases."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from pytest_aisbench.domain import codec
+from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.entry import CaseEntry, RunEntry, case_entry
+from pytest_aisbench.domain.ports import Clock, Platform
+from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.domain.verdict import Ruling, Verdict
+from pytest_aisbench.errors import LedgerError
+from pytest_aisbench.services import preflight, watch
+from pytest_aisbench.services.fleet import Fleet
+from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.services.trial import Tools
+from pytest_aisbench.settings import Settings
+
+LEDGER_FILE = "ledger.db"
+
+
+class Run:
+    """Opened once the cases are known; everything it starts is gone when it is closed."""
+
+    def __init__(self, settings: Settings, platform: Platform, clock: Clock, cases: Iterable[Case]) -> None:
+        """Check, then begin: a UsageFault leaves nothing behind."""
+        self.platform = platform
+        self._clock = clock
+        self._cases = {case.id: case for case in cases}
+        self._verdicts: dict[str, Verdict] = {}
+        preflight.check(platform, self._cases.values(), settings.run_timeout)
+        self.id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(clock.now()))}-{secrets.token_hex(3)}"
+        self.folder = _folder(settings.reports, self.id)
+        self.ledger = Ledger(settings.ledger or settings.reports / LEDGER_FILE)
+        self.ledger.begin(self.id, settings.public(), clock.now())
+        tools = Tools(platform, clock, watch.Limits(settings.queue_timeout, settings.run_timeout), self.folder)
+        self.fleet = Fleet(self.id, tools, self.ledger, settings.max_jobs or platform.max_jobs, self._write_request)
+        for case in self._cases.values():
+            self._record(case)
+        self.fleet.start()
+
+    def want(self, wants: Iterable[tuple[Case, Step]]) -> None:
+        for case, until in wants:
+            self.fleet.want(case, until)
+
+    def rule(self, case_id: str, failure: str = "") -> CaseEntry:
+        """The case's entry after one of its tests ended; a test that did not pass is not a case that passed."""
+        trial = self._trial(case_id)
+        verdict = self._verdicts.get(case_id) or (trial.judged if trial else None)
+        if failure and (verdict is None or verdict.passed):
+            verdict = Verdict(Ruling.FAILED, failure, verdict.findings if verdict else ())
+        if verdict:
+            self._verdicts[case_id] = verdict
+        return self._record(self._cases[case_id])
+
+    def verdicts(self) -> dict[str, Verdict]:
+        return dict(self._verdicts)
+
+    def entry(self) -> RunEntry:
+        return self.ledger.entry(self.id)
+
+    def stop(self) -> None:
+        """Stop what still runs; idempotent."""
+        self.fleet.close()
+        for case in self._cases.values():
+            self._record(case)
+
+    def finish(self, exit_code: int) -> RunEntry:
+        self.ledger.finish(self.id, exit_code, self._clock.now())
+        return self.entry()
+
+    def close(self) -> None:
+        self.fleet.close()
+        self.platform.close()
+        self.ledger.close()
+
+    def _trial(self, case_id: str) -> Trial | None:
+        return next((trial for trial in self.fleet.trials() if trial.case.id == case_id), None)
+
+    def _record(self, case: Case) -> CaseEntry:
+        trial = self._trial(case.id)
+        entry = case_entry(case, (trial,) if trial else (), self._verdicts.get(case.id))
+        self.ledger.save_case(self.id, list(self._cases).index(case.id), entry)
+        return entry
+
+    def _write_request(self, trial: Trial) -> None:
+        if trial.step is Step.SUBMIT and trial.request:
+            target = self.folder / "requests" / f"{trial.case.id}.json"
+            target.parent.mkdir(exist_ok=True)
+            target.write_text(json.dumps(codec.dump(trial.request), indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+def _folder(reports: Path, run: str) -> Path:
+    """A folder that no run had before, and `latest` pointing to it."""
+    folder = reports / run
+    try:
+        folder.mkdir(parents=True)
+        pointer = reports / f".latest-{run}"
+        pointer.symlink_to(run, target_is_directory=True)
+        pointer.replace(reports / "latest")
+    except OSError as error:
+        raise LedgerError(
+            f"{folder} cannot be made: {error.strerror}", advice="name another --aisbench-reports"
+        ) from None
+    return folder

@@ -1,0 +1,203 @@
+"""A suite's folder: `workload.toml` and `thresholds.toml`, read, checked and made into cases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_aisbench import places, settings
+from pytest_aisbench.domain.case import NAME, Case, Shape, Workload
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Metric
+from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.services import claims
+from pytest_aisbench.services.claims import ANY
+
+WORKLOAD_FILE = "workload.toml"
+THRESHOLDS_FILE = "thresholds.toml"
+
+_REQUIRED = ("name", "code", "entry")
+_KEYS = frozenset({*_REQUIRED, "framework", "devices", "parameters", "environment", "data", "expected", "metrics"})
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A workload as one platform sees it, and every claim made on it."""
+
+    workload: Workload
+    claims: Mapping[tuple[str, str], Mapping[str, Threshold]]  # (platform, shape) → metric → claim
+    platform: str
+    place: str  # of the thresholds, for messages
+
+    def case(self, shape: Shape) -> Case:
+        """The most specific claim wins, metric by metric."""
+        chosen: dict[str, Threshold] = {}
+        for scope in (
+            (ANY, ANY),
+            (ANY, str(shape)),
+            (self.platform, ANY),
+            (self.platform, str(shape)),
+        ):
+            chosen.update(self.claims.get(scope, {}))
+        return Case(self.workload, shape, tuple(chosen.values()))
+
+    def require_claims(self, case: Case) -> None:
+        """A case that claims nothing would pass whatever happened."""
+        claimed = {threshold.metric for threshold in case.thresholds}
+        for metric in (THROUGHPUT, ACCURACY):
+            if metric not in claimed:
+                advice = f'add it to [{self.platform}."{case.shape}"] or [{self.platform}."*"]'
+                raise UsageFault(f"{self.place}: {case.id} has no claim on {metric}", advice=advice)
+
+
+def load(folder: Path, platform: str, options: Collection[str], platforms: Collection[str]) -> Suite:
+    """`options` are the chosen platform's own keys; sections of other known platforms are not looked into."""
+    document = places.read(folder / WORKLOAD_FILE)
+    workload = _workload(document, platform, options, platforms)
+    thresholds = places.read(folder / THRESHOLDS_FILE)
+    return Suite(workload, claims.read(thresholds, workload, platforms), platform, str(thresholds.path))
+
+
+def _workload(
+    document: places.Document, platform: str, options: Collection[str], platforms: Collection[str]
+) -> Workload:
+    for key, value in document.data.items():
+        if key in platforms:
+            if not isinstance(value, dict):
+                raise document.fault(f"{key} is a section", key, advice=f"write [{key}] on a line of its own")
+        elif key not in _KEYS:
+            advice = f"known: {', '.join(sorted(_KEYS))}; sections: {', '.join(sorted(platforms))}"
+            raise document.fault(f"unknown key {key!r}", key, advice=advice)
+    section = document.data.get(platform, {})
+    own = {key: value for key, value in section.items() if key not in _KEYS}
+    for key in own:
+        if key not in options:
+            advice = f"known: {', '.join(sorted({*_KEYS, *options}))}"
+            raise document.fault(f"unknown key {key!r} in [{platform}]", platform, key, advice=advice)
+    fields = _Fields(document, platform, {**{k: v for k, v in document.data.items() if k in _KEYS}, **section})
+    for key in _REQUIRED:
+        fields.need(key)
+    name = fields.text("name")
+    if not NAME.match(name):
+        raise fields.fault(f"name {name!r} is not a name", "name", advice="use letters, digits, '.', '_' and '-'")
+    code = tuple(fields.texts("code"))
+    folders = [document.path.parent / part for part in code]
+    for part, folder in zip(code, folders, strict=True):
+        if not folder.is_dir():
+            raise fields.fault(f"code: there is no folder {part!r} beside this file", "code")
+    entry = fields.text("entry")
+    if not any((folder / entry).is_file() for folder in folders):
+        advice = f"on platform {platform} it is the file that is run once per card"
+        raise fields.fault(f"entry: there is no {entry!r} in {', '.join(code)}", "entry", advice=advice)
+    return Workload(
+        name=name,
+        folder=str(document.path.parent),
+        code=code,
+        entry=entry,
+        framework=fields.text("framework", "python"),
+        devices=fields.positive("devices", 8),
+        metrics=_metrics(fields),
+        parameters=fields.pairs("parameters"),
+        environment=fields.pairs("environment"),
+        data=_data(fields, document.path.parent),
+        expected_s=fields.duration("expected"),
+        options=own,
+    )
+
+
+def _metrics(fields: _Fields) -> dict[str, Metric]:
+    metrics = {THROUGHPUT: Metric(THROUGHPUT, ""), ACCURACY: Metric(ACCURACY, "")}
+    for name, row in fields.table("metrics").items():
+        if (
+            not NAME.match(name)
+            or not isinstance(row, dict)
+            or set(row) != {"unit"}
+            or not isinstance(row["unit"], str)
+        ):
+            advice = f'write [metrics.{name}] with unit = "…"'
+            raise fields.fault(f"metrics.{name} is not a metric", "metrics", name, advice=advice)
+        metrics[name] = Metric(name, row["unit"])
+    if not metrics[THROUGHPUT].unit:
+        advice = 'write [metrics.throughput] with unit = "images/s"'
+        raise fields.fault("throughput has no unit", "metrics", THROUGHPUT, advice=advice)
+    return metrics
+
+
+def _data(fields: _Fields, folder: Path) -> str | None:
+    if "data" not in fields.values:
+        return None
+    data = fields.text("data")
+    if "://" in data:
+        try:
+            if not StoreUrl.parse(data).is_folder:
+                raise fields.fault("data is a folder in the Store", "data", advice=f"write {data}/")
+        except UsageFault as fault:
+            raise fields.fault(f"data: {fault.message}", "data", advice=fault.advice) from None
+    elif not (folder / data).is_dir():
+        raise fields.fault(f"data: there is no folder {data!r} beside this file", "data")
+    return data
+
+
+@dataclass(frozen=True)
+class _Fields:
+    """The merged keys of a workload; an error names the line of the section the key was taken from."""
+
+    document: places.Document
+    platform: str
+    values: Mapping[str, Any]
+
+    def fault(self, message: str, *keys: str, advice: str = "") -> UsageFault:
+        section = self.document.data.get(self.platform, {})
+        where = (self.platform, *keys) if keys[0] in section else keys
+        return self.document.fault(message, *where, advice=advice)
+
+    def need(self, key: str) -> None:
+        if key not in self.values:
+            raise UsageFault(f"{self.document.path}: {key} is missing")
+
+    def text(self, key: str, default: str = "") -> str:
+        value = self.values.get(key, default)
+        if not isinstance(value, str) or (not value and key in self.values):
+            raise self.fault(f"{key}: {value!r} is not text", key)
+        return value
+
+    def texts(self, key: str) -> list[str]:
+        value = self.values[key]
+        if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
+            raise self.fault(f"{key}: {value!r} is not a list of texts", key)
+        return value
+
+    def positive(self, key: str, default: int) -> int:
+        value = self.values.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.fault(f"{key}: {value!r} is not a whole number of 1 or more", key)
+        return value
+
+    def duration(self, key: str) -> float:
+        if key not in self.values:
+            return 0.0
+        try:
+            return settings.duration(str(self.values[key]))
+        except ValueError as error:
+            raise self.fault(f"{key}: {error}", key) from None
+
+    def table(self, key: str) -> dict[str, Any]:
+        value = self.values.get(key, {})
+        if not isinstance(value, dict):
+            raise self.fault(f"{key}: {value!r} is not a table", key)
+        return value
+
+    def pairs(self, key: str) -> dict[str, str]:
+        """Values as a script is given them on its command line."""
+        pairs: dict[str, str] = {}
+        for name, value in self.table(key).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise self.fault(f"{key}.{name}: {value} is not a finite number", key, name)
+            if not isinstance(value, (str, int, float)):
+                raise self.fault(f"{key}.{name}: {value!r} is neither text nor a number", key, name)
+            pairs[name] = str(value)
+        return pairs

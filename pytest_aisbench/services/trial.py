@@ -1,0 +1,89 @@
+"""The story: a case is staged, submitted, watched, harvested and judged.
+
+Nothing here sleeps or waits for a job. A driver calls `advance` and the ledger remembers what it returned, so that
+one process can hold a thousand trials and another can go on with them. SUBMIT in the ledger is the intent: name and
+request are on record before the request leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytest_aisbench.domain.entry import values
+from pytest_aisbench.domain.job import Phase
+from pytest_aisbench.domain.ports import Clock, Platform
+from pytest_aisbench.domain.trial import Fault, Step, Trial
+from pytest_aisbench.domain.verdict import Ruling, Verdict, judge
+from pytest_aisbench.errors import AisbenchError, Blame, Unreachable
+from pytest_aisbench.services import submission, watch
+from pytest_aisbench.services.harvest import harvest
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a trial is advanced with."""
+
+    platform: Platform
+    clock: Clock
+    limits: watch.Limits
+    folder: Path  # of the run's reports; logs come home below it
+
+
+def advance(trial: Trial, tools: Tools) -> Trial:
+    """One step nearer to a verdict; an error ends the trial, blaming whom the error blames."""
+    try:
+        return _STEPS[trial.step](trial, tools)
+    except AisbenchError as error:
+        if trial.step is Step.WATCH and not trial.fault:
+            return watch.stop(trial, error, tools.platform, tools.clock.now())
+        return _ended(trial, trial.fault or Fault(error.blame, str(error)), tools)
+
+
+def _stage(trial: Trial, tools: Tools) -> Trial:
+    stage = submission.stage(trial, tools.platform)
+    request = tools.platform.render(submission.spec(trial, stage, tools.limits.run_s))
+    return trial.moved(Step.SUBMIT, tools.clock.now(), stage=stage, request=request)
+
+
+def _submit(trial: Trial, tools: Tools) -> Trial:
+    assert trial.request is not None
+    # A request without an answer may have arrived: never send it again before asking for the job by its name.
+    known = tools.platform.find(trial.name) if trial.attempts else None
+    try:
+        job_id = known or tools.platform.submit(trial.request)
+    except Unreachable as lost:
+        if trial.attempts == watch.SUBMISSIONS:
+            raise
+        return replace(trial, attempts=trial.attempts + 1).noted(f"no answer when the job was submitted: {lost}")
+    return trial.moved(Step.WATCH, tools.clock.now(), job_id=job_id)
+
+
+def _watch(trial: Trial, tools: Tools) -> Trial:
+    return watch.look(trial, tools.platform, tools.clock, tools.limits)
+
+
+def _harvest(trial: Trial, tools: Tools) -> Trial:
+    assert trial.stage is not None
+    store, stage, home = tools.platform.store, trial.stage, f"logs/{trial.case.id}/{trial.number}"
+    logs = store.download(stage.logs, str(tools.folder / home))
+    trial = replace(trial, logs=tuple(f"{home}/{name}" for name in logs))
+    if trial.job and trial.job.phase is Phase.SUCCEEDED and not trial.fault:
+        measurements, flaws = harvest(store, stage.outputs, trial.case)
+        trial = replace(trial, measurements=tuple(measurements), flaws=tuple(flaws))
+    return trial.moved(Step.JUDGE, tools.clock.now())
+
+
+def _judge(trial: Trial, tools: Tools) -> Trial:
+    if fault := trial.fault or watch.fault_of(trial, tools.folder):
+        return _ended(trial, fault, tools)
+    verdict = judge(trial.case.thresholds, values(trial), trial.flaws, trial.case.shape)
+    return trial.moved(Step.DONE, tools.clock.now(), judged=verdict)
+
+
+def _ended(trial: Trial, fault: Fault, tools: Tools) -> Trial:
+    ruling = Ruling.BROKEN if fault.blame is Blame.PLATFORM else Ruling.FAILED
+    return trial.moved(Step.DONE, tools.clock.now(), fault=fault, judged=Verdict(ruling, fault.text))
+
+
+_STEPS = {Step.STAGE: _stage, Step.SUBMIT: _submit, Step.WATCH: _watch, Step.HARVEST: _harvest, Step.JUDGE: _judge}

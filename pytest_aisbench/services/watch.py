@@ -1,0 +1,110 @@
+"""Following a job to its end: two clocks, outages, words nobody knows, and why it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytest_aisbench.domain.job import Job, Phase
+from pytest_aisbench.domain.ports import Clock, Platform
+from pytest_aisbench.domain.trial import Fault, Step, Trial
+from pytest_aisbench.errors import AisbenchError, Blame, JobOverdue, PlatformError, QueueOverdue
+
+SUBMISSIONS = 5  # how often a request without an answer is asked about and sent again
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long is too long, in seconds."""
+
+    queue_s: float
+    run_s: float
+    outage_s: float = 900.0  # a platform that does not answer about a running job
+    stop_s: float = 60.0  # a platform that was asked to stop a job
+
+
+def look(trial: Trial, platform: Platform, clock: Clock, limits: Limits) -> Trial:
+    """What the platform says now; moves on when the job is final, or is not going to be."""
+    assert trial.job_id is not None
+    now = clock.now()
+    try:
+        job = platform.inspect([trial.job_id])[trial.job_id]
+    except AisbenchError as error:
+        since = trial.times.get("silent", now)
+        if not error.retryable or now - since > limits.outage_s:
+            raise
+        return _timed(trial, "silent", since).noted(f"the platform did not answer for a while: {error}")
+    trial = _seen(trial, job, now)
+    if job.phase.is_final:
+        return trial.moved(Step.HARVEST, now)
+    if trial.fault:
+        if now - trial.times["stopping"] <= limits.stop_s:
+            return trial
+        left = f"job {trial.job_id} was asked to stop and is still {job.platform_phase}"
+        return trial.noted(left).moved(Step.HARVEST, now)
+    overdue = _overdue(trial, job, now, limits)
+    return stop(trial, overdue, platform, now) if overdue else trial
+
+
+def stop(trial: Trial, error: AisbenchError, platform: Platform, now: float) -> Trial:
+    """Ask for the end of a job that is of no more use; it is watched until the platform confirms."""
+    trial = _timed(replace(trial, fault=Fault(error.blame, str(error))), "stopping", now)
+    try:
+        platform.cancel(trial.job_id or "")
+    except AisbenchError as deaf:
+        return trial.noted(f"job {trial.job_id} could not be stopped: {deaf}")
+    return trial
+
+
+def fault_of(trial: Trial, folder: Path) -> Fault | None:
+    """Why a job that ended has nothing to judge; None when it succeeded."""
+    job = trial.job
+    if job is None or job.phase is Phase.LOST:
+        reason = job.reason if job else "it was never seen"
+        return Fault(Blame.PLATFORM, f"the platform lost the job: {reason}")
+    if job.phase is Phase.CANCELLED:
+        return Fault(Blame.PLATFORM, f"somebody else stopped the job: {job.reason or job.platform_phase}")
+    if job.phase is Phase.FAILED:
+        code = "" if job.exit_code is None else f" with exit code {job.exit_code}"
+        said = _last_words(trial, folder) or job.reason
+        return Fault(Blame.WORKLOAD, f"the job failed{code}: {said}" if said else f"the job failed{code}")
+    return None
+
+
+def _seen(trial: Trial, job: Job, now: float) -> Trial:
+    times = {key: at for key, at in trial.times.items() if key != "silent"}
+    if not trial.job or trial.job.phase is not job.phase:
+        times[job.phase.value.lower()] = now
+    trial = replace(trial, job=job, times=times)
+    if not job.known:
+        trial = trial.noted(f"the platform says {job.platform_phase!r}, a word we do not know; it counts as running")
+    return trial
+
+
+def _overdue(trial: Trial, job: Job, now: float, limits: Limits) -> AisbenchError | None:
+    lasted = now - trial.times[job.phase.value.lower()]
+    if job.phase is Phase.PENDING and lasted > limits.queue_s:
+        advice = "raise --aisbench-queue-timeout, or ask for fewer nodes"
+        return QueueOverdue(f"the job waited longer than {limits.queue_s:g} s for its nodes", advice=advice)
+    if job.phase is Phase.RUNNING and lasted > limits.run_s:
+        if not job.known:
+            return PlatformError(
+                f"the job stayed {job.platform_phase!r}, a word we do not know, for {limits.run_s:g} s"
+            )
+        advice = "raise --aisbench-run-timeout, or see where its log stands still"
+        return JobOverdue(f"the job ran longer than {limits.run_s:g} s", advice=advice)
+    return None
+
+
+def _timed(trial: Trial, key: str, at: float) -> Trial:
+    return replace(trial, times={**trial.times, key: at})
+
+
+def _last_words(trial: Trial, folder: Path) -> str:
+    """The last line that the script itself wrote, and where to read on."""
+    for name in sorted(trial.logs, key=lambda log: "worker" not in log):
+        lines = (folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
+        spoken = [line.strip() for line in lines if line.strip() and "service log]" not in line.lower()]
+        if spoken:
+            return f"{spoken[-1][:300]} ({name})"
+    return ""
