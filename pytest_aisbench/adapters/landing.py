@@ -1,0 +1,71 @@
+"""Where downloads land: never outside their folder, never half."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from pytest_aisbench.errors import StagingFailed
+
+
+def relative_path(key: str, prefix: str) -> str:
+    """The part of a key below `prefix`, refused unless it names one file below a folder on any machine."""
+    path = key[len(prefix) :]
+    if any(part in {"", ".", ".."} for part in path.split("/")) or "\\" in path or "\0" in path:
+        raise StagingFailed(f"the key {key!r} is not a path below a folder; nothing was written")
+    return path
+
+
+@contextlib.contextmanager
+def landing(folder: str, path: str) -> Iterator[IO[bytes]]:
+    """A file to write, which takes its place at `folder/path` when all is well, and leaves no trace otherwise.
+
+    Every folder on the way is opened by name below the one before, without following links, so that neither a link
+    that was there nor one that is made meanwhile leads outside.
+    """
+    *parents, name = path.split("/")
+    with disk_trouble(f"cannot write {folder}/{path}"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for parent in parents:
+                directory = _enter(directory, parent)
+            temporary = f".{secrets.token_hex(8)}.part"
+            mode = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            try:
+                with open(temporary, "wb", opener=lambda file, _: os.open(file, mode, 0o666, dir_fd=directory)) as out:
+                    yield out
+                os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary, dir_fd=directory)
+                raise
+        finally:
+            os.close(directory)
+
+
+@contextlib.contextmanager
+def disk_trouble(what: str) -> Iterator[None]:
+    """This machine's disk is not the network: its errors are not worth asking again."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        why = "no space left on this machine" if full else error.strerror
+        raise StagingFailed(f"{what}: {why}") from None
+    except UnicodeEncodeError:
+        raise StagingFailed(f"{what}: this machine cannot hold such a name") from None
+
+
+def _enter(directory: int, name: str) -> int:
+    """The folder `name` below, made if need be, in place of `directory`, which is closed."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=directory)
+    below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+    os.close(directory)
+    return below

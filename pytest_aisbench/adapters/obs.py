@@ -1,0 +1,217 @@
+"""OBS as the Store, over the vendor's SDK: many files at once, each verified, none outside its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
+from typing import IO, Any
+from urllib.parse import unquote
+
+from pytest_aisbench.adapters.landing import disk_trouble, landing, relative_path
+from pytest_aisbench.adapters.obs_client import Answer, ObsClient, md5_of
+from pytest_aisbench.adapters.obs_parts import upload_in_parts
+from pytest_aisbench.adapters.slices import FileSlice, content_md5
+from pytest_aisbench.domain.ports import Head, Upload
+from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.errors import BadAnswer, StagingFailed, Unreachable
+from pytest_aisbench.secret import Secret
+
+_PIECE = 1024 * 1024
+_ONE_PUT = 100 * _PIECE  # larger files go in parts
+_PAGE = 1000
+_METADATA = ("x-obs-meta-", "x-amz-meta-")
+
+
+class Obs:
+    """A Store. `through` (`127.0.0.1:PORT`) reaches a domain's buckets by a tunnel, where no name resolves."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        access_key: Secret,
+        secret_key: Secret,
+        *,
+        ca_file: str = "",
+        through: str = "",
+        threads: int = 32,
+        patience: float = 120.0,
+    ) -> None:
+        self._client = ObsClient(endpoint, access_key, secret_key, ca_file=ca_file, through=through, patience=patience)
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def check(self, url: StoreUrl) -> None:
+        # A listing, because its errors carry a code; those of a HEAD do not.
+        self._client.ask("list", url, lambda obs: obs.listObjects(url.bucket, prefix=url.key, max_keys=1))
+
+    def head(self, url: StoreUrl) -> Head | None:
+        answer = self._client.ask("look up", url, lambda obs: obs.getObjectMetadata(url.bucket, url.key), allow=(404,))
+        if answer.status == 404:
+            return None
+        size = answer.headers.get("content-length", "")
+        if not size.isdecimal():
+            raise BadAnswer(f"cannot look up {url}: the answer has no length")
+        return Head(url, int(size), answer.md5, _metadata(answer))
+
+    def read(self, url: StoreUrl) -> bytes | None:
+        whole = io.BytesIO()
+        return whole.getvalue() if self._fetch(url, whole) else None
+
+    def write(self, url: StoreUrl, data: bytes, metadata: Mapping[str, str] | None = None) -> None:
+        digest = hashlib.md5(data, usedforsecurity=False)
+        self._put(url, lambda: io.BytesIO(data), len(data), digest.hexdigest(), metadata)
+
+    def upload(self, uploads: Sequence[Upload]) -> None:
+        self._all([partial(self._upload_whole, each) for each in uploads if each.size <= _ONE_PUT])
+        for each in uploads:
+            if each.size > _ONE_PUT:
+                upload_in_parts(self._client, self._all, each)
+                self._verify_size(each.url, each.size)
+
+    def objects(self, url: StoreUrl) -> Iterator[Head]:
+        prefix, marker = _folder(url), ""
+        while True:
+            page = self._client.ask("list", url, partial(_list, url.bucket, prefix, marker)).body
+            if page is None:  # the vendor swallows what it cannot parse
+                raise BadAnswer(f"cannot list {url}: the answer is not a listing")
+            for entry in page.contents:
+                yield Head(StoreUrl(url.bucket, entry.key), int(entry.size), md5_of(entry.etag))
+            if not page.is_truncated:
+                return
+            # The last key, not NextMarker: servers leave that out. Without progress the listing would have no end.
+            if not page.contents or page.contents[-1].key == marker:
+                raise BadAnswer(f"cannot list {url}: the listing does not go on after {marker!r}")
+            marker = page.contents[-1].key
+
+    def download(self, url: StoreUrl, folder: str) -> list[str]:
+        prefix = _folder(url)
+        # Keys that end with `/` are the folders that consoles draw. All are judged before the first is written.
+        found = [head.url for head in self.objects(url) if head.size or not head.url.key.endswith("/")]
+        paths = {relative_path(each.key, prefix): each for each in found}
+        self._all([partial(self._land, each, folder, path) for path, each in paths.items()])
+        return list(paths)
+
+    def delete(self, url: StoreUrl) -> None:
+        if not url.is_folder:
+            self._delete(url)
+            return
+        self._all([partial(self._delete, head.url) for head in self.objects(url)])
+
+    def close(self) -> None:
+        self._client.close()
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _delete(self, url: StoreUrl) -> None:
+        self._client.ask("delete", url, lambda obs: obs.deleteObject(url.bucket, url.key), allow=(404,))
+
+    def _land(self, url: StoreUrl, folder: str, path: str) -> None:
+        with landing(folder, path) as out:
+            if not self._fetch(url, out):
+                raise StagingFailed(f"{url} was deleted while it was downloaded")
+
+    def _fetch(self, url: StoreUrl, out: IO[bytes]) -> bool:
+        """The whole object, checked, into `out`; False when there is none."""
+
+        def request(obs: Any) -> Any:
+            result = obs.getObject(url.bucket, url.key)
+            if result.status < 300:
+                _drain(url, result.body.response, Answer(result.status, None, obs.headers()), out)
+            return result
+
+        return self._client.ask("read", url, request, allow=(404,)).status != 404
+
+    def _upload_whole(self, each: Upload) -> None:
+        content = partial(FileSlice, each.path, 0, each.size)
+        self._put(each.url, content, each.size, each.md5 or content().md5())
+
+    def _put(
+        self,
+        url: StoreUrl,
+        content: Callable[[], io.IOBase],
+        size: int,
+        md5: str,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        def request(obs: Any) -> Any:
+            from obs import PutObjectHeader
+
+            # A stream: the vendor formats bytes for a log that nobody reads, and cannot tell a file that shrank.
+            header = PutObjectHeader(md5=content_md5(md5), contentLength=size)
+            with content() as stream:
+                return obs.putContent(url.bucket, url.key, stream, metadata=dict(metadata or {}), headers=header)
+
+        answer = self._client.ask("write", url, request)
+        if answer.md5 and answer.md5 != md5:
+            raise StagingFailed(f"{url} arrived with other bytes than were sent", advice="try again")
+        if not answer.md5:
+            self._verify_size(url, size)
+
+    def _verify_size(self, url: StoreUrl, size: int) -> None:
+        head = self.head(url)
+        if head is None or head.size != size:
+            there = "is not there" if head is None else f"has {head.size} bytes"
+            raise StagingFailed(f"{url} {there} after {size} bytes were written", advice="try again")
+
+    def _all(self, calls: Sequence[Callable[[], None]]) -> None:
+        """Every call, many at once. The first error cancels those that wait and is raised."""
+        if not calls:
+            return
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="obs")
+            futures = [self._pool.submit(call) for call in calls]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+        finally:
+            for future in futures:
+                future.cancel()
+        wait(futures)
+        ended = [future for future in futures if not future.cancelled()]
+        for future in ended:
+            future.result()
+        if len(ended) < len(futures):
+            raise Unreachable("the Store was closed before all was done")
+
+
+def _folder(url: StoreUrl) -> str:
+    return url.key if url.is_folder else f"{url.key}/"
+
+
+def _list(bucket: str, prefix: str, marker: str, obs: Any) -> Any:
+    # Keys encoded: XML has no way to write some of the characters that a key may have.
+    return obs.listObjects(bucket, prefix=prefix, marker=marker or None, max_keys=_PAGE, encoding_type="url")
+
+
+def _metadata(answer: Answer) -> dict[str, str]:
+    return {
+        unquote(name[len(prefix) :]): unquote(value)
+        for name, value in answer.headers.items()
+        for prefix in _METADATA
+        if name.startswith(prefix)
+    }
+
+
+def _drain(url: StoreUrl, body: Any, answer: Answer, out: IO[bytes]) -> None:
+    """Read the body to its end into `out`, from the start again if this is a second attempt."""
+    digest, size = hashlib.md5(usedforsecurity=False), 0
+    with disk_trouble(f"cannot keep {url}"):
+        out.seek(0)
+        out.truncate()
+    while piece := body.result.read(_PIECE):
+        digest.update(piece)
+        size += len(piece)
+        with disk_trouble(f"cannot keep {url}"):
+            out.write(piece)
+    if body.contentLength is not None and size != body.contentLength:
+        raise Unreachable(f"cannot read {url}: it broke off after {size} of {body.contentLength} bytes")
+    body.close()  # only a connection that was read to its end may be used again
+    if answer.md5 and answer.md5 != digest.hexdigest():
+        raise StagingFailed(f"{url} arrived with other bytes than the Store has", advice="try again")

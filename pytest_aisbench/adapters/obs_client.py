@@ -1,0 +1,205 @@
+"""Asking OBS: verified TLS, patience of our own, and errors of our tree.
+
+What the vendor's client leaves open: certificates are not verified, 408 and 429 are not retried, errors are statuses,
+codes, exceptions of many kinds, or nothing at all.
+"""
+
+from __future__ import annotations
+
+import http.client
+import random
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from pytest_aisbench.adapters.obs_vendor import hush, vendor_class
+from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.errors import (
+    AisbenchError,
+    BadAnswer,
+    OutOfQuota,
+    Refused,
+    Rejected,
+    StagingFailed,
+    Throttled,
+    Unreachable,
+    UsageFault,
+)
+from pytest_aisbench.secret import Secret
+
+# What the vendor's codes mean to us, and what to do. A HEAD's error has a status only; `{bucket}` is filled in.
+_CODES: Mapping[str, tuple[type[AisbenchError], str]] = {
+    "InvalidAccessKeyId": (Refused, "check access_key"),
+    "SignatureDoesNotMatch": (Refused, "check secret_access_key"),
+    "AccessDenied": (Refused, "ask the owner of bucket {bucket} to let these keys list, read and write it"),
+    "RequestTimeTooSkewed": (UsageFault, "set the clock of this machine; OBS allows 15 minutes"),
+    "NoSuchBucket": (UsageFault, "create bucket {bucket}, or correct its name and region"),
+    "InvalidBucketName": (UsageFault, "correct the name of bucket {bucket}"),
+    "PermanentRedirect": (UsageFault, "set obs_endpoint to the region of bucket {bucket}"),
+    "KeyTooLong": (UsageFault, "shorten the path; a key has at most 1,024 bytes"),
+    "InsufficientStorageSpace": (OutOfQuota, "make room in bucket {bucket}, or raise its quota"),
+    "SlowDown": (Throttled, ""),
+    "NoSuchUpload": (StagingFailed, "the upload was ended by somebody else; try again"),
+    "BadDigest": (StagingFailed, "the bytes changed on the way or on disk; try again"),
+    "InvalidDigest": (StagingFailed, "the bytes changed on the way or on disk; try again"),
+}
+_STATUSES: Mapping[int, tuple[type[AisbenchError], str]] = {
+    # Streams are not redirected by the vendor's client; a bucket that is minutes old answers so until DNS knows it.
+    307: (Unreachable, "set obs_endpoint to the region of bucket {bucket}, or wait if the bucket is new"),
+    401: (Refused, "check access_key and secret_access_key"),
+    403: (Refused, "check access_key, secret_access_key, the rights on bucket {bucket} and this machine's clock"),
+    404: _CODES["NoSuchBucket"],  # an object that is not there is no error where it may be missing
+    408: (Unreachable, ""),
+    429: (Throttled, ""),
+}
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`headers` have lower-case names."""
+
+    status: int
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def md5(self) -> str | None:
+        """The ETag where it is the MD5 of the content: one PUT, and no key management behind it."""
+        if any(name.endswith("server-side-encryption") for name in self.headers):
+            return None
+        return md5_of(self.headers.get("etag"))
+
+
+def md5_of(etag: str | None) -> str | None:
+    text = (etag or "").strip('"').lower()
+    return text if re.fullmatch("[0-9a-f]{32}", text) else None
+
+
+class ObsClient:
+    """Asks again what may pass, from any thread; `patience` is in seconds, from the first failure on."""
+
+    def __init__(
+        self, endpoint: str, access_key: Secret, secret_key: Secret, *, ca_file: str, through: str, patience: float
+    ) -> None:
+        address = urlsplit(endpoint)
+        if address.scheme not in {"http", "https"} or not address.hostname or ":" in address.hostname:
+            advice = "write https://host[:port]; the vendor's client takes names and IPv4 addresses"
+            raise UsageFault(f"obs_endpoint {endpoint!r} is not an address", advice=advice)
+        # Below `localhost` a bucket would be a host name that nobody resolves; an address means paths instead.
+        host = "127.0.0.1" if address.hostname == "localhost" else address.hostname
+        self._server = f"{address.scheme}://{host}" + (f":{address.port}" if address.port else "")
+        self._keys = (access_key, secret_key)
+        self._through = through
+        self._patience = patience
+        self._tls = _verified(ca_file) if address.scheme == "https" else None
+        self._vendors: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+
+    def ask(self, doing: str, url: StoreUrl, request: Callable[[Any], Any], *, allow: Collection[int] = ()) -> Answer:
+        """What `request`, called with the vendor's client, is answered; statuses in `allow` are no errors."""
+        give_up: float | None = None
+        pause = _FIRST_PAUSE
+        while True:
+            answer, fault, wait = self._attempt(doing, url, request, allow)
+            if fault is None:
+                return answer
+            give_up = give_up or time.monotonic() + self._patience
+            wait = max(wait, random.uniform(0, pause))  # noqa: S311 - spreads requests, hides nothing
+            if not fault.retryable or time.monotonic() + wait > give_up or self._closed.wait(wait):
+                raise fault
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def close(self) -> None:
+        self._closed.set()
+        with self._lock:
+            vendors, self._vendors = list(self._vendors.values()), {}
+        for vendor in vendors:
+            vendor.close()
+
+    def _attempt(
+        self, doing: str, url: StoreUrl, request: Callable[[Any], Any], allow: Collection[int]
+    ) -> tuple[Answer, AisbenchError | None, float]:
+        """An answer, or an error and how long the server asks us to wait.
+
+        Errors are returned, not raised, so that no traceback shows the vendor's frames: they hold keys.
+        """
+        nothing = Answer(0)
+        if self._closed.is_set():
+            return nothing, Unreachable(f"cannot {doing} {url}: the Store is closed"), 0
+        hush()
+        try:
+            vendor = self._vendor(url.bucket)
+        except Exception as error:  # noqa: BLE001 - the vendor's constructor raises bare Exceptions
+            return nothing, self._broke(doing, url, error), 0
+        try:
+            result = request(vendor)
+        except Exception as error:  # noqa: BLE001 - the vendor raises bare Exceptions
+            vendor.drop()
+            return nothing, self._broke(doing, url, error), 0
+        answer = Answer(result.status, result.body, vendor.headers())
+        if answer.status < 300 or (answer.status in allow and not vendor.misses(url.bucket, result)):
+            return answer, None, 0
+        wait = answer.headers.get("retry-after", "")
+        return nothing, self._unwell(doing, url, result), float(wait) if wait.isdecimal() else 0
+
+    def _vendor(self, bucket: str) -> Any:
+        """One client per bucket: the vendor's pool of connections does not know which host they lead to."""
+        with self._lock:
+            if bucket not in self._vendors:
+                host, _, port = self._through.partition(":")
+                tunnel = {"proxy_host": host, "proxy_port": int(port)} if self._through else {}
+                self._vendors[bucket] = vendor = vendor_class()(
+                    access_key_id=self._keys[0].reveal(),
+                    secret_access_key=self._keys[1].reveal(),
+                    server=self._server,
+                    long_conn_mode=True,
+                    chunk_size=1024 * 1024,
+                    max_retry_count=0,
+                    max_redirect_count=3,
+                    **tunnel,
+                )
+                vendor.context = self._tls  # the vendor's own verifies nothing
+            return self._vendors[bucket]
+
+    def _unwell(self, doing: str, url: StoreUrl, result: Any) -> AisbenchError:
+        status, code = result.status, result.errorCode or ""
+        kind, advice = _CODES.get(code) or _STATUSES.get(status) or (Unreachable if status >= 500 else Rejected, "")
+        why = f"{code} (HTTP {status})" if code else f"HTTP {status}"
+        if kind is Rejected and result.errorMessage:
+            why += f": {self._masked(result.errorMessage)[:200]}"
+        trail = f"request {result.requestId}" if result.requestId else ""
+        return kind(f"cannot {doing} {url}: OBS says {why}", advice=advice.format(bucket=url.bucket), trail=trail)
+
+    def _broke(self, doing: str, url: StoreUrl, error: Exception) -> AisbenchError:
+        if isinstance(error, AisbenchError):
+            return error.with_traceback(None)
+        what = f"cannot {doing} {url}"
+        if isinstance(error, ssl.SSLCertVerificationError):
+            advice = "set ca_file to the authority that signed it, or correct obs_endpoint"
+            return UsageFault(f"{what}: {self._server} is not trusted: {error.verify_message}", advice=advice)
+        why = self._masked(f"{type(error).__name__}: {error}")[:200]
+        # A warning that is an error here is ours to hush: the filters were swapped after we had looked.
+        if isinstance(error, (OSError, http.client.HTTPException, Warning)):
+            return Unreachable(f"{what}: no answer from {self._server}: {why}")
+        return BadAnswer(f"{what}: {why}")
+
+    def _masked(self, text: str) -> str:
+        for key in self._keys:
+            if key:
+                text = text.replace(key.reveal(), "***")
+        return text
+
+
+def _verified(ca_file: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:
+        advice = "it must be a readable file of certificates in PEM"
+        raise UsageFault(f"ca_file {ca_file}: {error}", advice=advice) from None
