@@ -1,0 +1,228 @@
+"""The local cloud as a process: one line, then it serves, and it ends when it should."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_aisbench.localcloud.server import DataInUseError, LocalCloud
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.filterwarnings(r"ignore:datetime\.datetime\.utcnow:DeprecationWarning"),
+    pytest.mark.filterwarnings(r"ignore:.*invalid escape sequence:SyntaxWarning"),
+    pytest.mark.filterwarnings(r"ignore:.*'return' in a 'finally' block:SyntaxWarning"),
+]
+
+CARD = {
+    "modelarts_endpoint",
+    "obs_endpoint",
+    "iam_endpoint",
+    "access_key",
+    "secret_key",
+    "project_id",
+    "region",
+    "bucket",
+}
+COMMAND = [sys.executable, "-m", "pytest_aisbench.localcloud"]
+
+
+@pytest.fixture
+def environment(tmp_path: Path, pytestconfig: pytest.Config) -> dict[str, str]:
+    """Temporary folders go below `tmp_path / "tmp"`, where the test sees what is left of them."""
+    (tmp_path / "tmp").mkdir()
+    path = os.pathsep.join([str(pytestconfig.rootpath), *filter(None, sys.path)])
+    return {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": path}
+
+
+@pytest.fixture
+def launch(environment: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    with contextlib.ExitStack() as stack:
+
+        def start(*options: str, **streams: Any) -> subprocess.Popen[str]:
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
+            process = subprocess.Popen([*COMMAND, *options], env=environment, text=True, **pipes)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        yield start
+
+
+def card_of(process: subprocess.Popen[str]) -> dict[str, str]:
+    assert process.stdout
+    card = json.loads(process.stdout.readline())
+    assert isinstance(card, dict)
+    return card
+
+
+def listens(url: str) -> bool:
+    host, _, port = url.removeprefix("http://").partition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=5):
+        return True
+    return False
+
+
+def eventually(condition: Callable[[], bool], deadline: float = 20) -> bool:
+    end = time.monotonic() + deadline
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def client(card: dict[str, str]) -> Any:
+    from obs import ObsClient
+
+    return ObsClient(
+        access_key_id=card["access_key"],
+        secret_access_key=card["secret_key"],
+        server=card["obs_endpoint"],
+        max_retry_count=0,
+    )
+
+
+def test_the_card_opens_every_service() -> None:
+    with LocalCloud() as cloud:
+        card = cloud.card()
+        assert card.keys() == CARD
+        endpoints = [value for name, value in card.items() if name.endswith("_endpoint")]
+        assert len(set(endpoints)) == 3
+        assert all(listens(url) for url in endpoints)
+        obs = client(card)
+        assert obs.headBucket(card["bucket"]).status == 200
+        obs.close()
+    assert not any(listens(url) for url in endpoints)
+
+
+@pytest.mark.parametrize("end", ["stdin", "SIGTERM", "SIGINT"])
+def test_it_ends_when_it_is_told_and_leaves_nothing(
+    launch: Callable[..., subprocess.Popen[str]], tmp_path: Path, end: str
+) -> None:
+    process = launch("--watch-stdin")
+    card = card_of(process)
+    assert card.keys() == CARD
+    assert list((tmp_path / "tmp").iterdir())
+    if end == "stdin":
+        assert process.stdin
+        process.stdin.close()
+    else:
+        process.send_signal(getattr(signal, end))
+    assert process.wait(20) == 0
+    assert process.stdout
+    assert process.stderr
+    assert (process.stdout.read(), process.stderr.read()) == ("", "")
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert not listens(card["obs_endpoint"])
+
+
+def test_without_watching_the_end_of_stdin_means_nothing(launch: Callable[..., subprocess.Popen[str]]) -> None:
+    process = launch(stdin=subprocess.DEVNULL)
+    card = card_of(process)
+    obs = client(card)
+    assert obs.putContent(card["bucket"], "k", "x").status == 200
+    obs.close()
+    process.terminate()
+    assert process.wait(20) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of the parent's death")
+def test_it_ends_with_a_parent_that_is_killed(environment: dict[str, str]) -> None:
+    """Also where the stdin that it watches stays open, as it does when others have inherited it."""
+    reader, writer = os.pipe()
+    parent_code = (
+        "import subprocess, sys, time\n"
+        f"subprocess.Popen({COMMAND!r} + ['--watch-stdin'], stdin={reader}, pass_fds=[{reader}])\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", parent_code],
+        stdout=subprocess.PIPE,
+        env=environment,
+        pass_fds=[reader],
+        text=True,
+    ) as parent:
+        card = card_of(parent)
+        assert listens(card["obs_endpoint"])
+        parent.kill()
+        assert eventually(lambda: not listens(card["obs_endpoint"]))
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of the parent's death")
+def test_the_end_of_the_thread_that_started_it_is_not_the_end_of_the_parent(
+    launch: Callable[..., subprocess.Popen[str]],
+) -> None:
+    started: list[subprocess.Popen[str]] = []
+    cards: list[dict[str, str]] = []
+
+    def start() -> None:
+        started.append(launch("--watch-stdin"))
+        cards.append(card_of(started[0]))
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    with pytest.raises(subprocess.TimeoutExpired):
+        started[0].wait(1)
+    assert listens(cards[0]["obs_endpoint"])
+
+
+def test_a_restart_on_the_same_data_is_the_same_cloud(
+    launch: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    data = tmp_path / "new" / "data"
+    first = launch("--data", str(data))
+    card = card_of(first)
+    obs = client(card)
+    assert obs.putContent(card["bucket"], "a/k", "kept", metadata={"who": "me"}).status == 200
+    obs.close()
+    first.kill()  # not even asked
+    first.wait()
+
+    second = launch("--data", str(data))
+    again = card_of(second)
+    same = ("access_key", "secret_key", "project_id", "region", "bucket")
+    assert [again[name] for name in same] == [card[name] for name in same]
+    obs = client(again)
+    got = obs.getObject(card["bucket"], "a/k", loadStreamInMemory=True)
+    assert (got.body.buffer, dict(got.header)["who"]) == (b"kept", "me")
+    obs.close()
+    assert (data / "accounts.json").stat().st_mode & 0o077 == 0
+
+
+def test_two_clouds_do_not_share_their_data(launch: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    with LocalCloud(tmp_path / "data") as cloud:
+        assert cloud.card()
+        with pytest.raises(DataInUseError):
+            LocalCloud(tmp_path / "data").__enter__()
+        out, err = launch("--data", str(tmp_path / "data")).communicate(timeout=20)
+        assert out == ""
+        assert len(err.splitlines()) == 1
+        assert "another local cloud runs on this folder" in err
+    with LocalCloud(tmp_path / "data") as cloud:
+        assert cloud.card()
+
+
+def test_a_folder_that_cannot_be_is_one_clear_line(
+    launch: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    process = launch("--data", str(tmp_path / "file" / "data"))
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (4, "")
+    assert len(err.splitlines()) == 1
+    assert str(tmp_path / "file") in err
