@@ -46,8 +46,8 @@ class ProcessEngine:
             ended=functools.partial(self._ended, launch.job_id),
         )
         with self._lock:
+            run.start()
             self._runs[launch.job_id] = run
-        run.start()
 
     def stop(self, job_id: str) -> None:
         with self._lock:

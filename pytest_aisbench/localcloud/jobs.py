@@ -1,0 +1,208 @@
+"""The jobs that the local ModelArts knows: created, queued, run by the engine, searched, stopped and deleted."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import threading
+import time
+import uuid
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_aisbench.localcloud import rules
+from pytest_aisbench.localcloud.launch import Ended, Started, TaskEnded, TaskStarted
+from pytest_aisbench.localcloud.refusal import Refusal
+
+if TYPE_CHECKING:
+    from pytest_aisbench.localcloud.accounts import Account
+    from pytest_aisbench.localcloud.launch import Engine, Event, Launch
+    from pytest_aisbench.localcloud.rules import Rules
+
+CAPACITY = 64
+FINAL = {"Completed", "Failed", "Terminated", "Abnormal"}
+_SECONDARY = {"Pending": "Queuing"}  # elsewhere the same word, but for Abnormal
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(eq=False)
+class Job:
+    """Read and changed under the lock of `Jobs` only."""
+
+    launch: Launch
+    name: str
+    project_id: str
+    user: str
+    request: dict[str, Any]
+    order: int  # of creation
+    description: str
+    created: int = field(default_factory=now_ms)
+    phase: str = "Creating"
+    started: int = 0
+    ended: int = 0
+    task_statuses: list[dict[str, Any]] = field(default_factory=list)
+    end: Ended | None = None
+    events: list[tuple[int, str, str, str]] = field(default_factory=list)  # time, level, message, source
+
+    @property
+    def id(self) -> str:
+        return self.launch.job_id
+
+    @property
+    def tasks(self) -> list[str]:
+        return [f"worker-{node}" for node in range(self.launch.nodes)]
+
+    @property
+    def duration(self) -> int:
+        return (self.ended or now_ms()) - self.started if self.started else 0
+
+    @property
+    def secondary_phase(self) -> str:
+        if self.phase == "Abnormal":
+            return "Lost" if self.started else "CreateFailed"
+        return _SECONDARY.get(self.phase, self.phase)
+
+    def note(self, message: str, level: str = "Info", source: str = "Job") -> None:
+        self.events.append((now_ms(), level, message, source))
+
+
+class Jobs:
+    def __init__(self, engine: Engine, rules: Rules, capacity: int = CAPACITY) -> None:
+        self._engine = engine
+        self._rules = rules
+        self._capacity = capacity
+        self._jobs: dict[str, Job] = {}
+        self._names: set[tuple[str, str]] = set()
+        self._queue: deque[Job] = deque()
+        self._stopped: list[Job] = []  # while they waited
+        self._active: set[str] = set()  # in the engine's hands, deleted ones too
+        self._orders = itertools.count()
+        self._closed = False
+        self.lock = threading.RLock()
+
+    def create(self, account: Account, body: dict[str, Any]) -> Job:
+        metadata = rules.section(body, "metadata")
+        name = rules.job_name(metadata)
+        description = rules.description(metadata.get("description"))
+        launch = self._rules.launch(str(uuid.uuid4()), body)
+        with self.lock:
+            if self.named(account.project_id, name):
+                raise Refusal(400, "2751", f"Duplicate job name {name}.")
+            request = copy.deepcopy(body)
+            order = next(self._orders)
+            job = Job(launch, name, account.project_id, account.user, request, order, description)
+            job.note("Training job is created.")
+            self._jobs[job.id] = job
+            self._names.add((job.project_id, name))
+            self._queue.append(job)
+        return job
+
+    def admit(self) -> None:
+        """Start what waits, as far as there is room; the rest is pending. What was stopped while it waited, ends."""
+        with self.lock:
+            while self._stopped:
+                self._hear(self._stopped.pop(), Ended("Terminated", "The job was stopped before it began."))
+            while self._queue and len(self._active) < self._capacity and not self._closed:
+                self._start(self._queue.popleft())
+            for job in reversed(self._queue):
+                if job.phase != "Creating":
+                    break
+                job.phase = "Pending"
+                job.note("Training job is queuing.")
+
+    def _start(self, job: Job) -> None:
+        self._active.add(job.id)
+        try:
+            self._engine.start(job.launch, functools.partial(self._hear, job))
+        except (OSError, RuntimeError) as error:  # no descriptor or no thread is left
+            self._hear(job, Ended("Abnormal", f"The platform failed: {error}"))
+
+    def get(self, project_id: str, job_id: str) -> Job:
+        with self.lock:
+            job = self._jobs.get(job_id)
+        if job is None or job.project_id != project_id:
+            raise Refusal(400, "2775", f"Training job {job_id} not found.")
+        return job
+
+    def of(self, project_id: str) -> list[Job]:
+        with self.lock:
+            return [job for job in self._jobs.values() if job.project_id == project_id]
+
+    def named(self, project_id: str, name: str) -> bool:
+        with self.lock:
+            return (project_id, name) in self._names
+
+    def terminate(self, job: Job) -> None:
+        with self.lock:
+            if job.phase not in {"Creating", "Pending", "Running"}:
+                raise Refusal(409, "2796", f"Training job {job.id} is {job.phase} and cannot be terminated.")
+            job.phase = "Terminating"
+            job.note("Training job is terminating.")
+            if job in self._queue:
+                self._queue.remove(job)
+                self._stopped.append(job)
+            else:
+                self._engine.stop(job.id)
+
+    def delete(self, job: Job) -> None:
+        """A job that still runs is stopped; it is gone from every answer at once."""
+        with self.lock:
+            if self._jobs.pop(job.id, None) is None:
+                raise Refusal(400, "2775", f"Training job {job.id} not found.")
+            self._names.discard((job.project_id, job.name))
+            if job in self._queue:
+                self._queue.remove(job)
+            self._engine.stop(job.id)
+        self._engine.forget(job.id)
+
+    def describe(self, job: Job, description: object) -> None:
+        checked = rules.description(description)
+        with self.lock:
+            job.description = checked
+
+    def close(self) -> None:
+        with self.lock:
+            self._closed = True
+        self._engine.close()
+
+    def _hear(self, job: Job, event: Event) -> None:
+        with self.lock:
+            job.note(*_told(event))
+            if isinstance(event, Started):
+                job.started = now_ms()
+                if job.phase != "Terminating":
+                    job.phase = "Running"
+            elif isinstance(event, TaskEnded):
+                status = {"task": event.task, "exit_code": event.exit_code, "message": event.message}
+                job.task_statuses.append(status)
+            elif isinstance(event, Ended):
+                self._finish(job, event)
+                if job.id in self._active:
+                    self._active.remove(job.id)
+                    self.admit()
+
+    def _finish(self, job: Job, end: Ended) -> None:
+        # A job that ends by itself while it is being stopped counts as stopped: so its user was told.
+        stopped = job.phase == "Terminating" and end.phase != "Abnormal"
+        job.phase = "Terminated" if stopped else end.phase
+        job.end = end
+        job.ended = now_ms()
+        job.task_statuses.sort(key=lambda status: job.tasks.index(status["task"]))
+
+
+def _told(event: Event) -> tuple[str, str, str]:
+    """The vendor's words for it, with level and source."""
+    if isinstance(event, Started):
+        return "Training job is running.", "Info", "Job"
+    if isinstance(event, TaskStarted):
+        return f"[{event.task}] training started.", "Info", "Task"
+    if isinstance(event, TaskEnded):
+        level = "Error" if event.exit_code else "Info"
+        return f"[{event.task}] Training finished. Exit code {event.exit_code}.", level, "Task"
+    level = "Error" if event.phase in {"Failed", "Abnormal"} else "Info"
+    return f"Training job {event.phase.lower()}. {event.message}".rstrip(), level, "Job"

@@ -1,0 +1,230 @@
+"""ModelArts training jobs, REST API V2: from requests to answers."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_aisbench.localcloud import rules
+from pytest_aisbench.localcloud.answers import event_json, job_json
+from pytest_aisbench.localcloud.catalog import Catalog
+from pytest_aisbench.localcloud.container import worker_log
+from pytest_aisbench.localcloud.engine import ProcessEngine
+from pytest_aisbench.localcloud.jobs import CAPACITY, Jobs
+from pytest_aisbench.localcloud.message import Response
+from pytest_aisbench.localcloud.obs_signature import presign
+from pytest_aisbench.localcloud.refusal import Refusal
+from pytest_aisbench.localcloud.rendezvous import node_address
+from pytest_aisbench.localcloud.search import Search
+from pytest_aisbench.localcloud.signature import AuthenticationFailed, authenticate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pytest_aisbench.localcloud.accounts import Account, Accounts
+    from pytest_aisbench.localcloud.jobs import Job
+    from pytest_aisbench.localcloud.launch import Engine
+    from pytest_aisbench.localcloud.message import Request
+    from pytest_aisbench.localcloud.objects import Objects
+
+_PATH = re.compile(r"/v2/(?P<project>[^/]+)/(?P<rest>.+?)/?")
+_LINK_LIFE = 3600.0
+_METRICS = ("cpuUsage", "memUsage", "npuUtil", "npuMemUsage", "gpuUtil", "gpuMemUsage")
+
+
+class ModelArts:
+    def __init__(
+        self,
+        accounts: Accounts,
+        objects: Objects,
+        work: Path,
+        obs_endpoint: str,
+        *,
+        catalog: Catalog | None = None,
+        engine: Engine | None = None,
+        capacity: int = CAPACITY,
+    ) -> None:
+        self._accounts = accounts
+        self._objects = objects
+        self._obs_endpoint = obs_endpoint.rstrip("/")
+        self._catalog = catalog or Catalog()
+        self._engine = engine or ProcessEngine(objects, work, self._obs_endpoint)
+        self._jobs = Jobs(self._engine, rules.Rules(self._catalog, objects), capacity)
+        job, task = r"training-jobs/(?P<job>[^/]+)", r"tasks/(?P<task>[^/]+)"
+        self._routes: list[tuple[str, re.Pattern[str], Callable[..., Response]]] = [
+            (method, re.compile(path), answer)
+            for method, path, answer in (
+                ("POST", "training-jobs", self._create),
+                ("GET", job, self._show),
+                ("PUT", job, self._describe),
+                ("DELETE", job, self._delete),
+                ("POST", f"{job}/actions", self._act),
+                ("POST", "training-job-searches", self._search),
+                ("GET", f"{job}/tasks", self._tasks),
+                ("GET", f"{job}/{task}/logs/preview", self._preview),
+                ("GET", f"{job}/{task}/logs/url", self._log_link),
+                ("GET", f"{job}/metrics/(?P<task>[^/]+)", self._metrics),
+                ("GET", f"{job}/events", self._events),
+                ("GET", "training-job-engines", self._engines),
+                ("GET", "training-job-flavors", self._flavors),
+                ("GET", "training-job-names", self._name),
+            )
+        ]
+
+    def answer(self, request: Request) -> Response:
+        try:
+            response = self._route(request)
+        except AuthenticationFailed as failure:
+            response = _error(failure.status, failure.code, failure.message, "Check the keys, and the clock.")
+        except Refusal as refusal:
+            response = _error(refusal.status, refusal.code, refusal.message, refusal.solution)
+        return _identified(response)
+
+    def crash(self, request: Request, error: Exception) -> Response:
+        text = f"Internal error: {type(error).__name__}."
+        return _identified(_error(500, "ModelArts.2950", text, "Look at the log of the local cloud."))
+
+    def close(self) -> None:
+        """End every process of every job; returns when they are gone."""
+        self._jobs.close()
+
+    def _route(self, request: Request) -> Response:
+        account = authenticate(request, self._accounts)
+        unserved = Refusal(404, "2836", f"{request.method} {request.path} is not served here.")
+        match = _PATH.fullmatch(request.path)
+        if match is None:
+            raise unserved
+        if match["project"] != account.project_id:
+            raise Refusal(404, "2786", f"Project {match['project']} is not the one of the credentials.")
+        for method, path, answer in self._routes:
+            if method == request.method and (found := path.fullmatch(match["rest"])):
+                names: dict[str, Any] = found.groupdict()
+                if "job" in names:
+                    names["job"] = self._jobs.get(account.project_id, names["job"])
+                if "task" in names and names["task"] not in names["job"].tasks:
+                    raise rules.invalid(f"the job has no task {names['task']}")
+                return answer(request, account, **names)
+        raise unserved
+
+    def _create(self, request: Request, account: Account) -> Response:
+        job = self._jobs.create(account, _body(request))
+        answer = self._job_json(job)
+        self._jobs.admit()
+        return Response.json(201, answer)
+
+    def _show(self, request: Request, account: Account, job: Job) -> Response:
+        return Response.json(200, self._job_json(job))
+
+    def _describe(self, request: Request, account: Account, job: Job) -> Response:
+        self._jobs.describe(job, _body(request).get("description"))
+        return Response.json(200, None)
+
+    def _delete(self, request: Request, account: Account, job: Job) -> Response:
+        self._jobs.delete(job)
+        return Response.json(202, "")
+
+    def _act(self, request: Request, account: Account, job: Job) -> Response:
+        action = _body(request).get("action_type")
+        if action != "terminate":
+            raise Refusal(400, "2812", f"Unsupported action_type {action}.")
+        with self._jobs.lock:  # so that the answer says Terminating, however quickly it ends
+            self._jobs.terminate(job)
+            answer = self._job_json(job)
+        self._jobs.admit()
+        return Response.json(202, answer)
+
+    def _search(self, request: Request, account: Account) -> Response:
+        search = Search(_body(request))
+        with self._jobs.lock:
+            total, found = search.select(self._jobs.of(account.project_id))
+            items = [self._job_json(job) for job in found]
+        page = {"total": total, "count": len(items), "limit": search.limit, "offset": search.offset}
+        order = {"sort_by": search.sort_by, "order": search.order, "group_by": search.group_by}
+        return Response.json(200, page | order | {"workspace_id": search.workspace_id, "items": items})
+
+    def _tasks(self, request: Request, account: Account, job: Job) -> Response:
+        addresses = [node_address(node) for node in range(job.launch.nodes)]
+        tasks = zip(job.tasks, addresses, strict=True)
+        return Response.json(200, [{"task": task, "ip": ip, "host_ip": ip, "schedule_count": 1} for task, ip in tasks])
+
+    def _preview(self, request: Request, account: Account, job: Job, task: str) -> Response:
+        log = self._engine.log(job.id, task)
+        if log is None:
+            return Response(204)
+        content, size = log
+        text = content.decode(errors="replace")
+        return Response.json(200, {"content": text, "current_size": len(content), "full_size": size})
+
+    def _log_link(self, request: Request, account: Account, job: Job, task: str) -> Response:
+        place = job.launch.logs
+        if place is None:
+            raise Refusal(400, "2822", "The job has no log_export_path.")
+        key = place.prefix + worker_log(job.id, task)
+        if self._objects.head(place.bucket, key) is None:
+            raise Refusal(400, "2818", f"The log of {task} has not been generated yet.")
+        link = presign(account, place.bucket, key, time.time() + _LINK_LIFE)
+        return Response.json(200, {"obs_url": self._obs_endpoint + link})
+
+    def _metrics(self, request: Request, account: Account, job: Job, task: str) -> Response:
+        """One value for each minute; -1 is the vendor's word for no sample, and nothing is sampled here."""
+        samples = [-1] * (job.duration // 60_000 + 1)
+        return Response.json(200, {"metrics": [{"metric": name, "value": samples} for name in _METRICS]})
+
+    def _events(self, request: Request, account: Account, job: Job) -> Response:
+        offset, limit = (_query_number(request, name, value) for name, value in (("offset", 0), ("limit", 50)))
+        order, level = request.query.get("order", "desc"), request.query.get("level", "")
+        with self._jobs.lock:
+            events = [event for event in job.events if level in {"", event[1]}]
+        if order == "desc":
+            events.reverse()
+        page = {"total": len(events), "limit": limit, "offset": offset, "order": order}
+        shown = [event_json(*event) for event in events[offset : offset + limit]]
+        return Response.json(200, page | {"events": shown})
+
+    def _engines(self, request: Request, account: Account) -> Response:
+        items = [engine.as_json() for engine in self._catalog.engines()]
+        return Response.json(200, {"total": len(items), "items": items})
+
+    def _flavors(self, request: Request, account: Account) -> Response:
+        kind = request.query.get("flavor_type", "")
+        if kind not in {"", "CPU", "GPU", "Ascend"}:
+            raise rules.invalid("flavor_type must be CPU, GPU or Ascend")
+        flavors = [flavor.as_json() for flavor in self._catalog.flavors(kind)]
+        return Response.json(200, {"total_count": len(flavors), "flavors": flavors})
+
+    def _name(self, request: Request, account: Account) -> Response:
+        name = rules.job_name({"name": request.query.get("job_name")})
+        return Response.json(200, {"is_duplicate": self._jobs.named(account.project_id, name)})
+
+    def _job_json(self, job: Job) -> dict[str, Any]:
+        with self._jobs.lock:
+            return job_json(job, self._catalog)
+
+
+def _body(request: Request) -> dict[str, Any]:
+    try:
+        body = request.json()
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        raise Refusal(400, "2787", "The body of the request is not a JSON object.")
+    return body
+
+
+def _query_number(request: Request, name: str, default: int) -> int:
+    value = request.query.get(name, str(default))
+    if not value.isdigit():
+        raise Refusal(400, "2764", f"{name} must be a number.")
+    return int(value)
+
+
+def _error(status: int, code: str, message: str, solution: str) -> Response:
+    return Response.json(status, {"error_msg": message, "error_code": code, "error_solution": solution})
+
+
+def _identified(response: Response) -> Response:
+    return replace(response, headers={**response.headers, "X-Request-Id": uuid.uuid4().hex})
