@@ -25,13 +25,15 @@ def properties(trial: Trial, platform: str = "") -> list[tuple[str, str | float]
         ("platform", platform or None),
         ("job_id", trial.job_id),
         ("verdict", verdict.ruling.value if verdict else None),
-        ("reason", plain(verdict.reason) if verdict else None),
+        ("reason", verdict.reason if verdict else None),
     ]
     measured = values(trial)
     for name, metric in workload.metrics.items():
         pairs += [(name, measured.get(name)), (f"{name}.unit", metric.unit or None)]
     pairs += [(f"{finding.metric}.wanted", finding.wanted) for finding in (verdict.findings if verdict else ())]
-    return [(PREFIX + name, value) for name, value in pairs if value is not None]
+    return [
+        (PREFIX + name, plain(value) if isinstance(value, str) else value) for name, value in pairs if value is not None
+    ]
 
 
 def properties_of(report: Any) -> dict[str, Any]:
