@@ -1,0 +1,170 @@
+"""Doubles for what nobody can install: a platform that misbehaves on cue, and a clock that stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_aisbench.domain.case import Case, Shape, Workload
+from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Phase, Request
+from pytest_aisbench.domain.metric import Metric
+from pytest_aisbench.domain.ports import Head, Upload
+from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.domain.threshold import Threshold
+
+
+class StandingClock:
+    def __init__(self) -> None:
+        self.time = 1_000_000.0
+
+    def now(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+
+class MemoryStore:
+    def __init__(self) -> None:
+        self.objects_: dict[StoreUrl, bytes] = {}
+        self.metadata: dict[StoreUrl, Mapping[str, str]] = {}
+
+    def check(self, url: StoreUrl) -> None: ...
+
+    def head(self, url: StoreUrl) -> Head | None:
+        data = self.objects_.get(url)
+        return None if data is None else Head(url, len(data), None, self.metadata.get(url, {}))
+
+    def read(self, url: StoreUrl) -> bytes | None:
+        return self.objects_.get(url)
+
+    def write(self, url: StoreUrl, data: bytes, metadata: Mapping[str, str] | None = None) -> None:
+        self.objects_[url] = data
+        self.metadata[url] = metadata or {}
+
+    def upload(self, uploads: Sequence[Upload]) -> None:
+        for upload in uploads:
+            self.write(upload.url, Path(upload.path).read_bytes())
+
+    def objects(self, url: StoreUrl) -> Iterator[Head]:
+        for found in sorted(self.objects_):
+            if found.bucket == url.bucket and found.key.startswith(url.key):
+                yield Head(found, len(self.objects_[found]))
+
+    def download(self, url: StoreUrl, folder: str) -> list[str]:
+        names = []
+        for head in self.objects(url):
+            name = head.url.key.removeprefix(url.key)
+            target = Path(folder) / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(self.objects_[head.url])
+            names.append(name)
+        return names
+
+    def delete(self, url: StoreUrl) -> None:
+        self.objects_.pop(url, None)
+
+    def close(self) -> None: ...
+
+
+class ScriptedPlatform:
+    """Says of every job what the script says next; an exception in the script is raised."""
+
+    name = "scripted"
+    options = frozenset({"flavor"})
+    max_jobs = 8
+    poll_s = 0.001
+
+    def __init__(self, *script: Phase | Job | Exception) -> None:
+        self.store = MemoryStore()
+        self.root = StoreUrl.parse("obs://bucket/aisbench/")
+        self.script: list[Phase | Job | Exception] = list(script)
+        self.submit_errors: list[Exception] = []  # raised by submit, after the job was made if told so
+        self.arrives_anyway = False
+        self.jobs: dict[str, str] = {}  # id → name
+        self.cancelled: list[str] = []
+        self.on_submit: Callable[[Request], None] = lambda request: None
+
+    def share(self) -> Mapping[str, Any]:
+        return {}
+
+    def check(self) -> None: ...
+
+    def render(self, spec: JobSpec) -> Request:
+        return Request("POST", "/jobs", {"name": spec.name, "outputs": str(spec.outputs), "world": spec.shape.world})
+
+    def submit(self, request: Request) -> str:
+        error = self.submit_errors.pop(0) if self.submit_errors else None
+        if error is None or self.arrives_anyway:
+            self.jobs[f"job-{len(self.jobs) + 1}"] = request.body["name"]
+            self.on_submit(request)
+        if error:
+            raise error
+        return f"job-{len(self.jobs)}"
+
+    def find(self, name: str) -> str | None:
+        return next((job_id for job_id, known in self.jobs.items() if known == name), None)
+
+    def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
+        said = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        if isinstance(said, Exception):
+            raise said
+        if isinstance(said, Job):
+            return dict.fromkeys(job_ids, said)
+        cancelled = Phase.CANCELLED if self.cancelled and not said.is_final else said
+        return {job_id: Job(job_id, cancelled, cancelled.value.title()) for job_id in job_ids}
+
+    def logs(self, job_id: str, node: int = 0, since: int = 0) -> LogPart:
+        return LogPart("", since)
+
+    def cancel(self, job_id: str) -> None:
+        self.cancelled.append(job_id)
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def clock() -> StandingClock:
+    return StandingClock()
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    code = tmp_path / "suite" / "code"
+    code.mkdir(parents=True)
+    (code / "train.py").write_text("print('training')\n")
+    workload = Workload(
+        name="toy",
+        folder=str(code.parent),
+        code=("code",),
+        entry="train.py",
+        framework="python",
+        devices=2,
+        metrics={"throughput": Metric("throughput", "images/s"), "accuracy": Metric("accuracy", "")},
+    )
+    claims = (Threshold("throughput", "images/s", at_least=40.0), Threshold("accuracy", at_least=0.9))
+    return Case(workload, Shape(2, 2), claims)
+
+
+def write_results(platform: ScriptedPlatform, request: Request, *, without: Sequence[str] = (), **other: bytes) -> None:
+    """What a healthy script leaves in its outputs, except as told."""
+    outputs = StoreUrl.parse(request.body["outputs"])
+    files = {f"throughput_{rank}.json": b"12.5" for rank in range(request.body["world"])}
+    files |= {"ranksize.json": str(request.body["world"]).encode(), "accuracy.json": b"0.95"}
+    files |= {f"{name}.json": data for name, data in other.items()}
+    for name, data in files.items():
+        if name.removesuffix(".json") not in without:
+            platform.store.write(outputs / name, data)
+
+
+@pytest.fixture
+def healthy() -> Callable[..., ScriptedPlatform]:
+    def make(*script: Phase | Job | Exception, **results: Any) -> ScriptedPlatform:
+        platform = ScriptedPlatform(*(script or (Phase.PENDING, Phase.RUNNING, Phase.SUCCEEDED)))
+        platform.on_submit = lambda request: write_results(platform, request, **results)
+        return platform
+
+    return make

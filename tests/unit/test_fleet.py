@@ -1,0 +1,152 @@
+"""One process holds all jobs: no doubles, no more than allowed, none left behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_aisbench.domain.case import Case, Shape
+from pytest_aisbench.domain.job import Phase
+from pytest_aisbench.domain.trial import Step
+from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.errors import AisbenchError, LedgerError
+from pytest_aisbench.services.clock import SystemClock
+from pytest_aisbench.services.fleet import Fleet
+from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.services.link import Link, RemoteLink
+from pytest_aisbench.services.trial import Tools
+from pytest_aisbench.services.watch import Limits
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.begin("run-1", {}, 0.0)
+    yield ledger
+    ledger.close()
+
+
+@pytest.fixture
+def fleet_on(ledger: Ledger, tmp_path: Path) -> Iterator[Callable[..., Fleet]]:
+    fleets: list[Fleet] = []
+
+    def make(platform: Any, max_jobs: int = 8) -> Fleet:
+        tools = Tools(platform, SystemClock(), Limits(60.0, 60.0), tmp_path / "run")
+        fleet = Fleet("run-1", tools, ledger, max_jobs, lambda trial: None)
+        fleet.start()
+        fleets.append(fleet)
+        return fleet
+
+    yield make
+    for fleet in fleets:
+        fleet.close()
+
+
+def test_asking_twice_submits_once(healthy: Make, fleet_on: Make, case: Case) -> None:
+    platform = healthy()
+    fleet = fleet_on(platform)
+    first, second = fleet.reached(case, Step.DONE), fleet.reached(case, Step.DONE)
+    assert first == second
+    assert len(platform.jobs) == 1
+    assert first.verdict.passed
+
+
+def test_a_stage_submits_nothing_until_more_is_wanted(healthy: Make, fleet_on: Make, case: Case) -> None:
+    platform = healthy()
+    fleet = fleet_on(platform)
+    staged = fleet.reached(case, Step.SUBMIT)
+    assert staged.stage is not None
+    assert platform.store.head(staged.stage.code / "train.py")
+    assert not platform.jobs
+    assert fleet.reached(case, Step.DONE).verdict.passed
+
+
+def test_no_more_jobs_than_allowed_are_in_flight(healthy: Make, fleet_on: Make, case: Case) -> None:
+    platform = healthy(Phase.RUNNING)
+    cases = [replace(case, shape=Shape(nodes, 2)) for nodes in range(2, 7)]
+    fleet = fleet_on(platform, max_jobs=2)
+    for each in cases:
+        fleet.want(each, Step.DONE)
+    for each in cases[:2]:
+        fleet.reached(each, Step.WATCH)
+    assert len(platform.jobs) == 2
+    platform.script = [Phase.SUCCEEDED]
+    assert all(fleet.reached(each, Step.DONE).verdict.passed for each in cases)
+    assert len(platform.jobs) == 5
+
+
+def test_the_intent_is_on_record_before_the_request_leaves(
+    healthy: Make, fleet_on: Make, case: Case, ledger: Ledger
+) -> None:
+    platform = healthy()
+    seen: list[Any] = []
+    platform.on_submit = lambda request: seen.extend(ledger.trials("run-1"))
+    fleet_on(platform).reached(case, Step.WATCH)
+    assert [(trial.step, trial.name) for trial in seen] == [(Step.SUBMIT, platform.jobs["job-1"])]
+
+
+def test_closing_stops_what_runs_and_the_ledger_knows(
+    healthy: Make, fleet_on: Make, case: Case, ledger: Ledger
+) -> None:
+    platform = healthy(Phase.RUNNING)
+    fleet = fleet_on(platform)
+    fleet.reached(case, Step.WATCH)
+    fleet.close()
+    assert platform.cancelled == ["job-1"]
+    (trial,) = ledger.trials("run-1")
+    assert trial.job is not None
+    assert trial.job.phase is Phase.CANCELLED
+    with pytest.raises(AisbenchError, match="the run is ending"):
+        fleet.reached(case, Step.DONE)
+
+
+def test_a_ledger_that_fails_stops_the_jobs_and_tells_who_waits(
+    healthy: Make, fleet_on: Make, case: Case, ledger: Ledger
+) -> None:
+    platform = healthy(Phase.RUNNING)
+    platform.on_submit = lambda request: ledger.close()  # as a full disk would: the next write fails
+    fleet = fleet_on(platform)
+    with pytest.raises(LedgerError, match="free some space"):
+        fleet.reached(case, Step.DONE)
+    fleet.close()
+    assert platform.cancelled == ["job-1"]
+
+
+def test_a_worker_of_xdist_reaches_the_same_fleet(healthy: Make, fleet_on: Make, case: Case) -> None:
+    platform = healthy()
+    fleet = fleet_on(platform)
+    link = Link({"reached": fleet.reached})
+    found: list[Any] = []
+
+    def work() -> None:
+        remote = RemoteLink(link.address, link.key)
+        found.append(remote.call("reached", case, Step.DONE))
+        remote.close()
+
+    workers = [threading.Thread(target=work) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(30)
+    link.close()
+    assert [trial.verdict.ruling for trial in found] == [Ruling.PASSED, Ruling.PASSED]
+    assert len(platform.jobs) == 1
+
+
+def test_an_error_on_the_controller_is_raised_in_the_worker() -> None:
+    def fail() -> None:
+        raise LedgerError("no space", advice="free some")
+
+    link = Link({"fail": fail})
+    remote = RemoteLink(link.address, link.key)
+    with pytest.raises(LedgerError, match="no space; free some"):
+        remote.call("fail")
+    remote.close()
+    link.close()

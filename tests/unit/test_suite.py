@@ -1,0 +1,162 @@
+"""A suite's two files: what is right becomes a case, what is wrong names file, line and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.services import suite
+
+WORKLOAD = """name = "toy"
+code = ["code"]
+entry = "train.py"
+devices = 8
+parameters = { epochs = 90, rate = 0.5, boost = true }
+environment = { GLOG_v = "3" }
+expected = "3h"
+[metrics.throughput]
+unit = "images/s"
+[metrics.accuracy]
+unit = ""
+[modelarts]
+flavor = "modelarts.kat1.8xlarge"
+[local]
+entry = "miniature.py"
+parameters = { epochs = 3 }
+"""
+THRESHOLDS = """[local."*"]
+throughput = { at_least = 1, unit = "images/s" }
+accuracy = { at_least = 0.5 }
+[local."2x8"]
+throughput = { reference = 100, lower = -0.1, per = "node" }
+["*"."2x8"]
+accuracy = { at_least = 0.9 }
+"""
+PLATFORMS = {"local", "modelarts"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").touch()
+    (tmp_path / "code" / "miniature.py").touch()
+    return tmp_path
+
+
+def load(folder: Path, workload: str = WORKLOAD, thresholds: str = THRESHOLDS, platform: str = "local") -> suite.Suite:
+    (folder / "workload.toml").write_text(workload)
+    (folder / "thresholds.toml").write_text(thresholds)
+    return suite.load(folder, platform, {"flavor"} if platform == "modelarts" else set(), PLATFORMS)
+
+
+def test_a_platforms_section_replaces_key_by_key(folder: Path) -> None:
+    local, modelarts = load(folder).workload, load(folder, platform="modelarts").workload
+    assert (local.entry, local.parameters, local.environment) == ("miniature.py", {"epochs": "3"}, {"GLOG_v": "3"})
+    assert modelarts.entry == "train.py"
+    assert modelarts.parameters == {"epochs": "90", "rate": "0.5", "boost": "True"}
+    assert modelarts.options == {"flavor": "modelarts.kat1.8xlarge"}
+    assert local.expected_s == 10800
+
+
+def test_the_most_specific_claim_wins_metric_by_metric(folder: Path) -> None:
+    loaded = load(folder)
+    wide = {claim.metric: claim for claim in loaded.case(Shape(2, 8)).thresholds}
+    assert wide["throughput"].band(Shape(2, 8))[0] == 180
+    assert wide["accuracy"].at_least == 0.5  # the platform's own word outranks anybody's
+    assert {claim.metric: claim.at_least for claim in loaded.case(Shape(1, 8)).thresholds} == {
+        "throughput": 1.0,
+        "accuracy": 0.5,
+    }
+
+
+def test_a_case_without_a_claim_is_refused(folder: Path) -> None:
+    loaded = load(folder, thresholds='[modelarts."*"]\naccuracy = { at_least = 0.5 }\n')
+    with pytest.raises(UsageFault, match=r"thresholds\.toml: toy-2x8 has no claim on throughput; add it to \[local"):
+        loaded.require_claims(loaded.case(Shape(2, 8)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('name = "toy"\n', "", "workload.toml: name is missing"),
+        ('name = "toy"', 'name = "a/b"', "workload.toml:1: name 'a/b' is not a name"),
+        ('code = ["code"]', 'code = ["cod"]', "workload.toml:2: code: there is no folder 'cod'"),
+        ('code = ["code"]', "code = []", "workload.toml:2: code: [] is not a list of texts"),
+        ('entry = "miniature.py"', 'entry = "mini.py"', "workload.toml:15: entry: there is no 'mini.py' in code"),
+        ("devices = 8", "devices = 0", "workload.toml:4: devices: 0 is not a whole number"),
+        ("devices = 8", "device = 8", "workload.toml:4: unknown key 'device'"),
+        ('entry = "miniature.py"', 'entri = "miniature.py"', "workload.toml:15: unknown key 'entri' in [local]"),
+        ("epochs = 3", "epochs = [3]", "workload.toml:16: parameters.epochs: [3] is neither text nor a number"),
+        ("rate = 0.5", "rate = nan", None),
+        ('expected = "3h"', 'expected = "3 hours"', "workload.toml:7: expected: '3 hours' is not a length of time"),
+        ('unit = "images/s"', 'units = "images/s"', "metrics.throughput is not a metric"),
+        ('unit = "images/s"', 'unit = ""', "throughput has no unit"),
+        ("[modelarts]", "[modelart]", "unknown key 'modelart'"),
+        ('environment = { GLOG_v = "3" }', 'data = "images"', "data: there is no folder 'images'"),
+        ('environment = { GLOG_v = "3" }', 'data = "obs://b/images"', "write obs://b/images/"),
+        ('environment = { GLOG_v = "3" }', 'data = "http://b/"', "is not a place in the Store"),
+    ],
+)
+def test_a_bad_workload_is_one_line(folder: Path, before: str, after: str, message: str | None) -> None:
+    changed = WORKLOAD.replace(before, after)
+    assert changed != WORKLOAD
+    if message is None:  # a value that the chosen platform replaces is not looked at
+        load(folder, changed)
+        return
+    with pytest.raises(UsageFault) as caught:
+        load(folder, changed)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        ("loss = { at_most = 1 }", "thresholds.toml:2: loss: nobody writes this metric"),
+        ("throughput = { at_least = 'x' }", "throughput.at_least: 'x' is not a finite number"),
+        ("throughput = { at_least = nan }", "throughput.at_least: nan is not a finite number"),
+        ("throughput = { at_least = -inf }", "is not a finite number"),
+        ("throughput = { reference = 100 }", "throughput: claims nothing"),
+        ("throughput = {}", "throughput: claims nothing"),
+        ("throughput = { lower = -0.1 }", "throughput: lower need a reference"),
+        ("throughput = { reference = 1, at_least = 1 }", "reference and at_least exclude each other"),
+        ("throughput = { reference = 1, lower = 0.05 }", "throughput.lower: 0.05 is not between -1 and 0"),
+        ("throughput = { reference = 1, lower = -1.5 }", "throughput.lower: -1.5 is not between"),
+        ("throughput = { reference = 1, upper = -0.1 }", "throughput.upper: -0.1 is below 0"),
+        ("throughput = { at_least = 2, at_most = 1 }", "no value meets it"),
+        ("throughput = { at_least = 2, unit = 'images' }", "throughput.unit: 'images' is not the metric's unit"),
+        ("throughput = { at_least = 2, per = 'card' }", "throughput.per: 'card' is neither 'node' nor 'device'"),
+        ("throughput = { at_least = 2, minimum = 1 }", "throughput.minimum: unknown key"),
+        ("throughput = 5", "local.*.throughput is not a table"),
+        ("scaling = { at_least = 0.9 }", "a scaling claim, and only that, has a base"),
+    ],
+)
+def test_a_bad_claim_is_one_line(folder: Path, claim: str, message: str) -> None:
+    with pytest.raises(UsageFault) as caught:
+        load(folder, thresholds=f'[local."*"]\n{claim}\n')
+    assert message in str(caught.value)
+    assert "thresholds.toml:2" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ('[lokal."*"]', "unknown platform 'lokal'"),
+        ('[local."two"]', "'two' is not a shape"),
+        ("local = 1", "not a table"),
+    ],
+)
+def test_a_bad_scope_is_one_line(folder: Path, table: str, message: str) -> None:
+    with pytest.raises(UsageFault, match=message):
+        load(folder, thresholds=f"{table}\n")
+
+
+@pytest.mark.parametrize("missing", ["workload.toml", "thresholds.toml"])
+def test_a_missing_file_is_named(folder: Path, missing: str) -> None:
+    load(folder)
+    (folder / missing).unlink()
+    with pytest.raises(UsageFault, match=rf"{missing}: there is no such file"):
+        suite.load(folder, "local", (), PLATFORMS)

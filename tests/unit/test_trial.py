@@ -1,0 +1,202 @@
+"""The story, step by step: every way it can go wrong ends in a verdict that says whose fault it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_aisbench.domain import codec
+from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.job import Job, Phase
+from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.errors import BadAnswer, Rejected, Throttled, Unreachable
+from pytest_aisbench.services.submission import first_trial, job_name
+from pytest_aisbench.services.trial import Tools, advance
+from pytest_aisbench.services.watch import Limits
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def drive(clock: Any, case: Case, tmp_path: Path) -> Callable[..., Trial]:
+    def run(platform: Any, tick: float = 1.0, **limits: float) -> Trial:
+        tools = Tools(platform, clock, Limits(**{"queue_s": 100.0, "run_s": 100.0, **limits}), tmp_path / "run")
+        trial = first_trial("run-1", case, clock.now())
+        for _ in range(1000):
+            if trial.step is Step.DONE:
+                return trial
+            trial = codec.load(Trial, codec.dump(advance(trial, tools)))  # a step survives the ledger
+            clock.sleep(tick)
+        raise AssertionError(f"never ended: {trial}")
+
+    return run
+
+
+def test_a_healthy_trial_passes(healthy: Make, drive: Make) -> None:
+    trial = drive(healthy())
+    assert trial.verdict.ruling is Ruling.PASSED
+    assert trial.verdict.reason == "throughput 50 images/s, wanted >= 40 images/s; accuracy 0.95, wanted >= 0.9"
+    assert list(trial.times) == [
+        "stage",
+        "submit",
+        "watch",
+        "pending",
+        "running",
+        "succeeded",
+        "harvest",
+        "judge",
+        "done",
+    ]
+    assert [measurement.rank for measurement in trial.measurements] == [0, 1, 2, 3, None]
+
+
+@pytest.mark.parametrize(
+    ("results", "told"),
+    [
+        ({"without": ["throughput_3"]}, "throughput_3.json (rank 3: node 1, card 1) is missing"),
+        ({"throughput_2": b"nan"}, "throughput_2.json (rank 2: node 1, card 0) says nan, which is not finite"),
+        ({"throughput_2": b"-inf"}, "says -inf, which is not finite"),
+        ({"throughput_2": b"1e999"}, "says 1e999, which is not finite"),
+        ({"throughput_2": b"abc"}, "says 'abc', which is not a number"),
+        ({"throughput_2": b'"12.5"'}, "which is not a number"),
+        ({"throughput_2": b""}, "is empty"),
+        ({"throughput_2": b"0"}, "says 0, and a throughput is above 0"),
+        ({"throughput_2": b"9" * 1000}, "has 1000 bytes and is no bare number"),
+        ({"throughput_2": b"\xff\xff"}, "which is not a number"),
+        ({"throughput_4": b"12.5"}, "throughput_4.json is of a rank that 2x2 does not have"),
+        ({"ranksize": b"3"}, "ranksize.json says 3 ranks trained, 2x2 has 4"),
+        ({"without": ["ranksize"]}, "ranksize.json is missing"),
+        ({"without": ["accuracy"]}, "accuracy.json is missing"),
+        ({"accuracy": b"95.0"}, "says 95, and an accuracy without a unit is between 0 and 1"),
+        ({"accuracy": b"None"}, "says 'None', which is not a number"),
+    ],
+)
+def test_a_result_that_is_not_exactly_right_fails_and_is_named(
+    healthy: Make, drive: Make, results: dict[str, Any], told: str
+) -> None:
+    trial = drive(healthy(**results))
+    assert trial.verdict.ruling is Ruling.FAILED
+    assert told in str(trial.verdict)
+
+
+def test_a_job_that_fails_blames_the_workload_and_quotes_its_last_words(healthy: Make, drive: Make, case: Case) -> None:
+    platform = healthy(Phase.RUNNING, Job("job-1", Phase.FAILED, "Failed", exit_code=3))
+    logs = platform.root / f"trials/run-1/{case.id}/1/logs/"
+    platform.store.write(logs / "modelarts-job-1-worker-0.log", b"ValueError: no data\n[ModelArts Service Log] bye\n")
+    trial = drive(platform)
+    assert trial.verdict.ruling is Ruling.FAILED
+    assert "exit code 3: ValueError: no data (logs/toy-2x2/1/modelarts-job-1-worker-0.log)" in trial.verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [(Phase.LOST, "the platform lost the job"), (Phase.CANCELLED, "somebody else stopped the job")],
+)
+def test_a_job_that_is_taken_away_blames_the_platform(healthy: Make, drive: Make, end: Phase, told: str) -> None:
+    trial = drive(healthy(Phase.RUNNING, end))
+    assert trial.verdict.ruling is Ruling.BROKEN
+    assert told in trial.verdict.reason
+
+
+def test_a_job_that_runs_too_long_is_stopped_and_failed(healthy: Make, drive: Make) -> None:
+    platform = healthy(Phase.PENDING, Phase.RUNNING)
+    trial = drive(platform, tick=40.0)
+    assert platform.cancelled == ["job-1"]
+    assert trial.verdict.ruling is Ruling.FAILED
+    assert "ran longer than 100 s" in trial.verdict.reason
+    assert trial.job is not None
+    assert trial.job.phase is Phase.CANCELLED
+
+
+def test_a_job_that_waits_too_long_is_stopped_and_broken(healthy: Make, drive: Make) -> None:
+    platform = healthy(Phase.PENDING)
+    trial = drive(platform, tick=40.0)
+    assert platform.cancelled == ["job-1"]
+    assert trial.verdict.ruling is Ruling.BROKEN
+    assert "waited longer than 100 s" in trial.verdict.reason
+
+
+def test_waiting_does_not_count_as_running(healthy: Make, drive: Make) -> None:
+    assert drive(healthy(Phase.PENDING, Phase.PENDING, Phase.RUNNING, Phase.SUCCEEDED), tick=40.0).verdict.passed
+
+
+def test_an_unknown_word_counts_as_running_until_time_is_up(healthy: Make, drive: Make) -> None:
+    strange = Job("job-1", Phase.RUNNING, "Hibernating", known=False)
+    trial = drive(healthy(Phase.RUNNING, strange, Phase.RUNNING, Phase.SUCCEEDED))
+    assert trial.verdict.passed
+    assert any("'Hibernating'" in note for note in trial.notes)
+    for_ever = drive(healthy(strange), tick=40.0)
+    assert for_ever.verdict.ruling is Ruling.BROKEN
+    assert "'Hibernating'" in for_ever.verdict.reason
+
+
+def test_a_lost_answer_is_reconciled_by_name(healthy: Make, drive: Make) -> None:
+    platform = healthy()
+    platform.submit_errors, platform.arrives_anyway = [Unreachable("no answer")], True
+    assert drive(platform).verdict.passed
+    assert len(platform.jobs) == 1
+
+
+def test_a_request_that_never_arrived_is_sent_again(healthy: Make, drive: Make) -> None:
+    platform = healthy()
+    platform.submit_errors = [Unreachable("no answer"), Unreachable("no answer")]
+    trial = drive(platform)
+    assert trial.verdict.passed
+    assert trial.attempts == 2
+    assert len(platform.jobs) == 1
+
+
+def test_a_platform_that_never_answers_is_given_up(healthy: Make, drive: Make) -> None:
+    platform = healthy()
+    platform.submit_errors = [Unreachable("no answer")] * 99
+    assert drive(platform).verdict.ruling is Ruling.BROKEN
+
+
+def test_a_rejected_request_is_broken_and_not_sent_again(healthy: Make, drive: Make) -> None:
+    platform = healthy()
+    platform.submit_errors = [Rejected("no such flavor")]
+    trial = drive(platform)
+    assert trial.verdict == replace(trial.verdict, ruling=Ruling.BROKEN, reason="no such flavor")
+    assert platform.submit_errors == []
+
+
+def test_an_outage_while_watching_is_sat_out(healthy: Make, drive: Make) -> None:
+    trial = drive(healthy(Phase.RUNNING, Unreachable("reset"), Throttled("slow down"), Phase.SUCCEEDED))
+    assert trial.verdict.passed
+    assert any("did not answer for a while" in note for note in trial.notes)
+
+
+def test_an_endless_outage_is_broken_and_the_job_is_asked_to_stop(healthy: Make, drive: Make) -> None:
+    platform = healthy(Phase.RUNNING, Unreachable("reset"))
+    trial = drive(platform, tick=60.0, run_s=1e6)
+    assert trial.verdict.ruling is Ruling.BROKEN
+    assert platform.cancelled == ["job-1"]
+
+
+def test_an_answer_nobody_understands_does_not_leave_the_job_running(healthy: Make, drive: Make) -> None:
+    platform = healthy(Phase.RUNNING, BadAnswer("<html>"), Phase.RUNNING)
+    trial = drive(platform)
+    assert trial.verdict.ruling is Ruling.BROKEN
+    assert platform.cancelled == ["job-1"]
+
+
+def test_code_that_cannot_be_staged_is_the_users_fault(healthy: Make, drive: Make, case: Case) -> None:
+    (Path(case.workload.folder) / "code" / "link").symlink_to("/nowhere")
+    platform = healthy()
+    trial = drive(platform)
+    assert trial.verdict.ruling is Ruling.FAILED
+    assert "link" in trial.verdict.reason
+    assert not platform.jobs
+
+
+def test_job_names_are_unique_and_fit_every_platform(case: Case) -> None:
+    run = "20261116-024512-3f9c2a"
+    long = replace(case, workload=replace(case.workload, name="a.very.long_workload-name.of.40.characters"))
+    names = {job_name(f"{run}/{each.id}/{number}", run, each) for each in (case, long) for number in (1, 2)}
+    assert len(names) == 4
+    assert all(len(name) <= 64 and name.replace("-", "").replace("_", "").isalnum() for name in names)
