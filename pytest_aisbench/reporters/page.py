@@ -35,9 +35,11 @@ td.col-throughput,td.col-accuracy{white-space:nowrap;font-variant-numeric:tabula
 .aisbench-INCONCLUSIVE,.aisbench-undecided,.aisbench-waived{color:#8a5300;font-weight:600}
 </style>"""
 
-# pytest-html's own grey is hard to read; where the page is ours we may say so.
+# Where the page is ours: the verdicts before the versions of packages, and darker ink than pytest-html's grey.
 PAGE_STYLE = """<style>
-body{color:#3e4a56;max-width:1500px;margin:16px auto;padding:0 16px;font-size:13px}
+body{color:#3e4a56;max-width:1500px;margin:16px auto;padding:0 16px;font-size:13px;display:flex;flex-direction:column}
+#environment-header,#environment{order:1}
+#environment{align-self:flex-start}
 #results-table{color:#1f2933;font-size:13px}
 a{color:#1d4f91}
 </style>"""

@@ -27,7 +27,12 @@ MARKUP = {
 def summary(run: RunEntry, folder: str, width: int) -> list[Line]:
     """Lines with pytest's markup for each, none wider than the terminal."""
     width = max(width, NARROWEST)
-    return [*_table(run.cases, width), *_troubles(run.cases, width), *_notes(run.cases, width), *_end(run, folder)]
+    return [
+        *_table(run.cases, width),
+        *_troubles(run.cases, width),
+        *_notes(run.cases, width),
+        *_end(run, folder, width),
+    ]
 
 
 def _table(cases: Sequence[CaseEntry], width: int) -> Iterator[Line]:
@@ -83,8 +88,9 @@ def _troubles(cases: Sequence[CaseEntry], width: int) -> Iterator[Line]:
         if case.verdict is Ruling.PASSED:
             continue
         yield "", {}
-        verdict = case.verdict.value if case.verdict else "not judged"
-        yield from _wrapped(f"{case.id} {verdict}: {plain(case.reason)}", "  ", width, {**MARKUP[case.verdict]})
+        why = plain(case.reason)
+        said = f"{case.verdict.value}: {why}" if case.verdict else why if "not judged" in why else f"not judged: {why}"
+        yield from _wrapped(f"{case.id} {said}", "  ", width, MARKUP[case.verdict])
         for finding in case.findings:
             if finding.outcome is not Outcome.MET and finding.text != case.reason:
                 yield from _wrapped(f"  {finding.outcome.value:<10} {plain(finding.text)}", " " * 13, width)
@@ -112,7 +118,7 @@ def _wrapped(text: str, indent: str, width: int, markup: dict[str, bool] | None 
         yield line, markup or {}
 
 
-def _end(run: RunEntry, folder: str) -> Iterator[Line]:
+def _end(run: RunEntry, folder: str, width: int) -> Iterator[Line]:
     counts: dict[str, int] = {}
     for case in run.cases:
         word = case.verdict.value.lower() if case.verdict else "not judged"
@@ -121,5 +127,5 @@ def _end(run: RunEntry, folder: str) -> Iterator[Line]:
     hours = sum(case.card_hours for case in run.cases)
     total = f"{len(run.cases)} case{'s' if len(run.cases) != 1 else ''}: {told or 'none'}; {number(hours)} card-hours"
     yield "", {}
-    yield total, {}
+    yield from _wrapped(total, "  ", width)
     yield f"report: {folder.rstrip('/')}/report.html", {}  # unbroken, to be copied

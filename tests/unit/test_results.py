@@ -1,0 +1,194 @@
+"""`results.json` against the design, field by field; and the pairs that a report carries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_aisbench.domain.case import Case, Shape, Workload
+from pytest_aisbench.domain.codec import load
+from pytest_aisbench.domain.entry import SCHEMA, RunEntry, case_entry
+from pytest_aisbench.domain.job import Job, Phase
+from pytest_aisbench.domain.metric import Flaw, Measurement, Metric
+from pytest_aisbench.domain.stage import Stage, StoreUrl
+from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.domain.verdict import judge
+from pytest_aisbench.reporters.properties import case_of, properties
+from pytest_aisbench.reporters.results import Results, write
+
+SHAPE = Shape(2, 2)
+METRICS = {"throughput": Metric("throughput", "images/s"), "accuracy": Metric("accuracy", "")}
+CLAIMS = (Threshold("throughput", unit="images/s", at_least=35.0), Threshold("accuracy", at_least=0.7))
+CASE = Case(Workload("resnet50", "/s", ("code",), "train.py", "python", 2, METRICS), SHAPE, CLAIMS)
+
+
+def trial(speeds: list[float | None], note: str = "") -> Trial:
+    found = [
+        Measurement("throughput", speed, "images/s", f"throughput_{rank}.json", rank)
+        for rank, speed in enumerate(speeds)
+        if speed is not None
+    ]
+    found.append(Measurement("accuracy", 0.75, "", "accuracy.json"))
+    flaws = tuple(Flaw("throughput", f"rank {rank} is missing") for rank, speed in enumerate(speeds) if speed is None)
+    measured = {"throughput": sum(speed or 0.0 for speed in speeds), "accuracy": 0.75}
+    root = StoreUrl("bucket", "aisbench/run-1/")
+    begun = Trial("run-1/resnet50-2x2/1", "run-1", CASE, 1, "job-name", stage=Stage(root, root / "code/"))
+    return begun.noted(note).moved(
+        Step.DONE,
+        17.5,
+        job_id="42",
+        job=Job("42", Phase.SUCCEEDED, "Completed", queued_s=0.1, ran_s=3.6),
+        logs=("logs/resnet50-2x2/1/worker-0.log",),
+        measurements=tuple(found),
+        flaws=flaws,
+        judged=judge(CLAIMS, measured, flaws, SHAPE),
+    )
+
+
+def run(*trials: Trial, finished: str | None = "2024-01-01T00:01:00Z", exit_code: int | None = 0) -> RunEntry:
+    cases = tuple(case_entry(CASE, (one,), one.verdict) for one in trials)
+    settings = {"platform": "local", "nodes": [2]}
+    return RunEntry(SCHEMA, "run-1", "2024-01-01T00:00:00Z", finished, exit_code, settings, cases)
+
+
+def written(entry: RunEntry, folder: Path) -> Any:
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    return json.loads(write(entry, folder).read_text(encoding="utf-8"), parse_constant=refuse)
+
+
+def test_a_passed_case_is_written_as_the_design_says(tmp_path: Path) -> None:
+    found = written(run(trial([10.0, 10.0, 10.0, 10.0])), tmp_path)
+
+    (case,) = found.pop("cases")
+    assert found == {
+        "schema": "aisbench-results/1",
+        "run": "run-1",
+        "started": "2024-01-01T00:00:00Z",
+        "finished": "2024-01-01T00:01:00Z",
+        "exit_code": 0,
+        "settings": {"platform": "local", "nodes": [2]},
+        "uploads": [],
+    }
+    (told,) = case.pop("trials")
+    assert case == {
+        "id": "resnet50-2x2",
+        "workload": "resnet50",
+        "nodes": 2,
+        "devices_per_node": 2,
+        "mode": "cluster",
+        "verdict": "PASSED",
+        "reason": "throughput 40 images/s, wanted >= 35 images/s; accuracy 0.75, wanted >= 0.7",
+        "card_hours": 0.004,
+        "metrics": {"throughput": {"value": 40.0, "unit": "images/s"}, "accuracy": {"value": 0.75, "unit": ""}},
+        "findings": [
+            {
+                "metric": "throughput",
+                "outcome": "met",
+                "measured": 40.0,
+                "wanted": ">= 35 images/s",
+                "text": "throughput 40 images/s, wanted >= 35 images/s",
+            },
+            {
+                "metric": "accuracy",
+                "outcome": "met",
+                "measured": 0.75,
+                "wanted": ">= 0.7",
+                "text": "accuracy 0.75, wanted >= 0.7",
+            },
+        ],
+    }
+    promised = {
+        "trial": 1,
+        "job_id": "42",
+        "platform_phase": "Completed",
+        "phase": "SUCCEEDED",
+        "queued_s": 0.1,
+        "ran_s": 3.6,
+        "throughput_by_rank": [10.0, 10.0, 10.0, 10.0],
+        "throughput_by_server": [20.0, 20.0],
+        "accuracy_by_server": [0.75],
+        "stragglers": [],
+        "logs": ["logs/resnet50-2x2/1/worker-0.log"],
+        "stage": "obs://bucket/aisbench/run-1/",
+    }
+    assert promised.items() <= told.items()
+
+
+def test_what_was_not_measured_is_null(tmp_path: Path) -> None:
+    (case,) = written(run(trial([10.0, None, 10.0, 10.0])), tmp_path)["cases"]
+
+    assert case["verdict"] == "FAILED"
+    assert case["metrics"]["throughput"] == {"value": None, "unit": "images/s"}
+    assert case["trials"][0]["throughput_by_rank"] == [10.0, None, 10.0, 10.0]
+    assert case["trials"][0]["throughput_by_server"] == [None, 20.0]
+
+
+def test_a_run_under_way_has_no_end_and_its_cases_no_verdict(tmp_path: Path) -> None:
+    waiting = RunEntry(SCHEMA, "run-1", "2024-01-01T00:00:00Z", None, None, {}, (case_entry(CASE, (), None),))
+
+    found = written(waiting, tmp_path)
+
+    assert (found["finished"], found["exit_code"]) == (None, None)
+    assert (found["cases"][0]["verdict"], found["cases"][0]["reason"]) == (None, "not judged")
+
+
+def test_it_can_be_read_back(tmp_path: Path) -> None:
+    entry = run(trial([10.0, None, 10.0, 10.0], note="<script> ]]> \x00 结果"))
+
+    assert load(RunEntry, written(entry, tmp_path)) == entry
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    results = Results(pytestconfig, tmp_path)
+    results.write(run(trial([10.0] * 4), exit_code=None))
+    before = (tmp_path / "results.json").read_bytes()
+
+    with pytest.raises(ValueError, match="nan"):
+        results.run(run(trial([float("nan")] * 4)))
+
+    assert (tmp_path / "results.json").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_a_mangled_log_does_not_spoil_the_file(tmp_path: Path) -> None:
+    (case,) = written(run(trial([10.0] * 4, note="half a pair: \ud800")), tmp_path)["cases"]
+
+    assert case["trials"][0]["notes"] == ["half a pair: ?"]
+
+
+def test_a_report_carries_flat_pairs() -> None:
+    pairs = properties(trial([10.0, 10.0, 10.0, 10.0]), "local")
+
+    assert pairs == [
+        ("aisbench.case", "resnet50-2x2"),
+        ("aisbench.workload", "resnet50"),
+        ("aisbench.nodes", "2"),
+        ("aisbench.devices_per_node", "2"),
+        ("aisbench.platform", "local"),
+        ("aisbench.job_id", "42"),
+        ("aisbench.verdict", "PASSED"),
+        ("aisbench.reason", "throughput 40 images/s, wanted >= 35 images/s; accuracy 0.75, wanted >= 0.7"),
+        ("aisbench.throughput", 40.0),
+        ("aisbench.throughput.unit", "images/s"),
+        ("aisbench.accuracy", 0.75),
+        ("aisbench.throughput.wanted", ">= 35 images/s"),
+        ("aisbench.accuracy.wanted", ">= 0.7"),
+    ]
+
+
+def test_a_flawed_metric_is_not_carried() -> None:
+    assert "aisbench.throughput" not in dict(properties(trial([10.0, None, 10.0, 10.0])))
+
+
+def test_only_reports_of_cases_have_one() -> None:
+    class Report:
+        user_properties = (("mine", 1), ("aisbench.case", "resnet50-2x2"))
+
+    assert case_of(Report()) == "resnet50-2x2"
+    assert case_of(object()) is None  # a report of collection

@@ -1,0 +1,160 @@
+"""The summary at the end of a run: it fits, it can be understood, and it says whose turn it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, TrialEntry, Value
+from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
+from pytest_aisbench.reporters.terminal import summary
+
+MET = Finding("throughput", Outcome.MET, 14151.2, ">= 13443.6 images/s", "throughput is fine")
+ACCURATE = Finding("accuracy", Outcome.MET, 0.7612, ">= 0.759", "accuracy is fine")
+MISSED = Finding(
+    "throughput",
+    Outcome.MISSED,
+    12000.0,
+    ">= 13443.6 images/s",
+    "throughput 12000 images/s, wanted >= 13443.6 images/s (10.7% below)",
+)
+TRIAL = TrialEntry(
+    trial=1,
+    job_id="fe8a1c2e-7b8e-4a1a-9d0a-0123456789ab",
+    platform_phase="Completed",
+    phase="SUCCEEDED",
+    queued_s=1.0,
+    ran_s=2.0,
+    throughput_by_rank=(),
+    throughput_by_server=(),
+    accuracy_by_server=(),
+    stragglers=(),
+    logs=("logs/resnet50-8x8/1/worker-0.log",),
+    stage=None,
+    times={},
+    notes=(),
+)
+PASSED = CaseEntry(
+    id="resnet50-1x8",
+    workload="resnet50",
+    nodes=1,
+    devices_per_node=8,
+    mode="cluster",
+    verdict=Ruling.PASSED,
+    reason="fine",
+    card_hours=2.5,
+    metrics={"throughput": Value(14151.2, "images/s"), "accuracy": Value(0.7612, "")},
+    findings=(MET, ACCURATE),
+    trials=(TRIAL,),
+)
+FAILED = replace(
+    PASSED,
+    id="resnet50-8x8",
+    verdict=Ruling.FAILED,
+    reason=MISSED.text,
+    findings=(MISSED, replace(ACCURATE, outcome=Outcome.MISSED, text="accuracy 0.2, wanted >= 0.759")),
+    metrics={"throughput": Value(12000.0, "images/s"), "accuracy": Value(0.2, "")},
+)
+BROKEN = replace(
+    PASSED,
+    id="bert-large-4x8",
+    verdict=Ruling.BROKEN,
+    reason="no answer from modelarts.example; check the network",
+    findings=(),
+    metrics={"throughput": Value(None, "samples/s"), "accuracy": Value(None, "")},
+    trials=(replace(TRIAL, job_id=None, logs=(), notes=("the platform said Dreaming, which we do not know",)),),
+)
+NOISY = replace(PASSED, id="gpt-1x8", verdict=Ruling.INCONCLUSIVE, reason="the noise is 7%, the margin 5%")
+WAITING = replace(BROKEN, id="late-1x1", verdict=None, reason="not judged", trials=())
+
+
+def told(*cases: CaseEntry, width: int = 80) -> list[str]:
+    return [text for text, _ in marked(*cases, width=width)]
+
+
+def marked(*cases: CaseEntry, width: int = 80) -> list[tuple[str, dict[str, bool]]]:
+    run = RunEntry(SCHEMA, "run-1", "2024-01-01T00:00:00Z", None, None, {}, cases)
+    return summary(run, "reports/run-1", width)
+
+
+def test_a_passed_run_is_a_table_and_where_to_read_more() -> None:
+    assert told(PASSED) == [
+        "case          verdict  throughput        wanted      accuracy  wanted",
+        "resnet50-1x8  PASSED   14151.2 images/s  >= 13443.6  0.7612    >= 0.759",
+        "",
+        "1 case: 1 passed; 2.5 card-hours",
+        "report: reports/run-1/report.html",
+    ]
+
+
+def test_what_did_not_pass_says_why_and_whose_turn_it_is() -> None:
+    text = told(PASSED, FAILED, BROKEN, WAITING)
+
+    start = text.index("resnet50-8x8 FAILED: throughput 12000 images/s, wanted >= 13443.6 images/s")
+    assert text[start:] == [
+        "resnet50-8x8 FAILED: throughput 12000 images/s, wanted >= 13443.6 images/s",
+        "  (10.7% below)",
+        "  missed     accuracy 0.2, wanted >= 0.759",
+        "  job        fe8a1c2e-7b8e-4a1a-9d0a-0123456789ab, Completed",
+        "  log        logs/resnet50-8x8/1/worker-0.log",
+        "  what to do the workload is to blame: read the job's log, then the findings",
+        "",
+        "bert-large-4x8 BROKEN: no answer from modelarts.example; check the network",
+        "  what to do the platform is to blame: run it again; if it stays, give its",
+        "             operator the job id",
+        "",
+        "late-1x1 not judged",
+        "",
+        "note: bert-large-4x8: the platform said Dreaming, which we do not know",
+        "",
+        "4 cases: 1 passed, 1 failed, 1 broken, 1 not judged; 10 card-hours",
+        "report: reports/run-1/report.html",
+    ]
+
+
+def test_what_was_not_measured_is_a_dash() -> None:
+    row = next(line for line in told(BROKEN) if line.startswith("bert"))
+
+    assert row.split() == ["bert-large-4x8", "BROKEN", "-", "-", "-", "-"]
+
+
+@pytest.mark.parametrize("width", [10, 40, 60, 80, 200])
+def test_the_table_fits(width: int) -> None:
+    long = replace(PASSED, id="a-workload-with-a-name-of-forty-characters-12345x8")
+    lines = told(long, replace(FAILED, id=long.id), BROKEN, NOISY, width=width)
+
+    assert max(len(line) for line in lines if not line.startswith(("report:", "  log"))) <= max(width, 40)
+
+
+def test_a_cut_name_keeps_its_shape() -> None:
+    long = replace(PASSED, id="a-workload-with-a-name-of-forty-characters-2x8")
+
+    row = told(long)[1]
+
+    assert row.split()[0].endswith("-2x8")
+    assert "…" in row.split()[0]
+    assert "14151.2 images/s" in row
+
+
+def test_colours_follow_the_verdict() -> None:
+    markup = {text.split()[0]: mark for text, mark in marked(PASSED, FAILED, BROKEN, NOISY)[1:5]}
+
+    assert markup == {
+        "resnet50-1x8": {"green": True},
+        "resnet50-8x8": {"red": True},
+        "bert-large-4x8": {"red": True},
+        "gpt-1x8": {"yellow": True},
+    }
+
+
+def test_a_job_cannot_write_on_the_terminal() -> None:
+    hostile = "gone\x1b[2J\x00\n\u202edrow \ud800"
+    case = replace(FAILED, reason=hostile, trials=(replace(TRIAL, notes=(hostile,), job_id=hostile, logs=(hostile,)),))
+
+    assert all(line.isprintable() for line in told(case))
+    assert "resnet50-8x8 FAILED: gone\\x1b[2J\\x00 \\x202edrow \\xd800" in told(case)
+
+
+def test_no_case_is_said_so() -> None:
+    assert "0 cases: none; 0 card-hours" in told()
