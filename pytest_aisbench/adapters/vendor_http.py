@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import requests
+import urllib3
 from huaweicloudsdkcore.exceptions import exceptions as sdk
 from huaweicloudsdkcore.exceptions.exception_handler import ExceptionHandler
 from huaweicloudsdkcore.http.http_client import HttpClient
@@ -34,7 +35,8 @@ _SILENT = logging.getLogger(__name__)
 _SILENT.setLevel(logging.CRITICAL)
 _CONNECTIONS = 32
 _LOOPBACK = re.compile(r"127\.[0-9.]+|localhost|::1")
-_RAISED = (sdk.SdkException, OSError, TypeError, ValueError, KeyError)  # requests' own errors are OSErrors
+_RAISED = (sdk.SdkException, urllib3.exceptions.HTTPError, OSError, TypeError, ValueError, KeyError)
+"""All that the SDK, requests (whose errors are OSErrors) and what lies beneath may raise."""
 
 
 class _Keys:
@@ -155,6 +157,6 @@ def translated(error: Exception, place: str) -> AisbenchError:
         return Unreachable(f"{place}: no answer in time")
     if "refused" in str(error):
         return Unreachable(f"{place}: nobody listens there", advice="check the endpoints in [access]")
-    if isinstance(error, (sdk.SdkException, OSError)):
+    if isinstance(error, (sdk.SdkException, urllib3.exceptions.HTTPError, OSError)):
         return Unreachable(f"{place}: the connection broke")
     return BadAnswer(f"{place}: {type(error).__name__} in the vendor's client")
