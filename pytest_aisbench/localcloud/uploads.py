@@ -7,12 +7,12 @@ import json
 import secrets
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_aisbench.localcloud.objects import Meta, ObjectError, Objects, check_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from pytest_aisbench.localcloud.blobs import Readable
 
@@ -102,7 +102,7 @@ class Uploads:
         digest = hashlib.md5(b"".join(bytes.fromhex(part.etag) for part in parts), usedforsecurity=False)
         with ExitStack() as files:
             # Opened before the first byte is copied: an abort in between then does no harm.
-            blob = self._blobs.write(_Chain(files.enter_context(self._blobs.open(part.blob)) for part in parts))
+            blob = self._blobs.join([files.enter_context(self._blobs.open(part.blob)) for part in parts])
         try:
             etag = f"{digest.hexdigest()}-{len(parts)}"
             meta = self._objects.record(
@@ -133,17 +133,3 @@ class Uploads:
                 "The specified multipart upload does not exist. It may have been aborted or completed.",
             )
         return row[0], row[1]
-
-
-class _Chain:
-    """Several files read as one."""
-
-    def __init__(self, files: Iterable[BinaryIO]) -> None:
-        self._files = list(files)
-
-    def read(self, size: int = -1, /) -> bytes:
-        while self._files:
-            if data := self._files[0].read(size):
-                return data
-            self._files.pop(0)
-        return b""
