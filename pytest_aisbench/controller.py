@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
@@ -144,8 +145,9 @@ class Controller:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self._run:
             folder = _relative(str(self._run.folder), str(self._config.invocation_params.dir))
+            width = shutil.get_terminal_size((80, 24)).columns
             terminalreporter.section("aisbench")
-            for line, markup in terminal.summary(self._run.entry(), folder, terminalreporter.screen_width):
+            for line, markup in terminal.summary(self._run.entry(), folder, width):
                 terminalreporter.write_line(line, **markup)
 
     def pytest_unconfigure(self) -> None:

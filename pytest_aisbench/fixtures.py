@@ -47,6 +47,7 @@ def case(request: pytest.FixtureRequest) -> Case:
         raise UsageFault(
             f"{request.node.nodeid} has no workload", advice='mark it @pytest.mark.workload("name", nodes=[1])'
         )
+    request.node.user_properties.append(("aisbench.case", found.id))
     return found
 
 

@@ -50,18 +50,29 @@ class Local(ModelArts):
 
     name = "local"
     options = frozenset[str]()
+    poll_s = 0.1
 
     def __init__(self, settings: Settings) -> None:
         self.max_jobs = machine_cores()
         self._card_file = settings.cloud
+        self._lent: Path | None = None
         self._cloud = None if settings.cloud else PrivateCloud(settings.access)
         try:
-            card = self._cloud.card() if self._cloud else _read(settings.cloud or Path())
-            super().__init__(dataclasses.replace(settings, access=card))
+            self._card = self._cloud.card() if self._cloud else _read(settings.cloud or Path())
+            super().__init__(dataclasses.replace(settings, access=self._card))
         except BaseException:
             if self._cloud:
                 self._cloud.close()
             raise
+
+    def share(self) -> Mapping[str, Any]:
+        """Another process of this run uses the cloud that this one started: its card, readable by us alone."""
+        if self._card_file is None:
+            descriptor, name = tempfile.mkstemp(prefix="aisbench-cloud-", suffix=".json")
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(_written(self._card), file)
+            self._card_file = self._lent = Path(name)
+        return {"cloud": self._card_file}
 
     def check(self) -> None:
         try:
@@ -74,6 +85,8 @@ class Local(ModelArts):
 
     def close(self) -> None:
         super().close()
+        if self._lent:
+            self._lent.unlink(missing_ok=True)
         if self._cloud:
             self._cloud.close()
 
@@ -165,6 +178,11 @@ def _parsed(text: bytes, source: str) -> Access:
     for key in ("access_key", "secret_access_key"):
         values[key] = Secret(values[key])
     return Access(**values)
+
+
+def _written(access: Access) -> dict[str, str]:
+    values = {key: getattr(access, field) for key, field in _CARD.items()}
+    return {key: value.reveal() if isinstance(value, Secret) else value for key, value in values.items()}
 
 
 def _knock(endpoint: str) -> None:

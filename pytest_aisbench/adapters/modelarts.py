@@ -43,6 +43,7 @@ class ModelArts:
     name = "modelarts"
     options = training_job.OPTIONS
     max_jobs = 8
+    poll_s = 5.0
 
     def __init__(self, settings: Settings) -> None:
         access = settings.access
@@ -63,6 +64,9 @@ class ModelArts:
             iam_endpoint=_endpoint("iam", access),
             ca_file=access.ca_file,
         )
+
+    def share(self) -> Mapping[str, Any]:
+        return {}
 
     def check(self) -> None:
         self.session.call("GET", _FLAVORS, patience_s=_CHECK_S)
