@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # The vendor's client asks datetime.utcnow() on every call, and one of its patterns has an invalid escape.
 pytestmark = [
     pytest.mark.filterwarnings(r"ignore:datetime\.datetime\.utcnow:DeprecationWarning"),
-    pytest.mark.filterwarnings(r"ignore:.*invalid escape sequence:SyntaxWarning"),
+    pytest.mark.filterwarnings(r"ignore:.*invalid escape sequence"),
     pytest.mark.filterwarnings(r"ignore:.*'return' in a 'finally' block:SyntaxWarning"),
 ]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.filterwarnings(r"ignore:datetime\.datetime\.utcnow:DeprecationWarning"),
-    pytest.mark.filterwarnings(r"ignore:.*invalid escape sequence:SyntaxWarning"),
+    pytest.mark.filterwarnings(r"ignore:.*invalid escape sequence"),
     pytest.mark.filterwarnings(r"ignore:.*'return' in a 'finally' block:SyntaxWarning"),
 ]
 
