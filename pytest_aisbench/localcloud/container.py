@@ -94,16 +94,16 @@ class Container:
         partial.replace(self._rank_table)
 
     def clear(self) -> None:
-        """Everything but the logs."""
+        """Remove everything but the logs."""
         shutil.rmtree(self.temporary, ignore_errors=True)
-        for entry in (
-            self._code.parent,
-            self.path(f"{MODELARTS}/inputs"),
-            self.path(f"{MODELARTS}/outputs"),
-            self.path(f"{MODELARTS}/workspace"),
-            self.path("/cache"),
-        ):
-            shutil.rmtree(entry, ignore_errors=True)
+        kept = self.logs
+        while kept != self.root:
+            for entry in kept.parent.glob("*"):
+                if entry.is_dir() and not entry.is_symlink() and entry != kept:
+                    shutil.rmtree(entry, ignore_errors=True)
+                elif entry != kept:
+                    entry.unlink(missing_ok=True)
+            kept = kept.parent
 
     def spec(self, port: int, obs_endpoint: str, grace: float) -> Spec:
         launch = self._launch

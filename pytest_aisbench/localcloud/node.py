@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TERMINATED = 128 + signal.SIGTERM
+_SHELL_ONLY = {"_", "SHLVL", "PWD", "OLDPWD"}
 _LOG_PERIOD = 0.5  # seconds between two merges of the ranks' output into the worker's log
 
 
@@ -54,7 +55,9 @@ class Node:
         self._log = WorkerLog(Path(spec["log"]))
         self._said = said
         self._stopping = b"stop\n" in said
-        self._woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._woken, wake = os.pipe()
+        for end in (self._woken, wake):
+            os.set_blocking(end, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -86,10 +89,10 @@ class Node:
         log = self._spec["log"] + ".pre-start"
         command = self._spec["pre_start"]
         code = self._supervise([self._spawn(command, self._spec["pre_start_folder"], environment, log)])
-        if code == 0:
+        if code == 0 and exported.exists():  # a script that ends in `exec` leaves nothing
             pairs = (entry.partition("=") for entry in exported.read_text(errors="surrogateescape").split("\0"))
             environment.clear()
-            environment.update({name: value for name, equals, value in pairs if equals})
+            environment.update({name: value for name, equals, value in pairs if equals and name not in _SHELL_ONLY})
         Path(log).unlink()
         return code
 

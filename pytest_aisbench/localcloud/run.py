@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import selectors
@@ -62,6 +61,7 @@ class Run:
         self._stopping = ""  # the reason
         self._abandoned = False
         self._woken, self._wake = os.pipe()
+        self._lock = threading.Lock()  # of the pipe: once closed, its numbers are somebody else's
         # A daemon: a cloud that just ends closes the nodes' standard input, and that ends them.
         self._thread = threading.Thread(target=self._run, name=f"job {launch.job_id}", daemon=True)
 
@@ -72,8 +72,9 @@ class Run:
         """Without waiting. `at_once`: without grace, and results are not brought home."""
         self._stopping = self._stopping or reason
         self._abandoned = self._abandoned or at_once
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            os.write(self._wake, b"!")
+        with self._lock:
+            if self._wake >= 0:
+                os.write(self._wake, b"!")
 
     def join(self) -> None:
         self._thread.join()
@@ -89,9 +90,10 @@ class Run:
         self._report(end)
         for container in self._containers:
             container.clear()
-        os.close(self._woken)
-        wake, self._wake = self._wake, -1
-        os.close(wake)
+        with self._lock:
+            os.close(self._woken)
+            os.close(self._wake)
+            self._wake = -1
         self._ended()
 
     def _train(self) -> Ended:
