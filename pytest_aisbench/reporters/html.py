@@ -24,6 +24,7 @@ class Html:
         self._config, self._folder = config, folder
         self._cases: dict[str, CaseEntry] = {}
         self._run: RunEntry | None = None
+        self._shown: dict[str, dict[str, Any]] = {}  # details by test
         self._ours = False
         self._columns = False  # a row with more cells than the header stops pytest-html
         self._page = folder  # the folder that the page is in: links start there
@@ -57,17 +58,26 @@ class Html:
         self._run = entry
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """pytest-html makes a test's rows from its last report on, with the extras of all of them."""
+        """The details hang on the report that decided the case; pytest-html makes its rows after the last one, so that
+        a teardown that fails may still change the story."""
         entry = self._cases.get(case_of(report) or "")
-        if report.when != "teardown" or entry is None or not self._columns:
+        if entry is None or not self._columns:
             return
         with guarded(self._config, f"no details of {entry.id} in report.html"):
-            from pytest_html import extras
+            if report.when == "teardown":
+                if shown := self._shown.pop(report.nodeid, None):
+                    shown["content"] = page.details(entry, self._link)
+            elif report.when == "call" or report.failed:
+                self._show(report, entry)
 
-            found = [extras.html(page.details(entry, self._link))]
-            if entry.trials and entry.trials[-1].logs:
-                found.append(extras.url(self._link(entry.trials[-1].logs[0]), name="log"))
-            report.extras = [*getattr(report, "extras", ()), *found]  # type: ignore[attr-defined]
+    def _show(self, report: Any, entry: CaseEntry) -> None:
+        from pytest_html import extras
+
+        shown = extras.html(page.details(entry, self._link))
+        logs = entry.trials[-1].logs[:1] if entry.trials else ()
+        links = [extras.url(self._link(log), name="log") for log in logs]
+        report.extras = [*getattr(report, "extras", ()), shown, *links]
+        self._shown[report.nodeid] = shown
 
     def _link(self, file: str) -> str:
         return quote(os.path.relpath(self._folder / file, self._page))

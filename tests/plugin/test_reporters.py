@@ -307,6 +307,30 @@ def test_a_test_that_fails_after_its_verdict_is_not_shown_as_passed(run: Run, py
     folder = pytester.path / "reports" / "run-1"
     (row,) = rows(page(folder / "report.html"), "[passed]")
     assert ">FAILED<" in row["resultsTableRow"][2]
+    assert "its test failed in call" in row["extras"][0]["content"]
     case = next(ET.parse(folder / "junit.xml").getroot().iter("testcase"))
     assert properties(case)["aisbench.verdict"] == "FAILED"
     assert properties(case)["aisbench.reason"] == "its test failed in call"
+
+
+def test_a_test_that_fails_in_its_teardown_has_the_last_word(run: Run, pytester: pytest.Pytester) -> None:
+    """A host may not show what was decided before: the controller tells the case again."""
+    amend(
+        pytester,
+        "from dataclasses import replace",
+        "@pytest.fixture(autouse=True)",
+        "def fails_late(kind, trial):",
+        "    yield",
+        "    late = replace(ENTRIES['passed-2x8'], verdict=Ruling.FAILED, reason='its test failed in teardown')",
+        "    ENTRIES['passed-2x8'] = late",
+        "    raise RuntimeError",
+    )
+
+    run("-k", "passed").assert_outcomes(passed=1, errors=1, deselected=4)
+
+    folder = pytester.path / "reports" / "run-1"
+    call, _ = rows(page(folder / "report.html"), "[passed]")
+    assert ">FAILED<" in call["resultsTableRow"][2]
+    assert "its test failed in teardown" in call["extras"][0]["content"]
+    case = next(ET.parse(folder / "junit.xml").getroot().iter("testcase"))
+    assert properties(case)["aisbench.verdict"] == "FAILED"
