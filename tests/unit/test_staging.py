@@ -1,0 +1,187 @@
+"""Staging: once per content, committed last, and nothing committed that is not what was read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_aisbench.domain.ports import Head, Store, Upload
+from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.errors import StagingFailed
+from pytest_aisbench.services.staging import bring_home, stage_code, stage_data
+
+ROOT = StoreUrl("bucket", "aisbench/")
+
+
+class Shelf:
+    """A Store in memory that counts, and lets a test step in while it uploads."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, tuple[bytes, dict[str, str]]] = {}
+        self.asked: list[str] = []
+        self.meanwhile: Callable[[Upload], None] = lambda _: None
+
+    def check(self, url: StoreUrl) -> None: ...
+
+    def close(self) -> None: ...
+
+    def head(self, url: StoreUrl) -> Head | None:
+        self.asked.append(f"HEAD {url.key}")
+        return self._head(url.key) if url.key in self.kept else None
+
+    def read(self, url: StoreUrl) -> bytes | None:
+        return self.kept.get(url.key, (None, {}))[0]
+
+    def write(self, url: StoreUrl, data: bytes, metadata: Mapping[str, str] | None = None) -> None:
+        self.asked.append(f"PUT {url.key}")
+        self.kept[url.key] = (data, dict(metadata or {}))
+
+    def upload(self, uploads: Sequence[Upload]) -> None:
+        for upload in uploads:
+            self.write(upload.url, Path(upload.path).read_bytes())
+            self.meanwhile(upload)
+
+    def objects(self, url: StoreUrl) -> Iterator[Head]:
+        self.asked.append(f"LIST {url.key}")
+        return iter([self._head(key) for key in sorted(self.kept) if key.startswith(url.key)])
+
+    def download(self, url: StoreUrl, folder: str) -> list[str]:
+        return [f"{url} to {folder}"]
+
+    def delete(self, url: StoreUrl) -> None:
+        del self.kept[url.key]
+
+    def _head(self, key: str) -> Head:
+        data, metadata = self.kept[key]
+        return Head(StoreUrl("bucket", key), len(data), hashlib.md5(data).hexdigest(), metadata)
+
+    def markers(self) -> list[str]:
+        return [key for key in self.kept if key.endswith(".ok")]
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    for name in ("train.py", "net/a.py", "net/b.py"):
+        file = tmp_path / "code" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"print({name!r})")
+    return tmp_path / "code"
+
+
+def test_the_tree_lies_under_its_content_and_name(shelf: Shelf, code: Path) -> None:
+    store: Store = shelf  # it is one
+    place = stage_code(store, ROOT, [code], "resnet50")
+    assert place.is_folder
+    above, identity, name, _ = place.key.rsplit("/", 3)
+    assert (above, name) == ("aisbench/code", "resnet50")
+    assert shelf.markers() == [f"aisbench/code/{identity}.ok"]
+    there = {key.removeprefix(place.key): data for key, (data, _) in shelf.kept.items() if key not in shelf.markers()}
+    assert there == {name: f"print({name!r})".encode() for name in ("train.py", "net/a.py", "net/b.py")}
+
+
+def test_the_marker_is_written_last(shelf: Shelf, code: Path) -> None:
+    stage_code(shelf, ROOT, [code], "resnet50")
+    assert shelf.asked[-1] == f"PUT {shelf.markers()[0]}"
+
+
+def test_an_unchanged_tree_costs_one_question(shelf: Shelf, code: Path) -> None:
+    first = stage_code(shelf, ROOT, [code], "resnet50")
+    shelf.asked.clear()
+    os.utime(code / "train.py", (1, 1))  # touched, not changed
+    assert stage_code(shelf, ROOT, [code], "resnet50") == first
+    assert shelf.asked == [f"HEAD {shelf.markers()[0]}"]
+
+
+def test_a_changed_tree_lies_elsewhere_and_the_first_stays(shelf: Shelf, code: Path) -> None:
+    first = stage_code(shelf, ROOT, [code], "resnet50")
+    before = dict(shelf.kept)
+    (code / "train.py").write_text("PRINT('train.py')")
+    assert stage_code(shelf, ROOT, [code], "resnet50") != first
+    assert before.items() <= shelf.kept.items()
+
+
+def test_the_same_code_under_two_names_is_two_trees(shelf: Shelf, code: Path) -> None:
+    stage_code(shelf, ROOT, [code], "resnet50")
+    second = stage_code(shelf, ROOT, [code], "resnet101")
+    assert f"{second.key}train.py" in shelf.kept
+
+
+@pytest.mark.parametrize("deed", ["append", "rewrite", "replace", "vanish"])
+def test_a_file_that_changes_meanwhile_is_not_committed(shelf: Shelf, code: Path, deed: str) -> None:
+    victim = code / "net/a.py"
+
+    def interfere(upload: Upload) -> None:
+        if Path(upload.path) != victim:
+            return
+        old = victim.stat()
+        if deed == "append":
+            victim.write_text(victim.read_text() + "#")
+        elif deed == "rewrite":  # as long as before
+            victim.write_text(victim.read_text().upper())
+            os.utime(victim, ns=(old.st_atime_ns, old.st_mtime_ns + 1))
+        elif deed == "replace":  # as long and as old as before
+            other = code.parent / "other"
+            other.write_text(victim.read_text().upper())
+            os.utime(other, ns=(old.st_atime_ns, old.st_mtime_ns))
+            other.replace(victim)
+        else:
+            victim.unlink()
+
+    shelf.meanwhile = interfere
+    with pytest.raises(StagingFailed, match=r"net/a\.py (changed|vanished)"):
+        stage_code(shelf, ROOT, [code], "resnet50")
+    assert shelf.markers() == []
+
+
+def test_a_staging_that_was_killed_is_completed(shelf: Shelf, code: Path) -> None:
+    class KilledError(Exception):
+        pass
+
+    def kill(upload: Upload) -> None:
+        if upload.url.key.endswith("b.py"):
+            raise KilledError
+
+    shelf.meanwhile = kill
+    with pytest.raises(KilledError):
+        stage_code(shelf, ROOT, [code], "resnet50")
+    assert shelf.markers() == []
+    half = next(key for key in shelf.kept if key.endswith("a.py"))
+    other = next(key for key in shelf.kept if key.endswith("b.py"))
+    shelf.kept[other] = (b"half of", {})
+    shelf.meanwhile = lambda _: None
+    shelf.asked.clear()
+    place = stage_code(shelf, ROOT, [code], "resnet50")
+    assert len(shelf.markers()) == 1
+    assert shelf.kept[other][0] == b"print('net/b.py')"
+    assert sorted(shelf.kept) == sorted(
+        [*shelf.markers(), *(f"{place.key}{n}" for n in ("train.py", "net/a.py", "net/b.py"))]
+    )
+    assert f"PUT {half}" not in shelf.asked  # what arrived whole is not sent again
+
+
+def test_a_marker_of_something_else_is_not_believed(shelf: Shelf, code: Path) -> None:
+    stage_code(shelf, ROOT, [code], "resnet50")
+    shelf.kept[shelf.markers()[0]] = (b"", {"manifest": "0" * 64})
+    shelf.asked.clear()
+    stage_code(shelf, ROOT, [code], "resnet50")
+    assert shelf.asked[-1] == f"PUT {shelf.markers()[0]}"
+
+
+def test_data_lies_beside_code_under_its_own_name(shelf: Shelf, code: Path) -> None:
+    place = stage_data(shelf, ROOT, code / "net")
+    assert place.key.startswith("aisbench/data/")
+    assert place.key.endswith("/net/")
+    assert shelf.read(place / "a.py") == b"print('net/a.py')"
+
+
+def test_results_are_brought_home(shelf: Shelf, tmp_path: Path) -> None:
+    assert bring_home(shelf, ROOT / "outputs/", tmp_path) == [f"obs://bucket/aisbench/outputs/ to {tmp_path}"]
