@@ -89,7 +89,6 @@ def _escaped(text: str) -> str:
 
 def _tell(logger: Any, trial: Trial, where: str) -> None:
     from allure_commons.model2 import Label, Parameter
-    from allure_commons.types import AttachmentType
 
     case, verdict = trial.case, trial.verdict
     result = logger.get_test(None)
@@ -114,14 +113,14 @@ def _tell(logger: Any, trial: Trial, where: str) -> None:
     title = f"{case.id}: throughput by rank"
     chart = rank_chart(entry.throughput_by_rank, case.shape.devices, title=title, unit=unit)
     found = json.dumps({"verdict": dump(verdict), "trial": dump(entry)}, ensure_ascii=True, indent=1)
-    for name, body, kind in (
-        ("throughput by rank", chart, AttachmentType.SVG),
-        ("verdict", str(verdict), AttachmentType.TEXT),
-        ("findings and trial", found, AttachmentType.JSON),
+    for name, body, kind, extension in (
+        ("throughput by rank", chart, "image/svg+xml", "svg"),  # allure-pytest 2.13 has another, wrong name for it
+        ("verdict", str(verdict), "text/plain", "txt"),
+        ("findings and trial", found, "application/json", "json"),
     ):
         if body:
-            data = body.encode("utf-8", "replace")
-            logger.attach_data(str(uuid.uuid4()), data, name=name, attachment_type=kind, parent_uuid=result.uuid)
+            data, place = body.encode("utf-8", "replace"), {"name": name, "parent_uuid": result.uuid}
+            logger.attach_data(str(uuid.uuid4()), data, attachment_type=kind, extension=extension, **place)
 
 
 def _steps(trial: Trial) -> list[Any]:
