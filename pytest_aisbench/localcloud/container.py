@@ -80,7 +80,7 @@ class Container:
         for folder in [self._code, *folders]:
             folder.mkdir(parents=True, exist_ok=True)
         if len(os.fsencode(self.temporary)) > _LONGEST_TMPDIR:
-            self.temporary = Path(tempfile.mkdtemp(prefix="node-"))
+            self.temporary = Path(tempfile.mkdtemp(prefix="aisbench-node-"))
         self.temporary.mkdir(exist_ok=True)
         self.write_rank_table("initializing")
         objects.download(launch.code.bucket, launch.code.prefix, self._code)

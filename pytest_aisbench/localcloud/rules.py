@@ -63,7 +63,7 @@ class Rules:
         )
 
     def _flavor(self, resource: dict[str, Any]) -> Flavor:
-        flavor_id, pool_id = resource.get("flavor_id") or "", resource.get("pool_id") or ""
+        flavor_id, pool_id = text(resource, "flavor_id", ""), text(resource, "pool_id", "")
         if not flavor_id and not pool_id:
             raise invalid("spec.resource names neither a flavor_id (public pool) nor a pool_id (dedicated pool)")
         if pool_id not in {"", POOL}:
@@ -80,10 +80,11 @@ class Rules:
     def _engine(self, asked: dict[str, Any]) -> Engine:
         if asked.get("image_url"):
             raise Refusal(400, "2810", "The local cloud runs no images; use an engine_name and engine_version.")
-        version = asked.get("engine_version") or asked.get("engine_id") or ""
+        name = text(asked, "engine_name", ASCEND)
+        version = text(asked, "engine_version", text(asked, "engine_id", ""))
         engine = self._catalog.engine(version)
-        if engine is None or asked.get("engine_name", ASCEND) != ASCEND:
-            raise Refusal(400, "2780", f"Engine {asked.get('engine_name', '')} {version} not found.")
+        if engine is None or name != ASCEND:
+            raise Refusal(400, "2780", f"Engine {name} {version} not found.")
         return engine
 
     def _place(self, path: object) -> Place:
@@ -122,13 +123,13 @@ class Rules:
     def _channels(self, entries: list[dict[str, Any]], kind: str) -> tuple[Channel, ...]:
         channels = []
         for index, entry in enumerate(entries):
-            name, method = text(entry, "name"), entry.get("access_method") or "parameter"
+            name, method = text(entry, "name"), text(entry, "access_method", "parameter")
             remote = section(entry, "remote")
             if not _VARIABLE.fullmatch(name) or method not in {"parameter", "env"}:
                 raise Refusal(400, "2753", f"The {kind} are malformed: {name}, {method}.")
             if "dataset" in remote:
                 raise Refusal(400, "2782", f"The dataset of {name} was not found.")
-            local_dir = entry.get("local_dir") or f"/home/ma-user/modelarts/{kind}/{name}_{index}"
+            local_dir = text(entry, "local_dir", f"/home/ma-user/modelarts/{kind}/{name}_{index}")
             path = PurePosixPath(local_dir)
             if not path.is_absolute() or ".." in path.parts or len(path.parts) < 3:
                 raise Refusal(400, "2753", f"The {kind} are malformed: {local_dir} cannot be a local_dir.")
@@ -154,10 +155,13 @@ def listed(body: dict[str, Any], key: str) -> list[dict[str, Any]]:
     return value
 
 
-def text(body: dict[str, Any], key: str) -> str:
-    value = body.get(key)
-    if not isinstance(value, str) or not value:
+def text(body: dict[str, Any], key: str, default: str | None = None) -> str:
+    """A text inside the request; absent, null and empty mean the default, where there is one."""
+    value = body.get(key) or default
+    if value is None:
         raise invalid(f"{key} is missing")
+    if not isinstance(value, str) or "\0" in value:
+        raise invalid(f"{key} must be a text")
     return value
 
 
@@ -188,6 +192,8 @@ def _parameters(entries: list[dict[str, Any]]) -> tuple[tuple[str, str], ...]:
     if repeated := {name for name in names if names.count(name) > 1}:
         raise Refusal(400, "2767", f"Repeated parameter: {', '.join(sorted(repeated))}.")
     values = ["" if entry.get("value") is None else str(entry["value"]) for entry in entries]
+    if any("\0" in value for value in values):
+        raise invalid("a parameter has a zero byte in its value")
     return tuple(zip(names, values, strict=True))
 
 
@@ -205,8 +211,8 @@ def _environment(variables: dict[str, Any]) -> dict[str, str]:
 def _time_limit(auto_stop: object) -> float | None:
     if auto_stop is None:
         return None
-    unit = auto_stop.get("time_unit") if isinstance(auto_stop, dict) else None
-    duration = auto_stop.get("duration") if isinstance(auto_stop, dict) else None
+    fields = auto_stop if isinstance(auto_stop, dict) else {}
+    unit, duration = text(fields, "time_unit", ""), fields.get("duration")
     if unit not in _UNITS or not isinstance(duration, int) or isinstance(duration, bool) or duration < 1:
         raise invalid(f"auto_stop needs a time_unit ({', '.join(_UNITS)}) and a duration from 1")
     seconds = duration * _UNITS[unit]

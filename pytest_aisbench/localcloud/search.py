@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.localcloud.refusal import Refusal
-from pytest_aisbench.localcloud.rules import invalid, listed
+from pytest_aisbench.localcloud.rules import invalid, listed, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,10 +36,10 @@ class Search:
     def __init__(self, body: dict[str, Any]) -> None:
         self.offset = _number(body, "offset", 0)
         self.limit = _number(body, "limit", _LIMIT)
-        self.sort_by = body.get("sort_by") or "create_time"
-        self.order = body.get("order") or "desc"
-        self.group_by = body.get("group_by") or ""
-        self.workspace_id = body.get("workspace_id") or "0"
+        self.sort_by = text(body, "sort_by", "create_time")
+        self.order = text(body, "order", "desc")
+        self.group_by = text(body, "group_by", "")
+        self.workspace_id = text(body, "workspace_id", "0")
         if self.offset < 0:
             raise invalid("offset must be a number from 0")
         if not 1 <= self.limit <= _LIMIT:
@@ -65,7 +65,7 @@ def _number(body: dict[str, Any], key: str, default: int) -> int:
 
 
 def _condition(entry: dict[str, Any]) -> Callable[[Job], bool]:
-    key, operator, values = entry.get("key"), entry.get("operator"), entry.get("value")
+    key, operator, values = text(entry, "key", ""), text(entry, "operator", ""), entry.get("value")
     if key not in _KEYS:
         raise Refusal(400, "2807", f"Jobs cannot be filtered by {key}.")
     if operator not in {"like", "in", "not", "between"}:

@@ -387,6 +387,9 @@ def test_names(client: Client) -> None:
         ({"spec__resource__pool_id": "pool-of-others"}, 404, "2890"),
         ({"spec__resource__pool_id": "pool-local"}, 400, "2788"),
         ({"spec__auto_stop": {"time_unit": "HOURS", "duration": 73}}, 400, "2788"),
+        ({"spec__resource__flavor_id": ["a list"]}, 400, "2788"),
+        ({"algorithm__engine__engine_version": {"an": "object"}}, 400, "2788"),
+        ({"algorithm__parameters": "a text"}, 400, "2788"),
     ],
     ids=lambda value: str(value)[:60],
 )
