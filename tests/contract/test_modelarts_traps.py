@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -230,6 +231,21 @@ def test_importing_and_calling_leaves_no_trace_at_home(server: Server, tmp_path:
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env=environment)
     assert list(tmp_path.iterdir()) == []
     assert len(server.seen) == 1
+
+
+def test_a_certificate_is_verified_against_the_named_authority(server: Server, tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "ca.pem"
+    request = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=here"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*request.split(), *names], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    url = server.url.replace("http:", "https:")
+    with contextlib.closing(session_to(url)) as trusting, pytest.raises(UsageFault, match="ca_file"):
+        trusting.call("GET", JOBS)
+    with contextlib.closing(session_to(url, ca_file=str(certificate))) as session:
+        assert session.call("GET", JOBS) == {}
 
 
 @pytest.mark.parametrize("content", [b"<html>Please log in</html>", b'{"half', b"7", b'"text"'])
