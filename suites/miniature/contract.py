@@ -21,6 +21,8 @@ from exchange import ExchangeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    Server = tuple[str, Sequence[int]]  # its address and its ranks
+
 
 class ContractError(Exception):
     """The script was started, or fed, with something that it cannot work with."""
@@ -78,15 +80,15 @@ def read_job(parser: argparse.ArgumentParser, argv: Sequence[str], environment: 
     host, port = environment.get("MASTER_ADDR", ""), number(environment, "MASTER_PORT", 0)
     job = Job(arguments, Path(arguments.train_url), rank, size, (host, port) if host and port else None, size)
     table = environment.get("RANK_TABLE_FILE", "")
-    servers = read_rank_table(Path(table)) if table else {}
-    if servers and sorted(r for ranks in servers.values() for r in ranks) != list(range(size)):
+    servers = read_rank_table(Path(table)) if table else []
+    if servers and sorted(r for _, ranks in servers for r in ranks) != list(range(size)):
         raise ContractError(f"rank table {table} does not list the ranks 0 to {size - 1}, each once")
     return alone(job, servers, port) if environment.get("SINGLESERVER_MODE") == "True" else job
 
 
-def alone(job: Job, servers: Mapping[str, Sequence[int]], port: int) -> Job:
+def alone(job: Job, servers: Sequence[Server], port: int) -> Job:
     """The same job as seen by a server that trains alone: its cards meet at its own address."""
-    for index, (host, ranks) in enumerate(servers.items()):
+    for index, (host, ranks) in enumerate(servers):
         if job.rank in ranks:
             card = sorted(ranks).index(job.rank)
             return Job(job.arguments, job.train_url, card, len(ranks), (host, port), job.size, server=index)
@@ -100,10 +102,10 @@ def number(environment: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-def read_rank_table(path: Path) -> dict[str, list[int]]:
-    """The ranks of each server, by its address, in the order of the table (version 1.0)."""
+def read_rank_table(path: Path) -> list[Server]:
+    """The servers of a table of version 1.0, in its order."""
     try:
         table: Any = json.loads(path.read_text(encoding="utf-8"))
-        return {s["server_id"]: [int(d["rank_id"]) for d in s["device"]] for s in table["server_list"]}
+        return [(str(s["server_id"]), [int(d["rank_id"]) for d in s["device"]]) for s in table["server_list"]]
     except (ValueError, KeyError, TypeError) as error:
         raise ContractError(f"{path} is not a rank table of version 1.0: {error!r}") from error

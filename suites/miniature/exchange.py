@@ -43,7 +43,7 @@ class Exchange:
         if rank == 0:
             self._gather(address)
         else:
-            self.peers[0] = self._reach(address)
+            self._reach(address)
 
     def close(self) -> None:
         for peer in self.peers.values():
@@ -87,7 +87,7 @@ class Exchange:
                 self._admit(peer)
 
     def _admit(self, peer: socket.socket) -> None:
-        peer.settimeout(self.timeout)
+        peer.settimeout(min(self.timeout, 5.0))
         greeting = bytearray(GREETING.size)
         with contextlib.suppress(OSError):
             fill(peer, memoryview(greeting))
@@ -101,22 +101,23 @@ class Exchange:
             )
         self._keep(rank, peer)
 
-    def _reach(self, address: tuple[str, int]) -> socket.socket:
+    def _reach(self, address: tuple[str, int]) -> None:
         deadline = time.monotonic() + self.timeout
         while True:
             try:
                 peer = socket.create_connection(address, timeout=max(deadline - time.monotonic(), 0.001))
-                break
+                if peer.getsockname() != peer.getpeername():
+                    break
+                peer.close()  # before rank 0 listens, a connection on one host may meet its own port, and itself
             except OSError as error:
                 if time.monotonic() >= deadline:
                     where = f"{address[0]}:{address[1]}"
                     raise ExchangeError(
-                        f"rank 0 does not answer on {where} within {self.timeout:g} s: {error}"
+                        f"rank 0 did not answer on {where} within {self.timeout:g} s: {error}"
                     ) from error
-                time.sleep(0.05)
+            time.sleep(0.05)
         self._keep(0, peer)
         peer.sendall(GREETING.pack(MAGIC, self.rank, self.size))
-        return peer
 
     def _keep(self, rank: int, peer: socket.socket) -> None:
         peer.settimeout(self.timeout)

@@ -1,0 +1,16 @@
+"""ResNet-50 on ImageNet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_aisbench.domain.trial import Trial
+
+pytestmark = pytest.mark.workload("resnet50", nodes=[1, 2, 4, 8])
+
+
+def test_trains(trial: Trial) -> None:
+    trial.verdict.require()

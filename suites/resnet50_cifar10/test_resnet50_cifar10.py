@@ -1,0 +1,16 @@
+"""ResNet-50 on CIFAR-10."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_aisbench.domain.trial import Trial
+
+pytestmark = pytest.mark.workload("resnet50_cifar10", shapes=["1x1", "1x8", "2x8"])
+
+
+def test_trains(trial: Trial) -> None:
+    trial.verdict.require()
