@@ -12,13 +12,14 @@ from typing import Any
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry, TrialEntry
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import number
-from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.domain.verdict import Finding, Ruling
 from pytest_aisbench.reporters.svg import rank_chart
 from pytest_aisbench.reporters.text import WHAT_TO_DO, plain, span, words
 
-# A case may weigh 50 kB, or the page of a large run opens slowly.
-MOST_ROWS = 20
-MOST_LOGS = 64
+# A case may weigh this much, as the page carries it, or the page of a large run opens slowly.
+BUDGET = 48_000
+MOST_ROWS = 10
+MOST_LOGS = 32
 
 STYLE = """<style>
 .aisbench{color:#1f2933;font-size:13px;line-height:1.5;margin:6px 4px 10px}
@@ -91,42 +92,53 @@ def _first_number(texts: Sequence[str]) -> float | None:
 
 def details(case: CaseEntry, link: Callable[[str], str]) -> str:
     """Everything about a case below its row; `link` turns a file of the run into a reference from the page."""
-    parts = [f"<div class='lead'>{_ruling(case.verdict)}: {_text(case.reason)}</div>"]
+    text = ""
+    for limit in (1000, 200, 40):  # words that need much escaping are cut shorter
+        text = _details(case, link, limit)
+        if len(escape(text)) < BUDGET:
+            break
+    return text
+
+
+def _details(case: CaseEntry, link: Callable[[str], str], limit: int) -> str:
+    parts = [f"<div class='lead'>{_ruling(case.verdict)}: {_text(case.reason, limit)}</div>"]
     if case.verdict in WHAT_TO_DO:
         parts.append(f"<div>What to do: {escape(WHAT_TO_DO[case.verdict])}</div>")
     if case.findings:
-        rows = (
-            (
-                f"<span class='aisbench-{finding.outcome.value}'>{finding.outcome.value}</span>",
-                _text(finding.metric),
-                "-" if finding.measured is None else number(finding.measured),
-                _text(finding.wanted),
-                _text(finding.text),
-            )
-            for finding in case.findings[:MOST_ROWS]
-        )
-        parts.append(_table(("finding", "metric", "measured", "wanted", "in words"), rows))
+        rows = (_finding(finding, limit) for finding in case.findings[:MOST_ROWS])
+        parts += [_table(("finding", "metric", "measured", "wanted", "in words"), rows), _more(case.findings)]
     if case.trials:
         last = case.trials[-1]
         headings = ("trial", "job", "phase", "queued", "ran", "began (UTC)", "stage")
-        parts.append(_table(headings, (_trial(trial) for trial in case.trials[-MOST_ROWS:])))
-        parts += [f"<div>Note: {_text(note)}</div>" for note in last.notes[:MOST_ROWS]]
+        parts.append(_table(headings, (_trial(trial, limit) for trial in case.trials[-MOST_ROWS:])))
+        parts += [f"<div>Note: {_text(note, limit)}</div>" for note in last.notes[:MOST_ROWS]]
+        parts.append(_more(last.notes))
         unit = case.metrics[THROUGHPUT].unit if THROUGHPUT in case.metrics else ""
         title = f"{case.id}: throughput by rank"
         parts.append(rank_chart(last.throughput_by_rank, case.devices_per_node, title=title, unit=unit))
-        logs = [f"<a href='{escape(link(log))}'>{_text(log, 200)}</a>" for log in last.logs[:MOST_LOGS]]
-        more = f" and {len(last.logs) - MOST_LOGS} more" if len(last.logs) > MOST_LOGS else ""
-        parts.append(f"<div>Logs: {', '.join(logs)}{more}</div>" if logs else "")
+        logs = [f"<a href='{escape(link(log))}'>{_text(log, limit)}</a>" for log in last.logs[:MOST_LOGS]]
+        parts += [f"<div>Logs: {', '.join(logs)}</div>" if logs else "", _more(last.logs, MOST_LOGS)]
     return f"<div class='aisbench'>{''.join(parts)}</div>"
 
 
-def _trial(trial: TrialEntry) -> tuple[str, ...]:
+def _more(things: Sequence[object], shown: int = MOST_ROWS) -> str:
+    return f"<div>and {len(things) - shown} more in results.json</div>" if len(things) > shown else ""
+
+
+def _finding(finding: Finding, limit: int) -> tuple[str, ...]:
+    word = finding.outcome.value
+    measured = "-" if finding.measured is None else number(finding.measured)
+    told = (_text(text, limit) for text in (finding.wanted, finding.text))
+    return f"<span class='aisbench-{word}'>{word}</span>", _text(finding.metric, limit), measured, *told
+
+
+def _trial(trial: TrialEntry, limit: int) -> tuple[str, ...]:
     began = min(trial.times.values(), default=None)
     when = "-" if began is None else datetime.fromtimestamp(began, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
     phase = " / ".join(word for word in (trial.phase, trial.platform_phase) if word)
-    stage = f"<code>{_text(trial.stage)}</code>" if trial.stage else "-"
-    job = f"<code>{_text(trial.job_id)}</code>" if trial.job_id else "-"
-    return str(trial.trial), job, _text(phase or "-"), span(trial.queued_s), span(trial.ran_s), when, stage
+    stage = f"<code>{_text(trial.stage, limit)}</code>" if trial.stage else "-"
+    job = f"<code>{_text(trial.job_id, limit)}</code>" if trial.job_id else "-"
+    return str(trial.trial), job, _text(phase or "-", limit), span(trial.queued_s), span(trial.ran_s), when, stage
 
 
 def overview(cases: Iterable[CaseEntry], run: RunEntry | None) -> str:
@@ -140,7 +152,7 @@ def overview(cases: Iterable[CaseEntry], run: RunEntry | None) -> str:
     if run:
         shown = {"run": run.run, "platform": run.settings.get("platform"), "nodes": run.settings.get("nodes")}
         shown["started"] = run.started
-        facts = (f"{name} {_text(words(value))}" for name, value in shown.items() if value)
+        facts = (f"{name} {_text(words(value), 200)}" for name, value in shown.items() if value)
         lines.append(f"<div>{' · '.join(facts)}</div>")
     return f"<div class='aisbench'>{''.join(lines)}</div>"
 
@@ -149,7 +161,7 @@ def _ruling(ruling: Ruling | None) -> str:
     return f"<span class='aisbench-{ruling.value}'>{ruling.value}</span>" if ruling else "not judged"
 
 
-def _text(text: str, limit: int = 1000) -> str:
+def _text(text: str, limit: int) -> str:
     return escape(plain(text, limit))
 
 

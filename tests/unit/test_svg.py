@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pytest_aisbench.reporters.svg import ODD, outliers, rank_chart
+from pytest_aisbench.reporters.svg import BAR, ODD, outliers, rank_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -26,6 +26,12 @@ def drawn(
 
 def tooltips(svg: ET.Element) -> list[str]:
     return [title.text or "" for path in svg.iter(f"{SVG}path") for title in path.findall(f"{SVG}title")]
+
+
+def top(shape: str) -> float:
+    found = re.match(r"M[\d.]+ 202V([\d.]+)", shape)
+    assert found
+    return float(found[1])
 
 
 def told(svg: ET.Element) -> str:
@@ -93,6 +99,9 @@ def test_many_ranks_share_bars_that_show_the_slowest(ranks: int, devices: int, s
     assert f"1 missing: rank {ranks - 1}" in told(svg)
     shapes = "".join(path.get("d", "") for path in svg.iter(f"{SVG}path") if path.get("fill", "none") != "none")
     assert len(re.findall(r"V202z", shapes)) == ranks // size
+    odd = next(path.get("d", "") for path in svg.iter(f"{SVG}path") if path.get("fill") == ODD)
+    usual = next(path.get("d", "") for path in svg.iter(f"{SVG}path") if path.get("fill") == BAR)
+    assert top(odd) > top(usual) + 50  # y grows downwards: the bucket of the slow rank is lower
     assert len(ET.tostring(svg)) < 15_000
 
 
