@@ -33,6 +33,9 @@ class ProcessEngine:
         self._runs: dict[str, Run] = {}
         self._forgotten: set[str] = set()  # while they still run
         self._lock = threading.Lock()
+        # What a cloud that was killed left here: its jobs are unknown to this one.
+        for left in work.glob("????????-????-????-????-????????????"):
+            shutil.rmtree(left, ignore_errors=True)
 
     def start(self, launch: Launch, report: Report) -> None:
         run = Run(

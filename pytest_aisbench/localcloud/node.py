@@ -80,15 +80,18 @@ class Node:
         ]
         tell(event="running")
         code = self._supervise(ranks)
+        processes.kill_descendants()
+        self._log.finish()
         self._log.say(f"Training end with return code: {code}", "ERROR" if code else "INFO")
         return code
 
     def _pre_start(self, environment: dict[str, str]) -> int:
-        """Run it as the container does; what it exported is then in `environment`."""
+        """What it exported is then in `environment`; what it started in the background runs on."""
         exported = Path(self._spec["pre_start_environment"])
         log = self._spec["log"] + ".pre-start"
         command = self._spec["pre_start"]
         code = self._supervise([self._spawn(command, self._spec["pre_start_folder"], environment, log)])
+        self._log.finish()
         if code == 0 and exported.exists():  # a script that ends in `exec` leaves nothing
             pairs = (entry.partition("=") for entry in exported.read_text(errors="surrogateescape").split("\0"))
             environment.clear()
@@ -123,7 +126,7 @@ class Node:
         return child.pid
 
     def _supervise(self, pids: Sequence[int]) -> int:
-        """The first exit code that is not 0 ends the others; returns when nothing of them is left."""
+        """The first exit code that is not 0 ends the others. What they started and left behind may still run."""
         alive = set(pids)
         failure = 0
         deadline: float | None = None
@@ -141,8 +144,6 @@ class Node:
             elif deadline is not None and time.monotonic() >= deadline:
                 processes.signal_groups(alive, signal.SIGKILL)
                 break
-        processes.kill_descendants()
-        self._log.finish()
         return failure or (TERMINATED if self._stopping else 0)
 
     def _wait(self, seconds: float) -> None:

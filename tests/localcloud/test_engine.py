@@ -278,6 +278,15 @@ def test_what_the_pre_start_script_exports_reaches_the_ranks(
     assert job.log().count("/user-job-dir\n") == 1, "it runs once for each node, in user-job-dir"
 
 
+def test_what_the_pre_start_script_starts_runs_as_long_as_the_job(submit: Callable[..., Watched]) -> None:
+    mark = f"mark-{uuid.uuid4()}"
+    daemon = f'{sys.executable} -c "import time; time.sleep(600)" {mark} &\necho $! > daemon.pid\n'
+    script = "import os; os.kill(int(open(os.environ['MA_JOB_DIR'] + '/daemon.pid').read()), 0)"
+    job = submit(script, files={"ma-pre-start.sh": daemon})
+    assert job.end().phase == "Completed", job.log()
+    assert not survivors(mark)
+
+
 def test_a_pre_start_script_that_fails_fails_the_job(submit: Callable[..., Watched]) -> None:
     job = submit("print('never')", files={"ma-pre-start.sh": "echo oh no\nfalse\n"})
     assert (job.end().phase, job.codes()) == ("Failed", {"worker-0": 1})

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_aisbench.localcloud import processes
+from pytest_aisbench.localcloud.engine import ProcessEngine
+from pytest_aisbench.localcloud.objects import Objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,6 +69,7 @@ class Cloud:
     def __init__(self, folder: Path, isolation: str) -> None:
         self.mark = f"mark-{uuid.uuid4()}"
         self.job = str(uuid.uuid4())
+        self.folder = folder
         (folder / "train.py").write_text(RANK.replace("{mark}", self.mark))
         (folder / "cloud.py").write_text(CLOUD)
         self.process = subprocess.Popen(
@@ -126,6 +129,12 @@ def cloud(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cloud]:
 def test_when_the_cloud_is_killed(cloud: Cloud) -> None:
     cloud.process.kill()
     cloud.await_nobody()
+    work = cloud.folder / "work"
+    assert (work / cloud.job).exists()
+    objects = Objects(cloud.folder / "objects")
+    ProcessEngine(objects, work, "http://127.0.0.1:9")
+    assert not (work / cloud.job).exists(), "the next cloud tidies up"
+    objects.close()
 
 
 def test_when_every_process_of_a_node_is_killed(cloud: Cloud) -> None:
