@@ -116,6 +116,13 @@ class Controller:
                 with guarded(self._config, f"reporter {name!r}"):
                     reporter.case(entry)
             results.write(self._run.entry(), self._run.folder)
+            self._heed_maxfail(report)
+
+    def _heed_maxfail(self, report: pytest.TestReport) -> None:
+        """xdist ends -x only when every worker has ended its test, and ours may wait for hours."""
+        limit = self._config.getvalue("maxfail")
+        if self._run and self._link and report.failed and 0 < limit <= self._tally.failures:
+            self._run.fleet.give_up()
 
     def _count(self, report: pytest.TestReport, verdict: Any) -> None:
         if report.passed and report.when == "call":

@@ -131,6 +131,10 @@ class JobLost(PlatformError):
     """The platform no longer has the job."""
 
 
+class GivenUp(AisbenchError):
+    """The run ended before this could."""
+
+
 class LedgerError(AisbenchError):
     """The ledger cannot be read or written."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from pytest_aisbench.errors import AisbenchError, LedgerError, PlatformError, UsageFault
+from pytest_aisbench.errors import AisbenchError, GivenUp, LedgerError, PlatformError, UsageFault
 from pytest_aisbench.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ CREW = pytest.StashKey[Callable[[], Crew]]()  # made when it is first needed: a 
 
 @pytest.fixture
 def case(request: pytest.FixtureRequest) -> Case:
-    """The case of this test: its workload, shape and thresholds. Needs the marker `workload`::
-
-    @pytest.mark.workload("resnet50", nodes=[1, 2])
-    def test_width(case):
-        assert case.shape.world == case.shape.nodes * 8
+    """The case of this test, by its marker `workload`::
+        @pytest.mark.workload("resnet50", nodes=[1, 2])
+        def test_width(case):
+            assert case.shape.world == case.shape.nodes * 8
+    It knows the workload, the shape and the thresholds.
     """
     found: Case | None = getattr(request, "param", None)
     if found is None:
@@ -59,9 +59,9 @@ def _platform(request: pytest.FixtureRequest) -> Platform:
 @pytest.fixture(scope="session")
 def modelarts_session(_platform: Platform) -> Any:
     """A signed session with ModelArts, or with the local cloud in its place::
-
-    def test_flavors(modelarts_session):
-        assert modelarts_session.call("GET", "/v2/{project_id}/training-job-flavors")["flavors"]
+        def test_flavors(modelarts_session):
+            assert modelarts_session.call("GET", "/v2/{project_id}/training-job-flavors")["flavors"]
+    Calls are retried where that is safe, and answer with plain JSON data.
     """
     session = getattr(_platform, "session", None)
     if session is None:
@@ -72,20 +72,20 @@ def modelarts_session(_platform: Platform) -> Any:
 @pytest.fixture(scope="session")
 def obs(_platform: Platform) -> Store:
     """The Store that the platform's nodes reach::
-
-    def test_bucket(obs, stage):
-        assert any(head.url.key.endswith("train.py") for head in obs.objects(stage.code))
+        def test_bucket(obs, stage):
+            assert any(head.url.key.endswith("train.py") for head in obs.objects(stage.code))
+    On ModelArts and the local cloud it is OBS.
     """
     return _platform.store
 
 
 @pytest.fixture
 def stage(request: pytest.FixtureRequest, case: Case) -> Stage:
-    """The place of this case's trial in the Store, with its code and data there; submits nothing::
-
-    @pytest.mark.workload("resnet50", nodes=[1])
-    def test_code_arrives(stage, obs):
-        assert obs.head(stage.code / "train.py")
+    """The place of this case's trial in the Store, with its code and data there::
+        @pytest.mark.workload("resnet50", nodes=[1])
+        def test_code_arrives(stage, obs):
+            assert obs.head(stage.code / "train.py")
+    Nothing is submitted for it.
     """
     from pytest_aisbench.domain.trial import Step
 
@@ -97,11 +97,11 @@ def stage(request: pytest.FixtureRequest, case: Case) -> Stage:
 
 @pytest.fixture
 def job(request: pytest.FixtureRequest, case: Case) -> Job:
-    """This case's job, ended; its results are not judged::
-
-    @pytest.mark.workload("resnet50", nodes=[1])
-    def test_ends_well(job):
-        assert job.phase is Phase.SUCCEEDED, job.reason
+    """This case's job, ended::
+        @pytest.mark.workload("resnet50", nodes=[1])
+        def test_ends_well(job):
+            assert job.phase is Phase.SUCCEEDED, job.reason
+    Its results are not judged.
     """
     from pytest_aisbench.domain.trial import Step
 
@@ -114,11 +114,9 @@ def job(request: pytest.FixtureRequest, case: Case) -> Job:
 @pytest.fixture
 def trial(request: pytest.FixtureRequest, case: Case) -> Trial:
     """The finished trial of this case, with its measurements and verdict::
-
         @pytest.mark.workload("resnet50", nodes=[1, 2])
         def test_trains(trial):
             trial.verdict.require()
-
     A BROKEN verdict is an error here, in the test's setup. One that is FAILED or INCONCLUSIVE fails the test in its
     call even if the test forgets to require it.
     """
@@ -139,6 +137,8 @@ def _reached(request: pytest.FixtureRequest, case: Case, until: Step) -> Trial:
     except LedgerError as error:
         # Without its ledger the run cannot say what it started; the jobs are stopped and nothing more is tried.
         pytest.exit(str(error), returncode=pytest.ExitCode.INTERNAL_ERROR)
+    except GivenUp as ended:
+        pytest.skip(str(ended))
     except AisbenchError as error:
         raise PlatformError(str(error)) from None
     request.node.stash[TRIAL] = trial

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,12 +39,17 @@ def pytest_configure(config: pytest.Config) -> None:
     command_line = {row.name: config.getoption(row.ini) for row in table()}
     ini = {row.name: str(config.getini(row.ini) or "") for row in table()}
     try:
-        config.stash[SETTINGS] = freeze(command_line, ini, os.environ, config.rootpath)
+        config.stash[SETTINGS] = freeze(command_line, ini, os.environ, _root(config))
     except UsageFault as fault:
         raise pytest.UsageError(str(fault)) from None
     enlist: Callable[[], Crew] = cache(lambda: _enlist(config))
     config.stash[CREW] = enlist
     config.pluginmanager.register(fixtures, "pytest_aisbench.fixtures")
+
+
+def _root(config: pytest.Config) -> Path:
+    """The project's folder; without an ini file pytest would take the nearest one that holds all arguments."""
+    return config.inipath.parent if config.inipath else config.invocation_params.dir
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_aisbench import places
 from pytest_aisbench.errors import UsageFault
@@ -124,6 +124,14 @@ class Option:
         return f"AISBENCH_{self.name.upper()}"
 
 
+class Given(NamedTuple):
+    """A value as it was written, by whom, and the folder in which its relative paths begin."""
+
+    text: str
+    source: str
+    folder: Path
+
+
 def table() -> Iterator[Option]:
     for row in dataclasses.fields(Settings):
         if row.metadata:
@@ -137,39 +145,41 @@ def freeze(
     environment: Mapping[str, str],
     root: Path,
 ) -> Settings:
-    """One value out of four sources. `root` is where the configuration file and the reports are by default."""
+    """One value out of four sources. `root` is where the configuration file and the reports are by default.
+
+    A relative path is read as whoever wrote it sees it: from the shell's folder, or from the file's.
+    """
     options = {row.name: row for row in table()}
-    given: dict[str, tuple[str, str]] = {}  # name → text and source
+    given: dict[str, Given] = {}
     for row in options.values():
         if command_line.get(row.name) is not None:
-            given[row.name] = (str(command_line[row.name]), row.flag)
+            given[row.name] = Given(str(command_line[row.name]), row.flag, Path.cwd())
         elif environment.get(row.environment):
-            given[row.name] = (environment[row.environment], row.environment)
+            given[row.name] = Given(environment[row.environment], row.environment, Path.cwd())
         elif ini.get(row.name):
-            given[row.name] = (ini[row.name], f"ini {row.ini}")
+            given[row.name] = Given(ini[row.name], f"ini {row.ini}", root)
     document = _document(given, root)
     access, used = Access(), frozenset[str]()
     if document:
         access, used = _access(document, environment)
         for key, value in document.data.items():
             if key in options and key not in given:
-                given[key] = (_text(document, key, value), f"{document.place(key)}: {key}")
+                place = f"{document.place(key)}: {key}"
+                given[key] = Given(_text(document, key, value), place, document.path.parent)
     _no_strangers(environment, options, used)
-    values = {key: _parsed(options[key], *text_and_source) for key, text_and_source in given.items()}
-    values.setdefault("reports", Path("reports"))
-    values["reports"] = root / values["reports"]
-    settings = Settings(**values, access=access, sources={key: source for key, (_, source) in given.items()})
+    values = {key: _parsed(options[key], told) for key, told in given.items()}
+    values.setdefault("reports", root / "reports")
+    settings = Settings(**values, access=access, sources={key: told.source for key, told in given.items()})
     _no_contradictions(settings)
     return settings
 
 
-def _document(given: Mapping[str, tuple[str, str]], root: Path) -> places.Document | None:
-    if "config" in given:
-        text, source = given["config"]
+def _document(given: Mapping[str, Given], root: Path) -> places.Document | None:
+    if told := given.get("config"):
         try:
-            return _checked(places.read(path(text)))
+            return _checked(places.read(told.folder / path(told.text)))
         except (UsageFault, ValueError) as fault:
-            raise UsageFault(f"{source}: {fault}") from None
+            raise UsageFault(f"{told.source}: {fault}") from None
     found = root / CONFIG_FILE
     return _checked(places.read(found)) if found.is_file() else None
 
@@ -230,11 +240,12 @@ def _text(document: places.Document, key: str, value: Any) -> str:
     return str(value)
 
 
-def _parsed(row: Option, text: str, source: str) -> Any:
+def _parsed(row: Option, told: Given) -> Any:
     try:
-        return row.parse(text)
+        value = row.parse(told.text)
     except ValueError as error:
-        raise UsageFault(f"{source}: {error}", advice=f"{row.flag} {row.metavar}: {row.help}") from None
+        raise UsageFault(f"{told.source}: {error}", advice=f"{row.flag} {row.metavar}: {row.help}") from None
+    return told.folder / value if isinstance(value, Path) else value
 
 
 def _no_strangers(environment: Mapping[str, str], options: Mapping[str, Option], used: frozenset[str]) -> None:

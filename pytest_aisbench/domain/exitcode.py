@@ -25,6 +25,11 @@ class Tally:
     inconclusive: int = 0
     stopped_early: bool = False  # by -x or --maxfail, which xdist reports as an interrupt
 
+    @property
+    def failures(self) -> int:
+        """As pytest counts them for --maxfail."""
+        return self.failed + self.broken + self.inconclusive
+
     def code(self, status: int) -> int:
         """`status` is what pytest would have said."""
         interrupted = status == INTERRUPTED and not self.stopped_early

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.trial import Step, Trial
-from pytest_aisbench.errors import AisbenchError, JobLost, LedgerError
+from pytest_aisbench.errors import AisbenchError, GivenUp, LedgerError
 from pytest_aisbench.services import watch
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.submission import first_trial
@@ -57,18 +57,22 @@ class Fleet:
                 if self._crash:
                     raise self._crash
                 if self._closing.is_set():
-                    raise JobLost(f"{case.id} was given up: the run is ending")
+                    raise GivenUp(f"{case.id} was given up: the run is ending")
                 self._changed.wait(0.5)  # a bound, so that signals are seen
 
     def trials(self) -> list[Trial]:
         with self._changed:
             return list(self._trials.values())
 
-    def close(self) -> None:
-        """Stop every job of ours that still runs, and wait for the platform to confirm."""
+    def give_up(self) -> None:
+        """Begin no more, wait for nothing more; returns at once, while the jobs are being stopped."""
         with self._changed:
             self._closing.set()
             self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop every job of ours that still runs, and wait for the platform to confirm."""
+        self.give_up()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -122,7 +126,7 @@ class Fleet:
     def _stop_all(self) -> None:
         """What we started and nobody will judge is stopped; a job that does not confirm is named in its notes."""
         platform, clock = self._tools.platform, self._tools.clock
-        ended = JobLost("the run ended before the job did")
+        ended = GivenUp("the run ended before the job did")
         running = [trial for trial in self.trials() if trial.step is Step.WATCH and trial.job_id]
         running = [trial if trial.fault else watch.stop(trial, ended, platform, clock.now()) for trial in running]
         while running:
