@@ -91,11 +91,7 @@ class VendorHttp:
 
     def __init__(self, access_key: Secret, secret_key: Secret, ca_file: str, timeout: tuple[float, float]) -> None:
         self._keys = _Keys(access_key, secret_key)
-        config = HttpConfig(
-            ssl_ca_cert=ca_file or None,
-            timeout=timeout,
-            user_agent=f"pytest-aisbench/{__version__}",
-        )
+        config = HttpConfig(ssl_ca_cert=ca_file or None, timeout=timeout)
         self._client = _WaryClient(config, None, _EveryAnswer(), _SILENT)
 
     def send(
@@ -112,7 +108,7 @@ class VendorHttp:
             query_params=[(key, value) for key, value in (query or {}).items() if value is not None],
             header_params={
                 "Content-Type": "application/json",
-                "User-Agent": self._client.config.user_agent,
+                "User-Agent": f"pytest-aisbench/{__version__}",
                 # The signer would ask datetime.utcnow(), which Python 3.12 warns of.
                 "X-Sdk-Date": datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ"),
                 **({"X-Project-Id": project_id} if project_id else {}),
