@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import sqlite3
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 # Keys are BLOBs because they sort as bytes, which is the order that OBS lists them in.
@@ -26,6 +28,24 @@ CREATE TABLE IF NOT EXISTS parts (
     upload TEXT, number INTEGER, blob TEXT, size INTEGER, etag TEXT, modified REAL,
     PRIMARY KEY (upload, number)) WITHOUT ROWID;
 """
+COLUMNS = "key, blob, size, etag, content_type, metadata, modified"
+
+
+@dataclass(frozen=True)
+class Meta:
+    key: str
+    size: int
+    etag: str
+    """The MD5 in hex, without quotes; of a multipart object the MD5 of its parts' MD5s, and their number."""
+    content_type: str
+    metadata: Mapping[str, str]
+    modified: float
+    blob: str = field(repr=False)
+
+
+def meta_of(row: Any) -> Meta:
+    key, blob, size, etag, content_type, metadata, modified = row
+    return Meta(key.decode(), size, etag, content_type, json.loads(metadata), modified, blob)
 
 
 class Index:

@@ -11,19 +11,19 @@ import json
 import os
 import shutil
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from pytest_aisbench.localcloud.blobs import Blob, Blobs, Readable
-from pytest_aisbench.localcloud.index import Index
+from pytest_aisbench.localcloud.index import COLUMNS, Index, Meta, meta_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-CONTENT_TYPE = "binary/octet-stream"
+__all__ = ["Bucket", "Listing", "Meta", "ObjectError", "Objects", "check_digest"]
 
-_COLUMNS = "key, blob, size, etag, content_type, metadata, modified"
+CONTENT_TYPE = "binary/octet-stream"
 
 
 class ObjectError(Exception):
@@ -32,18 +32,6 @@ class ObjectError(Exception):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-@dataclass(frozen=True)
-class Meta:
-    key: str
-    size: int
-    etag: str
-    """The MD5 in hex, without quotes; of a multipart object the MD5 of its parts' MD5s, and their number."""
-    content_type: str
-    metadata: Mapping[str, str]
-    modified: float
-    blob: str = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -154,12 +142,12 @@ class Objects:
             return meta, self.blobs.open(meta.blob)
 
     def head(self, bucket: str, key: str) -> Meta | None:
-        query = f"SELECT {_COLUMNS} FROM objects WHERE bucket = ? AND key = ?"  # noqa: S608
+        query = f"SELECT {COLUMNS} FROM objects WHERE bucket = ? AND key = ?"  # noqa: S608
         with self.index.reading() as db:
             row = db.execute(query, (bucket, key.encode())).fetchone()
             if row is None:
                 self.bucket(bucket)
-        return _meta(row) if row else None
+        return meta_of(row) if row else None
 
     def delete(self, bucket: str, key: str) -> None:
         """What is not there is deleted already."""
@@ -176,7 +164,7 @@ class Objects:
         self.bucket(bucket)
         below, cut = prefix.encode(), delimiter.encode()
         start = max(below, marker.encode() + b"\0" if marker else b"")
-        query = f"SELECT {_COLUMNS} FROM objects WHERE bucket = ? AND key >= ? ORDER BY key"  # noqa: S608
+        query = f"SELECT {COLUMNS} FROM objects WHERE bucket = ? AND key >= ? ORDER BY key"  # noqa: S608
         entries: list[Meta] = []
         commons: list[str] = []
         last = ""
@@ -191,7 +179,7 @@ class Objects:
                     if common:
                         commons.append(common)
                     else:
-                        entries.append(_meta(row))
+                        entries.append(meta_of(row))
                     last = common or entries[-1].key
                 if common:
                     rows = db.execute(query, (bucket, _successor(common.encode())))
@@ -243,11 +231,6 @@ class Objects:
 def check_digest(actual: bytes, promised: bytes | None) -> None:
     if promised is not None and promised != actual:
         raise ObjectError("BadDigest", "The Content-MD5 you specified did not match what we received.")
-
-
-def _meta(row: Any) -> Meta:
-    key, blob, size, etag, content_type, metadata, modified = row
-    return Meta(key.decode(), size, etag, content_type, json.loads(metadata), modified, blob)
 
 
 def _successor(prefix: bytes) -> bytes:

@@ -7,11 +7,12 @@ import ctypes
 import fcntl
 import json
 import os
+import select
 import shutil
 import signal
+import socket
 import sys
 import tempfile
-import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,11 @@ from pytest_aisbench.localcloud.obs import Obs
 from pytest_aisbench.localcloud.wire import Listener
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Self
+
+PARENT_DIED = signal.SIGUSR1
 
 
 class DataInUseError(Exception):
@@ -100,34 +105,46 @@ def _lock(data: Path, stack: ExitStack) -> None:
 
 def serve(data: Path | None = None, *, watch_stdin: bool = False) -> None:
     """Print the card as one line of JSON, then run until SIGTERM or SIGINT, or until stdin ends."""
-    done = threading.Event()
-    if watch_stdin:
-        _end_with_parent(done)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: done.set())
-    with LocalCloud(data) as cloud:
-        with contextlib.suppress(BrokenPipeError):
-            sys.stdout.write(json.dumps(cloud.card()) + "\n")
-            sys.stdout.flush()
+    with _signals(signal.SIGTERM, signal.SIGINT, PARENT_DIED) as received:
+        parent = os.getppid()
         if watch_stdin:
-            threading.Thread(target=_await_end_of_stdin, args=(done,), daemon=True).start()
-        done.wait()
+            _ask_for_parents_death()
+        with LocalCloud(data) as cloud:
+            with contextlib.suppress(BrokenPipeError):
+                sys.stdout.write(json.dumps(cloud.card()) + "\n")
+                sys.stdout.flush()
+            _await_end(received, parent, watch_stdin=watch_stdin)
 
 
-def _await_end_of_stdin(done: threading.Event) -> None:
-    with contextlib.suppress(OSError):
-        while os.read(0, 4096):
-            pass
-    done.set()
+def _await_end(received: socket.socket, parent: int, *, watch_stdin: bool) -> None:
+    stdin, signals = 0, received.fileno()
+    while True:
+        ready, _, _ = select.select([signals, stdin] if watch_stdin else [signals], [], [])
+        if stdin in ready and not os.read(stdin, 4096):
+            return
+        # The kernel also tells when only the thread that started us has ended: hence the second look.
+        if signals in ready and any(n != PARENT_DIED or os.getppid() != parent for n in received.recv(64)):
+            return
 
 
-def _end_with_parent(done: threading.Event) -> None:
-    """Another process may hold our stdin open when the parent is killed, so the kernel is asked to tell as well.
+@contextlib.contextmanager
+def _signals(*numbers: int) -> Iterator[socket.socket]:
+    """The numbers of signals as they come, to be waited for among other things. A handler that took a lock, as
+    threading.Event does, could interrupt the holder of that very lock and wait for ever."""
+    ear, mouth = socket.socketpair()
+    with ear, mouth:
+        mouth.settimeout(0)
+        signal.set_wakeup_fd(mouth.fileno())
+        for number in numbers:
+            signal.signal(number, lambda *_: None)
+        try:
+            yield ear
+        finally:
+            signal.set_wakeup_fd(-1)
 
-    It also tells when only the thread that started us ends; hence a signal of its own, and a second look.
-    """
-    if sys.platform != "linux":
-        return
-    parent, set_parent_death_signal = os.getppid(), 1
-    signal.signal(signal.SIGUSR1, lambda *_: done.set() if os.getppid() != parent else None)
-    ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGUSR1, 0, 0, 0)
+
+def _ask_for_parents_death() -> None:
+    """Another process may hold our stdin open when the parent is killed, so the kernel is asked to tell as well."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, PARENT_DIED, 0, 0, 0)

@@ -179,6 +179,13 @@ def test_a_wrong_clock(connect: Callable[..., Any], mode: str, shift: int) -> No
     assert (answer.status, answer.errorCode) == (403, "RequestTimeTooSkewed")
 
 
+@pytest.mark.parametrize(("mode", "name"), [("address", "x-amz-date"), ("default", "x-obs-date")])
+def test_the_date_may_stand_in_the_dialects_own_header(connect: Callable[..., Any], mode: str, name: str) -> None:
+    now = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
+    answer = connect(mode).listObjects(BUCKET, extensionHeaders={name: now})
+    assert answer.status == 200, answer.errorMessage
+
+
 def test_ranges(client: Any, prefix: str) -> None:
     from obs import GetObjectHeader
 
