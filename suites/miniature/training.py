@@ -47,12 +47,18 @@ class Network(Protocol):
 def arguments(epochs: int, learning_rate: float) -> argparse.ArgumentParser:
     """What every miniature may be told, with the defaults of this one."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("--epochs", type=int, default=epochs)
-    parser.add_argument("--batch_size", type=int, default=64, help="of all ranks together")
+    parser.add_argument("--epochs", type=positive, default=epochs)
+    parser.add_argument("--batch_size", type=positive, default=64, help="of all ranks together")
     parser.add_argument("--learning_rate", type=float, default=learning_rate)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for another rank")
     return parser
+
+
+def positive(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise ValueError
+    return value
 
 
 def streams_of(job: Job) -> range:

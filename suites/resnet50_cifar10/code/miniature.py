@@ -21,7 +21,7 @@ import numpy as np
 from cifar10 import CLASSES, decode, eval_records, generate, train_records
 from contract import ContractError, Job, run
 from residual import ResidualNet
-from training import arguments, streams_of, train
+from training import arguments, positive, streams_of, train
 
 if TYPE_CHECKING:
     from training import Samples
@@ -56,5 +56,5 @@ def main(job: Job) -> None:
 
 if __name__ == "__main__":
     parser = arguments(epochs=3, learning_rate=0.15)
-    parser.add_argument("--samples", type=int, default=64 * 50, help="at most so many images in an epoch")
+    parser.add_argument("--samples", type=positive, default=64 * 50, help="at most so many images in an epoch")
     run(parser, main)
