@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 PARENT_DIED = signal.SIGUSR1
+PREFIX = "aisbench-cloud-"
 
 
 class DataInUseError(Exception):
@@ -62,7 +64,8 @@ class LocalCloud:
 def _start(data: Path | None, stack: ExitStack) -> dict[str, str]:
     """Start in the order in which things lean on one another; the stack ends them in the opposite one."""
     if data is None:
-        data = Path(tempfile.mkdtemp(prefix="aisbench-cloud-"))
+        _sweep()
+        data = Path(tempfile.mkdtemp(prefix=PREFIX))
         stack.callback(shutil.rmtree, data, ignore_errors=True)
     data.mkdir(parents=True, exist_ok=True)
     _lock(data, stack)
@@ -101,6 +104,16 @@ def _lock(data: Path, stack: ExitStack) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise DataInUseError(f"{data}: another local cloud runs on this folder; stop it or name another") from None
+
+
+def _sweep() -> None:
+    """Remove the temporary folders of clouds that were killed: ours, locked by nobody, and not just being made."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError), (folder / "lock").open() as lock:
+            started = os.fstat(lock.fileno())
+            if started.st_uid == os.getuid() and time.time() - started.st_mtime > 600:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def serve(data: Path | None = None, *, watch_stdin: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -202,6 +203,24 @@ def test_a_restart_on_the_same_data_is_the_same_cloud(
     assert (got.body.buffer, dict(got.header)["who"]) == (b"kept", "me")
     obs.close()
     assert (data / "accounts.json").stat().st_mode & 0o077 == 0
+
+
+def test_it_sweeps_what_killed_clouds_left_and_nothing_else(
+    launch: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    def folder(name: str, age: float) -> Path:
+        path = tmp_path / "tmp" / name
+        (path / "objects").mkdir(parents=True)
+        (path / "lock").touch()
+        os.utime(path / "lock", (time.time() - age,) * 2)
+        return path
+
+    dead, young = folder("aisbench-cloud-dead", 3600), folder("aisbench-cloud-young", 1)
+    alive, strange = folder("aisbench-cloud-alive", 3600), folder("somebody-elses", 3600)
+    with (alive / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert card_of(launch("--watch-stdin")).keys() == CARD
+    assert [path.exists() for path in (dead, young, alive, strange)] == [False, True, True, True]
 
 
 def test_two_clouds_do_not_share_their_data(launch: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
