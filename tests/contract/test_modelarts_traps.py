@@ -109,6 +109,13 @@ def test_a_throttled_create_is_not_repeated_either(platform: ModelArts, server: 
     assert len(server.seen) == 1
 
 
+def test_a_suites_own_post_goes_out_once(session: Session, server: Server) -> None:
+    server.answer((0,), (200, {}))
+    with pytest.raises(Unreachable):
+        session.call("POST", JOBS, {"kind": "job"})
+    assert len(server.seen) == 1
+
+
 def test_a_create_is_sent_as_it_was_rendered(platform: ModelArts, server: Server) -> None:
     server.answer((201, job("Creating")))
     assert platform.submit(CREATE) == "j"
