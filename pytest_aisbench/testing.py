@@ -59,12 +59,16 @@ class StoreContract:
     def test_a_bucket_that_is_not_there_is_the_users_to_mend(self, store: Store, place: StoreUrl) -> None:
         store.check(place)
         nowhere = StoreUrl("no-such-bucket-here", "a")
-        with pytest.raises(AisbenchError, match="no-such-bucket-here") as checked:
-            store.check(nowhere)
-        assert checked.value.blame is Blame.USER
-        with pytest.raises(AisbenchError, match="no-such-bucket-here") as written:
-            store.write(nowhere, b"1")
-        assert written.value.blame is Blame.USER
+        asks: list[Callable[[], object]] = [
+            lambda: store.check(nowhere),
+            lambda: store.read(nowhere),
+            lambda: store.write(nowhere, b"1"),
+            lambda: list(store.objects(nowhere)),
+        ]
+        for ask in asks:
+            with pytest.raises(AisbenchError, match="no-such-bucket-here") as refused:
+                ask()
+            assert refused.value.blame is Blame.USER
 
     def test_metadata_comes_back(self, store: Store, place: StoreUrl) -> None:
         store.write(place / "marked", b"1", {"manifest": "0123abcd", "note": "50 % of α & ω"})

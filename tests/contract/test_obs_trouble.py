@@ -96,6 +96,11 @@ def handler(script: Script) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(content if self.command != "HEAD" else b"")
             self.close_connection = headers.get("Connection") == "close" or "Truncated" in headers
 
+        def do_CONNECT(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.close_connection = False  # we are the far end of the tunnel as well
+
         do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = answer  # noqa: N815
 
         def log_message(self, *_: Any) -> None:
@@ -194,7 +199,19 @@ def test_each_error_says_who_must_do_what(
     assert advice in str(raised.value)
     assert str(URL) in str(raised.value)
     assert len(script.seen) == 1
-    told = traceback.TracebackException.from_exception(raised.value, capture_locals=True)
+    assert_tells_no_secret(raised.value)
+
+
+def test_an_error_of_ours_below_the_vendors_frames_tells_no_secret(store: Obs, tmp_path: Path) -> None:
+    (tmp_path / "short").write_bytes(b"1")
+    with pytest.raises(StagingFailed, match="became shorter") as raised:
+        store.upload([Upload(str(tmp_path / "short"), URL, 50_000_000, md5(b""))])
+    assert_tells_no_secret(raised.value)
+
+
+def assert_tells_no_secret(error: BaseException) -> None:
+    """Not even as pytest --showlocals tells it."""
+    told = traceback.TracebackException.from_exception(error, capture_locals=True)
     text = "".join(told.format(chain=True))
     assert "_attempt" not in text  # its frames, and the vendor's below, hold keys
     assert KEY not in text
@@ -205,6 +222,18 @@ def test_an_empty_error_of_a_head_is_told_by_its_status(script: Script, store: O
     script.then(403)
     with pytest.raises(Refused, match="rights on bucket"):
         store.head(URL)
+
+
+def test_a_bucket_that_is_not_there_is_no_missing_object(script: Script, endpoint: str) -> None:
+    """Asked which signature to use the service says 404, and the vendor's client hands that on as the answer."""
+    store = Obs("http://obs.test-1.test", Secret(KEY), Secret(SECRET), through=endpoint.removeprefix("http://"))
+    script.then(404)
+    with pytest.raises(UsageFault, match="create bucket bucket"):
+        store.head(URL)
+    script.then(200, x_obs_api="3.0").then(404)
+    assert store.head(URL) is None
+    assert script.seen == ["HEAD /?apiversion", "HEAD /?apiversion", "HEAD /folder/object"]
+    store.close()
 
 
 def test_a_body_that_breaks_off_is_fetched_again(script: Script, store: Obs) -> None:
