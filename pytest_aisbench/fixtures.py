@@ -91,7 +91,7 @@ def stage(request: pytest.FixtureRequest, case: Case) -> Stage:
 
     trial = _reached(request, case, Step.SUBMIT)
     if trial.stage is None:
-        raise PlatformError(trial.verdict.reason)
+        raise PlatformError(str(trial.verdict))
     return trial.stage
 
 
@@ -107,7 +107,7 @@ def job(request: pytest.FixtureRequest, case: Case) -> Job:
 
     trial = _reached(request, case, Step.HARVEST)
     if trial.job is None:
-        raise PlatformError(trial.verdict.reason)
+        raise PlatformError(str(trial.verdict))
     return trial.job
 
 
@@ -125,7 +125,7 @@ def trial(request: pytest.FixtureRequest, case: Case) -> Trial:
 
     found = _reached(request, case, Step.DONE)
     if found.verdict.ruling is Ruling.BROKEN:
-        raise PlatformError(f"BROKEN: {found.verdict.reason}")
+        raise PlatformError(str(found.verdict))
     return found
 
 

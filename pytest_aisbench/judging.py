@@ -6,6 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
+from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.errors import AisbenchError, NotPassed
 from pytest_aisbench.reporters.properties import TRIAL
@@ -40,9 +41,9 @@ def _where(trial: Trial) -> list[str]:
     lines = []
     if trial.job_id:
         phase = f" ({trial.job.platform_phase})" if trial.job else ""
-        lines.append(f"  job        {trial.job_id}{phase}")
+        lines.append(f"  job        {plain(trial.job_id + phase)}")
     if trial.stage:
         lines.append(f"  stage      {trial.stage.root}")
     lines += [f"  log        {name}" for name in trial.logs if "worker" in name]
-    lines += [f"  note       {note}" for note in trial.notes]
+    lines += [f"  note       {plain(note)}" for note in trial.notes]
     return lines

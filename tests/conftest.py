@@ -1,120 +1,14 @@
-"""Suites that take a second instead of a minute, run by a real pytest on a real local cloud."""
+"""A local cloud for all tests of a session, and a folder with suites that take a second instead of a minute."""
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-SCRIPT = """
-import argparse, os, pathlib
-parser = argparse.ArgumentParser()
-parser.add_argument("--train_url")
-out = pathlib.Path(parser.parse_known_args()[0].train_url)
-rank, size = int(os.environ["RANK_ID"]), int(os.environ["RANK_SIZE"])
-print("rank", rank, "of", size, flush=True)
-
-def write(name, text):
-    (out / f"{name}.json").write_text(text)
-
-write(f"throughput_{rank}", "12.5")
-if rank == 0:
-    write("ranksize", str(size))
-    write("accuracy", "0.9")
-"""
-WORKLOAD = """name = "{name}"
-code = ["code"]
-entry = "train.py"
-devices = 2
-[metrics.throughput]
-unit = "images/s"
-"""
-THRESHOLDS = """[local."*"]
-throughput = { at_least = 1 }
-accuracy = { at_least = 0.5 }
-"""
-TEST = """import pytest
-
-pytestmark = pytest.mark.workload("{name}", nodes=[1, 2])
-
-
-def test_trains(trial):
-    trial.verdict.require()
-"""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a run of pytest ended, and what it left."""
-
-    code: int
-    out: str
-    folder: Path
-
-    @property
-    def reports(self) -> Path:
-        return self.folder / "reports" / "latest"
-
-    @property
-    def results(self) -> Any:
-        return json.loads((self.reports / "results.json").read_text(encoding="utf-8"))
-
-    @property
-    def verdicts(self) -> dict[str, str | None]:
-        return {case["id"]: case["verdict"] for case in self.results["cases"]}
-
-
-@dataclass(frozen=True)
-class Yard:
-    """A folder with suites of our making."""
-
-    folder: Path
-    card: Path
-
-    def suite(
-        self,
-        name: str = "toy",
-        *,
-        script: str = SCRIPT,
-        workload: str = WORKLOAD,
-        thresholds: str = THRESHOLDS,
-        test: str = TEST,
-    ) -> Path:
-        place = self.folder / "suites" / name
-        (place / "code").mkdir(parents=True, exist_ok=True)
-        (place / "code" / "train.py").write_text(script)
-        (place / "workload.toml").write_text(workload.replace("{name}", name))
-        (place / "thresholds.toml").write_text(thresholds)
-        (place / f"test_{name}.py").write_text(test.replace("{name}", name))
-        return place
-
-    def command(self, *arguments: str, cloud: bool = True) -> list[str]:
-        attach = ["--aisbench-cloud", str(self.card)] if cloud else []
-        return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", *attach, *arguments]
-
-    def environment(self, **changes: str) -> dict[str, str]:
-        ours = {key: value for key, value in os.environ.items() if not key.startswith(("AISBENCH_", "PYTEST_"))}
-        return {**ours, "COLUMNS": "120", **changes}
-
-    def pytest(self, *arguments: str, cloud: bool = True, env: Mapping[str, str] | None = None) -> Ended:
-        done = subprocess.run(
-            self.command(*arguments, cloud=cloud),
-            cwd=self.folder,
-            env=self.environment(**(env or {})),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        return Ended(done.returncode, done.stdout, self.folder)
+from yard import Yard
 
 
 @pytest.fixture(scope="session")

@@ -62,6 +62,9 @@ class Trial:
         """What was decided; a trial that is still under way has decided nothing."""
         return self.judged or Verdict(Ruling.BROKEN, f"{self.case.id} was not judged")
 
+    def __repr__(self) -> str:  # pytest prints it beside failures
+        return f"<Trial {self.id} at {self.step.name}>"
+
     def moved(self, step: Step, now: float, **changes: Any) -> Trial:
         """The trial at its next step, which begins now."""
         return replace(self, step=step, times={**self.times, step.name.lower(): now}, **changes)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw
+from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.threshold import Threshold, number
 from pytest_aisbench.errors import NotPassed
 
@@ -62,8 +63,8 @@ class Verdict:
             raise NotPassed(str(self))
 
     def __str__(self) -> str:
-        lines = [f"{self.ruling.value}: {self.reason}"]
-        lines += [f"  {finding.outcome.value:<10} {finding.text}" for finding in self.findings]
+        lines = [f"{self.ruling.value}: {plain(self.reason)}"]
+        lines += [f"  {finding.outcome.value:<10} {plain(finding.text)}" for finding in self.findings]
         return "\n".join(lines)
 
 

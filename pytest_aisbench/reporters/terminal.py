@@ -29,7 +29,7 @@ def summary(run: RunEntry, folder: str, width: int) -> list[Line]:
     width = max(width, NARROWEST)
     return [
         *_table(run.cases, width),
-        *_troubles(run.cases, width),
+        *_troubles(run.cases, folder, width),
         *_notes(run.cases, width),
         *_end(run, folder, width),
     ]
@@ -83,7 +83,7 @@ def _fit(cell: str, size: int) -> str:
     return f"{cell[: size - 1 - tail]}…{cell[len(cell) - tail :]}"
 
 
-def _troubles(cases: Sequence[CaseEntry], width: int) -> Iterator[Line]:
+def _troubles(cases: Sequence[CaseEntry], folder: str, width: int) -> Iterator[Line]:
     for case in cases:
         if case.verdict is Ruling.PASSED:
             continue
@@ -100,7 +100,8 @@ def _troubles(cases: Sequence[CaseEntry], width: int) -> Iterator[Line]:
                 f"  job        {plain(trial.job_id)}, {plain(trial.platform_phase or '-')}", " " * 13, width
             )
         if trial and trial.logs:
-            yield f"  log        {plain(trial.logs[0])}", {}  # unbroken, to be copied
+            log = next((name for name in trial.logs if "worker" in name), trial.logs[0])
+            yield f"  log        {folder.rstrip('/')}/{plain(log)}", {}  # unbroken, to be copied
         if case.verdict:
             yield from _wrapped(f"  what to do {WHAT_TO_DO[case.verdict]}", " " * 13, width)
 

@@ -1,22 +1,17 @@
-"""Strings that a job, a platform or a user wrote, made fit to be shown; and our own words for a verdict."""
+"""Our own words for a verdict, and values as a person writes them."""
 
 from __future__ import annotations
 
+from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.verdict import Ruling
+
+__all__ = ["WHAT_TO_DO", "plain", "span", "words"]
 
 WHAT_TO_DO = {
     Ruling.FAILED: "the workload is to blame: read the job's log, then the findings",
     Ruling.BROKEN: "the platform is to blame: run it again; if it stays, give its operator the job id",
-    Ruling.INCONCLUSIVE: "the noise is larger than the margin: allow more trials with --aisbench-max-trials",
+    Ruling.INCONCLUSIVE: "the noise is larger than the margin: run it again on a quieter machine, or widen the margin",
 }
-
-
-def plain(text: str, limit: int = 1000) -> str:
-    """One printable line: no terminal sequence, no reversed writing, nothing that XML forbids."""
-    shown = "".join(
-        char if char.isprintable() else " " if char.isspace() else f"\\x{ord(char):02x}" for char in text[:limit]
-    )
-    return f"{shown}…" if len(text) > limit else shown
 
 
 def span(seconds: float | None) -> str:

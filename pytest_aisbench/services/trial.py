@@ -15,7 +15,7 @@ from pytest_aisbench.domain.job import Phase
 from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict, judge
-from pytest_aisbench.errors import AisbenchError, Blame, Unreachable
+from pytest_aisbench.errors import AisbenchError, Blame, Rejected, Throttled, Unreachable
 from pytest_aisbench.services import submission, watch
 from pytest_aisbench.services.harvest import harvest
 
@@ -49,13 +49,18 @@ def _stage(trial: Trial, tools: Tools) -> Trial:
 def _submit(trial: Trial, tools: Tools) -> Trial:
     assert trial.request is not None
     # A request without an answer may have arrived: never send it again before asking for the job by its name.
-    known = tools.platform.find(trial.name) if trial.attempts else None
+    job_id = tools.platform.find(trial.name) if trial.attempts else None
     try:
-        job_id = known or tools.platform.submit(trial.request)
-    except Unreachable as lost:
+        job_id = job_id or tools.platform.submit(trial.request)
+    except (Unreachable, Throttled) as lost:
         if trial.attempts == watch.SUBMISSIONS:
             raise
         return replace(trial, attempts=trial.attempts + 1).noted(f"no answer when the job was submitted: {lost}")
+    except Rejected:
+        # The name may be taken by our own first request, which the platform's list did not show yet.
+        job_id = tools.platform.find(trial.name) if trial.attempts else None
+        if job_id is None:
+            raise
     return trial.moved(Step.WATCH, tools.clock.now(), job_id=job_id)
 
 

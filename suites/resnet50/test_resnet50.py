@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_aisbench.domain.trial import Trial
+    from pytest_aisbench import Trial
 
 pytestmark = pytest.mark.workload("resnet50", nodes=[1, 2, 4, 8])
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_aisbench.domain.trial import Trial
+    from pytest_aisbench import Trial
 
 pytestmark = pytest.mark.workload("resnet50_cifar10", shapes=["1x1", "1x8", "2x8"])
 

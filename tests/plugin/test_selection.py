@@ -6,23 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from yard import Yard, submitted
 
 
-def jobs_of(card: Path) -> int:
-    """How many jobs the cloud has seen."""
-    from pytest_aisbench.adapters.local import Local
-    from pytest_aisbench.settings import Settings
-
-    platform = Local(Settings(cloud=card))
-    found = platform.session.call("POST", "/v2/{project_id}/training-job-searches", {"offset": 0, "limit": 1})
-    platform.close()
-    return int(found["total"])
-
-
-def test_nodes_selects_and_the_rest_is_deselected(yard: Any) -> None:
+def test_nodes_selects_and_the_rest_is_deselected(yard: Yard) -> None:
     yard.suite()
     ended = yard.pytest("suites", "--nodes", "2")
     assert ended.code == 0, ended.out
@@ -31,12 +20,12 @@ def test_nodes_selects_and_the_rest_is_deselected(yard: Any) -> None:
     assert "aisbench: nodes=2 (--nodes)" in ended.out
 
 
-def test_several_node_counts(yard: Any) -> None:
+def test_several_node_counts(yard: Yard) -> None:
     yard.suite()
     assert yard.pytest("suites", "--nodes", "1,2").verdicts == {"toy-1x2": "PASSED", "toy-2x2": "PASSED"}
 
 
-def test_no_match_is_exit_5_and_writes_nothing(yard: Any) -> None:
+def test_no_match_is_exit_5_and_writes_nothing(yard: Yard) -> None:
     yard.suite()
     ended = yard.pytest("suites", "--nodes", "16")
     assert ended.code == 5
@@ -44,7 +33,7 @@ def test_no_match_is_exit_5_and_writes_nothing(yard: Any) -> None:
     assert not (yard.folder / "reports").exists()
 
 
-def test_devices_on_the_command_line_win(yard: Any) -> None:
+def test_devices_on_the_command_line_win(yard: Yard) -> None:
     yard.suite()
     ended = yard.pytest("suites", "--nodes", "1", "--aisbench-devices", "3")
     assert ended.verdicts == {"toy-1x3": "PASSED"}
@@ -60,20 +49,20 @@ def test_devices_on_the_command_line_win(yard: Any) -> None:
         (["-m", "not workload"], 5),
     ],
 )
-def test_what_runs_no_test_submits_no_job(yard: Any, card: Path, arguments: list[str], code: int) -> None:
+def test_what_runs_no_test_submits_no_job(yard: Yard, card: Path, arguments: list[str], code: int) -> None:
     yard.suite()
-    before = jobs_of(card)
+    before = submitted(card)
     ended = yard.pytest("suites", *arguments)
     assert ended.code == code, ended.out
-    assert jobs_of(card) == before
+    assert submitted(card) == before
     assert not (yard.folder / "reports").exists()
 
 
-def test_a_skipped_case_submits_no_job_and_is_not_green(yard: Any, card: Path) -> None:
+def test_a_skipped_case_submits_no_job_and_is_not_green(yard: Yard, card: Path) -> None:
     yard.suite(test="import pytest\n" + "@pytest.mark.skip(reason='not today')\n" + _marked("toy"))
-    before = jobs_of(card)
+    before = submitted(card)
     ended = yard.pytest("suites", "--nodes", "1")
-    assert jobs_of(card) == before
+    assert submitted(card) == before
     assert "1 skipped" in ended.out
 
 
@@ -81,23 +70,23 @@ def _marked(name: str) -> str:
     return f'@pytest.mark.workload("{name}", nodes=[1, 2])\ndef test_trains(trial):\n    trial.verdict.require()\n'
 
 
-def test_all_skipped_at_run_time_is_exit_5(yard: Any) -> None:
+def test_all_skipped_at_run_time_is_exit_5(yard: Yard) -> None:
     body = "@pytest.fixture\ndef veto():\n    pytest.skip('no')\n"
     test = f"import pytest\n{body}{_marked('toy').replace('(trial)', '(veto, trial)')}"
     yard.suite(test=test)
     assert yard.pytest("suites", "--nodes", "1").code == 5
 
 
-def test_k_submits_only_what_it_selects(yard: Any, card: Path) -> None:
+def test_k_submits_only_what_it_selects(yard: Yard, card: Path) -> None:
     yard.suite()
     yard.suite("other")
-    before = jobs_of(card)
+    before = submitted(card)
     ended = yard.pytest("suites", "-k", "other and 1x2")
     assert ended.verdicts == {"other-1x2": "PASSED"}
-    assert jobs_of(card) == before + 1
+    assert submitted(card) == before + 1
 
 
-def test_lf_runs_again_what_failed(yard: Any) -> None:
+def test_lf_runs_again_what_failed(yard: Yard) -> None:
     yard.suite()
     yard.suite("slow", thresholds='[local."*"]\nthroughput = { at_least = 1e9 }\naccuracy = { at_least = 0.5 }\n')
     command = [part for part in yard.command("suites", "--nodes", "1") if part not in {"-p", "no:cacheprovider"}]
@@ -110,7 +99,7 @@ def test_lf_runs_again_what_failed(yard: Any) -> None:
 
 
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
-def test_x_stops_at_the_first_failure_and_leaves_no_job(yard: Any, workers: list[str]) -> None:
+def test_x_stops_at_the_first_failure_and_leaves_no_job(yard: Yard, workers: list[str]) -> None:
     yard.suite("a", script="import sys; sys.exit(3)")
     yard.suite("b", script="import time; time.sleep(600)")
     ended = yard.pytest("suites", "--nodes", "1", "-x", "--aisbench-max-jobs", "2", *workers)
@@ -121,11 +110,11 @@ def test_x_stops_at_the_first_failure_and_leaves_no_job(yard: Any, workers: list
     assert ended.results["exit_code"] == 1
 
 
-def test_a_plain_run_elsewhere_writes_and_imports_nothing(yard: Any) -> None:
+def test_a_plain_run_elsewhere_writes_and_imports_nothing(yard: Yard) -> None:
     (yard.folder / "test_plain.py").write_text(
         "import sys\n\ndef test_plain():\n"
-        "    heavy = {'requests', 'numpy', 'obs', 'huaweicloudsdkcore', 'sqlite3', 'pytest_aisbench.controller',\n"
-        "             'pytest_aisbench.services.run', 'pytest_aisbench.adapters.modelarts', 'multiprocessing.connection'}\n"
+        "    heavy = {'requests', 'numpy', 'obs', 'huaweicloudsdkcore', 'sqlite3', 'multiprocessing.connection',\n"
+        "             'pytest_aisbench.controller', 'pytest_aisbench.services', 'pytest_aisbench.adapters'}\n"
         "    assert not heavy & set(sys.modules)\n"
     )
     ended = yard.pytest("-p", "no:allure_pytest", "-p", "no:xdist", cloud=False)
@@ -134,7 +123,7 @@ def test_a_plain_run_elsewhere_writes_and_imports_nothing(yard: Any) -> None:
     assert sorted(path.name for path in yard.folder.iterdir() if path.name != "__pycache__") == ["test_plain.py"]
 
 
-def test_plain_skips_elsewhere_stay_green(yard: Any) -> None:
+def test_plain_skips_elsewhere_stay_green(yard: Yard) -> None:
     (yard.folder / "test_plain.py").write_text("import pytest\n\n@pytest.mark.skip\ndef test_plain():\n    pass\n")
     assert yard.pytest(cloud=False).code == 0
 

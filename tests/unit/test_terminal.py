@@ -97,7 +97,7 @@ def test_what_did_not_pass_says_why_and_whose_turn_it_is() -> None:
         "  (10.7% below)",
         "  missed     accuracy 0.2, wanted >= 0.759",
         "  job        fe8a1c2e-7b8e-4a1a-9d0a-0123456789ab, Completed",
-        "  log        logs/resnet50-8x8/1/worker-0.log",
+        "  log        reports/run-1/logs/resnet50-8x8/1/worker-0.log",
         "  what to do the workload is to blame: read the job's log, then the findings",
         "",
         "bert-large-4x8 BROKEN: no answer from modelarts.example; check the network",

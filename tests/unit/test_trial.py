@@ -151,6 +151,24 @@ def test_a_request_that_never_arrived_is_sent_again(healthy: Make, drive: Make) 
     assert len(platform.jobs) == 1
 
 
+def test_a_job_that_the_list_shows_late_is_not_made_twice(healthy: Make, drive: Make) -> None:
+    platform = healthy()
+    platform.submit_errors, platform.arrives_anyway = [Unreachable("no answer"), Rejected("name exists")], True
+    shown = platform.find
+    answers = iter([None])
+    platform.find = lambda name: next(answers, None) or (shown(name) if len(platform.jobs) > 1 else None)
+    trial = drive(platform)
+    assert trial.job_id == "job-1"
+    assert trial.verdict.passed
+
+
+def test_a_throttled_submission_is_tried_again(healthy: Make, drive: Make) -> None:
+    platform = healthy()
+    platform.submit_errors = [Throttled("slow down")]
+    assert drive(platform).verdict.passed
+    assert len(platform.jobs) == 1
+
+
 def test_a_platform_that_never_answers_is_given_up(healthy: Make, drive: Make) -> None:
     platform = healthy()
     platform.submit_errors = [Unreachable("no answer")] * 99

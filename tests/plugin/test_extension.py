@@ -1,0 +1,145 @@
+"""A platform and a reporter from a plain conftest.py, through the hooks the built-ins use."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from yard import Yard
+
+PLATFORM = '''
+import pytest_aisbench as ab
+
+
+class Memory:
+    """Objects in a dict: enough of a Store for a platform that trains nothing."""
+
+    def __init__(self):
+        self.all = {}
+
+    def check(self, url): pass
+    def head(self, url):
+        return ab.Head(url, len(self.all[url])) if url in self.all else None
+    def read(self, url):
+        return self.all.get(url)
+    def write(self, url, data, metadata=None):
+        self.all[url] = data
+    def upload(self, uploads):
+        for each in uploads:
+            self.write(each.url, b"")
+    def objects(self, url):
+        return [ab.Head(u, len(d)) for u, d in sorted(self.all.items()) if u.key.startswith(url.key)]
+    def download(self, url, folder):
+        return []
+    def delete(self, url): pass
+    def close(self): pass
+
+
+class Instant:
+    name, options, max_jobs, poll_s = "instant", frozenset({"speed"}), 4, 0.01
+
+    def __init__(self, settings):
+        self.store, self.root = Memory(), ab.StoreUrl.parse("obs://memory/")
+
+    def share(self): return {}
+    def check(self): pass
+    def render(self, spec):
+        body = {"outputs": str(spec.outputs), "world": spec.shape.world, "speed": spec.options["speed"]}
+        return ab.Request("POST", "/instant", body)
+    def submit(self, request):
+        out = ab.StoreUrl.parse(request.body["outputs"])
+        for rank in range(request.body["world"]):
+            self.store.write(out / f"throughput_{rank}.json", str(request.body["speed"]).encode())
+        self.store.write(out / "ranksize.json", str(request.body["world"]).encode())
+        self.store.write(out / "accuracy.json", b"0.9")
+        return "instant-1"
+    def find(self, name): return None
+    def inspect(self, ids):
+        return {i: ab.Job(i, ab.Phase.SUCCEEDED, "Finished", ran_s=3600.0) for i in ids}
+    def logs(self, job_id, node=0, since=0): return ab.LogPart("", since)
+    def cancel(self, job_id): pass
+    def close(self): pass
+
+
+def pytest_aisbench_platforms():
+    return {"instant": f"{__name__}:Instant"}
+'''
+REPORTER = """
+class Chat:
+    def __init__(self, config, folder):
+        self.file = folder / "chat.txt"
+
+    def say(self, text):
+        with self.file.open("a") as file:
+            file.write(text + "\\n")
+
+    def case(self, entry):
+        self.say(f"{entry.id} {entry.verdict.value}")
+
+    def run(self, entry):
+        self.say(f"exit {entry.exit_code}")
+
+
+class Rude(Chat):
+    def case(self, entry):
+        raise RuntimeError("reporters may fail")
+
+
+def pytest_aisbench_reporters():
+    return {"chat": f"{__name__}:Chat", "rude": f"{__name__}:Rude"}
+"""
+WORKLOAD = """name = "{name}"
+code = ["code"]
+entry = "train.py"
+devices = 2
+[metrics.throughput]
+unit = "images/s"
+[instant]
+speed = 7.0
+"""
+CLAIMS = '[instant."*"]\nthroughput = { at_least = 1 }\naccuracy = { at_least = 0.5 }\n'
+
+
+def test_a_platform_from_a_conftest(yard: Yard) -> None:
+    yard.suite(workload=WORKLOAD, thresholds=CLAIMS)
+    (yard.folder / "conftest.py").write_text(PLATFORM)
+    ended = yard.pytest("suites", "--nodes", "2", "--aisbench-platform", "instant", cloud=False)
+    assert ended.code == 0, ended.out
+    (case,) = ended.results["cases"]
+    assert case["metrics"]["throughput"] == {"value": 28.0, "unit": "images/s"}
+    assert case["card_hours"] == 4.0
+    assert case["trials"][0]["platform_phase"] == "Finished"
+
+
+def test_a_known_platform_of_others_may_have_its_section(yard: Yard) -> None:
+    thresholds = CLAIMS + CLAIMS.replace("instant", "local")
+    yard.suite(workload=WORKLOAD, thresholds=thresholds)
+    (yard.folder / "conftest.py").write_text(PLATFORM)
+    assert yard.pytest("suites", "--nodes", "1").code == 0
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
+def test_reporters_from_a_conftest_and_one_that_fails_changes_nothing(yard: Yard, workers: list[str]) -> None:
+    yard.suite()
+    (yard.folder / "conftest.py").write_text(REPORTER)
+    command = [part for part in yard.command("suites", "--nodes", "1", *workers) if part not in {"-W", "error"}]
+    done = subprocess.run(command, cwd=yard.folder, env=yard.environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert (yard.folder / "reports/latest/chat.txt").read_text() == "toy-1x2 PASSED\nexit 0\nexit 0\n"
+    assert "reporters may fail" in done.stdout
+
+
+def test_two_plugins_with_one_name_are_refused(yard: Yard) -> None:
+    yard.suite()
+    (yard.folder / "conftest.py").write_text("def pytest_aisbench_platforms():\n    return {'local': 'mine:Local'}\n")
+    ended = yard.pytest("suites")
+    assert ended.code == 4
+    assert "two plugins offer the platform 'local'" in ended.out
+
+
+def test_a_platform_that_cannot_be_imported_is_one_line(yard: Yard) -> None:
+    yard.suite()
+    (yard.folder / "conftest.py").write_text("def pytest_aisbench_platforms():\n    return {'mine': 'no_such:Mine'}\n")
+    ended = yard.pytest("suites", "--aisbench-platform", "mine", cloud=False)
+    assert ended.code == 4
+    assert "platform 'mine' cannot be loaded from 'no_such:Mine'" in ended.out
