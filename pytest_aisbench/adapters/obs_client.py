@@ -181,6 +181,9 @@ class ObsClient:
         if isinstance(error, AisbenchError):
             return error.with_traceback(None)
         what = f"cannot {doing} {url}"
+        if isinstance(error, ImportError):
+            advice = "pip install esdk-obs-python"
+            return UsageFault(f"{what}: the vendor's client cannot be imported: {error}", advice=advice)
         if isinstance(error, ssl.SSLCertVerificationError):
             advice = "set ca_file to the authority that signed it, or correct obs_endpoint"
             return UsageFault(f"{what}: {self._server} is not trusted: {error.verify_message}", advice=advice)
