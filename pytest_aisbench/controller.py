@@ -120,7 +120,7 @@ class Controller:
 
     def _heed_maxfail(self, report: pytest.TestReport) -> None:
         """xdist ends -x only when every worker has ended its test, and ours may wait for hours."""
-        limit = self._config.getvalue("maxfail")
+        limit = self._config.getvalue("maxfail") or 0
         if self._run and self._link and report.failed and 0 < limit <= self._tally.failures:
             self._run.fleet.give_up()
 
