@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import io
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
 from typing import IO, Any
@@ -42,8 +42,6 @@ class Obs:
     ) -> None:
         self._client = ObsClient(endpoint, access_key, secret_key, ca_file=ca_file, through=through, patience=patience)
         self._threads = threads
-        self._pool: ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
 
     def check(self, url: StoreUrl) -> None:
         # A listing, because its errors carry a code; those of a HEAD do not.
@@ -105,10 +103,6 @@ class Obs:
 
     def close(self) -> None:
         self._client.close()
-        with self._lock:
-            pool, self._pool = self._pool, None
-        if pool:
-            pool.shutdown(wait=True, cancel_futures=True)
 
     def _delete(self, url: StoreUrl) -> None:
         self._client.ask("delete", url, lambda obs: obs.deleteObject(url.bucket, url.key), allow=(404,))
@@ -142,10 +136,8 @@ class Obs:
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         def request(obs: Any) -> Any:
-            from obs import PutObjectHeader
-
+            header = {"md5": content_md5(md5), "contentLength": size}
             # A stream: the vendor formats bytes for a log that nobody reads, and cannot tell a file that shrank.
-            header = PutObjectHeader(md5=content_md5(md5), contentLength=size)
             with content() as stream:
                 return obs.putContent(url.bucket, url.key, stream, metadata=dict(metadata or {}), headers=header)
 
@@ -161,25 +153,29 @@ class Obs:
             there = "is not there" if head is None else f"has {head.size} bytes"
             raise StagingFailed(f"{url} {there} after {size} bytes were written", advice="try again")
 
-    def _all(self, calls: Sequence[Callable[[], None]]) -> None:
-        """Every call, many at once. The first error cancels those that wait and is raised."""
-        if not calls:
-            return
-        with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="obs")
-            futures = [self._pool.submit(call) for call in calls]
-        try:
-            wait(futures, return_when=FIRST_EXCEPTION)
-        finally:
-            for future in futures:
-                future.cancel()
-        wait(futures)
-        ended = [future for future in futures if not future.cancelled()]
-        for future in ended:
-            future.result()
-        if len(ended) < len(futures):
-            raise Unreachable("the Store was closed before all was done")
+    def _all(self, calls: Iterable[Callable[[], None]]) -> None:
+        """Every call, many at once. The first error leaves out those that wait, and is raised.
+
+        The threads are this call's own: a few results need not queue behind a data set.
+        """
+        waiting = collections.deque(calls)
+
+        def work() -> None:
+            while True:
+                try:
+                    call = waiting.popleft()
+                except IndexError:
+                    return
+                call()
+
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="obs") as pool:
+            workers = [pool.submit(work) for _ in range(min(self._threads, len(waiting)))]
+            try:
+                wait(workers, return_when=FIRST_EXCEPTION)
+            finally:
+                waiting.clear()
+        for worker in workers:
+            worker.result()
 
 
 def _folder(url: StoreUrl) -> str:

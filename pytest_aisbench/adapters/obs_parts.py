@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ class _Part:
     etag: str = ""
 
 
-def upload_in_parts(client: ObsClient, all_of: Callable[[Sequence[Callable[[], None]]], None], upload: Upload) -> None:
+def upload_in_parts(client: ObsClient, all_of: Callable[[Iterable[Callable[[], None]]], None], upload: Upload) -> None:
     """Each part is verified by its MD5; that the whole is there is the caller's to verify, for OBS may lose it and
     say 200."""
     url, size = upload.url, max(_PART, -(-upload.size // _MOST_PARTS))
