@@ -34,6 +34,7 @@ trial.judge = doubt
 # Somebody else, with the same keys, stops the job in the middle: not the workload's fault.
 MEDDLER = """
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session):
     import threading
     if not hasattr(session.config, "workerinput"):
