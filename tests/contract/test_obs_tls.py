@@ -49,14 +49,14 @@ def openssl(*arguments: str, cwd: Path) -> None:
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`ca.pem` signed `address.pem` for 127.0.0.1 and `name.pem` for another host; `stranger.pem` signed nothing."""
-    if not shutil.which("openssl"):
-        pytest.skip("openssl is not installed")
+    version = shutil.which("openssl") and subprocess.check_output(["openssl", "version"], text=True)
+    if not version or not version.startswith("OpenSSL 3"):
+        pytest.skip("openssl 3 is not installed")
     folder = tmp_path_factory.mktemp("certificates")
     new = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
     for authority in ("ca", "stranger"):
-        openssl(
-            *new, "-subj", f"/CN={authority}", "-keyout", f"{authority}.key", "-out", f"{authority}.pem", cwd=folder
-        )
+        files = ("-keyout", f"{authority}.key", "-out", f"{authority}.pem")
+        openssl(*new, "-subj", f"/CN={authority}", "-addext", "keyUsage=critical,keyCertSign", *files, cwd=folder)
     for name, host in (("address", "IP:127.0.0.1"), ("name", "DNS:obs.example.com")):
         signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-addext", f"subjectAltName={host}")
         files = ("-keyout", f"{name}.key", "-out", f"{name}.pem")
