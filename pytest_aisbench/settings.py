@@ -7,17 +7,18 @@ of `aisbench.toml`. Precedence: command line > environment > ini > file > defaul
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_aisbench import places
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.secret import Secret
+
+if TYPE_CHECKING:
+    from pytest_aisbench import places
 
 CONFIG_FILE = "aisbench.toml"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -105,8 +106,7 @@ class Settings:
         }
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """One row of the table."""
 
     name: str
@@ -175,13 +175,17 @@ def freeze(
 
 
 def _document(given: Mapping[str, Given], root: Path) -> places.Document | None:
-    if told := given.get("config"):
+    told, found = given.get("config"), root / CONFIG_FILE
+    if told is None and not found.is_file():
+        return None
+    from pytest_aisbench import places
+
+    if told:
         try:
             return _checked(places.read(told.folder / path(told.text)))
         except (UsageFault, ValueError) as fault:
             raise UsageFault(f"{told.source}: {fault}") from None
-    found = root / CONFIG_FILE
-    return _checked(places.read(found)) if found.is_file() else None
+    return _checked(places.read(found))
 
 
 def _checked(document: places.Document) -> places.Document:
@@ -272,6 +276,8 @@ def _no_contradictions(settings: Settings) -> None:
 
 
 def _perhaps(key: str, known: Any) -> str:
+    import difflib
+
     close = difflib.get_close_matches(key, list(known), n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
 

@@ -31,8 +31,8 @@ def test_layers_flow_one_way() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("page", ["docs/reference.md", "docs/zh-CN/reference.md"])
-def test_the_reference_names_every_option_and_no_other(page: str) -> None:
+@pytest.mark.parametrize("page", ["docs/reference.md", "README.zh-CN.md"])
+def test_the_pages_name_every_option_and_no_other(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for row in table():
         assert f"`{row.flag}" in text, row.flag
