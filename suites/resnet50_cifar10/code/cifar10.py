@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 CLASSES, SIZE = 10, 32
 RECORD = 1 + 3 * SIZE * SIZE
-CONTRAST = 20  # of 128; the noise takes the rest
+LOOKS = 16  # of the whole set: the ranks of the largest shape, each of which then has a look of its own to teach
+CONTRAST = 48  # of 128; the noise takes the rest
 
 
 def train_records(folder: Path) -> Records:
@@ -57,16 +58,36 @@ def decode(records: Records) -> tuple[Array, Labels]:
 
 
 def generate(folder: Path, seed: int, per_file: int) -> None:
-    """Write a data set in which every class is a faint pattern of coloured tiles under noise."""
-    tiles = np.random.default_rng([seed, 0]).choice([0, 2 * CONTRAST], (CLASSES, 3, 8, 8)).astype(np.uint8)
-    patterns = tiles.repeat(4, axis=2).repeat(4, axis=3).reshape(CLASSES, -1)
+    """Write a data set in which every look of a class is a pattern of coloured tiles under noise.
+
+    The images of a class come look by look, so that a rank which takes its share of them in their order holds looks
+    that nobody else does. Nor can the others guess these. Every look has a double in another class, which differs from
+    it in the first row of tiles only; and that row is one of two, which every class has about equally often. So
+    whoever has not been taught a look takes it for its double.
+    """
+    tiles = np.random.default_rng([seed, 0]).choice([0, 2 * CONTRAST], (CLASSES, LOOKS, 3, 8, 8)).astype(np.uint8)
+    row, half = tiles[0, 0, :, 0].copy(), (CLASSES // 2, LOOKS // 2)
+    tiles[half[0] :, half[1] :] = tiles[: half[0], : half[1]]
+    tiles[:, :, :, 0] = row
+    tiles[: half[0], ::2, :, 0] ^= 2 * CONTRAST  # of two doubles, one has the row inverted
+    tiles[half[0] :, 1::2, :, 0] ^= 2 * CONTRAST
+    patterns = tiles.repeat(4, axis=3).repeat(4, axis=4).reshape(CLASSES, LOOKS, -1)
+    train = draw(np.random.default_rng([seed, 1]), patterns, 5 * per_file)
+    held_out = draw(np.random.default_rng([seed, 2]), patterns, per_file)
     names = [*(f"train/data_batch_{k}.bin" for k in range(1, 6)), "eval/test_batch.bin"]
-    for number, name in enumerate(names, start=1):
-        rng = np.random.default_rng([seed, number])
-        labels = rng.permutation(np.arange(per_file) % CLASSES)
-        records = rng.integers(256 - 2 * CONTRAST, size=(per_file, RECORD), dtype=np.uint8)  # the noise
-        records[:, 0] = labels
-        records[:, 1:] += patterns[labels]
+    for name, records in zip(names, [*np.split(train, 5), held_out], strict=True):
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         records.tofile(path)
+
+
+def draw(rng: np.random.Generator, patterns: Records, count: int) -> Records:
+    """Records in random order, but within a class in that of its looks; classes and looks are equally frequent."""
+    places = np.arange(count)
+    labels = rng.permutation(places * CLASSES // count)
+    looks = np.empty_like(places)
+    looks[np.argsort(labels, kind="stable")] = places * LOOKS // count
+    records = rng.integers(256 - 2 * CONTRAST, size=(count, RECORD), dtype=np.uint8)  # the noise
+    records[:, 0] = labels
+    records[:, 1:] += patterns[labels, looks]
+    return records

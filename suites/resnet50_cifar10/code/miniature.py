@@ -1,7 +1,8 @@
 """ResNet-50 on CIFAR-10 in miniature: a residual network on files of CIFAR-10's binary format.
 
 It trains on the data set at ``--data_url``, which may be the real one, or else on a generated one. A rank takes only
-the images of its own classes from it: to know the others it needs what other ranks have learnt.
+the images of its own classes from it, and of the generated set its own looks of them: to know the others it needs what
+other ranks have learnt.
 """
 
 # ruff: noqa: E402 (numpy reads the environment when it is imported)
