@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement
@@ -43,6 +44,16 @@ def harvest(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Measureme
             measurements.append(Measurement(metric, value, unit, name, rank))
     flaws += _rank_size(_text(store, present.get(RANK_SIZE)), case)
     return measurements, flaws
+
+
+def bring_logs(store: Store, logs: StoreUrl, folder: Path, job_id: str) -> list[str]:
+    """The job's logs in `folder`, under names that do not repeat the job's id: `worker-0.log`."""
+    names = []
+    for name in store.download(logs, str(folder)):
+        short = name.rpartition(f"{job_id}-")[2]
+        (folder / name).replace(folder / short)
+        names.append(short)
+    return sorted(names)
 
 
 def _wanted(case: Case) -> Iterable[tuple[str, str, int | None]]:

@@ -17,7 +17,7 @@ from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict, judge
 from pytest_aisbench.errors import AisbenchError, Blame, Rejected, Throttled, Unreachable
 from pytest_aisbench.services import submission, watch
-from pytest_aisbench.services.harvest import harvest
+from pytest_aisbench.services.harvest import bring_logs, harvest
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,9 @@ def _watch(trial: Trial, tools: Tools) -> Trial:
 
 def _harvest(trial: Trial, tools: Tools) -> Trial:
     assert trial.stage is not None
+    assert trial.job_id is not None
     store, stage, home = tools.platform.store, trial.stage, f"logs/{trial.case.id}/{trial.number}"
-    logs = store.download(stage.logs, str(tools.folder / home))
+    logs = bring_logs(store, stage.logs, tools.folder / home, trial.job_id)
     trial = replace(trial, logs=tuple(f"{home}/{name}" for name in logs))
     if trial.job and trial.job.phase is Phase.SUCCEEDED and not trial.fault:
         measurements, flaws = harvest(store, stage.outputs, trial.case)

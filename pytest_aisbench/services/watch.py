@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.errors import AisbenchError, Blame, JobOverdue, PlatformError, QueueOverdue
 
+_TAIL = 65536  # bytes of a log, which may have a gigabyte
 SUBMISSIONS = 5  # how often a request without an answer is asked about and sent again
 
 
@@ -103,7 +105,9 @@ def _timed(trial: Trial, key: str, at: float) -> Trial:
 def _last_words(trial: Trial, folder: Path) -> str:
     """The last line that the script itself wrote, and where to read on."""
     for name in sorted(trial.logs, key=lambda log: "worker" not in log):
-        lines = (folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
+        with (folder / name).open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL))
+            lines = log.read().decode("utf-8", "replace").splitlines()
         spoken = [line.strip() for line in lines if line.strip() and "service log]" not in line.lower()]
         if spoken:
             return f"{spoken[-1][:300]} ({name})"

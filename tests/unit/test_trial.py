@@ -87,10 +87,10 @@ def test_a_result_that_is_not_exactly_right_fails_and_is_named(
 def test_a_job_that_fails_blames_the_workload_and_quotes_its_last_words(healthy: Make, drive: Make, case: Case) -> None:
     platform = healthy(Phase.RUNNING, Job("job-1", Phase.FAILED, "Failed", exit_code=3))
     logs = platform.root / f"trials/run-1/{case.id}/1/logs/"
-    platform.store.write(logs / "modelarts-job-1-worker-0.log", b"ValueError: no data\n[ModelArts Service Log] bye\n")
+    platform.store.write(logs / "cluster-job-1-worker-0.log", b"ValueError: no data\n[ModelArts Service Log] bye\n")
     trial = drive(platform)
     assert trial.verdict.ruling is Ruling.FAILED
-    assert "exit code 3: ValueError: no data (logs/toy-2x2/1/modelarts-job-1-worker-0.log)" in trial.verdict.reason
+    assert "exit code 3: ValueError: no data (logs/toy-2x2/1/worker-0.log)" in trial.verdict.reason
 
 
 @pytest.mark.parametrize(
