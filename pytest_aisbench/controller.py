@@ -15,7 +15,7 @@ from pytest_aisbench import collection, offers
 from pytest_aisbench.domain import exitcode
 from pytest_aisbench.domain.ports import Platform, Reporter
 from pytest_aisbench.domain.verdict import Ruling
-from pytest_aisbench.errors import AisbenchError, UsageFault
+from pytest_aisbench.errors import AisbenchError, LedgerError, UsageFault
 from pytest_aisbench.fixtures import SETTINGS
 from pytest_aisbench.reporters import results, terminal
 from pytest_aisbench.reporters.hosts import guarded
@@ -79,8 +79,9 @@ class Controller:
                 self._begin()
                 return (yield)
             finally:
-                if self._run:
-                    self._run.stop()
+                with self._noticing():
+                    if self._run:
+                        self._run.stop()
 
     def _open(self, wants: Wants) -> None:
         """Check and open everything that is not pytest's."""
@@ -100,8 +101,17 @@ class Controller:
                 reporter = offers.load("reporter", name, found)(self._config, self._run.folder)
                 self._config.pluginmanager.register(reporter, f"aisbench-{name}")
                 self._reporters[name] = reporter
-        results.write(self._run.entry(), self._run.folder)
+        with self._noticing():
+            results.write(self._run.entry(), self._run.folder)
         self._run.want(self._wants)
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """A run that cannot be recorded is never green, and never a traceback: one line, and exit 3."""
+        try:
+            yield
+        except (LedgerError, OSError) as error:
+            self._tally.unrecorded = str(error)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -111,11 +121,15 @@ class Controller:
         case_id = case_of(report)
         if self._run and case_id and (report.failed or report.when == "call"):
             failure = f"its test failed in {report.when}: {_headline(report)}" if report.failed else ""
-            entry = self._run.rule(case_id, failure)
-            for name, reporter in self._reporters.items():
-                with guarded(self._config, f"reporter {name!r}"):
-                    reporter.case(entry)
-            results.write(self._run.entry(), self._run.folder)
+            with self._noticing():
+                entry = self._run.rule(case_id, failure)
+                for name, reporter in self._reporters.items():
+                    with guarded(self._config, f"reporter {name!r}"):
+                        reporter.case(entry)
+                results.write(self._run.entry(), self._run.folder)
+            if self._tally.unrecorded:
+                # The hosts would meet the same full disk next, and end the run with a traceback.
+                pytest.exit(f"the run cannot be recorded: {self._tally.unrecorded}", returncode=exitcode.INTERNAL)
             self._heed_maxfail(report)
 
     def _heed_maxfail(self, report: pytest.TestReport) -> None:
@@ -138,22 +152,31 @@ class Controller:
         # xdist ends -x and --maxfail with an interrupt of its own; nobody pressed a key.
         self._tally.stopped_early = excinfo.type.__module__.startswith("xdist")
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, object, object]:
+        """Inside the terminal's wrapper and around the hosts, whose files may meet a full disk too."""
         if self._run is None:
-            return
+            return (yield)
         session.exitstatus = self._tally.code(int(exitstatus))
-        entry = self._run.finish(int(session.exitstatus))
-        for name, reporter in self._reporters.items():
-            with guarded(self._config, f"reporter {name!r}"):
-                reporter.run(entry)
-        results.write(entry, self._run.folder)
+        with self._noticing():
+            entry = self._run.finish(int(session.exitstatus))
+            for name, reporter in self._reporters.items():
+                with guarded(self._config, f"reporter {name!r}"):
+                    reporter.run(entry)
+            results.write(entry, self._run.folder)
+        with self._noticing():
+            yield
+        if self._tally.unrecorded:
+            session.exitstatus = self._tally.code(int(exitstatus))
+        return None
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self._run:
             folder = _relative(str(self._run.folder), str(self._config.invocation_params.dir))
             width = shutil.get_terminal_size((80, 24)).columns
             terminalreporter.section("aisbench")
+            if self._tally.unrecorded:
+                terminalreporter.write_line(f"not recorded: {self._tally.unrecorded}", red=True)
             for line, markup in terminal.summary(self._run.entry(), folder, width):
                 terminalreporter.write_line(line, **markup)
 

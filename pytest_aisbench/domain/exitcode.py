@@ -23,6 +23,7 @@ class Tally:
     failed: int = 0  # a verdict FAILED, or an ordinary test that failed
     broken: int = 0
     inconclusive: int = 0
+    unrecorded: str = ""  # why the ledger or the reports could not be written
     stopped_early: bool = False  # by -x or --maxfail, which xdist reports as an interrupt
 
     @property
@@ -35,6 +36,8 @@ class Tally:
         interrupted = status == INTERRUPTED and not self.stopped_early
         if interrupted or status not in {PASSED, FAILED, INTERRUPTED, NOTHING_JUDGED}:
             return status
+        if self.unrecorded:
+            return INTERNAL
         if self.failed:
             return FAILED
         if self.broken:

@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.ports import Platform
+from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import AisbenchError, UsageFault
 from pytest_aisbench.services.submission import first_trial, spec, unstaged
 
+ROOM = 16 * 1024 * 1024  # bytes; the reports of a small run and its logs
 
-def check(platform: Platform, cases: Iterable[Case], run_s: float) -> None:
+
+def check(platform: Platform, cases: Iterable[Case], run_s: float, reports: Path) -> None:
     """Raise UsageFault for what somebody must change; what the platform gets wrong shows in its cases."""
+    _require_room(reports)
+    data: dict[StoreUrl, str] = {}
     for case in cases:
         trial = first_trial("preflight", case, 0.0)
-        try:
-            platform.render(spec(trial, unstaged(trial, platform.root), run_s))
-        except UsageFault as fault:
-            raise UsageFault(f"{case.id}: {fault.message}", advice=fault.advice) from None
+        place = unstaged(trial, platform.root)
+        with _naming(case.id):
+            platform.render(spec(trial, place, run_s))
+        if place.inputs and place.inputs.bucket != platform.root.bucket:
+            data[place.inputs] = case.id
     try:
         platform.check()
+        for url, case_id in data.items():
+            with _naming(case_id):
+                platform.store.check(url)
     except UsageFault:
         raise
     except AisbenchError:
         return  # unreachable now may be reachable in a minute; if not, each case says so and is BROKEN
+
+
+@contextmanager
+def _naming(case_id: str) -> Iterator[None]:
+    try:
+        yield
+    except UsageFault as fault:
+        raise UsageFault(f"{case_id}: {fault.message}", advice=fault.advice) from None
+
+
+def _require_room(reports: Path) -> None:
+    """A disk that fills up in the middle costs the reports of jobs that were paid for."""
+    there = next(folder for folder in (reports, *reports.parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    if free < ROOM:
+        advice = "free some space, or name another folder with --aisbench-reports"
+        raise UsageFault(f"{reports}: only {free / 2**20:.1f} MiB are free for the reports", advice=advice)

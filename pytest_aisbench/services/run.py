@@ -33,7 +33,7 @@ class Run:
         self._clock = clock
         self._cases = {case.id: case for case in cases}
         self._verdicts: dict[str, Verdict] = {}
-        preflight.check(platform, self._cases.values(), settings.run_timeout)
+        preflight.check(platform, self._cases.values(), settings.run_timeout, settings.reports)
         self.id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(clock.now()))}-{secrets.token_hex(3)}"
         self.folder = _folder(settings.reports, self.id)
         self.ledger = Ledger(settings.ledger or settings.reports / LEDGER_FILE)

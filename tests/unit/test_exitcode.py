@@ -21,6 +21,8 @@ from pytest_aisbench.domain.exitcode import Tally
         (Tally(passed=1, failed=1), 2, 2),
         (Tally(failed=1, stopped_early=True), 2, 1),  # -x under xdist
         (Tally(broken=1, stopped_early=True), 2, 12),
+        (Tally(passed=1, unrecorded="disk full"), 0, 3),
+        (Tally(failed=1, unrecorded="disk full"), 1, 3),
         (Tally(failed=1), 143, 143),
         (Tally(failed=1), 3, 3),
         (Tally(failed=1), 4, 4),

@@ -183,11 +183,18 @@ def test_ranks_learn_together_and_keep_the_contract(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("cluster", NAMES, indirect=True)
-@pytest.mark.parametrize("exchange", [NO_EXCHANGE, LEFT_OUT], ids=["no exchange", "a rank left out"])
-def test_accuracy_tells_that_the_exchange_is_broken(cluster: Cluster, exchange: str) -> None:
-    cluster.replace_exchange(exchange)
+def test_without_exchange_a_rank_knows_its_own_share_only(cluster: Cluster) -> None:
+    cluster.replace_exchange(NO_EXCHANGE)
     cluster.train(4, *arguments(cluster.name))
-    assert cluster.number("accuracy.json") < wanted_accuracy(cluster.name) - 0.1
+    assert cluster.number("accuracy.json") < 0.35, "a quarter, and what it guesses"
+
+
+@pytest.mark.parametrize("cluster", NAMES, indirect=True)
+def test_one_rank_of_sixteen_cannot_be_left_out_unnoticed(cluster: Cluster) -> None:
+    """The hardest to see: of all shapes that the suites run, a rank of 2x8 has the smallest share."""
+    cluster.replace_exchange(LEFT_OUT)
+    cluster.train(16, *arguments(cluster.name))
+    assert 0.8 < cluster.number("accuracy.json") < wanted_accuracy(cluster.name), "the others' share was learnt"
 
 
 @pytest.mark.parametrize("cluster", NAMES, indirect=True)
@@ -225,9 +232,9 @@ def test_a_rank_that_dies_ends_the_others(cluster: Cluster) -> None:
 
 
 def test_a_rank_that_never_comes_ends_the_others(cluster: Cluster) -> None:
-    cluster.start(3, "--timeout=3", entries={2: ""})
+    cluster.start(3, "--timeout=1", entries={2: ""})
     assert cluster.end() == [1, 1]
-    assert re.search(r"^\[ERROR\] rank 0: rank .*2 did not come within 3 s$", cluster.log(0), re.MULTILINE)
+    assert re.search(r"^\[ERROR\] rank 0: rank .*2 did not come within 1 s$", cluster.log(0), re.MULTILINE)
 
 
 def test_every_server_may_train_alone(cluster: Cluster) -> None:
