@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,7 +26,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _cloud(options: argparse.Namespace) -> None:
-    from pytest_aisbench.localcloud.server import serve
+def _cloud(options: argparse.Namespace) -> int:
+    import json
 
-    serve(options.data, watch_stdin=False)
+    from pytest_aisbench.localcloud.server import DataInUseError, serve
+
+    try:
+        serve(options.data, show=json.dumps if options.json else _card)
+    except (DataInUseError, OSError) as error:
+        print(f"aisbench cloud: {error}", file=sys.stderr)
+        return 4
+    return 0
+
+
+def _card(card: dict[str, str]) -> str:
+    """The secret key too: whoever starts the cloud needs it."""
+    lines = [f"  {key:<20} {value}" for key, value in card.items()]
+    return "\n".join(["The local cloud serves until it is stopped (Ctrl-C).", *lines])

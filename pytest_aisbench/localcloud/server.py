@@ -14,6 +14,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,15 +117,17 @@ def _sweep() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def serve(data: Path | None = None, *, watch_stdin: bool = False) -> None:
-    """Print the card as one line of JSON, then run until SIGTERM or SIGINT, or until stdin ends."""
+def serve(
+    data: Path | None = None, *, watch_stdin: bool = False, show: Callable[[dict[str, str]], str] = json.dumps
+) -> None:
+    """Print the card, by default as one line of JSON, then run until SIGTERM or SIGINT, or until stdin ends."""
     with _signals(signal.SIGTERM, signal.SIGINT, PARENT_DIED) as received:
         parent = os.getppid()
         if watch_stdin:
             _ask_for_parents_death()
         with LocalCloud(data) as cloud:
             with contextlib.suppress(BrokenPipeError):
-                sys.stdout.write(json.dumps(cloud.card()) + "\n")
+                sys.stdout.write(show(cloud.card()) + "\n")
                 sys.stdout.flush()
             _await_end(received, parent, watch_stdin=watch_stdin)
 

@@ -1,0 +1,31 @@
+"""The built-in reporters and the machine's clock keep their contracts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_aisbench import Clock, Reporter
+from pytest_aisbench.reporters.allure import Allure
+from pytest_aisbench.reporters.html import Html
+from pytest_aisbench.reporters.junit import Junit
+from pytest_aisbench.services.clock import SystemClock
+from pytest_aisbench.testing import ClockContract, ReporterContract
+
+pytest_plugins = ["pytester"]
+
+
+class TestSystemClock(ClockContract):
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return SystemClock()
+
+
+class TestBuiltInReporters(ReporterContract):
+    @pytest.fixture(params=[Html, Junit, Allure], ids=lambda kind: kind.__name__.lower())
+    def reporter(self, request: pytest.FixtureRequest, pytester: pytest.Pytester, tmp_path: Path) -> Reporter:
+        """In a pytest of its own, whose session has begun."""
+        item = pytester.getitem("def test_nothing(): pass", "test_nothing")
+        reporter: Reporter = request.param(item.config, tmp_path)
+        return reporter

@@ -1,0 +1,75 @@
+"""`aisbench`: what is not a test."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+KEYS = [
+    "modelarts_endpoint",
+    "obs_endpoint",
+    "iam_endpoint",
+    "access_key",
+    "secret_key",
+    "project_id",
+    "region",
+    "bucket",
+]
+AISBENCH = [sys.executable, "-m", "pytest_aisbench"]
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([*AISBENCH, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+def test_the_cloud_prints_one_line_and_serves_until_stopped(end: signal.Signals) -> None:
+    with started("cloud", "--json") as cloud:
+        assert cloud.stdout is not None
+        card = json.loads(cloud.stdout.readline())
+        assert sorted(card) == sorted(KEYS)
+        assert card["obs_endpoint"].startswith("http://127.0.0.1:")
+        cloud.send_signal(end)
+        rest, _ = cloud.communicate(timeout=30)
+        assert cloud.returncode == 0
+        assert rest == ""
+
+
+def test_without_json_a_person_can_read_it() -> None:
+    with started("cloud") as cloud:
+        assert cloud.stdout is not None
+        lines = [cloud.stdout.readline() for _ in range(1 + len(KEYS))]
+        cloud.terminate()
+        cloud.communicate(timeout=30)
+    assert lines[0] == "The local cloud serves until it is stopped (Ctrl-C).\n"
+    assert [line.split()[0] for line in lines[1:]] == KEYS
+
+
+def test_data_is_kept_and_used_by_one_cloud_at_a_time(tmp_path: Path) -> None:
+    cards = []
+    for _ in range(2):
+        with started("cloud", "--json", "--data", str(tmp_path)) as cloud:
+            assert cloud.stdout is not None
+            cards.append(json.loads(cloud.stdout.readline()))
+            second = subprocess.run(
+                [*AISBENCH, "cloud", "--data", str(tmp_path)], capture_output=True, text=True, timeout=30, check=False
+            )
+            assert second.returncode == 4
+            assert len(second.stderr.splitlines()) == 1
+            cloud.terminate()
+            cloud.communicate(timeout=30)
+    assert cards[0]["secret_key"] == cards[1]["secret_key"]
+    assert not any(file.stat().st_mode & 0o077 for file in tmp_path.rglob("*") if "account" in file.name)
+
+
+def test_the_version_and_a_wrong_word() -> None:
+    version = subprocess.run([*AISBENCH, "--version"], capture_output=True, text=True, check=False)
+    assert version.stdout.startswith("pytest-aisbench ")
+    wrong = subprocess.run([*AISBENCH, "clod"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
+    assert "invalid choice: 'clod'" in wrong.stderr
