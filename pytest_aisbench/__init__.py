@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_aisbench.access import Access
     from pytest_aisbench.domain.case import Case, Shape, Workload
     from pytest_aisbench.domain.entry import CaseEntry, RunEntry, TrialEntry
     from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Phase, Request
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
     from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling, Verdict
     from pytest_aisbench.errors import AisbenchError, PlatformError, UsageFault, WorkloadError
     from pytest_aisbench.secret import Secret
-    from pytest_aisbench.settings import Access, Settings
+    from pytest_aisbench.settings import Settings
 
 __version__ = "0.1.0"
 
 # Where each public name lives. Imported on first use: every pytest run imports this package, few use it.
 _HOMES = {
+    "access": ("Access",),
     "domain.case": ("Case", "Shape", "Workload"),
     "domain.entry": ("CaseEntry", "RunEntry", "TrialEntry"),
     "domain.job": ("Job", "JobSpec", "LogPart", "Phase", "Request"),
@@ -37,7 +39,7 @@ _HOMES = {
     "domain.verdict": ("Finding", "Outcome", "Ruling", "Verdict"),
     "errors": ("AisbenchError", "PlatformError", "UsageFault", "WorkloadError"),
     "secret": ("Secret",),
-    "settings": ("Access", "Settings"),
+    "settings": ("Settings",),
 }
 
 __all__ = [

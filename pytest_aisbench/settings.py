@@ -14,15 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_aisbench.access import Access, perhaps, read_access
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.secret import Secret
 
 if TYPE_CHECKING:
     from pytest_aisbench import places
 
 CONFIG_FILE = "aisbench.toml"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def node_counts(text: str) -> tuple[int, ...]:
@@ -57,21 +56,6 @@ def name(text: str) -> str:
 
 def option(parse: Callable[[str], Any], metavar: str, text: str, *, default: Any = None, flag: str = "") -> Any:
     return field(default=default, metadata={"parse": parse, "metavar": metavar, "help": text, "flag": flag})
-
-
-@dataclass(frozen=True)
-class Access:
-    """The `[access]` table, in the predecessor's words."""
-
-    access_key: Secret = Secret("")
-    secret_access_key: Secret = Secret("")
-    region_name: str = ""
-    project_id: str = ""
-    bucket: str = ""
-    iam_endpoint: str = ""
-    obs_endpoint: str = ""
-    modelarts_endpoint: str = ""
-    ca_file: str = ""
 
 
 @dataclass(frozen=True)
@@ -161,7 +145,7 @@ def freeze(
     document = _document(given, root)
     access, used = Access(), frozenset[str]()
     if document:
-        access, used = _access(document, environment)
+        access, used = read_access(document, environment)
         for key, value in document.data.items():
             if key in options and key not in given:
                 place = f"{document.place(key)}: {key}"
@@ -192,48 +176,8 @@ def _checked(document: places.Document) -> places.Document:
     known = [row.name for row in table() if row.name != "config"]
     for key in document.data:
         if key not in [*known, "access"]:
-            raise document.fault(f"unknown key {key!r}", key, advice=_perhaps(key, [*known, "access"]))
+            raise document.fault(f"unknown key {key!r}", key, advice=perhaps(key, [*known, "access"]))
     return document
-
-
-def _access(document: places.Document, environment: Mapping[str, str]) -> tuple[Access, frozenset[str]]:
-    """The `[access]` table with `${NAME}` taken from the environment, and the names that were taken."""
-    raw = document.data.get("access", {})
-    if not isinstance(raw, dict):
-        raise document.fault("access is a table", "access", advice="write [access] on a line of its own")
-    known = {row.name: row for row in dataclasses.fields(Access)}
-    values: dict[str, Any] = {}
-    used: set[str] = set()
-    for key, value in raw.items():
-        if key not in known:
-            raise document.fault(f"unknown key {key!r} in [access]", "access", key, advice=_perhaps(key, known))
-        if not isinstance(value, str):
-            raise document.fault(f"access.{key} is not text", "access", key, advice="put it in quotes")
-        for wanted in _REFERENCE.findall(value):
-            used.add(wanted)
-            if wanted not in environment:
-                advice = f"export {wanted}, or write the value"
-                raise document.fault(
-                    f"access.{key} takes ${{{wanted}}}, which is not set", "access", key, advice=advice
-                )
-        text = _REFERENCE.sub(lambda match: environment[match[1]], value)
-        if key.endswith("_endpoint") and text:
-            _endpoint(document, key, text)
-        if key == "ca_file" and text:
-            text = str(document.path.parent / Path(text).expanduser())
-            if not Path(text).is_file():
-                raise document.fault(f"access.ca_file: there is no file {text}", "access", key)
-        values[key] = Secret(text) if key in {"access_key", "secret_access_key"} else text
-    return Access(**values), frozenset(used)
-
-
-def _endpoint(document: places.Document, key: str, text: str) -> None:
-    match = re.fullmatch(r"(https?)://(\[[0-9a-fA-F:]+\]|[^/:@\s]+)(:[0-9]+)?/?", text)
-    if not match:
-        raise document.fault(f"access.{key} is not an address", "access", key, advice="write https://host[:port]")
-    if match[1] == "http" and not re.fullmatch(r"127\.[0-9.]+|localhost|\[::1\]", match[2]):
-        advice = "write https; plain http is accepted for loopback only"
-        raise document.fault(f"access.{key} would send keys over plain http", "access", key, advice=advice)
 
 
 def _text(document: places.Document, key: str, value: Any) -> str:
@@ -256,7 +200,7 @@ def _no_strangers(environment: Mapping[str, str], options: Mapping[str, Option],
     known = [row.environment for row in options.values()]
     for key in environment:
         if key.startswith("AISBENCH_") and key not in known and key not in used:
-            raise UsageFault(f"{key}: unknown environment variable", advice=_perhaps(key, known))
+            raise UsageFault(f"{key}: unknown environment variable", advice=perhaps(key, known))
 
 
 def _no_contradictions(settings: Settings) -> None:
@@ -273,13 +217,6 @@ def _no_contradictions(settings: Settings) -> None:
             raise UsageFault(
                 f"{settings.sources['platform']}: platform modelarts needs {', '.join(missing)}", advice=advice
             )
-
-
-def _perhaps(key: str, known: Any) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(key, list(known), n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
 
 
 def machine_cores() -> int:

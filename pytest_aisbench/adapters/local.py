@@ -17,12 +17,13 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 import pytest_aisbench
+from pytest_aisbench.access import Access
 from pytest_aisbench.adapters import training_job
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.domain.job import JobSpec
 from pytest_aisbench.errors import Unreachable, UsageFault
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.settings import Access, Settings, machine_cores
+from pytest_aisbench.settings import Settings, machine_cores
 
 _START_S = 30.0
 _END_S = 30.0

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
+from pytest_aisbench.access import Access
 from pytest_aisbench.adapters import training_job
 from pytest_aisbench.adapters.obs import Obs
 from pytest_aisbench.adapters.signed import Session
 from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Phase, Request
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import BadAnswer, JobLost, Unreachable, UsageFault
-from pytest_aisbench.settings import Access, Settings
+from pytest_aisbench.settings import Settings
 
 PHASES = {
     "Creating": Phase.PENDING,

@@ -16,13 +16,14 @@ from pathlib import Path
 
 import pytest
 
+from pytest_aisbench import Access
 from pytest_aisbench.adapters.local import Local
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.job import JobSpec
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import Unreachable, UsageFault
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.settings import Access, Settings, machine_cores
+from pytest_aisbench.settings import Settings, machine_cores
 
 HERE = StoreUrl("aisbench", "aisbench/here/")
 SPEC = JobSpec("t-1", Shape(1, 1), HERE / "code/", "train.py", HERE / "out/", HERE / "log/")

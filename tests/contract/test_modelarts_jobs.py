@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_aisbench import Access, Settings
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.domain.job import Job, LogPart, Phase
 from pytest_aisbench.errors import BadAnswer
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.settings import Access, Settings
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Server

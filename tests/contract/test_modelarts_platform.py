@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pytest_aisbench import Access, Settings
 from pytest_aisbench.adapters.local import Local
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.domain.case import Shape
@@ -19,7 +20,6 @@ from pytest_aisbench.domain.job import JobSpec
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import JobLost, Refused, Rejected, UsageFault
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.settings import Access, Settings
 from pytest_aisbench.testing import PlatformContract
 
 ENGINE = {"framework_version": "mindspore_1.3.0-cann_5.0.2-py_3.7-euler_2.8.3-aarch64"}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_aisbench import Access, Settings
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.adapters.signed import Session
 from pytest_aisbench.domain.job import Request
@@ -30,7 +31,6 @@ from pytest_aisbench.errors import (
     UsageFault,
 )
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.settings import Access, Settings
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Server

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_aisbench import Access, Settings
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.job import JobSpec
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.settings import Access, Settings
 
 GOLDEN = Path(__file__).parent / "golden"
 ACCESS = Access(Secret("ACCESSKEYID"), Secret("secret-key"), region_name="cn-central-221", bucket="acceptance")

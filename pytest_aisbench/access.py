@@ -1,0 +1,79 @@
+"""The `[access]` table of `aisbench.toml`: how the platform is reached, and with which keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_aisbench.secret import Secret
+
+if TYPE_CHECKING:
+    from pytest_aisbench import places
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+@dataclass(frozen=True)
+class Access:
+    """The `[access]` table, in the predecessor's words."""
+
+    access_key: Secret = Secret("")
+    secret_access_key: Secret = Secret("")
+    region_name: str = ""
+    project_id: str = ""
+    bucket: str = ""
+    iam_endpoint: str = ""
+    obs_endpoint: str = ""
+    modelarts_endpoint: str = ""
+    ca_file: str = ""
+
+
+def read_access(document: places.Document, environment: Mapping[str, str]) -> tuple[Access, frozenset[str]]:
+    """The `[access]` table with `${NAME}` taken from the environment, and the names that were taken."""
+    raw = document.data.get("access", {})
+    if not isinstance(raw, dict):
+        raise document.fault("access is a table", "access", advice="write [access] on a line of its own")
+    known = {row.name: row for row in dataclasses.fields(Access)}
+    values: dict[str, Any] = {}
+    used: set[str] = set()
+    for key, value in raw.items():
+        if key not in known:
+            raise document.fault(f"unknown key {key!r} in [access]", "access", key, advice=perhaps(key, known))
+        if not isinstance(value, str):
+            raise document.fault(f"access.{key} is not text", "access", key, advice="put it in quotes")
+        for wanted in _REFERENCE.findall(value):
+            used.add(wanted)
+            if wanted not in environment:
+                advice = f"export {wanted}, or write the value"
+                raise document.fault(
+                    f"access.{key} takes ${{{wanted}}}, which is not set", "access", key, advice=advice
+                )
+        text = _REFERENCE.sub(lambda match: environment[match[1]], value)
+        if key.endswith("_endpoint") and text:
+            _endpoint(document, key, text)
+        if key == "ca_file" and text:
+            text = str(document.path.parent / Path(text).expanduser())
+            if not Path(text).is_file():
+                raise document.fault(f"access.ca_file: there is no file {text}", "access", key)
+        values[key] = Secret(text) if key in {"access_key", "secret_access_key"} else text
+    return Access(**values), frozenset(used)
+
+
+def _endpoint(document: places.Document, key: str, text: str) -> None:
+    match = re.fullmatch(r"(https?)://(\[[0-9a-fA-F:]+\]|[^/:@\s]+)(:[0-9]+)?/?", text)
+    if not match:
+        raise document.fault(f"access.{key} is not an address", "access", key, advice="write https://host[:port]")
+    if match[1] == "http" and not re.fullmatch(r"127\.[0-9.]+|localhost|\[::1\]", match[2]):
+        advice = "write https; plain http is accepted for loopback only"
+        raise document.fault(f"access.{key} would send keys over plain http", "access", key, advice=advice)
+
+
+def perhaps(key: str, known: Iterable[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(key, names := list(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(names))}"
