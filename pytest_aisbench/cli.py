@@ -22,6 +22,8 @@ def _parser() -> argparse.ArgumentParser:
     cloud = acts.add_parser("cloud", help="serve the local cloud alone, for other clients, until stopped")
     cloud.add_argument("--json", action="store_true", help="print endpoints and keys as one JSON line")
     cloud.add_argument("--data", type=Path, metavar="DIR", help="keep buckets here (default: a temporary folder)")
+    cloud.add_argument("--engine", choices=["processes", "pretend"], default="processes", help="how jobs are run")
+    cloud.add_argument("--faults", type=Path, metavar="FILE", help="faults that stand from the start, JSON or TOML")
     cloud.set_defaults(act=_cloud)
     return parser
 
@@ -29,11 +31,14 @@ def _parser() -> argparse.ArgumentParser:
 def _cloud(options: argparse.Namespace) -> int:
     import json
 
+    from pytest_aisbench.errors import UsageFault
+    from pytest_aisbench.localcloud import fault
     from pytest_aisbench.localcloud.server import DataInUseError, serve
 
     try:
-        serve(options.data, show=json.dumps if options.json else _card)
-    except (DataInUseError, OSError) as error:
+        faults = fault.read(options.faults) if options.faults else []
+        serve(options.data, show=json.dumps if options.json else _card, engine=options.engine, faults=faults)
+    except (DataInUseError, UsageFault, OSError) as error:
         print(f"aisbench cloud: {error}", file=sys.stderr)
         return 4
     return 0

@@ -5,17 +5,22 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pytest_aisbench.localcloud.server import DataInUseError, serve
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.localcloud import fault
+from pytest_aisbench.localcloud.server import ENGINES, DataInUseError, serve
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m pytest_aisbench.localcloud", description=__doc__)
     parser.add_argument("--data", type=Path, metavar="DIR", help="keep objects and keys here (default: keep nothing)")
     parser.add_argument("--watch-stdin", action="store_true", help="end when stdin does, that is, with the parent")
+    parser.add_argument("--engine", choices=ENGINES, default=ENGINES[0], help="how jobs are run (default: %(default)s)")
+    parser.add_argument("--faults", type=Path, metavar="FILE", help="faults that stand from the start, JSON or TOML")
     options = parser.parse_args()
     try:
-        serve(options.data, watch_stdin=options.watch_stdin)
-    except (DataInUseError, OSError) as error:
+        faults = fault.read(options.faults) if options.faults else []
+        serve(options.data, watch_stdin=options.watch_stdin, engine=options.engine, faults=faults)
+    except (DataInUseError, UsageFault, OSError) as error:
         parser.exit(4, f"{parser.prog}: {error}\n")
 
 

@@ -9,7 +9,7 @@ from pytest_aisbench.localcloud.catalog import ASCEND
 
 if TYPE_CHECKING:
     from pytest_aisbench.localcloud.catalog import Catalog
-    from pytest_aisbench.localcloud.jobs import Job
+    from pytest_aisbench.localcloud.job import Job
 
 _END_REASONS = {"Completed": "succeeded", "Terminated": "terminated", "Failed": "training_failed"}
 
@@ -42,7 +42,7 @@ def event_json(time_ms: int, level: str, message: str, source: str) -> dict[str,
 
 def _status(job: Job) -> dict[str, Any]:
     return {
-        "phase": job.phase,
+        "phase": job.shown_phase,
         "secondary_phase": job.secondary_phase,
         "duration": job.duration,
         "start_time": job.started,

@@ -32,6 +32,7 @@ class ProcessEngine:
         self._ports = Ports()
         self._runs: dict[str, Run] = {}
         self._forgotten: set[str] = set()  # while they still run
+        self._frozen: dict[str, dict[str, int]] = {}  # the sizes of a job's logs, by task
         self._lock = threading.Lock()
         # What a cloud that was killed left here: its jobs are unknown to this one.
         for left in work.glob("????????-????-????-????-????????????"):
@@ -47,6 +48,7 @@ class ProcessEngine:
             obs_endpoint=self._obs_endpoint,
             grace=self._grace,
             ended=functools.partial(self._ended, launch.job_id),
+            log_frozen=lambda: launch.job_id in self._frozen,
         )
         with self._lock:
             run.start()
@@ -59,17 +61,26 @@ class ProcessEngine:
             run.stop("The job was stopped by its user.")
 
     def log(self, job_id: str, task: str) -> tuple[bytes, int] | None:
-        root = self._folder(job_id) / task.rpartition("-")[2]
-        path = container.log_folder(root) / container.worker_log(job_id, task)
+        frozen = self._frozen.get(job_id)
         try:
-            with path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                file.seek(max(0, size - _PREVIEW))
-                return file.read(_PREVIEW), size
+            with self._log_file(job_id, task).open("rb") as file:
+                size = os.fstat(file.fileno()).st_size if frozen is None else frozen.get(task, 0)
+                start = max(0, size - _PREVIEW)
+                file.seek(start)
+                return file.read(size - start), size
         except FileNotFoundError:
             return None
 
+    def freeze_log(self, job_id: str, *, frozen: bool) -> None:
+        if not frozen:
+            self._frozen.pop(job_id, None)
+            return
+        tasks = [f"worker-{root.name}" for root in self._folder(job_id).glob("*")]
+        logs = {task: self._log_file(job_id, task) for task in tasks}
+        self._frozen[job_id] = {task: path.stat().st_size for task, path in logs.items() if path.exists()}
+
     def forget(self, job_id: str) -> None:
+        self._frozen.pop(job_id, None)
         with self._lock:
             if job_id in self._runs:
                 self._forgotten.add(job_id)
@@ -91,6 +102,10 @@ class ProcessEngine:
             self._forgotten.discard(job_id)
         if forgotten:
             shutil.rmtree(self._folder(job_id), ignore_errors=True)
+
+    def _log_file(self, job_id: str, task: str) -> Path:
+        root = self._folder(job_id) / task.rpartition("-")[2]
+        return container.log_folder(root) / container.worker_log(job_id, task)
 
     def _folder(self, job_id: str) -> Path:
         return self._work / job_id

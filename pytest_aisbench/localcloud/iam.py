@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.localcloud.accounts import name_id
 from pytest_aisbench.localcloud.message import Request, Response
+from pytest_aisbench.localcloud.refusal import UNUSUAL, USUAL
 from pytest_aisbench.localcloud.signature import AuthenticationFailed, authenticate
 
 if TYPE_CHECKING:
@@ -16,16 +17,30 @@ if TYPE_CHECKING:
 
 
 class Iam:
+    operations = ("projects", "tokens")
+
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
 
     def answer(self, request: Request) -> Response:
-        match request.method, request.path.rstrip("/"):
-            case "GET", "/v3/projects" | "/v3/auth/projects":
+        match self.operation(request):
+            case "projects":
                 return self._projects(request)
-            case "POST", "/v3/auth/tokens":
+            case "tokens":
                 return self._tokens(request)
         return _error(404, "The requested resource could not be found.")
+
+    def operation(self, request: Request) -> str:
+        match request.method, request.path.rstrip("/"):
+            case "GET", "/v3/projects" | "/v3/auth/projects":
+                return "projects"
+            case "POST", "/v3/auth/tokens":
+                return "tokens"
+        return "other"
+
+    def refuse(self, request: Request, status: int, code: str = "", message: str = "") -> Response:
+        usual, text = USUAL.get(status, UNUSUAL)
+        return Response.json(status, {"error_code": code or usual, "error_msg": message or text}, _trace())
 
     def crash(self, request: Request, error: Exception) -> Response:
         return _error(500, "An unexpected error occurred.")

@@ -9,73 +9,32 @@ import threading
 import time
 import uuid
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.localcloud import rules
+from pytest_aisbench.localcloud.alarm import Alarm
+from pytest_aisbench.localcloud.job import FINAL, Job, now_ms
 from pytest_aisbench.localcloud.launch import Ended, Started, TaskEnded, TaskStarted
 from pytest_aisbench.localcloud.refusal import Refusal
 
 if TYPE_CHECKING:
     from pytest_aisbench.localcloud.accounts import Account
-    from pytest_aisbench.localcloud.launch import Engine, Event, Launch
+    from pytest_aisbench.localcloud.fault import Fault
+    from pytest_aisbench.localcloud.faults import Faults
+    from pytest_aisbench.localcloud.launch import Engine, Event
     from pytest_aisbench.localcloud.rules import Rules
 
 CAPACITY = 64
-FINAL = {"Completed", "Failed", "Terminated", "Abnormal"}
-_SECONDARY = {"Pending": "Queuing"}  # elsewhere the same word, but for Abnormal
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-@dataclass(eq=False)
-class Job:
-    """Read and changed under the lock of `Jobs` only."""
-
-    launch: Launch
-    name: str
-    project_id: str
-    user: str
-    request: dict[str, Any]
-    order: int  # of creation
-    description: str
-    created: int = field(default_factory=now_ms)
-    phase: str = "Creating"
-    started: int = 0
-    ended: int = 0
-    task_statuses: list[dict[str, Any]] = field(default_factory=list)
-    end: Ended | None = None
-    events: list[tuple[int, str, str, str]] = field(default_factory=list)  # time, level, message, source
-
-    @property
-    def id(self) -> str:
-        return self.launch.job_id
-
-    @property
-    def tasks(self) -> list[str]:
-        return [f"worker-{node}" for node in range(self.launch.nodes)]
-
-    @property
-    def duration(self) -> int:
-        return (self.ended or now_ms()) - self.started if self.started else 0
-
-    @property
-    def secondary_phase(self) -> str:
-        if self.phase == "Abnormal":
-            return "Lost" if self.started else "CreateFailed"
-        return _SECONDARY.get(self.phase, self.phase)
-
-    def note(self, message: str, level: str = "Info", source: str = "Job") -> None:
-        self.events.append((now_ms(), level, message, source))
 
 
 class Jobs:
-    def __init__(self, engine: Engine, rules: Rules, capacity: int = CAPACITY) -> None:
+    def __init__(self, engine: Engine, rules: Rules, capacity: int = CAPACITY, faults: Faults | None = None) -> None:
         self._engine = engine
         self._rules = rules
         self._capacity = capacity
+        self._faults = faults
+        self._alarm = Alarm("faults of jobs")
+        self._accepted: list[Job] = []
         self._jobs: dict[str, Job] = {}
         self._names: set[tuple[str, str]] = set()
         self._queue: deque[Job] = deque()
@@ -84,6 +43,8 @@ class Jobs:
         self._orders = itertools.count()
         self._closed = False
         self.lock = threading.RLock()
+        if faults:
+            faults.when_set(self._strike_anew)
 
     def create(self, account: Account, body: dict[str, Any]) -> Job:
         metadata = rules.section(body, "metadata")
@@ -97,9 +58,11 @@ class Jobs:
             order = next(self._orders)
             job = Job(launch, name, account.project_id, account.user, request, order, description)
             job.note("Training job is created.")
+            self._accepted.append(job)
             self._jobs[job.id] = job
             self._names.add((job.project_id, name))
             self._queue.append(job)
+            self._draw(job)
         return job
 
     def admit(self) -> None:
@@ -107,8 +70,16 @@ class Jobs:
         with self.lock:
             while self._stopped:
                 self._hear(self._stopped.pop(), Ended("Terminated", "The job was stopped before it began."))
+            held = []
             while self._queue and len(self._active) < self._capacity and not self._closed:
-                self._start(self._queue.popleft())
+                job = self._queue.popleft()
+                if job.held:
+                    held.append(job)
+                elif job.fault and job.fault.job == "unstartable":
+                    self._hear(job, Ended("Abnormal", "The platform failed: no node could be started."))
+                else:
+                    self._start(job)
+            self._queue.extendleft(reversed(held))
             for job in reversed(self._queue):
                 if job.phase != "Creating":
                     break
@@ -152,13 +123,26 @@ class Jobs:
     def delete(self, job: Job) -> None:
         """A job that still runs is stopped; it is gone from every answer at once."""
         with self.lock:
-            if self._jobs.pop(job.id, None) is None:
+            if job.gone:
                 raise Refusal(400, "2775", f"Training job {job.id} not found.")
-            self._names.discard((job.project_id, job.name))
-            if job in self._queue:
-                self._queue.remove(job)
-            self._engine.stop(job.id)
+            self._remove(job, "deleted")
         self._engine.forget(job.id)
+
+    def books(self) -> list[dict[str, Any]]:
+        with self.lock:
+            return [
+                {
+                    "id": job.id,
+                    "name": job.name,
+                    "description": job.description,
+                    "phase": job.phase,
+                    "created": job.created,
+                    "started": job.started,
+                    "ended": job.ended,
+                    "gone": job.gone,
+                }
+                for job in self._accepted
+            ]
 
     def describe(self, job: Job, description: object) -> None:
         checked = rules.description(description)
@@ -168,7 +152,47 @@ class Jobs:
     def close(self) -> None:
         with self.lock:
             self._closed = True
+        self._alarm.close()
         self._engine.close()
+
+    def _remove(self, job: Job, gone: str) -> None:
+        job.gone = gone
+        del self._jobs[job.id]
+        self._names.discard((job.project_id, job.name))
+        if job in self._queue:
+            self._queue.remove(job)
+            self._hear(job, Ended("Terminated", f"The job was {gone} before it began."))
+        self._engine.stop(job.id)
+
+    def _strike_anew(self) -> None:
+        """The faults are others now: what they did to jobs is undone, as far as it can be, and they do theirs."""
+        with self.lock:
+            for job in list(self._jobs.values()):
+                if job.fault and job.fault.job == "log-frozen":
+                    self._engine.freeze_log(job.id, frozen=False)
+                job.struck(None)
+                job.drawn = None
+                if job.phase not in FINAL:
+                    self._draw(job)
+            self.admit()
+
+    def _draw(self, job: Job) -> None:
+        job.drawn = fault = self._faults.on_job(job.name) if self._faults else None
+        if fault and fault.after:
+            self._alarm.at(time.monotonic() + fault.after, functools.partial(self._strike, job, fault))
+        elif fault:
+            self._strike(job, fault)
+
+    def _strike(self, job: Job, fault: Fault) -> None:
+        with self.lock:
+            if job.gone or job.drawn is not fault:
+                return
+            job.struck(fault)
+            if fault.job == "lost":
+                self._remove(job, "lost")
+                self._engine.forget(job.id)
+            elif fault.job == "log-frozen":
+                self._engine.freeze_log(job.id, frozen=True)
 
     def _hear(self, job: Job, event: Event) -> None:
         with self.lock:

@@ -91,6 +91,9 @@ class Engine(Protocol):
     def log(self, job_id: str, task: str) -> tuple[bytes, int] | None:
         """The newest part of what the task has written, and the size of all of it; None while there is nothing."""
 
+    def freeze_log(self, job_id: str, *, frozen: bool) -> None:
+        """A frozen log grows no more, neither in `log` nor in the store; the job runs on, or will run."""
+
     def forget(self, job_id: str) -> None:
         """The job was deleted; what is kept of it goes, at once or when it ends."""
 

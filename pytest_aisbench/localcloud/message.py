@@ -20,6 +20,10 @@ class MalformedRequestError(Exception):
     """What arrived is not HTTP; the connection cannot be used any further."""
 
 
+class HungUp(ConnectionAbortedError):
+    """Raised by a service that hangs up instead of answering, on purpose."""
+
+
 class Headers(Mapping[str, str]):
     """Looked up in any case; iterates over lower-case names; repeated fields are joined as RFC 9110 says."""
 
@@ -135,6 +139,8 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
     length: int | None = None
     """How much of a file to send, from where it stands; of an answer to HEAD, what GET would have sent."""
+    cut: int | None = None
+    """Hang up after so many bytes of the body, whatever length was promised."""
 
     @classmethod
     def json(cls, status: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:

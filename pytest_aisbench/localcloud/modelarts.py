@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
-import uuid
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_aisbench.localcloud import rules
 from pytest_aisbench.localcloud.answers import event_json, job_json
@@ -16,7 +13,7 @@ from pytest_aisbench.localcloud.engine import ProcessEngine
 from pytest_aisbench.localcloud.jobs import CAPACITY, Jobs
 from pytest_aisbench.localcloud.message import Response
 from pytest_aisbench.localcloud.obs_signature import presign
-from pytest_aisbench.localcloud.refusal import Refusal
+from pytest_aisbench.localcloud.refusal import UNUSUAL, USUAL, Refusal, identified, refused
 from pytest_aisbench.localcloud.rendezvous import node_address
 from pytest_aisbench.localcloud.search import Search
 from pytest_aisbench.localcloud.signature import AuthenticationFailed, authenticate
@@ -26,7 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_aisbench.localcloud.accounts import Account, Accounts
-    from pytest_aisbench.localcloud.jobs import Job
+    from pytest_aisbench.localcloud.faults import Faults
+    from pytest_aisbench.localcloud.job import Job
     from pytest_aisbench.localcloud.launch import Engine
     from pytest_aisbench.localcloud.message import Request
     from pytest_aisbench.localcloud.objects import Objects
@@ -34,6 +32,13 @@ if TYPE_CHECKING:
 _PATH = re.compile(r"/v2/(?P<project>[^/]+)/(?P<rest>.+?)/?")
 _LINK_LIFE = 3600.0
 _METRICS = ("cpuUsage", "memUsage", "npuUtil", "npuMemUsage", "gpuUtil", "gpuMemUsage")
+
+
+class _Route(NamedTuple):
+    name: str
+    method: str
+    path: re.Pattern[str]
+    answer: Callable[..., Response]
 
 
 class ModelArts:
@@ -47,46 +52,60 @@ class ModelArts:
         catalog: Catalog | None = None,
         engine: Engine | None = None,
         capacity: int = CAPACITY,
+        faults: Faults | None = None,
     ) -> None:
         self._accounts = accounts
         self._objects = objects
         self._obs_endpoint = obs_endpoint.rstrip("/")
         self._catalog = catalog or Catalog()
         self._engine = engine or ProcessEngine(objects, work, self._obs_endpoint)
-        self._jobs = Jobs(self._engine, rules.Rules(self._catalog, objects), capacity)
+        self._jobs = Jobs(self._engine, rules.Rules(self._catalog, objects), capacity, faults)
         job, task = r"training-jobs/(?P<job>[^/]+)", r"tasks/(?P<task>[^/]+)"
-        self._routes: list[tuple[str, re.Pattern[str], Callable[..., Response]]] = [
-            (method, re.compile(path), answer)
-            for method, path, answer in (
-                ("POST", "training-jobs", self._create),
-                ("GET", job, self._show),
-                ("PUT", job, self._describe),
-                ("DELETE", job, self._delete),
-                ("POST", f"{job}/actions", self._act),
-                ("POST", "training-job-searches", self._search),
-                ("GET", f"{job}/tasks", self._tasks),
-                ("GET", f"{job}/{task}/logs/preview", self._preview),
-                ("GET", f"{job}/{task}/logs/url", self._log_link),
-                ("GET", f"{job}/metrics/(?P<task>[^/]+)", self._metrics),
-                ("GET", f"{job}/events", self._events),
-                ("GET", "training-job-engines", self._engines),
-                ("GET", "training-job-flavors", self._flavors),
-                ("GET", "training-job-names", self._name),
+        self._routes = [
+            _Route(name, method, re.compile(path), answer)
+            for name, method, path, answer in (
+                ("create", "POST", "training-jobs", self._create),
+                ("show", "GET", job, self._show),
+                ("describe", "PUT", job, self._describe),
+                ("delete", "DELETE", job, self._delete),
+                ("stop", "POST", f"{job}/actions", self._act),
+                ("search", "POST", "training-job-searches", self._search),
+                ("tasks", "GET", f"{job}/tasks", self._tasks),
+                ("log", "GET", f"{job}/{task}/logs/preview", self._preview),
+                ("log-link", "GET", f"{job}/{task}/logs/url", self._log_link),
+                ("metrics", "GET", f"{job}/metrics/(?P<task>[^/]+)", self._metrics),
+                ("events", "GET", f"{job}/events", self._events),
+                ("engines", "GET", "training-job-engines", self._engines),
+                ("flavors", "GET", "training-job-flavors", self._flavors),
+                ("name", "GET", "training-job-names", self._name),
             )
         ]
+        self.operations = [route.name for route in self._routes]
 
     def answer(self, request: Request) -> Response:
         try:
-            response = self._route(request)
+            return identified(self._route(request))
         except AuthenticationFailed as failure:
-            response = _error(failure.status, failure.code, failure.message, "Check the keys, and the clock.")
+            return refused(failure.status, failure.code, failure.message, "Check the keys, and the clock.")
         except Refusal as refusal:
-            response = _error(refusal.status, refusal.code, refusal.message, refusal.solution)
-        return _identified(response)
+            return refused(refusal.status, refusal.code, refusal.message, refusal.solution)
 
     def crash(self, request: Request, error: Exception) -> Response:
         text = f"Internal error: {type(error).__name__}."
-        return _identified(_error(500, "ModelArts.2950", text, "Look at the log of the local cloud."))
+        return refused(500, "ModelArts.2950", text, "Look at the log of the local cloud.")
+
+    def operation(self, request: Request) -> str:
+        match = _PATH.fullmatch(request.path)
+        found = match and self._find(request.method, match["rest"])
+        return found[0].name if found else "other"
+
+    def refuse(self, request: Request, status: int, code: str = "", message: str = "") -> Response:
+        usual, text = USUAL.get(status, UNUSUAL)
+        return refused(status, code or usual, message or text, "Try again later.")
+
+    def books(self) -> list[dict[str, Any]]:
+        """Every job that was ever accepted, in the order of creation, as it truly is: also what was deleted or lost."""
+        return self._jobs.books()
 
     def close(self) -> None:
         """End every process of every job; returns when they are gone."""
@@ -100,15 +119,21 @@ class ModelArts:
             raise unserved
         if match["project"] != account.project_id:
             raise Refusal(404, "2786", f"Project {match['project']} is not the one of the credentials.")
-        for method, path, answer in self._routes:
-            if method == request.method and (found := path.fullmatch(match["rest"])):
-                names: dict[str, Any] = found.groupdict()
-                if "job" in names:
-                    names["job"] = self._jobs.get(account.project_id, names["job"])
-                if "task" in names and names["task"] not in names["job"].tasks:
-                    raise rules.invalid(f"the job has no task {names['task']}")
-                return answer(request, account, **names)
-        raise unserved
+        found = self._find(request.method, match["rest"])
+        if found is None:
+            raise unserved
+        route, names = found
+        if "job" in names:
+            names["job"] = self._jobs.get(account.project_id, names["job"])
+        if "task" in names and names["task"] not in names["job"].tasks:
+            raise rules.invalid(f"the job has no task {names['task']}")
+        return route.answer(request, account, **names)
+
+    def _find(self, method: str, rest: str) -> tuple[_Route, dict[str, Any]] | None:
+        for route in self._routes:
+            if route.method == method and (found := route.path.fullmatch(rest)):
+                return route, found.groupdict()
+        return None
 
     def _create(self, request: Request, account: Account) -> Response:
         job = self._jobs.create(account, _body(request))
@@ -166,7 +191,7 @@ class ModelArts:
         key = place.prefix + worker_log(job.id, task)
         if self._objects.head(place.bucket, key) is None:
             raise Refusal(400, "2818", f"The log of {task} has not been generated yet.")
-        link = presign(account, place.bucket, key, time.time() + _LINK_LIFE)
+        link = presign(account, place.bucket, key, _LINK_LIFE)
         return Response.json(200, {"obs_url": self._obs_endpoint + link})
 
     def _metrics(self, request: Request, account: Account, job: Job, task: str) -> Response:
@@ -202,7 +227,9 @@ class ModelArts:
 
     def _job_json(self, job: Job) -> dict[str, Any]:
         with self._jobs.lock:
-            return job_json(job, self._catalog)
+            answer = job_json(job, self._catalog)
+            job.seen()
+            return answer
 
 
 def _body(request: Request) -> dict[str, Any]:
@@ -220,11 +247,3 @@ def _query_number(request: Request, name: str, default: int) -> int:
     if not value.isdigit():
         raise Refusal(400, "2764", f"{name} must be a number.")
     return int(value)
-
-
-def _error(status: int, code: str, message: str, solution: str) -> Response:
-    return Response.json(status, {"error_msg": message, "error_code": code, "error_solution": solution})
-
-
-def _identified(response: Response) -> Response:
-    return replace(response, headers={**response.headers, "X-Request-Id": uuid.uuid4().hex})

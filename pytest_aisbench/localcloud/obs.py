@@ -6,6 +6,7 @@ import errno
 import hashlib
 import re
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -45,6 +46,13 @@ _STATUS = {
     "InternalError": 500,
     "NotImplemented": 501,
 }
+# What is said with a status where nobody has a better reason.
+_USUAL = {
+    403: ("RequestTimeTooSkewed", "The difference between the request time and the server's time is too large."),
+    429: ("SlowDown", "Please reduce your request rate."),
+    500: ("InternalError", "We encountered an internal error. Please try again."),
+    503: ("ServiceUnavailable", "The server is overloaded or has an internal error."),
+}
 _BUCKET_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{1,61})[a-z0-9]")
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
@@ -72,6 +80,7 @@ class Obs:
             ("GET", "bucket", "uploads"): parts.list_uploads,
             ("POST", "bucket", "delete"): self._delete_many,
         }
+        self.operations = {"get-service", "put-bucket", *(_operation(*target) for target in self._routes)}
 
     def answer(self, request: Request) -> Response:
         call = Call.of(request)
@@ -89,11 +98,18 @@ class Obs:
         return Response(response.status, response.body, {**response.headers, **_trace(call)}, response.length)
 
     def crash(self, request: Request, error: Exception) -> Response:
-        return _error(Call.of(request), "InternalError", "We encountered an internal error. Please try again.")
+        return self.refuse(request, 500)
+
+    def operation(self, request: Request) -> str:
+        name = _operation(*_target(Call.of(request)))
+        return name if name in self.operations else "other"
+
+    def refuse(self, request: Request, status: int, code: str = "", message: str = "") -> Response:
+        usual, text = _USUAL.get(status, _USUAL[500])
+        return replace(_error(Call.of(request), code or usual, message or text), status=status)
 
     def _route(self, call: Call, account: Account) -> Response:
-        about = "object" if call.key else "bucket" if call.bucket else "service"
-        subresource = next((name for name in call.request.query if _names_resource(name)), "")
+        _, about, subresource = _target(call)
         if len(call.key.encode()) > MAX_KEY_BYTES:
             raise ObjectError("KeyTooLong", f"Your key is too long: at most {MAX_KEY_BYTES} bytes.")
         match call.request.method, about, subresource:
@@ -197,6 +213,17 @@ class Obs:
             if not quiet:
                 inner.append(element("Deleted", [text("Key", key)]))
         return xml_response(document("DeleteResult", call.dialect, inner))
+
+
+def _target(call: Call) -> tuple[str, str, str]:
+    """The method, what it is about, and the subresource of it."""
+    about = "object" if call.key else "bucket" if call.bucket else "service"
+    subresource = next((name for name in call.request.query if _names_resource(name)), "")
+    return call.request.method, about, subresource
+
+
+def _operation(method: str, about: str, subresource: str) -> str:
+    return "-".join(filter(None, (method.lower(), about, subresource)))
 
 
 def _names_resource(name: str) -> bool:

@@ -42,6 +42,7 @@ class Run:
         obs_endpoint: str,
         grace: float,
         ended: Callable[[], None],
+        log_frozen: Callable[[], bool],
     ) -> None:
         self._objects = objects
         self._launch = launch
@@ -50,14 +51,16 @@ class Run:
         self._obs_endpoint = obs_endpoint
         self._grace = grace
         self._ended = ended
+        self._log_frozen = log_frozen
         self._containers = [Container(folder / str(node), launch, node) for node in range(launch.nodes)]
         self._mirrors = [
             Mirror(objects, container.path(channel.local_dir), channel.place)
             for container in self._containers
             for channel in launch.outputs
         ]
-        if launch.logs:
-            self._mirrors += [Mirror(objects, container.logs, launch.logs) for container in self._containers]
+        self._log_mirrors = [
+            Mirror(objects, container.logs, launch.logs) for container in self._containers if launch.logs
+        ]
         self._stopping = ""  # the reason
         self._abandoned = False
         self._woken, self._wake = os.pipe()
@@ -169,5 +172,5 @@ class Run:
         return first
 
     def _push(self, *, everything: bool = False) -> None:
-        for mirror in self._mirrors:
+        for mirror in self._mirrors if self._log_frozen() else [*self._mirrors, *self._log_mirrors]:
             mirror.push(everything=everything)

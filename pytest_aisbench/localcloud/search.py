@@ -10,13 +10,13 @@ from pytest_aisbench.localcloud.rules import invalid, listed, text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_aisbench.localcloud.jobs import Job
+    from pytest_aisbench.localcloud.job import Job
 
 _LIMIT = 50
 
 _KEYS: dict[str, Callable[[Job], Any]] = {
     "name": lambda job: job.name,
-    "phase": lambda job: job.phase,
+    "phase": lambda job: job.shown_phase,
     "create_time": lambda job: job.created,
     "algorithm_name": lambda job: job.request.get("algorithm", {}).get("name", ""),
     "kind": lambda _: "job",
@@ -28,7 +28,7 @@ _SORTS: dict[str, Callable[[Job], Any]] = {
     "name": lambda job: (job.name, job.order),
     "start_time": lambda job: (job.started, job.order),
     "duration": lambda job: (job.duration, job.order),
-    "phase": lambda job: (job.phase, job.order),
+    "phase": lambda job: (job.shown_phase, job.order),
 }
 
 

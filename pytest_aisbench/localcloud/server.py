@@ -14,16 +14,21 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.localcloud.accounts import Accounts
+from pytest_aisbench.localcloud.control import Control
+from pytest_aisbench.localcloud.faults import Faults, Faulty
 from pytest_aisbench.localcloud.iam import Iam
+from pytest_aisbench.localcloud.jobs import CAPACITY
 from pytest_aisbench.localcloud.modelarts import ModelArts
 from pytest_aisbench.localcloud.objects import Objects
 from pytest_aisbench.localcloud.obs import Obs
+from pytest_aisbench.localcloud.pretend import ROOM, PretendEngine
 from pytest_aisbench.localcloud.wire import Listener
 
 if TYPE_CHECKING:
@@ -31,8 +36,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from pytest_aisbench.localcloud.fault import Fault
+
 PARENT_DIED = signal.SIGUSR1
 PREFIX = "aisbench-cloud-"
+ENGINES = ("processes", "pretend")
 
 
 class DataInUseError(Exception):
@@ -41,16 +49,25 @@ class DataInUseError(Exception):
 
 class LocalCloud:
     """Runs from `__enter__` to `__exit__`. With a data folder of its own it keeps nothing; with the caller's it
-    keeps its objects and its keys, so that the next cloud there is the same one."""
+    keeps its objects and its keys, so that the next cloud there is the same one.
 
-    def __init__(self, data: Path | None = None) -> None:
+    `engine` is how jobs are run, see ENGINES; `faults` are the first that stand, and `self.faults` sets others."""
+
+    def __init__(self, data: Path | None = None, *, engine: str = ENGINES[0], faults: Iterable[Fault] = ()) -> None:
+        if engine not in ENGINES:
+            raise UsageFault(f"there is no engine {engine!r}; there are {', '.join(ENGINES)}")
+        self.faults = Faults()
+        self._first_faults = list(faults)
         self._data = data
+        self._engine = engine
         self._running = ExitStack()
         self._card: dict[str, str] = {}
+        self._books: Callable[[], dict[str, Any]] = dict
 
     def __enter__(self) -> Self:
         with ExitStack() as starting:
-            self._card = _start(self._data, starting)
+            self._start(starting)
+            self.faults.set(self._first_faults)
             self._running = starting.pop_all()
         return self
 
@@ -61,41 +78,56 @@ class LocalCloud:
         """Everything a client must know. The secret key is in it: it is what the card is for."""
         return dict(self._card)
 
+    def books(self) -> dict[str, Any]:
+        """The `jobs` that were ever accepted, as they truly are, and the `requests` of each service by operation."""
+        return self._books()
 
-def _start(data: Path | None, stack: ExitStack) -> dict[str, str]:
-    """Start in the order in which things lean on one another; the stack ends them in the opposite one."""
+    def _start(self, stack: ExitStack) -> None:
+        """In the order in which things lean on one another; the stack ends them in the opposite one."""
+        data = _folder(self._data, stack)
+        accounts = Accounts.kept(data / "accounts.json")
+        account = accounts.first()
+        objects = Objects(data / "objects")
+        stack.callback(objects.close)
+        objects.create_bucket(account.bucket, account.region)
+
+        services = [Faulty("obs", Obs(accounts, objects), self.faults), Faulty("iam", Iam(accounts), self.faults)]
+        obs, iam = listeners = [Listener(service) for service in services]
+        for listener in listeners:
+            stack.callback(listener.stop)
+        engine, capacity = (PretendEngine(objects), ROOM) if self._engine == "pretend" else (None, CAPACITY)
+        trainer = ModelArts(
+            accounts, objects, data / "work", obs.url, engine=engine, capacity=capacity, faults=self.faults
+        )
+        stack.callback(trainer.close)
+        control = Control(accounts, self.faults, trainer, Faulty("modelarts", trainer, self.faults), services)
+        modelarts = Listener(control)
+        stack.callback(modelarts.stop)
+        stack.callback(self.faults.close)
+        for listener in (obs, iam, modelarts):
+            listener.start()
+        self._books = control.books
+        self._card = {
+            "modelarts_endpoint": modelarts.url,
+            "obs_endpoint": obs.url,
+            "iam_endpoint": iam.url,
+            "access_key": account.access_key,
+            "secret_key": account.secret_key,
+            "project_id": account.project_id,
+            "region": account.region,
+            "bucket": account.bucket,
+        }
+
+
+def _folder(data: Path | None, stack: ExitStack) -> Path:
+    """The one given, or one that ends with the cloud; locked, so that it is this cloud's alone."""
     if data is None:
         _sweep()
         data = Path(tempfile.mkdtemp(prefix=PREFIX))
         stack.callback(shutil.rmtree, data, ignore_errors=True)
     data.mkdir(parents=True, exist_ok=True)
     _lock(data, stack)
-    accounts = Accounts.kept(data / "accounts.json")
-    account = accounts.first()
-    objects = Objects(data / "objects")
-    stack.callback(objects.close)
-    objects.create_bucket(account.bucket, account.region)
-
-    obs = Listener(Obs(accounts, objects))
-    stack.callback(obs.stop)
-    iam = Listener(Iam(accounts))
-    stack.callback(iam.stop)
-    service = ModelArts(accounts, objects, data / "work", obs.url)
-    stack.callback(service.close)
-    modelarts = Listener(service)
-    stack.callback(modelarts.stop)
-    for listener in (obs, iam, modelarts):
-        listener.start()
-    return {
-        "modelarts_endpoint": modelarts.url,
-        "obs_endpoint": obs.url,
-        "iam_endpoint": iam.url,
-        "access_key": account.access_key,
-        "secret_key": account.secret_key,
-        "project_id": account.project_id,
-        "region": account.region,
-        "bucket": account.bucket,
-    }
+    return data
 
 
 def _lock(data: Path, stack: ExitStack) -> None:
@@ -118,14 +150,19 @@ def _sweep() -> None:
 
 
 def serve(
-    data: Path | None = None, *, watch_stdin: bool = False, show: Callable[[dict[str, str]], str] = json.dumps
+    data: Path | None = None,
+    *,
+    watch_stdin: bool = False,
+    show: Callable[[dict[str, str]], str] = json.dumps,
+    engine: str = ENGINES[0],
+    faults: Iterable[Fault] = (),
 ) -> None:
     """Print the card, by default as one line of JSON, then run until SIGTERM or SIGINT, or until stdin ends."""
     with _signals(signal.SIGTERM, signal.SIGINT, PARENT_DIED) as received:
         parent = os.getppid()
         if watch_stdin:
             _ask_for_parents_death()
-        with LocalCloud(data) as cloud:
+        with LocalCloud(data, engine=engine, faults=faults) as cloud:
             with contextlib.suppress(BrokenPipeError):
                 sys.stdout.write(show(cloud.card()) + "\n")
                 sys.stdout.flush()

@@ -81,7 +81,7 @@ class _Connection(socketserver.StreamRequestHandler):
         close = "close" in connection or (version == "HTTP/1.0" and "keep-alive" not in connection)
         close = close or request.body.withheld
         self._send(response, head=method == "HEAD", close=close)
-        return not close and request.body.drain()
+        return not close and response.cut is None and request.body.drain()
 
     def _line(self) -> str:
         line = self.rfile.readline(LINE_LIMIT + 1)
@@ -146,8 +146,10 @@ class _Connection(socketserver.StreamRequestHandler):
         if close:
             lines.append("Connection: close")
         start = "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
+        if response.cut is not None:
+            length = min(length, response.cut)
         if isinstance(body, bytes):
-            self.wfile.write(start if head else start + body)
+            self.wfile.write(start if head else start + body[:length])
             return
         with body:
             if head:
