@@ -32,27 +32,32 @@ class Access:
     ca_file: str = ""
 
 
-def read_access(document: places.Document, environment: Mapping[str, str]) -> tuple[Access, frozenset[str]]:
-    """The `[access]` table with `${NAME}` taken from the environment, and the names that were taken."""
+def read_access(
+    document: places.Document, environment: Mapping[str, str], *, used: bool
+) -> tuple[Access, frozenset[str]]:
+    """The `[access]` table with `${NAME}` taken from the environment, and the names that were taken.
+
+    Where the table is not `used`, as on the local cloud, a name that is not set is no error.
+    """
     raw = document.data.get("access", {})
     if not isinstance(raw, dict):
         raise document.fault("access is a table", "access", advice="write [access] on a line of its own")
     known = {row.name: row for row in dataclasses.fields(Access)}
     values: dict[str, Any] = {}
-    used: set[str] = set()
+    taken: set[str] = set()
     for key, value in raw.items():
         if key not in known:
             raise document.fault(f"unknown key {key!r} in [access]", "access", key, advice=perhaps(key, known))
         if not isinstance(value, str):
             raise document.fault(f"access.{key} is not text", "access", key, advice="put it in quotes")
         for wanted in _REFERENCE.findall(value):
-            used.add(wanted)
-            if wanted not in environment:
+            taken.add(wanted)
+            if used and wanted not in environment:
                 advice = f"export {wanted}, or write the value"
                 raise document.fault(
                     f"access.{key} takes ${{{wanted}}}, which is not set", "access", key, advice=advice
                 )
-        text = _REFERENCE.sub(lambda match: environment[match[1]], value)
+        text = _REFERENCE.sub(lambda match: environment.get(match[1], ""), value)
         if key.endswith("_endpoint") and text:
             _endpoint(document, key, text)
         if key == "ca_file" and text:
@@ -60,7 +65,7 @@ def read_access(document: places.Document, environment: Mapping[str, str]) -> tu
             if not Path(text).is_file():
                 raise document.fault(f"access.ca_file: there is no file {text}", "access", key)
         values[key] = Secret(text) if key in {"access_key", "secret_access_key"} else text
-    return Access(**values), frozenset(used)
+    return Access(**values), frozenset(taken)
 
 
 def _endpoint(document: places.Document, key: str, text: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +108,23 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
         items[:] = kept
 
 
-def wants(config: pytest.Config, items: list[pytest.Item]) -> list[tuple[Case, Step]]:
-    """What the selected items need of the Fleet, in their order; skipped ones need nothing."""
+@dataclass(frozen=True)
+class Plan:
+    """What the selected items need, for the process that holds the run."""
+
+    wants: tuple[tuple[Case, Step], ...] = ()  # of the Fleet, in the items' order
+    cases: Mapping[str, str] = field(default_factory=dict)  # node id → case id, skipped items included
+    expected: frozenset[str] = frozenset()  # cases to be judged, skipped ones included
+
+
+def plan(config: pytest.Config, items: list[pytest.Item]) -> Plan:
+    cases = {item.nodeid: case.id for item in items if (case := case_of(item))}
+    expected = frozenset(cases[item.nodeid] for item in items if item.nodeid in cases and until(item) is Step.DONE)
+    return Plan(tuple(_wants(config, items)), cases, expected)
+
+
+def _wants(config: pytest.Config, items: list[pytest.Item]) -> list[tuple[Case, Step]]:
+    """Skipped items need nothing."""
     needed: dict[str, tuple[Case, Step]] = {}
     for item in items:
         case, step = case_of(item), until(item)
@@ -126,5 +143,8 @@ def _will_be_skipped(item: pytest.Item) -> bool:
         from _pytest.skipping import evaluate_skip_marks, evaluate_xfail_marks
     except ImportError:
         return False
-    expected = evaluate_xfail_marks(item)
-    return evaluate_skip_marks(item) is not None or bool(expected and not expected.run)
+    try:
+        expected = evaluate_xfail_marks(item)
+        return evaluate_skip_marks(item) is not None or bool(expected and not expected.run)
+    except pytest.fail.Exception:
+        return True  # a condition that cannot be evaluated: the item will say so itself, before its setup

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -12,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_aisbench import collection, offers
+from pytest_aisbench.collection import Plan
 from pytest_aisbench.domain import exitcode
 from pytest_aisbench.domain.ports import Platform, Reporter
 from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.ending import on_sigterm, one_line
 from pytest_aisbench.errors import AisbenchError, LedgerError, UsageFault
 from pytest_aisbench.fixtures import SETTINGS
+from pytest_aisbench.judging import failure
 from pytest_aisbench.reporters import results, terminal
 from pytest_aisbench.reporters.hosts import guarded
 from pytest_aisbench.reporters.properties import case_of, properties_of
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     from pytest_aisbench.domain.case import Case
     from pytest_aisbench.domain.trial import Step, Trial
     from pytest_aisbench.services.link import Link
-
-Wants = list[tuple["Case", "Step"]]
 
 
 class Controller:
@@ -41,28 +41,30 @@ class Controller:
         self._reporters: dict[str, Reporter] = {}
         self._tally = exitcode.Tally()
         self._link: Link | None = None
-        self._opening = threading.Lock()  # workers of xdist plan at the same time
-        self._wants: Wants = []
+        self._opening = threading.RLock()  # workers of xdist plan, and ask for the platform, at the same time
+        self._plan = Plan()
         self._failure: AisbenchError | None = None
 
     # Crew: what the fixtures ask for.
 
     def reached(self, case: Case, until: Step) -> Trial:
         if self._run is None:
-            raise UsageFault(f"{case.id} is not run here", advice="leave --setup-only away")
-        return self._run.fleet.reached(case, until)
+            advice = "name the fixture among the test's arguments, and leave --setup-only away"
+            raise UsageFault(f"{case.id} was not announced before the run", advice=advice)
+        return self._run.reached(case, until)
 
     def platform(self) -> Platform:
-        if self._platform is None:
-            settings = self._config.stash[SETTINGS]
-            self._platform = offers.load("platform", settings.platform, offers.platforms(self._config))(settings)
-        return self._platform
+        with self._opening:
+            if self._platform is None:
+                settings = self._config.stash[SETTINGS]
+                self._platform = offers.load("platform", settings.platform, offers.platforms(self._config))(settings)
+            return self._platform
 
     # The run.
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        with _one_line():
+        with one_line():
             collection.select(self._config, items)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -72,23 +74,35 @@ class Controller:
         idle = option.collectonly or getattr(option, "setupplan", False) or getattr(option, "setuponly", False)
         if idle or (session.testsfailed and not option.continue_on_collection_errors):
             return (yield)
-        with _terminable():
+        with on_sigterm(self._terminate):
             try:
-                with _one_line():
-                    self._open(collection.wants(self._config, session.items))
+                with one_line():
+                    self._open(collection.plan(self._config, session.items))
                 self._begin()
                 return (yield)
             finally:
-                with self._noticing():
-                    if self._run:
-                        self._run.stop()
+                self._stop()
 
-    def _open(self, wants: Wants) -> None:
+    def _terminate(self) -> None:
+        self._tally.terminated = True
+        if self._run:
+            self._run.fleet.give_up()
+
+    def _stop(self) -> None:
+        with self._noticing():
+            if self._run:
+                self._run.stop()
+                if isinstance(self._run.fleet.crash, LedgerError):
+                    raise self._run.fleet.crash
+
+    def _open(self, plan: Plan) -> None:
         """Check and open everything that is not pytest's."""
         with self._opening:
-            if wants and self._run is None:
-                self._wants = wants
-                settings, cases = self._config.stash[SETTINGS], [case for case, _ in wants]
+            if plan.cases and not self._plan.cases:
+                self._plan = plan
+                self._tally.expected |= plan.expected
+            if plan.wants and self._run is None:
+                settings, cases = self._config.stash[SETTINGS], [case for case, _ in plan.wants]
                 self._run = Run(settings, self.platform(), SystemClock(), cases)
 
     def _begin(self) -> None:
@@ -103,7 +117,7 @@ class Controller:
                 self._reporters[name] = reporter
         with self._noticing():
             results.write(self._run.entry(), self._run.folder)
-        self._run.want(self._wants)
+        self._run.want(self._plan.wants)
 
     @contextmanager
     def _noticing(self) -> Iterator[None]:
@@ -116,68 +130,78 @@ class Controller:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Before the host plugins see the report, so that they show the case as the ledger has it."""
-        said = properties_of(report)
-        self._count(report, said.get("verdict"))
-        case_id = case_of(report)
-        if self._run and case_id and (report.failed or report.when == "call"):
-            failure = f"its test failed in {report.when}: {_headline(report)}" if report.failed else ""
-            with self._noticing():
-                entry = self._run.rule(case_id, failure)
-                for name, reporter in self._reporters.items():
-                    with guarded(self._config, f"reporter {name!r}"):
-                        reporter.case(entry)
-                results.write(self._run.entry(), self._run.folder)
-            if self._tally.unrecorded:
-                # The hosts would meet the same full disk next, and end the run with a traceback.
-                pytest.exit(f"the run cannot be recorded: {self._tally.unrecorded}", returncode=exitcode.INTERNAL)
-            self._heed_maxfail(report)
+        verdict = properties_of(report).get("verdict")
+        self._count(report, verdict)
+        self._heed_maxfail()
+        # A worker that crashed left a report without properties.
+        case_id = case_of(report) or self._plan.cases.get(report.nodeid, "")
+        if report.skipped and verdict is None:
+            self._tally.skipped.add(case_id)  # the test did not ask what became of the job
+        elif self._run and self._run.knows(case_id) and (report.when == "call" or not report.passed):
+            self._record(case_id, failure(report) if report.failed else "")
 
-    def _heed_maxfail(self, report: pytest.TestReport) -> None:
-        """xdist ends -x only when every worker has ended its test, and ours may wait for hours."""
-        limit = self._config.getvalue("maxfail") or 0
-        if self._run and self._link and report.failed and 0 < limit <= self._tally.failures:
-            self._run.fleet.give_up()
+    def _record(self, case_id: str, failed: str) -> None:
+        assert self._run is not None
+        with self._noticing():
+            entry = self._run.rule(case_id, failed)
+            for name, reporter in self._reporters.items():
+                with guarded(self._config, f"reporter {name!r}"):
+                    reporter.case(entry)
+            results.write(self._run.entry(), self._run.folder)
+        if self._tally.unrecorded:
+            # The hosts would meet the same full disk next, and end the run with a traceback.
+            pytest.exit(f"the run cannot be recorded: {self._tally.unrecorded}", returncode=exitcode.INTERNAL)
 
     def _count(self, report: pytest.TestReport, verdict: Any) -> None:
-        if report.passed and report.when == "call":
-            self._tally.passed += 1
-        elif report.failed and report.when == "setup" and verdict == Ruling.BROKEN.value:
-            self._tally.broken += 1
-        elif report.failed and report.when == "call" and verdict == Ruling.INCONCLUSIVE.value:
-            self._tally.inconclusive += 1
-        elif report.failed:
-            self._tally.failed += 1
+        if report.failed:
+            broken = report.when == "setup" and verdict == Ruling.BROKEN.value
+            inconclusive = report.when == "call" and verdict == Ruling.INCONCLUSIVE.value
+            self._tally.failures += 1
+            self._tally.failed += not (broken or inconclusive)
+
+    def _maxfail_reached(self) -> bool:
+        return 0 < (self._config.getvalue("maxfail") or 0) <= self._tally.failures
+
+    def _heed_maxfail(self) -> None:
+        """xdist ends -x only when every worker has ended its test, and ours may wait for hours."""
+        if self._run and self._link and self._maxfail_reached():
+            self._run.fleet.give_up()
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         # xdist ends -x and --maxfail with an interrupt of its own; nobody pressed a key.
-        self._tally.stopped_early = excinfo.type.__module__.startswith("xdist")
+        self._tally.stopped_early = excinfo.type.__module__.startswith("xdist") and self._maxfail_reached()
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, object, object]:
         """Inside the terminal's wrapper and around the hosts, whose files may meet a full disk too."""
+        code = self._code(exitstatus)
+        session.exitstatus = code
         if self._run is None:
             return (yield)
-        session.exitstatus = self._tally.code(int(exitstatus))
         with self._noticing():
-            entry = self._run.finish(int(session.exitstatus))
+            entry = self._run.finish(code)
             for name, reporter in self._reporters.items():
                 with guarded(self._config, f"reporter {name!r}"):
                     reporter.run(entry)
             results.write(entry, self._run.folder)
         with self._noticing():
             yield
-        if self._tally.unrecorded:
-            session.exitstatus = self._tally.code(int(exitstatus))
+        session.exitstatus = self._code(exitstatus)
         return None
+
+    def _code(self, exitstatus: int) -> int:
+        return self._tally.code(int(exitstatus), self._run.rulings() if self._run else {})
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self._run:
-            folder = _relative(str(self._run.folder), str(self._config.invocation_params.dir))
             width = shutil.get_terminal_size((80, 24)).columns
+            here = f"{self._config.invocation_params.dir}/"
+            folder = str(self._run.folder).removeprefix(here)
+            page = str(getattr(self._config.option, "htmlpath", None) or folder).removeprefix(here)
             terminalreporter.section("aisbench")
             if self._tally.unrecorded:
                 terminalreporter.write_line(f"not recorded: {self._tally.unrecorded}", red=True)
-            for line, markup in terminal.summary(self._run.entry(), folder, width):
+            for line, markup in terminal.summary(self._run.entry(), folder, page, width):
                 terminalreporter.write_line(line, **markup)
 
     def pytest_unconfigure(self) -> None:
@@ -196,7 +220,7 @@ class Controller:
 
         if self._link is None:
             answers: dict[str, Callable[..., Any]] = {
-                "plan": self._plan,
+                "plan": self._planned,
                 "fault": self._fail,
                 "reached": self.reached,
                 "share": self._share,
@@ -207,15 +231,15 @@ class Controller:
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_xdist_node_collection_finished(self) -> None:
         """The worker has planned by now: it waited for the answer before it told xdist."""
-        with _one_line():
+        with one_line():
             if self._failure:
                 raise self._failure
         self._begin()
 
-    def _plan(self, wants: Wants) -> str | None:
+    def _planned(self, plan: Plan) -> str | None:
         """The folder of the run, for the worker's own reporters."""
         try:
-            self._open(wants)
+            self._open(plan)
         except AisbenchError as failure:
             self._fail(failure)
         return str(self._run.folder) if self._run else None
@@ -224,42 +248,5 @@ class Controller:
         self._failure = self._failure or failure
 
     def _share(self) -> dict[str, Any]:
-        return dict(self.platform().share())
-
-
-@contextmanager
-def _one_line() -> Iterator[None]:
-    """What was typed wrong is one line and exit 4; a ledger or cloud that cannot be opened is one line and exit 3."""
-    try:
-        yield
-    except UsageFault as fault:
-        raise pytest.UsageError(str(fault)) from None
-    except AisbenchError as error:
-        pytest.exit(str(error), returncode=exitcode.INTERNAL)
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM ends the run as Ctrl-C does, with its own exit code; by default it would leave the jobs running."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(*_: object) -> None:
-        pytest.exit("terminated", returncode=exitcode.TERMINATED)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _headline(report: pytest.TestReport) -> str:
-    crash = getattr(report.longrepr, "reprcrash", None)
-    text = crash.message if crash else str(report.longrepr or "")
-    return next((line for line in text.splitlines() if line.strip()), "no message")
-
-
-def _relative(path: str, start: str) -> str:
-    return path.removeprefix(start.rstrip("/") + "/")
+        with self._opening:
+            return dict(self.platform().share())

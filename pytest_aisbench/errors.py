@@ -4,19 +4,18 @@ AisbenchError
 ├── UsageFault              whoever typed it; one line, exit 4, before anything is paid for
 │   └── Refused             the platform does not know these keys, or they may not do this
 ├── WorkloadError           the training code                                   → FAILED
-│   ├── JobFailed           it ended with an exit code of its own
 │   └── JobOverdue          it ran longer than it may
 ├── PlatformError           the cloud, the network, this machine's disk         → BROKEN
 │   ├── Unreachable         no answer, or the connection broke; retryable
 │   ├── Throttled           asked too often; retryable
 │   ├── BadAnswer           an answer that is not what the vendor documents
-│   ├── Rejected            a request the platform understood and turned down
+│   ├── Rejected            a request the platform understood and turned down    → FAILED
 │   ├── OutOfQuota          no room for another job
 │   ├── StagingFailed       an upload or download did not arrive whole
 │   ├── QueueOverdue        it waited longer than it may
 │   └── JobLost             the platform no longer knows the job, or lost its nodes
-├── LedgerError             the ledger cannot be read or written                → exit 3
-└── ReportError             a reporter                                          → a warning
+├── GivenUp                 the run is ending; nobody is to blame               → not judged
+└── LedgerError             the ledger cannot be read or written                → exit 3
 NotPassed (AssertionError)  a verdict that is not PASSED, raised in a test's call
 """
 
@@ -83,10 +82,6 @@ class WorkloadError(AisbenchError):
     blame = Blame.WORKLOAD
 
 
-class JobFailed(WorkloadError):
-    """The job ended by its own fault."""
-
-
 class JobOverdue(WorkloadError):
     """The job ran longer than the run timeout."""
 
@@ -112,7 +107,9 @@ class BadAnswer(PlatformError):
 
 
 class Rejected(PlatformError):
-    """The platform turned the request down."""
+    """The platform understood the request and turned it down: somebody must write another one."""
+
+    blame = Blame.USER
 
 
 class OutOfQuota(PlatformError):
@@ -137,10 +134,6 @@ class GivenUp(AisbenchError):
 
 class LedgerError(AisbenchError):
     """The ledger cannot be read or written."""
-
-
-class ReportError(AisbenchError):
-    """A reporter could not do its work; verdicts stand."""
 
 
 class NotPassed(AssertionError):

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 SETTINGS = pytest.StashKey[Settings]()
 
 
+VERDICT_DUE = pytest.StashKey[bool]()  # the test has its trial, by whatever way it asked
+
+
 class Crew(Protocol):
     """What the fixtures need of the process they run in: the controller itself, or a worker of xdist."""
 
@@ -124,23 +127,27 @@ def trial(request: pytest.FixtureRequest, case: Case) -> Trial:
     from pytest_aisbench.domain.verdict import Ruling
 
     found = _reached(request, case, Step.DONE)
+    request.node.stash[VERDICT_DUE] = True
     if found.verdict.ruling is Ruling.BROKEN:
         raise PlatformError(str(found.verdict))
     return found
 
 
 def _reached(request: pytest.FixtureRequest, case: Case, until: Step) -> Trial:
-    from pytest_aisbench.reporters.properties import TRIAL, properties
+    from pytest_aisbench.reporters.properties import TRIAL, properties, renew
 
     try:
         trial = request.config.stash[CREW]().reached(case, until)
     except LedgerError as error:
         # Without its ledger the run cannot say what it started; the jobs are stopped and nothing more is tried.
-        pytest.exit(str(error), returncode=pytest.ExitCode.INTERNAL_ERROR)
+        # A worker of xdist may not end the run; its controller does.
+        if not hasattr(request.config, "workerinput"):
+            pytest.exit(str(error), returncode=pytest.ExitCode.INTERNAL_ERROR)
+        raise
     except GivenUp as ended:
         pytest.skip(str(ended))
     except AisbenchError as error:
         raise PlatformError(str(error)) from None
     request.node.stash[TRIAL] = trial
-    request.node.user_properties[:] = properties(trial, request.config.stash[SETTINGS].platform)
+    renew(request.node.user_properties, properties(trial, request.config.stash[SETTINGS].platform))
     return trial

@@ -73,6 +73,8 @@ def read(path: Path) -> Document:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageFault(f"{path}: not valid TOML: {_lower(str(error))}") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, tables in tables without end
+        raise UsageFault(f"{path}: not to be read: {_lower(str(error))}") from None
     return Document(path, text, data)
 
 

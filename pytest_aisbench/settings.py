@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_aisbench import places
 
 CONFIG_FILE = "aisbench.toml"
+MOST_CARDS = 128  # of one node; no machine has more, and a slip of the pen should not ask for a million ranks
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -32,6 +33,12 @@ def positive(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < 1:
         raise ValueError(f"{text!r} is not a whole number of 1 or more")
     return int(text)
+
+
+def cards(text: str) -> int:
+    if positive(text) > MOST_CARDS:
+        raise ValueError(f"{text} is more cards than the {MOST_CARDS} that a node may have")
+    return positive(text)
 
 
 def duration(text: str) -> float:
@@ -68,7 +75,7 @@ class Settings:
     platform: str = option(name, "NAME", "Where jobs run: local, modelarts, or one of a plugin's", default="local")
     cloud: Path | None = option(path, "FILE", "A local cloud that already runs: what `aisbench cloud --json` printed")
     config: Path | None = option(path, "FILE", f"Settings in TOML (default: {CONFIG_FILE} where pytest's root is)")
-    devices: int | None = option(positive, "N", "Cards per node (default: the workload's own number)")
+    devices: int | None = option(cards, "N", "Cards per node (default: the workload's own number)")
     max_jobs: int | None = option(positive, "K", "Jobs in flight at once (default: local: cores; elsewhere 8)")
     queue_timeout: float = option(duration, "TIME", "How long a job may wait, such as 30m or 3h", default=86400.0)
     run_timeout: float = option(duration, "TIME", "How long a job may run, such as 30m or 3h", default=86400.0)
@@ -145,7 +152,8 @@ def freeze(
     document = _document(given, root)
     access, used = Access(), frozenset[str]()
     if document:
-        access, used = read_access(document, environment)
+        platform = given["platform"].text if "platform" in given else document.data.get("platform", "local")
+        access, used = read_access(document, environment, used=platform != "local")
         for key, value in document.data.items():
             if key in options and key not in given:
                 place = f"{document.place(key)}: {key}"
@@ -184,7 +192,7 @@ def _text(document: places.Document, key: str, value: Any) -> str:
     if isinstance(value, list):
         return ",".join(_text(document, key, item) for item in value)
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise document.fault(f"{key} cannot be {value!r}", key)
+        raise document.fault(f"{key} cannot be a {type(value).__name__}", key)
     return str(value)
 
 

@@ -49,7 +49,7 @@ class Worker:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Before xdist tells the controller that this worker has collected."""
         try:
-            folder = self._link.call("plan", collection.wants(self._config, session.items))
+            folder = self._link.call("plan", collection.plan(self._config, session.items))
         except UsageFault as fault:
             self._link.call("fault", fault)
         else:

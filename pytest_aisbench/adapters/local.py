@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
@@ -20,8 +20,8 @@ import pytest_aisbench
 from pytest_aisbench.access import Access
 from pytest_aisbench.adapters import training_job
 from pytest_aisbench.adapters.modelarts import ModelArts
-from pytest_aisbench.domain.job import JobSpec
-from pytest_aisbench.errors import Unreachable, UsageFault
+from pytest_aisbench.domain.job import Job, JobSpec, Phase, Request
+from pytest_aisbench.errors import JobLost, Unreachable, UsageFault
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings import Settings, machine_cores
 
@@ -52,6 +52,7 @@ class Local(ModelArts):
     name = "local"
     options = frozenset[str]()
     poll_s = 0.1
+    patience_s = 5.0  # loopback has no outages
 
     def __init__(self, settings: Settings) -> None:
         self.max_jobs = machine_cores()
@@ -76,13 +77,38 @@ class Local(ModelArts):
         return {"cloud": self._card_file}
 
     def check(self) -> None:
-        try:
-            _knock(self.session.endpoint)
-            super().check()
-        except (OSError, Unreachable) as error:
-            if self._cloud:
-                raise Unreachable(f"{error}; {self._cloud.last_words()}") from None
-            raise UsageFault(f"{self._card_file}: nothing answers at {self.session.endpoint}", advice=_HOW) from None
+        for endpoint in (self._card.modelarts_endpoint, self._card.obs_endpoint, self._card.iam_endpoint):
+            try:
+                _knock(endpoint)
+            except OSError as error:
+                if self._cloud:
+                    raise Unreachable(f"{error}; {self._cloud.last_words()}") from None
+                raise UsageFault(f"{self._card_file}: nothing answers at {endpoint}", advice=_HOW) from None
+        super().check()
+
+    def submit(self, request: Request) -> str:
+        self._require_cloud()
+        return super().submit(request)
+
+    def find(self, name: str) -> str | None:
+        self._require_cloud()
+        return super().find(name)
+
+    def _require_cloud(self) -> None:
+        """A cloud that died does not come back: no use in asking again."""
+        if self._cloud and self._cloud.ended:
+            raise JobLost(f"the local cloud ended; {self._cloud.last_words()}")
+
+    def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
+        """A private cloud that died took its jobs with it: no need to wait for an answer."""
+        if self._cloud and self._cloud.ended:
+            reason = f"the local cloud ended; {self._cloud.last_words()}"
+            return {job_id: Job(job_id, Phase.LOST, "gone", reason=reason) for job_id in job_ids}
+        return super().inspect(job_ids)
+
+    def cancel(self, job_id: str) -> None:
+        if not (self._cloud and self._cloud.ended):
+            super().cancel(job_id)
 
     def close(self) -> None:
         super().close()
@@ -113,7 +139,12 @@ class PrivateCloud:
             stderr=self._errors,
             env=_environment(os.environ, access),
             start_new_session=True,  # Ctrl-C is for us: its jobs are stopped first, then the cloud
+            cwd=os.sep,  # `-m` looks for modules in the current folder first, and a user's may hold any name
         )
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
 
     def card(self) -> Access:
         """May be asked once, at the start."""
@@ -200,5 +231,6 @@ def _environment(ours: Mapping[str, str], access: Access) -> dict[str, str]:
     }
     folder = Path(pytest_aisbench.__file__).resolve().parents[1]
     if folder.name not in {"site-packages", "dist-packages"}:
-        theirs["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), ours.get("PYTHONPATH"))))
+        given = [str(Path(entry).absolute()) for entry in ours.get("PYTHONPATH", "").split(os.pathsep) if entry]
+        theirs["PYTHONPATH"] = os.pathsep.join([str(folder), *given])
     return theirs

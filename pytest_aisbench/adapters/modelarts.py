@@ -45,6 +45,7 @@ class ModelArts:
     options = training_job.OPTIONS
     max_jobs = 8
     poll_s = 5.0
+    patience_s = 60.0  # how long an outage is sat out within one call
 
     def __init__(self, settings: Settings) -> None:
         access = settings.access
@@ -55,6 +56,7 @@ class ModelArts:
             access.access_key,
             access.secret_access_key,
             ca_file=access.ca_file,
+            patience=self.patience_s,
         )
         self.session = Session(
             _endpoint("modelarts", access),
@@ -64,6 +66,7 @@ class ModelArts:
             project_id=access.project_id,
             iam_endpoint=_endpoint("iam", access),
             ca_file=access.ca_file,
+            patience_s=self.patience_s,
         )
 
     def share(self) -> Mapping[str, Any]:

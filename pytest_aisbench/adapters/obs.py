@@ -22,6 +22,7 @@ from pytest_aisbench.secret import Secret
 
 _PIECE = 1024 * 1024
 _ONE_PUT = 100 * _PIECE  # larger files go in parts
+_CHECK_S = 10.0  # somebody waits for the prompt
 _PAGE = 1000
 _METADATA = ("x-obs-meta-", "x-amz-meta-")
 
@@ -45,7 +46,10 @@ class Obs:
 
     def check(self, url: StoreUrl) -> None:
         # A listing, because its errors carry a code; those of a HEAD do not.
-        self._client.ask("list", url, lambda obs: obs.listObjects(url.bucket, prefix=url.key, max_keys=1))
+        def first_key(obs: Any) -> Any:
+            return obs.listObjects(url.bucket, prefix=url.key, max_keys=1)
+
+        self._client.ask("list", url, first_key, patience=_CHECK_S)
 
     def head(self, url: StoreUrl) -> Head | None:
         answer = self._client.ask("look up", url, lambda obs: obs.getObjectMetadata(url.bucket, url.key), allow=(404,))

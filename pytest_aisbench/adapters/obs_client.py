@@ -102,7 +102,15 @@ class ObsClient:
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
-    def ask(self, doing: str, url: StoreUrl, request: Callable[[Any], Any], *, allow: Collection[int] = ()) -> Answer:
+    def ask(
+        self,
+        doing: str,
+        url: StoreUrl,
+        request: Callable[[Any], Any],
+        *,
+        allow: Collection[int] = (),
+        patience: float | None = None,
+    ) -> Answer:
         """What `request`, called with the vendor's client, is answered; statuses in `allow` are no errors."""
         give_up: float | None = None
         pause = _FIRST_PAUSE
@@ -110,7 +118,7 @@ class ObsClient:
             answer, fault, wait = self._attempt(doing, url, request, allow)
             if fault is None:
                 return answer
-            give_up = give_up or time.monotonic() + self._patience
+            give_up = give_up or time.monotonic() + (self._patience if patience is None else patience)
             wait = max(wait, random.uniform(0, pause))  # noqa: S311 - spreads requests, hides nothing
             if not fault.retryable or time.monotonic() + wait > give_up or self._closed.wait(wait):
                 raise fault

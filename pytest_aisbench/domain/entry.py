@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,12 +69,13 @@ class RunEntry:
 
 
 def values(trial: Trial) -> dict[str, float]:
-    """The case's metrics: throughput is the sum over ranks; a flawed metric has no value."""
+    """The case's metrics: throughput is the sum over ranks; one that is flawed or not finite has no value."""
     flawed = {flaw.metric for flaw in trial.flaws}
     by_metric: dict[str, list[Any]] = {}
     for measurement in trial.measurements:
         by_metric.setdefault(measurement.metric, []).append(measurement)
-    return {name: total(found) for name, found in by_metric.items() if name not in flawed}
+    sums = {name: total(found) for name, found in by_metric.items() if name not in flawed}
+    return {name: value for name, value in sums.items() if math.isfinite(value)}
 
 
 def trial_entry(trial: Trial) -> TrialEntry:
@@ -105,7 +107,8 @@ def _by_server(ranks: list[float | None], shape: Shape) -> tuple[float | None, .
     servers: list[float | None] = []
     for node in range(shape.nodes):
         found = [rank for rank in ranks[node * shape.devices : (node + 1) * shape.devices] if rank is not None]
-        servers.append(sum(found) if len(found) == shape.devices else None)
+        whole = sum(found) if len(found) == shape.devices else math.inf
+        servers.append(whole if math.isfinite(whole) else None)
     return tuple(servers)
 
 

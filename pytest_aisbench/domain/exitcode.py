@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pytest_aisbench.domain.verdict import Ruling
 
 PASSED = 0
 FAILED = 1
@@ -17,33 +20,41 @@ TERMINATED = 143
 
 @dataclass
 class Tally:
-    """How the tests of a run ended."""
+    """How a run went: its tests as pytest saw them, and what hinders a verdict on the whole."""
 
-    passed: int = 0
-    failed: int = 0  # a verdict FAILED, or an ordinary test that failed
-    broken: int = 0
-    inconclusive: int = 0
+    failed: int = 0  # tests that failed for a reason of their own, not by a verdict that is BROKEN or INCONCLUSIVE
+    failures: int = 0  # all that failed, as pytest counts them for --maxfail
+    expected: set[str] = field(default_factory=set)  # cases that selected tests were to judge
+    skipped: set[str] = field(default_factory=set)  # cases that a test chose not to judge
     unrecorded: str = ""  # why the ledger or the reports could not be written
+    terminated: bool = False  # by SIGTERM
     stopped_early: bool = False  # by -x or --maxfail, which xdist reports as an interrupt
 
-    @property
-    def failures(self) -> int:
-        """As pytest counts them for --maxfail."""
-        return self.failed + self.broken + self.inconclusive
+    def code(self, status: int, rulings: dict[str, Ruling]) -> int:
+        """`status` is what pytest would have said, `rulings` what the ledger has of each judged case.
 
-    def code(self, status: int) -> int:
-        """`status` is what pytest would have said."""
+        The ledger decides, not the colour of a test: an expected failure, or a skip after the verdict, changes nothing.
+        """
+        if self.terminated:
+            return TERMINATED
         interrupted = status == INTERRUPTED and not self.stopped_early
         if interrupted or status not in {PASSED, FAILED, INTERRUPTED, NOTHING_JUDGED}:
             return status
         if self.unrecorded:
             return INTERNAL
-        if self.failed:
+        found = set(rulings.values())
+        if self.failed or Ruling.FAILED in found:
             return FAILED
-        if self.broken:
+        if Ruling.BROKEN in found:
             return BROKEN
-        if self.inconclusive:
+        if Ruling.INCONCLUSIVE in found:
             return INCONCLUSIVE
         if status in {FAILED, INTERRUPTED}:
             return FAILED  # pytest saw a failure that we did not: fail closed
-        return PASSED if self.passed else NOTHING_JUDGED
+        if self.expected and not rulings:
+            return NOTHING_JUDGED
+        return INTERRUPTED if self._unreported(rulings) else status
+
+    def _unreported(self, judged: Iterable[str]) -> set[str]:
+        """Cases that were to be judged, were not, and nobody said why: something ended the run before its end."""
+        return self.expected - set(judged) - self.skipped

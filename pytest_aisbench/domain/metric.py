@@ -39,4 +39,7 @@ class Flaw:
 
 def total(measurements: Iterable[Measurement]) -> float:
     """The sum over ranks; exact, so that the order in which ranks arrive does not matter."""
-    return math.fsum(measurement.value for measurement in measurements)
+    try:
+        return math.fsum(measurement.value for measurement in measurements)
+    except OverflowError:
+        return math.inf

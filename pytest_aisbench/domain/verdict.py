@@ -97,7 +97,7 @@ def _flawed(flaw: Flaw) -> Finding:
 def _weigh(threshold: Threshold, value: float | None, shape: Shape) -> Finding:
     name, wanted = threshold.metric, threshold.wanted(shape)
     if threshold.base is not None:
-        text = f"{name}: waived, the base {threshold.base} was not measured in this run"
+        text = f"{name}: waived, a comparison with the base {threshold.base} is not judged by this version"
         return Finding(name, Outcome.WAIVED, None, wanted, text)
     if value is None or not math.isfinite(value):
         return Finding(name, Outcome.UNMEASURED, None, wanted, f"{name}: not measured, wanted {wanted}")

@@ -14,7 +14,7 @@ from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Finding, Ruling
 from pytest_aisbench.reporters.svg import rank_chart
-from pytest_aisbench.reporters.text import WHAT_TO_DO, plain, span, words
+from pytest_aisbench.reporters.text import plain, span, what_to_do, words
 
 # A case may weigh this much, as the page carries it, or the page of a large run opens slowly.
 BUDGET = 48_000
@@ -102,8 +102,8 @@ def details(case: CaseEntry, link: Callable[[str], str]) -> str:
 
 def _details(case: CaseEntry, link: Callable[[str], str], limit: int) -> str:
     parts = [f"<div class='lead'>{_ruling(case.verdict)}: {_text(case.reason, limit)}</div>"]
-    if case.verdict in WHAT_TO_DO:
-        parts.append(f"<div>What to do: {escape(WHAT_TO_DO[case.verdict])}</div>")
+    if todo := what_to_do(case):
+        parts.append(f"<div>What to do: {escape(todo)}</div>")
     if case.findings:
         rows = (_finding(finding, limit) for finding in case.findings[:MOST_ROWS])
         parts += [_table(("finding", "metric", "measured", "wanted", "in words"), rows), _more(case.findings)]

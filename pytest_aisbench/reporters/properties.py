@@ -36,6 +36,11 @@ def properties(trial: Trial, platform: str = "") -> list[tuple[str, str | float]
     ]
 
 
+def renew(pairs: list[tuple[str, Any]], ours: list[tuple[str, str | float]]) -> None:
+    """Put our pairs in place of the earlier ones; whatever else a test records stays."""
+    pairs[:] = [(name, value) for name, value in pairs if not str(name).startswith(PREFIX)] + ours
+
+
 def properties_of(report: Any) -> dict[str, Any]:
     """Ours, without the prefix; empty for other tests and for reports of collection, which carry none."""
     pairs = getattr(report, "user_properties", ())

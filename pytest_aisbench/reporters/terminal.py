@@ -9,7 +9,7 @@ from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Outcome, Ruling
-from pytest_aisbench.reporters.text import WHAT_TO_DO, plain
+from pytest_aisbench.reporters.text import plain, what_to_do
 
 Line = tuple[str, dict[str, bool]]
 
@@ -24,14 +24,14 @@ MARKUP = {
 }
 
 
-def summary(run: RunEntry, folder: str, width: int) -> list[Line]:
+def summary(run: RunEntry, folder: str, page: str, width: int) -> list[Line]:
     """Lines with pytest's markup for each, none wider than the terminal."""
     width = max(width, NARROWEST)
     return [
         *_table(run.cases, width),
         *_troubles(run.cases, folder, width),
         *_notes(run.cases, width),
-        *_end(run, folder, width),
+        *_end(run, page, width),
     ]
 
 
@@ -102,8 +102,8 @@ def _troubles(cases: Sequence[CaseEntry], folder: str, width: int) -> Iterator[L
         if trial and trial.logs:
             log = next((name for name in trial.logs if "worker" in name), trial.logs[0])
             yield f"  log        {folder.rstrip('/')}/{plain(log)}", {}  # unbroken, to be copied
-        if case.verdict:
-            yield from _wrapped(f"  what to do {WHAT_TO_DO[case.verdict]}", " " * 13, width)
+        if todo := what_to_do(case):
+            yield from _wrapped(f"  what to do {todo}", " " * 13, width)
 
 
 def _notes(cases: Sequence[CaseEntry], width: int) -> Iterator[Line]:
@@ -119,7 +119,7 @@ def _wrapped(text: str, indent: str, width: int, markup: dict[str, bool] | None 
         yield line, markup or {}
 
 
-def _end(run: RunEntry, folder: str, width: int) -> Iterator[Line]:
+def _end(run: RunEntry, page: str, width: int) -> Iterator[Line]:
     counts: dict[str, int] = {}
     for case in run.cases:
         word = case.verdict.value.lower() if case.verdict else "not judged"
@@ -129,4 +129,4 @@ def _end(run: RunEntry, folder: str, width: int) -> Iterator[Line]:
     total = f"{len(run.cases)} case{'s' if len(run.cases) != 1 else ''}: {told or 'none'}; {number(hours)} card-hours"
     yield "", {}
     yield from _wrapped(total, "  ", width)
-    yield f"report: {folder.rstrip('/')}/report.html", {}  # unbroken, to be copied
+    yield f"report: {page}", {}  # unbroken, to be copied

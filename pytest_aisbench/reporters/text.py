@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from pytest_aisbench.domain.entry import CaseEntry
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.verdict import Ruling
 
-__all__ = ["WHAT_TO_DO", "plain", "span", "words"]
+__all__ = ["WHAT_TO_DO", "plain", "span", "what_to_do", "words"]
 
+_WITHOUT_A_JOB = "no job ran: change what the reason names"
 WHAT_TO_DO = {
     Ruling.FAILED: "the workload is to blame: read the job's log, then the findings",
     Ruling.BROKEN: "the platform is to blame: run it again; if it stays, give its operator the job id",
     Ruling.INCONCLUSIVE: "the noise is larger than the margin: run it again on a quieter machine, or widen the margin",
 }
+
+
+def what_to_do(case: CaseEntry) -> str:
+    """Whose turn it is; empty for a case that passed or was not judged."""
+    ran = any(trial.job_id for trial in case.trials)
+    if case.verdict is Ruling.FAILED and not ran:
+        return _WITHOUT_A_JOB
+    return WHAT_TO_DO.get(case.verdict, "") if case.verdict else ""
 
 
 def span(seconds: float | None) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_aisbench import places
 from pytest_aisbench.domain.case import Shape, Workload
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.errors import UsageFault
 
@@ -60,9 +61,8 @@ def _threshold(document: places.Document, workload: Workload, keys: tuple[str, s
     for key, value in claim.items():
         if key not in _CLAIM:
             raise fault("unknown key", key, advice=f"known: {', '.join(sorted(_CLAIM))}")
-        number = not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
-        if key in _NUMBERS and not number:
-            raise fault(f"{value!r} is not a finite number", key)
+        if key in _NUMBERS and not _is_number(value):
+            raise fault(f"{str(value)[:40]!r} is not a finite number", key)
         if key not in _NUMBERS and not isinstance(value, str):
             raise fault(f"{value!r} is not text", key)
     unit = "" if metric == SCALING else workload.metrics[metric].unit
@@ -72,9 +72,33 @@ def _threshold(document: places.Document, workload: Workload, keys: tuple[str, s
         raise fault(f"{claim['per']!r} is neither 'node' nor 'device'", "per")
     if (metric == SCALING) != ("base" in claim):
         raise fault("a scaling claim, and only that, has a base", "base", advice='such as base = "1x8"')
+    if "base" in claim:
+        try:
+            Shape.parse(claim["base"])
+        except UsageFault as wrong:
+            raise fault(wrong.message, "base", advice=wrong.advice) from None
     _bounds(claim, fault)
     numbers = {key: float(claim[key]) for key in _NUMBERS if key in claim}
-    return Threshold(metric=metric, unit=unit, per=claim.get("per"), base=claim.get("base"), **numbers)
+    threshold = Threshold(metric=metric, unit=unit, per=claim.get("per"), base=claim.get("base"), **numbers)
+    _possible(threshold, fault)
+    return threshold
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False
+
+
+def _possible(threshold: Threshold, fault: Callable[..., UsageFault]) -> None:
+    """Throughput is above 0 and a ratio between 0 and 1 whatever happens: that is no claim, and more is no hope."""
+    low, high = threshold.band(Shape(1, 1))
+    ratio = threshold.metric in {ACCURACY, SCALING} and not threshold.unit
+    if threshold.metric in {THROUGHPUT, ACCURACY, SCALING} and low <= 0 and high >= (1 if ratio else math.inf):
+        raise fault("claims nothing: every value meets it")
+    if high < 0 or (threshold.metric == ACCURACY and ratio and low > 1):
+        raise fault("no value meets it", advice="an accuracy without a unit is between 0 and 1" if ratio else "")
 
 
 def _bounds(claim: Mapping[str, Any], fault: Callable[..., UsageFault]) -> None:

@@ -14,6 +14,8 @@ from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.submission import first_trial
 from pytest_aisbench.services.trial import Tools, advance
 
+_LAST_CALL = 30.0  # seconds beyond the time to stop: a request that is under way
+
 
 class Fleet:
     """Keeps one trial per case, however many tests ask for it, and never more jobs in flight than allowed.
@@ -74,7 +76,13 @@ class Fleet:
         """Stop every job of ours that still runs, and wait for the platform to confirm."""
         self.give_up()
         if self._thread.is_alive():
-            self._thread.join()
+            # Bounded: a platform that is gone must not keep anybody who pressed Ctrl-C. The ledger names what is left.
+            self._thread.join(self._tools.limits.stop_s + _LAST_CALL)
+
+    @property
+    def crash(self) -> BaseException | None:
+        """What ended the Fleet before its time."""
+        return self._crash
 
     def _work(self) -> None:
         try:
@@ -96,7 +104,7 @@ class Fleet:
         """Longest expected first; one that has no job yet waits for a free place."""
         with self._changed:
             open_trials = [trial for key, trial in self._trials.items() if trial.step < self._until[key]]
-        places = self._max_jobs - sum(Step.STAGE < trial.step < Step.HARVEST for trial in self.trials())
+        places = self._max_jobs - sum(Step.STAGE < trial.step < Step.HARVEST for trial in open_trials)
         due: list[Trial] = []
         for trial in sorted(open_trials, key=lambda trial: -trial.case.workload.expected_s):
             if trial.step is not Step.STAGE:
@@ -127,7 +135,8 @@ class Fleet:
         """What we started and nobody will judge is stopped; a job that does not confirm is named in its notes."""
         platform, clock = self._tools.platform, self._tools.clock
         ended = GivenUp("the run ended before the job did")
-        running = [trial for trial in self.trials() if trial.step is Step.WATCH and trial.job_id]
+        found = [self._reconciled(trial) for trial in self.trials()]
+        running = [trial for trial in found if trial.step is Step.WATCH and trial.job_id]
         running = [trial if trial.fault else watch.stop(trial, ended, platform, clock.now()) for trial in running]
         while running:
             later = []
@@ -145,3 +154,18 @@ class Fleet:
             running = later
             if running:
                 clock.sleep(min(platform.poll_s, 1.0))
+
+    def _reconciled(self, trial: Trial) -> Trial:
+        """A trial whose submission had no answer, at the step where its job is, if there is one."""
+        if trial.step is not Step.SUBMIT or not trial.attempts:
+            return trial
+        try:
+            job_id = self._tools.platform.find(trial.name)
+        except AisbenchError as deaf:
+            after = trial.noted(f"nobody knows whether job {trial.name} was created: {deaf}")
+        else:
+            after = trial if job_id is None else trial.moved(Step.WATCH, self._tools.clock.now(), job_id=job_id)
+        if after != trial:
+            with contextlib.suppress(LedgerError):
+                self._keep(after)
+        return after

@@ -48,12 +48,13 @@ def harvest(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Measureme
 
 def bring_logs(store: Store, logs: StoreUrl, folder: Path, job_id: str) -> list[str]:
     """The job's logs in `folder`, under names that do not repeat the job's id: `worker-0.log`."""
-    names = []
-    for name in store.download(logs, str(folder)):
-        short = name.rpartition(f"{job_id}-")[2]
+    names = store.download(logs, str(folder))
+    shorts = [name.rpartition(f"{job_id}-")[2] for name in names]
+    if len(set(shorts)) < len(names) or set(shorts) & set(names):
+        return sorted(names)
+    for name, short in zip(names, shorts, strict=True):
         (folder / name).replace(folder / short)
-        names.append(short)
-    return sorted(names)
+    return sorted(shorts)
 
 
 def _wanted(case: Case) -> Iterable[tuple[str, str, int | None]]:

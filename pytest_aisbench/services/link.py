@@ -16,6 +16,7 @@ class Link:
     def __init__(self, answers: Mapping[str, Callable[..., Any]]) -> None:
         self.key = secrets.token_bytes(32)
         self._answers = answers
+        self._closed = False
         self._listener = Listener(authkey=self.key)
         threading.Thread(target=self._accept, name="aisbench-link", daemon=True).start()
 
@@ -24,15 +25,16 @@ class Link:
         return str(self._listener.address)
 
     def close(self) -> None:
+        self._closed = True
         self._listener.close()
 
     def _accept(self) -> None:
         while True:
             try:
                 connection = self._listener.accept()
-            except (OSError, EOFError):
-                return  # closed
-            except Exception:  # noqa: BLE001, S112 - a stranger without the key; the next may be a worker
+            except Exception:  # noqa: BLE001 - a stranger without the key, or one that hung up: the next may be a worker
+                if self._closed:
+                    return
                 continue
             threading.Thread(target=self._serve, args=(connection,), name="aisbench-worker-link", daemon=True).start()
 

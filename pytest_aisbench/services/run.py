@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import time
@@ -35,8 +36,8 @@ class Run:
         self._verdicts: dict[str, Verdict] = {}
         preflight.check(platform, self._cases.values(), settings.run_timeout, settings.reports)
         self.id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(clock.now()))}-{secrets.token_hex(3)}"
-        self.folder = _folder(settings.reports, self.id)
         self.ledger = Ledger(settings.ledger or settings.reports / LEDGER_FILE)
+        self.folder = _folder(settings.reports, self.id)
         self.ledger.begin(self.id, settings.public(), clock.now())
         tools = Tools(platform, clock, watch.Limits(settings.queue_timeout, settings.run_timeout), self.folder)
         self.fleet = Fleet(self.id, tools, self.ledger, settings.max_jobs or platform.max_jobs, self._write_request)
@@ -48,6 +49,14 @@ class Run:
         for case, until in wants:
             self.fleet.want(case, until)
 
+    def reached(self, case: Case, until: Step) -> Trial:
+        """The case's trial, as far as `until`; a case that a test asked for without announcing it joins the run."""
+        self._cases.setdefault(case.id, case)
+        return self.fleet.reached(case, until)
+
+    def knows(self, case_id: str) -> bool:
+        return case_id in self._cases
+
     def rule(self, case_id: str, failure: str = "") -> CaseEntry:
         """The case's entry after one of its tests ended; a test that did not pass is not a case that passed."""
         trial = self._trial(case_id)
@@ -58,8 +67,9 @@ class Run:
             self._verdicts[case_id] = verdict
         return self._record(self._cases[case_id])
 
-    def verdicts(self) -> dict[str, Verdict]:
-        return dict(self._verdicts)
+    def rulings(self) -> dict[str, Ruling]:
+        """Of every case that was judged."""
+        return {case_id: verdict.ruling for case_id, verdict in self._verdicts.items()}
 
     def entry(self) -> RunEntry:
         return self.ledger.entry(self.id)
@@ -91,8 +101,10 @@ class Run:
     def _write_request(self, trial: Trial) -> None:
         if trial.step is Step.SUBMIT and trial.request:
             target = self.folder / "requests" / f"{trial.case.id}.json"
-            target.parent.mkdir(exist_ok=True)
-            target.write_text(json.dumps(codec.dump(trial.request), indent=2, ensure_ascii=False), encoding="utf-8")
+            text = json.dumps(codec.dump(trial.request), indent=2, ensure_ascii=False)
+            with contextlib.suppress(OSError):  # the ledger has it too, and a full disk shows there
+                target.parent.mkdir(exist_ok=True)
+                target.write_text(text, encoding="utf-8")
 
 
 def _folder(reports: Path, run: str) -> Path:

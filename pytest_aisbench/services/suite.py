@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +91,7 @@ def _workload(
         if not folder.is_dir():
             raise fields.fault(f"code: there is no folder {part!r} beside this file", "code")
     entry = fields.text("entry")
-    if not any((folder / entry).is_file() for folder in folders):
+    if not any(_holds(folder, entry) for folder in folders):
         advice = f"on platform {platform} it is the file that is run once per card"
         raise fields.fault(f"entry: there is no {entry!r} in {', '.join(code)}", "entry", advice=advice)
     return Workload(
@@ -99,7 +100,7 @@ def _workload(
         code=code,
         entry=entry,
         framework=fields.text("framework", "python"),
-        devices=fields.positive("devices", 8),
+        devices=fields.positive("devices", 8, settings.MOST_CARDS),
         metrics=_metrics(fields),
         parameters=fields.pairs("parameters"),
         environment=fields.pairs("environment"),
@@ -109,9 +110,17 @@ def _workload(
     )
 
 
+def _holds(folder: Path, entry: str) -> bool:
+    """Also after links are followed: what lies outside the folder is not staged."""
+    file = (folder / entry).resolve()
+    return file.is_file() and file.is_relative_to(folder.resolve())
+
+
 def _metrics(fields: _Fields) -> dict[str, Metric]:
     metrics = {THROUGHPUT: Metric(THROUGHPUT, ""), ACCURACY: Metric(ACCURACY, "")}
     for name, row in fields.table("metrics").items():
+        if re.fullmatch(r"throughput_\d+|ranksize", name):
+            raise fields.fault(f"metrics.{name} is the name of a result file of its own", "metrics", name)
         if (
             not NAME.match(name)
             or not isinstance(row, dict)
@@ -171,10 +180,10 @@ class _Fields:
             raise self.fault(f"{key}: {value!r} is not a list of texts", key)
         return value
 
-    def positive(self, key: str, default: int) -> int:
+    def positive(self, key: str, default: int, most: int) -> int:
         value = self.values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.fault(f"{key}: {value!r} is not a whole number of 1 or more", key)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.fault(f"{key}: {str(value)[:40]} is not a whole number from 1 to {most}", key)
         return value
 
     def duration(self, key: str) -> float:

@@ -15,7 +15,7 @@ from pytest_aisbench.domain.job import Phase
 from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict, judge
-from pytest_aisbench.errors import AisbenchError, Blame, Rejected, Throttled, Unreachable
+from pytest_aisbench.errors import AisbenchError, Blame, PlatformError, Rejected, Throttled, Unreachable
 from pytest_aisbench.services import submission, watch
 from pytest_aisbench.services.harvest import bring_logs, harvest
 
@@ -31,13 +31,16 @@ class Tools:
 
 
 def advance(trial: Trial, tools: Tools) -> Trial:
-    """One step nearer to a verdict; an error ends the trial, blaming whom the error blames."""
+    """One step nearer to a verdict; an error ends the trial, blaming whom the error blames, and no other trial."""
     try:
         return _STEPS[trial.step](trial, tools)
-    except AisbenchError as error:
-        if trial.step is Step.WATCH and not trial.fault:
-            return watch.stop(trial, error, tools.platform, tools.clock.now())
-        return _ended(trial, trial.fault or Fault(error.blame, str(error)), tools)
+    except AisbenchError as known:
+        error = known
+    except Exception as surprise:  # noqa: BLE001 - a full disk or a bug: hundreds of other jobs go on
+        error = PlatformError(f"{type(surprise).__name__} on this machine: {surprise}")
+    if trial.step is Step.WATCH and not trial.fault:
+        return watch.stop(trial, error, tools.platform, tools.clock.now())
+    return _ended(trial, trial.fault or Fault(error.blame, str(error)), tools)
 
 
 def _stage(trial: Trial, tools: Tools) -> Trial:
@@ -48,20 +51,23 @@ def _stage(trial: Trial, tools: Tools) -> Trial:
 
 def _submit(trial: Trial, tools: Tools) -> Trial:
     assert trial.request is not None
-    # A request without an answer may have arrived: never send it again before asking for the job by its name.
-    job_id = tools.platform.find(trial.name) if trial.attempts else None
+    now = tools.clock.now()
     try:
+        # A request without an answer may have arrived: never send it again before asking for the job by its name.
+        job_id = tools.platform.find(trial.name) if trial.attempts else None
         job_id = job_id or tools.platform.submit(trial.request)
     except (Unreachable, Throttled) as lost:
-        if trial.attempts == watch.SUBMISSIONS:
-            raise
+        if now - trial.times["submit"] > tools.limits.outage_s:
+            raise Unreachable(
+                f"nobody knows whether job {trial.name} was created: {lost}", advice="look for it"
+            ) from lost
         return replace(trial, attempts=trial.attempts + 1).noted(f"no answer when the job was submitted: {lost}")
     except Rejected:
         # The name may be taken by our own first request, which the platform's list did not show yet.
         job_id = tools.platform.find(trial.name) if trial.attempts else None
         if job_id is None:
             raise
-    return trial.moved(Step.WATCH, tools.clock.now(), job_id=job_id)
+    return trial.moved(Step.WATCH, now, job_id=job_id)
 
 
 def _watch(trial: Trial, tools: Tools) -> Trial:
@@ -72,9 +78,15 @@ def _harvest(trial: Trial, tools: Tools) -> Trial:
     assert trial.stage is not None
     assert trial.job_id is not None
     store, stage, home = tools.platform.store, trial.stage, f"logs/{trial.case.id}/{trial.number}"
-    logs = bring_logs(store, stage.logs, tools.folder / home, trial.job_id)
-    trial = replace(trial, logs=tuple(f"{home}/{name}" for name in logs))
-    if trial.job and trial.job.phase is Phase.SUCCEEDED and not trial.fault:
+    well = trial.job is not None and trial.job.phase is Phase.SUCCEEDED and not trial.fault
+    try:
+        logs = bring_logs(store, stage.logs, tools.folder / home, trial.job_id)
+        trial = replace(trial, logs=tuple(f"{home}/{name}" for name in logs))
+    except AisbenchError as error:
+        if well:
+            raise
+        trial = trial.noted(f"its logs did not come home: {error}")  # why the job ended matters more
+    if well:
         measurements, flaws = harvest(store, stage.outputs, trial.case)
         trial = replace(trial, measurements=tuple(measurements), flaws=tuple(flaws))
     return trial.moved(Step.JUDGE, tools.clock.now())

@@ -12,7 +12,6 @@ from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.errors import AisbenchError, Blame, JobOverdue, PlatformError, QueueOverdue
 
 _TAIL = 65536  # bytes of a log, which may have a gigabyte
-SUBMISSIONS = 5  # how often a request without an answer is asked about and sent again
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,12 @@ def look(trial: Trial, platform: Platform, clock: Clock, limits: Limits) -> Tria
     try:
         job = platform.inspect([trial.job_id])[trial.job_id]
     except AisbenchError as error:
+        # A garbled answer, or keys refused for a minute, are no reason to stop a job that has run for hours.
         since = trial.times.get("silent", now)
-        if not error.retryable or now - since > limits.outage_s:
+        if trial.fault and now - trial.times["stopping"] > limits.stop_s:
+            left = f"nobody knows whether job {trial.job_id} stopped: {error}"
+            return trial.noted(left).moved(Step.HARVEST, now)
+        if now - since > limits.outage_s:
             raise
         return _timed(trial, "silent", since).noted(f"the platform did not answer for a while: {error}")
     trial = _seen(trial, job, now)

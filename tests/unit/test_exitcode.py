@@ -1,32 +1,46 @@
-"""The first exit code that applies."""
+"""The first exit code that applies, decided by the ledger and not by the colour of a test."""
 
 from __future__ import annotations
 
 import pytest
 
 from pytest_aisbench.domain.exitcode import Tally
+from pytest_aisbench.domain.verdict import Ruling
+
+P, F, B, I = Ruling.PASSED, Ruling.FAILED, Ruling.BROKEN, Ruling.INCONCLUSIVE  # noqa: E741
 
 
 @pytest.mark.parametrize(
-    ("tally", "status", "code"),
+    ("tally", "status", "rulings", "code"),
     [
-        (Tally(passed=3), 0, 0),
-        (Tally(passed=3, broken=1), 1, 12),
-        (Tally(passed=3, inconclusive=1), 1, 13),
-        (Tally(broken=1, inconclusive=1), 1, 12),
-        (Tally(failed=1, broken=1, inconclusive=1), 1, 1),
-        (Tally(), 0, 5),  # all skipped: nothing was judged
-        (Tally(), 5, 5),
-        (Tally(), 1, 1),  # pytest saw a failure that we did not
-        (Tally(passed=1, failed=1), 2, 2),
-        (Tally(failed=1, stopped_early=True), 2, 1),  # -x under xdist
-        (Tally(broken=1, stopped_early=True), 2, 12),
-        (Tally(passed=1, unrecorded="disk full"), 0, 3),
-        (Tally(failed=1, unrecorded="disk full"), 1, 3),
-        (Tally(failed=1), 143, 143),
-        (Tally(failed=1), 3, 3),
-        (Tally(failed=1), 4, 4),
+        (Tally(), 0, [P, P], 0),
+        (Tally(failures=1), 1, [P, B], 12),
+        (Tally(failures=1), 1, [P, I], 13),
+        (Tally(failures=2), 1, [B, I], 12),
+        (Tally(failed=1, failures=3), 1, [F, B, I], 1),
+        (Tally(failed=1, failures=1), 1, [P], 1),  # an ordinary test, or one that failed after its verdict
+        (Tally(), 0, [P, F], 1),  # an expected failure is not a case that passed
+        (Tally(), 0, [P, B], 12),
+        (Tally(), 0, [], 5),  # all skipped: nothing was judged
+        (Tally(skipped={"0"}), 0, [], 5),
+        (Tally(skipped={"1"}), 0, [P], 0),  # one was skipped, the other passed
+        (Tally(), 0, [P], 2),  # one was neither judged nor skipped
+        (Tally(), 5, [], 5),
+        (Tally(), 1, [P, P], 1),  # pytest saw a failure that we did not
+        (Tally(failed=1), 2, [P, F], 2),
+        (Tally(failed=1, stopped_early=True), 2, [F], 1),  # -x under xdist
+        (Tally(stopped_early=True), 2, [B], 12),
+        (Tally(unrecorded="disk full"), 0, [P, P], 3),
+        (Tally(failed=1, unrecorded="disk full"), 1, [F], 3),
+        (Tally(failed=1, terminated=True), 2, [F], 143),
+        (Tally(failed=1), 3, [F], 3),
+        (Tally(failed=1), 4, [F], 4),
     ],
 )
-def test_first_that_applies(tally: Tally, status: int, code: int) -> None:
-    assert tally.code(status) == code
+def test_first_that_applies(tally: Tally, status: int, rulings: list[Ruling], code: int) -> None:
+    tally.expected = {"0", "1"}
+    assert tally.code(status, {str(number): ruling for number, ruling in enumerate(rulings)}) == code
+
+
+def test_a_run_that_was_to_judge_nothing_is_as_pytest_says() -> None:
+    assert Tally().code(0, {}) == 0

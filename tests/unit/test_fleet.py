@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,7 @@ from pytest_aisbench.domain.case import Case, Shape
 from pytest_aisbench.domain.job import Phase
 from pytest_aisbench.domain.trial import Step
 from pytest_aisbench.domain.verdict import Ruling
-from pytest_aisbench.errors import AisbenchError, LedgerError
+from pytest_aisbench.errors import AisbenchError, LedgerError, Unreachable
 from pytest_aisbench.services.clock import SystemClock
 from pytest_aisbench.services.fleet import Fleet
 from pytest_aisbench.services.ledger import Ledger
@@ -105,6 +107,30 @@ def test_closing_stops_what_runs_and_the_ledger_knows(
     assert trial.job.phase is Phase.CANCELLED
     with pytest.raises(AisbenchError, match="the run is ending"):
         fleet.reached(case, Step.DONE)
+
+
+def test_closing_stops_a_job_whose_answer_was_lost(healthy: Make, fleet_on: Make, case: Case) -> None:
+    platform = healthy(Phase.RUNNING)
+    platform.submit_errors, platform.arrives_anyway = [Unreachable("no answer")], True
+    platform.poll_s = 60.0  # it will not be asked for again in time
+    fleet = fleet_on(platform)
+    fleet.want(case, Step.DONE)
+    deadline = time.monotonic() + 30
+    while not any(trial.attempts for trial in fleet.trials()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    fleet.close()
+    assert platform.cancelled == ["job-1"]
+
+
+def test_a_stranger_at_the_door_does_not_close_it() -> None:
+    link = Link({"ask": lambda: 42})
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(link.address)
+    remote = RemoteLink(link.address, link.key)
+    assert remote.call("ask") == 42
+    remote.close()
+    link.close()
 
 
 def test_a_ledger_that_fails_stops_the_jobs_and_tells_who_waits(

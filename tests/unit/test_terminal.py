@@ -75,7 +75,7 @@ def told(*cases: CaseEntry, width: int = 80) -> list[str]:
 
 def marked(*cases: CaseEntry, width: int = 80) -> list[tuple[str, dict[str, bool]]]:
     run = RunEntry(SCHEMA, "run-1", "2024-01-01T00:00:00Z", None, None, {}, cases)
-    return summary(run, "reports/run-1", width)
+    return summary(run, "reports/run-1", "reports/run-1/report.html", width)
 
 
 def test_a_passed_run_is_a_table_and_where_to_read_more() -> None:

@@ -171,14 +171,16 @@ def test_a_throttled_submission_is_tried_again(healthy: Make, drive: Make) -> No
 def test_a_platform_that_never_answers_is_given_up(healthy: Make, drive: Make) -> None:
     platform = healthy()
     platform.submit_errors = [Unreachable("no answer")] * 99
-    assert drive(platform).verdict.ruling is Ruling.BROKEN
+    trial = drive(platform, tick=60.0)
+    assert trial.verdict.ruling is Ruling.BROKEN
+    assert f"nobody knows whether job {trial.name} was created" in trial.verdict.reason
 
 
-def test_a_rejected_request_is_broken_and_not_sent_again(healthy: Make, drive: Make) -> None:
+def test_a_rejected_request_is_not_sent_again_and_is_not_the_platforms_fault(healthy: Make, drive: Make) -> None:
     platform = healthy()
     platform.submit_errors = [Rejected("no such flavor")]
     trial = drive(platform)
-    assert trial.verdict == replace(trial.verdict, ruling=Ruling.BROKEN, reason="no such flavor")
+    assert trial.verdict == replace(trial.verdict, ruling=Ruling.FAILED, reason="no such flavor")
     assert platform.submit_errors == []
 
 
@@ -195,11 +197,33 @@ def test_an_endless_outage_is_broken_and_the_job_is_asked_to_stop(healthy: Make,
     assert platform.cancelled == ["job-1"]
 
 
-def test_an_answer_nobody_understands_does_not_leave_the_job_running(healthy: Make, drive: Make) -> None:
-    platform = healthy(Phase.RUNNING, BadAnswer("<html>"), Phase.RUNNING)
+def test_one_answer_that_nobody_understands_does_not_stop_a_job(healthy: Make, drive: Make) -> None:
+    trial = drive(healthy(Phase.RUNNING, BadAnswer("<html>"), Phase.RUNNING, Phase.SUCCEEDED))
+    assert trial.verdict.passed
+
+
+def test_a_surprise_is_this_trials_own(healthy: Make, drive: Make) -> None:
+    platform = healthy(Phase.RUNNING, OSError(28, "No space left on device"), Phase.RUNNING)
     trial = drive(platform)
     assert trial.verdict.ruling is Ruling.BROKEN
+    assert "OSError on this machine: [Errno 28]" in trial.verdict.reason
     assert platform.cancelled == ["job-1"]
+
+
+def test_a_job_whose_name_cannot_be_asked_for_is_asked_for_again(healthy: Make, drive: Make) -> None:
+    platform = healthy()
+    platform.submit_errors, platform.arrives_anyway = [Unreachable("no answer")], True
+    known, deaf = platform.find, [Unreachable("still no answer")]
+
+    def find(name: str) -> str | None:
+        if deaf:
+            raise deaf.pop()
+        found: str | None = known(name)
+        return found
+
+    platform.find = find
+    assert drive(platform).verdict.passed
+    assert len(platform.jobs) == 1
 
 
 def test_code_that_cannot_be_staged_is_the_users_fault(healthy: Make, drive: Make, case: Case) -> None:
