@@ -6,12 +6,16 @@ import math
 import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.job import Phase
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement
 from pytest_aisbench.domain.ports import Head, Store
 from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.domain.trial import Trial
+from pytest_aisbench.errors import AisbenchError
 
 RANK_SIZE = "ranksize.json"
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)
@@ -22,6 +26,25 @@ _READERS = 16
 
 class _Unreadable(Exception):
     """Why an object is not the number it should be."""
+
+
+def gather(trial: Trial, store: Store, folder: Path) -> Trial:
+    """The trial with its logs, in `folder`, and with what its ranks measured, if its job succeeded."""
+    assert trial.stage is not None
+    assert trial.job_id is not None
+    stage, home = trial.stage, f"logs/{trial.case.id}/{trial.number}"
+    well = trial.job is not None and trial.job.phase is Phase.SUCCEEDED and not trial.fault
+    try:
+        logs = bring_logs(store, stage.logs, folder / home, trial.job_id)
+        trial = replace(trial, logs=tuple(f"{home}/{name}" for name in logs))
+    except AisbenchError as error:
+        if well:
+            raise
+        trial = trial.noted(f"its logs did not come home: {error}")  # why the job ended matters more
+    if well:
+        measurements, flaws = harvest(store, stage.outputs, trial.case)
+        trial = replace(trial, measurements=tuple(measurements), flaws=tuple(flaws))
+    return trial
 
 
 def harvest(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Measurement], list[Flaw]]:

@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_aisbench.domain.entry import values
-from pytest_aisbench.domain.job import Phase
 from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict, judge
 from pytest_aisbench.errors import AisbenchError, Blame, PlatformError, Rejected, Throttled, Unreachable
 from pytest_aisbench.services import submission, watch
-from pytest_aisbench.services.harvest import bring_logs, harvest
+from pytest_aisbench.services.harvest import gather
 
 
 @dataclass(frozen=True)
@@ -75,21 +74,7 @@ def _watch(trial: Trial, tools: Tools) -> Trial:
 
 
 def _harvest(trial: Trial, tools: Tools) -> Trial:
-    assert trial.stage is not None
-    assert trial.job_id is not None
-    store, stage, home = tools.platform.store, trial.stage, f"logs/{trial.case.id}/{trial.number}"
-    well = trial.job is not None and trial.job.phase is Phase.SUCCEEDED and not trial.fault
-    try:
-        logs = bring_logs(store, stage.logs, tools.folder / home, trial.job_id)
-        trial = replace(trial, logs=tuple(f"{home}/{name}" for name in logs))
-    except AisbenchError as error:
-        if well:
-            raise
-        trial = trial.noted(f"its logs did not come home: {error}")  # why the job ended matters more
-    if well:
-        measurements, flaws = harvest(store, stage.outputs, trial.case)
-        trial = replace(trial, measurements=tuple(measurements), flaws=tuple(flaws))
-    return trial.moved(Step.JUDGE, tools.clock.now())
+    return gather(trial, tools.platform.store, tools.folder).moved(Step.JUDGE, tools.clock.now())
 
 
 def _judge(trial: Trial, tools: Tools) -> Trial:
