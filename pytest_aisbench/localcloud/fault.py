@@ -101,6 +101,11 @@ class Fault:
     def of_jobs(self) -> bool:
         return bool(self.job or self.phase or self.phases)
 
+    @property
+    def of_waiting_jobs(self) -> bool:
+        """It has no meaning for a job that has begun."""
+        return self.job in {"pending", "unstartable"}
+
     def as_json(self) -> dict[str, Any]:
         """What differs from the defaults."""
         defaults = {field.name: field.default for field in fields(self) if field.default is not MISSING}

@@ -54,8 +54,10 @@ class _Rule:
             and self._strikes()
         )
 
-    def strikes_job(self, name: str) -> bool:
-        return self.fault.of_jobs and self._name.search(name) is not None and self._strikes()
+    def strikes_job(self, name: str, *, waiting: bool) -> bool:
+        fault = self.fault
+        apt = fault.of_jobs and (waiting or not fault.of_waiting_jobs)
+        return apt and self._name.search(name) is not None and self._strikes()
 
     def as_json(self) -> dict[str, Any]:
         return {**self.fault.as_json(), "matched": self._matched, "struck": self._struck}
@@ -100,9 +102,9 @@ class Faults:
         with self._lock:
             return next((r.fault for r in self._rules if r.strikes_request(service, operation, request)), None)
 
-    def on_job(self, name: str) -> Fault | None:
+    def on_job(self, name: str, *, waiting: bool = True) -> Fault | None:
         with self._lock:
-            return next((rule.fault for rule in self._rules if rule.strikes_job(name)), None)
+            return next((rule.fault for rule in self._rules if rule.strikes_job(name, waiting=waiting)), None)
 
     def when_set(self, changed: Callable[[], None]) -> None:
         self._listeners.append(changed)

@@ -177,7 +177,9 @@ class Jobs:
             self.admit()
 
     def _draw(self, job: Job) -> None:
-        job.drawn = fault = self._faults.on_job(job.name) if self._faults else None
+        if self._faults is None:
+            return
+        job.drawn = fault = self._faults.on_job(job.name, waiting=job in self._queue)
         if fault and fault.after:
             self._alarm.at(time.monotonic() + fault.after, functools.partial(self._strike, job, fault))
         elif fault:

@@ -238,8 +238,26 @@ def test_a_rule_may_strike_a_job_that_runs_already(cloud: LocalCloud, client: Cl
     assert client.refused("GET", f"/v2/{client.project}/training-jobs/{job}") == (400, "ModelArts.2775")
 
 
+def test_a_job_may_be_lost_before_it_begins(cloud: LocalCloud, client: CloudClient) -> None:
+    cloud.faults.set([Fault(name="^lost-at-once$", job="lost")])
+    job = client.create("lost-at-once", seconds=0)
+    assert client.refused("GET", f"/v2/{client.project}/training-jobs/{job}") == (400, "ModelArts.2775")
+    (entry,) = named(cloud, "lost-at-once")
+    assert (entry["phase"], entry["gone"], entry["started"]) == ("Terminated", "lost", 0)
+
+
+def test_a_fault_that_was_cleared_in_time_does_not_strike(cloud: LocalCloud, client: CloudClient) -> None:
+    cloud.faults.set([Fault(name="^spared$", job="lost", after=0.2)])
+    spared = client.create("spared", seconds=3600)
+    cloud.faults.set([Fault(name="^not-spared$", job="lost", after=0.2)])
+    client.create("not-spared", seconds=3600)
+    assert eventually(lambda: named(cloud, "not-spared")[0]["gone"] == "lost")  # so the other's time has passed too
+    assert client.phase(spared) == "Running"
+    client.stop(spared)
+
+
 def test_a_phase_that_nobody_knows_is_shown_until_the_job_is_stopped(cloud: LocalCloud, client: CloudClient) -> None:
-    cloud.faults.set([Fault(times=1, phase="Hibernating")])
+    cloud.faults.set([Fault(name="asleep", phase="Hibernating")])
     job = client.create("asleep", seconds=0.05)
     assert client.until(job, {"Hibernating"})["status"]["secondary_phase"] == "Hibernating"
     assert eventually(lambda: named(cloud, "asleep")[0]["phase"] == "Completed")
@@ -249,15 +267,15 @@ def test_a_phase_that_nobody_knows_is_shown_until_the_job_is_stopped(cloud: Loca
     cloud.faults.clear()
     assert client.phase(job) == "Completed"
 
-    cloud.faults.set([Fault(phase="Hibernating")])
-    job = client.create(seconds=3600)
+    cloud.faults.set([Fault(name="dreaming", phase="Hibernating")])
+    job = client.create("dreaming", seconds=3600)
     client.until(job, {"Hibernating"})
     client.stop(job)
     client.until(job, {"Terminated"})
 
 
 def test_phases_may_come_out_of_order(cloud: LocalCloud, client: CloudClient) -> None:
-    cloud.faults.set([Fault(phases=("Running", "Pending", "Running"))])
+    cloud.faults.set([Fault(name="restless", phases=("Running", "Pending", "Running"))])
     job = client.create("restless", seconds=0)
     assert eventually(lambda: named(cloud, "restless")[0]["phase"] == "Completed")
     status = [client.show(job)["status"] for _ in range(4)]
@@ -266,8 +284,8 @@ def test_phases_may_come_out_of_order(cloud: LocalCloud, client: CloudClient) ->
 
 
 def test_a_job_may_never_leave_the_queue_until_the_fault_is_cleared(cloud: LocalCloud, client: CloudClient) -> None:
-    cloud.faults.set([Fault(times=2, job="pending")])
-    stuck, stopped, free = (client.create(seconds=0) for _ in range(3))
+    cloud.faults.set([Fault(name="^queue-", times=2, job="pending")])
+    stuck, stopped, free = (client.create(f"queue-{number}", seconds=0) for number in range(3))
     client.until(free, {"Completed"})
     assert {client.phase(stuck), client.phase(stopped)} == {"Pending"}
     client.stop(stopped)
@@ -276,38 +294,48 @@ def test_a_job_may_never_leave_the_queue_until_the_fault_is_cleared(cloud: Local
     client.until(stuck, {"Completed"})
 
 
+def test_a_job_that_runs_already_cannot_be_kept_in_the_queue(cloud: LocalCloud, client: CloudClient) -> None:
+    running = client.create("early-bird", seconds=3600)
+    client.until(running, {"Running"})
+    cloud.faults.set([Fault(name="-bird$", times=1, job="pending")])
+    late = client.create("late-bird", seconds=0)
+    assert (client.phase(running), client.phase(late)) == ("Running", "Pending")
+    client.stop(running)
+
+
 def test_a_job_that_the_platform_cannot_start_is_abnormal(cloud: LocalCloud, client: CloudClient) -> None:
-    cloud.faults.set([Fault(times=1, job="unstartable")])
-    status = client.until(client.create(seconds=0), {"Abnormal"})["status"]
+    cloud.faults.set([Fault(name="^stillborn", times=1, job="unstartable")])
+    status = client.until(client.create("stillborn", seconds=0), {"Abnormal"})["status"]
     assert (status["secondary_phase"], status["start_time"]) == ("CreateFailed", 0)
-    client.until(client.create(seconds=0), {"Completed"})
+    client.until(client.create("stillborn-not", seconds=0), {"Completed"})
 
 
 def frozen(client: CloudClient, cloud: LocalCloud, job: str) -> None:
     """The log of a running job stands still, in the preview and in the store, and grows again when it may."""
-    stored = f"log/modelarts-job-{job}-worker-0.log"
+    name = client.show(job)["metadata"]["name"]
 
-    def size() -> int:
-        return len(client.find(stored) or b"")
+    def stored() -> int:
+        return len(client.find(f"log/modelarts-job-{job}-worker-0.log") or b"")
 
     def shown() -> int:
         status, _, content = client.raw("GET", f"/v2/{client.project}/training-jobs/{job}/tasks/worker-0/logs/preview")
-        return json.loads(content)["full_size"] if status == 200 else 0
+        return int(json.loads(content)["full_size"]) if status == 200 else 0
 
-    assert eventually(lambda: min(size(), shown()) > 0)
-    cloud.faults.set([Fault(job="log-frozen")])
-    before, sizes = shown(), set()
-    deadline = time.monotonic() + 1.3  # longer than either engine waits between two copies
-    while time.monotonic() < deadline:
-        assert shown() == before
-        sizes.add(size())
-        assert len(sizes) <= 2  # a copy may have been under way
-        time.sleep(0.05)
+    assert eventually(lambda: min(stored(), shown()) > 0)
+    cloud.faults.set([Fault(name=name, job="log-frozen")])
+    before = shown()
     assert len(client.log(job)["content"].encode()) == before
-    assert client.phase(job) == "Running"
     cloud.faults.clear()
-    assert eventually(lambda: min(size(), shown()) > before)
+    assert eventually(lambda: min(stored(), shown()) > before)
+
+    cloud.faults.set([Fault(name=name, job="log-frozen")])
+    before = shown()
     client.stop(job)
+    client.until(job, {"Terminated"})
+    assert shown() == before
+    kept = stored()
+    cloud.faults.clear()
+    assert max(kept, before) < shown()
 
 
 def test_a_frozen_log_grows_no_more(cloud: LocalCloud, client: CloudClient) -> None:
