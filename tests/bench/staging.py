@@ -1,28 +1,34 @@
 """How fast a tree is staged, beside the vendor's own `putFile(folder)` and `cp`, in the same run on a local cloud.
 
-    python tests/bench/staging.py [--files N] [--kib K] [--rounds R]
+    python tests/bench/staging.py [--files N] [--kib K] [--rounds R] [--rtt MS]
 
-Medians over the rounds. Requests are counted where they leave this process, in http.client.
+Medians over the rounds. Requests are counted where they leave this process, in http.client. With --rtt every
+connection goes through a relay that holds each byte back for half of it, and a new connection for all of it: a Store is
+never as near as loopback.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import collections
 import http.client
 import json
 import os
+import queue
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pytest_aisbench.adapters.obs import Obs
 from pytest_aisbench.domain.stage import StoreUrl
@@ -61,6 +67,37 @@ def timed(work: Callable[[], object]) -> tuple[float, collections.Counter[str]]:
         return time.perf_counter() - start, requests
 
 
+class Relay(threading.Thread):
+    """Between us and the cloud, `rtt` seconds away."""
+
+    def __init__(self, target: str, rtt: float) -> None:
+        super().__init__(daemon=True)
+        address = urlsplit(target)
+        self._target, self._half = (address.hostname, address.port), rtt / 2
+        self._port: queue.Queue[int] = queue.Queue()
+        self.start()
+        self.url = f"http://127.0.0.1:{self._port.get()}"
+
+    def run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._relay, "127.0.0.1", 0, backlog=256)
+        self._port.put(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(2 * self._half)  # the handshake
+        there, back = await asyncio.open_connection(*self._target)
+        await asyncio.gather(self._pump(reader, back), self._pump(there, writer))
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
+        while data := await source.read(65536):
+            loop.call_later(self._half, sink.write, data)
+        loop.call_later(self._half, sink.close)
+
+
 def vendor_put(card: dict[str, str], folder: Path, key: str, files: int) -> None:
     """As the predecessor stages: one client with its defaults, one call for the folder."""
     from obs import ObsClient
@@ -84,10 +121,13 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--kib", type=int, default=10, help="size of each file")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rtt", type=float, default=0.0, metavar="MS", help="how far away the Store is")
     options = parser.parse_args()
     taken: dict[str, list[float]] = collections.defaultdict(list)
     asked: dict[str, collections.Counter[str]] = {}
     with tempfile.TemporaryDirectory() as scratch, local_cloud() as card:
+        if options.rtt:
+            card["obs_endpoint"] = Relay(card["obs_endpoint"], options.rtt / 1000).url
         folder = Path(scratch, "tree")
         for number in range(options.files):
             file = folder / f"{number // 100:03d}" / f"{number:05d}.bin"
@@ -110,7 +150,7 @@ def main() -> None:
             shutil.rmtree(copy)
         store.close()
     slowest = statistics.median(taken["putFile(folder)"])
-    print(f"{options.files} files of {options.kib} KiB, {options.rounds} round(s), medians")
+    print(f"{options.files} files of {options.kib} KiB, {options.rounds} round(s), medians, RTT {options.rtt:g} ms")
     print(f"{'':26}{'s':>9}{'files/s':>10}{'times putFile':>15}  requests")
     for name, all_seconds in taken.items():
         median = statistics.median(all_seconds)
