@@ -19,9 +19,10 @@ from pytest_aisbench.ending import on_sigterm, one_line
 from pytest_aisbench.errors import AisbenchError, LedgerError, UsageFault
 from pytest_aisbench.fixtures import SETTINGS
 from pytest_aisbench.judging import failure
-from pytest_aisbench.reporters import results, terminal
+from pytest_aisbench.reporters import results
 from pytest_aisbench.reporters.hosts import guarded
 from pytest_aisbench.reporters.properties import case_of, properties_of
+from pytest_aisbench.reporters.terminal import summary
 from pytest_aisbench.services.clock import SystemClock
 from pytest_aisbench.services.run import Run
 
@@ -75,23 +76,27 @@ class Controller:
         if idle or (session.testsfailed and not option.continue_on_collection_errors):
             return (yield)
         with on_sigterm(self._terminate):
+            leave = False
             try:
                 with one_line():
                     self._open(collection.plan(self._config, session.items))
                 self._begin()
                 return (yield)
+            except KeyboardInterrupt:
+                leave = self._config.stash[SETTINGS].on_interrupt == "leave" and not self._maxfail_reached()
+                raise
             finally:
-                self._stop()
+                self._stop(leave=leave)
 
     def _terminate(self) -> None:
         self._tally.terminated = True
         if self._run:
             self._run.fleet.give_up()
 
-    def _stop(self) -> None:
+    def _stop(self, *, leave: bool) -> None:
         with self._noticing():
             if self._run:
-                self._run.stop()
+                self._run.stop(leave=leave)
                 if isinstance(self._run.fleet.crash, LedgerError):
                     raise self._run.fleet.crash
 
@@ -103,7 +108,13 @@ class Controller:
                 self._tally.expected |= plan.expected
             if plan.wants and self._run is None:
                 settings, cases = self._config.stash[SETTINGS], [case for case, _ in plan.wants]
-                self._run = Run(settings, self.platform(), SystemClock(), cases)
+                self._run = Run(settings, self.platform(), SystemClock(), cases, self._say)
+
+    def _say(self, line: str) -> None:
+        terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+        if terminal:
+            terminal.ensure_newline()
+            terminal.write_line(f"aisbench: {line}")
 
     def _begin(self) -> None:
         """Let the reporters in, then the jobs."""
@@ -201,7 +212,7 @@ class Controller:
             terminalreporter.section("aisbench")
             if self._tally.unrecorded:
                 terminalreporter.write_line(f"not recorded: {self._tally.unrecorded}", red=True)
-            for line, markup in terminal.summary(self._run.entry(), folder, page, width):
+            for line, markup in summary(self._run.entry(), folder, page, width):
                 terminalreporter.write_line(line, **markup)
 
     def pytest_unconfigure(self) -> None:

@@ -30,7 +30,10 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("aisbench", "train on ModelArts or a local cloud, and judge the result (aisbench)")
     for row in table():
-        group.addoption(row.flag, dest=row.ini, metavar=row.metavar, default=None, help=row.help)
+        if row.metavar:
+            group.addoption(row.flag, dest=row.ini, metavar=row.metavar, default=None, help=row.help)
+        else:
+            group.addoption(row.flag, dest=row.ini, action="store_const", const="true", default=None, help=row.help)
         parser.addini(row.ini, f"Default for {row.flag}", default="")
 
 

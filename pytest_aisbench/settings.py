@@ -49,6 +49,19 @@ def duration(text: str) -> float:
     return float(match[1]) * _UNITS[match[2] or "s"]
 
 
+def switch(text: str) -> bool:
+    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if text.lower() not in words:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return words[text.lower()]
+
+
+def stop_or_leave(text: str) -> str:
+    if text not in {"stop", "leave"}:
+        raise ValueError(f"{text!r} is neither stop nor leave")
+    return text
+
+
 def path(text: str) -> Path:
     if not text:
         raise ValueError("a path is needed")
@@ -79,6 +92,10 @@ class Settings:
     max_jobs: int | None = option(positive, "K", "Jobs in flight at once (default: local: cores; elsewhere 8)")
     queue_timeout: float = option(duration, "TIME", "How long a job may wait, such as 30m or 3h", default=86400.0)
     run_timeout: float = option(duration, "TIME", "How long a job may run, such as 30m or 3h", default=86400.0)
+    on_interrupt: str = option(
+        stop_or_leave, "stop|leave", "What becomes of running jobs at Ctrl-C or SIGTERM", default="stop"
+    )
+    fresh: bool = option(switch, "", "Do not take over jobs that an earlier, killed run left behind", default=False)
     reports: Path = option(path, "DIR", "Where each run gets a folder of its own", default=Path("reports"))
     ledger: Path | None = option(path, "FILE", "The record of all runs (default: ledger.db among the reports)")
     access: Access = Access()
@@ -191,6 +208,8 @@ def _checked(document: places.Document) -> places.Document:
 def _text(document: places.Document, key: str, value: Any) -> str:
     if isinstance(value, list):
         return ",".join(_text(document, key, item) for item in value)
+    if isinstance(value, bool) and key == "fresh":
+        return str(value)
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise document.fault(f"{key} cannot be a {type(value).__name__}", key)
     return str(value)

@@ -67,6 +67,10 @@ class Local(ModelArts):
                 self._cloud.close()
             raise
 
+    @property
+    def place(self) -> str:
+        return "" if self._cloud else super().place
+
     def share(self) -> Mapping[str, Any]:
         """Another process of this run uses the cloud that this one started: its card, readable by us alone."""
         if self._card_file is None:
@@ -84,7 +88,10 @@ class Local(ModelArts):
                 if self._cloud:
                     raise Unreachable(f"{error}; {self._cloud.last_words()}") from None
                 raise UsageFault(f"{self._card_file}: nothing answers at {endpoint}", advice=_HOW) from None
-        super().check()
+        try:
+            super().check()
+        except Unreachable as error:
+            raise Unreachable(f"{error}; {self._cloud.last_words()}" if self._cloud else str(error)) from None
 
     def submit(self, request: Request) -> str:
         self._require_cloud()

@@ -69,6 +69,10 @@ class ModelArts:
             patience_s=self.patience_s,
         )
 
+    @property
+    def place(self) -> str:
+        return f"{self.name} {self.session.endpoint} {self.root}"
+
     def share(self) -> Mapping[str, Any]:
         return {}
 

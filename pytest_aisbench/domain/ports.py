@@ -81,6 +81,13 @@ class Platform(Protocol):
     max_jobs: int  # in flight at once, unless the user says otherwise
     poll_s: float  # how often it may be asked about its jobs
 
+    @property
+    def place(self) -> str:
+        """Tells this platform from every other that may have run a job of the same name; no secret.
+
+        Empty for one that dies with the run: nothing of it can be taken over.
+        """
+
     def share(self) -> Mapping[str, Any]:
         """The settings with which another process of this run reaches the same platform; usually none differ."""
 

@@ -56,6 +56,8 @@ class Trial:
     judged: Verdict | None = None
     times: Mapping[str, float] = field(default_factory=dict)  # when each step began, and "done"
     notes: tuple[str, ...] = ()  # warnings worth a line in the report
+    place: str = ""  # the platform it runs on, told apart from every other
+    fingerprint: str = ""  # of everything that decides what its job does
 
     @property
     def verdict(self) -> Verdict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.trial import Step, Trial
@@ -12,6 +13,7 @@ from pytest_aisbench.errors import AisbenchError, GivenUp, LedgerError
 from pytest_aisbench.services import watch
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.submission import first_trial
+from pytest_aisbench.services.takeover import fingerprint
 from pytest_aisbench.services.trial import Tools, advance
 
 _LAST_CALL = 30.0  # seconds beyond the time to stop: a request that is under way
@@ -34,17 +36,25 @@ class Fleet:
         self._until: dict[str, Step] = {}
         self._changed = threading.Condition()
         self._closing = threading.Event()
+        self._leaving = False
         self._crash: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="aisbench-fleet", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
+    def adopt(self, trial: Trial) -> None:
+        """Go on with a trial that another run began; nothing moves before somebody wants it."""
+        self._until[trial.case.id] = Step.STAGE
+        self._keep(trial)
+
     def want(self, case: Case, until: Step) -> None:
         """Let the case's trial go as far as `until`; asking again only ever moves that further."""
         with self._changed:
             if case.id not in self._trials:
-                self._trials[case.id] = first_trial(self._run, case, self._tools.clock.now())
+                trial = first_trial(self._run, case, self._tools.clock.now())
+                place = self._tools.platform.place
+                self._trials[case.id] = replace(trial, place=place, fingerprint=fingerprint(case) if place else "")
             self._until[case.id] = max(until, self._until.get(case.id, Step.STAGE))
             self._changed.notify_all()
 
@@ -75,6 +85,15 @@ class Fleet:
     def close(self) -> None:
         """Stop every job of ours that still runs, and wait for the platform to confirm."""
         self.give_up()
+        self._join()
+
+    def leave(self) -> None:
+        """Stop watching and let the jobs run; the ledger has them for the next run."""
+        self._leaving = True
+        self.give_up()
+        self._join()
+
+    def _join(self) -> None:
         if self._thread.is_alive():
             # Bounded: a platform that is gone must not keep anybody who pressed Ctrl-C. The ledger names what is left.
             self._thread.join(self._tools.limits.stop_s + _LAST_CALL)
@@ -91,7 +110,8 @@ class Fleet:
                 with self._changed:
                     if not self._closing.is_set() and not any(moved):
                         self._changed.wait(self._tools.platform.poll_s)
-            self._stop_all()
+            if not self._leaving:
+                self._stop_all()
         except BaseException as crash:  # noqa: BLE001 - whoever waits must hear of it, or waits for ever
             self._crash = crash
             self._stop_all()

@@ -8,25 +8,43 @@ import threading
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.errors import LedgerError
 
-VERSION = 1
+VERSION = 2
 _TABLES = """
 CREATE TABLE runs (
-    run TEXT PRIMARY KEY, started REAL NOT NULL, finished REAL, exit_code INTEGER, settings TEXT NOT NULL);
+    run TEXT PRIMARY KEY, started REAL NOT NULL, finished REAL, exit_code INTEGER, settings TEXT NOT NULL,
+    owner TEXT NOT NULL DEFAULT '', lease REAL NOT NULL DEFAULT 0);
 CREATE TABLE trials (
     trial TEXT PRIMARY KEY, run TEXT NOT NULL REFERENCES runs, case_id TEXT NOT NULL, number INTEGER NOT NULL,
-    name TEXT NOT NULL UNIQUE, step TEXT NOT NULL, job_id TEXT, updated REAL NOT NULL, record TEXT NOT NULL);
+    name TEXT NOT NULL UNIQUE, step TEXT NOT NULL, job_id TEXT, updated REAL NOT NULL, record TEXT NOT NULL,
+    place TEXT NOT NULL DEFAULT '');
 CREATE TABLE cases (
     run TEXT NOT NULL REFERENCES runs, case_id TEXT NOT NULL, ordinal INTEGER NOT NULL, record TEXT NOT NULL,
     PRIMARY KEY (run, case_id));
 CREATE INDEX trials_of_a_run ON trials (run);
+CREATE INDEX trials_of_a_case ON trials (case_id, updated);
 """
+_FROM_1 = """
+ALTER TABLE runs ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+ALTER TABLE runs ADD COLUMN lease REAL NOT NULL DEFAULT 0;
+ALTER TABLE trials ADD COLUMN place TEXT NOT NULL DEFAULT '';
+CREATE INDEX trials_of_a_case ON trials (case_id, updated);
+"""
+
+
+class Left(NamedTuple):
+    """A trial that its run did not bring to an end, and who may still hold it."""
+
+    trial: Trial
+    owner: str
+    lease: float
+    killed: bool  # its run never ended
 
 
 class Ledger:
@@ -51,8 +69,8 @@ class Ledger:
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("BEGIN IMMEDIATE")  # two runs may start at once: only one makes the tables
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0:
-            for statement in _TABLES.split(";\n"):
+        if version < VERSION:
+            for statement in (_TABLES if version == 0 else _FROM_1).split(";\n"):
                 self._db.execute(statement)
             self._db.execute(f"PRAGMA user_version = {VERSION}")
         self._db.execute("COMMIT")
@@ -61,17 +79,34 @@ class Ledger:
             advice = "update pytest-aisbench, or name another file with --aisbench-ledger"
             raise LedgerError(f"{self.path} was written by a newer version ({version} > {VERSION})", advice=advice)
 
-    def begin(self, run: str, settings: Mapping[str, Any], now: float) -> None:
-        self._write("INSERT INTO runs (run, started, settings) VALUES (?, ?, ?)", run, now, _text(settings))
+    def begin(self, run: str, settings: Mapping[str, Any], now: float, owner: str = "", lease: float = 0.0) -> None:
+        statement = "INSERT INTO runs (run, started, settings, owner, lease) VALUES (?, ?, ?, ?, ?)"
+        self._write(statement, run, now, _text(settings), owner, lease)
+
+    def renew(self, run: str, lease: float) -> None:
+        """The run lives, and keeps its jobs until `lease`."""
+        self._write("UPDATE runs SET lease = ? WHERE run = ?", lease, run)
 
     def finish(self, run: str, exit_code: int, now: float) -> None:
-        self._write("UPDATE runs SET finished = ?, exit_code = ? WHERE run = ?", now, exit_code, run)
+        self._write("UPDATE runs SET finished = ?, exit_code = ?, lease = 0 WHERE run = ?", now, exit_code, run)
+
+    def left(self, case_id: str, place: str, run: str) -> Left | None:
+        """The newest trial of the case that another run began on this platform, if that run did not end it."""
+        rows = self._read(
+            "SELECT t.record, r.owner, r.lease, r.finished IS NULL FROM trials t JOIN runs r USING (run)"
+            " WHERE t.case_id = ? AND t.place = ? AND t.run != ? ORDER BY t.updated DESC LIMIT 1",
+            *(case_id, place, run),
+        )
+        if not rows:
+            return None
+        record, owner, lease, killed = rows[0]
+        return Left(codec.load(Trial, json.loads(record)), owner, lease, bool(killed))
 
     def save_trial(self, trial: Trial, now: float) -> None:
         self._write(
-            "INSERT OR REPLACE INTO trials VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO trials VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             *(trial.id, trial.run, trial.case.id, trial.number, trial.name, trial.step.name),
-            *(trial.job_id, now, _text(codec.dump(trial))),
+            *(trial.job_id, now, _text(codec.dump(trial)), trial.place),
         )
 
     def save_case(self, run: str, ordinal: int, entry: CaseEntry) -> None:

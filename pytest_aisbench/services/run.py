@@ -6,7 +6,7 @@ import contextlib
 import json
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pytest_aisbench.domain import codec
@@ -16,9 +16,10 @@ from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import LedgerError
-from pytest_aisbench.services import preflight, watch
+from pytest_aisbench.services import lease, preflight, watch
 from pytest_aisbench.services.fleet import Fleet
 from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.services.takeover import Takeover
 from pytest_aisbench.services.trial import Tools
 from pytest_aisbench.settings import Settings
 
@@ -28,8 +29,15 @@ LEDGER_FILE = "ledger.db"
 class Run:
     """Opened once the cases are known; everything it starts is gone when it is closed."""
 
-    def __init__(self, settings: Settings, platform: Platform, clock: Clock, cases: Iterable[Case]) -> None:
-        """Check, then begin: a UsageFault leaves nothing behind."""
+    def __init__(
+        self,
+        settings: Settings,
+        platform: Platform,
+        clock: Clock,
+        cases: Iterable[Case],
+        say: Callable[[str], None],
+    ) -> None:
+        """Check, then begin: a UsageFault leaves nothing behind. `say` takes lines for whoever waits."""
         self.platform = platform
         self._clock = clock
         self._cases = {case.id: case for case in cases}
@@ -38,10 +46,15 @@ class Run:
         self.id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(clock.now()))}-{secrets.token_hex(3)}"
         self.ledger = Ledger(settings.ledger or settings.reports / LEDGER_FILE)
         self.folder = _folder(settings.reports, self.id)
-        self.ledger.begin(self.id, settings.public(), clock.now())
+        self.ledger.begin(self.id, settings.public(), clock.now(), lease.owner(), clock.now() + lease.LEASE_S)
+        self._lease = lease.Lease(self.ledger, self.id, clock)
         tools = Tools(platform, clock, watch.Limits(settings.queue_timeout, settings.run_timeout), self.folder)
         self.fleet = Fleet(self.id, tools, self.ledger, settings.max_jobs or platform.max_jobs, self._write_request)
+        takeover = Takeover(self.id, platform.place, self.ledger, clock, say)
         for case in self._cases.values():
+            trial = takeover.of(case) if platform.place and not settings.fresh else None
+            if trial:
+                self.fleet.adopt(trial)
             self._record(case)
         self.fleet.start()
 
@@ -74,8 +87,10 @@ class Run:
     def entry(self) -> RunEntry:
         return self.ledger.entry(self.id)
 
-    def stop(self) -> None:
-        """Stop what still runs; idempotent."""
+    def stop(self, *, leave: bool = False) -> None:
+        """Stop what still runs, or leave it to the next run; idempotent."""
+        if leave:
+            self.fleet.leave()
         self.fleet.close()
         for case in self._cases.values():
             self._record(case)
@@ -86,6 +101,7 @@ class Run:
 
     def close(self) -> None:
         self.fleet.close()
+        self._lease.close()
         self.platform.close()
         self.ledger.close()
 

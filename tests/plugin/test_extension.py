@@ -41,6 +41,8 @@ class Instant:
     def __init__(self, settings):
         self.store, self.root = Memory(), ab.StoreUrl.parse("obs://memory/")
 
+    place = "instant"
+
     def share(self): return {}
     def check(self): pass
     def render(self, spec):

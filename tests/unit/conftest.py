@@ -77,6 +77,7 @@ class ScriptedPlatform:
     options = frozenset({"flavor"})
     max_jobs = 8
     poll_s = 0.001
+    place = "scripted"
 
     def __init__(self, *script: Phase | Job | Exception) -> None:
         self.store = MemoryStore()

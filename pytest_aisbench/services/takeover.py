@@ -1,0 +1,75 @@
+"""Going on with what a killed run left behind, instead of paying for it twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytest_aisbench.domain import codec
+from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.ports import Clock
+from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.services.lease import is_dead
+from pytest_aisbench.services.ledger import Ledger, Left
+from pytest_aisbench.services.tree import plant
+
+
+def fingerprint(case: Case) -> str:
+    """Of everything that decides what the case's job does; its thresholds do not."""
+    workload = case.workload
+    tree = plant(workload.name, [Path(workload.folder) / part for part in workload.code])
+    told = {**codec.dump(workload), "folder": "", "expected_s": 0, "shape": str(case.shape), "tree": tree.digest}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """How this run comes by trials of others: `say` tells whoever waits what is taken, and what is not."""
+
+    run: str
+    place: str  # of the platform; trials of other platforms do not concern us
+    ledger: Ledger
+    clock: Clock
+    say: Callable[[str], None]
+
+    def of(self, case: Case) -> Trial | None:
+        """The trial to go on with, now this run's; None where there is none, or where it is somebody else's."""
+        left = self._released(case)
+        if left is None or left.trial.step is Step.STAGE:
+            return None
+        trial = left.trial
+        job = trial.job_id or trial.name
+        if trial.fingerprint != fingerprint(case):
+            self.say(f"{case.id}: job {job} of run {trial.run} is not taken over: the workload has changed")
+            return None
+        self.say(f"{case.id}: taken over from run {trial.run} (job {job})")
+        # Results and logs come home again, to this run's folder; a submission may have had no answer.
+        step = min(trial.step, Step.HARVEST)
+        attempts = max(trial.attempts, 1) if step is Step.SUBMIT else trial.attempts
+        taken = replace(trial, run=self.run, case=case, step=step, attempts=attempts)
+        return replace(taken, judged=None, flaws=(), measurements=()).noted(f"taken over from run {trial.run}")
+
+    def _released(self, case: Case) -> Left | None:
+        """What was left, once nobody holds it any more; None if somebody still does."""
+        left = self._left(case)
+        rest = left.lease - self.clock.now() if left else 0.0
+        if left is None or rest <= 0 or is_dead(left.owner):
+            return left
+        self.say(f"{case.id}: run {left.trial.run} may be alive; waiting {rest:.0f} s for its lease to expire")
+        self.clock.sleep(rest + 0.1)
+        again = self._left(case)
+        if again and again.lease > self.clock.now():
+            self.say(f"{case.id}: run {left.trial.run} is alive and keeps its job; another one is submitted")
+            return None
+        return again
+
+    def _left(self, case: Case) -> Left | None:
+        """A run that ended left what it says it left; a killed one left everything."""
+        left = self.ledger.left(case.id, self.place, self.run)
+        if left is None or left.trial.fault:
+            return None
+        waiting = left.trial.step in {Step.SUBMIT, Step.WATCH}
+        return left if waiting or left.killed else None

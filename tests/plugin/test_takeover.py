@@ -1,0 +1,176 @@
+"""After a run was killed, the next goes on with its jobs: nothing is lost, nothing is paid for twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from yard import SCRIPT, TEST, Ended, Yard, submitted
+
+BOTH = pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
+# Trains until it is told to end: the test decides when.
+UNTIL_TOLD = (
+    """import pathlib, time
+while not pathlib.Path(FLAG).exists():
+    time.sleep(0.05)
+"""
+    + SCRIPT
+)
+
+
+def start(yard: Yard, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        yard.command("suites", "--nodes", "1", *arguments),
+        cwd=yard.folder,
+        env=yard.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_step(yard: Yard, step: str) -> None:
+    deadline = time.monotonic() + 60
+    file = yard.folder / "reports" / "ledger.db"
+    while time.monotonic() < deadline:
+        if file.exists():
+            with sqlite3.connect(file) as db:
+                try:
+                    rows = db.execute("SELECT step FROM trials").fetchall()
+                except sqlite3.OperationalError:
+                    rows = []
+            db.close()
+            if rows and all(row[0] == step for row in rows):
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"no trial at {step}")
+
+
+def killed_while_watching(yard: Yard, *arguments: str) -> Path:
+    """A suite whose job waits for the file that is returned, and a run of it that was killed meanwhile."""
+    flag = yard.folder / "go"
+    yard.suite(script=UNTIL_TOLD.replace("FLAG", repr(str(flag))))
+    run = start(yard, *arguments)
+    wait_for_step(yard, "WATCH")
+    os.killpg(run.pid, signal.SIGKILL)
+    run.communicate(timeout=30)
+    return flag
+
+
+def judged(ended: Ended) -> None:
+    assert ended.code == 0, ended.out
+    assert ended.verdicts == {"toy-1x2": "PASSED"}
+
+
+@BOTH
+def test_a_job_that_runs_on_is_taken_over(yard: Yard, card: Path, workers: list[str]) -> None:
+    before = submitted(card)
+    flag = killed_while_watching(yard, *workers)
+    flag.touch()
+    ended = yard.pytest("suites", "--nodes", "1", *workers)
+    judged(ended)
+    assert submitted(card) == before + 1
+    assert "taken over from run" in ended.out
+    assert any("taken over" in note for note in ended.results["cases"][0]["trials"][0]["notes"])
+
+
+def test_fresh_does_not_take_over(yard: Yard, card: Path) -> None:
+    before = submitted(card)
+    killed_while_watching(yard).touch()
+    judged(yard.pytest("suites", "--nodes", "1", "--aisbench-fresh"))
+    assert submitted(card) == before + 2
+
+
+def test_a_workload_that_changed_is_not_taken_over_and_says_why(yard: Yard, card: Path) -> None:
+    before = submitted(card)
+    killed_while_watching(yard).touch()
+    yard.suite(script=SCRIPT + "\n# another line\n")
+    ended = yard.pytest("suites", "--nodes", "1")
+    judged(ended)
+    assert "is not taken over: the workload has changed" in ended.out
+    assert submitted(card) == before + 2
+
+
+def test_interrupted_with_leave_the_job_runs_on_and_the_next_run_judges_it(yard: Yard, card: Path) -> None:
+    flag = yard.folder / "go"
+    yard.suite(script=UNTIL_TOLD.replace("FLAG", repr(str(flag))))
+    before = submitted(card)
+    run = start(yard, "--aisbench-on-interrupt", "leave")
+    wait_for_step(yard, "WATCH")
+    run.send_signal(signal.SIGINT)
+    out, _ = run.communicate(timeout=30)
+    assert run.returncode == 2, out
+    (case,) = json.loads((yard.folder / "reports/latest/results.json").read_text())["cases"]
+    assert case["verdict"] is None
+    flag.touch()
+    judged(yard.pytest("suites", "--nodes", "1"))
+    assert submitted(card) == before + 1
+
+
+def test_what_was_judged_before_the_kill_is_judged_again_from_the_store(yard: Yard, card: Path) -> None:
+    kill = "def test_then_dies(trial):\n    import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    yard.suite(test=TEST.split("def test_trains")[0] + kill)
+    before = submitted(card)
+    start(yard).communicate(timeout=60)
+    yard.suite()
+    judged(yard.pytest("suites", "--nodes", "1"))
+    assert submitted(card) == before + 1
+
+
+def test_a_live_owner_keeps_its_job(yard: Yard, card: Path) -> None:
+    """Two runs at once on one ledger: the second waits for the first one's lease, then submits its own."""
+    flag = yard.folder / "go"
+    yard.suite(script=UNTIL_TOLD.replace("FLAG", repr(str(flag))))
+    before = submitted(card)
+    first = start(yard)
+    wait_for_step(yard, "WATCH")
+    second = start(yard)
+    deadline = time.monotonic() + 60
+    while submitted(card) < before + 2 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    flag.touch()
+    for run in (first, second):
+        out, _ = run.communicate(timeout=60)
+        assert run.returncode == 0, out
+    assert "is alive and keeps its job" in out
+    assert submitted(card) == before + 2
+
+
+def test_a_private_cloud_takes_its_jobs_with_it(yard: Yard) -> None:
+    yard.suite()
+    first, second = (yard.pytest("suites", "--nodes", "1", cloud=False) for _ in range(2))
+    judged(first)
+    judged(second)
+    assert "taken over" not in second.out
+
+
+def test_a_ledger_of_an_older_version_is_brought_up_to_date(yard: Yard) -> None:
+    from pytest_aisbench.services import ledger
+
+    file = yard.folder / "reports" / "ledger.db"
+    file.parent.mkdir()
+    old = ledger._TABLES.replace(",\n    owner TEXT NOT NULL DEFAULT '', lease REAL NOT NULL DEFAULT 0", "")
+    old = old.replace(",\n    place TEXT NOT NULL DEFAULT ''", "").replace(
+        "CREATE INDEX trials_of_a_case ON trials (case_id, updated);", ""
+    )
+    with sqlite3.connect(file) as db:
+        db.executescript(old + "PRAGMA user_version = 1;")
+        db.execute("INSERT INTO runs VALUES ('old', 1.0, 2.0, 0, '{}')")
+    db.close()
+    yard.suite()
+    judged(yard.pytest("suites", "--nodes", "1"))
+    kept = ledger.Ledger(file)
+    assert kept.entry("old").exit_code == 0
+    kept.close()
+
+
+if sys.platform != "linux":
+    pytestmark = pytest.mark.skip(reason="kills process groups")
