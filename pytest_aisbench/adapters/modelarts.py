@@ -34,6 +34,7 @@ _CHECK_S = 10.0  # somebody waits for the prompt
 _PAGE = 50
 _SHOWN_SINGLY = 2  # more jobs than these are looked for in the list first
 _UNKNOWN_JOB = "ModelArts.2775"
+_ENDED_BY_SIGNAL = {137, 143}
 _ENDED_ALREADY = "ModelArts.2796"
 _NO_LOG_YET = ("ModelArts.2776", "ModelArts.2818", "ModelArts.2820")
 
@@ -214,11 +215,16 @@ def _job(answer: Mapping[str, Any]) -> Job:
 
 
 def _end(status: Mapping[str, Any]) -> tuple[int | None, str]:
-    """The exit code of the first node that failed, and why the job ended, as far as the platform tells."""
+    """The exit code of the node that failed, and why the job ended, as far as the platform tells."""
     tasks = [task for task in status.get("task_statuses") or [] if task.get("exit_code") is not None]
-    failed = next((task for task in tasks if task["exit_code"] != 0), None)
+    record = (status.get("running_records") or [{}])[-1]
+
+    def innocence(task: Mapping[str, Any]) -> tuple[bool, bool]:
+        """When one node fails the platform ends the others by signal: they are not to be quoted."""
+        return task.get("task") != record.get("end_related_task"), task["exit_code"] in _ENDED_BY_SIGNAL
+
+    failed = min((task for task in tasks if task["exit_code"] != 0), key=innocence, default=None)
     if failed:
         reason = f"{failed.get('task')} ended with exit code {failed['exit_code']}: {failed.get('message') or ''}"
         return int(failed["exit_code"]), reason.rstrip(": ")
-    record = (status.get("running_records") or [{}])[-1]
     return (0 if tasks else None), str(record.get("end_reason") or status.get("secondary_phase") or "")

@@ -107,7 +107,8 @@ def _timed(trial: Trial, key: str, at: float) -> Trial:
 
 def _last_words(trial: Trial, folder: Path) -> str:
     """The last line that the script itself wrote, and where to read on."""
-    for name in sorted(trial.logs, key=lambda log: "worker" not in log):
+    reason = trial.job.reason if trial.job else ""
+    for name in sorted(trial.logs, key=lambda log: (Path(log).stem not in reason, "worker" not in log)):
         with (folder / name).open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL))
             lines = log.read().decode("utf-8", "replace").splitlines()

@@ -142,3 +142,16 @@ def test_what_has_ended_or_is_unknown_needs_no_stopping(platform: ModelArts, ser
         server.answer((status, {"error_code": code, "error_msg": "no"}))
         platform.cancel("j")
     assert len(server.seen) == 2
+
+
+@pytest.mark.parametrize("record", [{"end_related_task": "worker-1", "end_reason": "failed"}, {}])
+def test_the_node_that_failed_is_quoted_and_not_the_ones_that_were_ended_for_it(
+    platform: ModelArts, server: Server, record: dict[str, str]
+) -> None:
+    tasks = [
+        {"task": "worker-0", "exit_code": 143, "message": "terminated"},
+        {"task": "worker-1", "exit_code": 3, "message": "no loss"},
+    ]
+    server.answer((200, job("Failed", task_statuses=tasks, running_records=[record])))
+    found = platform.inspect(["j"])["j"]
+    assert (found.exit_code, found.reason) == (3, "worker-1 ended with exit code 3: no loss")
