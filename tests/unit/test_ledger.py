@@ -13,7 +13,7 @@ from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.entry import case_entry
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import LedgerError
-from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.services.ledger import VERSION, Ledger
 from pytest_aisbench.services.submission import first_trial
 
 
@@ -44,7 +44,7 @@ def test_what_was_saved_survives_a_kill(tmp_path: Path) -> None:
     script = """
 import os, signal, sys
 from pathlib import Path
-from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.services.ledger import VERSION, Ledger
 ledger = Ledger(Path(sys.argv[1]))
 ledger.begin("r", {}, 1.0)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -62,7 +62,7 @@ def test_a_newer_ledger_is_not_touched(tmp_path: Path) -> None:
     with sqlite3.connect(file) as db:
         db.execute("PRAGMA user_version = 99")
     db.close()
-    with pytest.raises(LedgerError, match=r"newer version \(99 > 1\); update"):
+    with pytest.raises(LedgerError, match=rf"newer version \(99 > {VERSION}\); update"):
         Ledger(file)
 
 
