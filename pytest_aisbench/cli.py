@@ -3,44 +3,111 @@
 from __future__ import annotations
 
 import argparse
+import io
+import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from pytest_aisbench import __version__
+from pytest_aisbench.errors import AisbenchError, LedgerError, UsageFault
+
+if TYPE_CHECKING:
+    from pytest_aisbench.domain.ports import Platform
+    from pytest_aisbench.services.jobs import JobLedger
+    from pytest_aisbench.settings import Settings
+
+_FAILED, _INTERRUPTED, _INTERNAL, _USAGE = 1, 2, 3, 4
+_SHOWN = 50  # trials of `jobs --all`
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(_USAGE, f"{self.prog}: {message}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    return int(options.act(options) or 0)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a log may hold what this terminal cannot show
+    try:
+        code = int(options.act(options) or 0)
+        sys.stdout.flush()
+        return code
+    except AisbenchError as error:
+        # Settings name the options as pytest has them.
+        print(f"aisbench {options.command}: {str(error).replace('--aisbench-', '--')}", file=sys.stderr)
+        return _USAGE if isinstance(error, UsageFault) else _INTERNAL if isinstance(error, LedgerError) else _FAILED
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:  # whoever read us has had enough; the interpreter must not try to write the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _FAILED
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("aisbench", description="Train, and let pytest judge the result.")
+    parser = _Parser("aisbench", description="Train, and let pytest judge the result.")
     parser.add_argument("--version", action="version", version=f"pytest-aisbench {__version__}")
-    acts = parser.add_subparsers(required=True, metavar="COMMAND")
+    acts = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     cloud = acts.add_parser("cloud", help="serve the local cloud alone, for other clients, until stopped")
     cloud.add_argument("--json", action="store_true", help="print endpoints and keys as one JSON line")
     cloud.add_argument("--data", type=Path, metavar="DIR", help="keep buckets here (default: a temporary folder)")
     cloud.add_argument("--engine", choices=["processes", "pretend"], default="processes", help="how jobs are run")
     cloud.add_argument("--faults", type=Path, metavar="FILE", help="faults that stand from the start, JSON or TOML")
     cloud.set_defaults(act=_cloud)
+    jobs = acts.add_parser("jobs", help="what runs, as the ledger says, and who owns it")
+    jobs.add_argument("--json", action="store_true", help="for programs")
+    jobs.add_argument("--all", action="store_true", help=f"the last {_SHOWN} trials, whatever became of them")
+    _ledger_options(jobs)
+    jobs.set_defaults(act=_jobs)
+    stop = acts.add_parser("stop", help="stop jobs of the ledger, and wait until the platform confirms")
+    stop.add_argument("job", nargs="*", metavar="JOB_ID", help="the id of a job, or its name")
+    stop.add_argument("--all-mine", action="store_true", help="every job of the ledger that no live run holds")
+    stop.add_argument("--force", action="store_true", help="also what a live run holds, or the ledger does not know")
+    _ledger_options(stop)
+    _platform_options(stop)
+    stop.set_defaults(act=_stop)
+    logs = acts.add_parser("logs", help="print the log of a job")
+    logs.add_argument("job", metavar="JOB_ID")
+    logs.add_argument("--node", type=_node, default=0, metavar="N", help="of this node, counted from 0 (default 0)")
+    logs.add_argument("--follow", action="store_true", help="go on until the job is over")
+    _platform_options(logs)
+    logs.set_defaults(act=_logs)
     return parser
 
 
-def _cloud(options: argparse.Namespace) -> int:
-    import json
+def _ledger_options(parser: argparse.ArgumentParser) -> None:
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--ledger", metavar="FILE", help="the record of all runs (default: ledger.db among the reports)")
+    one.add_argument("--reports", metavar="DIR", help="where it is (default: reports/)")
 
-    from pytest_aisbench.errors import UsageFault
+
+def _platform_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--platform", metavar="NAME", help="where the job runs")
+    parser.add_argument("--cloud", metavar="FILE", help="a local cloud that runs: what `aisbench cloud --json` printed")
+    parser.add_argument("--config", metavar="FILE", help="settings in TOML (default: aisbench.toml in this folder)")
+
+
+def _node(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a node's number: 0 or more")
+    return int(text)
+
+
+def _cloud(options: argparse.Namespace) -> int:
     from pytest_aisbench.localcloud import fault
     from pytest_aisbench.localcloud.server import DataInUseError, serve
 
     try:
         faults = fault.read(options.faults) if options.faults else []
         serve(options.data, show=json.dumps if options.json else _card, engine=options.engine, faults=faults)
-    except (DataInUseError, UsageFault, OSError) as error:
+    except (DataInUseError, OSError) as error:
         print(f"aisbench cloud: {error}", file=sys.stderr)
-        return 4
+        return _USAGE
     return 0
 
 
@@ -48,3 +115,87 @@ def _card(card: dict[str, str]) -> str:
     """The secret key too: whoever starts the cloud needs it."""
     lines = [f"  {key:<20} {value}" for key, value in card.items()]
     return "\n".join(["The local cloud serves until it is stopped (Ctrl-C).", *lines])
+
+
+def _jobs(options: argparse.Namespace) -> None:
+    from pytest_aisbench.reporters import jobs
+    from pytest_aisbench.services.clock import SystemClock
+
+    # No platform is asked, so no key of one needs to be set.
+    with closing(_ledger(_settings(options, platform="local"))) as ledger:
+        now = SystemClock().now()
+        found = ledger.latest(_SHOWN, now) if options.all else ledger.in_flight(now)
+    if options.json:
+        print(json.dumps(jobs.document(found), indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        print("\n".join(jobs.table(found)) or "no job is in flight")
+
+
+def _stop(options: argparse.Namespace) -> int:
+    from pytest_aisbench.domain.text import plain
+    from pytest_aisbench.services.clock import SystemClock
+    from pytest_aisbench.services.stopping import Stopping
+
+    if bool(options.job) == options.all_mine:
+        raise UsageFault("name jobs, or --all-mine", advice="`aisbench jobs` shows them")
+    settings, code = _settings(options), 0
+    with closing(_ledger(settings)) as ledger, closing(_platform(settings)) as platform:
+        stopping = Stopping(ledger, platform, SystemClock(), options.force)
+        for answer in stopping.all_mine() if options.all_mine else stopping.named(options.job):
+            print(f"{plain(answer.job)}: {plain(answer.text)}".replace("--aisbench-", "--"), flush=True)
+            code = code if answer.settled else _FAILED
+    return code
+
+
+def _logs(options: argparse.Namespace) -> None:
+    from pytest_aisbench.services.clock import SystemClock
+    from pytest_aisbench.services.tail import follow
+
+    with closing(_platform(_settings(options))) as platform:
+        if not options.follow:
+            print(platform.logs(options.job, options.node).text, end="", flush=True)
+            return
+        for text in follow(platform, SystemClock(), options.job, options.node):
+            print(text, end="", flush=True)
+
+
+def _settings(options: argparse.Namespace, **given: str) -> Settings:
+    """As pytest reads them, in this folder and without its ini file."""
+    from pytest_aisbench.settings import freeze
+
+    told = {key: getattr(options, key, None) for key in ("platform", "cloud", "config", "ledger", "reports")}
+    return freeze({**told, **given}, {}, os.environ, Path.cwd())
+
+
+def _ledger(settings: Settings) -> JobLedger:
+    from pytest_aisbench.services.jobs import JobLedger
+    from pytest_aisbench.services.run import LEDGER_FILE
+
+    return JobLedger(settings.ledger or settings.reports / LEDGER_FILE)
+
+
+def _platform(settings: Settings) -> Platform:
+    from pytest_aisbench import offers
+
+    if settings.platform == "local" and settings.cloud is None:
+        advice = "name --cloud FILE, or another --platform"
+        raise UsageFault("the platform local, without a cloud that runs, has no jobs but a run's own", advice=advice)
+    platform: Platform = offers.load("platform", settings.platform, _offered(settings.platform))(settings)
+    return platform
+
+
+def _offered(name: str) -> Mapping[str, str]:
+    """The platforms of the built-in hook; only for another name those of pytest's other installed plugins."""
+    from importlib.metadata import entry_points
+
+    from pytest_aisbench.plugin import pytest_aisbench_platforms
+
+    known = dict(pytest_aisbench_platforms())
+    for entry in () if name in known else entry_points(group="pytest11"):
+        try:
+            offer = getattr(entry.load(), "pytest_aisbench_platforms", None)
+        except Exception as error:  # noqa: BLE001 - any plugin of pytest's: most are no concern of ours
+            print(f"aisbench: the plugin {entry.name} cannot be imported: {error}", file=sys.stderr)
+            continue
+        known = {**(offer() if offer else {}), **known}
+    return known

@@ -71,5 +71,5 @@ def test_the_version_and_a_wrong_word() -> None:
     version = subprocess.run([*AISBENCH, "--version"], capture_output=True, text=True, check=False)
     assert version.stdout.startswith("pytest-aisbench ")
     wrong = subprocess.run([*AISBENCH, "clod"], capture_output=True, text=True, check=False)
-    assert wrong.returncode == 2
+    assert wrong.returncode == 4
     assert "invalid choice: 'clod'" in wrong.stderr

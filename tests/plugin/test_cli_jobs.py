@@ -1,0 +1,256 @@
+"""`aisbench jobs`, `stop` and `logs`, from another shell than the run's."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from yard import SCRIPT, Yard, submitted
+
+from pytest_aisbench.adapters.local import Local
+from pytest_aisbench.domain.job import Phase
+from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.settings import Settings
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills process groups")
+AISBENCH = [sys.executable, "-m", "pytest_aisbench"]
+# Speaks, and trains until it is told to end.
+UNTIL_TOLD = """import os, pathlib, time
+def wait(name):
+    while not pathlib.Path(FOLDER, name).exists():
+        time.sleep(0.02)
+if os.environ["RANK_ID"] == "0":
+    print("first words", flush=True)
+    wait("speak")
+    print("zweite Wörter 二", flush=True)
+wait("go")
+"""
+
+
+def aisbench(yard: Yard, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*AISBENCH, *arguments],
+        cwd=yard.folder,
+        env=yard.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def started(yard: Yard, command: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        cwd=yard.folder,
+        env=yard.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not happen")
+
+
+def running_job(yard: Yard) -> tuple[subprocess.Popen[str], str]:
+    """A run and the id of its job, which runs."""
+    yard.suite(script=UNTIL_TOLD.replace("FOLDER", repr(str(yard.folder))) + SCRIPT)
+    run = started(yard, yard.command("suites", "--nodes", "1"))
+
+    def seen() -> str:
+        file = yard.folder / "reports" / "ledger.db"
+        if not file.exists():
+            return ""
+        with closing(sqlite3.connect(file)) as db:
+            try:
+                rows = db.execute("SELECT job_id, record FROM trials").fetchall()
+            except sqlite3.OperationalError:
+                return ""
+        return next((job for job, record in rows if '"phase":"RUNNING"' in record), "")
+
+    return run, str(until(seen))
+
+
+def left_job(yard: Yard) -> str:
+    """What a killed run left behind."""
+    run, job = running_job(yard)
+    os.killpg(run.pid, signal.SIGKILL)
+    run.communicate(timeout=30)
+    return job
+
+
+def phase(card: Path, job: str) -> Phase:
+    with closing(Local(Settings(cloud=card))) as platform:
+        return platform.inspect([job])[job].phase
+
+
+def test_a_job_left_behind_is_seen_heard_and_stopped(yard: Yard, card: Path) -> None:
+    job, cloud = left_job(yard), ["--cloud", str(card)]
+    table = aisbench(yard, "jobs")
+    assert table.returncode == 0
+    assert all(len(line) <= 80 for line in table.stdout.splitlines())
+    assert job in table.stdout
+    (row,) = [line.split() for line in table.stdout.splitlines() if line.startswith("toy-1x2")]
+    assert (row[1], row[2], row[-1]) == ("WATCH", "RUNNING", "dead")
+    (told,) = json.loads(aisbench(yard, "jobs", "--json").stdout)["jobs"]
+    assert (told["case"], told["job_id"], told["phase"], told["owner_state"]) == ("toy-1x2", job, "RUNNING", "dead")
+    assert told["job_name"].startswith(f"toy-1x2-{told['run']}")
+
+    followers = [started(yard, [*AISBENCH, "logs", job, "--follow", *cloud]) for _ in range(2)]
+    heard = []
+    for follower in followers:
+        assert follower.stdout is not None
+        heard.append("")
+        while "first words" not in heard[-1]:
+            heard[-1] += follower.stdout.readline()
+    followers[1].send_signal(signal.SIGINT)
+    quiet, _ = followers[1].communicate(timeout=30)
+    assert (followers[1].returncode, "Traceback" in quiet) == (2, False)
+    (yard.folder / "speak").touch()
+    assert followers[0].stdout is not None
+    while "zweite" not in heard[0]:
+        heard[0] += followers[0].stdout.readline()
+
+    stop = aisbench(yard, "stop", job, *cloud)
+    assert (stop.returncode, stop.stdout) == (0, f"{job}: stopped (Terminated)\n"), stop.stderr
+    assert phase(card, job) is Phase.CANCELLED
+    rest, _ = followers[0].communicate(timeout=30)
+    assert followers[0].returncode == 0
+    whole = aisbench(yard, "logs", job, *cloud)
+    assert heard[0] + rest == whole.stdout
+    assert "zweite Wörter 二" in whole.stdout
+
+    again = aisbench(yard, "stop", job, *cloud)
+    assert (again.returncode, again.stdout) == (0, f"{job}: was over before (Terminated)\n")
+    assert aisbench(yard, "jobs").stdout == "no job is in flight\n"
+    everything = aisbench(yard, "jobs", "--all", "--json")
+    assert [entry["step"] for entry in json.loads(everything.stdout)["jobs"]] == ["HARVEST"]
+    secret = json.loads(card.read_text())["secret_key"]
+    for said in (table, stop, whole, again, everything):
+        assert secret not in said.stdout + said.stderr
+    ledger = b"".join(file.read_bytes() for file in (yard.folder / "reports").glob("ledger.db*"))
+    assert secret.encode() not in ledger
+
+    (yard.folder / "go").touch()
+    before = submitted(card)
+    ended = yard.pytest("suites", "--nodes", "1")
+    assert ended.verdicts == {"toy-1x2": "PASSED"}, ended.out
+    assert "taken over" not in ended.out
+    assert submitted(card) == before + 1
+
+
+def test_a_strangers_job_is_refused_unless_forced(yard: Yard, card: Path) -> None:
+    job, cloud = left_job(yard), ["--cloud", str(card)]
+    Ledger(yard.folder / "other.db").close()
+    refused = aisbench(yard, "stop", job, "--ledger", "other.db", *cloud)
+    assert refused.returncode == 1
+    assert "--force stops it all the same" in refused.stdout
+    assert aisbench(yard, "stop", "--all-mine", "--ledger", "other.db", "--force", *cloud).stdout == ""
+    assert phase(card, job) is Phase.RUNNING
+    forced = aisbench(yard, "stop", job, "--ledger", "other.db", "--force", *cloud)
+    assert forced.returncode == 0, forced.stdout + forced.stderr
+    assert phase(card, job) is Phase.CANCELLED
+    mine = aisbench(yard, "stop", "--all-mine", "--reports", "reports", *cloud)
+    assert (mine.returncode, mine.stdout) == (0, f"{job}: was over before (Terminated)\n")
+    assert aisbench(yard, "jobs").stdout == "no job is in flight\n"
+
+
+def test_a_live_run_keeps_its_job_unless_forced(yard: Yard, card: Path) -> None:
+    run, job = running_job(yard)
+    cloud = ["--cloud", str(card)]
+    assert aisbench(yard, "jobs").stdout.splitlines()[1].endswith(" alive")
+    refused = aisbench(yard, "stop", job, *cloud)
+    assert refused.returncode == 1
+    assert "which is alive" in refused.stdout
+    assert "left to run" in aisbench(yard, "stop", "--all-mine", *cloud).stdout
+    assert run.poll() is None
+    forced = aisbench(yard, "stop", job, "--force", *cloud)
+    assert (forced.returncode, forced.stdout) == (0, f"{job}: stopped (Terminated)\n")
+    out, _ = run.communicate(timeout=60)
+    assert run.returncode == 12, out
+    assert "somebody else stopped the job" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["jobs"], "there is no ledger"),
+        (["jobs", "--ledger", "a", "--reports", "b"], "not allowed with"),
+        (["stop"], "name jobs, or --all-mine"),
+        (["stop", "x", "--all-mine"], "name jobs, or --all-mine"),
+        (["stop", "x", "--ledger", "l.db"], "name --cloud FILE"),
+        (["logs", "x"], "name --cloud FILE"),
+        (["logs", "x", "--cloud", "none.json"], "none.json: No such file"),
+        (["logs", "x", "--platform", "mars"], "unknown platform 'mars'"),
+        (["logs", "x", "--platform", "modelarts"], "--platform: platform modelarts needs access_key"),
+        (["logs", "x", "--node", "-1"], "-1"),
+    ],
+    ids=" ".join,
+)
+def test_what_was_typed_wrong_is_one_line_and_exit_4(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    says: str,
+) -> None:
+    from pytest_aisbench.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    Ledger(tmp_path / "l.db").close()
+    try:
+        code = main(arguments)
+    except SystemExit as ended:
+        code = int(str(ended.code))
+    assert code == 4
+    assert says in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_jobs_needs_no_key_of_the_platform(yard: Yard) -> None:
+    (yard.folder / "aisbench.toml").write_text('platform = "modelarts"\n[access]\naccess_key = "${NOT_SET}"\n')
+    Ledger(yard.folder / "reports" / "ledger.db").close()
+    listed = aisbench(yard, "jobs")
+    assert (listed.returncode, listed.stdout) == (0, "no job is in flight\n"), listed.stderr
+
+
+def test_a_plugin_that_is_installed_offers_its_platform(yard: Yard, card: Path) -> None:
+    info = yard.folder / "site" / "mars-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mars\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[pytest11]\nmars = mars\n")
+    (info.parent / "mars.py").write_text(
+        "from pytest_aisbench.domain.job import LogPart\n"
+        "def pytest_aisbench_platforms():\n    return {'mars': 'mars:Mars'}\n"
+        "class Mars:\n"
+        "    def __init__(self, settings): pass\n"
+        "    def logs(self, job_id, node=0, since=0): return LogPart(f'red dust of {job_id} on {node}\\n', 1)\n"
+        "    def close(self): pass\n"
+    )
+    done = subprocess.run(
+        [*AISBENCH, "logs", "job-1", "--node", "3", "--platform", "mars"],
+        cwd=yard.folder,
+        env=yard.environment(PYTHONPATH=str(info.parent)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "red dust of job-1 on 3\n"), done.stderr
