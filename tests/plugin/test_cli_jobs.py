@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,22 @@ def aisbench(yard: Yard, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+STARTED: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """A test that fails half-way leaves a run or a follower that would wait for ever."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate(timeout=30)
+
+
 def started(yard: Yard, command: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    process = subprocess.Popen(
         command,
         cwd=yard.folder,
         env=yard.environment(),
@@ -59,6 +73,8 @@ def started(yard: Yard, command: list[str]) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
+    STARTED.append(process)
+    return process
 
 
 def until(condition: Callable[[], Any]) -> Any:
