@@ -19,6 +19,7 @@ from pytest_aisbench.ending import on_sigterm, one_line
 from pytest_aisbench.errors import AisbenchError, LedgerError, UsageFault
 from pytest_aisbench.fixtures import SETTINGS
 from pytest_aisbench.judging import failure
+from pytest_aisbench.order import run_ready_first
 from pytest_aisbench.reporters import results
 from pytest_aisbench.reporters.hosts import guarded
 from pytest_aisbench.reporters.properties import case_of, properties_of
@@ -87,6 +88,19 @@ class Controller:
                 raise
             finally:
                 self._stop(leave=leave)
+
+    @pytest.hookimpl(specname="pytest_runtestloop")
+    def pytest_runtestloop_ready_first(self, session: pytest.Session) -> bool | None:
+        """In place of pytest's own loop; xdist has one of its own, which cannot wait for jobs."""
+        if self._run is None or self._link:
+            return None
+        fleet = self._run.fleet
+
+        def is_ready(item: pytest.Item) -> bool:
+            case, until = collection.case_of(item), collection.until(item)
+            return case is None or until is None or fleet.is_ready(case, until)
+
+        return run_ready_first(session, is_ready, lambda: fleet.wait(0.5))
 
     def _terminate(self) -> None:
         self._tally.terminated = True

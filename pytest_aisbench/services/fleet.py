@@ -1,46 +1,56 @@
-"""All jobs of a run, held by one process at once: a thread that advances whatever is due."""
+"""All jobs of a run, held by one process at once.
+
+One thread watches: it asks about all jobs that are due in one request, so that a thousand cost little more than one.
+What takes its time, staging, submitting, harvesting, is done by a few hands beside it, never two at one trial.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import queue
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 
 from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.job import Job
 from pytest_aisbench.domain.trial import Step, Trial
-from pytest_aisbench.errors import AisbenchError, GivenUp, LedgerError
+from pytest_aisbench.errors import AisbenchError, GivenUp
 from pytest_aisbench.services import watch
 from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.services.recall import recall
 from pytest_aisbench.services.submission import first_trial
 from pytest_aisbench.services.takeover import fingerprint
 from pytest_aisbench.services.trial import Tools, advance
 
+_HANDS = 8
+_LONGEST_REST = 0.25  # seconds; what is wanted while the thread looks around is seen then at the latest
 _LAST_CALL = 30.0  # seconds beyond the time to stop: a request that is under way
 
 
 class Fleet:
-    """Keeps one trial per case, however many tests ask for it, and never more jobs in flight than allowed.
-
-    Waiting is the callers' part: `reached` blocks its caller, the Fleet's own thread blocks on nothing but the
-    platform's answers.
-    """
+    """Keeps one trial per case, however many tests ask for it, and never more jobs in flight than allowed."""
 
     def __init__(self, run: str, tools: Tools, ledger: Ledger, max_jobs: int, saved: Callable[[Trial], None]) -> None:
         self._run = run
         self._tools = tools
         self._ledger = ledger
         self._max_jobs = max_jobs
-        self._saved = saved  # told of every trial that changed, on the Fleet's thread
+        self._saved = saved  # told of every trial that changed
         self._trials: dict[str, Trial] = {}
         self._until: dict[str, Step] = {}
+        self._looks: dict[str, float] = {}  # when each watched trial is due
+        self._busy: set[str] = set()  # cases that a hand is at work on
+        self._work: queue.Queue[Trial] = queue.Queue()
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._leaving = False
         self._crash: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name="aisbench-fleet", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="aisbench-fleet", daemon=True)
 
     def start(self) -> None:
+        # Daemons: a hand that waits for a platform which is gone must not keep the process.
+        for number in range(_HANDS):
+            threading.Thread(target=self._labour, name=f"aisbench-hand-{number}", daemon=True).start()
         self._thread.start()
 
     def adopt(self, trial: Trial) -> None:
@@ -72,9 +82,24 @@ class Fleet:
                     raise GivenUp(f"{case.id} was given up: the run is ending")
                 self._changed.wait(0.5)  # a bound, so that signals are seen
 
+    def is_ready(self, case: Case, until: Step) -> bool:
+        """Whether `reached` would return, or raise, at once."""
+        trial = self._trials.get(case.id)
+        return trial is None or trial.step >= until or self._closing.is_set()
+
+    def wait(self, seconds: float) -> None:
+        """Until something changes, or for so long."""
+        with self._changed:
+            self._changed.wait(seconds)
+
     def trials(self) -> list[Trial]:
         with self._changed:
             return list(self._trials.values())
+
+    @property
+    def crash(self) -> BaseException | None:
+        """What ended the Fleet before its time."""
+        return self._crash
 
     def give_up(self) -> None:
         """Begin no more, wait for nothing more; returns at once, while the jobs are being stopped."""
@@ -85,63 +110,126 @@ class Fleet:
     def close(self) -> None:
         """Stop every job of ours that still runs, and wait for the platform to confirm."""
         self.give_up()
-        self._join()
-
-    def leave(self) -> None:
-        """Stop watching and let the jobs run; the ledger has them for the next run."""
-        self._leaving = True
-        self.give_up()
-        self._join()
-
-    def _join(self) -> None:
         if self._thread.is_alive():
             # Bounded: a platform that is gone must not keep anybody who pressed Ctrl-C. The ledger names what is left.
             self._thread.join(self._tools.limits.stop_s + _LAST_CALL)
 
-    @property
-    def crash(self) -> BaseException | None:
-        """What ended the Fleet before its time."""
-        return self._crash
+    def leave(self) -> None:
+        """Stop watching and let the jobs run; the ledger has them for the next run."""
+        self._leaving = True
+        self.close()
 
-    def _work(self) -> None:
+    # The watching thread.
+
+    def _watch(self) -> None:
         try:
             while not self._closing.is_set():
-                moved = [self._advance(trial) for trial in self._due()]
-                with self._changed:
-                    if not self._closing.is_set() and not any(moved):
-                        self._changed.wait(self._tools.platform.poll_s)
-            if not self._leaving:
-                self._stop_all()
+                self._hand_out()
+                self._look()
+                self._rest()
         except BaseException as crash:  # noqa: BLE001 - whoever waits must hear of it, or waits for ever
-            self._crash = crash
-            self._stop_all()
+            self._failed(crash)
         finally:
+            self.give_up()
+            self._await_hands()
+            if not self._leaving:
+                recall(self.trials(), self._tools, self._keep)
             with self._changed:
-                self._closing.set()
                 self._changed.notify_all()
 
-    def _due(self) -> list[Trial]:
-        """Longest expected first; one that has no job yet waits for a free place."""
+    def _rest(self) -> None:
         with self._changed:
-            open_trials = [trial for key, trial in self._trials.items() if trial.step < self._until[key]]
-        places = self._max_jobs - sum(Step.STAGE < trial.step < Step.HARVEST for trial in open_trials)
-        due: list[Trial] = []
-        for trial in sorted(open_trials, key=lambda trial: -trial.case.workload.expected_s):
-            if trial.step is not Step.STAGE:
-                due.append(trial)
-            elif places > 0 or self._until[trial.case.id] is Step.SUBMIT:
-                places -= 1
-                due.append(trial)
-        return due
+            due = [self._looks[trial.case.id] for trial in self._open() if trial.case.id in self._looks]
+            if not self._closing.is_set():
+                seconds = min(due, default=float("inf")) - self._tools.clock.now()
+                self._changed.wait(min(max(seconds, 0.0), _LONGEST_REST))
 
-    def _advance(self, trial: Trial) -> bool:
-        """True when the trial went on to another step and may go on at once."""
-        if self._closing.is_set():
-            return False
-        after = advance(trial, self._tools)
-        if after != trial:
+    def _open(self) -> list[Trial]:
+        """Trials that somebody wants further and no hand is at, longest expected first."""
+        with self._changed:
+            found = [
+                trial for key, trial in self._trials.items() if trial.step < self._until[key] and key not in self._busy
+            ]
+        return sorted(found, key=lambda trial: -trial.case.workload.expected_s)
+
+    def _hand_out(self) -> None:
+        """Give the hands what is due; a trial that has no job yet waits for a free place."""
+        for trial in self._open():
+            until = self._until[trial.case.id]
+            waits = trial.step is Step.STAGE and until is not Step.SUBMIT and self._places() <= 0
+            if trial.step is not Step.WATCH and not waits and self._is_due(trial):
+                with self._changed:
+                    self._busy.add(trial.case.id)
+                self._work.put(trial)
+
+    def _places(self) -> int:
+        with self._changed:
+            taken = [
+                key
+                for key, trial in self._trials.items()
+                if self._until[key] is not Step.SUBMIT
+                and (Step.STAGE < trial.step < Step.HARVEST or (trial.step is Step.STAGE and key in self._busy))
+            ]
+        return self._max_jobs - len(taken)
+
+    def _is_due(self, trial: Trial) -> bool:
+        return self._looks.get(trial.case.id, 0.0) <= self._tools.clock.now()
+
+    def _look(self) -> None:
+        """Ask about all jobs that are due at once."""
+        watched = [trial for trial in self._open() if trial.step is Step.WATCH and self._is_due(trial)]
+        if not watched:
+            return
+        answer = self._asked([trial.job_id or "" for trial in watched])
+        for trial in watched:
+            self._keep_if_changed(trial, advance(trial, replace(self._tools, inspect=answer)))
+
+    def _asked(self, job_ids: list[str]) -> Callable[[str], Job]:
+        try:
+            jobs = self._tools.platform.inspect(job_ids)
+        except AisbenchError as error:
+            failure = error
+        else:
+            return lambda job_id: jobs[job_id]
+
+        def fail(_: str) -> Job:
+            raise failure
+
+        return fail
+
+    # The hands.
+
+    def _labour(self) -> None:
+        while True:
+            trial = self._work.get()
+            try:
+                if not self._closing.is_set():
+                    self._keep_if_changed(trial, advance(trial, self._tools))
+            except BaseException as crash:  # noqa: BLE001 - as in the watching thread
+                self._failed(crash)
+            finally:
+                with self._changed:
+                    self._busy.discard(trial.case.id)
+                    self._changed.notify_all()
+
+    def _await_hands(self) -> None:
+        """A submission under way would leave a job that nobody knows."""
+        deadline = self._tools.clock.now() + self._tools.limits.stop_s
+        with self._changed:
+            while self._busy and self._tools.clock.now() < deadline:
+                self._changed.wait(0.5)
+
+    def _failed(self, crash: BaseException) -> None:
+        self._crash = self._crash or crash
+        self.give_up()
+
+    def _keep_if_changed(self, before: Trial, after: Trial) -> None:
+        now = self._tools.clock.now()
+        # A step that stayed where it was, a lost answer or a job that runs, is looked at again after a while.
+        pause = watch.pause(after, now, self._tools.platform.poll_s) if after.step is before.step else 0.0
+        self._looks[after.case.id] = now + pause
+        if after != before:
             self._keep(after)
-        return after.step is not trial.step
 
     def _keep(self, trial: Trial) -> None:
         with self._changed:
@@ -150,42 +238,3 @@ class Fleet:
         self._saved(trial)
         with self._changed:
             self._changed.notify_all()
-
-    def _stop_all(self) -> None:
-        """What we started and nobody will judge is stopped; a job that does not confirm is named in its notes."""
-        platform, clock = self._tools.platform, self._tools.clock
-        ended = GivenUp("the run ended before the job did")
-        found = [self._reconciled(trial) for trial in self.trials()]
-        running = [trial for trial in found if trial.step is Step.WATCH and trial.job_id]
-        running = [trial if trial.fault else watch.stop(trial, ended, platform, clock.now()) for trial in running]
-        while running:
-            later = []
-            for trial in running:
-                try:
-                    after = watch.look(trial, platform, clock, self._tools.limits)
-                except AisbenchError as deaf:
-                    after = trial.noted(f"nobody knows whether job {trial.job_id} stopped: {deaf}")
-                    after = after.moved(Step.HARVEST, clock.now())
-                if after.step is Step.WATCH:
-                    later.append(after)
-                else:
-                    with contextlib.suppress(LedgerError):  # it failed before, or the run would not be ending
-                        self._keep(after)
-            running = later
-            if running:
-                clock.sleep(min(platform.poll_s, 1.0))
-
-    def _reconciled(self, trial: Trial) -> Trial:
-        """A trial whose submission had no answer, at the step where its job is, if there is one."""
-        if trial.step is not Step.SUBMIT or not trial.attempts:
-            return trial
-        try:
-            job_id = self._tools.platform.find(trial.name)
-        except AisbenchError as deaf:
-            after = trial.noted(f"nobody knows whether job {trial.name} was created: {deaf}")
-        else:
-            after = trial if job_id is None else trial.moved(Step.WATCH, self._tools.clock.now(), job_id=job_id)
-        if after != trial:
-            with contextlib.suppress(LedgerError):
-                self._keep(after)
-        return after

@@ -7,10 +7,12 @@ request are on record before the request leaves.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_aisbench.domain.entry import values
+from pytest_aisbench.domain.job import Job
 from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict, judge
@@ -27,6 +29,7 @@ class Tools:
     clock: Clock
     limits: watch.Limits
     folder: Path  # of the run's reports; logs come home below it
+    inspect: Callable[[str], Job] | None = None  # an answer that is known already, for all jobs at once
 
 
 def advance(trial: Trial, tools: Tools) -> Trial:
@@ -70,7 +73,7 @@ def _submit(trial: Trial, tools: Tools) -> Trial:
 
 
 def _watch(trial: Trial, tools: Tools) -> Trial:
-    return watch.look(trial, tools.platform, tools.clock, tools.limits)
+    return watch.look(trial, tools.platform, tools.clock, tools.limits, tools.inspect)
 
 
 def _harvest(trial: Trial, tools: Tools) -> Trial:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.errors import AisbenchError, Blame, JobOverdue, PlatformError, QueueOverdue
 
+_SLOWEST = 6.0
 _TAIL = 65536  # bytes of a log, which may have a gigabyte
 
 
@@ -24,12 +26,18 @@ class Limits:
     stop_s: float = 60.0  # a platform that was asked to stop a job
 
 
-def look(trial: Trial, platform: Platform, clock: Clock, limits: Limits) -> Trial:
+def look(
+    trial: Trial,
+    platform: Platform,
+    clock: Clock,
+    limits: Limits,
+    inspect: Callable[[str], Job] | None = None,
+) -> Trial:
     """What the platform says now; moves on when the job is final, or is not going to be."""
     assert trial.job_id is not None
     now = clock.now()
     try:
-        job = platform.inspect([trial.job_id])[trial.job_id]
+        job = inspect(trial.job_id) if inspect else platform.inspect([trial.job_id])[trial.job_id]
     except AisbenchError as error:
         # A garbled answer, or keys refused for a minute, are no reason to stop a job that has run for hours.
         since = trial.times.get("silent", now)
@@ -49,6 +57,19 @@ def look(trial: Trial, platform: Platform, clock: Clock, limits: Limits) -> Tria
         return trial.noted(left).moved(Step.HARVEST, now)
     overdue = _overdue(trial, job, now, limits)
     return stop(trial, overdue, platform, now) if overdue else trial
+
+
+def pause(trial: Trial, now: float, shortest: float) -> float:
+    """How long to leave a trial alone: the platform's own interval near the expected end, up to six times that
+    in the queue and far from the end."""
+    job, expected = trial.job, trial.case.workload.expected_s
+    if job is None or trial.step is not Step.WATCH or trial.fault:
+        return shortest
+    lasted = now - trial.times.get(job.phase.value.lower(), now)
+    near = expected and lasted > 0.8 * expected
+    if job.phase is Phase.RUNNING and (near or not expected):
+        return shortest
+    return shortest * min(_SLOWEST, 1 + lasted / 10)
 
 
 def stop(trial: Trial, error: AisbenchError, platform: Platform, now: float) -> Trial:

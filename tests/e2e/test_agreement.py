@@ -34,9 +34,9 @@ trial.judge = doubt
 # Somebody else, with the same keys, stops the job in the middle: not the workload's fault.
 MEDDLER = """
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop(session):
+def pytest_sessionstart(session):
     import threading
+    import pytest_aisbench.adapters.local  # here, and not in two threads at once
     if not hasattr(session.config, "workerinput"):
         threading.Thread(target=meddle, args=(session.config.getoption("aisbench_cloud"),), daemon=True).start()
 

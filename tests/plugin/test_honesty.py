@@ -200,10 +200,19 @@ def test_sigterm_is_not_swallowed(yard: Yard) -> None:
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the cloud in /proc")
 def test_a_cloud_that_dies_does_not_keep_anybody_waiting(yard: Yard) -> None:
     """Its jobs are lost with it, and the case is BROKEN at once."""
-    kill = """import os, signal, pathlib, time
+    kill = """import os, pathlib, signal, threading, time
 
-def pytest_runtest_setup(item):
+def pytest_sessionstart(session):
+    threading.Thread(target=kill, daemon=True).start()
+
+def kill():
+    while not (found := clouds()):
+        time.sleep(0.05)
     time.sleep(1)
+    os.kill(found[0], signal.SIGKILL)
+
+def clouds():
+    found = []
     for entry in pathlib.Path("/proc").iterdir():
         try:
             line = (entry / "cmdline").read_bytes()
@@ -211,7 +220,8 @@ def pytest_runtest_setup(item):
         except (OSError, ValueError, IndexError):
             continue
         if mine and b"pytest_aisbench.localcloud" in line:
-            os.kill(int(entry.name), signal.SIGKILL)
+            found.append(int(entry.name))
+    return found
 """
     yard.suite(script=SLEEP)
     (yard.folder / "conftest.py").write_text(kill)

@@ -1,0 +1,44 @@
+"""Ready first: a test runs when what it waits for is there, not when its turn has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+
+class _Anchor(pytest.Item):
+    """Stands for the next test while nobody knows which that will be: it needs what all the others need."""
+
+    def runtest(self) -> None:
+        raise AssertionError("never run")
+
+
+def run_ready_first(session: pytest.Session, is_ready: Callable[[pytest.Item], bool], wait: Callable[[], None]) -> bool:
+    """pytest's own loop in another order. Fixtures of a module or class are set up again if the order jumps."""
+    waiting = list(session.items)
+    while waiting:
+        item = next(filter(is_ready, waiting), None)
+        if item is None:
+            wait()
+            continue
+        waiting.remove(item)
+        session.config.hook.pytest_runtest_protocol(item=item, nextitem=_next(waiting))
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
+    return True
+
+
+def _next(waiting: Sequence[pytest.Item]) -> pytest.Item | None:
+    if not waiting:
+        return None
+    if len(waiting) == 1:
+        return waiting[0]
+    chains = [item.listchain()[:-1] for item in waiting]
+    shared = set(chains[0]).intersection(*chains[1:])
+    nearest = next(node for node in reversed(chains[0]) if node in shared)
+    assert isinstance(nearest, pytest.Collector)
+    anchor: _Anchor = _Anchor.from_parent(nearest, name="whichever is ready")
+    return anchor
