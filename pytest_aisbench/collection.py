@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,27 +16,30 @@ from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.fixtures import SETTINGS
 from pytest_aisbench.services import suite
 
-FAULT = pytest.StashKey[UsageFault]()  # kept until collection ends: raised in its middle it would be exit 2, not 4
+TRAINING = pytest.StashKey[set[Path]]()  # test files in which something asks for its workload
+UNMATCHED = pytest.StashKey[bool]()  # there were cases, and --nodes wanted none of them
 SUITES = pytest.StashKey[dict[Path, suite.Suite]]()
 
 # How far a test lets the trial go, by the fixture it asks for.
 _UNTIL = {"trial": Step.DONE, "job": Step.HARVEST, "stage": Step.SUBMIT}
+_OURS = {*_UNTIL, "case", "obs", "modelarts_session"}
 
 
 def generate(metafunc: pytest.Metafunc, marker: pytest.Mark) -> None:
     """One item per shape that the marker supports; `--nodes` selects among them later."""
-    config = metafunc.config
+    cases: list[Case | UsageFault]
     try:
-        cases = _cases(config, Path(str(metafunc.definition.path)).parent, marker)
+        cases = [*_cases(metafunc.config, Path(str(metafunc.definition.path)), marker)]
     except UsageFault as fault:
-        config.stash.setdefault(FAULT, fault)
-        cases = []
-    # Without an id of its own pytest would call an empty list a skip, which looks like health.
-    metafunc.parametrize("case", cases or [None], ids=[case.id for case in cases] or ["unusable"], indirect=True)
+        # It goes with its item, and matters only if that is selected. Raised here it would be exit 2, not 4; and an
+        # empty list would be a skip, which looks like health.
+        cases = [fault]
+    ids = [case.id if isinstance(case, Case) else "unusable" for case in cases]
+    metafunc.parametrize("case", cases, ids=ids, indirect=True)
 
 
-def _cases(config: pytest.Config, folder: Path, marker: pytest.Mark) -> list[Case]:
-    settings = config.stash[SETTINGS]
+def _cases(config: pytest.Config, test: Path, marker: pytest.Mark) -> list[Case]:
+    settings, folder = config.stash[SETTINGS], test.parent
     known = config.stash.setdefault(SUITES, {})
     if folder not in known:
         found = offers.platforms(config)
@@ -46,7 +49,11 @@ def _cases(config: pytest.Config, folder: Path, marker: pytest.Mark) -> list[Cas
     twin = next((path for path, other in known.items() if path != folder and _same_name(other, loaded)), None)
     if twin:
         raise UsageFault(f"{folder} and {twin} both hold a workload named {loaded.workload.name!r}")
-    shapes = _shapes(marker, loaded.workload.name, settings.devices or loaded.workload.devices, settings.devices)
+    devices = settings.devices or loaded.workload.devices
+    try:
+        shapes = _shapes(marker, loaded.workload.name, devices, settings.devices)
+    except UsageFault as fault:
+        raise UsageFault(f"{test}: {fault.message}", advice=fault.advice) from None
     return [loaded.case(shape) for shape in shapes]
 
 
@@ -61,6 +68,8 @@ def _shapes(marker: pytest.Mark, name: str, devices: int, override: int | None) 
     if marker.args != (name,) or given or (nodes is None) == (shapes is None):
         told = ", ".join([*map(repr, marker.args), *(f"{key}={value!r}" for key, value in marker.kwargs.items())])
         raise UsageFault(f"the marker workload({told}) does not fit the workload {name!r}", advice=usage)
+    if not isinstance(shapes if nodes is None else nodes, (list, tuple)):
+        raise UsageFault(f"the marker of workload {name!r} wants a list", advice=usage)
     try:
         found = [Shape(_count(node), devices) for node in nodes] if nodes is not None else []
         found += [Shape.parse(shape) for shape in shapes or []]
@@ -91,10 +100,23 @@ def until(item: pytest.Item) -> Step | None:
     return max((step for name, step in _UNTIL.items() if name in names), default=None)
 
 
-def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the shapes that `--nodes` did not ask for; raise what was wrong with a suite."""
-    if FAULT in config.stash:
-        raise config.stash[FAULT]
+def check(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Raise what is wrong with a suite whose tests are selected."""
+    training = config.stash[TRAINING]
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        fault = callspec.params.get("case") if callspec else None
+        if isinstance(fault, UsageFault):
+            raise fault
+        idle = not set(getattr(item, "fixturenames", ())) & _OURS and item.path not in training
+        if idle and item.get_closest_marker("workload"):
+            advice = "let it ask for `trial`, or take the marker away"
+            raise UsageFault(f"{item.nodeid}: a workload is marked, and nothing is asked of it", advice=advice)
+
+
+def select(config: pytest.Config, items: list[pytest.Item], say: Callable[[str], None]) -> None:
+    """Deselect the shapes that `--nodes` did not ask for."""
+    config.stash[TRAINING] = {item.path for item in items if case_of(item)}
     nodes = config.stash[SETTINGS].nodes
     if not nodes:
         return
@@ -104,6 +126,10 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
         case = case_of(item)
         (dropped if case and case.shape.nodes not in nodes else kept).append(item)
     if dropped:
+        there = {case.shape.nodes for item in items if (case := case_of(item))}
+        config.stash[UNMATCHED] = not there & set(nodes)
+        if missing := [str(count) for count in nodes if count not in there]:
+            say(f"no case has {' or '.join(missing)} nodes; there are {', '.join(map(str, sorted(there)))}")
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
 
@@ -115,12 +141,13 @@ class Plan:
     wants: tuple[tuple[Case, Step], ...] = ()  # of the Fleet, in the items' order
     cases: Mapping[str, str] = field(default_factory=dict)  # node id → case id, skipped items included
     expected: frozenset[str] = frozenset()  # cases to be judged, skipped ones included
+    unmatched: bool = False  # --nodes left no case at all
 
 
 def plan(config: pytest.Config, items: list[pytest.Item]) -> Plan:
     cases = {item.nodeid: case.id for item in items if (case := case_of(item))}
     expected = frozenset(cases[item.nodeid] for item in items if item.nodeid in cases and until(item) is Step.DONE)
-    return Plan(tuple(_wants(config, items)), cases, expected)
+    return Plan(tuple(_wants(config, items)), cases, expected, config.stash.get(UNMATCHED, False))
 
 
 def _wants(config: pytest.Config, items: list[pytest.Item]) -> list[tuple[Case, Step]]:

@@ -66,8 +66,13 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        collection.select(self._config, items, self._say)
+
+    @pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
+    def pytest_collection_modifyitems_check(self, items: list[pytest.Item]) -> None:
+        """After -k and everybody else: what is not selected may be as it is."""
         with one_line():
-            collection.select(self._config, items)
+            collection.check(self._config, items)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -117,6 +122,7 @@ class Controller:
     def _open(self, plan: Plan) -> None:
         """Check and open everything that is not pytest's."""
         with self._opening:
+            self._tally.unmatched |= plan.unmatched
             if plan.cases and not self._plan.cases:
                 self._plan = plan
                 self._tally.expected |= plan.expected

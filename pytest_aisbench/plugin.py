@@ -82,10 +82,11 @@ def _shown(value: Any) -> str:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("workload")
+    if marker:
+        metafunc.config.stash[CREW]()
     if marker and "case" in metafunc.fixturenames:
         from pytest_aisbench import collection
 
-        metafunc.config.stash[CREW]()
         collection.generate(metafunc, marker)
 
 

@@ -40,8 +40,12 @@ class Worker:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        collection.select(self._config, items, lambda _: None)  # the controller's terminal, not ours
+
+    @pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
+    def pytest_collection_modifyitems_check(self, items: list[pytest.Item]) -> None:
         try:
-            collection.select(self._config, items)
+            collection.check(self._config, items)
         except UsageFault as fault:
             self._link.call("fault", fault)
 

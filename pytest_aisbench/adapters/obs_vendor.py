@@ -21,10 +21,12 @@ _VENDOR = r"obs\.|.*[/\\]obs[/\\]"
 def hush() -> None:
     """Let the vendor's own warnings pass where warnings are errors.
 
-    Not `catch_warnings`: that is not thread safe. And not once for all: pytest restores the filters after each test.
+    Not `catch_warnings`: that is not thread safe. And not once for all: pytest restores the filters after each test,
+    and puts its own before ours, so that being among them is not enough.
     """
-    for category in _QUIET:
-        if ("ignore", None, category, re.compile(_VENDOR), 0) not in warnings.filters:
+    ours = [("ignore", None, category, re.compile(_VENDOR), 0) for category in _QUIET]
+    if not all(each in warnings.filters[: len(ours)] for each in ours):
+        for category in _QUIET:
             warnings.filterwarnings("ignore", category=category, module=_VENDOR)
 
 

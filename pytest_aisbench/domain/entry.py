@@ -112,6 +112,11 @@ def _by_server(ranks: list[float | None], shape: Shape) -> tuple[float | None, .
     return tuple(servers)
 
 
+def _unjudged(trials: tuple[Trial, ...]) -> str:
+    fault = trials[-1].fault if trials else None
+    return f"not judged: {fault.text}" if fault else "not judged"
+
+
 def case_entry(case: Case, trials: tuple[Trial, ...], verdict: Verdict | None) -> CaseEntry:
     """`verdict` is the case's: the last trial's, unless the test itself did not pass."""
     measured = values(trials[-1]) if trials else {}
@@ -124,7 +129,7 @@ def case_entry(case: Case, trials: tuple[Trial, ...], verdict: Verdict | None) -
         devices_per_node=case.shape.devices,
         mode="cluster",
         verdict=verdict.ruling if verdict else None,
-        reason=verdict.reason if verdict else "not judged",
+        reason=verdict.reason if verdict else _unjudged(trials),
         card_hours=round(hours, 6),
         metrics=metrics,
         findings=verdict.findings if verdict else (),

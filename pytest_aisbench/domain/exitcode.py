@@ -26,6 +26,7 @@ class Tally:
     failures: int = 0  # all that failed, as pytest counts them for --maxfail
     expected: set[str] = field(default_factory=set)  # cases that selected tests were to judge
     skipped: set[str] = field(default_factory=set)  # cases that a test chose not to judge
+    unmatched: bool = False  # --nodes matched no case, whatever else was run
     unrecorded: str = ""  # why the ledger or the reports could not be written
     terminated: bool = False  # by SIGTERM
     stopped_early: bool = False  # by -x or --maxfail, which xdist reports as an interrupt
@@ -51,7 +52,7 @@ class Tally:
             return INCONCLUSIVE
         if status in {FAILED, INTERRUPTED}:
             return FAILED  # pytest saw a failure that we did not: fail closed
-        if self.expected and not rulings:
+        if (self.expected or self.unmatched) and not rulings:
             return NOTHING_JUDGED
         return INTERRUPTED if self._unreported(rulings) else status
 

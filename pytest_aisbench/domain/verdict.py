@@ -72,7 +72,9 @@ def judge(
     thresholds: Iterable[Threshold], measured: Mapping[str, float], flaws: Sequence[Flaw], shape: Shape
 ) -> Verdict:
     """Fail closed: PASSED needs a met claim on throughput and on accuracy, and no flaw anywhere."""
-    findings = [_flawed(flaw) for flaw in flaws]
+    thresholds = tuple(thresholds)
+    wanted = {threshold.metric: threshold.wanted(shape) for threshold in thresholds}
+    findings = [_flawed(flaw, wanted.get(flaw.metric, "a finite number")) for flaw in flaws]
     spoiled = {flaw.metric for flaw in flaws}
     for threshold in thresholds:
         if threshold.metric not in spoiled:
@@ -90,8 +92,8 @@ def judge(
     return Verdict(Ruling.PASSED, reason, tuple(findings))
 
 
-def _flawed(flaw: Flaw) -> Finding:
-    return Finding(flaw.metric, Outcome.UNMEASURED, None, "a finite number", f"{flaw.metric}: {flaw.text}")
+def _flawed(flaw: Flaw, wanted: str) -> Finding:
+    return Finding(flaw.metric, Outcome.UNMEASURED, None, wanted, f"{flaw.metric}: {flaw.text}")
 
 
 def _weigh(threshold: Threshold, value: float | None, shape: Shape) -> Finding:

@@ -100,7 +100,8 @@ def _troubles(cases: Sequence[CaseEntry], folder: str, width: int) -> Iterator[L
                 f"  job        {plain(trial.job_id)}, {plain(trial.platform_phase or '-')}", " " * 13, width
             )
         if trial and trial.logs:
-            log = next((name for name in trial.logs if "worker" in name), trial.logs[0])
+            quoted = [name for name in trial.logs if name in case.reason]
+            log = next(iter([*quoted, *(name for name in trial.logs if "worker" in name), *trial.logs]))
             yield f"  log        {folder.rstrip('/')}/{plain(log)}", {}  # unbroken, to be copied
         if todo := what_to_do(case):
             yield from _wrapped(f"  what to do {todo}", " " * 13, width)

@@ -118,6 +118,9 @@ class Fleet:
         """Stop watching and let the jobs run; the ledger has them for the next run."""
         self._leaving = True
         self.close()
+        for trial in self.trials():
+            if trial.step is Step.WATCH:
+                self._keep(trial.noted("left running; the next run takes it over"))
 
     # The watching thread.
 

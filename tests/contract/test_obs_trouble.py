@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -371,3 +372,18 @@ except Exception as error:
 def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
     with pytest.raises(UsageFault, match="obs_endpoint"):
         Obs(endpoint, Secret(KEY), Secret(SECRET))
+
+
+def test_the_vendors_warnings_pass_even_where_somebody_asks_for_errors_later() -> None:
+    """As pytest does before each test: its filter goes before ours."""
+    from pytest_aisbench.adapters.obs_vendor import hush
+
+    with warnings.catch_warnings():
+        hush()
+        warnings.simplefilter("error")
+        hush()
+        warnings.warn_explicit(
+            "ssl.PROTOCOL_TLS is deprecated", DeprecationWarning, "client.py", 379, module="obs.client"
+        )
+        with pytest.raises(DeprecationWarning):
+            warnings.warn_explicit("ours", DeprecationWarning, "ours.py", 1, module="pytest_aisbench.ours")

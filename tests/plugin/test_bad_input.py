@@ -90,12 +90,20 @@ def test_a_missing_toml_is_named(yard: Yard) -> None:
         ('pytest.mark.workload("toy")', "does not fit the workload 'toy'; write @pytest.mark.workload"),
         ('pytest.mark.workload("toy", nodes=[0])', "0 is not a number of nodes"),
         ('pytest.mark.workload("toy", nodes=[])', "supports no shape"),
+        ('pytest.mark.workload("toy", nodes=1)', "test_toy.py: the marker of workload 'toy' wants a list; write"),
         ('pytest.mark.workload("toy", shapes=["8"])', "'8' is not a shape"),
     ],
 )
 def test_a_bad_marker_is_one_line(yard: Yard, marker: str, told: str) -> None:
     yard.suite(test=TEST.replace(MARKER, marker))
     assert told in usage(yard.pytest("suites"))
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
+def test_a_marked_test_that_asks_for_nothing_is_not_green(yard: Yard, workers: list[str]) -> None:
+    yard.suite(test=TEST.replace("(trial)", "()").replace("trial.verdict.require()", "pass"))
+    line = usage(yard.pytest("suites", *workers))
+    assert "test_toy.py::test_trains: a workload is marked, and nothing is asked of it; let it ask for `trial`" in line
 
 
 def test_two_workloads_of_one_name_are_told_apart_by_nobody(yard: Yard) -> None:

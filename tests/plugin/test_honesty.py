@@ -42,6 +42,12 @@ def test_a_run_whose_every_case_is_skipped_judged_nothing(yard: Yard, workers: l
     assert not (yard.folder / "reports").exists()
 
 
+@BOTH
+def test_an_ordinary_test_does_not_make_up_for_cases_that_nodes_left_out(yard: Yard, workers: list[str]) -> None:
+    yard.suite(test=HEAD + TRAINS + "\n\ndef test_ordinary():\n    pass\n")
+    assert yard.pytest("suites", "--nodes", "7", *workers).code == 5
+
+
 def test_one_skipped_and_one_passed_is_what_was_asked_for(yard: Yard) -> None:
     yard.suite("a")
     yard.suite(

@@ -30,6 +30,7 @@ def test_no_match_is_exit_5_and_writes_nothing(yard: Yard) -> None:
     ended = yard.pytest("suites", "--nodes", "16")
     assert ended.code == 5
     assert "2 deselected" in ended.out
+    assert "aisbench: no case has 16 nodes; there are 1, 2" in ended.out
     assert not (yard.folder / "reports").exists()
 
 
@@ -84,6 +85,14 @@ def test_k_submits_only_what_it_selects(yard: Yard, card: Path) -> None:
     ended = yard.pytest("suites", "-k", "other and 1x2")
     assert ended.verdicts == {"other-1x2": "PASSED"}
     assert submitted(card) == before + 1
+
+
+def test_what_is_not_selected_may_be_as_it_is(yard: Yard) -> None:
+    yard.suite("good")
+    (yard.suite("bad") / "workload.toml").write_text("nonsense")
+    ended = yard.pytest("suites", "-k", "good", "--nodes", "1")
+    assert ended.code == 0, ended.out
+    assert ended.verdicts == {"good-1x2": "PASSED"}
 
 
 def test_lf_runs_again_what_failed(yard: Yard) -> None:

@@ -44,3 +44,4 @@ def test_first_that_applies(tally: Tally, status: int, rulings: list[Ruling], co
 
 def test_a_run_that_was_to_judge_nothing_is_as_pytest_says() -> None:
     assert Tally().code(0, {}) == 0
+    assert Tally(unmatched=True).code(0, {}) == 5  # but --nodes wanted a case
