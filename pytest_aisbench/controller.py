@@ -109,8 +109,6 @@ class Controller:
 
     def _terminate(self) -> None:
         self._tally.terminated = True
-        if self._run:
-            self._run.fleet.give_up()
 
     def _stop(self, *, leave: bool) -> None:
         with self._noticing():

@@ -99,15 +99,19 @@ def test_a_workload_that_changed_is_not_taken_over_and_says_why(yard: Yard, card
     assert submitted(card) == before + 2
 
 
-def test_interrupted_with_leave_the_job_runs_on_and_the_next_run_judges_it(yard: Yard, card: Path) -> None:
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 2), ("SIGTERM", 143)])
+def test_interrupted_with_leave_the_job_runs_on_and_the_next_run_judges_it(
+    yard: Yard, card: Path, name: str, code: int
+) -> None:
     flag = yard.folder / "go"
     yard.suite(script=UNTIL_TOLD.replace("FLAG", repr(str(flag))))
     before = submitted(card)
     run = start(yard, "--aisbench-on-interrupt", "leave")
     wait_for_step(yard, "WATCH")
-    run.send_signal(signal.SIGINT)
+    run.send_signal(getattr(signal, name))
     out, _ = run.communicate(timeout=30)
-    assert run.returncode == 2, out
+    assert run.returncode == code, out
+    assert "left running; the next run takes it over" in out
     (case,) = json.loads((yard.folder / "reports/latest/results.json").read_text())["cases"]
     assert case["verdict"] is None
     flag.touch()
