@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing import Any
 
 # utcnow() with every request, and escapes that are none, told when first compiled: the module is a path then.
 _QUIET = (DeprecationWarning, SyntaxWarning)
+_LOADING = threading.Lock()
 _VENDOR = r"obs\.|.*[/\\]obs[/\\]"
 
 
@@ -30,9 +32,14 @@ def hush() -> None:
             warnings.filterwarnings("ignore", category=category, module=_VENDOR)
 
 
-@functools.cache
 def vendor_class() -> Any:
-    """Imported when first used: 150 ms and 25 MiB that a plain pytest run does not pay."""
+    """Imported when first used: 150 ms and 25 MiB that a plain pytest run does not pay; and by one thread only."""
+    with _LOADING:
+        return _loaded()
+
+
+@functools.cache
+def _loaded() -> Any:
     import obs
 
     class Vendor(obs.ObsClient):  # type: ignore[misc]

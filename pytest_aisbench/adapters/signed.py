@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_aisbench.adapters.vendor_http import VendorHttp
 
 _PROJECT = "{project_id}"
+_LOADING = threading.Lock()  # two sessions may load the SDK at once, and pytest's importer is not made for that
 _PATIENCE_S = 60.0
 _TIMEOUT = (10.0, 60.0)  # to connect, to wait for the next byte
 
@@ -110,7 +111,8 @@ class Session:
     def _http(self) -> VendorHttp:
         with self._lock:
             if self._client is None:
-                from pytest_aisbench.adapters.vendor_http import VendorHttp
+                with _LOADING:
+                    from pytest_aisbench.adapters.vendor_http import VendorHttp
 
                 self._client = VendorHttp(*self._keys, self._ca_file, self._timeout)
             return self._client

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,9 +33,18 @@ class Results:
         write(entry, self._folder)
 
 
+def document(entry: RunEntry) -> Any:
+    """The entry in the published shape, no more: what only people read, notes and times, is in the other reports."""
+    data = dump(entry)
+    for case in data["cases"]:
+        for trial in case["trials"]:
+            del trial["notes"], trial["times"]
+    return data
+
+
 def write(entry: RunEntry, folder: Path) -> Path:
     """Strict JSON: no NaN, and a lone surrogate of a mangled log becomes `?`."""
-    text = json.dumps(dump(entry), allow_nan=False, ensure_ascii=False, indent=1) + "\n"
+    text = json.dumps(document(entry), allow_nan=False, ensure_ascii=False, indent=1) + "\n"
     path = folder / NAME
     draft = folder / f".{NAME}.{os.getpid()}.tmp"
     draft.write_bytes(text.encode("utf-8", "replace"))

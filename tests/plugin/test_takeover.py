@@ -79,7 +79,7 @@ def test_a_job_that_runs_on_is_taken_over(yard: Yard, card: Path, workers: list[
     judged(ended)
     assert submitted(card) == before + 1
     assert "taken over from run" in ended.out
-    assert any("taken over" in note for note in ended.results["cases"][0]["trials"][0]["notes"])
+    assert "note: toy-1x2: taken over from run" in ended.out
 
 
 def test_fresh_does_not_take_over(yard: Yard, card: Path) -> None:
