@@ -7,30 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from pytest_aisbench.domain.codec import dump
-from pytest_aisbench.domain.entry import CaseEntry, RunEntry
+from pytest_aisbench.domain.entry import RunEntry
 
 NAME = "results.json"
-
-
-class Results:
-    """Rewrites the file whenever it is told to: a reader sees the old run or the new one, never half of it."""
-
-    on_workers = False
-
-    def __init__(self, config: pytest.Config, folder: Path) -> None:
-        self._folder = folder
-
-    def case(self, entry: CaseEntry) -> None:
-        """A case alone is not a run: whoever keeps the run calls `write`."""
-
-    def run(self, entry: RunEntry) -> None:
-        self.write(entry)
-
-    def write(self, entry: RunEntry) -> None:
-        write(entry, self._folder)
 
 
 def document(entry: RunEntry) -> Any:

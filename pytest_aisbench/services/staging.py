@@ -25,11 +25,6 @@ def stage_data(store: Store, root: StoreUrl, folder: Path) -> StoreUrl:
     return _stage(store, root / "data/", plant(folder.resolve().name or "data", [folder]))
 
 
-def bring_home(store: Store, url: StoreUrl, folder: Path) -> list[str]:
-    """Everything below `url` into `folder`; the relative paths."""
-    return store.download(url, str(folder))
-
-
 def _stage(store: Store, root: StoreUrl, tree: Tree) -> StoreUrl:
     identity = tree.digest[:_ID_DIGITS]
     place, marker = root / f"{identity}/{tree.name}/", root / f"{identity}.ok"

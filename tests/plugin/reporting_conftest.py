@@ -18,11 +18,11 @@ from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict, judge
 from pytest_aisbench.errors import PlatformError
+from pytest_aisbench.reporters import results
 from pytest_aisbench.reporters.allure import Allure
 from pytest_aisbench.reporters.html import Html
 from pytest_aisbench.reporters.junit import Junit
 from pytest_aisbench.reporters.properties import TRIAL, case_of, properties
-from pytest_aisbench.reporters.results import Results
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> ]]> \"'& \x1b[31m\x00\x07 \u202e 结果"
 BEGAN = 1_700_000_000.0
@@ -82,7 +82,7 @@ class Controller:
         is_worker = hasattr(self._config, "workerinput")
         folder = Path(os.environ["REPORTS"])
         folder.mkdir(parents=True, exist_ok=True)
-        for kind in (Results, Html, Junit, Allure):
+        for kind in (Html, Junit, Allure):
             if kind.on_workers or not is_worker:
                 reporter = kind(self._config, folder)
                 self._config.pluginmanager.register(reporter, f"aisbench-{kind.__name__.lower()}")
@@ -112,6 +112,8 @@ class Controller:
             assert dump(run)
             for reporter in self._reporters:
                 reporter.run(run)
+            if self._reporters:
+                results.write(run, Path(os.environ["REPORTS"]))
 
 
 def pytest_configure(config: pytest.Config) -> None:

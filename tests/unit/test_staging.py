@@ -12,7 +12,7 @@ import pytest
 from pytest_aisbench.domain.ports import Head, Store, Upload
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import StagingFailed
-from pytest_aisbench.services.staging import bring_home, stage_code, stage_data
+from pytest_aisbench.services.staging import stage_code, stage_data
 
 ROOT = StoreUrl("bucket", "aisbench/")
 
@@ -181,7 +181,3 @@ def test_data_lies_beside_code_under_its_own_name(shelf: Shelf, code: Path) -> N
     assert place.key.startswith("aisbench/data/")
     assert place.key.endswith("/net/")
     assert shelf.read(place / "a.py") == b"print('net/a.py')"
-
-
-def test_results_are_brought_home(shelf: Shelf, tmp_path: Path) -> None:
-    assert bring_home(shelf, ROOT / "outputs/", tmp_path) == [f"obs://bucket/aisbench/outputs/ to {tmp_path}"]
