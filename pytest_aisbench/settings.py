@@ -49,6 +49,12 @@ def duration(text: str) -> float:
     return float(match[1]) * _UNITS[match[2] or "s"]
 
 
+def card_hours(text: str) -> float:
+    if not re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", text) or float(text) == 0:
+        raise ValueError(f"{text!r} is not a number of card-hours above 0")
+    return float(text)
+
+
 def switch(text: str) -> bool:
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     if text.lower() not in words:
@@ -90,12 +96,17 @@ class Settings:
     config: Path | None = option(path, "FILE", f"Settings in TOML (default: {CONFIG_FILE} where pytest's root is)")
     devices: int | None = option(cards, "N", "Cards per node (default: the workload's own number)")
     max_jobs: int | None = option(positive, "K", "Jobs in flight at once (default: local: cores; elsewhere 8)")
+    max_trials: int = option(positive, "K", "Trials that may decide one case, lost jobs included", default=3)
     queue_timeout: float = option(duration, "TIME", "How long a job may wait, such as 30m or 3h", default=86400.0)
     run_timeout: float = option(duration, "TIME", "How long a job may run, such as 30m or 3h", default=86400.0)
+    stall: float = option(duration, "TIME", "Report a running job that shows no sign of life for so long", default=900.0)
+    heartbeat: float = option(duration, "TIME", "Where there is no terminal, say how it goes so often", default=60.0)
     on_interrupt: str = option(
         stop_or_leave, "stop|leave", "What becomes of running jobs at Ctrl-C or SIGTERM", default="stop"
     )
     fresh: bool = option(switch, "", "Do not take over jobs that an earlier, killed run left behind", default=False)
+    budget: float | None = option(card_hours, "CARD_HOURS", "Refuse to start, or stop, past this cost")
+    dry_run: bool = option(switch, "", "Show the plan, its requests and its cost; submit nothing", default=False)
     reports: Path = option(path, "DIR", "Where each run gets a folder of its own", default=Path("reports"))
     ledger: Path | None = option(path, "FILE", "The record of all runs (default: ledger.db among the reports)")
     access: Access = Access()
@@ -108,6 +119,8 @@ class Settings:
             "nodes": list(self.nodes),
             "devices": self.devices,
             "max_jobs": self.max_jobs,
+            "max_trials": self.max_trials,
+            "budget_card_hours": self.budget,
             "queue_timeout_s": self.queue_timeout,
             "run_timeout_s": self.run_timeout,
             "region": self.access.region_name,
