@@ -7,6 +7,7 @@ there already costs one question; one that was interrupted is completed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_aisbench.domain.ports import Store, Upload
@@ -16,25 +17,53 @@ from pytest_aisbench.services.tree import Tree, plant
 _ID_DIGITS = 32
 
 
+@dataclass(frozen=True)
+class Parcel:
+    """A tree, and the folder of the Store that it goes to by its content: known before anything is uploaded."""
+
+    tree: Tree
+    root: StoreUrl
+
+    @property
+    def place(self) -> StoreUrl:
+        return self.root / f"{self._identity}/{self.tree.name}/"
+
+    @property
+    def marker(self) -> StoreUrl:
+        return self.root / f"{self._identity}.ok"
+
+    @property
+    def _identity(self) -> str:
+        return self.tree.digest[:_ID_DIGITS]
+
+
+def code_parcel(root: StoreUrl, folders: Sequence[Path], name: str) -> Parcel:
+    """`folders`, laid over one another; ModelArts names the folder on its nodes `name`."""
+    return Parcel(plant(name, folders), root / "code/")
+
+
+def data_parcel(root: StoreUrl, folder: Path) -> Parcel:
+    return Parcel(plant(folder.resolve().name or "data", [folder]), root / "data/")
+
+
 def stage_code(store: Store, root: StoreUrl, folders: Sequence[Path], name: str) -> StoreUrl:
-    """Where `folders`, laid over one another, are in the Store; ModelArts names the folder on its nodes `name`."""
-    return _stage(store, root / "code/", plant(name, folders))
+    return put(store, code_parcel(root, folders, name))
 
 
 def stage_data(store: Store, root: StoreUrl, folder: Path) -> StoreUrl:
-    return _stage(store, root / "data/", plant(folder.resolve().name or "data", [folder]))
+    return put(store, data_parcel(root, folder))
 
 
-def _stage(store: Store, root: StoreUrl, tree: Tree) -> StoreUrl:
-    identity = tree.digest[:_ID_DIGITS]
-    place, marker = root / f"{identity}/{tree.name}/", root / f"{identity}.ok"
-    head = store.head(marker)
+def put(store: Store, parcel: Parcel) -> StoreUrl:
+    """The parcel's place, once everything is there."""
+    tree = parcel.tree
+    head = store.head(parcel.marker)
     if head is None or (head.metadata or {}).get("manifest") != tree.digest:
-        store.upload(_missing(store, place, tree))
+        store.upload(_missing(store, parcel.place, tree))
         for leaf in tree.leaves:
             leaf.check_unchanged()
-        store.write(marker, tree.manifest, {"manifest": tree.digest})
-    return place
+        store.write(parcel.marker, tree.manifest, {"manifest": tree.digest})
+    return parcel.place
 
 
 def _missing(store: Store, place: StoreUrl, tree: Tree) -> list[Upload]:

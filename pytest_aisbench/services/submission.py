@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from pytest_aisbench.domain.case import Case
@@ -11,7 +12,7 @@ from pytest_aisbench.domain.job import JobSpec
 from pytest_aisbench.domain.ports import Platform
 from pytest_aisbench.domain.stage import Stage, StoreUrl
 from pytest_aisbench.domain.trial import Trial
-from pytest_aisbench.services.staging import stage_code, stage_data
+from pytest_aisbench.services.staging import Parcel, code_parcel, data_parcel, put
 
 
 def first_trial(run: str, case: Case, now: float, number: int = 1) -> Trial:
@@ -27,13 +28,22 @@ def job_name(identity: str, run: str, case: Case) -> str:
 
 def stage(trial: Trial, platform: Platform) -> Stage:
     """Code and data are in the Store when this returns."""
-    workload, store, root = trial.case.workload, platform.store, platform.root
+    return _placed(trial, platform.root, lambda parcel: put(platform.store, parcel))
+
+
+def stage_of(trial: Trial, root: StoreUrl) -> Stage:
+    """Where code and data will be, by their contents; nothing is uploaded."""
+    return _placed(trial, root, lambda parcel: parcel.place)
+
+
+def _placed(trial: Trial, root: StoreUrl, deliver: Callable[[Parcel], StoreUrl]) -> Stage:
+    workload = trial.case.workload
     folder = Path(workload.folder)
     inputs: StoreUrl | None = None
     if workload.data:
         remote = "://" in workload.data
-        inputs = StoreUrl.parse(workload.data) if remote else stage_data(store, root, folder / workload.data)
-    code = stage_code(store, root, [folder / part for part in workload.code], workload.name)
+        inputs = StoreUrl.parse(workload.data) if remote else deliver(data_parcel(root, folder / workload.data))
+    code = deliver(code_parcel(root, [folder / part for part in workload.code], workload.name))
     return Stage(root / f"trials/{trial.id}/", code, inputs)
 
 
