@@ -14,6 +14,7 @@ AisbenchError
 │   ├── StagingFailed       an upload or download did not arrive whole
 │   ├── QueueOverdue        it waited longer than it may
 │   └── JobLost             the platform no longer knows the job, or lost its nodes
+├── BudgetSpent             the run has cost what it may                        → FAILED
 ├── GivenUp                 the run is ending; nobody is to blame               → not judged
 └── LedgerError             the ledger cannot be read or written                → exit 3
 NotPassed (AssertionError)  a verdict that is not PASSED, raised in a test's call
@@ -126,6 +127,12 @@ class QueueOverdue(PlatformError):
 
 class JobLost(PlatformError):
     """The platform no longer has the job."""
+
+
+class BudgetSpent(AisbenchError):
+    """The run has cost more than it may, or one more trial would."""
+
+    blame = Blame.USER
 
 
 class GivenUp(AisbenchError):

@@ -99,7 +99,9 @@ class Settings:
     max_trials: int = option(positive, "K", "Trials that may decide one case, lost jobs included", default=3)
     queue_timeout: float = option(duration, "TIME", "How long a job may wait, such as 30m or 3h", default=86400.0)
     run_timeout: float = option(duration, "TIME", "How long a job may run, such as 30m or 3h", default=86400.0)
-    stall: float = option(duration, "TIME", "Report a running job that shows no sign of life for so long", default=900.0)
+    stall: float = option(
+        duration, "TIME", "Report a running job that shows no sign of life for so long", default=900.0
+    )
     heartbeat: float = option(duration, "TIME", "Where there is no terminal, say how it goes so often", default=60.0)
     on_interrupt: str = option(
         stop_or_leave, "stop|leave", "What becomes of running jobs at Ctrl-C or SIGTERM", default="stop"
@@ -221,7 +223,7 @@ def _checked(document: places.Document) -> places.Document:
 def _text(document: places.Document, key: str, value: Any) -> str:
     if isinstance(value, list):
         return ",".join(_text(document, key, item) for item in value)
-    if isinstance(value, bool) and key == "fresh":
+    if isinstance(value, bool) and any(row.parse is switch for row in table() if row.name == key):
         return str(value)
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise document.fault(f"{key} cannot be a {type(value).__name__}", key)

@@ -1,0 +1,137 @@
+"""What a run will cost in card-hours, what it has cost so far, and the limit that somebody set to it.
+
+A card-hour is one card for one hour of a running job; waiting in a queue is free.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.errors import BudgetSpent, UsageFault
+from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.services.takeover import fingerprint
+
+TIMEOUT = "run timeout"
+_NAMED = 3  # cases in a refusal: the costliest are worth a change
+_ADVICE = "raise --aisbench-budget, or select fewer cases"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How long a trial of the case will run, and how we know."""
+
+    case: Case
+    seconds: float
+    source: str
+
+    @property
+    def card_hours(self) -> float:
+        return self.seconds * self.case.shape.world / 3600
+
+
+def estimate(case: Case, lasted: Sequence[float], run_s: float) -> Estimate:
+    """What it lasted before, else what its workload expects; no job runs longer than `run_s`."""
+    if lasted:
+        trials = f"{len(lasted)} trial{'s' if len(lasted) > 1 else ''}"
+        seconds, source = statistics.median(lasted), f"history of {trials}"
+    elif case.workload.expected_s:
+        seconds, source = case.workload.expected_s, "expected"
+    else:
+        seconds, source = run_s, TIMEOUT
+    return Estimate(case, seconds, source) if seconds <= run_s else Estimate(case, run_s, TIMEOUT)
+
+
+def estimates(wants: Iterable[tuple[Case, Step]], place: str, run_s: float, ledger: Path) -> dict[str, Estimate]:
+    """One for each case that will be submitted, by case id, from a ledger that may not be there yet.
+
+    A trial that is taken over counts whole, as `results.json` counts it to the run that judges it: what its job ran
+    under another run is part of what `Budget` will see spent.
+    """
+    cases = [case for case, until in wants if until > Step.SUBMIT]
+    if not ledger.is_file():
+        return {case.id: estimate(case, (), run_s) for case in cases}
+    history = Ledger(ledger)
+    try:
+        return {case.id: estimate(case, history.lasted(case.id, place, fingerprint(case)), run_s) for case in cases}
+    finally:
+        history.close()
+
+
+class Budget:
+    """Asked from many threads: they read one number, which one of them refreshes."""
+
+    def __init__(self, limit: float | None, estimates: Mapping[str, Estimate]) -> None:
+        """Without a `limit` nothing is refused."""
+        self.limit = limit
+        self.estimates = dict(estimates)
+        self._spent = 0.0
+
+    @property
+    def total(self) -> float:
+        return math.fsum(each.card_hours for each in self.estimates.values())
+
+    def require(self) -> None:
+        """Raise UsageFault if the whole run would cost too much; before anything is uploaded."""
+        if not self._exceeded(self.total):
+            return
+        costly = sorted(self.estimates.values(), key=lambda each: -each.card_hours)
+        told = [f"{each.case.id} {_hours(each.card_hours)} ({each.source})" for each in costly[:_NAMED]]
+        if len(costly) > _NAMED:
+            told.append(f"and {len(costly) - _NAMED} more")
+        advice = _ADVICE
+        if costly[0].source == TIMEOUT:
+            advice = "write `expected` to workload.toml, lower --aisbench-run-timeout, " + _ADVICE
+        cost = f"the run would cost {_hours(self.total)} card-hours, its budget is {_hours(self.limit or 0.0)}"
+        raise UsageFault(f"{cost}: {', '.join(told)}", advice=advice)
+
+    def refresh(self, trials: Iterable[Trial], now: float) -> float:
+        """Take note of what all trials of the run, ended ones too, have cost until now."""
+        self._spent = spent(trials, now)
+        return self._spent
+
+    def check(self) -> None:
+        """Raise BudgetSpent once the run has cost more than it may, as of the last `refresh`."""
+        if self._exceeded(self._spent):
+            cost = f"the run has cost {_hours(self._spent)} card-hours, its budget is {_hours(self.limit or 0.0)}"
+            raise BudgetSpent(cost, advice=_ADVICE)
+
+    def check_another(self, case: Case) -> None:
+        """Raise BudgetSpent unless one more trial of the case still fits."""
+        self.check()
+        known = self.estimates.get(case.id)
+        if known and self._exceeded(self._spent + known.card_hours):
+            cost = f"the run has cost {_hours(self._spent)} card-hours, its budget is {_hours(self.limit or 0.0)}"
+            more = f"another trial of {case.id} would cost {_hours(known.card_hours)} ({known.source})"
+            raise BudgetSpent(f"{cost}, and {more}", advice=_ADVICE)
+
+    def _exceeded(self, hours: float) -> bool:
+        # 0.1 three times is more than 0.3, by a hair that nobody meant.
+        return self.limit is not None and hours > self.limit * (1 + 1e-9)
+
+
+def spent(trials: Iterable[Trial], now: float) -> float:
+    """Card-hours of all jobs, those that run included."""
+    return math.fsum(_ran(trial, now) * trial.case.shape.world / 3600 for trial in trials)
+
+
+def _ran(trial: Trial, now: float) -> float:
+    """Seconds that the trial's job has run: as the platform says, and where it does not say, as we saw it."""
+    job = trial.job
+    if job is None:
+        return 0.0
+    if job.phase.is_final and job.ran_s is not None:
+        return job.ran_s
+    end = trial.times.get(job.phase.value.lower(), now) if job.phase.is_final else now
+    seen = end - trial.times["running"] if "running" in trial.times else 0.0
+    return max(seen, job.ran_s or 0.0)
+
+
+def _hours(value: float) -> str:
+    return number(value) if value < 0.01 else number(round(value, 4))
