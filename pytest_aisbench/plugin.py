@@ -48,6 +48,15 @@ def pytest_configure(config: pytest.Config) -> None:
     enlist: Callable[[], Crew] = cache(lambda: _enlist(config))
     config.stash[CREW] = enlist
     config.pluginmanager.register(fixtures, "pytest_aisbench.fixtures")
+    if config.stash[SETTINGS].dry_run:
+        _rehearse(config)
+
+
+def _rehearse(config: pytest.Config) -> None:
+    """Nobody runs a test, so nobody needs workers: xdist asks for them after us, by these two."""
+    if hasattr(config.option, "tx"):
+        config.option.tx, config.option.dist = [], "no"
+    config.stash[CREW]()
 
 
 def _root(config: pytest.Config) -> Path:
@@ -118,7 +127,11 @@ def _enlist(config: pytest.Config) -> Crew:
 
     workerinput = getattr(config, "workerinput", None)
     crew: Crew
-    if workerinput is None:
+    if config.stash[SETTINGS].dry_run:
+        from pytest_aisbench.rehearser import Rehearser
+
+        crew = Rehearser(config)
+    elif workerinput is None:
         from pytest_aisbench.controller import Controller
 
         crew = Controller(config)

@@ -72,10 +72,10 @@ def _wanted(case: CaseEntry, metric: str) -> str:
 
 
 def _line(cells: Sequence[str], columns: Sequence[int]) -> str:
-    return "  ".join(_fit(cell, size).ljust(size) for cell, size in zip(cells, columns, strict=True)).rstrip()
+    return "  ".join(fit(cell, size).ljust(size) for cell, size in zip(cells, columns, strict=True)).rstrip()
 
 
-def _fit(cell: str, size: int) -> str:
+def fit(cell: str, size: int) -> str:
     """Cut in the middle: a case is known by its name and its shape."""
     if len(cell) <= size:
         return cell
@@ -90,13 +90,13 @@ def _troubles(cases: Sequence[CaseEntry], folder: str, width: int) -> Iterator[L
         yield "", {}
         why = plain(case.reason)
         said = f"{case.verdict.value}: {why}" if case.verdict else why if "not judged" in why else f"not judged: {why}"
-        yield from _wrapped(f"{case.id} {said}", "  ", width, MARKUP[case.verdict])
+        yield from wrapped(f"{case.id} {said}", "  ", width, MARKUP[case.verdict])
         for finding in case.findings:
             if finding.outcome is not Outcome.MET and finding.text != case.reason:
-                yield from _wrapped(f"  {finding.outcome.value:<10} {plain(finding.text)}", " " * 13, width)
+                yield from wrapped(f"  {finding.outcome.value:<10} {plain(finding.text)}", " " * 13, width)
         trial = case.trials[-1] if case.trials else None
         if trial and trial.job_id:
-            yield from _wrapped(
+            yield from wrapped(
                 f"  job        {plain(trial.job_id)}, {plain(trial.platform_phase or '-')}", " " * 13, width
             )
         if trial and trial.logs:
@@ -104,7 +104,7 @@ def _troubles(cases: Sequence[CaseEntry], folder: str, width: int) -> Iterator[L
             log = next(iter([*quoted, *(name for name in trial.logs if "worker" in name), *trial.logs]))
             yield f"  log        {folder.rstrip('/')}/{plain(log)}", {}  # unbroken, to be copied
         if todo := what_to_do(case):
-            yield from _wrapped(f"  what to do {todo}", " " * 13, width)
+            yield from wrapped(f"  what to do {todo}", " " * 13, width)
 
 
 def _notes(cases: Sequence[CaseEntry], width: int) -> Iterator[Line]:
@@ -112,10 +112,10 @@ def _notes(cases: Sequence[CaseEntry], width: int) -> Iterator[Line]:
     if notes:
         yield "", {}
     for case_id, note in notes:
-        yield from _wrapped(f"note: {case_id}: {plain(note)}", "      ", width, {"yellow": True})
+        yield from wrapped(f"note: {case_id}: {plain(note)}", "      ", width, {"yellow": True})
 
 
-def _wrapped(text: str, indent: str, width: int, markup: dict[str, bool] | None = None) -> Iterator[Line]:
+def wrapped(text: str, indent: str, width: int, markup: dict[str, bool] | None = None) -> Iterator[Line]:
     for line in textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False):
         yield line, markup or {}
 
@@ -129,5 +129,5 @@ def _end(run: RunEntry, page: str, width: int) -> Iterator[Line]:
     hours = sum(case.card_hours for case in run.cases)
     total = f"{len(run.cases)} case{'s' if len(run.cases) != 1 else ''}: {told or 'none'}; {number(hours)} card-hours"
     yield "", {}
-    yield from _wrapped(total, "  ", width)
+    yield from wrapped(total, "  ", width)
     yield f"report: {page}", {}  # unbroken, to be copied

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +48,13 @@ def estimate(case: Case, lasted: Sequence[float], run_s: float) -> Estimate:
     return Estimate(case, seconds, source) if seconds <= run_s else Estimate(case, run_s, TIMEOUT)
 
 
-def estimates(wants: Iterable[tuple[Case, Step]], place: str, run_s: float, ledger: Path) -> dict[str, Estimate]:
+def estimates(
+    wants: Iterable[tuple[Case, Step]],
+    place: str,
+    run_s: float,
+    ledger: Path,
+    identify: Callable[[Case], str] = fingerprint,
+) -> dict[str, Estimate]:
     """One for each case that will be submitted, by case id, from a ledger that may not be there yet.
 
     A trial that is taken over counts whole, as `results.json` counts it to the run that judges it: what its job ran
@@ -59,7 +65,7 @@ def estimates(wants: Iterable[tuple[Case, Step]], place: str, run_s: float, ledg
         return {case.id: estimate(case, (), run_s) for case in cases}
     history = Ledger(ledger)
     try:
-        return {case.id: estimate(case, history.lasted(case.id, place, fingerprint(case)), run_s) for case in cases}
+        return {case.id: estimate(case, history.lasted(case.id, place, identify(case)), run_s) for case in cases}
     finally:
         history.close()
 
@@ -79,17 +85,22 @@ class Budget:
 
     def require(self) -> None:
         """Raise UsageFault if the whole run would cost too much; before anything is uploaded."""
-        if not self._exceeded(self.total):
+        if not self.is_exceeded(self.total):
             return
         costly = sorted(self.estimates.values(), key=lambda each: -each.card_hours)
-        told = [f"{each.case.id} {_hours(each.card_hours)} ({each.source})" for each in costly[:_NAMED]]
+        told = [f"{each.case.id} {hours(each.card_hours)} ({each.source})" for each in costly[:_NAMED]]
         if len(costly) > _NAMED:
             told.append(f"and {len(costly) - _NAMED} more")
         advice = _ADVICE
         if costly[0].source == TIMEOUT:
             advice = "write `expected` to workload.toml, lower --aisbench-run-timeout, " + _ADVICE
-        cost = f"the run would cost {_hours(self.total)} card-hours, its budget is {_hours(self.limit or 0.0)}"
+        cost = f"the run would cost {hours(self.total)} card-hours, its budget is {hours(self.limit or 0.0)}"
         raise UsageFault(f"{cost}: {', '.join(told)}", advice=advice)
+
+    def expected_s(self, case: Case) -> float:
+        """How long the case's job should run; 0 where only a timeout says so."""
+        known = self.estimates.get(case.id) or estimate(case, (), math.inf)
+        return 0.0 if known.source == TIMEOUT else known.seconds
 
     def refresh(self, trials: Iterable[Trial], now: float) -> float:
         """Take note of what all trials of the run, ended ones too, have cost until now."""
@@ -98,20 +109,21 @@ class Budget:
 
     def check(self) -> None:
         """Raise BudgetSpent once the run has cost more than it may, as of the last `refresh`."""
-        if self._exceeded(self._spent):
-            cost = f"the run has cost {_hours(self._spent)} card-hours, its budget is {_hours(self.limit or 0.0)}"
+        if self.is_exceeded(self._spent):
+            cost = f"the run has cost {hours(self._spent)} card-hours, its budget is {hours(self.limit or 0.0)}"
             raise BudgetSpent(cost, advice=_ADVICE)
 
     def check_another(self, case: Case) -> None:
         """Raise BudgetSpent unless one more trial of the case still fits."""
         self.check()
         known = self.estimates.get(case.id)
-        if known and self._exceeded(self._spent + known.card_hours):
-            cost = f"the run has cost {_hours(self._spent)} card-hours, its budget is {_hours(self.limit or 0.0)}"
-            more = f"another trial of {case.id} would cost {_hours(known.card_hours)} ({known.source})"
+        if known and self.is_exceeded(self._spent + known.card_hours):
+            cost = f"the run has cost {hours(self._spent)} card-hours, its budget is {hours(self.limit or 0.0)}"
+            more = f"another trial of {case.id} would cost {hours(known.card_hours)} ({known.source})"
             raise BudgetSpent(f"{cost}, and {more}", advice=_ADVICE)
 
-    def _exceeded(self, hours: float) -> bool:
+    def is_exceeded(self, hours: float) -> bool:
+        """Without a limit, never."""
         # 0.1 three times is more than 0.3, by a hair that nobody meant.
         return self.limit is not None and hours > self.limit * (1 + 1e-9)
 
@@ -133,5 +145,6 @@ def _ran(trial: Trial, now: float) -> float:
     return max(seen, job.ran_s or 0.0)
 
 
-def _hours(value: float) -> str:
+def hours(value: float) -> str:
+    """As a person writes them."""
     return number(value) if value < 0.01 else number(round(value, 4))

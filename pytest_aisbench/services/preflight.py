@@ -25,7 +25,7 @@ def check(platform: Platform, cases: Iterable[Case], run_s: float, reports: Path
         trial = first_trial("preflight", case, 0.0)
         place = unstaged(trial, platform.root)
         folder = Path(case.workload.folder)
-        with _naming(case.id):
+        with naming(case.id):
             platform.render(spec(trial, place, run_s))
             plant(case.workload.name, [folder / part for part in case.workload.code])  # a FIFO, a link that leads out
         if place.inputs and place.inputs.bucket != platform.root.bucket:
@@ -33,7 +33,7 @@ def check(platform: Platform, cases: Iterable[Case], run_s: float, reports: Path
     try:
         platform.check()
         for url, case_id in data.items():
-            with _naming(case_id):
+            with naming(case_id):
                 platform.store.check(url)
     except UsageFault:
         raise
@@ -42,7 +42,7 @@ def check(platform: Platform, cases: Iterable[Case], run_s: float, reports: Path
 
 
 @contextmanager
-def _naming(case_id: str) -> Iterator[None]:
+def naming(case_id: str) -> Iterator[None]:
     try:
         yield
     except UsageFault as fault:
