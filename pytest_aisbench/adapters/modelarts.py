@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
@@ -37,6 +37,15 @@ _UNKNOWN_JOB = "ModelArts.2775"
 _ENDED_BY_SIGNAL = {137, 143}
 _ENDED_ALREADY = "ModelArts.2796"
 _NO_LOG_YET = ("ModelArts.2776", "ModelArts.2818", "ModelArts.2820")
+_NO_SAMPLE_YET = "ModelArts.2777"
+_USAGE = {
+    "cpuUsage": "cpu",
+    "memUsage": "memory",
+    "npuUtil": "npu",
+    "npuMemUsage": "npu memory",
+    "gpuUtil": "gpu",
+    "gpuMemUsage": "gpu memory",
+}
 
 
 class ModelArts:
@@ -118,6 +127,16 @@ class ModelArts:
             return LogPart("", since)
         text = data[max(0, since - start) :].decode(errors="replace")
         return LogPart(f"[{start - since} bytes are no longer shown]\n{text}" if since < start else text, full)
+
+    def usage(self, job_id: str, node: int = 0) -> Mapping[str, Sequence[float]]:
+        """One average per minute; a minute that was not sampled is left out."""
+        answer = self.session.call("GET", f"{_path(job_id)}/metrics/worker-{node}", ignore=(_NO_SAMPLE_YET,))
+        with _reading("the use of a node"):
+            told = {
+                str(row["metric"]): [float(v) for v in row.get("value") or ()] for row in answer.get("metrics") or ()
+            }
+        sampled = {name: [v for v in told.get(theirs, ()) if 0 <= v < math.inf] for theirs, name in _USAGE.items()}
+        return {name: samples for name, samples in sampled.items() if samples}
 
     def cancel(self, job_id: str) -> None:
         self.session.call(

@@ -109,6 +109,10 @@ class Platform(Protocol):
     def logs(self, job_id: str, node: int = 0, since: int = 0) -> LogPart:
         """A node's log from an offset; empty while there is none."""
 
+    def usage(self, job_id: str, node: int = 0) -> Mapping[str, Sequence[float]]:
+        """How busy a node was, in percent, oldest first, as far as the platform samples it: `cpu`, `memory`, `npu`,
+        `npu memory`, `gpu`, `gpu memory`."""
+
     def cancel(self, job_id: str) -> None:
         """Ask for the end and return at once; an ended or unknown job is a no-op."""
 

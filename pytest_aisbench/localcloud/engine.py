@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from pytest_aisbench.localcloud import container
 from pytest_aisbench.localcloud.rendezvous import Ports
 from pytest_aisbench.localcloud.run import Run
+from pytest_aisbench.localcloud.usage import Usage
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pytest_aisbench.localcloud.launch import Launch, Report
@@ -33,6 +35,7 @@ class ProcessEngine:
         self._runs: dict[str, Run] = {}
         self._forgotten: set[str] = set()  # while they still run
         self._frozen: dict[str, dict[str, int]] = {}  # the sizes of a job's logs, by task
+        self._usage = Usage()
         self._lock = threading.Lock()
         # What a cloud that was killed left here: its jobs are unknown to this one.
         for left in work.glob("????????-????-????-????-????????????"):
@@ -49,6 +52,7 @@ class ProcessEngine:
             grace=self._grace,
             ended=functools.partial(self._ended, launch.job_id),
             log_frozen=lambda: launch.job_id in self._frozen,
+            usage=self._usage,
         )
         with self._lock:
             run.start()
@@ -71,6 +75,9 @@ class ProcessEngine:
         except FileNotFoundError:
             return None
 
+    def usage(self, job_id: str, task: str) -> Mapping[str, Sequence[float]]:
+        return self._usage.of(job_id, task)
+
     def freeze_log(self, job_id: str, *, frozen: bool) -> None:
         if not frozen:
             self._frozen.pop(job_id, None)
@@ -81,6 +88,7 @@ class ProcessEngine:
 
     def forget(self, job_id: str) -> None:
         self._frozen.pop(job_id, None)
+        self._usage.forget(job_id)
         with self._lock:
             if job_id in self._runs:
                 self._forgotten.add(job_id)
@@ -101,6 +109,7 @@ class ProcessEngine:
             forgotten = job_id in self._forgotten
             self._forgotten.discard(job_id)
         if forgotten:
+            self._usage.forget(job_id)
             shutil.rmtree(self._folder(job_id), ignore_errors=True)
 
     def _log_file(self, job_id: str, task: str) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -90,6 +90,9 @@ class Engine(Protocol):
 
     def log(self, job_id: str, task: str) -> tuple[bytes, int] | None:
         """The newest part of what the task has written, and the size of all of it; None while there is nothing."""
+
+    def usage(self, job_id: str, task: str) -> Mapping[str, Sequence[float]]:
+        """How busy the task was, in percent, by the vendor's names, one sample each second, for the last hour."""
 
     def freeze_log(self, job_id: str, *, frozen: bool) -> None:
         """A frozen log grows no more, neither in `log` nor in the store; the job runs on, or will run."""

@@ -195,9 +195,13 @@ class ModelArts:
         return Response.json(200, {"obs_url": self._obs_endpoint + link})
 
     def _metrics(self, request: Request, account: Account, job: Job, task: str) -> Response:
-        """One value for each minute; -1 is the vendor's word for no sample, and nothing is sampled here."""
-        samples = [-1] * (job.duration // 60_000 + 1)
-        return Response.json(200, {"metrics": [{"metric": name, "value": samples} for name in _METRICS]})
+        """The vendor has one value for each minute, we for each second; -1 is the vendor's word for no sample."""
+        usage = self._engine.usage(job.id, task)
+        if not usage:
+            return Response(204)
+        none = [-1.0] * max(map(len, usage.values()))
+        rows = [{"metric": name, "value": [round(value, 2) for value in usage.get(name, none)]} for name in _METRICS]
+        return Response.json(200, {"metrics": rows})
 
     def _events(self, request: Request, account: Account, job: Job) -> Response:
         offset, limit = (_query_number(request, name, value) for name, value in (("offset", 0), ("limit", 50)))

@@ -48,6 +48,11 @@ class NodeProcess:
         self._output = cast(IO[bytes], self._process.stdout)
         self._say(json.dumps(spec).encode())
 
+    @property
+    def pid(self) -> int:
+        """As this process sees it."""
+        return self._process.pid
+
     def fileno(self) -> int:
         """Readable when `events` has something to tell."""
         return self._output.fileno()

@@ -17,9 +17,10 @@ from pytest_aisbench.localcloud.alarm import Alarm
 from pytest_aisbench.localcloud.container import worker_log
 from pytest_aisbench.localcloud.launch import Ended, Started, TaskEnded, TaskStarted
 from pytest_aisbench.localcloud.objects import ObjectError
+from pytest_aisbench.localcloud.usage import LONGEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_aisbench.localcloud.launch import Launch, Report
     from pytest_aisbench.localcloud.objects import Objects
@@ -60,6 +61,7 @@ class _Play:
     script: _Script = _Script()
     log: bytearray = field(default_factory=bytearray)  # of each of its tasks
     began: float = 0.0
+    ended: float = 0.0
     over: bool = False
     forgotten: bool = False
 
@@ -82,7 +84,7 @@ class PretendEngine:
         self._objects = objects
         self._alarm = Alarm("pretended jobs")
         self._plays: dict[str, _Play] = {}
-        self._frozen: dict[str, int] = {}  # the sizes of logs
+        self._frozen: dict[str, tuple[int, float]] = {}  # the sizes of logs, and since when
         self._lock = threading.Lock()
 
     def start(self, launch: Launch, report: Report) -> None:
@@ -100,13 +102,30 @@ class PretendEngine:
         play = self._plays.get(job_id)
         if play is None or not play.log:
             return None
-        content = bytes(play.log)[: self._frozen.get(job_id)]
+        size, _ = self._frozen.get(job_id, (None, 0.0))
+        content = bytes(play.log)[:size]
         return content, len(content)
+
+    def usage(self, job_id: str, task: str) -> Mapping[str, Sequence[float]]:
+        """Invented; a job whose log is frozen does nothing from then on."""
+        play = self._plays.get(job_id)
+        if play is None or not play.began:
+            return {}
+        end = int((play.ended or time.monotonic()) - play.began) + 1
+        _, frozen = self._frozen.get(job_id, (0, math.inf))
+        seconds = range(max(0, end - LONGEST), end)
+        busy = [0.0 if play.began + second >= frozen else 90.0 + second % 7 for second in seconds]
+        return {
+            "cpuUsage": [value / 4 for value in busy],
+            "memUsage": [12.0 for _ in busy],
+            "npuUtil": busy,
+            "npuMemUsage": [60.0 for _ in busy],
+        }
 
     def freeze_log(self, job_id: str, *, frozen: bool) -> None:
         if frozen:
             play = self._plays.get(job_id)
-            self._frozen[job_id] = len(play.log) if play else 0
+            self._frozen[job_id] = (len(play.log) if play else 0, time.monotonic())
         else:
             self._frozen.pop(job_id, None)
 
@@ -190,6 +209,7 @@ class PretendEngine:
     def _finish(self, play: _Play, end: Ended) -> None:
         with self._lock:
             play.over = True
+            play.ended = time.monotonic()
             if play.forgotten:
                 del self._plays[play.launch.job_id]
         play.report(end)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.launch import Launch, Report
     from pytest_aisbench.localcloud.objects import Objects
     from pytest_aisbench.localcloud.rendezvous import Ports
+    from pytest_aisbench.localcloud.usage import Usage
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class Run:
         grace: float,
         ended: Callable[[], None],
         log_frozen: Callable[[], bool],
+        usage: Usage,
     ) -> None:
         self._objects = objects
         self._launch = launch
@@ -52,6 +54,7 @@ class Run:
         self._grace = grace
         self._ended = ended
         self._log_frozen = log_frozen
+        self._usage = usage
         self._containers = [Container(folder / str(node), launch, node) for node in range(launch.nodes)]
         self._mirrors = [
             Mirror(objects, container.path(channel.local_dir), channel.place)
@@ -110,11 +113,13 @@ class Run:
             for container in self._containers:
                 spec = container.spec(port, self._obs_endpoint, self._grace)
                 nodes.append(NodeProcess(container, spec))
+                self._usage.begin(self._launch.job_id, nodes[-1].task, nodes[-1].pid)
             for container in self._containers:
                 container.write_rank_table("completed")
             self._report(Started())
             end = self._watch(nodes)
         finally:
+            self._usage.end(self._launch.job_id)
             for node in nodes:
                 node.close()
             self._ports.give_back(port)

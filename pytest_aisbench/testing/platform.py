@@ -140,6 +140,15 @@ class PlatformContract:
         assert whole.text.count("Größe 2") == self.NODE.devices
         assert platform.logs(job_id, since=whole.next) == LogPart("", whole.next)
 
+    def test_usage_is_in_percent_by_names_we_know(self, platform: Platform, spec: Callable[..., JobSpec]) -> None:
+        job_id = platform.submit(platform.render(spec("import time; time.sleep(2.5)", shape=self.TWO_NODES)))
+        self.ended(platform, job_id)
+        for node in range(self.TWO_NODES.nodes):
+            usage = platform.usage(job_id, node)  # empty where the platform samples nothing, or not so soon
+            assert usage.keys() <= {"cpu", "memory", "npu", "npu memory", "gpu", "gpu memory"}
+            assert all(0 <= value <= 100 for samples in usage.values() for value in samples)
+            assert all(usage.values()), "a name without samples is left out"
+
     def test_nodes_have_ranks_and_logs_of_their_own(self, platform: Platform, spec: Callable[..., JobSpec]) -> None:
         one = spec(
             "import os; print('rank', os.environ['RANK_ID'], 'of', os.environ['RANK_SIZE'])", shape=self.TWO_NODES

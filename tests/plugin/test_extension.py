@@ -59,6 +59,7 @@ class Instant:
     def inspect(self, ids):
         return {i: ab.Job(i, ab.Phase.SUCCEEDED, "Finished", ran_s=3600.0) for i in ids}
     def logs(self, job_id, node=0, since=0): return ab.LogPart("", since)
+    def usage(self, job_id, node=0): return {}
     def cancel(self, job_id): pass
     def close(self): pass
 

@@ -85,6 +85,7 @@ class ScriptedPlatform:
         self.script: list[Phase | Job | Exception] = list(script)
         self.submit_errors: list[Exception] = []  # raised by submit, after the job was made if told so
         self.arrives_anyway = False
+        self.after_loss: list[Phase | Job | Exception] = []  # the script of the job that follows a lost one
         self.jobs: dict[str, str] = {}  # id → name
         self.cancelled: list[str] = []
         self.on_submit: Callable[[Request], None] = lambda request: None
@@ -100,6 +101,8 @@ class ScriptedPlatform:
     def submit(self, request: Request) -> str:
         error = self.submit_errors.pop(0) if self.submit_errors else None
         if error is None or self.arrives_anyway:
+            if self.jobs and self.after_loss:
+                self.script = self.after_loss
             self.jobs[f"job-{len(self.jobs) + 1}"] = request.body["name"]
             self.on_submit(request)
         if error:
@@ -120,6 +123,9 @@ class ScriptedPlatform:
 
     def logs(self, job_id: str, node: int = 0, since: int = 0) -> LogPart:
         return LogPart("", since)
+
+    def usage(self, job_id: str, node: int = 0) -> Mapping[str, Sequence[float]]:
+        return {}
 
     def cancel(self, job_id: str) -> None:
         self.cancelled.append(job_id)
