@@ -125,8 +125,8 @@ class Controller:
                 self._plan = plan
                 self._tally.expected |= plan.expected
             if plan.wants and self._run is None:
-                settings, cases = self._config.stash[SETTINGS], [case for case, _ in plan.wants]
-                self._run = Run(settings, self.platform(), SystemClock(), cases, self._say)
+                settings = self._config.stash[SETTINGS]
+                self._run = Run(settings, self.platform(), SystemClock(), plan.wants, self._say)
 
     def _say(self, line: str) -> None:
         terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")
@@ -146,7 +146,7 @@ class Controller:
                 self._reporters[name] = reporter
         with self._noticing():
             results.write(self._run.entry(), self._run.folder)
-        self._run.want(self._plan.wants)
+        self._run.begin()
 
     @contextmanager
     def _noticing(self) -> Iterator[None]:

@@ -32,6 +32,7 @@ class Fault:
 
     blame: Blame
     text: str
+    passing: bool = False  # the job itself was never at fault: another trial may well succeed
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Trial:
     notes: tuple[str, ...] = ()  # warnings worth a line in the report
     place: str = ""  # the platform it runs on, told apart from every other
     fingerprint: str = ""  # of everything that decides what its job does
+    expected_s: float = 0.0  # how long its job should run; 0 where nobody knows
 
     @property
     def verdict(self) -> Verdict:

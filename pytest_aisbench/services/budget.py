@@ -122,10 +122,10 @@ class Budget:
             more = f"another trial of {case.id} would cost {hours(known.card_hours)} ({known.source})"
             raise BudgetSpent(f"{cost}, and {more}", advice=_ADVICE)
 
-    def is_exceeded(self, hours: float) -> bool:
+    def is_exceeded(self, cost: float) -> bool:
         """Without a limit, never."""
         # 0.1 three times is more than 0.3, by a hair that nobody meant.
-        return self.limit is not None and hours > self.limit * (1 + 1e-9)
+        return self.limit is not None and cost > self.limit * (1 + 1e-9)
 
 
 def spent(trials: Iterable[Trial], now: float) -> float:

@@ -14,12 +14,11 @@ from dataclasses import replace
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.job import Job
 from pytest_aisbench.domain.trial import Step, Trial
-from pytest_aisbench.errors import AisbenchError, GivenUp
+from pytest_aisbench.errors import AisbenchError, BudgetSpent, GivenUp
 from pytest_aisbench.services import watch
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.recall import recall
-from pytest_aisbench.services.submission import first_trial
-from pytest_aisbench.services.takeover import fingerprint
+from pytest_aisbench.services.roster import Begin, Roster
 from pytest_aisbench.services.trial import Tools, advance
 
 _HANDS = 8
@@ -28,20 +27,26 @@ _LAST_CALL = 30.0  # seconds beyond the time to stop: a request that is under wa
 
 
 class Fleet:
-    """Keeps one trial per case, however many tests ask for it, and never more jobs in flight than allowed."""
+    """Keeps one trial per case at a time, however many tests ask, and never more jobs in flight than allowed."""
 
-    def __init__(self, run: str, tools: Tools, ledger: Ledger, max_jobs: int, saved: Callable[[Trial], None]) -> None:
-        self._run = run
+    def __init__(
+        self,
+        tools: Tools,
+        ledger: Ledger,
+        begin: Begin,
+        *,
+        max_jobs: int,
+        max_trials: int,
+        saved: Callable[[Trial], None] = lambda _: None,
+    ) -> None:
+        """`saved` is told of every trial that changed, once the ledger has it."""
         self._tools = tools
         self._ledger = ledger
-        self._max_jobs = max_jobs
-        self._saved = saved  # told of every trial that changed
-        self._trials: dict[str, Trial] = {}
-        self._until: dict[str, Step] = {}
-        self._looks: dict[str, float] = {}  # when each watched trial is due
-        self._busy: set[str] = set()  # cases that a hand is at work on
+        self._saved = saved
+        self._roster = Roster(begin, self._refuse, max_jobs, max_trials)
+        self._changed = self._roster.changed
+        self._looks: dict[str, float] = {}  # when each trial is due
         self._work: queue.Queue[Trial] = queue.Queue()
-        self._changed = threading.Condition()
         self._closing = threading.Event()
         self._leaving = False
         self._crash: BaseException | None = None
@@ -55,26 +60,19 @@ class Fleet:
 
     def adopt(self, trial: Trial) -> None:
         """Go on with a trial that another run began; nothing moves before somebody wants it."""
-        self._until[trial.case.id] = Step.STAGE
+        self._roster.adopt(trial)
         self._keep(trial)
 
     def want(self, case: Case, until: Step) -> None:
         """Let the case's trial go as far as `until`; asking again only ever moves that further."""
-        with self._changed:
-            if case.id not in self._trials:
-                trial = first_trial(self._run, case, self._tools.clock.now())
-                place = self._tools.platform.place
-                self._trials[case.id] = replace(trial, place=place, fingerprint=fingerprint(case) if place else "")
-            self._until[case.id] = max(until, self._until.get(case.id, Step.STAGE))
-            self._changed.notify_all()
+        self._roster.want(case, until)
 
     def reached(self, case: Case, until: Step) -> Trial:
         """The case's trial once it is as far as `until`; blocks until then."""
         self.want(case, until)
         with self._changed:
             while True:
-                trial = self._trials[case.id]
-                if trial.step >= until:
+                if trial := self._roster.reached(case, until):
                     return trial
                 if self._crash:
                     raise self._crash
@@ -84,8 +82,8 @@ class Fleet:
 
     def is_ready(self, case: Case, until: Step) -> bool:
         """Whether `reached` would return, or raise, at once."""
-        trial = self._trials.get(case.id)
-        return trial is None or trial.step >= until or self._closing.is_set()
+        known = self._roster.knows(case)
+        return not known or self._closing.is_set() or self._roster.reached(case, until) is not None
 
     def wait(self, seconds: float) -> None:
         """Until something changes, or for so long."""
@@ -93,8 +91,12 @@ class Fleet:
             self._changed.wait(seconds)
 
     def trials(self) -> list[Trial]:
-        with self._changed:
-            return list(self._trials.values())
+        """All of the run, those of one case in their order."""
+        return self._roster.trials()
+
+    def remark(self, trial: Trial, text: str) -> None:
+        """Let a trial carry a note; the ledger has it with the trial's next change."""
+        self._roster.remark(trial, text)
 
     @property
     def crash(self) -> BaseException | None:
@@ -127,6 +129,8 @@ class Fleet:
     def _watch(self) -> None:
         try:
             while not self._closing.is_set():
+                if self._tools.budget:
+                    self._tools.budget.refresh(self.trials(), self._tools.clock.now())
                 self._hand_out()
                 self._look()
                 self._rest()
@@ -142,50 +146,35 @@ class Fleet:
 
     def _rest(self) -> None:
         with self._changed:
-            due = [self._looks[trial.case.id] for trial in self._open() if trial.case.id in self._looks]
+            due = [self._looks[trial.id] for trial in self._roster.open() if trial.id in self._looks]
             if not self._closing.is_set():
                 seconds = min(due, default=float("inf")) - self._tools.clock.now()
                 self._changed.wait(min(max(seconds, 0.0), _LONGEST_REST))
 
-    def _open(self) -> list[Trial]:
-        """Trials that somebody wants further and no hand is at, longest expected first."""
-        with self._changed:
-            found = [
-                trial for key, trial in self._trials.items() if trial.step < self._until[key] and key not in self._busy
-            ]
-        return sorted(found, key=lambda trial: -trial.case.workload.expected_s)
-
     def _hand_out(self) -> None:
         """Give the hands what is due; a trial that has no job yet waits for a free place."""
-        for trial in self._open():
-            until = self._until[trial.case.id]
-            waits = trial.step is Step.STAGE and until is not Step.SUBMIT and self._places() <= 0
-            if trial.step is not Step.WATCH and not waits and self._is_due(trial):
-                with self._changed:
-                    self._busy.add(trial.case.id)
-                self._work.put(trial)
-
-    def _places(self) -> int:
-        with self._changed:
-            taken = [
-                key
-                for key, trial in self._trials.items()
-                if self._until[key] is not Step.SUBMIT
-                and (Step.STAGE < trial.step < Step.HARVEST or (trial.step is Step.STAGE and key in self._busy))
-            ]
-        return self._max_jobs - len(taken)
+        places = self._roster.places()
+        for trial in self._roster.open():
+            if trial.step is Step.WATCH or not self._is_due(trial):
+                continue
+            if self._roster.needs_place(trial):
+                if places <= 0:
+                    continue
+                places -= 1
+            self._roster.take(trial)
+            self._work.put(trial)
 
     def _is_due(self, trial: Trial) -> bool:
-        return self._looks.get(trial.case.id, 0.0) <= self._tools.clock.now()
+        return self._looks.get(trial.id, 0.0) <= self._tools.clock.now()
 
     def _look(self) -> None:
         """Ask about all jobs that are due at once."""
-        watched = [trial for trial in self._open() if trial.step is Step.WATCH and self._is_due(trial)]
+        watched = [trial for trial in self._roster.open() if trial.step is Step.WATCH and self._is_due(trial)]
         if not watched:
             return
-        answer = self._asked([trial.job_id or "" for trial in watched])
+        tools = replace(self._tools, inspect=self._asked([trial.job_id or "" for trial in watched]))
         for trial in watched:
-            self._keep_if_changed(trial, advance(trial, replace(self._tools, inspect=answer)))
+            self._keep_if_changed(trial, advance(trial, tools))
 
     def _asked(self, job_ids: list[str]) -> Callable[[str], Job]:
         try:
@@ -211,15 +200,13 @@ class Fleet:
             except BaseException as crash:  # noqa: BLE001 - as in the watching thread
                 self._failed(crash)
             finally:
-                with self._changed:
-                    self._busy.discard(trial.case.id)
-                    self._changed.notify_all()
+                self._roster.give_back(trial)
 
     def _await_hands(self) -> None:
         """A submission under way would leave a job that nobody knows."""
         deadline = self._tools.clock.now() + self._tools.limits.stop_s
         with self._changed:
-            while self._busy and self._tools.clock.now() < deadline:
+            while self._roster.busy and self._tools.clock.now() < deadline:
                 self._changed.wait(0.5)
 
     def _failed(self, crash: BaseException) -> None:
@@ -230,14 +217,20 @@ class Fleet:
         now = self._tools.clock.now()
         # A step that stayed where it was, a lost answer or a job that runs, is looked at again after a while.
         pause = watch.pause(after, now, self._tools.platform.poll_s) if after.step is before.step else 0.0
-        self._looks[after.case.id] = now + pause
-        if after != before:
+        self._looks[after.id] = now + pause
+        if watch.news(before, after):
             self._keep(after)
 
+    def _refuse(self, case: Case) -> str:
+        try:
+            if self._tools.budget:
+                self._tools.budget.check_another(case)
+        except BudgetSpent as refusal:
+            return refusal.message
+        return ""
+
     def _keep(self, trial: Trial) -> None:
-        with self._changed:
-            self._trials[trial.case.id] = trial  # first: a ledger that fails must not hide a job that runs
-        self._ledger.save_trial(trial, self._tools.clock.now())
-        self._saved(trial)
-        with self._changed:
-            self._changed.notify_all()
+        # Known here before it is on disk: a ledger that fails must not hide a job that runs.
+        for kept in self._roster.put(trial, last=self._closing.is_set()):
+            self._ledger.save_trial(kept, self._tools.clock.now())
+            self._saved(kept)

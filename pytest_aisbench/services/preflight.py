@@ -11,7 +11,7 @@ from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.ports import Platform
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import AisbenchError, UsageFault
-from pytest_aisbench.services.submission import first_trial, spec, unstaged
+from pytest_aisbench.services.submission import new_trial, spec, unstaged
 from pytest_aisbench.services.tree import plant
 
 ROOM = 16 * 1024 * 1024  # bytes; the reports of a small run and its logs
@@ -22,7 +22,7 @@ def check(platform: Platform, cases: Iterable[Case], run_s: float, reports: Path
     _require_room(reports)
     data: dict[StoreUrl, str] = {}
     for case in cases:
-        trial = first_trial("preflight", case, 0.0)
+        trial = new_trial("preflight", case, 0.0)
         place = unstaged(trial, platform.root)
         folder = Path(case.workload.folder)
         with naming(case.id):

@@ -3,43 +3,90 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
+from pytest_aisbench.domain.job import Job
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.errors import AisbenchError, GivenUp, LedgerError
 from pytest_aisbench.services import watch
+from pytest_aisbench.services.harvest import gather
 from pytest_aisbench.services.trial import Tools
+
+_HANDS = 8
+_LONGEST_REST = 1.0  # seconds; somebody waits for the prompt
 
 
 def recall(trials: Iterable[Trial], tools: Tools, keep: Callable[[Trial], None]) -> None:
-    """Ask for the end of every job and wait for the platform to confirm; one that does not is named in its notes."""
+    """Ask for the end of every job and wait for the platform to confirm.
+
+    One that does not stays in flight for the ledger, where `aisbench jobs` and `aisbench stop` find it.
+    """
     platform, clock = tools.platform, tools.clock
     ended = GivenUp("the run ended before the job did")
-    found = [_reconciled(trial, tools) for trial in trials]
-    running = [trial for trial in found if trial.step is Step.WATCH]
-    running = [trial if trial.fault else watch.stop(trial, ended, platform, clock.now()) for trial in running]
-    # The ledger may be why the run ends: then it has failed before, and somebody has been told.
-    with contextlib.suppress(LedgerError):
-        for trial in found:
-            if trial.step is Step.SUBMIT and trial.attempts:
-                keep(trial)
-    while running:
-        after = [_looked(trial, tools) for trial in running]
-        running = [trial for trial in after if trial.step is Step.WATCH]
+
+    def save(trial: Trial) -> None:
+        # The ledger may be why the run ends: then it has failed before, and somebody has been told.
         with contextlib.suppress(LedgerError):
-            for trial in after:
-                if trial.step is not Step.WATCH:
-                    keep(trial)
+            keep(trial)
+
+    before = list(trials)
+    found = _each(lambda trial: _reconciled(trial, tools), before)
+    for trial, known in zip(found, before, strict=True):
+        if trial is not known:
+            save(trial)
+    running = [trial for trial in found if trial.step is Step.WATCH]
+    running = [trial if trial.fault else watch.stop(trial, ended, clock.now()) for trial in running]
+    for trial in running:
+        save(trial)
+    deadline = clock.now() + tools.limits.stop_s
+    while running:
+        running = _each(lambda trial: watch.ask(trial, platform, clock.now()), running)
+        looked = _looked(running, tools)
+        running = [trial for trial in looked if trial.step is Step.WATCH]
+        for trial in _each(lambda trial: _home(trial, tools), [each for each in looked if each.step is not Step.WATCH]):
+            save(trial)
+        if running and clock.now() > deadline:
+            break
         if running:
-            clock.sleep(min(platform.poll_s, 1.0))
+            clock.sleep(min(platform.poll_s, _LONGEST_REST))
+    for trial in running:
+        word = trial.job.platform_phase if trial.job else "unseen"
+        save(trial.noted(f"job {trial.job_id} was asked to stop and may still run ({word})"))
 
 
-def _looked(trial: Trial, tools: Tools) -> Trial:
+def unstopped(trials: Iterable[Trial]) -> list[str]:
+    """What may still run, or cost, after the run: one line for each job."""
+    lines = []
+    for trial in trials:
+        if trial.step is Step.WATCH:
+            lines.append(f"job {trial.job_id} ({trial.case.id}) may still run: aisbench stop {trial.job_id}")
+        elif trial.step is Step.SUBMIT and trial.attempts:
+            lines.append(f"job {trial.name} ({trial.case.id}) may have been created: aisbench stop {trial.name}")
+    return lines
+
+
+def _looked(running: list[Trial], tools: Tools) -> list[Trial]:
+    """Each as the platform has it now; those that ended, at their next step."""
     try:
-        return watch.look(trial, tools.platform, tools.clock, tools.limits)
+        jobs = tools.platform.inspect([trial.job_id or "" for trial in running])
     except AisbenchError as deaf:
-        left = f"nobody knows whether job {trial.job_id} stopped: {deaf}"
-        return trial.noted(left).moved(Step.HARVEST, tools.clock.now())
+        return [trial.noted(f"the platform did not say whether the job stopped: {deaf}") for trial in running]
+    return [_after(trial, jobs[trial.job_id or ""], tools.clock.now()) for trial in running]
+
+
+def _after(trial: Trial, job: Job, now: float) -> Trial:
+    seen = replace(trial, job=job, times={**trial.times, job.phase.value.lower(): now})
+    return seen.moved(Step.HARVEST, now) if job.phase.is_final else replace(trial, job=job)
+
+
+def _home(trial: Trial, tools: Tools) -> Trial:
+    """With its logs: what a job said before it was stopped has been paid for."""
+    try:
+        return gather(trial, tools.platform.store, tools.folder)
+    except (AisbenchError, OSError) as error:
+        return trial.noted(f"its logs did not come home: {error}")
 
 
 def _reconciled(trial: Trial, tools: Tools) -> Trial:
@@ -50,4 +97,26 @@ def _reconciled(trial: Trial, tools: Tools) -> Trial:
         job_id = tools.platform.find(trial.name)
     except AisbenchError as deaf:
         return trial.noted(f"nobody knows whether job {trial.name} was created: {deaf}")
-    return trial if job_id is None else trial.moved(Step.WATCH, tools.clock.now(), job_id=job_id)
+    return replace(trial, attempts=0) if job_id is None else trial.moved(Step.WATCH, tools.clock.now(), job_id=job_id)
+
+
+def _each(step: Callable[[Trial], Trial], trials: Iterable[Trial]) -> list[Trial]:
+    """Several at once, by daemons: a platform that is gone must not keep the process when it ends."""
+    found = list(trials)
+    waiting = iter(range(len(found)))
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                index = next(waiting, None)
+            if index is None:
+                return
+            found[index] = step(found[index])
+
+    hands = [threading.Thread(target=work, name="aisbench-recall", daemon=True) for _ in found[:_HANDS]]
+    for hand in hands:
+        hand.start()
+    for hand in hands:
+        hand.join()
+    return found

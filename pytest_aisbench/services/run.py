@@ -7,6 +7,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_aisbench.domain import codec
@@ -17,9 +18,12 @@ from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import LedgerError
 from pytest_aisbench.services import lease, preflight, watch
+from pytest_aisbench.services.budget import Budget, estimates
 from pytest_aisbench.services.fleet import Fleet
 from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.services.takeover import Takeover
+from pytest_aisbench.services.recall import unstopped
+from pytest_aisbench.services.submission import new_trial
+from pytest_aisbench.services.takeover import Fingerprints, Takeover
 from pytest_aisbench.services.trial import Tools
 from pytest_aisbench.settings import Settings
 
@@ -34,23 +38,36 @@ class Run:
         settings: Settings,
         platform: Platform,
         clock: Clock,
-        cases: Iterable[Case],
+        wants: Iterable[tuple[Case, Step]],
         say: Callable[[str], None],
     ) -> None:
-        """Check, then begin: a UsageFault leaves nothing behind. `say` takes lines for whoever waits."""
+        """Check, then open: a UsageFault leaves nothing behind. `say` takes lines for whoever waits."""
         self.platform = platform
         self._clock = clock
-        self._cases = {case.id: case for case in cases}
+        self._wants = list(wants)
+        self._run_s = settings.run_timeout
+        self._cases = {case.id: case for case, _ in self._wants}
         self._verdicts: dict[str, Verdict] = {}
         preflight.check(platform, self._cases.values(), settings.run_timeout, settings.reports)
+        ledger = settings.ledger or settings.reports / LEDGER_FILE
+        self._budget = Budget(settings.budget, estimates(self._wants, platform.place, self._run_s, ledger))
+        self._budget.require()
         self.id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(clock.now()))}-{secrets.token_hex(3)}"
-        self.ledger = Ledger(settings.ledger or settings.reports / LEDGER_FILE)
+        self.ledger = Ledger(ledger)
         self.folder = _folder(settings.reports, self.id)
         self.ledger.begin(self.id, settings.public(), clock.now(), lease.owner(), clock.now() + lease.LEASE_S)
         self._lease = lease.Lease(self.ledger, self.id, clock)
-        tools = Tools(platform, clock, watch.Limits(settings.queue_timeout, settings.run_timeout), self.folder)
-        self.fleet = Fleet(self.id, tools, self.ledger, settings.max_jobs or platform.max_jobs, self._write_request)
-        takeover = Takeover(self.id, platform.place, self.ledger, clock, say)
+        self._fingerprints = Fingerprints()
+        limits = watch.Limits(settings.queue_timeout, settings.run_timeout)
+        self.fleet = Fleet(
+            Tools(platform, clock, limits, self.folder, self._budget),
+            self.ledger,
+            self._new_trial,
+            max_jobs=settings.max_jobs or platform.max_jobs,
+            max_trials=settings.max_trials,
+            saved=self._write_request,
+        )
+        takeover = Takeover(self.id, platform.place, self.ledger, clock, self._fingerprints.of, say)
         for case in self._cases.values():
             trial = takeover.of(case) if platform.place and not settings.fresh else None
             if trial:
@@ -58,8 +75,9 @@ class Run:
             self._record(case)
         self.fleet.start()
 
-    def want(self, wants: Iterable[tuple[Case, Step]]) -> None:
-        for case, until in wants:
+    def begin(self) -> None:
+        """Let the jobs of all announced cases go."""
+        for case, until in self._wants:
             self.fleet.want(case, until)
 
     def reached(self, case: Case, until: Step) -> Trial:
@@ -72,8 +90,8 @@ class Run:
 
     def rule(self, case_id: str, failure: str = "") -> CaseEntry:
         """The case's entry after one of its tests ended; a test that did not pass is not a case that passed."""
-        trial = self._trial(case_id)
-        verdict = self._verdicts.get(case_id) or (trial.judged if trial else None)
+        trials = self._trials(case_id)
+        verdict = self._verdicts.get(case_id) or (trials[-1].judged if trials else None)
         if failure and (verdict is None or verdict.passed):
             verdict = Verdict(Ruling.FAILED, failure, verdict.findings if verdict else ())
         if verdict:
@@ -87,13 +105,14 @@ class Run:
     def entry(self) -> RunEntry:
         return self.ledger.entry(self.id)
 
-    def stop(self, *, leave: bool = False) -> None:
-        """Stop what still runs, or leave it to the next run; idempotent."""
+    def stop(self, *, leave: bool = False) -> list[str]:
+        """Stop what still runs, or leave it to the next run; idempotent. What could not be stopped, line by line."""
         if leave:
             self.fleet.leave()
         self.fleet.close()
         for case in self._cases.values():
             self._record(case)
+        return [] if leave else unstopped(self.fleet.trials())
 
     def finish(self, exit_code: int) -> RunEntry:
         self.ledger.finish(self.id, exit_code, self._clock.now())
@@ -105,18 +124,27 @@ class Run:
         self.platform.close()
         self.ledger.close()
 
-    def _trial(self, case_id: str) -> Trial | None:
-        return next((trial for trial in self.fleet.trials() if trial.case.id == case_id), None)
+    def _new_trial(self, case: Case, number: int) -> Trial:
+        trial = new_trial(self.id, case, self._clock.now(), number)
+        return replace(
+            trial,
+            place=self.platform.place,
+            fingerprint=self._fingerprints.of(case),
+            expected_s=self._budget.expected_s(case),
+        )
+
+    def _trials(self, case_id: str) -> list[Trial]:
+        return [trial for trial in self.fleet.trials() if trial.case.id == case_id]
 
     def _record(self, case: Case) -> CaseEntry:
-        trial = self._trial(case.id)
-        entry = case_entry(case, (trial,) if trial else (), self._verdicts.get(case.id))
+        entry = case_entry(case, tuple(self._trials(case.id)), self._verdicts.get(case.id))
         self.ledger.save_case(self.id, list(self._cases).index(case.id), entry)
         return entry
 
     def _write_request(self, trial: Trial) -> None:
         if trial.step is Step.SUBMIT and trial.request:
-            target = self.folder / "requests" / f"{trial.case.id}.json"
+            again = f".trial-{trial.number}" if trial.number > 1 else ""
+            target = self.folder / "requests" / f"{trial.case.id}{again}.json"
             text = json.dumps(codec.dump(trial.request), indent=2, ensure_ascii=False)
             with contextlib.suppress(OSError):  # the ledger has it too, and a full disk shows there
                 target.parent.mkdir(exist_ok=True)

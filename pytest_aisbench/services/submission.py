@@ -15,7 +15,7 @@ from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.services.staging import Parcel, code_parcel, data_parcel, put
 
 
-def first_trial(run: str, case: Case, now: float, number: int = 1) -> Trial:
+def new_trial(run: str, case: Case, now: float, number: int = 1) -> Trial:
     identity = f"{run}/{case.id}/{number}"
     return Trial(identity, run, case, number, job_name(identity, run, case), times={"stage": now})
 

@@ -17,12 +17,24 @@ from pytest_aisbench.services.ledger import Ledger, Left
 from pytest_aisbench.services.tree import plant
 
 
+class Fingerprints:
+    """Of everything that decides what a case's job does; its thresholds do not. Each tree is read once."""
+
+    def __init__(self) -> None:
+        self._trees: dict[tuple[Path, ...], str] = {}
+
+    def of(self, case: Case) -> str:
+        workload = case.workload
+        folders = tuple(Path(workload.folder) / part for part in workload.code)
+        if folders not in self._trees:
+            self._trees[folders] = plant(workload.name, folders).digest
+        told = {**codec.dump(workload), "folder": "", "expected_s": 0, "shape": str(case.shape)}
+        told["tree"] = self._trees[folders]
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
 def fingerprint(case: Case) -> str:
-    """Of everything that decides what the case's job does; its thresholds do not."""
-    workload = case.workload
-    tree = plant(workload.name, [Path(workload.folder) / part for part in workload.code])
-    told = {**codec.dump(workload), "folder": "", "expected_s": 0, "shape": str(case.shape), "tree": tree.digest}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    return Fingerprints().of(case)
 
 
 @dataclass(frozen=True)
@@ -33,6 +45,7 @@ class Takeover:
     place: str  # of the platform; trials of other platforms do not concern us
     ledger: Ledger
     clock: Clock
+    fingerprint: Callable[[Case], str]
     say: Callable[[str], None]
 
     def of(self, case: Case) -> Trial | None:
@@ -42,7 +55,7 @@ class Takeover:
             return None
         trial = left.trial
         job = trial.job_id or trial.name
-        if trial.fingerprint != fingerprint(case):
+        if trial.fingerprint != self.fingerprint(case):
             self.say(f"{case.id}: job {job} of run {trial.run} is not taken over: the workload has changed")
             return None
         self.say(f"{case.id}: taken over from run {trial.run} (job {job})")

@@ -18,6 +18,7 @@ from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict, judge
 from pytest_aisbench.errors import AisbenchError, Blame, PlatformError, Rejected, Throttled, Unreachable
 from pytest_aisbench.services import submission, watch
+from pytest_aisbench.services.budget import Budget
 from pytest_aisbench.services.harvest import gather
 
 
@@ -29,20 +30,28 @@ class Tools:
     clock: Clock
     limits: watch.Limits
     folder: Path  # of the run's reports; logs come home below it
+    budget: Budget | None = None
     inspect: Callable[[str], Job] | None = None  # an answer that is known already, for all jobs at once
 
 
 def advance(trial: Trial, tools: Tools) -> Trial:
     """One step nearer to a verdict; an error ends the trial, blaming whom the error blames, and no other trial."""
     try:
+        _require_means(trial, tools)
         return _STEPS[trial.step](trial, tools)
     except AisbenchError as known:
         error = known
     except Exception as surprise:  # noqa: BLE001 - a full disk or a bug: hundreds of other jobs go on
         error = PlatformError(f"{type(surprise).__name__} on this machine: {surprise}")
     if trial.step is Step.WATCH and not trial.fault:
-        return watch.stop(trial, error, tools.platform, tools.clock.now())
+        return watch.stop(trial, error, tools.clock.now())
     return _ended(trial, trial.fault or Fault(error.blame, str(error)), tools)
+
+
+def _require_means(trial: Trial, tools: Tools) -> None:
+    """Nothing that costs goes on past the budget; a request that may have arrived is followed up first."""
+    if tools.budget and trial.step < Step.HARVEST and not trial.attempts and not trial.fault:
+        tools.budget.check()
 
 
 def _stage(trial: Trial, tools: Tools) -> Trial:

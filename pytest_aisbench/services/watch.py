@@ -13,6 +13,7 @@ from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.errors import AisbenchError, Blame, JobOverdue, PlatformError, QueueOverdue
 
 _SLOWEST = 6.0
+_SURE = 2  # intervals for which a job must be missing
 _TAIL = 65536  # bytes of a log, which may have a gigabyte
 
 
@@ -34,8 +35,9 @@ def look(
     inspect: Callable[[str], Job] | None = None,
 ) -> Trial:
     """What the platform says now; moves on when the job is final, or is not going to be."""
-    assert trial.job_id is not None
     now = clock.now()
+    trial = ask(trial, platform, now) if trial.fault else trial
+    assert trial.job_id is not None
     try:
         job = inspect(trial.job_id) if inspect else platform.inspect([trial.job_id])[trial.job_id]
     except AisbenchError as error:
@@ -47,22 +49,25 @@ def look(
         if now - since > limits.outage_s:
             raise
         return _timed(trial, "silent", since).noted(f"the platform did not answer for a while: {error}")
+    if job.phase is Phase.LOST and not _surely_lost(trial, now, platform.poll_s):
+        return _timed(trial, "missed", trial.times.get("missed", now))
     trial = _seen(trial, job, now)
     if job.phase.is_final:
-        return trial.moved(Step.HARVEST, now)
+        # A job that turns up again after all must not run beside the one that follows it.
+        return (ask(trial, platform, now) if job.phase is Phase.LOST else trial).moved(Step.HARVEST, now)
     if trial.fault:
         if now - trial.times["stopping"] <= limits.stop_s:
             return trial
         left = f"job {trial.job_id} was asked to stop and is still {job.platform_phase}"
         return trial.noted(left).moved(Step.HARVEST, now)
     overdue = _overdue(trial, job, now, limits)
-    return stop(trial, overdue, platform, now) if overdue else trial
+    return stop(trial, overdue, now) if overdue else trial
 
 
 def pause(trial: Trial, now: float, shortest: float) -> float:
     """How long to leave a trial alone: the platform's own interval near the expected end, up to six times that
     in the queue and far from the end."""
-    job, expected = trial.job, trial.case.workload.expected_s
+    job, expected = trial.job, trial.expected_s
     if job is None or trial.step is not Step.WATCH or trial.fault:
         return shortest
     lasted = now - trial.times.get(job.phase.value.lower(), now)
@@ -72,14 +77,28 @@ def pause(trial: Trial, now: float, shortest: float) -> float:
     return shortest * min(_SLOWEST, 1 + lasted / 10)
 
 
-def stop(trial: Trial, error: AisbenchError, platform: Platform, now: float) -> Trial:
-    """Ask for the end of a job that is of no more use; it is watched until the platform confirms."""
-    trial = _timed(replace(trial, fault=Fault(error.blame, str(error))), "stopping", now)
+def news(before: Trial, after: Trial) -> bool:
+    """Whether the ledger must hear of it: a running job's age is none."""
+    if before.job and after.job:
+        after = replace(after, job=replace(after.job, ran_s=before.job.ran_s))
+    return before != after
+
+
+def stop(trial: Trial, error: AisbenchError, now: float) -> Trial:
+    """A job that is of no more use. First the ledger knows, so that nobody takes it over; then the platform is asked,
+    and the job is watched until the end is confirmed."""
+    return _timed(replace(trial, fault=Fault(error.blame, str(error))), "stopping", now)
+
+
+def ask(trial: Trial, platform: Platform, now: float) -> Trial:
+    """Ask for the end of a job, once; a platform that does not listen is asked again at the next look."""
+    if "asked" in trial.times:
+        return trial
     try:
         platform.cancel(trial.job_id or "")
     except AisbenchError as deaf:
         return trial.noted(f"job {trial.job_id} could not be stopped: {deaf}")
-    return trial
+    return _timed(trial, "asked", now)
 
 
 def fault_of(trial: Trial, folder: Path) -> Fault | None:
@@ -87,7 +106,7 @@ def fault_of(trial: Trial, folder: Path) -> Fault | None:
     job = trial.job
     if job is None or job.phase is Phase.LOST:
         reason = job.reason if job else "it was never seen"
-        return Fault(Blame.PLATFORM, f"the platform lost the job: {reason}")
+        return Fault(Blame.PLATFORM, f"the platform lost the job: {reason}", passing=True)
     if job.phase is Phase.CANCELLED:
         return Fault(Blame.PLATFORM, f"somebody else stopped the job: {job.reason or job.platform_phase}")
     if job.phase is Phase.FAILED:
@@ -97,8 +116,13 @@ def fault_of(trial: Trial, folder: Path) -> Fault | None:
     return None
 
 
+def _surely_lost(trial: Trial, now: float, poll_s: float) -> bool:
+    """A list that lags behind, or one bad answer, are no reason to give up hours of training."""
+    return now - trial.times.get("missed", now) >= _SURE * poll_s
+
+
 def _seen(trial: Trial, job: Job, now: float) -> Trial:
-    times = {key: at for key, at in trial.times.items() if key != "silent"}
+    times = {key: at for key, at in trial.times.items() if key not in {"silent", "missed"}}
     if not trial.job or trial.job.phase is not job.phase:
         times[job.phase.value.lower()] = now
     trial = replace(trial, job=job, times=times)

@@ -118,8 +118,9 @@ class ScriptedPlatform:
             raise said
         if isinstance(said, Job):
             return dict.fromkeys(job_ids, said)
-        cancelled = Phase.CANCELLED if self.cancelled and not said.is_final else said
-        return {job_id: Job(job_id, cancelled, cancelled.value.title()) for job_id in job_ids}
+        ended = dict.fromkeys(self.cancelled, said if said.is_final else Phase.CANCELLED)
+        phases = {job_id: ended.get(job_id, said) for job_id in job_ids}
+        return {job_id: Job(job_id, phase, phase.value.title()) for job_id, phase in phases.items()}
 
     def logs(self, job_id: str, node: int = 0, since: int = 0) -> LogPart:
         return LogPart("", since)

@@ -14,13 +14,14 @@ import pytest
 
 from pytest_aisbench.domain.case import Case, Shape
 from pytest_aisbench.domain.job import Phase
-from pytest_aisbench.domain.trial import Step
+from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import AisbenchError, LedgerError, Unreachable
 from pytest_aisbench.services.clock import SystemClock
 from pytest_aisbench.services.fleet import Fleet
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.link import Link, RemoteLink
+from pytest_aisbench.services.submission import new_trial
 from pytest_aisbench.services.trial import Tools
 from pytest_aisbench.services.watch import Limits
 
@@ -39,9 +40,14 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 def fleet_on(ledger: Ledger, tmp_path: Path) -> Iterator[Callable[..., Fleet]]:
     fleets: list[Fleet] = []
 
-    def make(platform: Any, max_jobs: int = 8) -> Fleet:
-        tools = Tools(platform, SystemClock(), Limits(60.0, 60.0), tmp_path / "run")
-        fleet = Fleet("run-1", tools, ledger, max_jobs, lambda trial: None)
+    def make(platform: Any, max_jobs: int = 8, max_trials: int = 3) -> Fleet:
+        clock = SystemClock()
+        tools = Tools(platform, clock, Limits(60.0, 60.0), tmp_path / "run")
+
+        def begin(case: Case, number: int) -> Trial:
+            return new_trial("run-1", case, clock.now(), number)
+
+        fleet = Fleet(tools, ledger, begin, max_jobs=max_jobs, max_trials=max_trials)
         fleet.start()
         fleets.append(fleet)
         return fleet
@@ -123,6 +129,64 @@ def test_closing_stops_a_job_whose_answer_was_lost(healthy: Make, fleet_on: Make
     assert platform.cancelled == ["job-1"]
 
 
+def test_a_job_that_was_lost_is_tried_again_and_marked(
+    healthy: Make, fleet_on: Make, case: Case, ledger: Ledger
+) -> None:
+    platform = healthy(Phase.RUNNING, Phase.LOST)
+    platform.after_loss = [Phase.RUNNING, Phase.SUCCEEDED]
+    fleet = fleet_on(platform)
+    second = fleet.reached(case, Step.DONE)
+    assert (second.number, second.verdict.ruling) == (2, Ruling.PASSED)
+    assert "tried again: the platform lost the job" in second.notes[0]
+    first, _ = fleet.trials()
+    assert (first.number, first.verdict.ruling) == (1, Ruling.BROKEN)
+    assert len({first.name, second.name, *platform.jobs.values()}) == 2
+    assert [trial.id for trial in ledger.trials("run-1")] == [first.id, second.id]
+    assert platform.cancelled == ["job-1"]  # should it turn up again
+
+
+def test_whoever_waits_for_a_job_gets_the_one_that_was_not_lost(healthy: Make, fleet_on: Make, case: Case) -> None:
+    platform = healthy(Phase.LOST)
+    platform.after_loss = [Phase.SUCCEEDED]
+    trial = fleet_on(platform).reached(case, Step.HARVEST)
+    assert trial.job is not None
+    assert (trial.number, trial.job.phase) == (2, Phase.SUCCEEDED)
+
+
+def test_no_more_trials_than_allowed_decide_a_case(healthy: Make, fleet_on: Make, case: Case) -> None:
+    platform = healthy(Phase.LOST)
+    trial = fleet_on(platform, max_trials=2).reached(case, Step.DONE)
+    assert (trial.number, trial.verdict.ruling) == (2, Ruling.BROKEN)
+    assert len(platform.jobs) == 2
+
+
+@pytest.mark.parametrize("phase", [Phase.FAILED, Phase.CANCELLED])
+def test_a_job_that_failed_or_was_stopped_is_not_tried_again(
+    healthy: Make, fleet_on: Make, case: Case, phase: Phase
+) -> None:
+    platform = healthy(phase)
+    assert not fleet_on(platform).reached(case, Step.DONE).verdict.passed
+    assert len(platform.jobs) == 1
+
+
+def test_a_job_that_is_missing_for_a_moment_is_not_lost(healthy: Make, fleet_on: Make, case: Case) -> None:
+    platform = healthy(Phase.RUNNING, Phase.LOST, Phase.SUCCEEDED)
+    trial = fleet_on(platform).reached(case, Step.DONE)
+    assert (trial.number, trial.verdict.ruling) == (1, Ruling.PASSED)
+
+
+def test_a_remark_survives_whatever_the_trial_does_meanwhile(
+    healthy: Make, fleet_on: Make, case: Case, ledger: Ledger
+) -> None:
+    platform = healthy(Phase.RUNNING)
+    fleet = fleet_on(platform)
+    fleet.want(case, Step.DONE)
+    fleet.remark(fleet.reached(case, Step.WATCH), "its log stands still")
+    platform.script = [Phase.SUCCEEDED]
+    assert fleet.reached(case, Step.DONE).notes == ("its log stands still",)
+    assert ledger.trials("run-1")[0].notes == ("its log stands still",)
+
+
 def test_a_stranger_at_the_door_does_not_close_it() -> None:
     link = Link({"ask": lambda: 42})
     with socket.socket(socket.AF_UNIX) as stranger:
@@ -139,7 +203,7 @@ def test_a_ledger_that_fails_stops_the_jobs_and_tells_who_waits(
     platform = healthy(Phase.RUNNING)
     platform.on_submit = lambda request: ledger.close()  # as a full disk would: the next write fails
     fleet = fleet_on(platform)
-    with pytest.raises(LedgerError, match="free some space"):
+    with pytest.raises(LedgerError, match="name another file"):
         fleet.reached(case, Step.DONE)
     fleet.close()
     assert platform.cancelled == ["job-1"]

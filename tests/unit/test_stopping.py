@@ -19,7 +19,7 @@ from pytest_aisbench.services import stopping
 from pytest_aisbench.services.jobs import Holder, JobLedger
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.stopping import Answer, Stopping
-from pytest_aisbench.services.submission import first_trial
+from pytest_aisbench.services.submission import new_trial
 from pytest_aisbench.services.tail import OUTAGE_S, follow
 
 Make = Callable[..., Any]
@@ -39,7 +39,7 @@ def ledger(tmp_path: Path, clock: Any) -> Iterator[JobLedger]:
 
 @pytest.fixture
 def trial(ledger: JobLedger, case: Case, clock: Any) -> Trial:
-    trial = replace(first_trial("run-1", case, clock.now()), place="scripted")
+    trial = replace(new_trial("run-1", case, clock.now()), place="scripted")
     trial = trial.moved(Step.SUBMIT, clock.now()).moved(Step.WATCH, clock.now(), job_id="job-1")
     ledger.save_trial(trial, clock.now())
     return trial

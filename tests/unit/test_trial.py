@@ -15,7 +15,7 @@ from pytest_aisbench.domain.job import Job, Phase
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import BadAnswer, Rejected, Throttled, Unreachable
-from pytest_aisbench.services.submission import first_trial, job_name
+from pytest_aisbench.services.submission import job_name, new_trial
 from pytest_aisbench.services.trial import Tools, advance
 from pytest_aisbench.services.watch import Limits
 
@@ -26,7 +26,7 @@ Make = Callable[..., Any]
 def drive(clock: Any, case: Case, tmp_path: Path) -> Callable[..., Trial]:
     def run(platform: Any, tick: float = 1.0, **limits: float) -> Trial:
         tools = Tools(platform, clock, Limits(**{"queue_s": 100.0, "run_s": 100.0, **limits}), tmp_path / "run")
-        trial = first_trial("run-1", case, clock.now())
+        trial = new_trial("run-1", case, clock.now())
         for _ in range(1000):
             if trial.step is Step.DONE:
                 return trial
