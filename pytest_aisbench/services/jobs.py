@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import json
-import sqlite3
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.services.lease import is_dead
-from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.services.ledger import Ledger, record
 
 _SELECT = "SELECT t.record, r.owner, r.lease, r.finished IS NOT NULL FROM trials t JOIN runs r USING (run)"
 _NEWEST = "ORDER BY t.updated DESC"
@@ -54,36 +53,29 @@ class JobLedger(Ledger):
 
     def in_flight(self, now: float) -> list[Held]:
         """Newest first."""
-        rows = self._read(f"{_SELECT} WHERE t.step IN ('SUBMIT', 'WATCH') {_NEWEST}")
+        rows = self.database.read(f"{_SELECT} WHERE t.step IN ('SUBMIT', 'WATCH') {_NEWEST}")
         return [held for held in (_held(row, now) for row in rows) if held.in_flight]
 
     def latest(self, count: int, now: float) -> list[Held]:
-        return [_held(row, now) for row in self._read(f"{_SELECT} {_NEWEST} LIMIT ?", count)]
+        return [_held(row, now) for row in self.database.read(f"{_SELECT} {_NEWEST} LIMIT ?", count)]
 
     def named(self, job: str, now: float) -> Held | None:
         """By the job's id, or by its name: a job whose submission had no answer has no other."""
-        rows = self._read(f"{_SELECT} WHERE t.job_id = ? OR t.name = ? {_NEWEST} LIMIT 1", job, job)
+        rows = self.database.read(f"{_SELECT} WHERE t.job_id = ? OR t.name = ? {_NEWEST} LIMIT 1", job, job)
         return _held(rows[0], now) if rows else None
 
     def amend(self, held: Held, trial: Trial, now: float) -> Held | None:
         """Write the trial, unless somebody else wrote it since it was read: then None, and theirs stands."""
-        record = json.dumps(codec.dump(trial), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        statement = "UPDATE trials SET step = ?, job_id = ?, updated = ?, record = ? WHERE trial = ? AND record = ?"
-        try:
-            with self._lock:
-                values = (trial.step.name, trial.job_id, now, record, trial.id, held.record)
-                written = self._db.execute(statement, values).rowcount
-        except sqlite3.Error as error:
-            raise self._fault(error) from error
-        return replace(held, trial=trial, record=record) if written else None
+        written = self.swap_trial(trial, now, held.record)
+        return replace(held, trial=trial, record=record(trial)) if written else None
 
 
 def _held(row: tuple[Any, ...], now: float) -> Held:
-    record, owner, lease, ended = row
+    written, owner, lease, ended = row
     if ended:
         holder = Holder.ENDED
     elif is_dead(owner):
         holder = Holder.DEAD
     else:
         holder = Holder.ALIVE if lease > now else Holder.UNKNOWN
-    return Held(codec.load(Trial, json.loads(record)), owner, holder, record)
+    return Held(codec.load(Trial, json.loads(written)), owner, holder, written)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -30,10 +31,10 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._end.wait(LEASE_S / 4):
-            try:
+            # A disk that is full now may have room in a moment, and a run that lives without a lease loses its jobs.
+            # If it is not so, the Fleet meets the same ledger, and says it.
+            with contextlib.suppress(LedgerError):
                 self._ledger.renew(self._run, self._clock.now() + LEASE_S)
-            except LedgerError:
-                return  # the Fleet meets the same ledger, and says so
 
 
 def owner() -> str:

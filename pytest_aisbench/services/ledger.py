@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry
-from pytest_aisbench.domain.trial import Trial
-from pytest_aisbench.errors import LedgerError
+from pytest_aisbench.domain.job import Job, Phase
+from pytest_aisbench.domain.trial import Fault, Step, Trial
+from pytest_aisbench.errors import Blame, LedgerError
+from pytest_aisbench.services.database import Database
 
-VERSION = 2
-_TABLES = """
-CREATE TABLE runs (
-    run TEXT PRIMARY KEY, started REAL NOT NULL, finished REAL, exit_code INTEGER, settings TEXT NOT NULL,
-    owner TEXT NOT NULL DEFAULT '', lease REAL NOT NULL DEFAULT 0);
-CREATE TABLE trials (
-    trial TEXT PRIMARY KEY, run TEXT NOT NULL REFERENCES runs, case_id TEXT NOT NULL, number INTEGER NOT NULL,
-    name TEXT NOT NULL UNIQUE, step TEXT NOT NULL, job_id TEXT, updated REAL NOT NULL, record TEXT NOT NULL,
-    place TEXT NOT NULL DEFAULT '');
-CREATE TABLE cases (
-    run TEXT NOT NULL REFERENCES runs, case_id TEXT NOT NULL, ordinal INTEGER NOT NULL, record TEXT NOT NULL,
-    PRIMARY KEY (run, case_id));
-CREATE INDEX trials_of_a_run ON trials (run);
-CREATE INDEX trials_of_a_case ON trials (case_id, updated);
+# Not REPLACE, which would take away another trial of the same name without a word.
+_SAVE = """
+INSERT INTO trials (trial, run, case_id, number, name, step, job_id, updated, record, place, fingerprint, ran_s)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (trial) DO UPDATE SET
+    run = excluded.run, case_id = excluded.case_id, number = excluded.number, name = excluded.name,
+    step = excluded.step, job_id = excluded.job_id, updated = excluded.updated, record = excluded.record,
+    place = excluded.place, fingerprint = excluded.fingerprint, ran_s = excluded.ran_s
 """
-_FROM_1 = """
-ALTER TABLE runs ADD COLUMN owner TEXT NOT NULL DEFAULT '';
-ALTER TABLE runs ADD COLUMN lease REAL NOT NULL DEFAULT 0;
-ALTER TABLE trials ADD COLUMN place TEXT NOT NULL DEFAULT '';
-CREATE INDEX trials_of_a_case ON trials (case_id, updated);
-"""
+_SWAP = f"{_SAVE} WHERE trials.record = ?"
 
 
 class Left(NamedTuple):
@@ -52,80 +42,79 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = threading.Lock()  # the Fleet's thread and pytest's own both write
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
-        except (OSError, sqlite3.Error) as error:
-            raise self._fault(error) from error
-        try:
-            self._prepare()
-        except sqlite3.Error as error:
-            self._db.close()
-            raise self._fault(error) from error
-
-    def _prepare(self) -> None:
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")
-        self._db.execute("BEGIN IMMEDIATE")  # two runs may start at once: only one makes the tables
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if version < VERSION:
-            for statement in (_TABLES if version == 0 else _FROM_1).split(";\n"):
-                self._db.execute(statement)
-            self._db.execute(f"PRAGMA user_version = {VERSION}")
-        self._db.execute("COMMIT")
-        if version > VERSION:
-            self._db.close()
-            advice = "update pytest-aisbench, or name another file with --aisbench-ledger"
-            raise LedgerError(f"{self.path} was written by a newer version ({version} > {VERSION})", advice=advice)
+        self.database = Database(path)
 
     def begin(self, run: str, settings: Mapping[str, Any], now: float, owner: str = "", lease: float = 0.0) -> None:
         statement = "INSERT INTO runs (run, started, settings, owner, lease) VALUES (?, ?, ?, ?, ?)"
-        self._write(statement, run, now, _text(settings), owner, lease)
+        self.database.write(statement, run, now, _text(settings), owner, lease)
 
     def renew(self, run: str, lease: float) -> None:
         """The run lives, and keeps its jobs until `lease`."""
-        self._write("UPDATE runs SET lease = ? WHERE run = ?", lease, run)
+        self.database.write("UPDATE runs SET lease = ? WHERE run = ?", lease, run)
 
     def finish(self, run: str, exit_code: int, now: float) -> None:
-        self._write("UPDATE runs SET finished = ?, exit_code = ?, lease = 0 WHERE run = ?", now, exit_code, run)
+        self.database.write("UPDATE runs SET finished = ?, exit_code = ?, lease = 0 WHERE run = ?", now, exit_code, run)
 
     def left(self, case_id: str, place: str, run: str) -> Left | None:
         """The newest trial of the case that another run began on this platform, if that run did not end it."""
-        rows = self._read(
+        rows = self.database.read(
             "SELECT t.record, r.owner, r.lease, r.finished IS NULL FROM trials t JOIN runs r USING (run)"
             " WHERE t.case_id = ? AND t.place = ? AND t.run != ? ORDER BY t.updated DESC LIMIT 1",
             *(case_id, place, run),
         )
         if not rows:
             return None
-        record, owner, lease, killed = rows[0]
-        return Left(codec.load(Trial, json.loads(record)), owner, lease, bool(killed))
+        told, owner, lease, killed = rows[0]
+        return Left(codec.load(Trial, json.loads(told)), owner, lease, bool(killed))
+
+    def lasted(self, case_id: str, place: str, fingerprint: str, limit: int = 5) -> list[float]:
+        """How long the newest jobs that did the same on this platform, and succeeded, have run; newest first."""
+        rows = self.database.read(
+            "SELECT ran_s FROM trials WHERE case_id = ? AND place = ? AND fingerprint = ? AND ran_s IS NOT NULL"
+            " ORDER BY updated DESC LIMIT ?",
+            *(case_id, place, fingerprint, limit),
+        )
+        return [float(row[0]) for row in rows]
+
+    def bury(self, now: float, is_dead: Callable[[str], bool]) -> list[Trial]:
+        """The trials that were under way on a private local cloud, which died with their run: now LOST and DONE.
+
+        Whoever still renews a lease keeps its trials. A run without an owner is of a version that did not say on
+        which platform it was: its jobs may be alive.
+        """
+        with self.database.transaction():
+            rows = self.database.read(
+                "SELECT t.record, r.owner, r.lease FROM runs r CROSS JOIN trials t USING (run) WHERE t.place = ''"
+                " AND t.step IN ('SUBMIT', 'WATCH') AND r.finished IS NULL AND r.owner != '' ORDER BY t.trial"
+            )
+            left = [codec.load(Trial, json.loads(row[0])) for row in rows if row[2] <= now or is_dead(row[1])]
+            buried = [_lost(trial, now) for trial in left]
+            for trial in buried:
+                self.save_trial(trial, now)
+        return buried
 
     def save_trial(self, trial: Trial, now: float) -> None:
-        self._write(
-            "INSERT OR REPLACE INTO trials VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *(trial.id, trial.run, trial.case.id, trial.number, trial.name, trial.step.name),
-            *(trial.job_id, now, _text(codec.dump(trial)), trial.place),
-        )
+        self.database.write(_SAVE, *_row(trial, now))
+
+    def swap_trial(self, trial: Trial, now: float, seen: str) -> bool:
+        """Save the trial only if its record is still the one that was seen."""
+        return bool(self.database.write(_SWAP, *_row(trial, now), seen))
 
     def save_case(self, run: str, ordinal: int, entry: CaseEntry) -> None:
         """What the run says of a case; said again, the last word counts."""
-        self._write(
-            "INSERT OR REPLACE INTO cases VALUES (?, ?, ?, ?)", run, entry.id, ordinal, _text(codec.dump(entry))
-        )
+        self.database.write("INSERT OR REPLACE INTO cases VALUES (?, ?, ?, ?)", run, entry.id, ordinal, record(entry))
 
     def trials(self, run: str) -> list[Trial]:
-        rows = self._read("SELECT record FROM trials WHERE run = ? ORDER BY case_id, number", run)
+        rows = self.database.read("SELECT record FROM trials WHERE run = ? ORDER BY case_id, number", run)
         return [codec.load(Trial, json.loads(row[0])) for row in rows]
 
     def entry(self, run: str) -> RunEntry:
         """All that a reporter reads."""
-        rows = self._read("SELECT started, finished, exit_code, settings FROM runs WHERE run = ?", run)
+        rows = self.database.read("SELECT started, finished, exit_code, settings FROM runs WHERE run = ?", run)
         if not rows:
             raise LedgerError(f"{self.path} has no run {run}")
         started, finished, exit_code, settings = rows[0]
-        cases = self._read("SELECT record FROM cases WHERE run = ? ORDER BY ordinal, case_id", run)
+        cases = self.database.read("SELECT record FROM cases WHERE run = ? ORDER BY ordinal, case_id", run)
         return RunEntry(
             schema=SCHEMA,
             run=run,
@@ -137,26 +126,26 @@ class Ledger:
         )
 
     def close(self) -> None:
-        with self._lock:
-            self._db.close()
+        self.database.close()
 
-    def _write(self, statement: str, *values: Any) -> None:
-        try:
-            with self._lock:
-                self._db.execute(statement, values)
-        except sqlite3.Error as error:
-            raise self._fault(error) from error
 
-    def _read(self, statement: str, *values: Any) -> list[Any]:
-        try:
-            with self._lock:
-                return self._db.execute(statement, values).fetchall()
-        except sqlite3.Error as error:
-            raise self._fault(error) from error
+def _row(trial: Trial, now: float) -> tuple[Any, ...]:
+    ran_s = trial.job.ran_s if trial.job and trial.job.phase is Phase.SUCCEEDED else None
+    return (
+        *(trial.id, trial.run, trial.case.id, trial.number, trial.name, trial.step.name, trial.job_id),
+        *(now, record(trial), trial.place, trial.fingerprint, ran_s),
+    )
 
-    def _fault(self, error: Exception) -> LedgerError:
-        advice = "free some space, or name another file with --aisbench-ledger"
-        return LedgerError(f"the ledger {self.path} cannot be used: {error}", advice=advice)
+
+def _lost(trial: Trial, now: float) -> Trial:
+    why = f"the private local cloud ended with its run {trial.run}"
+    job = trial.job or Job(trial.job_id or "", Phase.LOST, "")
+    return trial.moved(Step.DONE, now, job=replace(job, phase=Phase.LOST), fault=Fault(Blame.PLATFORM, why))
+
+
+def record(value: Any) -> str:
+    """One of our values as the ledger writes it."""
+    return _text(codec.dump(value))
 
 
 def _text(value: Any) -> str:

@@ -157,21 +157,18 @@ def test_a_private_cloud_takes_its_jobs_with_it(yard: Yard) -> None:
 
 
 def test_a_ledger_of_an_older_version_is_brought_up_to_date(yard: Yard) -> None:
-    from pytest_aisbench.services import ledger
+    from pytest_aisbench.services.ledger import Ledger
+    from pytest_aisbench.services.schema import STEPS
 
     file = yard.folder / "reports" / "ledger.db"
     file.parent.mkdir()
-    old = ledger._TABLES.replace(",\n    owner TEXT NOT NULL DEFAULT '', lease REAL NOT NULL DEFAULT 0", "")
-    old = old.replace(",\n    place TEXT NOT NULL DEFAULT ''", "").replace(
-        "CREATE INDEX trials_of_a_case ON trials (case_id, updated);", ""
-    )
     with sqlite3.connect(file) as db:
-        db.executescript(old + "PRAGMA user_version = 1;")
+        db.executescript(STEPS[0] + "PRAGMA user_version = 1;")
         db.execute("INSERT INTO runs VALUES ('old', 1.0, 2.0, 0, '{}')")
     db.close()
     yard.suite()
     judged(yard.pytest("suites", "--nodes", "1"))
-    kept = ledger.Ledger(file)
+    kept = Ledger(file)
     assert kept.entry("old").exit_code == 0
     kept.close()
 

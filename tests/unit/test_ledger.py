@@ -13,14 +13,15 @@ from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.entry import case_entry
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import LedgerError
-from pytest_aisbench.services.ledger import VERSION, Ledger
-from pytest_aisbench.services.submission import first_trial
+from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.services.schema import VERSION
+from pytest_aisbench.services.submission import new_trial
 
 
 def test_a_run_is_read_back_as_it_was_told(tmp_path: Path, case: Case) -> None:
     ledger = Ledger(tmp_path / "deep" / "ledger.db")
     ledger.begin("r", {"platform": "local"}, 1_700_000_000.0)
-    trial = first_trial("r", case, 1.0)
+    trial = new_trial("r", case, 1.0)
     ledger.save_trial(trial, 1.0)
     ledger.save_case("r", 0, case_entry(case, (trial,), None))
     ledger.save_case("r", 0, case_entry(case, (trial,), Verdict(Ruling.PASSED, "all well")))
@@ -44,7 +45,7 @@ def test_what_was_saved_survives_a_kill(tmp_path: Path) -> None:
     script = """
 import os, signal, sys
 from pathlib import Path
-from pytest_aisbench.services.ledger import VERSION, Ledger
+from pytest_aisbench.services.ledger import Ledger
 ledger = Ledger(Path(sys.argv[1]))
 ledger.begin("r", {}, 1.0)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,55 @@
+"""The tables of a ledger, and how a ledger of an older version gets them."""
+
+from __future__ import annotations
+
+import sqlite3
+
+_RUNS_TRIALS_CASES = """
+CREATE TABLE runs (
+    run TEXT PRIMARY KEY, started REAL NOT NULL, finished REAL, exit_code INTEGER, settings TEXT NOT NULL);
+CREATE TABLE trials (
+    trial TEXT PRIMARY KEY, run TEXT NOT NULL REFERENCES runs, case_id TEXT NOT NULL, number INTEGER NOT NULL,
+    name TEXT NOT NULL UNIQUE, step TEXT NOT NULL, job_id TEXT, updated REAL NOT NULL, record TEXT NOT NULL);
+CREATE TABLE cases (
+    run TEXT NOT NULL REFERENCES runs, case_id TEXT NOT NULL, ordinal INTEGER NOT NULL, record TEXT NOT NULL,
+    PRIMARY KEY (run, case_id));
+CREATE INDEX trials_of_a_run ON trials (run);
+"""
+_WHOSE_AND_WHERE = """
+ALTER TABLE runs ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+ALTER TABLE runs ADD COLUMN lease REAL NOT NULL DEFAULT 0;
+ALTER TABLE trials ADD COLUMN place TEXT NOT NULL DEFAULT '';
+CREATE INDEX trials_of_a_case ON trials (case_id, updated);
+"""
+_HOW_LONG_IT_RAN = """
+ALTER TABLE trials ADD COLUMN fingerprint TEXT NOT NULL DEFAULT '';
+ALTER TABLE trials ADD COLUMN ran_s REAL;
+UPDATE trials SET fingerprint = coalesce(json_extract(record, '$.fingerprint'), ''),
+    ran_s = CASE json_extract(record, '$.job.phase') WHEN 'SUCCEEDED' THEN json_extract(record, '$.job.ran_s') END;
+CREATE INDEX trials_that_ran ON trials (case_id, place, fingerprint, updated) WHERE ran_s IS NOT NULL;
+"""
+
+# The step at n makes version n + 1 out of version n. A step that was released is never changed.
+STEPS = (_RUNS_TRIALS_CASES, _WHOSE_AND_WHERE, _HOW_LONG_IT_RAN)
+VERSION = len(STEPS)
+
+
+def version_of(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def upgrade(db: sqlite3.Connection) -> None:
+    """Step by step to our version, each step whole or not at all; nothing is locked if there is nothing to do."""
+    while version_of(db) < VERSION:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            version = version_of(db)  # another run may have taken the step meanwhile
+            if version < VERSION:
+                for statement in STEPS[version].split(";\n"):
+                    db.execute(statement)
+                db.execute(f"PRAGMA user_version = {version + 1}")
+            db.execute("COMMIT")
+        except sqlite3.Error:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
