@@ -1,0 +1,188 @@
+"""A dry run: all that a run would say and do, short of doing it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_aisbench.domain import codec
+from pytest_aisbench.domain.case import Case, Shape
+from pytest_aisbench.domain.job import Request
+from pytest_aisbench.domain.ports import Clock
+from pytest_aisbench.domain.trial import Step
+from pytest_aisbench.errors import LedgerError, Unreachable, UsageFault
+from pytest_aisbench.reporters.plan import plan
+from pytest_aisbench.services import submission
+from pytest_aisbench.services.budget import Budget, Estimate
+from pytest_aisbench.services.rehearsal import Forecast, Prospect, rehearse, wall_time
+from pytest_aisbench.settings import Settings
+
+Make = Callable[..., Any]
+HOUR = 3600.0
+
+
+def rehearsed(
+    platform: Any, clock: Clock, reports: Path, *cases: Case, until: Step = Step.DONE, **told: Any
+) -> Forecast:
+    return rehearse(Settings(reports=reports, **told), platform, clock, [(case, until) for case in cases])
+
+
+def read(forecast: Forecast) -> Any:
+    return json.loads(forecast.prospects[0].request.read_text(encoding="utf-8"))
+
+
+def test_the_request_is_the_one_that_would_be_sent(healthy: Make, clock: Clock, case: Case, tmp_path: Path) -> None:
+    (tmp_path / "suite" / "points").mkdir()
+    (tmp_path / "suite" / "points" / "a.bin").write_bytes(b"data")
+    case = replace(case, workload=replace(case.workload, data="points"))
+    platform = healthy()
+    platform.render = lambda spec: Request("POST", "/jobs", codec.dump(spec))
+
+    forecast = rehearsed(platform, clock, tmp_path / "reports", case)
+
+    assert not platform.store.objects_
+    trial = submission.new_trial(forecast.folder.name, case, clock.now())
+    stage = submission.stage(trial, platform)  # uploads
+    assert platform.store.objects_
+    assert read(forecast) == codec.dump(platform.render(submission.spec(trial, stage, 86400.0)))
+
+
+def test_only_the_request_is_written(healthy: Make, clock: Clock, case: Case, tmp_path: Path) -> None:
+    platform = healthy()
+    reports = tmp_path / "reports"
+    (reports / "yesterday").mkdir(parents=True)
+    (reports / "latest").symlink_to("yesterday")
+    before = threading.active_count()
+
+    forecast = rehearsed(platform, clock, reports, case)
+
+    assert {path.relative_to(reports).as_posix() for path in reports.rglob("*") if path.is_file()} == {
+        f"{forecast.folder.name}/requests/toy-2x2.json"
+    }
+    assert (reports / "latest").readlink() == Path("yesterday")
+    assert not platform.jobs
+    assert threading.active_count() == before
+
+
+def test_what_is_wrong_leaves_nothing_behind(healthy: Make, clock: Clock, case: Case, tmp_path: Path) -> None:
+    reports = tmp_path / "reports"
+    astray = replace(case, workload=replace(case.workload, data="nowhere"))
+    with pytest.raises(UsageFault, match=r"toy-2x2: cannot stage .*nowhere: No such file"):
+        rehearsed(healthy(), clock, reports, astray)
+
+    platform = healthy()
+
+    def refuse() -> None:
+        raise UsageFault("wrong keys")
+
+    platform.check = refuse
+    with pytest.raises(UsageFault, match="wrong keys"):
+        rehearsed(platform, clock, reports, case)
+    assert not reports.exists()
+
+
+def test_a_platform_that_is_away_can_be_planned_for(healthy: Make, clock: Clock, case: Case, tmp_path: Path) -> None:
+    platform = healthy()
+
+    def silent() -> None:
+        raise Unreachable("no answer")
+
+    platform.check = silent
+    assert rehearsed(platform, clock, tmp_path / "reports", case).card_hours == 96.0
+
+
+def test_reports_that_cannot_be_written_are_said_so(healthy: Make, clock: Clock, case: Case, tmp_path: Path) -> None:
+    (tmp_path / "reports").write_text("a file")
+    with pytest.raises(LedgerError, match="cannot be made: Not a directory; name another --aisbench-reports"):
+        rehearsed(healthy(), clock, tmp_path / "reports", case)
+
+
+def test_a_case_that_is_only_staged_has_a_request_and_no_cost(
+    healthy: Make, clock: Clock, case: Case, tmp_path: Path
+) -> None:
+    forecast = rehearsed(healthy(), clock, tmp_path / "reports", case, until=Step.SUBMIT, budget=0.1)
+    forecast.budget.require()
+    assert (forecast.card_hours, forecast.wall_s) == (0.0, 0.0)
+    assert forecast.prospects[0].request.is_file()
+
+
+def test_the_jobs_at_once_are_the_users_or_the_platforms(
+    healthy: Make, clock: Clock, case: Case, tmp_path: Path
+) -> None:
+    assert rehearsed(healthy(), clock, tmp_path / "reports", case).max_jobs == 8
+    assert rehearsed(healthy(), clock, tmp_path / "reports", case, max_jobs=3).max_jobs == 3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "places", "wall"),
+    [
+        ([], 4, 0.0),
+        ([1.0, 5.0, 2.0], 8, 5.0),
+        ([1.0, 5.0, 2.0], 1, 8.0),
+        ([1.0, 2.0, 3.0, 4.0], 2, 5.0),
+        ([3.0, 3.0, 2.0, 2.0, 2.0], 2, 7.0),
+    ],
+)
+def test_the_longest_go_first_and_the_next_where_a_place_is_free(
+    seconds: list[float], places: int, wall: float
+) -> None:
+    assert wall_time(seconds, places) == wall
+
+
+def forecast_of(case: Case, limit: float | None, *rows: tuple[str, Shape, float, str]) -> Forecast:
+    found = [
+        Estimate(replace(case, workload=replace(case.workload, name=name), shape=shape), seconds, source)
+        for name, shape, seconds, source in rows
+    ]
+    return Forecast(
+        folder=Path("reports/run"),
+        prospects=tuple(Prospect(each, Path("reports/run/requests/x.json")) for each in found),
+        budget=Budget(limit, {each.case.id: each for each in found}),
+        max_jobs=8,
+    )
+
+
+ROWS = (
+    ("resnet50", Shape(1, 8), 3 * HOUR, "expected"),
+    ("bert", Shape(16, 8), 4000.0, "history of 3 trials"),
+)
+
+
+def test_the_plan_is_a_table_and_a_sum(case: Case) -> None:
+    assert [line for line, _ in plan(forecast_of(case, None, *ROWS), "reports/run", 80)] == [
+        "case          nodes  cards   would run  card-hours  as known from",
+        "resnet50-1x8      1      8  3 h 00 min       24.00  expected",
+        "bert-16x8        16    128  1 h 06 min      142.22  history of 3 trials",
+        "",
+        "2 cases: 166.222 card-hours, 3 h 00 min with 8 jobs at once, queues aside",
+        "budget: none",
+        "nothing was uploaded or submitted",
+        "requests: reports/run/requests/",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limit", "line", "red"),
+    [
+        (200.0, "budget: 200 card-hours, 33.7778 left", {}),
+        (100.0, "budget: 100 card-hours, 66.2222 too few", {"red": True}),
+    ],
+)
+def test_the_plan_says_whether_the_budget_allows_it(case: Case, limit: float, line: str, red: dict[str, bool]) -> None:
+    assert (line, red) in plan(forecast_of(case, limit, *ROWS), "reports/run", 80)
+
+
+@pytest.mark.parametrize("width", [10, 40, 80])
+def test_the_plan_fits(case: Case, width: int) -> None:
+    long = forecast_of(case, 1e9, ("a-workload-with-a-name-of-forty-characters", Shape(1024, 128), 9e7, "expected"))
+    lines = [line for line, _ in plan(long, "reports/run", width)]
+    assert max(len(line) for line in lines[:-1]) <= max(width, 40)
+    assert "…" in lines[1]
+    if width == 80:
+        assert lines[1].split()[0].endswith("-1024x128")
