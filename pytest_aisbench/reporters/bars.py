@@ -1,0 +1,165 @@
+"""A run while it lasts, as lines of text: bars for a terminal, one line for a log. Pure."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_aisbench.domain import forecast
+from pytest_aisbench.domain.heard import Heard
+from pytest_aisbench.domain.job import Phase
+from pytest_aisbench.domain.metric import THROUGHPUT
+from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.domain.trial import Step, Trial
+
+MOST_BARS = 10
+_NAMED = 8  # running cases that a heartbeat names
+_LEAST_NAME = 12
+_WIDE, _NARROW = 100, 70  # columns
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All that is drawn, at one moment."""
+
+    now: float
+    began: float
+    trials: Sequence[Trial]  # the newest of each case
+    heard: Mapping[str, Heard]  # by trial
+    max_jobs: int
+
+
+def block(scene: Scene, width: int, most: int = MOST_BARS) -> list[str]:
+    """Bars of the cases that have a job, then one line for all; none wider than `width` columns."""
+    shown = sorted(filter(_is_shown, scene.trials), key=lambda trial: not _is_at_work(trial))
+    hidden = shown[most:]
+    name = min(max((columns(trial.case.id) for trial in shown[:most]), default=0), max(_LEAST_NAME, width // 3))
+    lines = [_bar(scene, trial, name, width) for trial in shown[:most]]
+    if hidden:
+        lines.append(f"and {len(hidden)} more in flight")
+    return [clip(line, width) for line in [*lines, _counts(scene)]]
+
+
+def heartbeat(scene: Scene) -> str:
+    running = [trial for trial in scene.trials if _is_at_work(trial)]
+    named = " ".join(_short(scene, trial) for trial in running[:_NAMED])
+    more = f" +{len(running) - _NAMED}" if len(running) > _NAMED else ""
+    line = f"aisbench +{_hours(scene.now - scene.began)} {_counts(scene)}"
+    return f"{line} | {named}{more}" if named else line
+
+
+def columns(text: str) -> int:
+    """How wide a terminal shows it."""
+    return sum(map(_columns, text))
+
+
+def clip(text: str, width: int) -> str:
+    """At most so many columns."""
+    used = 0
+    for index, char in enumerate(text):
+        used += _columns(char)
+        if used > width:
+            return text[:index]
+    return text
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def _bar(scene: Scene, trial: Trial, name: int, width: int) -> str:
+    told = scene.heard.get(trial.id)
+    progress = told.progress if told else None
+    lasted = forecast.ran(trial, scene.now)
+    start = f"{_named(trial, name)}  {_state(trial, told):<7}  {_hours(lasted):>7}"
+    if not _is_running(trial):
+        return start
+    share = forecast.share(trial, progress, scene.now)
+    left = forecast.remaining(trial, progress, scene.now)
+    size = 20 if width >= _WIDE else 10 if width >= _NARROW else 0
+    done = "" if share is None else f"{share:>4.0%}"
+    drawn = f" [{'#' * int(size * (share or 0.0)):-<{size}}]" if size and done else ""
+    eta = f" eta {_hours(left)}" if left is not None else ""
+    detail = ", ".join(_details(trial, told)) if told else ""
+    return f"{start} {drawn}{done and f' {done}'}{eta}{detail and f'  {detail}'}"
+
+
+def _details(trial: Trial, told: Heard) -> list[str]:
+    progress, total = told.progress, forecast.epochs(trial.case)
+    found = []
+    if progress.epoch:
+        found.append(f"epoch {progress.epoch}/{total}" if total else f"epoch {progress.epoch} step {progress.step}")
+    fast = forecast.throughput(trial.case, progress)
+    metric = trial.case.workload.metrics.get(THROUGHPUT)
+    if fast is not None and metric:
+        found.append(f"~{number(float(f'{fast:.4g}'))} {plain(metric.unit, 20)}")
+    elif progress.ms_per_step is not None:
+        found.append(f"{number(float(f'{progress.ms_per_step:.4g}'))} ms/step")
+    return found
+
+
+def _named(trial: Trial, width: int) -> str:
+    """Cut in the middle: a case is known by its name and its shape."""
+    text = plain(trial.case.id)
+    if columns(text) > width:
+        tail = clip(text[::-1], (width - 1) // 2)[::-1]
+        text = f"{clip(text, width - 1 - columns(tail))}…{tail}"
+    return text + " " * (width - columns(text))
+
+
+def _short(scene: Scene, trial: Trial) -> str:
+    told = scene.heard.get(trial.id)
+    share = forecast.share(trial, told.progress if told else None, scene.now) if _is_running(trial) else 1.0
+    how_far = f" {share:.0%}" if share is not None else f" {_hours(forecast.ran(trial, scene.now))}"
+    return plain(trial.case.id) + how_far + (" stalled" if told and told.stalled else "")
+
+
+def _counts(scene: Scene) -> str:
+    done = sum(trial.step is Step.DONE for trial in scene.trials)
+    running = sum(map(_is_at_work, scene.trials))
+    waiting = len(scene.trials) - done - running
+    left = _until_all(scene)
+    eta = f", eta {_hours(left)}" if left is not None else ""
+    return f"{done}/{len(scene.trials)} done, {running} running, {waiting} waiting{eta}"
+
+
+def _until_all(scene: Scene) -> float | None:
+    running: list[float | None] = []
+    waiting: list[float | None] = []
+    for trial in scene.trials:
+        told = scene.heard.get(trial.id)
+        if _is_running(trial):
+            running.append(forecast.remaining(trial, told.progress if told else None, scene.now))
+        elif _is_at_work(trial):
+            running.append(0.0)
+        elif trial.step is not Step.DONE:
+            waiting.append(trial.expected_s or None)
+    return forecast.until_all(running, waiting, scene.max_jobs)
+
+
+def _is_shown(trial: Trial) -> bool:
+    return Step.SUBMIT < trial.step < Step.DONE
+
+
+def _is_at_work(trial: Trial) -> bool:
+    """Its job runs, or what it left is being read."""
+    return _is_running(trial) or trial.step in {Step.HARVEST, Step.JUDGE}
+
+
+def _is_running(trial: Trial) -> bool:
+    return trial.step is Step.WATCH and trial.job is not None and trial.job.phase is Phase.RUNNING
+
+
+def _state(trial: Trial, told: Heard | None) -> str:
+    if _is_running(trial):
+        return "stalled" if told and told.stalled else "stops" if trial.fault else "running"
+    return "queued" if trial.step is Step.WATCH else "harvest"
+
+
+def _hours(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
