@@ -30,6 +30,7 @@ from pytest_aisbench.services.run import Run
 if TYPE_CHECKING:
     from pytest_aisbench.domain.case import Case
     from pytest_aisbench.domain.trial import Step, Trial
+    from pytest_aisbench.reporters.live import Live
     from pytest_aisbench.services.link import Link
 
 
@@ -43,6 +44,7 @@ class Controller:
         self._reporters: dict[str, Reporter] = {}
         self._tally = exitcode.Tally()
         self._link: Link | None = None
+        self._live: Live | None = None
         self._opening = threading.RLock()  # workers of xdist plan, and ask for the platform, at the same time
         self._plan = Plan()
         self._failure: AisbenchError | None = None
@@ -105,12 +107,21 @@ class Controller:
             case, until = collection.case_of(item), collection.until(item)
             return case is None or until is None or fleet.is_ready(case, until)
 
-        return run_ready_first(session, is_ready, lambda: fleet.wait(0.5))
+        def wait() -> None:
+            if self._live:
+                self._live.tick()
+            fleet.wait(0.5)
+
+        return run_ready_first(session, is_ready, wait)
 
     def _terminate(self) -> None:
         self._tally.terminated = True
 
     def _stop(self, *, leave: bool) -> None:
+        live, self._live = self._live, None
+        if live:
+            with guarded(self._config, "progress"):
+                live.close()
         with self._noticing():
             if self._run:
                 self._run.stop(leave=leave)
@@ -129,6 +140,9 @@ class Controller:
                 self._run = Run(settings, self.platform(), SystemClock(), plan.wants, self._say)
 
     def _say(self, line: str) -> None:
+        if self._live:
+            self._live.say(line)
+            return
         terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")
         if terminal:
             terminal.ensure_newline()
@@ -147,6 +161,12 @@ class Controller:
         with self._noticing():
             results.write(self._run.entry(), self._run.folder)
         self._run.begin()
+        with guarded(self._config, "no progress is shown"):
+            from pytest_aisbench.reporters.live import Live
+
+            settings, threaded = self._config.stash[SETTINGS], self._link is not None
+            self._live = Live(self._config, self._run, settings, SystemClock(), threaded=threaded)
+            self._config.pluginmanager.register(self._live, "aisbench-live")
 
     @contextmanager
     def _noticing(self) -> Iterator[None]:
