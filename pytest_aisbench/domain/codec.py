@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import math
 import types
 import typing
@@ -11,12 +12,15 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_PLAIN = frozenset({str, int, bool})
 
 
 def dump(value: Any) -> Any:
     """Dataclasses become objects, enums their values. A number that is not finite is an error: JSON has none."""
+    if value is None or type(value) in _PLAIN:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: dump(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {name: dump(getattr(value, name)) for name in _hints(type(value))}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -25,7 +29,7 @@ def dump(value: Any) -> Any:
         return [dump(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} cannot be written as JSON")
-    if value is None or isinstance(value, (str, int, float, bool)):
+    if isinstance(value, (str, int, float)):
         return value
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
@@ -46,9 +50,15 @@ def _load(kind: Any, data: Any) -> Any:
     if origin is not None and issubclass(origin, Mapping):
         return {key: _load(typing.get_args(kind)[1], item) for key, item in data.items()}
     if dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
-        known = {field.name for field in dataclasses.fields(kind)}
-        return kind(**{key: _load(hints[key], item) for key, item in data.items() if key in known})  # type: ignore[operator]
+        hints = _hints(typing.cast(type, kind))
+        return kind(**{key: _load(hints[key], item) for key, item in data.items() if key in hints})  # type: ignore[operator]
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind(data)
     return float(data) if kind is float else data
+
+
+@functools.cache  # typing evaluates every annotation anew, and a run of a thousand cases asks a million times
+def _hints(kind: type) -> dict[str, Any]:
+    """The fields of a dataclass, in their order, and what each holds."""
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}

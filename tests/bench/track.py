@@ -1,0 +1,162 @@
+"""What the benchmarks of the Fleet share: a local cloud with its books, suites by the hundred, and a stopwatch."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+TICKS = os.sysconf("SC_CLK_TCK")
+_WORKLOAD = """name = "{name}"
+code = ["../code"]
+entry = "train.py"
+devices = 1
+parameters = {{ seconds = {seconds}, epochs = 1 }}
+{expected}
+[metrics.throughput]
+unit = "images/s"
+[modelarts]
+framework_type = "Ascend-Powered-Engine"
+framework_version = "python-local"
+flavor = "modelarts.kat1.xlarge"
+"""
+_THRESHOLDS = '["*"."*"]\nthroughput = { at_least = 1 }\naccuracy = { at_least = 0.5 }\n'
+_TEST = """import pytest
+
+
+@pytest.mark.workload("{name}", nodes=[1])
+def test_trains(trial):
+    trial.verdict.require()
+"""
+TRAIN = """import argparse, pathlib, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--train_url", default="")
+parser.add_argument("--seconds", type=float)
+options = parser.parse_known_args()[0]
+time.sleep(options.seconds)
+results = {"throughput_0": "100.0", "ranksize": "1", "accuracy": "0.9"} if options.train_url else {}
+for name, text in results.items():
+    pathlib.Path(options.train_url, f"{name}.json").write_text(text)
+"""
+
+
+def environment() -> dict[str, str]:
+    """Ours, but for what would have every child compile its modules anew, and for settings of somebody's own."""
+    odd = ("AISBENCH_", "PYTEST_", "PYTHONDONTWRITEBYTECODE")
+    return {key: value for key, value in os.environ.items() if not key.startswith(odd)} | {"COLUMNS": "80"}
+
+
+class Cloud(NamedTuple):
+    card: dict[str, str]
+    file: Path
+
+    def books(self) -> dict[str, Any]:
+        """What the server itself knows of its jobs and requests."""
+        keys = base64.b64encode(f"{self.card['access_key']}:{self.card['secret_key']}".encode()).decode()
+        url = f"{self.card['modelarts_endpoint']}/_local/books"
+        with urllib.request.urlopen(urllib.request.Request(url, headers={"Authorization": f"Basic {keys}"})) as answer:
+            books: dict[str, Any] = json.load(answer)
+            return books
+
+    def requests(self) -> int:
+        return sum(sum(counts.values()) for counts in self.books()["requests"].values())
+
+
+@contextmanager
+def local_cloud(folder: Path, engine: str = "pretend") -> Iterator[Cloud]:
+    command = [sys.executable, "-m", "pytest_aisbench", "cloud", "--json", "--engine", engine]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+        assert process.stdout
+        try:
+            line = process.stdout.readline()
+            file = folder / f"card-{process.pid}.json"
+            file.write_text(line)
+            yield Cloud(json.loads(line), file)
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+def write_suites(folder: Path, count: int, seconds: float, *, expected: bool = False) -> Path:
+    """So many workloads of one 1x1 case each, that share their code."""
+    folder.mkdir()
+    (folder / "code").mkdir()
+    (folder / "code" / "train.py").write_text(TRAIN)
+    line = f'expected = "{seconds:g}s"' if expected else ""
+    for number in range(count):
+        name = f"w{number:04d}"
+        suite = folder / name
+        suite.mkdir()
+        (suite / "workload.toml").write_text(_WORKLOAD.format(name=name, seconds=seconds, expected=line))
+        (suite / "thresholds.toml").write_text(_THRESHOLDS)
+        (suite / f"test_{name}.py").write_text(_TEST.format(name=name))
+    return folder
+
+
+def ours(cloud: Cloud, jobs: int, *more: str) -> list[str]:
+    """The command whose Fleet is measured: all reports are written, as a user has them."""
+    attach = ["--aisbench-cloud", str(cloud.file), "--aisbench-max-jobs", str(jobs), "--aisbench-reports", "reports"]
+    return [*pytest_command(), *attach, *more]
+
+
+def pytest_command(*more: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", *more]
+
+
+@dataclass(frozen=True)
+class Ended:
+    wall: float
+    cpu: float  # seconds, children that it waited for included
+    memory: float  # MiB, the most that was resident
+
+
+def measured(command: Sequence[str], folder: Path, *, watching: Callable[[int], None] | None = None) -> Ended:
+    """Run it to its end, which must be a good one; `watching` is given its process id meanwhile."""
+    with (folder / "out.txt").open("wb") as out:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, cwd=folder, env=environment(), stdout=out, stderr=subprocess.STDOUT)
+        try:
+            if watching:
+                watching(process.pid)
+            _, status, used = os.wait4(process.pid, 0)
+        except BaseException:
+            process.kill()
+            raise
+        process.returncode = os.waitstatus_to_exitcode(status)
+    wall = time.perf_counter() - start
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{(folder / 'out.txt').read_text()}")
+    return Ended(wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+
+
+def cpu_of(pid: int) -> float:
+    """Seconds that the process itself has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Markdown, as docs/benchmarks.md keeps it."""
+    for cells in (head, ["---"] * len(head), *rows):
+        print("|", " | ".join(cells), "|", flush=True)
+
+
+def machine() -> str:
+    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    return f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, load average {load}"
+
+
+def raise_limits() -> None:
+    """A thousand connections to a server are a thousand descriptors."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
