@@ -33,15 +33,17 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.RLock()  # the Fleet's thread and pytest's own both write
+        self._alien: Mount | None = None  # the file system, if a write-ahead log is not safe there
         with self._told():
             path.parent.mkdir(parents=True, exist_ok=True)
             folder = path.resolve().parent  # SQLite follows a link, and writes its journal there
             mount = mount_of(folder)
             self._check_locks(folder, mount)
+            self._alien = mount if mount and not mount.shares_memory else None
             self._db = sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False)
         try:
             with self._told():
-                self._prepare(mount)
+                self._prepare()
         except LedgerError:
             self._db.close()
             raise
@@ -54,16 +56,17 @@ class Database:
             message = f"the ledger {self.path} cannot be used: {where} has no working file locks ({why})"
             raise LedgerError(message, advice="name a file on a local disk with --aisbench-ledger")
 
-    def _prepare(self, mount: Mount | None) -> None:
-        alien = mount if mount and not mount.shares_memory else None
-        if alien:
-            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")  # a write-ahead log is read without shared memory then
+    def _prepare(self) -> None:
+        if self._alien:
+            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")  # so a write-ahead log is read without shared memory
         version = int(self._patiently("PRAGMA user_version"))
         if version > schema.VERSION:
             message = f"{self.path} was written by a newer version ({version} > {schema.VERSION})"
             raise LedgerError(message, advice=f"update pytest-aisbench, or {_ELSEWHERE}")
-        if alien:
-            journal = self._without_log(alien)
+        if self._alien:
+            journal = self._patiently("PRAGMA journal_mode = DELETE")
+            self._db.execute("PRAGMA locking_mode = NORMAL")
+            self._db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()  # lets go of the lock
         else:
             # Only a new file gets a write-ahead log: one without is perhaps used from where that is not safe.
             journal = self._patiently("PRAGMA journal_mode" if version else "PRAGMA journal_mode = WAL")
@@ -71,27 +74,8 @@ class Database:
         self._db.execute(f"PRAGMA synchronous = {'FULL' if journal == 'wal' else 'EXTRA'}")
         schema.upgrade(self._db)
 
-    def _without_log(self, mount: Mount) -> str:
-        try:
-            journal = str(self._patiently("PRAGMA journal_mode = DELETE"))
-        except sqlite3.OperationalError as error:
-            raise self._kept_log(mount) from error
-        if journal == "wal":
-            raise self._kept_log(mount)
-        self._db.execute("PRAGMA locking_mode = NORMAL")
-        self._db.execute(
-            "SELECT 1 FROM sqlite_master LIMIT 1"
-        ).fetchall()  # the lock ends with the next look, not before
-        return journal
-
-    def _kept_log(self, mount: Mount) -> LedgerError:
-        message = f"the ledger {self.path} has a write-ahead log, which is not safe on {mount.kind} at {mount.point}"
-        return LedgerError(
-            f"{message}, and a process that has it open keeps it", advice=f"end that run, or {_ELSEWHERE}"
-        )
-
     def _patiently(self, pragma: str) -> Any:
-        """The answer, asked again while the file is locked: SQLite itself does not wait for every kind of lock."""
+        """The answer, asked again while the file is locked: where two convert it at once, SQLite waits for neither."""
         deadline = time.monotonic() + _WAIT_S
         while True:
             try:
@@ -131,12 +115,15 @@ class Database:
         try:
             yield
         except (OSError, sqlite3.Error) as error:
-            raise fault(self.path, error) from error
+            raise self._fault(error) from error
 
-
-def fault(path: Path, error: Exception) -> LedgerError:
-    """What SQLite or the disk said, with the advice that fits."""
-    advice = next((advice for word, advice in _ADVICE.items() if word in str(error)), "")
-    trail = getattr(error, "sqlite_errorname", "") if "I/O error" in str(error) else ""  # which kind of input or output
-    message = f"the ledger {path} cannot be used: {error}"
-    return LedgerError(message, advice=f"{advice}, or {_ELSEWHERE}" if advice else _ELSEWHERE, trail=trail)
+    def _fault(self, error: Exception) -> LedgerError:
+        """What SQLite or the disk said, with the advice that fits."""
+        said = str(error)
+        if self._alien and "locked" in said and Path(f"{self.path}-wal").exists():
+            unsafe = f"a write-ahead log, which is not safe on {self._alien.kind} at {self._alien.point}"
+            message = f"the ledger {self.path} has {unsafe}, and a process that has it open keeps it"
+            return LedgerError(message, advice=f"end that run, or {_ELSEWHERE}")
+        advice = next((f"{advice}, or {_ELSEWHERE}" for word, advice in _ADVICE.items() if word in said), _ELSEWHERE)
+        kind = getattr(error, "sqlite_errorname", "") if "I/O error" in said else ""  # there are thirty
+        return LedgerError(f"the ledger {self.path} cannot be used: {said}", advice=advice, trail=kind)
