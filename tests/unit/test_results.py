@@ -18,7 +18,7 @@ from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import judge
 from pytest_aisbench.reporters.properties import case_of, properties
-from pytest_aisbench.reporters.results import document, write
+from pytest_aisbench.reporters.results import Results, document, write
 
 SHAPE = Shape(2, 2)
 METRICS = {"throughput": Metric("throughput", "images/s"), "accuracy": Metric("accuracy", "")}
@@ -145,6 +145,14 @@ def test_it_can_be_read_back(tmp_path: Path) -> None:
 
     assert found == document(entry)
     assert not {"notes", "times"} & set(found["cases"][0]["trials"][0])  # the published shape has neither
+
+
+def test_a_file_that_is_written_again_and_again_has_the_last_word_on_every_case(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    begun, ended = run(trial([10.0, 10.0, None, None])), run(trial([10.0, 10.0, 10.0, 10.0]))
+    for entry in (begun, begun, ended, replace(ended, exit_code=1)):
+        text = results.write(entry).read_text(encoding="utf-8")
+        assert text == json.dumps(document(entry), indent=1, ensure_ascii=False) + "\n"
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
