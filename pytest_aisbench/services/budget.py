@@ -146,5 +146,7 @@ def _ran(trial: Trial, now: float) -> float:
 
 
 def hours(value: float) -> str:
-    """As a person writes them."""
-    return number(value) if value < 0.01 else number(round(value, 4))
+    """Card-hours as a person writes them: those of a laptop are small, and an exponent tells nobody so."""
+    if value >= 0.01:
+        return number(round(value, 4))
+    return f"{float(f'{value:.4g}'):.9f}".rstrip("0").rstrip(".")

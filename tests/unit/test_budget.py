@@ -12,7 +12,7 @@ from pytest_aisbench.domain.case import Case, Shape
 from pytest_aisbench.domain.job import Job, Phase
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.errors import Blame, BudgetSpent, UsageFault
-from pytest_aisbench.services.budget import Budget, Estimate, estimate, estimates, spent
+from pytest_aisbench.services.budget import Budget, Estimate, estimate, estimates, hours, spent
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.takeover import fingerprint
 
@@ -169,3 +169,11 @@ def test_another_trial_begins_only_where_it_fits(case: Case) -> None:
         BudgetSpent, match=r"cost 4\.4 .* is 8, and another trial of toy-2x2 would cost 4 \(expected\);"
     ):
         watched.check_another(lost)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (3.16667e-05, "0.00003167"), (0.00102, "0.00102"), (2.0, "2"), (2.310819, "2.3108"), (1e6, "1000000")],
+)
+def test_card_hours_have_no_exponent(value: float, text: str) -> None:
+    assert hours(value) == text
