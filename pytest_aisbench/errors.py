@@ -9,6 +9,7 @@ AisbenchError
 │   ├── Unreachable         no answer, or the connection broke; retryable
 │   ├── Throttled           asked too often; retryable
 │   ├── BadAnswer           an answer that is not what the vendor documents
+│   │   └── Garbled         a page or half an answer, from whatever stands between; retryable
 │   ├── Rejected            a request the platform understood and turned down    → FAILED
 │   ├── OutOfQuota          no room for another job
 │   ├── StagingFailed       an upload or download did not arrive whole
@@ -34,16 +35,18 @@ class Blame(enum.Enum):
 
 
 class AisbenchError(Exception):
-    """`message` says what happened and where; `advice` what to do; `trail` what a person may look up later."""
+    """`message` says what happened and where; `advice` what to do; `trail` what a person may look up later;
+    `pause_s` how long the server asked to be left alone."""
 
     blame = Blame.PLATFORM
     retryable = False
 
-    def __init__(self, message: str, *, advice: str = "", trail: str = "") -> None:
+    def __init__(self, message: str, *, advice: str = "", trail: str = "", pause_s: float = 0.0) -> None:
         super().__init__(message)
         self.message = message
         self.advice = advice
         self.trail = trail
+        self.pause_s = pause_s
 
     def __str__(self) -> str:
         text = self.message
@@ -55,11 +58,11 @@ class AisbenchError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # An error may cross from the controller to a worker of xdist: keyword arguments do not survive pickling.
-        return (_rebuild, (type(self), self.message, self.advice, self.trail))
+        return (_rebuild, (type(self), self.message, self.advice, self.trail, self.pause_s))
 
 
-def _rebuild(kind: type[AisbenchError], message: str, advice: str, trail: str) -> AisbenchError:
-    return kind(message, advice=advice, trail=trail)
+def _rebuild(kind: type[AisbenchError], message: str, advice: str, trail: str, pause_s: float) -> AisbenchError:
+    return kind(message, advice=advice, trail=trail, pause_s=pause_s)
 
 
 class UsageFault(AisbenchError):
@@ -105,6 +108,12 @@ class Throttled(PlatformError):
 
 class BadAnswer(PlatformError):
     """The answer cannot be understood."""
+
+
+class Garbled(BadAnswer):
+    """What came is no answer of the service: a gateway's page, or half of what was sent."""
+
+    retryable = True
 
 
 class Rejected(PlatformError):

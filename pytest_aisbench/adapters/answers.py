@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_aisbench.adapters.server_time import pause_of
 from pytest_aisbench.errors import (
     AisbenchError,
     BadAnswer,
+    Garbled,
     JobLost,
     OutOfQuota,
     Refused,
@@ -74,6 +76,7 @@ class Answer:
     content: bytes
     request_id: str = ""
     retry_after: str = ""
+    date: str = ""
 
     def read(self) -> dict[str, Any]:
         """The JSON object, `{}` where there is no content, `{"items": […]}` for a bare list; or our error."""
@@ -87,7 +90,7 @@ class Answer:
             data = json.loads(self.content)
         except ValueError:
             advice = "check the endpoints in [access]; a proxy or a login page may stand between"
-            raise BadAnswer(f"{self.place} answered {_line(self.content)!r}, not JSON", advice=advice) from None
+            raise Garbled(f"{self.place} answered {_line(self.content)!r}, not JSON", advice=advice) from None
         if isinstance(data, list):
             return {"items": data}
         if data in ("", None):
@@ -102,17 +105,17 @@ class Answer:
         return self._code_and_message()[0]
 
     @property
-    def pause_s(self) -> float:
-        """How long the server asks to be left alone; a date, which nobody sends, counts as not asked."""
-        return float(self.retry_after) if self.retry_after.isdecimal() else 0.0
+    def doubts_keys(self) -> bool:
+        """Whether the keys are refused, and not what they are used for."""
+        return self.status >= 400 and fault_of(self.status, self.code) == (Refused, _KEYS)
 
     def _fault(self) -> AisbenchError:
         code, message = self._code_and_message()
         kind, advice = fault_of(self.status, code)
-        trail = ", ".join(
-            part for part in (f"HTTP {self.status}", code, self.request_id and f"request {self.request_id}") if part
-        )
-        return kind(f"{self.place}: {message or 'no reason given'}", advice=advice, trail=trail)
+        pause_s = pause_of(self.retry_after, self.date)
+        known = (f"HTTP {self.status}", code, self.request_id and f"request {self.request_id}", later(pause_s))
+        trail = ", ".join(filter(None, known))
+        return kind(f"{self.place}: {message or 'no reason given'}", advice=advice, trail=trail, pause_s=pause_s)
 
     def _code_and_message(self) -> tuple[str, str]:
         if self.status < 400:
@@ -137,6 +140,10 @@ def fault_of(status: int, code: str) -> tuple[type[AisbenchError], str]:
     if status in _BY_STATUS:
         return _BY_STATUS[status]
     return (Unreachable if status >= 500 else Rejected), ""
+
+
+def later(pause_s: float) -> str:
+    return f"asks to be left alone for {pause_s:.0f} s" if pause_s else ""
 
 
 def _line(content: bytes) -> str:

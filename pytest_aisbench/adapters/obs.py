@@ -49,7 +49,7 @@ class Obs:
         def first_key(obs: Any) -> Any:
             return obs.listObjects(url.bucket, prefix=url.key, max_keys=1)
 
-        self._client.ask("list", url, first_key, patience=_CHECK_S)
+        self._client.ask("list", url, first_key, within=_CHECK_S)
 
     def head(self, url: StoreUrl) -> Head | None:
         answer = self._client.ask("look up", url, lambda obs: obs.getObjectMetadata(url.bucket, url.key), allow=(404,))

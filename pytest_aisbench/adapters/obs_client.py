@@ -13,15 +13,18 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from pytest_aisbench.adapters.answers import later
 from pytest_aisbench.adapters.obs_vendor import hush, vendor_class
+from pytest_aisbench.adapters.server_time import ServerClock, pause_of
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import (
     AisbenchError,
     BadAnswer,
+    Garbled,
     OutOfQuota,
     Refused,
     Rejected,
@@ -44,6 +47,9 @@ _CODES: Mapping[str, tuple[type[AisbenchError], str]] = {
     "KeyTooLong": (UsageFault, "shorten the path; a key has at most 1,024 bytes"),
     "InsufficientStorageSpace": (OutOfQuota, "make room in bucket {bucket}, or raise its quota"),
     "SlowDown": (Throttled, ""),
+    "RequestTimeout": (Unreachable, ""),  # 400s that were not our fault
+    "IncompleteBody": (Unreachable, ""),
+    "OperationAborted": (Unreachable, ""),
     "NoSuchUpload": (StagingFailed, "the upload was ended by somebody else; try again"),
     "BadDigest": (StagingFailed, "the bytes changed on the way or on disk; try again"),
     "InvalidDigest": (StagingFailed, "the bytes changed on the way or on disk; try again"),
@@ -57,6 +63,7 @@ _STATUSES: Mapping[int, tuple[type[AisbenchError], str]] = {
     408: (Unreachable, ""),
     429: (Throttled, ""),
 }
+_KEYS_REFUSED = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed"}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 
 
@@ -67,6 +74,17 @@ class Answer:
     status: int
     body: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    code: str = ""
+
+    @property
+    def doubts_keys(self) -> bool:
+        """Whether the keys are refused, and not what they are used for; a HEAD's answer does not tell."""
+        return self.code in _KEYS_REFUSED if self.code else self.status in {401, 403}
+
+    @property
+    def is_obs(self) -> bool:
+        """Every answer of the service has the number of its request; a gateway's page has none."""
+        return any(name.endswith("-request-id") for name in self.headers)
 
     @property
     def md5(self) -> str | None:
@@ -99,6 +117,8 @@ class ObsClient:
         self._patience = patience
         self._tls = _verified(ca_file) if address.scheme == "https" else None
         self._vendors: dict[str, Any] = {}
+        self._clock = ServerClock()
+        self._welcome: set[str] = set()  # buckets that accepted these keys once
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
@@ -109,18 +129,27 @@ class ObsClient:
         request: Callable[[Any], Any],
         *,
         allow: Collection[int] = (),
-        patience: float | None = None,
+        within: float | None = None,
     ) -> Answer:
-        """What `request`, called with the vendor's client, is answered; statuses in `allow` are no errors."""
-        give_up: float | None = None
-        pause = _FIRST_PAUSE
+        """What `request`, called with the vendor's client, is answered; statuses in `allow` are no errors.
+
+        `within` so many seconds there is an answer or an error, for those who cannot wait for a slow connection."""
+        give_up = None if within is None else time.monotonic() + within
+        pause, dated_anew = _FIRST_PAUSE, False
         while True:
-            answer, fault, wait = self._attempt(doing, url, request, allow)
+            ahead = self._clock.ahead
+            answer, fault = self._attempt(doing, url, request, allow, within)
             if fault is None:
+                self._welcome.add(url.bucket)
                 return answer
-            give_up = give_up or time.monotonic() + (self._patience if patience is None else patience)
-            wait = max(wait, random.uniform(0, pause))  # noqa: S311 - spreads requests, hides nothing
-            if not fault.retryable or time.monotonic() + wait > give_up or self._closed.wait(wait):
+            refused = answer.doubts_keys
+            if refused and not dated_anew and self._clock.explains_refusal(answer.headers.get("date", ""), ahead):
+                dated_anew = True
+                continue
+            give_up = give_up or time.monotonic() + self._patience
+            wait = max(fault.pause_s, random.uniform(0, pause))  # noqa: S311 - spreads requests, hides nothing
+            may_pass = fault.retryable or (refused and url.bucket in self._welcome)
+            if not may_pass or time.monotonic() + wait > give_up or self._closed.wait(wait):
                 raise fault
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -132,30 +161,34 @@ class ObsClient:
             vendor.close()
 
     def _attempt(
-        self, doing: str, url: StoreUrl, request: Callable[[Any], Any], allow: Collection[int]
-    ) -> tuple[Answer, AisbenchError | None, float]:
-        """An answer, or an error and how long the server asks us to wait.
+        self, doing: str, url: StoreUrl, request: Callable[[Any], Any], allow: Collection[int], within: float | None
+    ) -> tuple[Answer, AisbenchError | None]:
+        """An answer, and our error if it is one.
 
         Errors are returned, not raised, so that no traceback shows the vendor's frames: they hold keys.
         """
         nothing = Answer(0)
         if self._closed.is_set():
-            return nothing, Unreachable(f"cannot {doing} {url}: the Store is closed"), 0
+            return nothing, Unreachable(f"cannot {doing} {url}: the Store is closed")
         hush()
         try:
             vendor = self._vendor(url.bucket)
         except Exception as error:  # noqa: BLE001 - the vendor's constructor raises bare Exceptions
-            return nothing, self._broke(doing, url, error), 0
+            return nothing, self._broke(doing, url, error)
+        vendor.hurry(within)
         try:
             result = request(vendor)
         except Exception as error:  # noqa: BLE001 - the vendor raises bare Exceptions
             vendor.drop()
-            return nothing, self._broke(doing, url, error), 0
-        answer = Answer(result.status, result.body, vendor.headers())
+            return nothing, self._broke(doing, url, error)
+        answer = Answer(result.status, result.body, vendor.headers(), result.errorCode or "")
         if answer.status < 300 or (answer.status in allow and not vendor.misses(url.bucket, result)):
-            return answer, None, 0
-        wait = answer.headers.get("retry-after", "")
-        return nothing, self._unwell(doing, url, result), float(wait) if wait.isdecimal() else 0
+            if answer.is_obs:
+                return answer, None
+            advice = "check obs_endpoint; a proxy or a login page may stand between"
+            return nothing, Garbled(f"cannot {doing} {url}: HTTP {answer.status}, but not from OBS", advice=advice)
+        answer = replace(answer, body=None)  # it may quote keys
+        return answer, self._unwell(doing, url, answer, result)
 
     def _vendor(self, bucket: str) -> Any:
         """One client per bucket: the vendor's pool of connections does not know which host they lead to."""
@@ -174,16 +207,19 @@ class ObsClient:
                     **tunnel,
                 )
                 vendor.context = self._tls  # the vendor's own verifies nothing
+                vendor.clock = self._clock
             return self._vendors[bucket]
 
-    def _unwell(self, doing: str, url: StoreUrl, result: Any) -> AisbenchError:
-        status, code = result.status, result.errorCode or ""
+    def _unwell(self, doing: str, url: StoreUrl, answer: Answer, result: Any) -> AisbenchError:
+        status, code = answer.status, answer.code
         kind, advice = _CODES.get(code) or _STATUSES.get(status) or (Unreachable if status >= 500 else Rejected, "")
         why = f"{code} (HTTP {status})" if code else f"HTTP {status}"
         if kind is Rejected and result.errorMessage:
             why += f": {self._masked(result.errorMessage)[:200]}"
-        trail = f"request {result.requestId}" if result.requestId else ""
-        return kind(f"cannot {doing} {url}: OBS says {why}", advice=advice.format(bucket=url.bucket), trail=trail)
+        pause_s = pause_of(answer.headers.get("retry-after", ""), answer.headers.get("date", ""))
+        trail = ", ".join(filter(None, (result.requestId and f"request {result.requestId}", later(pause_s))))
+        advice = advice.format(bucket=url.bucket)
+        return kind(f"cannot {doing} {url}: OBS says {why}", advice=advice, trail=trail, pause_s=pause_s)
 
     def _broke(self, doing: str, url: StoreUrl, error: Exception) -> AisbenchError:
         if isinstance(error, AisbenchError):

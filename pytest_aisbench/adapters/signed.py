@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pytest_aisbench.errors import BadAnswer, Refused, Throttled, Unreachable, UsageFault
+from pytest_aisbench.adapters.server_time import ServerClock
+from pytest_aisbench.errors import AisbenchError, BadAnswer, Refused, UsageFault
 from pytest_aisbench.secret import Secret
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class Session:
         self.patience_s = patience_s
         self._timeout = timeout
         self._project_id = project_id
+        self._clock = ServerClock()
+        self._welcome = False  # these keys were accepted once
         self._client: VendorHttp | None = None
         self._lock = threading.RLock()
 
@@ -56,10 +59,7 @@ class Session:
     @property
     def project_id(self) -> str:
         """As configured, else what IAM calls the region's project."""
-        with self._lock:
-            if not self._project_id:
-                self._project_id = self._look_up()
-            return self._project_id
+        return self._project(self.patience_s, None)
 
     def call(
         self,
@@ -69,20 +69,24 @@ class Session:
         query: Mapping[str, Any] | None = None,
         *,
         patience_s: float | None = None,
+        timeout_s: float | None = None,
         ignore: Collection[str] = (),
     ) -> dict[str, Any]:
         """What the service answers; `{project_id}` in the path is filled in.
 
         An unanswered or throttled request is sent again for `patience_s`: by default a GET for a minute, and all
-        others never, since the first may have been carried out. Errors with a code in `ignore` are empty answers.
+        others never, since the first may have been carried out. So is one whose keys are refused, if they were good
+        before. `timeout_s` bounds each attempt. Errors with a code in `ignore` are empty answers.
         """
         if "?" in path:
             raise UsageFault(f"{path}: a query in the path breaks the signature", advice="pass it as query={…}")
-        project_id = self.project_id if _PROJECT in path else ""
+        if patience_s is None:
+            patience_s = self.patience_s if method == "GET" else 0.0
+        project_id = self._project(patience_s or self.patience_s, timeout_s) if _PROJECT in path else ""
         url = self.endpoint + path.replace(_PROJECT, quote(project_id, safe=""))
         return self._persist(
-            lambda http: http.send(method, url, body, query, project_id=project_id),
-            (self.patience_s if method == "GET" else 0.0) if patience_s is None else patience_s,
+            lambda http: http.send(method, url, body, query, project_id=project_id, timeout_s=timeout_s),
+            patience_s,
             ignore,
         )
 
@@ -96,17 +100,23 @@ class Session:
         self, send: Callable[[VendorHttp], Answer], patience_s: float, ignore: Collection[str] = ()
     ) -> dict[str, Any]:
         deadline = time.monotonic() + patience_s
-        for pause in _pauses():
-            answer = None
+        pauses, dated_anew = _pauses(), False
+        while True:
+            answer, ahead = None, self._clock.ahead
             try:
                 answer = send(self._http())
-                return {} if answer.code in ignore else answer.read()
-            except (Unreachable, Throttled):
-                wait = max(pause, answer.pause_s if answer else 0.0)
-                if time.monotonic() + wait > deadline:
+                if answer.doubts_keys and not dated_anew and self._clock.explains_refusal(answer.date, ahead):
+                    dated_anew = True
+                    continue  # not even a create was carried out
+                content = {} if answer.code in ignore else answer.read()
+                self._welcome = True
+                return content
+            except AisbenchError as error:
+                revoked = self._welcome and answer is not None and answer.doubts_keys
+                wait = max(next(pauses), error.pause_s)
+                if not (error.retryable or revoked) or time.monotonic() + wait > deadline:
                     raise
             time.sleep(wait)
-        raise AssertionError("pauses never end")
 
     def _http(self) -> VendorHttp:
         with self._lock:
@@ -114,17 +124,24 @@ class Session:
                 with _LOADING:
                     from pytest_aisbench.adapters.vendor_http import VendorHttp
 
-                self._client = VendorHttp(*self._keys, self._ca_file, self._timeout)
+                self._client = VendorHttp(*self._keys, self._ca_file, self._timeout, self._clock)
             return self._client
 
-    def _look_up(self) -> str:
+    def _project(self, patience_s: float, timeout_s: float | None) -> str:
+        with self._lock:
+            if not self._project_id:
+                self._project_id = self._look_up(patience_s, timeout_s)
+            return self._project_id
+
+    def _look_up(self, patience_s: float, timeout_s: float | None) -> str:
         advice = "write project_id to [access]"
         if not (self._iam_endpoint and self.region):
             raise UsageFault(
                 "access.project_id is missing, and without region_name it cannot be looked up", advice=advice
             )
         url = f"{self._iam_endpoint}/v3/projects"
-        answer = self._persist(lambda http: http.send("GET", url, query={"name": self.region}), self.patience_s)
+        query = {"name": self.region}
+        answer = self._persist(lambda http: http.send("GET", url, query=query, timeout_s=timeout_s), patience_s)
         try:
             ids = [project["id"] for project in answer["projects"] if project["name"] == self.region]
         except (KeyError, TypeError):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import re
+import threading
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,6 +27,7 @@ from requests.utils import get_environ_proxies
 
 from pytest_aisbench import __version__
 from pytest_aisbench.adapters.answers import Answer, fault_of
+from pytest_aisbench.adapters.server_time import ServerClock
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Unreachable, UsageFault
 from pytest_aisbench.secret import Secret
 
@@ -62,11 +63,19 @@ class _WarySession(requests.Session):
     def __init__(self) -> None:
         super().__init__()
         self.trust_env = False
+        self.hurry = threading.local()
+        """`seconds`, where this thread has less time than the client's timeouts."""
 
     def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
         if not _LOOPBACK.fullmatch(urlsplit(url).hostname or ""):
             proxies = {**get_environ_proxies(url), **(proxies or {})}
         return super().merge_environment_settings(url, proxies, stream, verify, cert)
+
+    def send(self, request: Any, **kwargs: Any) -> Any:
+        seconds = getattr(self.hurry, "seconds", None)
+        if seconds is not None:
+            kwargs["timeout"] = tuple(min(each, seconds) for each in kwargs["timeout"])
+        return super().send(request, **kwargs)
 
 
 class _WaryClient(HttpClient):  # type: ignore[misc]  # the SDK has no types
@@ -76,6 +85,7 @@ class _WaryClient(HttpClient):  # type: ignore[misc]  # the SDK has no types
         adapter = HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS, max_retries=0)
         session.mount("https://", adapter)
         session.mount("http://", adapter)
+        self.hurry = session.hurry
         return session
 
 
@@ -89,14 +99,25 @@ class _EveryAnswer(ExceptionHandler):  # type: ignore[misc]
 class VendorHttp:
     """Sends each request once and returns what came back, whatever its status. Safe to share between threads."""
 
-    def __init__(self, access_key: Secret, secret_key: Secret, ca_file: str, timeout: tuple[float, float]) -> None:
+    def __init__(
+        self, access_key: Secret, secret_key: Secret, ca_file: str, timeout: tuple[float, float], clock: ServerClock
+    ) -> None:
+        self._clock = clock
         self._keys = _Keys(access_key, secret_key)
         config = HttpConfig(ssl_ca_cert=ca_file or None, timeout=timeout)
         self._client = _WaryClient(config, None, _EveryAnswer(), _SILENT)
 
     def send(
-        self, method: str, url: str, body: Any = None, query: Mapping[str, Any] | None = None, *, project_id: str = ""
+        self,
+        method: str,
+        url: str,
+        body: Any = None,
+        query: Mapping[str, Any] | None = None,
+        *,
+        project_id: str = "",
+        timeout_s: float | None = None,
     ) -> Answer:
+        """`timeout_s` is for those who cannot wait as long as others for a connection or the next byte."""
         parts = urlsplit(url)
         path = parts.path.replace(project_id, "{project_id}") if project_id else parts.path  # errors are shown
         place = f"{method} {parts.netloc}{path}"
@@ -110,11 +131,12 @@ class VendorHttp:
                 "Content-Type": "application/json",
                 "User-Agent": f"pytest-aisbench/{__version__}",
                 # The signer would ask datetime.utcnow(), which Python 3.12 warns of.
-                "X-Sdk-Date": datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ"),
+                "X-Sdk-Date": self._clock.now().strftime("%Y%m%dT%H%M%SZ"),
                 **({"X-Project-Id": project_id} if project_id else {}),
             },
             body="" if body is None else json.dumps(body),
         )
+        self._client.hurry.seconds = timeout_s
         try:
             response = self._client.do_request_sync(Signer(self._keys).sign(request))
         except _RAISED as error:
@@ -125,6 +147,7 @@ class VendorHttp:
             self._masked(response.content) if response.status_code >= 400 else response.content,
             response.headers.get("X-Request-Id", ""),
             response.headers.get("Retry-After", ""),
+            response.headers.get("Date", ""),
         )
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ def authenticate(call: Call, accounts: Accounts) -> Account:
     if scheme == _V4:
         fields = dict(field.strip().partition("=")[::2] for field in rest.split(","))
         stamp = headers.get("x-amz-date") or _as_basic(headers.get("date", ""))
-        _check_skew(seconds(stamp, BASIC_TIME))
+        _check_skew(seconds(stamp, BASIC_TIME), accounts)
         return _check_v4(call, accounts, fields, stamp)
     if "X-Amz-Algorithm" in query:
         fields = {name.removeprefix("X-Amz-"): value for name, value in query.items()}
@@ -50,7 +50,7 @@ def authenticate(call: Call, accounts: Accounts) -> Account:
     if scheme == call.dialect.scheme:
         access_key, _, signature = rest.partition(":")
         stamp = call.header("date") or headers.get("date", "")
-        _check_skew(_http_seconds(stamp))
+        _check_skew(_http_seconds(stamp), accounts)
         # The date is signed in one place only: as the header of the dialect where there is one.
         date = "" if call.header("date") else stamp
     elif call.dialect.key_parameter in query:
@@ -143,8 +143,8 @@ def _check(given: str, right: str) -> None:
         )
 
 
-def _check_skew(stamp: float) -> None:
-    if abs(stamp - time.time()) > SKEW:
+def _check_skew(stamp: float, accounts: Accounts) -> None:
+    if abs(stamp - accounts.now()) > SKEW:
         raise ObjectError(
             "RequestTimeTooSkewed",
             "The difference between the request time and the server's time is too large.",

@@ -51,15 +51,24 @@ class LocalCloud:
     """Runs from `__enter__` to `__exit__`. With a data folder of its own it keeps nothing; with the caller's it
     keeps its objects and its keys, so that the next cloud there is the same one.
 
-    `engine` is how jobs are run, see ENGINES; `faults` are the first that stand, and `self.faults` sets others."""
+    `engine` is how jobs are run, see ENGINES; `faults` are the first that stand, and `self.faults` sets others. With
+    `clock_skew` the clock by which it dates answers and judges signatures is so many seconds ahead."""
 
-    def __init__(self, data: Path | None = None, *, engine: str = ENGINES[0], faults: Iterable[Fault] = ()) -> None:
+    def __init__(
+        self,
+        data: Path | None = None,
+        *,
+        engine: str = ENGINES[0],
+        faults: Iterable[Fault] = (),
+        clock_skew: float = 0.0,
+    ) -> None:
         if engine not in ENGINES:
             raise UsageFault(f"there is no engine {engine!r}; there are {', '.join(ENGINES)}")
         self.faults = Faults()
         self._first_faults = list(faults)
         self._data = data
         self._engine = engine
+        self._clock_skew = clock_skew
         self._running = ExitStack()
         self._card: dict[str, str] = {}
         self._books: Callable[[], dict[str, Any]] = dict
@@ -86,13 +95,14 @@ class LocalCloud:
         """In the order in which things lean on one another; the stack ends them in the opposite one."""
         data = _folder(self._data, stack)
         accounts = Accounts.kept(data / "accounts.json")
+        accounts.clock_skew = self._clock_skew
         account = accounts.first()
         objects = Objects(data / "objects")
         stack.callback(objects.close)
         objects.create_bucket(account.bucket, account.region)
 
         services = [Faulty("obs", Obs(accounts, objects), self.faults), Faulty("iam", Iam(accounts), self.faults)]
-        obs, iam = listeners = [Listener(service) for service in services]
+        obs, iam = listeners = [Listener(service, clock_skew=self._clock_skew) for service in services]
         for listener in listeners:
             stack.callback(listener.stop)
         engine, capacity = (PretendEngine(objects), ROOM) if self._engine == "pretend" else (None, CAPACITY)
@@ -101,7 +111,7 @@ class LocalCloud:
         )
         stack.callback(trainer.close)
         control = Control(accounts, self.faults, trainer, Faulty("modelarts", trainer, self.faults), services)
-        modelarts = Listener(control)
+        modelarts = Listener(control, clock_skew=self._clock_skew)
         stack.callback(modelarts.stop)
         stack.callback(self.faults.close)
         for listener in (obs, iam, modelarts):

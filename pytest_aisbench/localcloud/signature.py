@@ -51,7 +51,7 @@ def authenticate(request: Request, accounts: Accounts) -> Account:
     stamp = request.headers.get("x-sdk-date", "")
     if "x-sdk-date" not in signed or "host" not in signed:
         _fail("x-sdk-date and host must be signed")
-    if abs(seconds(stamp, BASIC_TIME) - time.time()) > SKEW:
+    if abs(seconds(stamp, BASIC_TIME) - accounts.now()) > SKEW:
         _fail("the timestamp of the request is more than 15 minutes off")
     if not any(
         hmac.compare_digest(fields["Signature"], _signature(request, signed, payload, account.secret_key))

@@ -139,7 +139,8 @@ class _Connection(socketserver.StreamRequestHandler):
         length = response.length
         if length is None:
             length = len(body) if isinstance(body, bytes) else 0
-        lines = [f"HTTP/1.1 {response.status} {_reason(response.status)}", f"Date: {formatdate(usegmt=True)}"]
+        date = formatdate(time.time() + self.server.clock_skew, usegmt=True)
+        lines = [f"HTTP/1.1 {response.status} {_reason(response.status)}", f"Date: {date}"]
         lines += [f"{name}: {value}" for name, value in response.headers.items()]
         if response.status not in {204, 304}:
             lines.append(f"Content-Length: {length}")
@@ -186,8 +187,9 @@ class _Server(socketserver.ThreadingTCPServer):
     block_on_close = False
     request_queue_size = 256
 
-    def __init__(self, address: tuple[str, int], service: Service) -> None:
+    def __init__(self, address: tuple[str, int], service: Service, clock_skew: float) -> None:
         self.service = service
+        self.clock_skew = clock_skew  # seconds that the dates of answers are ahead
         self._open: set[socket.socket] = set()
         self._changed = threading.Condition()
         super().__init__(address, _Connection)
@@ -222,8 +224,8 @@ class _Server(socketserver.ThreadingTCPServer):
 class Listener:
     """One service on one port of 127.0.0.1. Bound when made: a taken port is the caller's exception."""
 
-    def __init__(self, service: Service, port: int = 0) -> None:
-        self._server = _Server(("127.0.0.1", port), service)
+    def __init__(self, service: Service, port: int = 0, *, clock_skew: float = 0.0) -> None:
+        self._server = _Server(("127.0.0.1", port), service, clock_skew)
         self._thread: threading.Thread | None = None
 
     @property

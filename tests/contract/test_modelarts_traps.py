@@ -259,7 +259,7 @@ def test_a_certificate_is_verified_against_the_named_authority(server: Server, t
 def test_what_is_not_an_object_is_a_bad_answer(session: Session, server: Server, content: bytes) -> None:
     server.answer((200, content))
     with pytest.raises(BadAnswer, match=JOBS):
-        session.call("GET", JOBS)
+        session.call("GET", JOBS, patience_s=0.0)
 
 
 def test_a_redirection_is_a_bad_answer_and_not_followed(session: Session, server: Server) -> None:

@@ -91,8 +91,10 @@ def handler(script: Script) -> type[BaseHTTPRequestHandler]:
             self.send_response(status)
             if self.command == "PUT" and status == 200 and "ETag" not in headers:
                 self.send_header("ETag", f'"{md5(body)}"')
-            for name, value in {"Content-Length": str(len(content)), **headers}.items():
-                self.send_header(name, value)
+            usual = {"Content-Length": str(len(content)), "x-obs-request-id": "R-1"}
+            for name, value in {**usual, **headers}.items():
+                if value:
+                    self.send_header(name, value)
             self.end_headers()
             self.wfile.write(content if self.command != "HEAD" else b"")
             self.close_connection = headers.get("Connection") == "close" or "Truncated" in headers
