@@ -39,9 +39,9 @@ def point_latest(reports: Path, run: str) -> None:
         raise _fault(reports / LATEST, error) from None
 
 
-def write_request(folder: Path, case_id: str, request: Request) -> Path:
-    """What is sent for a case, to be read by a person; it holds no secret."""
-    target = folder / "requests" / f"{case_id}.json"
+def write_request(folder: Path, name: str, request: Request) -> Path:
+    """What is sent, to be read by a person; it holds no secret."""
+    target = folder / "requests" / f"{name}.json"
     text = json.dumps(codec.dump(request), indent=2, ensure_ascii=False)
     try:
         target.parent.mkdir(exist_ok=True)
