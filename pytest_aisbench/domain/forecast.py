@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Sequence
 
 from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.heard import Heard
 from pytest_aisbench.domain.progress import Progress
 from pytest_aisbench.domain.trial import Trial
 
@@ -27,19 +28,22 @@ def ran(trial: Trial, now: float) -> float:
     return max(0.0, now - trial.times.get(phase, trial.times.get(trial.step.name.lower(), now)))
 
 
-def share(trial: Trial, progress: Progress | None, now: float) -> float | None:
+def share(trial: Trial, heard: Heard | None, now: float) -> float | None:
     """How much of a running job is done, from 0 to 1; by its epochs, or else by the time it should take."""
-    told = _by_epochs(trial.case, progress)
-    if told is not None or not trial.expected_s:
-        return told
-    return min(_NEARLY, ran(trial, now) / trial.expected_s)
+    total, epoch = epochs(trial.case), heard.progress.epoch if heard else 0
+    if total and epoch:
+        return min(1.0, epoch / total)
+    if not trial.expected_s:
+        return None
+    return min(ran(trial, now) / trial.expected_s, 1 / total if total else _NEARLY)
 
 
-def remaining(trial: Trial, progress: Progress | None, now: float) -> float | None:
-    """Seconds that a running job still needs."""
-    told, lasted = _by_epochs(trial.case, progress), ran(trial, now)
-    if told:
-        return lasted * (1 - told) / told
+def remaining(trial: Trial, heard: Heard | None, now: float) -> float | None:
+    """Seconds that a running job still needs, at the pace of its epochs so far, or as expected."""
+    total, lasted = epochs(trial.case), ran(trial, now)
+    if total and heard and heard.progress.epoch:
+        reached = lasted - (now - heard.advanced)
+        return max(0.0, reached * max(1.0, total / heard.progress.epoch) - lasted)
     return max(trial.expected_s - lasted, trial.expected_s * _OVERDUE) if trial.expected_s else None
 
 
@@ -65,10 +69,3 @@ def until_all(running: Sequence[float | None], waiting: Sequence[float | None], 
     for seconds in sorted((usual if told is None else told for told in waiting), reverse=True):
         heapq.heapreplace(places, places[0] + seconds)
     return max(places)
-
-
-def _by_epochs(case: Case, progress: Progress | None) -> float | None:
-    total = epochs(case)
-    if not total or progress is None or not progress.epoch:
-        return None
-    return min(1.0, progress.epoch / total)

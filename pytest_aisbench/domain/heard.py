@@ -22,6 +22,7 @@ class Heard:
 
     moved: float  # when there was last a sign of life, or when we began to listen
     progress: Progress = field(default_factory=Progress)
+    advanced: float = 0.0  # when its epoch last changed
     said: str = ""  # the last line of node 0
     stalled: bool = False
     sizes: Mapping[int, int] = field(default_factory=dict)  # of the log, by node
@@ -36,7 +37,9 @@ def with_log(heard: Heard, node: int, part: LogPart, now: float) -> Heard:
     if node or not part.text:
         return heard
     lines = [line for line in part.text.splitlines() if line.strip()]
-    return replace(heard, progress=log.read(heard.progress, part.text), said=lines[-1] if lines else heard.said)
+    progress = log.read(heard.progress, part.text)
+    advanced = now if progress.epoch != heard.progress.epoch else heard.advanced
+    return replace(heard, progress=progress, advanced=advanced, said=lines[-1] if lines else heard.said)
 
 
 def with_usage(heard: Heard, node: int, usage: Mapping[str, Sequence[float]], now: float) -> Heard:

@@ -39,7 +39,7 @@ def block(scene: Scene, width: int, most: int = MOST_BARS) -> list[str]:
     lines = [_bar(scene, trial, name, width) for trial in shown[:most]]
     if hidden:
         lines.append(f"and {len(hidden)} more in flight")
-    return [clip(line, width) for line in [*lines, _counts(scene)]]
+    return [clip(line, width).rstrip() for line in [*lines, _counts(scene)]]
 
 
 def heartbeat(scene: Scene) -> str:
@@ -73,19 +73,17 @@ def _columns(char: str) -> int:
 
 def _bar(scene: Scene, trial: Trial, name: int, width: int) -> str:
     told = scene.heard.get(trial.id)
-    progress = told.progress if told else None
     lasted = forecast.ran(trial, scene.now)
     start = f"{_named(trial, name)}  {_state(trial, told):<7}  {_hours(lasted):>7}"
     if not _is_running(trial):
         return start
-    share = forecast.share(trial, progress, scene.now)
-    left = forecast.remaining(trial, progress, scene.now)
+    share = forecast.share(trial, told, scene.now)
+    left = forecast.remaining(trial, told, scene.now)
     size = 20 if width >= _WIDE else 10 if width >= _NARROW else 0
-    done = "" if share is None else f"{share:>4.0%}"
-    drawn = f" [{'#' * int(size * (share or 0.0)):-<{size}}]" if size and done else ""
-    eta = f" eta {_hours(left)}" if left is not None else ""
-    detail = ", ".join(_details(trial, told)) if told else ""
-    return f"{start} {drawn}{done and f' {done}'}{eta}{detail and f'  {detail}'}"
+    drawn = f"[{'#' * int(size * share):-<{size}}] {share:>4.0%}" if share is not None and size else ""
+    done = "" if share is None else drawn or f"{share:>4.0%}"
+    eta = "" if left is None else f"eta {_hours(left)}"
+    return "  ".join(filter(None, (start, done, eta, ", ".join(_details(trial, told)) if told else "")))
 
 
 def _details(trial: Trial, told: Heard) -> list[str]:
@@ -113,7 +111,7 @@ def _named(trial: Trial, width: int) -> str:
 
 def _short(scene: Scene, trial: Trial) -> str:
     told = scene.heard.get(trial.id)
-    share = forecast.share(trial, told.progress if told else None, scene.now) if _is_running(trial) else 1.0
+    share = forecast.share(trial, told, scene.now) if _is_running(trial) else 1.0
     how_far = f" {share:.0%}" if share is not None else f" {_hours(forecast.ran(trial, scene.now))}"
     return plain(trial.case.id) + how_far + (" stalled" if told and told.stalled else "")
 
@@ -131,9 +129,8 @@ def _until_all(scene: Scene) -> float | None:
     running: list[float | None] = []
     waiting: list[float | None] = []
     for trial in scene.trials:
-        told = scene.heard.get(trial.id)
         if _is_running(trial):
-            running.append(forecast.remaining(trial, told.progress if told else None, scene.now))
+            running.append(forecast.remaining(trial, scene.heard.get(trial.id), scene.now))
         elif _is_at_work(trial):
             running.append(0.0)
         elif trial.step is not Step.DONE:
