@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -31,6 +32,8 @@ _JOBS = "/v2/{project_id}/training-jobs"
 _SEARCH = "/v2/{project_id}/training-job-searches"
 _FLAVORS = "/v2/{project_id}/training-job-flavors"
 _CHECK_S = 10.0  # somebody waits for the prompt
+_LOOK_S = 5.0  # one look waits for no outage, since others are waiting behind it; the next look asks again
+_LOOK_TIMEOUT_S = 20.0
 _PAGE = 50
 _SHOWN_SINGLY = 2  # more jobs than these are looked for in the list first
 _UNKNOWN_JOB = "ModelArts.2775"
@@ -87,7 +90,7 @@ class ModelArts:
         return {}
 
     def check(self) -> None:
-        self.session.call("GET", _FLAVORS, patience_s=_CHECK_S)
+        self.session.call("GET", _FLAVORS, patience_s=_CHECK_S, timeout_s=_CHECK_S)
         self.store.check(self.root)
 
     def render(self, spec: JobSpec) -> Request:
@@ -104,7 +107,8 @@ class ModelArts:
 
     def find(self, name: str) -> str | None:
         # `like` also finds names that contain it.
-        named = self._search([{"key": "name", "operator": "like", "value": [name]}])
+        insist = partial(self.session.call, patience_s=self.session.patience_s)
+        named = self._search(insist, [{"key": "name", "operator": "like", "value": [name]}])
         found = sorted({job.id for job, its_name in named if its_name == name})
         if len(found) > 1:
             raise BadAnswer(f"{len(found)} jobs are called {name}: {', '.join(found)}", advice="stop the wrong one")
@@ -121,11 +125,15 @@ class ModelArts:
         answer = self.session.call("GET", path, ignore=_NO_LOG_YET)
         with _reading("a log"):
             data = str(answer.get("content") or answer.get("context") or "").encode()  # `context` before March 2022
+            size = int(answer.get("current_size") or len(data))
             full = int(answer.get("full_size") or len(data))
-            start = full - int(answer.get("current_size") or len(data))
+            start = full - size
         if full <= since:
             return LogPart("", since)
-        text = data[max(0, since - start) :].decode(errors="replace")
+        if len(data) != size:  # what was not UTF-8 is shown as U+FFFD: one byte of the log, three of the text
+            data = data.replace("\ufffd".encode(), b"\xff")
+        # Counted from the end: what is new is told, even if what was told before had another length.
+        text = data[max(0, len(data) - (full - max(since, start))) :].decode(errors="replace")
         return LogPart(f"[{start - since} bytes are no longer shown]\n{text}" if since < start else text, full)
 
     def usage(self, job_id: str, node: int = 0) -> Mapping[str, Sequence[float]]:
@@ -156,7 +164,7 @@ class ModelArts:
 
     def _shown(self, job_id: str) -> Job:
         try:
-            return _job(self.session.call("GET", _path(job_id)))
+            return _job(self._glance("GET", _path(job_id)))
         except JobLost as error:
             return Job(job_id, Phase.LOST, "", reason=str(error))
 
@@ -164,7 +172,7 @@ class ModelArts:
         """Those of the wanted that are among the newest jobs. A list may leave out why a job ended: then it is
         shown singly."""
         found = {}
-        for job, _ in self._search([], pages=math.ceil(len(wanted) / _PAGE) + 1):
+        for job, _ in self._search(self._glance, [], pages=math.ceil(len(wanted) / _PAGE) + 1):
             if job.id in wanted and job.phase not in {Phase.FAILED, Phase.LOST}:
                 found[job.id] = job
             wanted = wanted - {job.id}
@@ -172,7 +180,13 @@ class ModelArts:
                 break
         return found
 
-    def _search(self, filters: list[dict[str, Any]], pages: int = 200) -> Iterator[tuple[Job, str]]:
+    def _glance(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        patience_s = min(_LOOK_S, self.session.patience_s)
+        return self.session.call(method, path, body, patience_s=patience_s, timeout_s=_LOOK_TIMEOUT_S)
+
+    def _search(
+        self, ask: Callable[..., dict[str, Any]], filters: list[dict[str, Any]], pages: int = 200
+    ) -> Iterator[tuple[Job, str]]:
         """Jobs and their names, newest first.
 
         Documents differ on whether the offset counts jobs or pages: a job may come twice.
@@ -185,7 +199,7 @@ class ModelArts:
                 "order": "desc",
                 "filters": filters,
             }
-            items = self.session.call("POST", _SEARCH, body, patience_s=self.session.patience_s).get("items") or []
+            items = ask("POST", _SEARCH, body).get("items") or []
             with _reading("a list of jobs"):
                 yield from [(_job(item), str(item["metadata"].get("name"))) for item in items]
             if len(items) < _PAGE:

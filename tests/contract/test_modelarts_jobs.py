@@ -155,3 +155,16 @@ def test_the_node_that_failed_is_quoted_and_not_the_ones_that_were_ended_for_it(
     server.answer((200, job("Failed", task_statuses=tasks, running_records=[record])))
     found = platform.inspect(["j"])["j"]
     assert (found.exit_code, found.reason) == (3, "worker-1 ended with exit code 3: no loss")
+
+
+def test_logs_go_on_where_they_ended_though_their_bytes_are_no_text(platform: ModelArts, server: Server) -> None:
+    """The platform shows a byte that is not UTF-8 as U+FFFD, and counts one."""
+    server.answer(
+        (200, {"content": "a\ufffdb\n", "current_size": 4, "full_size": 4}),
+        (200, {"content": "a\ufffdb\nü\ufffd\n", "current_size": 8, "full_size": 8}),
+        # Two bytes of a broken character were shown as one: what came after is told all the same.
+        (200, {"content": "a\ufffdb\nü\ufffd\n\ufffd?\nnew\n", "current_size": 16, "full_size": 16}),
+    )
+    assert platform.logs("j") == LogPart("a\ufffdb\n", 4)
+    assert platform.logs("j", since=4) == LogPart("ü\ufffd\n", 8)
+    assert platform.logs("j", since=12) == LogPart("new\n", 16)
