@@ -1,0 +1,146 @@
+"""What a person sees while jobs run: on a terminal, in a log of CI, under xdist."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from yard import SCRIPT, THRESHOLDS, WORKLOAD, Yard
+
+from pytest_aisbench.localcloud.fault import Fault
+from pytest_aisbench.localcloud.server import LocalCloud
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a pseudo terminal")
+# Trains an epoch, and goes on when it is told to.
+UNTIL_TOLD = """import os, pathlib, time
+print("epoch: 1 step: 10, loss is 2.5", flush=True)
+print("Train epoch time: 100.0 ms, per step time: 10.0 ms", flush=True)
+while not pathlib.Path(FOLDER, "go-" + os.environ["RANK_SIZE"]).exists():
+    time.sleep(0.02)
+"""
+FOUR_EPOCHS = f"parameters = {{ epochs = 4, batch_size = 32 }}\n{WORKLOAD}"
+BARS = r"running +0:\d\d:\d\d  \[#####-{15}\]  25%  eta 0:\d\d:\d\d  epoch 1/4, ~6400 images/s"
+HEARTBEAT = r"aisbench \+0:\d\d:\d\d 0/2 done, 2 running, 0 waiting, eta 0:\d\d:\d\d \| toy-1x2 25% toy-2x2 25%"
+
+
+@pytest.fixture
+def waiting(yard: Yard) -> Yard:
+    yard.suite(script=UNTIL_TOLD.replace("FOLDER", repr(str(yard.folder))) + SCRIPT, workload=FOUR_EPOCHS)
+    return yard
+
+
+def go(yard: Yard, *ranks: int) -> None:
+    for size in ranks or (2, 4):
+        (yard.folder / f"go-{size}").touch()
+
+
+def environment(yard: Yard, **variables: str) -> dict[str, str]:
+    """Of somebody who sits in front of a terminal, unless told otherwise."""
+    inherited = {key: value for key, value in yard.environment().items() if key not in {"CI", "BUILD_NUMBER"}}
+    return {**inherited, "TERM": "xterm", **variables}
+
+
+def shows(pattern: str) -> Callable[[str], bool]:
+    return lambda text: re.search(pattern, text, re.MULTILINE) is not None
+
+
+def test_bars_are_drawn_below_the_results_and_leave_no_trace(waiting: Yard) -> None:
+    from screen import Screen
+
+    command = waiting.command("suites", "--nodes", "1,2", "--aisbench-max-jobs", "2")
+    with Screen(command, waiting.folder, environment(waiting)) as screen:
+        text = screen.until(shows(f"toy-1x2  {BARS}\ntoy-2x2  {BARS.replace('6400', '12800')}$"))
+        assert text.splitlines()[-1].startswith("0/2 done, 2 running, 0 waiting, eta 0:")
+        assert "toy.py" not in text
+        go(waiting, 2)
+        text = screen.until(shows(r"^1/2 done, 1 running, 0 waiting"))
+        assert "suites/toy/test_toy.py .\ntoy-2x2  running" in text
+        assert text.count("running  0:") == 1, "drawn in place"
+        go(waiting, 4)
+        assert screen.end() == 0
+    assert "\n\nsuites/toy/test_toy.py .. " in screen.text
+    assert "2 passed" in screen.text
+    assert not re.search(r"\[#|running|/2 done", screen.text)
+
+
+def test_ctrl_c_takes_the_bars_away(waiting: Yard) -> None:
+    from screen import Screen
+
+    command = waiting.command("suites", "--nodes", "1", "-v")
+    with Screen(command, waiting.folder, environment(waiting), columns=60) as screen:
+        screen.until(shows(r"toy-1x2  running  0:\d\d:\d\d   25%  eta"))
+        screen.process.send_signal(signal.SIGINT)
+        assert screen.end() == 2
+    assert "KeyboardInterrupt" in screen.text
+    assert "25%" not in screen.text
+
+
+@pytest.mark.parametrize(("arguments", "variables"), [(["-q", "-q"], {}), ([], {"CI": "true"})])
+def test_a_terminal_that_is_not_for_bars_gets_heartbeats(
+    waiting: Yard, arguments: list[str], variables: dict[str, str]
+) -> None:
+    from screen import Screen
+
+    command = waiting.command("suites", "--nodes", "1,2", "--aisbench-max-jobs", "2", "--aisbench-heartbeat", "1s")
+    with Screen([*command, *arguments], waiting.folder, environment(waiting, **variables)) as screen:
+        screen.until(shows(f"^{HEARTBEAT}$"))
+        go(waiting)
+        assert screen.end() == 0
+    assert "[#" not in screen.text
+
+
+@contextmanager
+def lines_of(yard: Yard, *arguments: str, card: Path | None = None) -> Iterator[Iterator[str]]:
+    """What a run writes to a pipe, line by line, while it runs; it must pass."""
+    attach = ["--aisbench-cloud", str(card or yard.card), "--aisbench-max-jobs", "2"]
+    command = [*yard.command(*arguments, cloud=False), *attach]
+    with subprocess.Popen(
+        command, cwd=yard.folder, env=yard.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as run:
+        assert run.stdout is not None
+        try:
+            yield iter(run.stdout)
+            assert run.wait(60) == 0
+        finally:
+            run.kill()
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_a_log_has_a_line_now_and_then_at_once_and_on_its_own(waiting: Yard, workers: tuple[str, ...]) -> None:
+    with lines_of(waiting, "suites", "--nodes", "1,2", "--aisbench-heartbeat", "1s", *workers) as lines:
+        assert next(line for line in lines if re.fullmatch(f"{HEARTBEAT}\n", line))
+        go(waiting, 2)
+        later = next(line for line in lines if line.startswith("aisbench") and "1/2 done" in line)
+        assert "| toy-2x2 25%" in later
+        go(waiting)
+        rest = "".join(lines)
+    assert "2 passed" in rest
+    assert "\x1b[" not in rest
+
+
+def test_a_job_that_stands_still_is_reported_and_noted(yard: Yard) -> None:
+    workload = f"parameters = {{ seconds = 7, epochs = 70 }}\n{WORKLOAD}"
+    yard.suite(workload=workload, thresholds=THRESHOLDS)
+    card = yard.folder / "card.json"
+    with LocalCloud(engine="pretend", faults=[Fault(name="toy-2x2", job="log-frozen", after=1.0)]) as cloud:
+        card.write_text(json.dumps(cloud.card()))
+        with lines_of(yard, "suites", "--nodes", "1,2", "--aisbench-stall", "2s", card=card) as lines:
+            line = next(line for line in lines if "stalls" in line)
+            rest = "".join(lines)
+    job = r"[0-9a-f-]{36}"
+    said = (
+        rf"aisbench: toy-2x2 stalls: job ({job}) has shown no sign of life since \d\d:\d\d:\d\d"
+        rf"(, at epoch \d+/70, step 100)?; see `aisbench logs \1`\n"
+    )
+    assert re.fullmatch(said, line), line
+    assert "stalls" not in rest, "once, and nothing of the job that works"
+    noted = r"no sign of life since \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ"
+    assert re.search(noted, rest), rest
+    assert re.search(noted, (yard.folder / "reports/latest/report.html").read_text(encoding="utf-8"))
