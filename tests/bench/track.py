@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +56,18 @@ def environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(odd)} | {"COLUMNS": "80"}
 
 
+_ACCESS = """[access]
+access_key = "{access_key}"
+secret_access_key = "{secret_key}"
+region_name = "{region}"
+project_id = "{project_id}"
+bucket = "{bucket}"
+iam_endpoint = "{iam_endpoint}"
+obs_endpoint = "{obs_endpoint}"
+modelarts_endpoint = "{modelarts_endpoint}"
+"""
+
+
 class Cloud(NamedTuple):
     card: dict[str, str]
     file: Path
@@ -68,6 +79,10 @@ class Cloud(NamedTuple):
         with urllib.request.urlopen(urllib.request.Request(url, headers={"Authorization": f"Basic {keys}"})) as answer:
             books: dict[str, Any] = json.load(answer)
             return books
+
+    def configure(self, folder: Path) -> None:
+        """Runs there with the platform `modelarts` meet this cloud, and ask it as seldom as the vendor's."""
+        (folder / "aisbench.toml").write_text(_ACCESS.format(**self.card))
 
     def requests(self) -> int:
         return sum(sum(counts.values()) for counts in self.books()["requests"].values())
@@ -103,10 +118,10 @@ def write_suites(folder: Path, count: int, seconds: float, *, expected: bool = F
     return folder
 
 
-def ours(cloud: Cloud, jobs: int, *more: str) -> list[str]:
+def ours(cloud: Cloud, jobs: int, *more: str, platform: str = "local") -> list[str]:
     """The command whose Fleet is measured: all reports are written, as a user has them."""
-    attach = ["--aisbench-cloud", str(cloud.file), "--aisbench-max-jobs", str(jobs), "--aisbench-reports", "reports"]
-    return [*pytest_command(), *attach, *more]
+    place = ["--aisbench-cloud", str(cloud.file)] if platform == "local" else ["--aisbench-platform", platform]
+    return [*pytest_command(), *place, "--aisbench-max-jobs", str(jobs), "--aisbench-reports", "reports", *more]
 
 
 def pytest_command(*more: str) -> list[str]:
@@ -120,11 +135,18 @@ class Ended:
     memory: float  # MiB, the most that was resident
 
 
-def measured(command: Sequence[str], folder: Path, *, watching: Callable[[int], None] | None = None) -> Ended:
+def measured(
+    command: Sequence[str],
+    folder: Path,
+    *,
+    settings: Mapping[str, str] | None = None,
+    watching: Callable[[int], None] | None = None,
+) -> Ended:
     """Run it to its end, which must be a good one; `watching` is given its process id meanwhile."""
+    env = {**environment(), **(settings or {})}
     with (folder / "out.txt").open("wb") as out:
         start = time.perf_counter()
-        process = subprocess.Popen(command, cwd=folder, env=environment(), stdout=out, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, cwd=folder, env=env, stdout=out, stderr=subprocess.STDOUT)
         try:
             if watching:
                 watching(process.pid)
@@ -154,9 +176,3 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def machine() -> str:
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     return f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, load average {load}"
-
-
-def raise_limits() -> None:
-    """A thousand connections to a server are a thousand descriptors."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

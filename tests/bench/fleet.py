@@ -1,0 +1,201 @@
+"""32 jobs of one second each: our Fleet, a fixture that waits for its job, the same with xdist, and ReFrame.
+
+    python tests/bench/fleet.py [--quick]
+
+All in one run, in turns, medians. Start-up is the same command with one job of no length. The ideal is the longest job,
+as the server's books have it, and the start-up. Beside those that start processes stands the limit of the machine: the
+same processes, started at once by hand. ReFrame is installed in an environment of its own, in the user's cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import track
+
+JOBS = 32
+SECONDS = 1.0
+
+NAIVE_FIXTURE = """import os, pathlib, time
+import pytest
+from pytest_aisbench.adapters.local import Local
+from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.job import JobSpec
+from pytest_aisbench.services.staging import stage_code
+from pytest_aisbench.settings import Settings
+
+
+@pytest.fixture(scope="session")
+def platform():
+    platform = Local(Settings(cloud=pathlib.Path(os.environ["CARD"])))
+    yield platform
+    platform.close()
+
+
+@pytest.fixture
+def accuracy(platform, request):
+    name, store = request.node.name.strip("]").replace("[", "-"), platform.store
+    place = platform.root / f"naive/{time.time_ns()}-{name}/"
+    code = stage_code(store, platform.root, [pathlib.Path(__file__).parent / "code"], name)
+    job = platform.submit(platform.render(JobSpec(
+        name=f"{name}-{time.time_ns()}", shape=Shape(1, 1), code=code, entry="train.py", outputs=place / "outputs/",
+        logs=place / "logs/", framework="python", parameters={"seconds": os.environ["SECONDS"], "epochs": "1"})))
+    while not platform.inspect([job])[job].phase.is_final:
+        time.sleep(platform.poll_s)
+    return float(store.read(place / "outputs/accuracy.json"))
+"""
+NAIVE_TEST = """import os
+import pytest
+
+
+@pytest.mark.parametrize("number", range(int(os.environ["JOBS"])))
+def test_trains(accuracy, number):
+    assert accuracy >= 0.5
+"""
+REFRAME_SITE = """site_configuration = {
+    "systems": [{"name": "here", "hostnames": [".*"], "partitions": [
+        {"name": "all", "scheduler": "local", "launcher": "local", "environs": ["builtin"], "max_jobs": %d}]}],
+    "environments": [{"name": "builtin"}],
+}
+"""
+REFRAME_CHECK = """import os
+import reframe as rfm
+import reframe.utility.sanity as sn
+
+
+@rfm.simple_test
+class Sleeps(rfm.RunOnlyRegressionTest):
+    number = parameter(range(int(os.environ["JOBS"])))
+    valid_systems = ["*"]
+    valid_prog_environs = ["*"]
+    executable = "sleep"
+    executable_opts = [os.environ["SECONDS"]]
+
+    @sanity_function
+    def ends_well(self):
+        return sn.assert_eq(self.job.exitcode, 0)
+"""
+
+
+class Round(NamedTuple):
+    wall: float
+    start: float
+    longest: float
+
+
+Contestant = Callable[[int, float], track.Ended]
+
+
+def told(jobs: int, seconds: float, **more: str) -> dict[str, str]:
+    return {"JOBS": str(jobs), "SECONDS": f"{seconds:g}", **more}
+
+
+class Arena:
+    """A folder for all contestants, a cloud for each engine."""
+
+    def __init__(self, folder: Path, pretend: track.Cloud, processes: track.Cloud) -> None:
+        self._folder = folder
+        self._clouds = {"pretend": pretend, "processes": processes}
+        for jobs, seconds in ((JOBS, SECONDS), (1, 0.0)):
+            track.write_suites(folder / f"suites-{jobs}", jobs, seconds)
+        naive = folder / "naive"
+        naive.mkdir()
+        shutil.copytree(folder / "suites-1" / "code", naive / "code")
+        (naive / "conftest.py").write_text(NAIVE_FIXTURE)
+        (naive / "test_naive.py").write_text(NAIVE_TEST)
+        (folder / "site.py").write_text(REFRAME_SITE % JOBS)
+        (folder / "check.py").write_text(REFRAME_CHECK)
+
+    def ours(self, engine: str, jobs: int, seconds: float) -> track.Ended:
+        del seconds  # written in the suites
+        return track.measured(track.ours(self._clouds[engine], JOBS, f"suites-{jobs}"), self._folder)
+
+    def naive(self, more: Sequence[str], jobs: int, seconds: float) -> track.Ended:
+        command = track.pytest_command("-p", "no:pytest_aisbench.plugin", *more, "naive")
+        settings = told(jobs, seconds, CARD=str(self._clouds["pretend"].file))
+        return track.measured(command, self._folder, settings=settings)
+
+    def reframe(self, program: Path, jobs: int, seconds: float) -> track.Ended:
+        command = [str(program), "-C", "site.py", "-c", "check.py", "--exec-policy=async", "--prefix=reframe", "-r"]
+        return track.measured(command, self._folder, settings=told(jobs, seconds))
+
+    def by_hand(self, command: Sequence[str], jobs: int, seconds: float) -> track.Ended:
+        start = time.perf_counter()
+        started = [subprocess.Popen([*command, f"{seconds:g}"], cwd=self._folder) for _ in range(jobs)]
+        for process in started:
+            assert process.wait() == 0
+        return track.Ended(time.perf_counter() - start, 0.0, 0.0)
+
+    def longest(self, engine: str, since: float) -> float:
+        """Of the jobs that were created since then, in seconds, as the server's books have it."""
+        jobs = self._clouds[engine].books()["jobs"]
+        return max(float(job["ended"] - job["started"]) for job in jobs if job["created"] >= since * 1000) / 1000
+
+
+def installed_reframe() -> Path | str:
+    """The program; or why there is none."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-aisbench" / "reframe"
+    program = cache / "bin" / "reframe"
+    if not program.exists():
+        for command in ([sys.executable, "-m", "venv", str(cache)], [f"{cache}/bin/pip", "install", "ReFrame-HPC"]):
+            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+            if done.returncode:
+                return (done.stderr.strip() or done.stdout.strip()).splitlines()[-1]
+    return program
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one round instead of three")
+    rounds = 1 if parser.parse_args().quick else 3
+    print(f"{JOBS} jobs of {SECONDS:g} s, {rounds} round(s), {track.machine()}", flush=True)
+    reframe = installed_reframe()
+    taken: dict[str, list[Round]] = collections.defaultdict(list)
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        folder = Path(scratch)
+        arena = Arena(
+            folder, *(stack.enter_context(track.local_cloud(folder, name)) for name in ("pretend", "processes"))
+        )
+        script = [sys.executable, "suites-1/code/train.py", "--seconds"]
+        contestants: dict[str, tuple[Contestant, str]] = {
+            "ours, pretended jobs": (partial(arena.ours, "pretend"), "pretend"),
+            "a fixture that waits, `-n 8`": (partial(arena.naive, ["-n", "8"]), "pretend"),
+            "a fixture that waits": (partial(arena.naive, []), "pretend"),
+            "ours, processes": (partial(arena.ours, "processes"), "processes"),
+            "the same processes by hand": (partial(arena.by_hand, script), ""),
+            "`sleep 1` by hand": (partial(arena.by_hand, ["sleep"]), ""),
+        }
+        if isinstance(reframe, Path):
+            contestants["ReFrame, asynchronous, `sleep 1`"] = (partial(arena.reframe, reframe), "")
+        for turn in range(rounds):
+            for name, (contestant, engine) in contestants.items():
+                if turn and name == "a fixture that waits":
+                    continue  # its 32 seconds do not vary
+                start = contestant(1, 0.0).wall
+                since = time.time()
+                wall = contestant(JOBS, SECONDS).wall
+                taken[name].append(Round(wall, start, arena.longest(engine, since) if engine else SECONDS))
+    rows = []
+    for name, all_rounds in taken.items():
+        wall, start, longest = (statistics.median(column) for column in zip(*all_rounds, strict=True))
+        rows.append([name, f"{wall:.2f}", f"{start:.2f}", f"{longest:.2f}", f"{wall / (start + longest):.2f}"])
+    if isinstance(reframe, str):
+        rows.append(["ReFrame", f"not installed: {reframe}", "", "", ""])
+    track.table(["", "wall s", "start-up s", "longest job s", "wall / (longest + start-up)"], rows)
+
+
+if __name__ == "__main__":
+    main()
