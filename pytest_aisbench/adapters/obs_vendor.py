@@ -1,7 +1,7 @@
 """The vendor's OBS client with its holes closed.
 
 Measured on 3.26: a failed request leaks its socket, a pooled connection cannot be tunnelled again, response headers
-are dropped or mixed up, and warnings of its own break `-W error`.
+are dropped or mixed up, half an answer counts as none, and warnings of its own break `-W error`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from email.utils import format_datetime
+from http.client import IncompleteRead
 from typing import Any
 
 from pytest_aisbench.adapters.server_time import ServerClock
@@ -70,6 +71,12 @@ def _loaded() -> Any:
         def _rename_response_headers(self, headers: dict[str, str]) -> Any:
             self.thread_local.headers = headers  # the vendor drops Retry-After and mixes metadata with the rest
             return super()._rename_response_headers(headers)
+
+        def _prepare_response_data(self, result: Any, *args: Any) -> Any:
+            data = super()._prepare_response_data(result, *args)
+            if result.length:  # bytes that did not come: the vendor makes nothing of half a listing, and says nothing
+                raise IncompleteRead(b"", result.length)
+            return data
 
         def headers(self) -> Mapping[str, str]:
             """Of this thread's last answer."""
