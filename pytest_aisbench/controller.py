@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,8 @@ from pytest_aisbench.collection import Plan
 from pytest_aisbench.domain import exitcode
 from pytest_aisbench.domain.ports import Platform, Reporter
 from pytest_aisbench.domain.verdict import Ruling
-from pytest_aisbench.ending import on_sigterm, one_line
-from pytest_aisbench.errors import AisbenchError, LedgerError, UsageFault
+from pytest_aisbench.ending import Signals, one_line
+from pytest_aisbench.errors import LedgerError, UsageFault
 from pytest_aisbench.fixtures import SETTINGS
 from pytest_aisbench.judging import failure
 from pytest_aisbench.order import run_ready_first
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_aisbench.domain.case import Case
     from pytest_aisbench.domain.trial import Step, Trial
     from pytest_aisbench.reporters.live import Live
-    from pytest_aisbench.services.link import Link
+    from pytest_aisbench.workers import Workers
 
 
 class Controller:
@@ -43,11 +43,11 @@ class Controller:
         self._run: Run | None = None
         self._reporters: dict[str, Reporter] = {}
         self._tally = exitcode.Tally()
-        self._link: Link | None = None
+        self._signals = Signals(self._say)
+        self._workers: Workers | None = None
         self._live: Live | None = None
         self._opening = threading.RLock()  # workers of xdist plan, and ask for the platform, at the same time
         self._plan = Plan()
-        self._failure: AisbenchError | None = None
 
     # Crew: what the fixtures ask for.
 
@@ -63,6 +63,21 @@ class Controller:
                 settings = self._config.stash[SETTINGS]
                 self._platform = offers.load("platform", settings.platform, offers.platforms(self._config))(settings)
             return self._platform
+
+    # What the workers of xdist ask for, through `Workers`.
+
+    def admit(self, node: Any) -> None:
+        """A worker is about to start."""
+        from pytest_aisbench.workers import Workers
+
+        if self._workers is None:
+            self._workers = Workers(self)
+            self._config.pluginmanager.register(self._workers, "aisbench-workers")
+        self._workers.admit(node)
+
+    def judges(self, nodeid: str) -> bool:
+        """Whether a test is about a case of ours."""
+        return nodeid in self._plan.cases
 
     # The run.
 
@@ -83,23 +98,23 @@ class Controller:
         idle = option.collectonly or getattr(option, "setupplan", False) or getattr(option, "setuponly", False)
         if idle or (session.testsfailed and not option.continue_on_collection_errors):
             return (yield)
-        with on_sigterm(self._terminate):
-            leave = False
-            try:
-                with one_line():
-                    self._open(collection.plan(self._config, session.items))
-                self._begin()
-                return (yield)
-            except KeyboardInterrupt:
-                leave = self._config.stash[SETTINGS].on_interrupt == "leave" and not self._maxfail_reached()
-                raise
-            finally:
-                self._stop(leave=leave)
+        self._signals.open()
+        leave = False
+        try:
+            with one_line():
+                self.open(collection.plan(self._config, session.items))
+            self.begin()
+            return (yield)
+        except KeyboardInterrupt:
+            leave = self._config.stash[SETTINGS].on_interrupt == "leave" and not self._maxfail_reached()
+            raise
+        finally:
+            self._stop(leave=leave)
 
     @pytest.hookimpl(specname="pytest_runtestloop")
     def pytest_runtestloop_ready_first(self, session: pytest.Session) -> bool | None:
         """In place of pytest's own loop; xdist has one of its own, which cannot wait for jobs."""
-        if self._run is None or self._link:
+        if self._run is None or self._workers:
             return None
         fleet = self._run.fleet
 
@@ -114,9 +129,6 @@ class Controller:
 
         return run_ready_first(session, is_ready, wait)
 
-    def _terminate(self) -> None:
-        self._tally.terminated = True
-
     def _stop(self, *, leave: bool) -> None:
         live, self._live = self._live, None
         if live:
@@ -124,12 +136,15 @@ class Controller:
                 live.close()
         with self._noticing():
             if self._run:
-                self._run.stop(leave=leave)
+                if self._signals.seen and not leave:
+                    self._say("stopping what runs; once more, and it is left at once")
+                for line in self._run.stop(leave=leave):
+                    self._say(line)
                 if isinstance(self._run.fleet.crash, LedgerError):
                     raise self._run.fleet.crash
 
-    def _open(self, plan: Plan) -> None:
-        """Check and open everything that is not pytest's."""
+    def open(self, plan: Plan) -> str | None:
+        """Check and open everything that is not pytest's; the folder of the run, if there is one."""
         with self._opening:
             self._tally.unmatched |= plan.unmatched
             if plan.cases and not self._plan.cases:
@@ -138,6 +153,7 @@ class Controller:
             if plan.wants and self._run is None:
                 settings = self._config.stash[SETTINGS]
                 self._run = Run(settings, self.platform(), SystemClock(), plan.wants, self._say)
+            return str(self._run.folder) if self._run else None
 
     def _say(self, line: str) -> None:
         if self._live:
@@ -148,7 +164,7 @@ class Controller:
             terminal.ensure_newline()
             terminal.write_line(f"aisbench: {line}")
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Let the reporters in, then the jobs."""
         if self._run is None or self._reporters:
             return
@@ -164,7 +180,7 @@ class Controller:
         with guarded(self._config, "no progress is shown"):
             from pytest_aisbench.reporters.live import Live
 
-            settings, threaded = self._config.stash[SETTINGS], self._link is not None
+            settings, threaded = self._config.stash[SETTINGS], self._workers is not None
             self._live = Live(self._config, self._run, settings, SystemClock(), threaded=threaded)
             self._config.pluginmanager.register(self._live, "aisbench-live")
 
@@ -179,6 +195,8 @@ class Controller:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Before the host plugins see the report, so that they show the case as the ledger has it."""
+        if report.outcome not in {"passed", "failed", "skipped"}:
+            return  # a worker crashed, and another will judge
         verdict = properties_of(report).get("verdict")
         self._count(report, verdict)
         self._heed_maxfail()
@@ -213,7 +231,7 @@ class Controller:
 
     def _heed_maxfail(self) -> None:
         """xdist ends -x only when every worker has ended its test, and ours may wait for hours."""
-        if self._run and self._link and self._maxfail_reached():
+        if self._run and self._workers and self._maxfail_reached():
             self._run.fleet.give_up()
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
@@ -239,6 +257,7 @@ class Controller:
         return None
 
     def _code(self, exitstatus: int) -> int:
+        self._tally.terminated = self._signals.terminated
         return self._tally.code(int(exitstatus), self._run.rulings() if self._run else {})
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -254,48 +273,10 @@ class Controller:
                 terminalreporter.write_line(line, **markup)
 
     def pytest_unconfigure(self) -> None:
-        if self._link:
-            self._link.close()
+        if self._workers:
+            self._workers.close()
         if self._run:
             self._run.close()
         if self._platform:
             self._platform.close()
-
-    # Workers of xdist: they collect and judge, the Fleet stays here.
-
-    def admit(self, node: Any) -> None:
-        """Tell a worker how to reach us."""
-        from pytest_aisbench.services.link import Link
-
-        if self._link is None:
-            answers: dict[str, Callable[..., Any]] = {
-                "plan": self._planned,
-                "fault": self._fail,
-                "reached": self.reached,
-                "share": self._share,
-            }
-            self._link = Link(answers)
-        node.workerinput["aisbench_link"] = (self._link.address, self._link.key)
-
-    @pytest.hookimpl(optionalhook=True, tryfirst=True)
-    def pytest_xdist_node_collection_finished(self) -> None:
-        """The worker has planned by now: it waited for the answer before it told xdist."""
-        with one_line():
-            if self._failure:
-                raise self._failure
-        self._begin()
-
-    def _planned(self, plan: Plan) -> str | None:
-        """The folder of the run, for the worker's own reporters."""
-        try:
-            self._open(plan)
-        except AisbenchError as failure:
-            self._fail(failure)
-        return str(self._run.folder) if self._run else None
-
-    def _fail(self, failure: AisbenchError) -> None:
-        self._failure = self._failure or failure
-
-    def _share(self) -> dict[str, Any]:
-        with self._opening:
-            return dict(self.platform().share())
+        self._signals.close()

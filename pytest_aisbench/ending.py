@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -24,22 +28,41 @@ def one_line() -> Iterator[None]:
         pytest.exit(str(error), returncode=exitcode.INTERNAL)
 
 
-@contextmanager
-def on_sigterm(noticed: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM ends the run as Ctrl-C does; by default it would leave the jobs running.
+class Signals:
+    """The first Ctrl-C or SIGTERM ends the run in good order, the second at once.
 
-    As KeyboardInterrupt, since `except Exception` in a test or a reporter would swallow anything less.
+    By default SIGTERM would leave the jobs running. Both arrive as KeyboardInterrupt, since `except Exception` in a
+    test or a reporter would swallow anything less.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
-    def end(*_: object) -> None:
-        noticed()
-        raise KeyboardInterrupt
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.seen: signal.Signals | None = None
+        self._say = say
+        self._before: dict[int, Any] = {}
 
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    @property
+    def terminated(self) -> bool:
+        return self.seen is signal.SIGTERM
+
+    def open(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # A shell starts what it puts in the background with Ctrl-C ignored, and means it.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._end)
+
+    def close(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _end(self, number: int, _: object) -> None:
+        if self.seen is None:
+            self.seen = signal.Signals(number)
+            raise KeyboardInterrupt
+        # The ledger has every job on disk; nothing that is left to do is worth keeping a person waiting.
+        with contextlib.suppress(Exception):
+            self._say("left at once; jobs that may still run: aisbench jobs")
+            sys.stdout.flush()
+        os._exit(exitcode.TERMINATED if self.terminated else exitcode.INTERRUPTED)

@@ -43,6 +43,18 @@ class Junit:
             kept = [(name, value) for name, value in report.user_properties if name not in late]
             report.user_properties = [*kept, *late.items()]
 
+    @pytest.hookimpl(specname="pytest_runtest_logreport", trylast=True)
+    def pytest_runtest_logreport_forget(self, report: pytest.TestReport) -> None:
+        """What a crashed worker began and another judges is one test, not a second one without an outcome."""
+        outcome: str = report.outcome
+        if outcome == "rerun":
+            with guarded(self._config, "a test twice in junit.xml"):
+                log = self._log()
+                begun = log.node_reporter(report)
+                log.node_reporters_ordered.remove(begun)
+                for key in [key for key, value in log.node_reporters.items() if value is begun]:
+                    del log.node_reporters[key]
+
     def run(self, entry: RunEntry) -> None:
         """Properties of the suite: pytest's own fixture for them is deaf under xdist."""
         if not getattr(self._config.option, "xmlpath", None):

@@ -37,7 +37,6 @@ class Tools:
 def advance(trial: Trial, tools: Tools) -> Trial:
     """One step nearer to a verdict; an error ends the trial, blaming whom the error blames, and no other trial."""
     try:
-        _require_means(trial, tools)
         return _STEPS[trial.step](trial, tools)
     except AisbenchError as known:
         error = known
@@ -48,13 +47,8 @@ def advance(trial: Trial, tools: Tools) -> Trial:
     return _ended(trial, trial.fault or Fault(error.blame, str(error)), tools)
 
 
-def _require_means(trial: Trial, tools: Tools) -> None:
-    """Nothing that costs goes on past the budget; a request that may have arrived is followed up first."""
-    if tools.budget and trial.step < Step.HARVEST and not trial.attempts and not trial.fault:
-        tools.budget.check()
-
-
 def _stage(trial: Trial, tools: Tools) -> Trial:
+    _require_means(tools)
     stage = submission.stage(trial, tools.platform)
     request = tools.platform.render(submission.spec(trial, stage, tools.limits.run_s))
     return trial.moved(Step.SUBMIT, tools.clock.now(), stage=stage, request=request)
@@ -63,6 +57,8 @@ def _stage(trial: Trial, tools: Tools) -> Trial:
 def _submit(trial: Trial, tools: Tools) -> Trial:
     assert trial.request is not None
     now = tools.clock.now()
+    if not trial.attempts:
+        _require_means(tools)
     try:
         # A request without an answer may have arrived: never send it again before asking for the job by its name.
         job_id = tools.platform.find(trial.name) if trial.attempts else None
@@ -82,7 +78,10 @@ def _submit(trial: Trial, tools: Tools) -> Trial:
 
 
 def _watch(trial: Trial, tools: Tools) -> Trial:
-    return watch.look(trial, tools.platform, tools.clock, tools.limits, tools.inspect)
+    seen = watch.look(trial, tools.platform, tools.clock, tools.limits, tools.inspect)
+    if seen.step is Step.WATCH and not seen.fault:
+        _require_means(tools)  # after the look: a job that has just succeeded is paid for
+    return seen
 
 
 def _harvest(trial: Trial, tools: Tools) -> Trial:
@@ -94,6 +93,11 @@ def _judge(trial: Trial, tools: Tools) -> Trial:
         return _ended(trial, fault, tools)
     verdict = judge(trial.case.thresholds, values(trial), trial.flaws, trial.case.shape)
     return trial.moved(Step.DONE, tools.clock.now(), judged=verdict)
+
+
+def _require_means(tools: Tools) -> None:
+    if tools.budget:
+        tools.budget.check()
 
 
 def _ended(trial: Trial, fault: Fault, tools: Tools) -> Trial:

@@ -1,0 +1,76 @@
+"""The controller's side of pytest-xdist: workers collect and judge, platform, Fleet and ledger stay here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_aisbench.ending import one_line
+from pytest_aisbench.errors import AisbenchError
+from pytest_aisbench.services.link import Link
+
+if TYPE_CHECKING:
+    from pytest_aisbench.collection import Plan
+    from pytest_aisbench.controller import Controller
+
+RERUN = "rerun"
+
+
+class Workers:
+    """A pytest plugin object, registered when the first worker is about to start."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._failure: AisbenchError | None = None
+        self._crashed: set[str] = set()
+        answers: dict[str, Callable[..., Any]] = {
+            "plan": self._planned,
+            "fault": self._fail,
+            "reached": controller.reached,
+            "share": lambda: dict(controller.platform().share()),
+        }
+        self._link = Link(answers)
+
+    def admit(self, node: Any) -> None:
+        """Tell a worker how to reach us."""
+        node.workerinput["aisbench_link"] = (self._link.address, self._link.key)
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_xdist_node_collection_finished(self) -> None:
+        """The worker has planned by now: it waited for the answer before it told xdist."""
+        with one_line():
+            if self._failure:
+                raise self._failure
+        self._controller.begin()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
+        """The job of a worker that was killed goes on, and another worker judges it. Only once: the second time it is
+        the test that kills."""
+        if crashitem in self._crashed or not self._controller.judges(crashitem):
+            return
+        self._crashed.add(crashitem)
+        try:
+            sched.mark_test_pending(crashitem)
+        except NotImplementedError:
+            return  # schedulers that keep groups of tests together cannot; then it failed
+        report.outcome = RERUN  # type: ignore[assignment]
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, Any] | None:
+        return (RERUN, "R", ("RERUN", {"yellow": True})) if report.outcome == RERUN else None
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _planned(self, plan: Plan) -> str | None:
+        """The folder of the run, for the worker's own reporters."""
+        try:
+            return self._controller.open(plan)
+        except AisbenchError as failure:
+            self._fail(failure)
+            return None
+
+    def _fail(self, failure: AisbenchError) -> None:
+        self._failure = self._failure or failure

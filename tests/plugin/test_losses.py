@@ -1,0 +1,187 @@
+"""What gets lost on the way: a job, a worker of xdist, somebody's patience. The run goes on, or says what it left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cloud_client import CloudClient
+from yard import SCRIPT, TEST, Yard
+
+from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.services.clock import SystemClock
+from pytest_aisbench.services.jobs import JobLedger
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills processes by what /proc tells of them")
+
+UNTIL_TOLD = "import pathlib, time\nwhile not pathlib.Path(FLAG).exists():\n    time.sleep(0.05)\n" + SCRIPT
+
+
+@pytest.fixture
+def own_card(tmp_path: Path) -> Iterator[Path]:
+    """A local cloud for this test alone: its faults strike nobody else."""
+    file = tmp_path / "card.json"
+    command = [sys.executable, "-m", "pytest_aisbench", "cloud", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cloud:
+        assert cloud.stdout is not None
+        file.write_text(cloud.stdout.readline())
+        yield file
+        cloud.terminate()
+        cloud.wait(30)
+
+
+@pytest.fixture
+def cloud(own_card: Path) -> Iterator[CloudClient]:
+    with CloudClient(json.loads(own_card.read_text())) as client:
+        yield client
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def start(yard: Yard, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        yard.command("suites", "--nodes", "1", *arguments),
+        cwd=yard.folder,
+        env=yard.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def at_step(yard: Yard, step: Step) -> bool:
+    file = yard.folder / "reports" / "ledger.db"
+    if not file.exists():
+        return False
+    ledger = JobLedger(file)
+    found = [held.trial.step for held in ledger.latest(9, SystemClock().now())]
+    ledger.close()
+    return bool(found) and all(each is step for each in found)
+
+
+def in_flight(yard: Yard) -> Trial:
+    ledger = JobLedger(yard.folder / "reports" / "ledger.db")
+    (held,) = ledger.in_flight(SystemClock().now())
+    ledger.close()
+    return held.trial
+
+
+@pytest.mark.parametrize("fault", ["lost", "unstartable"])
+def test_a_job_that_the_platform_lost_is_tried_again_and_both_are_reported(
+    tmp_path: Path, own_card: Path, cloud: CloudClient, fault: str
+) -> None:
+    assert cloud.control("PUT", "faults", [{"job": fault, "times": 1}])[0] == 200
+    yard = Yard(tmp_path, own_card)
+    yard.suite()
+    ended = yard.pytest("suites", "--nodes", "1")
+    assert ended.code == 0, ended.out
+    (case,) = ended.results["cases"]
+    assert case["verdict"] == "PASSED"
+    assert [(trial["trial"], trial["phase"]) for trial in case["trials"]] == [(1, "LOST"), (2, "SUCCEEDED")]
+    assert "note: toy-1x2: tried again: the platform lost the job" in ended.out
+    assert {path.name for path in (ended.reports / "requests").iterdir()} == {"toy-1x2.json", "toy-1x2.trial-2.json"}
+    assert "tried again" in (ended.reports / "report.html").read_text(encoding="utf-8")
+
+
+def test_with_one_trial_a_lost_job_is_broken(tmp_path: Path, own_card: Path, cloud: CloudClient) -> None:
+    assert cloud.control("PUT", "faults", [{"job": "lost", "times": 1}])[0] == 200
+    yard = Yard(tmp_path, own_card)
+    yard.suite()
+    ended = yard.pytest("suites", "--nodes", "1", "--aisbench-max-trials", "1")
+    assert (ended.code, ended.verdicts) == (12, {"toy-1x2": "BROKEN"}), ended.out
+
+
+def test_the_case_of_a_killed_worker_is_judged_by_another(tmp_path: Path, own_card: Path, cloud: CloudClient) -> None:
+    flag, pids = tmp_path / "go", tmp_path / "pids"
+    pids.mkdir()
+    yard = Yard(tmp_path, own_card)
+    yard.suite(script=UNTIL_TOLD.replace("FLAG", repr(str(flag))), test="import pathlib, os\n" + TEST)
+    (tmp_path / "suites" / "conftest.py").write_text(
+        f"import os, pathlib\n\n\ndef pytest_runtest_setup(item):\n"
+        f"    (pathlib.Path({str(pids)!r}) / str(os.getpid())).touch()\n"
+    )
+    run = start(yard, "-n", "2")
+    until(lambda: at_step(yard, Step.WATCH) and list(pids.iterdir()))
+    (worker,) = pids.iterdir()
+    os.kill(int(worker.name), signal.SIGKILL)
+    until(lambda: len(list(pids.iterdir())) == 2)  # another has begun with it
+    flag.touch()
+    out, _ = run.communicate(timeout=60)
+    assert run.returncode == 0, out
+    assert "1 passed, 1 rerun" in out
+    (case,) = json.loads((tmp_path / "reports/latest/results.json").read_text())["cases"]
+    assert case["verdict"] == "PASSED"
+    assert cloud.search(offset=0, limit=5)["total"] == 1
+    suite = ET.parse(tmp_path / "reports/latest/junit.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("1", "0", "0")
+    assert len(suite.findall("testcase")) == 1
+
+
+def test_a_test_that_kills_its_workers_is_not_tried_for_ever(yard: Yard) -> None:
+    deadly = "\n\ndef test_then_dies(trial):\n    import os\n    os._exit(9)\n"
+    yard.suite(test=TEST.split("\n\ndef test_trains")[0] + deadly)
+    ended = yard.pytest("suites", "--nodes", "1", "-n", "2")
+    assert ended.code == 1, ended.out
+    assert ended.verdicts == {"toy-1x2": "FAILED"}
+    assert "crashed while running" in ended.out
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 2), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
+def test_the_second_signal_ends_at_once_and_the_job_is_on_record(
+    tmp_path: Path, own_card: Path, cloud: CloudClient, number: signal.Signals, code: int, workers: list[str]
+) -> None:
+    yard = Yard(tmp_path, own_card)
+    yard.suite(script="import time\ntime.sleep(600)")
+    run = start(yard, *workers)
+    until(lambda: at_step(yard, Step.WATCH))
+    assert cloud.control("PUT", "faults", [{"method": "POST", "path": "/actions$", "status": 503}])[0] == 200
+    os.kill(run.pid, number)
+    assert run.stdout is not None
+    heard = ""
+    while "once more, and it is left at once" not in heard:
+        line = run.stdout.readline()
+        assert line, heard
+        heard += line
+    until(lambda: in_flight(yard).fault)  # from here on nobody takes it over
+    os.kill(run.pid, number)
+    out, _ = run.communicate(timeout=20)
+    assert run.returncode == code, out
+    assert "left at once; jobs that may still run: aisbench jobs" in out
+    assert cloud.phase(in_flight(yard).job_id or "") == "Running"
+
+
+def test_what_could_not_be_stopped_is_named(tmp_path: Path, own_card: Path, cloud: CloudClient) -> None:
+    """The platform agrees to stop the job, and the job runs on."""
+    assert (
+        cloud.control("PUT", "faults", [{"phase": "Running"}, {"method": "POST", "path": "/actions$", "status": 503}])[
+            0
+        ]
+        == 200
+    )
+    yard = Yard(tmp_path, own_card)
+    yard.suite(script="import time\ntime.sleep(600)")
+    (tmp_path / "conftest.py").write_text(
+        "from pytest_aisbench.services import watch\n\nwatch.Limits.__init__.__defaults__ = (900.0, 1.0)\n"
+    )
+    run = start(yard)
+    until(lambda: at_step(yard, Step.WATCH))
+    os.kill(run.pid, signal.SIGINT)
+    out, _ = run.communicate(timeout=110)
+    assert run.returncode == 2, out
+    job_id = in_flight(yard).job_id
+    assert f"job {job_id} (toy-1x2) may still run: aisbench stop {job_id}" in out
