@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,8 +17,15 @@ from pytest_aisbench.services.tree import plant
 ROOM = 16 * 1024 * 1024  # bytes; the reports of a small run and its logs
 
 
-def check(platform: Platform, cases: Iterable[Case], run_s: float, reports: Path) -> None:
-    """Raise UsageFault for what somebody must change; what the platform gets wrong shows in its cases."""
+def check(
+    platform: Platform,
+    cases: Iterable[Case],
+    run_s: float,
+    reports: Path,
+    say: Callable[[str], None] | None = None,
+) -> None:
+    """Raise UsageFault for what somebody must change; what the platform gets wrong shows in its cases, and is told
+    to `say` at once, in one line."""
     _require_room(reports)
     data: dict[StoreUrl, str] = {}
     for case in cases:
@@ -37,8 +44,9 @@ def check(platform: Platform, cases: Iterable[Case], run_s: float, reports: Path
                 platform.store.check(url)
     except UsageFault:
         raise
-    except AisbenchError:
-        return  # unreachable now may be reachable in a minute; if not, each case says so and is BROKEN
+    except AisbenchError as error:
+        if say:  # unreachable now may be reachable in a minute; if not, each case says so and is BROKEN
+            say(f"{platform.name} is not well, the run goes on trying: {error}")
 
 
 @contextmanager

@@ -48,7 +48,8 @@ def look(
             return trial.noted(left).moved(Step.HARVEST, now)
         if now - since > limits.outage_s:
             raise
-        return _timed(trial, "silent", since).noted(f"the platform did not answer for a while: {error}")
+        trial = spared(_timed(trial, "silent", since), error, now, limits)
+        return trial.noted(f"the platform did not answer for a while: {error}")
     if job.phase is Phase.LOST and not _surely_lost(trial, now, platform.poll_s):
         return _timed(trial, "missed", trial.times.get("missed", now))
     trial = _seen(trial, job, now)
@@ -64,9 +65,18 @@ def look(
     return stop(trial, overdue, now) if overdue else trial
 
 
+def spared(trial: Trial, error: AisbenchError, now: float, limits: Limits) -> Trial:
+    """The platform asked to be left alone for a while."""
+    return _timed(trial, "spared", now + min(error.pause_s, limits.outage_s)) if error.pause_s else trial
+
+
 def pause(trial: Trial, now: float, shortest: float) -> float:
     """How long to leave a trial alone: the platform's own interval near the expected end, up to six times that
-    in the queue and far from the end."""
+    in the queue and far from the end; and never less than the platform asked for."""
+    return max(_interval(trial, now, shortest), trial.times.get("spared", now) - now)
+
+
+def _interval(trial: Trial, now: float, shortest: float) -> float:
     job, expected = trial.job, trial.expected_s
     if job is None or trial.step is not Step.WATCH or trial.fault:
         return shortest
@@ -122,7 +132,7 @@ def _surely_lost(trial: Trial, now: float, poll_s: float) -> bool:
 
 
 def _seen(trial: Trial, job: Job, now: float) -> Trial:
-    times = {key: at for key, at in trial.times.items() if key not in {"silent", "missed"}}
+    times = {key: at for key, at in trial.times.items() if key not in {"silent", "spared", "missed"}}
     if not trial.job or trial.job.phase is not job.phase:
         times[job.phase.value.lower()] = now
     trial = replace(trial, job=job, times=times)

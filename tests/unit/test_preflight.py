@@ -56,7 +56,9 @@ def test_keys_that_do_not_work_are_the_users_and_an_outage_is_not(healthy: Make,
     platform.check = failing(UsageFault("wrong keys"))
     with pytest.raises(UsageFault, match="wrong keys"):
         preflight.check(platform, [case], 60.0, tmp_path)
-    platform.check = failing(Unreachable("no answer"))
-    preflight.check(platform, [case], 60.0, tmp_path)
+    platform.check = failing(Unreachable("no answer from 192.0.2.1"))
+    said: list[str] = []
+    preflight.check(platform, [case], 60.0, tmp_path, said.append)
+    assert said == ["scripted is not well, the run goes on trying: no answer from 192.0.2.1"]
     assert not platform.jobs
     assert not platform.store.objects_
