@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,20 +106,32 @@ def lines_of(yard: Yard, *arguments: str, card: Path | None = None) -> Iterator[
         command, cwd=yard.folder, env=yard.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as run:
         assert run.stdout is not None
+        watchdog = threading.Timer(60, run.kill)  # a line that never comes would be waited for for ever
+        watchdog.start()
         try:
             yield iter(run.stdout)
-            assert run.wait(60) == 0
+            assert run.wait() == 0
         finally:
+            watchdog.cancel()
             run.kill()
+
+
+def until(lines: Iterator[str], pattern: str) -> str:
+    """The first line that fits."""
+    seen = []
+    for line in lines:
+        seen.append(line)
+        if re.search(pattern, line):
+            return line
+    raise AssertionError("".join(seen))
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
 def test_a_log_has_a_line_now_and_then_at_once_and_on_its_own(waiting: Yard, workers: tuple[str, ...]) -> None:
     with lines_of(waiting, "suites", "--nodes", "1,2", "--aisbench-heartbeat", "1s", *workers) as lines:
-        assert next(line for line in lines if re.fullmatch(f"{HEARTBEAT}\n", line))
+        until(lines, f"^{HEARTBEAT}$")
         go(waiting, 2)
-        later = next(line for line in lines if line.startswith("aisbench") and "1/2 done" in line)
-        assert "| toy-2x2 25%" in later
+        until(lines, r"^aisbench \+.* 1/2 done, .* \| toy-2x2 25%$")
         go(waiting)
         rest = "".join(lines)
     assert "2 passed" in rest
@@ -132,7 +145,7 @@ def test_a_job_that_stands_still_is_reported_and_noted(yard: Yard) -> None:
     with LocalCloud(engine="pretend", faults=[Fault(name="toy-2x2", job="log-frozen", after=1.0)]) as cloud:
         card.write_text(json.dumps(cloud.card()))
         with lines_of(yard, "suites", "--nodes", "1,2", "--aisbench-stall", "2s", card=card) as lines:
-            line = next(line for line in lines if "stalls" in line)
+            line = until(lines, "stalls")
             rest = "".join(lines)
     job = r"[0-9a-f-]{36}"
     said = (
