@@ -18,16 +18,17 @@ def run_ready_first(session: pytest.Session, is_ready: Callable[[pytest.Item], b
     """pytest's own loop in another order. Fixtures of a module or class are set up again if the order jumps."""
     waiting = list(session.items)
     while waiting:
-        item = next(filter(is_ready, waiting), None)
-        if item is None:
+        ready = [item for item in waiting if is_ready(item)]
+        if not ready:
             wait()
             continue
-        waiting.remove(item)
-        session.config.hook.pytest_runtest_protocol(item=item, nextitem=_next(waiting))
-        if session.shouldfail:
-            raise session.Failed(session.shouldfail)
-        if session.shouldstop:
-            raise session.Interrupted(session.shouldstop)
+        for item, following in zip(ready, [*ready[1:], None], strict=True):
+            waiting.remove(item)
+            session.config.hook.pytest_runtest_protocol(item=item, nextitem=following or _next(waiting))
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+            if session.shouldstop:
+                raise session.Interrupted(session.shouldstop)
     return True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pytest_aisbench.domain.metric import Metric
@@ -64,7 +65,7 @@ class Case:
     shape: Shape
     thresholds: tuple[Threshold, ...]
 
-    @property
+    @cached_property  # the key of everything that a run keeps by case
     def id(self) -> str:
         return f"{self.workload.name}-{self.shape}"
 
