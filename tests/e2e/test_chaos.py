@@ -9,7 +9,8 @@ from typing import Any
 
 import chaos
 import pytest
-from chaos import Arena, Round
+from chaos import Arena
+from chaos_rounds import Round
 from yard import Yard
 
 if sys.platform != "linux":
@@ -23,6 +24,7 @@ def survive(
     with chaos.cloud(folder, engine) as card:
         arena = Arena(Yard(folder, card), wanted or {}, failing=failing)
         for told in [*map(arena.play, rounds), arena.end()]:
+            assert told.killed_after is not None or told.round.victim == "nobody", f"{told}: it ended before its death"
             assert not told.problems, "\n".join([str(told), *told.problems])
 
 
