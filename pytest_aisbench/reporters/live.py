@@ -38,7 +38,7 @@ class Live:
         self._heartbeat_s = settings.heartbeat
         self._began = self._beaten = clock.now()
         self._said: deque[str] = deque()
-        self._bars = Bars(self._terminal) if not threaded and has_room_for_bars(self._terminal) else None
+        self._bars = Bars(self._terminal) if not threaded and has_room_for_bars(config, self._terminal) else None
         self._follower = Follower(
             run.platform, clock, run.fleet.trials, settings.stall, say=self.say, note=run.fleet.remark
         )
@@ -100,16 +100,23 @@ class Live:
             self._bars.clear()
 
 
-def has_room_for_bars(terminal: Any) -> bool:
-    """Not where somebody else draws, such as pytest-sugar, nor where nobody looks."""
+def has_room_for_bars(config: pytest.Config, terminal: Any) -> bool:
+    """Not where somebody else draws, such as pytest-sugar or live logs, nor where nobody looks."""
     return (
         type(terminal) is TerminalReporter
         and bool(terminal.isatty)
         and terminal.verbosity > -2
         and os.environ.get("TERM") != "dumb"
         and not any(map(os.environ.get, _CI))
+        and not _logs_live(config)
         and hasattr(terminal._tw, "_file")  # noqa: SLF001
     )
+
+
+def _logs_live(config: pytest.Config) -> bool:
+    with contextlib.suppress(ValueError):  # -p no:logging
+        return config.getoption("log_cli_level", None) is not None or bool(config.getini("log_cli"))
+    return False
 
 
 class Bars:

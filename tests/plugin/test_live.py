@@ -83,7 +83,9 @@ def test_ctrl_c_takes_the_bars_away(waiting: Yard) -> None:
     assert "25%" not in screen.text
 
 
-@pytest.mark.parametrize(("arguments", "variables"), [(["-q", "-q"], {}), ([], {"CI": "true"})])
+@pytest.mark.parametrize(
+    ("arguments", "variables"), [(["-q", "-q"], {}), ([], {"CI": "true"}), (["--log-cli-level", "INFO"], {})]
+)
 def test_a_terminal_that_is_not_for_bars_gets_heartbeats(
     waiting: Yard, arguments: list[str], variables: dict[str, str]
 ) -> None:
