@@ -1,0 +1,65 @@
+"""From the end of a job, as the server's books have it, to the verdict on record: 1, 32 and 256 jobs at once.
+
+    python tests/bench/verdict.py [--quick]
+
+The limit is the interval in which the platform is asked about its jobs: on average no end is heard of before half of
+it is over. Then logs and results come home and are judged. Jobs that end together queue for the cores, which client and
+server share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import track
+
+from pytest_aisbench.adapters.local import Local
+from pytest_aisbench.services.ledger import Ledger
+
+SECONDS = 3.0
+
+
+def lags(jobs: int) -> tuple[list[float], list[float]]:
+    """Seconds from each job's end until it was heard of, and until it was judged."""
+    with tempfile.TemporaryDirectory() as scratch, track.local_cloud(Path(scratch)) as cloud:
+        folder = Path(scratch)
+        track.write_suites(folder / "suites", jobs, SECONDS, expected=True)
+        track.measured(track.ours(cloud, jobs, "suites"), folder)
+        ended = {job["id"]: job["ended"] / 1000 for job in cloud.books()["jobs"]}
+        ledger = Ledger(folder / "reports" / "ledger.db")
+        trials = ledger.trials((folder / "reports" / "latest").resolve().name)
+        ledger.close()
+    assert len(trials) == len(ended) == jobs
+    ends = [(trial.times, ended[trial.job_id or ""]) for trial in trials]
+    return [times["harvest"] - end for times, end in ends], [times["done"] - end for times, end in ends]
+
+
+def spread(values: Sequence[float]) -> list[str]:
+    """Median, 95th percentile and the largest, in milliseconds."""
+    ordered = sorted(values)
+    return [
+        f"{1000 * each:.0f}" for each in (statistics.median(ordered), ordered[len(ordered) * 95 // 100], ordered[-1])
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="1 and 32 jobs")
+    counts = (1, 32) if parser.parse_args().quick else (1, 32, 256)
+    print(track.machine(), flush=True)
+    rows = []
+    for jobs in counts:
+        # One job tells little: it is run again.
+        runs = [lags(jobs) for _ in range(5 if jobs == 1 else 1)]
+        heard, judged = ([lag for run in runs for lag in run[part]] for part in (0, 1))
+        rows.append([str(jobs), f"{1000 * Local.poll_s:.0f}", *spread(heard), *spread(judged)])
+    names = [f"{what}, {which} ms" for what in ("heard of", "judged") for which in ("median", "p95", "max")]
+    track.table(["jobs", "asked every ms", *names], rows)
+
+
+if __name__ == "__main__":
+    main()
