@@ -71,7 +71,7 @@ class Controller:
         from pytest_aisbench.workers import Workers
 
         if self._workers is None:
-            self._workers = Workers(self)
+            self._workers = Workers(self._config, self)
             self._config.pluginmanager.register(self._workers, "aisbench-workers")
         self._workers.admit(node)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,12 @@ RERUN = "rerun"
 class Workers:
     """A pytest plugin object, registered when the first worker is about to start."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, config: pytest.Config, controller: Controller) -> None:
+        self._config = config
         self._controller = controller
         self._failure: AisbenchError | None = None
         self._crashed: set[str] = set()
+        self._lost = 0  # workers
         answers: dict[str, Callable[..., Any]] = {
             "plan": self._planned,
             "fault": self._fail,
@@ -46,10 +49,14 @@ class Workers:
         self._controller.begin()
 
     @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, error: object | None) -> None:
+        self._lost += error is not None
+
+    @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
         """The job of a worker that was killed goes on, and another worker judges it. Only once: the second time it is
         the test that kills."""
-        if crashitem in self._crashed or not self._controller.judges(crashitem):
+        if crashitem in self._crashed or not self._controller.judges(crashitem) or self._lost > self._restarts:
             return
         self._crashed.add(crashitem)
         try:
@@ -60,6 +67,12 @@ class Workers:
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, Any] | None:
         return (RERUN, "R", ("RERUN", {"yellow": True})) if report.outcome == RERUN else None
+
+    @property
+    def _restarts(self) -> float:
+        """After so many lost workers xdist ends the run; then nobody is left to judge."""
+        given: str | None = self._config.getoption("maxworkerrestart", None)
+        return math.inf if given is None else int(given)
 
     def close(self) -> None:
         self._link.close()

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import secrets
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 
-from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry, case_entry
 from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import LedgerError
-from pytest_aisbench.services import lease, preflight, watch
+from pytest_aisbench.services import folder, lease, preflight, watch
 from pytest_aisbench.services.budget import Budget, estimates
 from pytest_aisbench.services.fleet import Fleet
 from pytest_aisbench.services.ledger import Ledger
@@ -45,19 +40,23 @@ class Run:
         self.platform = platform
         self._clock = clock
         self._wants = list(wants)
-        self._run_s = settings.run_timeout
         self._cases = {case.id: case for case, _ in self._wants}
         self._verdicts: dict[str, Verdict] = {}
         preflight.check(platform, self._cases.values(), settings.run_timeout, settings.reports)
         ledger = settings.ledger or settings.reports / LEDGER_FILE
-        self._budget = Budget(settings.budget, estimates(self._wants, platform.place, self._run_s, ledger))
+        self._fingerprints = Fingerprints()
+        estimated = estimates(self._wants, platform.place, settings.run_timeout, ledger, self._fingerprints.of)
+        self._budget = Budget(settings.budget, estimated)
         self._budget.require()
-        self.id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(clock.now()))}-{secrets.token_hex(3)}"
+        self.id = folder.run_id(clock.now())
         self.ledger = Ledger(ledger)
-        self.folder = _folder(settings.reports, self.id)
+        self.folder = folder.make(settings.reports, self.id)
+        folder.point_latest(settings.reports, self.id)
+        for dead in self.ledger.bury(clock.now(), lease.is_dead):
+            if dead.case.id in self._cases:
+                say(f"{dead.case.id}: the job of {dead.run} died with its private local cloud; another is submitted")
         self.ledger.begin(self.id, settings.public(), clock.now(), lease.owner(), clock.now() + lease.LEASE_S)
         self._lease = lease.Lease(self.ledger, self.id, clock)
-        self._fingerprints = Fingerprints()
         limits = watch.Limits(settings.queue_timeout, settings.run_timeout)
         self.fleet = Fleet(
             Tools(platform, clock, limits, self.folder, self._budget),
@@ -144,23 +143,5 @@ class Run:
     def _write_request(self, trial: Trial) -> None:
         if trial.step is Step.SUBMIT and trial.request:
             again = f".trial-{trial.number}" if trial.number > 1 else ""
-            target = self.folder / "requests" / f"{trial.case.id}{again}.json"
-            text = json.dumps(codec.dump(trial.request), indent=2, ensure_ascii=False)
-            with contextlib.suppress(OSError):  # the ledger has it too, and a full disk shows there
-                target.parent.mkdir(exist_ok=True)
-                target.write_text(text, encoding="utf-8")
-
-
-def _folder(reports: Path, run: str) -> Path:
-    """A folder that no run had before, and `latest` pointing to it."""
-    folder = reports / run
-    try:
-        folder.mkdir(parents=True)
-        pointer = reports / f".latest-{run}"
-        pointer.symlink_to(run, target_is_directory=True)
-        pointer.replace(reports / "latest")
-    except OSError as error:
-        raise LedgerError(
-            f"{folder} cannot be made: {error.strerror}", advice="name another --aisbench-reports"
-        ) from None
-    return folder
+            with contextlib.suppress(LedgerError):  # the ledger has it too, and a full disk shows there
+                folder.write_request(self.folder, f"{trial.case.id}{again}", trial.request)

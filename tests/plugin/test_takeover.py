@@ -156,6 +156,29 @@ def test_a_private_cloud_takes_its_jobs_with_it(yard: Yard) -> None:
     assert "taken over" not in second.out
 
 
+def test_what_was_under_way_on_a_private_cloud_is_lost_and_submitted_again(yard: Yard) -> None:
+    flag = yard.folder / "go"
+    yard.suite(script=UNTIL_TOLD.replace("FLAG", repr(str(flag))))
+    run = subprocess.Popen(
+        yard.command("suites", "--nodes", "1", cloud=False),
+        cwd=yard.folder,
+        env=yard.environment(),
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    wait_for_step(yard, "WATCH")
+    os.killpg(run.pid, signal.SIGKILL)
+    run.wait(30)
+    flag.touch()
+    ended = yard.pytest("suites", "--nodes", "1", cloud=False)
+    judged(ended)
+    assert "died with its private local cloud; another is submitted" in ended.out
+    with sqlite3.connect(yard.folder / "reports" / "ledger.db") as db:
+        rows = db.execute("SELECT step, json_extract(record, '$.job.phase') FROM trials ORDER BY updated").fetchall()
+    db.close()
+    assert rows == [("DONE", "LOST"), ("DONE", "SUCCEEDED")]
+
+
 def test_a_ledger_of_an_older_version_is_brought_up_to_date(yard: Yard) -> None:
     from pytest_aisbench.services.ledger import Ledger
     from pytest_aisbench.services.schema import STEPS
