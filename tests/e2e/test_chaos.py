@@ -30,7 +30,7 @@ def survive(
 
 def test_pytest_and_then_a_controller_of_xdist_are_killed(tmp_path: Path) -> None:
     rounds = [
-        Round("pytest", "request", nth=3, pause=0.2, weather="lost answers", seed=1),
+        Round("pytest", "answer", nth=3, pause=0.2, weather="slow", seed=1),
         Round("controller", "judging", nth=2, pause=0.2, weather="unavailable", seed=2),
     ]
     survive(tmp_path / "arena", "pretend", rounds, chaos.undisturbed(tmp_path / "undisturbed", "pretend"))

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,13 +49,14 @@ class Told:
     in_flight: int = 0
     accepted: int = 0
     taken_over: int = 0
+    steps: str = ""  # where the trials of the run were at its end
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         end = f"exit {self.code}" if self.code >= 0 else "killed"
         when = f"{self.killed_after:5.2f} s" if self.killed_after is not None else "      -"
         counts = f"in flight {self.in_flight:>2}  accepted {self.accepted:>2}  taken over {self.taken_over:>2}"
-        return f"{self.round} {when}  {end:<8} {counts}  {'ok' if not self.problems else 'WRONG'}"
+        return f"{self.round} {when}  {end:<8} {counts}  {'ok   ' if not self.problems else 'WRONG'}  {self.steps}"
 
 
 @contextmanager
@@ -120,7 +122,9 @@ class Arena:
             told.code = process.wait(PATIENCE)
         self._faults([])
         told.accepted = len(self._books()["jobs"]) - len(before)
-        told.taken_over = sum(row.taken_over for row in self.record.rows if row.run not in runs)
+        rows = [row for row in self.record.rows if row.run not in runs]
+        told.taken_over = sum(row.taken_over for row in rows)
+        told.steps = " ".join(f"{step.lower()} {count}" for step, count in Counter(row.step for row in rows).items())
         told.problems += self._aftermath(mark)
         if told.code >= 0 and not WINDOWS[round_.window].interrupted:
             told.problems += self._of_the_end(told.code)

@@ -48,7 +48,11 @@ WINDOWS = {
     "request": Window(lambda sight: sight.creates, ({**_ON_CREATE, "delay": 1.0},)),
     # The same, but not before the next run has looked for the job and found none.
     "late request": Window(lambda sight: sight.creates, ({**_ON_CREATE, "delay": 4.0},)),
-    "answer": Window(lambda sight: sight.jobs, ({**_ON_CREATE, "drop": "answer"},)),
+    # The job is there, and whoever asked for it does not come to know.
+    "answer": Window(
+        lambda sight: sight.jobs,
+        ({**_ON_CREATE, "drop": "answer"}, {**_ON_MODELARTS, "operation": "search", "drop": "request"}),
+    ),
     "watching": Window(lambda sight: sight.looks),
     "harvesting": Window(lambda sight: sight.gets, ({**_ON_OBS, "operation": "get-object", "delay": 0.2},)),
     "judging": Window(_marks),
