@@ -1,7 +1,8 @@
 """Putting code and data where the nodes reach them: once per content, committed last.
 
-A tree lies at `<root>code/<tree-id>/<name>/`, and `<root>code/<tree-id>.ok` says that it is whole. A tree that is
-there already costs one question; one that was interrupted is completed.
+A tree lies at `<root>code/<tree-id>/<name>/`, and `<root>code/<tree-id>/.ok` says that it is whole: beside the tree,
+so that whoever deletes the folder deletes the marker too. A tree that is there already costs one question; one that was
+interrupted is completed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Parcel:
 
     @property
     def marker(self) -> StoreUrl:
-        return self.root / f"{self._identity}.ok"
+        return self.root / f"{self._identity}/.ok"
 
     @property
     def _identity(self) -> str:

@@ -83,7 +83,7 @@ def test_the_tree_lies_under_its_content_and_name(shelf: Shelf, code: Path) -> N
     assert place.is_folder
     above, identity, name, _ = place.key.rsplit("/", 3)
     assert (above, name) == ("aisbench/code", "resnet50")
-    assert shelf.markers() == [f"aisbench/code/{identity}.ok"]
+    assert shelf.markers() == [f"aisbench/code/{identity}/.ok"]
     there = {key.removeprefix(place.key): data for key, (data, _) in shelf.kept.items() if key not in shelf.markers()}
     assert there == {name: f"print({name!r})".encode() for name in ("train.py", "net/a.py", "net/b.py")}
 
@@ -174,6 +174,16 @@ def test_a_marker_of_something_else_is_not_believed(shelf: Shelf, code: Path) ->
     shelf.asked.clear()
     stage_code(shelf, ROOT, [code], "resnet50")
     assert shelf.asked[-1] == f"PUT {shelf.markers()[0]}"
+
+
+def test_a_folder_that_somebody_deleted_is_staged_again(shelf: Shelf, code: Path) -> None:
+    place = stage_code(shelf, ROOT, [code], "resnet50")
+    before = dict(shelf.kept)
+    folder = place.key.removesuffix("resnet50/")
+    for key in [key for key in shelf.kept if key.startswith(folder)]:
+        del shelf.kept[key]
+    assert stage_code(shelf, ROOT, [code], "resnet50") == place
+    assert shelf.kept == before
 
 
 def test_data_lies_beside_code_under_its_own_name(shelf: Shelf, code: Path) -> None:
