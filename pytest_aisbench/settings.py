@@ -62,9 +62,18 @@ def switch(text: str) -> bool:
     return words[text.lower()]
 
 
-def stop_or_leave(text: str) -> str:
-    if text not in {"stop", "leave"}:
-        raise ValueError(f"{text!r} is neither stop nor leave")
+def one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"{text!r} is neither {' nor '.join(words)}")
+        return text
+
+    return parse
+
+
+def web_address(text: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", text):
+        raise ValueError(f"{text!r} is not an address such as https://tester.example/")
     return text
 
 
@@ -94,6 +103,12 @@ class Settings:
     platform: str = option(name, "NAME", "Where jobs run: local, modelarts, or one of a plugin's", default="local")
     cloud: Path | None = option(path, "FILE", "A local cloud that already runs: what `aisbench cloud --json` printed")
     config: Path | None = option(path, "FILE", f"Settings in TOML (default: {CONFIG_FILE} where pytest's root is)")
+    package: Path | None = option(path, "DIR", "An unpacked ais-bench package, read as it is")
+    modelarts_version: str = option(one_of("V1", "V2"), "V1|V2", "Which training-job API", default="V2")
+    modelarts_client: str = option(
+        one_of("sdk", "wheel"), "sdk|wheel", "The SDK from PyPI, or the vendor's modelarts wheel", default="sdk"
+    )
+    single_server: bool = option(switch, "", "Every node trains alone with its own cards", default=False)
     devices: int | None = option(cards, "N", "Cards per node (default: the workload's own number)")
     max_jobs: int | None = option(positive, "K", "Jobs in flight at once (default: local: cores; elsewhere 8)")
     max_trials: int = option(positive, "K", "Trials that may decide one case, lost jobs included", default=3)
@@ -104,11 +119,13 @@ class Settings:
     )
     heartbeat: float = option(duration, "TIME", "Where there is no terminal, say how it goes so often", default=60.0)
     on_interrupt: str = option(
-        stop_or_leave, "stop|leave", "What becomes of running jobs at Ctrl-C or SIGTERM", default="stop"
+        one_of("stop", "leave"), "stop|leave", "What becomes of running jobs at Ctrl-C or SIGTERM", default="stop"
     )
     fresh: bool = option(switch, "", "Do not take over jobs that an earlier, killed run left behind", default=False)
     budget: float | None = option(card_hours, "CARD_HOURS", "Refuse to start, or stop, past this cost")
     dry_run: bool = option(switch, "", "Show the plan, its requests and its cost; submit nothing", default=False)
+    tester: str | None = option(web_address, "URL", "Upload the results to this Tester")
+    trust_config: bool = option(switch, "", "Execute a legacy configuration that cannot be parsed", default=False)
     reports: Path = option(path, "DIR", "Where each run gets a folder of its own", default=Path("reports"))
     ledger: Path | None = option(path, "FILE", "The record of all runs (default: ledger.db among the reports)")
     access: Access = Access()
