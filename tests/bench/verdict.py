@@ -27,7 +27,7 @@ def lags(jobs: int) -> tuple[list[float], list[float]]:
     """Seconds from each job's end until it was heard of, and until it was judged."""
     with tempfile.TemporaryDirectory() as scratch, track.local_cloud(Path(scratch)) as cloud:
         folder = Path(scratch)
-        track.write_suites(folder / "suites", jobs, SECONDS, expected=True)
+        track.write_suites(folder / "suites", jobs, SECONDS, expected=SECONDS)
         track.measured(track.ours(cloud, jobs, "suites"), folder)
         ended = {job["id"]: job["ended"] / 1000 for job in cloud.books()["jobs"]}
         ledger = Ledger(folder / "reports" / "ledger.db")
