@@ -19,19 +19,33 @@ class Place:
         """Its last part."""
         return self.prefix.rstrip("/").rpartition("/")[2] or self.bucket
 
+    @property
+    def url(self) -> str:
+        """As V1 names it to a script."""
+        return f"s3:/{self}"
+
     def __str__(self) -> str:
         return f"/{self.bucket}/{self.prefix}"
 
 
 @dataclass(frozen=True)
 class Channel:
-    """An input or an output: a folder of the container that stands for a place in the store."""
+    """An input or an output: a folder of the container that stands for a place in the store, or only its url."""
 
     name: str
     place: Place
-    local_dir: str  # in the container, absolute
+    local_dir: str  # in the container, absolute; empty in V1, whose jobs get the url and copy by themselves
     by_environment: bool = False
     """Named to the boot file by an environment variable instead of a command line argument."""
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A share of the network (SFS, NAS) that the job finds in a folder."""
+
+    source: str  # host:/path
+    folder: str  # in the container, absolute
+    read_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,13 +56,26 @@ class Launch:
     engine_version: str
     interpreter: str
     code: Place
-    boot_file: str  # relative to the code
+    boot_file: str  # relative to the code; empty where a command of a custom image says all
     parameters: tuple[tuple[str, str], ...] = ()
     inputs: tuple[Channel, ...] = ()
     outputs: tuple[Channel, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     logs: Place | None = None
     time_limit: float | None = None  # seconds
+    contract: str = "V2"
+    """What the container looks like: V2, or V1 (urls instead of folders, /home/work, DLS_ and BATCH_ variables)."""
+    name: str = ""  # the job's, which V1 uses for log files and hosts
+    resource_id: str = ""  # V1's word for one run of a job
+    image: str = ""  # a custom one; then `command` is what runs, and V1's parameters become its environment
+    command: str = ""
+    volumes: tuple[Volume, ...] = ()
+
+    def log_name(self, task: str) -> str:
+        """The file, and the object, with what the task has written."""
+        if self.contract == "V1":
+            return f"{self.resource_id}-job-{self.name}-{task.rpartition('-')[2]}.log"
+        return f"modelarts-job-{self.job_id}-{task}.log"
 
 
 @dataclass(frozen=True)
