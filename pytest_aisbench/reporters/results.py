@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,27 +29,40 @@ class Results:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._cases: dict[str, tuple[CaseEntry, str]] = {}
+        self._cases: dict[str, tuple[CaseEntry, bytes]] = {}
 
     def write(self, entry: RunEntry) -> Path:
         """Strict JSON: no NaN, and a lone surrogate of a mangled log becomes `?`."""
-        parts = {key: _text(value, 1) for key, value in dump(replace(entry, cases=())).items()}
-        if entry.cases:
-            cases = ",\n  ".join(map(self._worded, entry.cases))
-            parts["cases"] = f"[\n  {cases}\n ]"
-        text = ",\n ".join(f'"{key}": {part}' for key, part in parts.items())
+        parts = list(self._parts(entry))  # what cannot be written leaves no draft
         path = self._folder / NAME
         draft = self._folder / f".{NAME}.{os.getpid()}.tmp"
-        draft.write_bytes(f"{{\n {text}\n}}\n".encode("utf-8", "replace"))
+        with draft.open("wb") as file:
+            file.writelines(parts)
         draft.replace(path)
         return path
 
-    def _worded(self, case: CaseEntry) -> str:
-        known, text = self._cases.get(case.id, (None, ""))
-        if known is not case:
-            text = _text(_case(case), 2)
-            self._cases[case.id] = (case, text)
-        return text
+    def _parts(self, entry: RunEntry) -> Iterator[bytes]:
+        comma = b"{\n "
+        for key, value in dump(replace(entry, cases=())).items():
+            yield comma + _text(key, 1) + b": "
+            if key == "cases" and entry.cases:
+                yield from self._worded(entry.cases)
+            else:
+                yield _text(value, 1)
+            comma = b",\n "
+        yield b"\n}\n"
+
+    def _worded(self, cases: Iterable[CaseEntry]) -> Iterator[bytes]:
+        comma = b"[\n  "
+        for case in cases:
+            known, text = self._cases.get(case.id, (None, b""))
+            if known is not case:
+                text = _text(_case(case), 2)
+                self._cases[case.id] = (case, text)
+            yield comma
+            yield text
+            comma = b",\n  "
+        yield b"\n ]"
 
 
 def _case(case: CaseEntry) -> Any:
@@ -58,6 +72,7 @@ def _case(case: CaseEntry) -> Any:
     return data
 
 
-def _text(value: Any, depth: int) -> str:
+def _text(value: Any, depth: int) -> bytes:
     """Indented as a part of the whole; JSON has no line ends within strings."""
-    return json.dumps(value, allow_nan=False, ensure_ascii=False, indent=1).replace("\n", "\n" + " " * depth)
+    text = json.dumps(value, allow_nan=False, ensure_ascii=False, indent=1)
+    return text.replace("\n", "\n" + " " * depth).encode("utf-8", "replace")
