@@ -37,6 +37,9 @@ PATIENCE = 120.0  # seconds, for a run that comes to its end
 MAX_JOBS = 6
 OUTAGE = 1.5  # seconds; on loopback an adapter is patient for five
 _POLL = 0.01
+_SHOWN = 5  # problems of a round
+# A worker that dies between its last word and the next tests it is sent brings xdist down, and the run with it.
+_XDIST_FELL = "cannot send (already closed?)"
 
 
 @dataclass
@@ -127,7 +130,7 @@ class Arena:
         told.steps = " ".join(f"{step.lower()} {count}" for step, count in Counter(row.step for row in rows).items())
         told.problems += self._aftermath(mark)
         if told.code >= 0 and not WINDOWS[round_.window].interrupted:
-            told.problems += self._of_the_end(told.code)
+            told.problems += self._of_the_end(told)
         return told
 
     def end(self) -> Told:
@@ -142,10 +145,12 @@ class Arena:
         self._known.update(told.problems)
         return told
 
-    def _of_the_end(self, code: int) -> Iterator[str]:
-        if code != int(self.failing):
-            log = max(self.yard.folder.glob("run-*.log"))
-            yield f"exit code {code}: {log.name} ends with\n{log.read_text(errors='replace')[-3000:]}"
+    def _of_the_end(self, told: Told) -> Iterator[str]:
+        log = max(self.yard.folder.glob("run-*.log")).read_text(errors="replace")
+        if told.round.victim == "worker" and told.code == 3 and _XDIST_FELL in log:
+            return
+        if told.code != int(self.failing):
+            yield f"exit code {told.code}, and at the end of its output\n{log[-3000:]}"
         yield from chaos_audit.of_results(self.results(), self.wanted)
 
     def _aftermath(self, mark: str) -> Iterator[str]:
@@ -284,8 +289,10 @@ def _on(engine: str, folder: Path, part: Sequence[Round], chance: random.Random)
                 one = arena.play(round_) if round_ else arena.end()
                 told.append(one)
                 print(f"{engine:<9} {one if round_ else _ending(one)}", flush=True)
-                for problem in one.problems:
+                for problem in one.problems[:_SHOWN]:
                     print(f"    {problem}", flush=True)
+                if len(one.problems) > _SHOWN:
+                    print(f"    and {len(one.problems) - _SHOWN} more", flush=True)
     return told
 
 
