@@ -352,3 +352,16 @@ def test_wrong_keys_are_refused_whatever_the_clocks_say() -> None:
             with pytest.raises(Refused, match="check secret_access_key"):
                 platform.store.read(platform.root / "code/train.py")
         assert cloud.books()["requests"]["modelarts"]["flavors"] == 2
+
+
+def test_an_answer_that_takes_too_long_is_asked_for_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    with platform_of(bench.cloud) as platform:
+        monkeypatch.setattr(platform.session, "_timeout", (5.0, 0.3))
+        platform.store._client._vendor(platform.root.bucket).timeout = 0.3
+        slow = bench._replace(platform=platform)
+        for call in ("inspect one", "get", "put", "list"):
+            service, operation, action = CALLS[call]
+            bench.cloud.faults.set([Fault(service=service, operation=operation, times=1, delay=1.0)])
+            before = bench.requests(service, operation)
+            assert action(slow)
+            assert bench.requests(service, operation) > before + 1, call
