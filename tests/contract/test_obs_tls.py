@@ -28,6 +28,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked += 1  # type: ignore[attr-defined]
         self.send_response(200)
         self.send_header("Content-Length", "4")
+        self.send_header("x-obs-request-id", "1")
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:

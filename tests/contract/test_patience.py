@@ -10,6 +10,7 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from held_time import HeldTime
 
 from pytest_aisbench import Access, Settings
 from pytest_aisbench.adapters import modelarts, obs, obs_client, signed
@@ -25,33 +26,9 @@ if TYPE_CHECKING:
 PATIENCE = 60.0
 
 
-class Time:
-    """Stands still but for those who wait; serves as the module `time` and as an Event that is never set."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.waits: list[float] = []
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.waits.append(seconds)
-        self.now += seconds
-
-    def wait(self, seconds: float) -> bool:
-        self.sleep(seconds)
-        return False
-
-    def is_set(self) -> bool:
-        return False
-
-    def set(self) -> None: ...
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
-    clock = Time()
+def clock(monkeypatch: pytest.MonkeyPatch) -> HeldTime:
+    clock = HeldTime()
     monkeypatch.setattr(signed, "time", clock)
     monkeypatch.setattr(obs_client, "time", clock)
     return clock
@@ -63,7 +40,7 @@ def platform_at(url: str) -> ModelArts:
 
 
 @pytest.fixture
-def platform(server: Server, clock: Time, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelArts]:
+def platform(server: Server, clock: HeldTime, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelArts]:
     with contextlib.closing(platform_at(server.url)) as platform:
         monkeypatch.setattr(platform.store._client, "_closed", clock)
         yield platform
@@ -89,7 +66,7 @@ def throttled(retry_after: str, **headers: str) -> tuple[Any, ...]:
 
 @both
 def test_the_server_is_left_alone_for_as_long_as_it_asks(
-    platform: ModelArts, server: Server, clock: Time, ask: Ask
+    platform: ModelArts, server: Server, clock: HeldTime, ask: Ask
 ) -> None:
     server.answer(throttled("40"), GOOD)
     ask(platform)
@@ -97,7 +74,7 @@ def test_the_server_is_left_alone_for_as_long_as_it_asks(
 
 
 @both
-def test_it_may_name_a_date_by_its_own_clock(platform: ModelArts, server: Server, clock: Time, ask: Ask) -> None:
+def test_it_may_name_a_date_by_its_own_clock(platform: ModelArts, server: Server, clock: HeldTime, ask: Ask) -> None:
     server.answer(throttled(formatdate(5_000_040, usegmt=True), Date=formatdate(5_000_000, usegmt=True)), GOOD)
     ask(platform)
     assert clock.waits == [40.0]
@@ -106,7 +83,7 @@ def test_it_may_name_a_date_by_its_own_clock(platform: ModelArts, server: Server
 @both
 @pytest.mark.parametrize("status", [429, 503])
 def test_more_than_our_patience_ends_at_once_and_says_how_long(
-    platform: ModelArts, server: Server, clock: Time, ask: Ask, status: int
+    platform: ModelArts, server: Server, clock: HeldTime, ask: Ask, status: int
 ) -> None:
     server.answer((status, b"", {"Retry-After": "3600"}))
     with pytest.raises(Throttled if status == 429 else Unreachable, match="left alone for 3600 s") as raised:
@@ -131,7 +108,7 @@ def test_what_a_throttled_create_asks_for_is_told_to_who_decides(platform: Model
 
 @both
 def test_pauses_grow_are_never_twice_the_same_and_end(
-    platform: ModelArts, server: Server, clock: Time, ask: Ask
+    platform: ModelArts, server: Server, clock: HeldTime, ask: Ask
 ) -> None:
     server.answer((503, b""))
     series = []
@@ -185,7 +162,7 @@ def test_the_check_before_a_run_waits_for_nobody_who_is_silent(
     assert mute.removeprefix("http://") in str(ended[0])
 
 
-def test_one_look_sits_out_no_outage(platform: ModelArts, server: Server, clock: Time) -> None:
+def test_one_look_sits_out_no_outage(platform: ModelArts, server: Server, clock: HeldTime) -> None:
     server.answer((503, b""))
     for jobs in (["a"], ["a", "b", "c"]):
         began = clock.now

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from held_time import HeldTime
 
 from pytest_aisbench import Access, Settings
-from pytest_aisbench.adapters import modelarts, obs, obs_client, signed
+from pytest_aisbench.adapters import obs, obs_client, signed
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.job import JobSpec, Phase, Request
@@ -107,9 +108,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 @pytest.fixture
 def bench(made: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """Without pauses worth mentioning; how long they are is told elsewhere."""
-    monkeypatch.setattr(signed, "_pauses", lambda: itertools.repeat(0.01))
-    monkeypatch.setattr(obs_client, "_FIRST_PAUSE", 0.01)
+    """Nobody waits in truth, so that patience is a number of attempts on the slowest machine too."""
+    clock = HeldTime()
+    for module in (signed, obs_client):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(made.platform.store._client, "_closed", clock)
     monkeypatch.setattr(obs, "_ONE_PUT", 100)
     yield made
     made.cloud.faults.clear()
@@ -229,9 +232,7 @@ def test_a_fault_that_stays_is_the_platforms_in_one_line(
     rule, kind = FAULTS[fault]
     bench.cloud.faults.set([Fault(service=service, operation=operation, **rule)])
     for owner, name in ((bench.platform.session, "patience_s"), (bench.platform.store._client, "_patience")):
-        monkeypatch.setattr(owner, name, 0.05)
-    monkeypatch.setattr(modelarts, "_CHECK_S", 0.05)
-    monkeypatch.setattr(obs, "_CHECK_S", 0.05)
+        monkeypatch.setattr(owner, name, 10.0)
     before = bench.requests(service, operation)
     with pytest.raises(AisbenchError) as raised:
         action(bench)
