@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from pytest_aisbench.localcloud import v1_container
 from pytest_aisbench.localcloud.rendezvous import node_address, rank_table
 
 if TYPE_CHECKING:
@@ -47,19 +48,16 @@ def log_folder(root: Path) -> Path:
     return root / PurePosixPath(f"{MODELARTS}/log").relative_to("/")
 
 
-def worker_log(job_id: str, task: str) -> str:
-    return f"modelarts-job-{job_id}-{task}.log"
-
-
 class Container:
     def __init__(self, root: Path, launch: Launch, index: int) -> None:
         self.root = root
         self.task = f"worker-{index}"
         self._launch = launch
         self._index = index
-        self._code = self.path(f"{MODELARTS}/user-job-dir") / launch.code.name
+        job_dir = v1_container.JOB_DIR if launch.contract == "V1" else f"{MODELARTS}/user-job-dir"
+        self._code = self.path(job_dir) / launch.code.name
         self.logs = log_folder(root)
-        self.worker_log = self.logs / worker_log(launch.job_id, self.task)
+        self.worker_log = self.logs / launch.log_name(self.task)
         self._rank_table = self.path("/user/config") / RANK_TABLE
         self.temporary = root / "tmp"
 
@@ -75,7 +73,7 @@ class Container:
     def prepare(self, objects: Objects) -> None:
         launch = self._launch
         folders = [self.logs, self._rank_table.parent, self.path(f"{MA_HOME}/rank_table"), self.path("/cache")]
-        folders += [self.path(channel.local_dir) for channel in (*launch.inputs, *launch.outputs)]
+        folders += [self.path(channel.local_dir) for channel in self._channels() if channel.local_dir]
         folders += [self._workspace(card) for card in range(launch.cards)]
         for folder in [self._code, *folders]:
             folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +83,8 @@ class Container:
         self.write_rank_table("initializing")
         objects.download(launch.code.bucket, launch.code.prefix, self._code)
         for channel in launch.inputs:
-            objects.download(channel.place.bucket, channel.place.prefix, self.path(channel.local_dir))
+            if channel.local_dir:
+                objects.download(channel.place.bucket, channel.place.prefix, self.path(channel.local_dir))
 
     def write_rank_table(self, status: str) -> None:
         table = rank_table(self._launch.job_id, self._launch.nodes, self._launch.cards, status)
@@ -153,18 +152,18 @@ class Container:
     def _channels(self) -> tuple[Channel, ...]:
         return (*self._launch.inputs, *self._launch.outputs)
 
+    def _told(self, channel: Channel) -> str:
+        """What the job is told of a channel: the folder, or where it has none the url."""
+        return str(self.path(channel.local_dir)) if channel.local_dir else channel.place.url
+
     def _arguments(self) -> list[str]:
-        named = [
-            (channel.name, str(self.path(channel.local_dir)))
-            for channel in self._channels()
-            if not channel.by_environment
-        ]
+        named = [(channel.name, self._told(channel)) for channel in self._channels() if not channel.by_environment]
         return [f"--{name}={value}" for name, value in (*named, *self._launch.parameters)]
 
     def _described(self, channels: tuple[Channel, ...]) -> list[dict[str, Any]]:
         return [
             {
-                "parameter": {"label": channel.name, "value": str(self.path(channel.local_dir))},
+                "parameter": {"label": channel.name, "value": self._told(channel)},
                 "data_source": {"obs": {"obs_url": str(channel.place)}},
             }
             for channel in channels
@@ -185,10 +184,10 @@ class Container:
             "MASTER_ADDR": node_address(0),
             "MASTER_PORT": str(port),
         }
-        environment |= {
-            channel.name: str(self.path(channel.local_dir)) for channel in self._channels() if channel.by_environment
-        }
+        environment |= {channel.name: self._told(channel) for channel in self._channels() if channel.by_environment}
         environment |= launch.environment
+        if launch.contract == "V1":
+            environment |= v1_container.environment(launch, self._index, port)
         return (
             environment
             | self._platform()

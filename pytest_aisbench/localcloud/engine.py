@@ -33,6 +33,7 @@ class ProcessEngine:
         self._grace = grace
         self._ports = Ports()
         self._runs: dict[str, Run] = {}
+        self._launches: dict[str, Launch] = {}  # until they are forgotten
         self._forgotten: set[str] = set()  # while they still run
         self._frozen: dict[str, dict[str, int]] = {}  # the sizes of a job's logs, by task
         self._usage = Usage()
@@ -55,6 +56,7 @@ class ProcessEngine:
             usage=self._usage,
         )
         with self._lock:
+            self._launches[launch.job_id] = launch
             run.start()
             self._runs[launch.job_id] = run
 
@@ -72,7 +74,7 @@ class ProcessEngine:
                 start = max(0, size - _PREVIEW)
                 file.seek(start)
                 return file.read(size - start), size
-        except FileNotFoundError:
+        except (FileNotFoundError, KeyError):  # not begun yet, or forgotten already
             return None
 
     def usage(self, job_id: str, task: str) -> Mapping[str, Sequence[float]]:
@@ -93,6 +95,7 @@ class ProcessEngine:
             if job_id in self._runs:
                 self._forgotten.add(job_id)
                 return
+            self._launches.pop(job_id, None)
         shutil.rmtree(self._folder(job_id), ignore_errors=True)
 
     def close(self) -> None:
@@ -108,13 +111,15 @@ class ProcessEngine:
             del self._runs[job_id]
             forgotten = job_id in self._forgotten
             self._forgotten.discard(job_id)
+            if forgotten:
+                del self._launches[job_id]
         if forgotten:
             self._usage.forget(job_id)
             shutil.rmtree(self._folder(job_id), ignore_errors=True)
 
     def _log_file(self, job_id: str, task: str) -> Path:
         root = self._folder(job_id) / task.rpartition("-")[2]
-        return container.log_folder(root) / container.worker_log(job_id, task)
+        return container.log_folder(root) / self._launches[job_id].log_name(task)
 
     def _folder(self, job_id: str) -> Path:
         return self._work / job_id

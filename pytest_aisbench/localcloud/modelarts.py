@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_aisbench.localcloud import rules
 from pytest_aisbench.localcloud.answers import event_json, job_json
 from pytest_aisbench.localcloud.catalog import Catalog
-from pytest_aisbench.localcloud.container import worker_log
 from pytest_aisbench.localcloud.engine import ProcessEngine
 from pytest_aisbench.localcloud.jobs import CAPACITY, Jobs
 from pytest_aisbench.localcloud.message import Response
@@ -188,7 +187,7 @@ class ModelArts:
         place = job.launch.logs
         if place is None:
             raise Refusal(400, "2822", "The job has no log_export_path.")
-        key = place.prefix + worker_log(job.id, task)
+        key = place.prefix + job.launch.log_name(task)
         if self._objects.head(place.bucket, key) is None:
             raise Refusal(400, "2818", f"The log of {task} has not been generated yet.")
         link = presign(account, place.bucket, key, _LINK_LIFE)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_aisbench.localcloud.alarm import Alarm
-from pytest_aisbench.localcloud.container import worker_log
 from pytest_aisbench.localcloud.launch import Ended, Started, TaskEnded, TaskStarted
 from pytest_aisbench.localcloud.objects import ObjectError
 from pytest_aisbench.localcloud.usage import LONGEST
@@ -218,7 +217,7 @@ class PretendEngine:
         launch = play.launch
         if launch.logs and launch.job_id not in self._frozen:
             for task in play.tasks:
-                key = launch.logs.prefix + worker_log(launch.job_id, task)
+                key = launch.logs.prefix + launch.log_name(task)
                 self._objects.put(launch.logs.bucket, key, bytes(play.log))
 
     def _write_results(self, play: _Play) -> None:

@@ -60,6 +60,7 @@ class Run:
             Mirror(objects, container.path(channel.local_dir), channel.place)
             for container in self._containers
             for channel in launch.outputs
+            if channel.local_dir
         ]
         self._log_mirrors = [
             Mirror(objects, container.logs, launch.logs) for container in self._containers if launch.logs
