@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_aisbench import offers
-from pytest_aisbench.domain.case import Case, Shape
+from pytest_aisbench.domain.case import Case, Mode, Shape
 from pytest_aisbench.domain.trial import Step
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.fixtures import SETTINGS
@@ -54,7 +54,8 @@ def _cases(config: pytest.Config, test: Path, marker: pytest.Mark) -> list[Case]
         shapes = _shapes(marker, loaded.workload.name, devices, settings.devices)
     except UsageFault as fault:
         raise UsageFault(f"{test}: {fault.message}", advice=fault.advice) from None
-    return [loaded.case(shape) for shape in shapes]
+    mode = Mode.SINGLE_SERVER if settings.single_server else Mode.CLUSTER
+    return [loaded.case(shape, mode) for shape in shapes]
 
 
 def _same_name(one: suite.Suite, other: suite.Suite) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -39,6 +40,13 @@ class Shape:
         return f"{self.nodes}x{self.devices}"
 
 
+class Mode(enum.Enum):
+    """Who trains together."""
+
+    CLUSTER = "cluster"
+    SINGLE_SERVER = "single-server"  # every node alone, with its own cards
+
+
 @dataclass(frozen=True)
 class Workload:
     """What is trained, as it stands for one platform: sections of other platforms are already left out."""
@@ -59,15 +67,26 @@ class Workload:
 
 @dataclass(frozen=True)
 class Case:
-    """Workload × shape with the claims made on it: one pytest item."""
+    """Workload × shape × mode with the claims made on it: one pytest item."""
 
     workload: Workload
     shape: Shape
     thresholds: tuple[Threshold, ...]
+    mode: Mode = Mode.CLUSTER
 
     @cached_property  # the key of everything that a run keeps by case
     def id(self) -> str:
-        return f"{self.workload.name}-{self.shape}"
+        return f"{self.workload.name}-{self.shape}{'-single' if self.alone else ''}"
+
+    @property
+    def alone(self) -> bool:
+        """Whether every node trains by itself: a value of the case is then the mean over its nodes."""
+        return self.mode is Mode.SINGLE_SERVER
+
+    @property
+    def judged_shape(self) -> Shape:
+        """What a value of the case is a value of: the whole, or one node of it."""
+        return Shape(1, self.shape.devices) if self.alone else self.shape
 
     def __repr__(self) -> str:  # pytest prints it beside failures
         return f"<Case {self.id}>"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, total
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, mean, total
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Finding, Ruling, Verdict
 
@@ -69,13 +69,21 @@ class RunEntry:
 
 
 def values(trial: Trial) -> dict[str, float]:
-    """The case's metrics: throughput is the sum over ranks; one that is flawed or not finite has no value."""
+    """The case's metrics: throughput is the sum over ranks; where every node trains alone, each is the mean over the
+    nodes. One that is flawed or not finite has no value."""
     flawed = {flaw.metric for flaw in trial.flaws}
-    by_metric: dict[str, list[Any]] = {}
+    by_metric: dict[str, list[Measurement]] = {}
     for measurement in trial.measurements:
         by_metric.setdefault(measurement.metric, []).append(measurement)
-    sums = {name: total(found) for name, found in by_metric.items() if name not in flawed}
-    return {name: value for name, value in sums.items() if math.isfinite(value)}
+    whole = by_node if trial.case.alone else total
+    found = {name: whole(measured) for name, measured in by_metric.items() if name not in flawed}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def by_node(measured: Sequence[Measurement]) -> float:
+    """The mean over the nodes of the sum over each one's cards."""
+    nodes = sorted({each.server for each in measured if each.server is not None})
+    return mean([total(each for each in measured if each.server == node) for node in nodes]) if nodes else math.nan
 
 
 def trial_entry(trial: Trial) -> TrialEntry:
@@ -127,7 +135,7 @@ def case_entry(case: Case, trials: tuple[Trial, ...], verdict: Verdict | None) -
         workload=case.workload.name,
         nodes=case.shape.nodes,
         devices_per_node=case.shape.devices,
-        mode="cluster",
+        mode=case.mode.value,
         verdict=verdict.ruling if verdict else None,
         reason=verdict.reason if verdict else _unjudged(trials),
         card_hours=round(hours, 6),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 THROUGHPUT = "throughput"
@@ -20,13 +20,14 @@ class Metric:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One finite number that a rank (or the whole job, rank None) wrote, and the object it came from."""
+    """One finite number that a rank, a node that trains alone, or the whole job wrote; and the object it came from."""
 
     metric: str
     value: float
     unit: str
     source: str
     rank: int | None = None
+    server: int | None = None  # set where every node trains alone
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class Flaw:
 
     metric: str
     text: str
+
+
+def mean(values: Sequence[float]) -> float:
+    """As the predecessor computes it, to the last digit."""
+    return sum(values) / len(values)
 
 
 def total(measurements: Iterable[Measurement]) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from pytest_aisbench.domain.case import Mode
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, mean
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Outcome, Ruling
 from pytest_aisbench.reporters.text import plain, what_to_do
@@ -29,6 +30,7 @@ def summary(run: RunEntry, folder: str, page: str, width: int) -> list[Line]:
     width = max(width, NARROWEST)
     return [
         *_table(run.cases, width),
+        *_nodes(run.cases),
         *_troubles(run.cases, folder, width),
         *_notes(run.cases, width),
         *_end(run, page, width),
@@ -81,6 +83,22 @@ def fit(cell: str, size: int) -> str:
         return cell
     tail = (size - 1) // 2
     return f"{cell[: size - 1 - tail]}…{cell[len(cell) - tail :]}"
+
+
+def _nodes(cases: Sequence[CaseEntry]) -> Iterator[Line]:
+    """Every node's result and their mean, in the words of ais-bench-stubs: scripts look for them."""
+    for case in cases:
+        if case.mode == Mode.SINGLE_SERVER.value and case.trials:
+            yield "", {}
+            yield f"{case.id}:", {}
+            newest = case.trials[-1]
+            for metric, found in (
+                (THROUGHPUT, newest.throughput_by_server),
+                (ACCURACY, newest.accuracy_by_server),
+            ):
+                values = [value for value in found if value is not None]
+                average = mean(values) if values and len(values) == len(found) == case.nodes else None
+                yield f"report >> {metric}_list:{list(found)} average:{average}", {}
 
 
 def _troubles(cases: Sequence[CaseEntry], folder: str, width: int) -> Iterator[Line]:

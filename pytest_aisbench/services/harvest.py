@@ -19,7 +19,7 @@ from pytest_aisbench.errors import AisbenchError
 
 RANK_SIZE = "ranksize.json"
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)
-_RANK_FILE = re.compile(r"throughput_(\d+)\.json\Z", re.ASCII)
+_RANK_FILE = re.compile(r"(?:\d+/)?throughput_\d+\.json\Z", re.ASCII)
 _LARGEST = 256  # bytes; a bare number is shorter, and nobody should load a checkpoint by mistake
 _READERS = 16
 
@@ -50,22 +50,22 @@ def gather(trial: Trial, store: Store, folder: Path) -> Trial:
 def harvest(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Measurement], list[Flaw]]:
     """Every measurement that can be trusted, and a flaw for every one that is missing or cannot be."""
     present = {head.url.key.removeprefix(outputs.key): head for head in store.objects(outputs)}
-    wanted = {name: (metric, rank) for name, metric, rank in _wanted(case)}
+    wanted = {each.source: each for each in (_alone(case) if case.alone else _together(case))}
     with ThreadPoolExecutor(_READERS, thread_name_prefix="aisbench-harvest") as pool:
         texts = dict(zip(wanted, pool.map(lambda name: _text(store, present.get(name)), wanted), strict=True))
     measurements: list[Measurement] = []
-    flaws: list[Flaw] = list(_strangers(present, case))
-    for name, (metric, rank) in wanted.items():
-        where = name if rank is None else f"{name} (rank {rank}: {_card(case, rank)})"
+    flaws: list[Flaw] = list(_strangers(present.keys() - wanted.keys(), case))
+    for name, each in wanted.items():
+        where = name if each.rank is None else f"{name} (rank {each.rank}: {_card(case, each.rank)})"
         try:
             value = _number(texts[name])
-            unit = case.workload.metrics[metric].unit
-            _plausible(metric, unit, value)
+            _plausible(each.metric, each.unit, value)
         except _Unreadable as why:
-            flaws.append(Flaw(metric, f"{where} {why}"))
+            flaws.append(Flaw(each.metric, f"{where} {why}"))
         else:
-            measurements.append(Measurement(metric, value, unit, name, rank))
-    flaws += _rank_size(_text(store, present.get(RANK_SIZE)), case)
+            measurements.append(replace(each, value=value))
+    if not case.alone or RANK_SIZE in present:
+        flaws += _rank_size(_text(store, present.get(RANK_SIZE)), case)
     return measurements, flaws
 
 
@@ -80,12 +80,25 @@ def bring_logs(store: Store, logs: StoreUrl, folder: Path, job_id: str) -> list[
     return sorted(shorts)
 
 
-def _wanted(case: Case) -> Iterable[tuple[str, str, int | None]]:
+def _together(case: Case) -> Iterable[Measurement]:
+    """What there should be; the values are not known yet."""
+    metrics = case.workload.metrics
     for rank in range(case.shape.world):
-        yield f"throughput_{rank}.json", THROUGHPUT, rank
-    for metric in case.workload.metrics:
-        if metric != THROUGHPUT:
-            yield f"{metric}.json", metric, None
+        yield Measurement(THROUGHPUT, math.nan, metrics[THROUGHPUT].unit, f"throughput_{rank}.json", rank)
+    for name, metric in metrics.items():
+        if name != THROUGHPUT:
+            yield Measurement(name, math.nan, metric.unit, f"{name}.json")
+
+
+def _alone(case: Case) -> Iterable[Measurement]:
+    """Every node has its cards' results in a folder of its own."""
+    metrics = case.workload.metrics
+    for rank in range(case.shape.world):
+        node, card = divmod(rank, case.shape.devices)
+        yield Measurement(THROUGHPUT, math.nan, metrics[THROUGHPUT].unit, f"{node}/throughput_{card}.json", rank, node)
+    for name, metric in metrics.items():
+        for node in range(case.shape.nodes) if name != THROUGHPUT else ():
+            yield Measurement(name, math.nan, metric.unit, f"{name}_{node}.json", server=node)
 
 
 def _text(store: Store, head: Head | None) -> str | _Unreadable:
@@ -127,17 +140,18 @@ def _rank_size(text: str | _Unreadable, case: Case) -> list[Flaw]:
         size = _number(text)
     except _Unreadable as why:
         return [Flaw(THROUGHPUT, f"{RANK_SIZE} {why}")]
-    if size != case.shape.world:
+    # A node that trains alone may count itself, or everybody who was started.
+    right = {case.shape.world, case.judged_shape.world}
+    if size not in right:
         told = f"{RANK_SIZE} says {size:g} ranks trained, {case.shape} has {case.shape.world}"
         return [Flaw(THROUGHPUT, told)]
     return []
 
 
-def _strangers(present: Iterable[str], case: Case) -> Iterable[Flaw]:
+def _strangers(unwanted: Iterable[str], case: Case) -> Iterable[Flaw]:
     """A result of a rank that cannot be: somebody counted differently, so the sum would not be the cluster's."""
-    for name in sorted(present):
-        match = _RANK_FILE.match(name)
-        if match and (int(match[1]) >= case.shape.world or str(int(match[1])) != match[1]):
+    for name in sorted(unwanted):
+        if _RANK_FILE.match(name):
             yield Flaw(THROUGHPUT, f"{name} is of a rank that {case.shape} does not have")
 
 

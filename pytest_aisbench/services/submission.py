@@ -14,6 +14,8 @@ from pytest_aisbench.domain.stage import Stage, StoreUrl
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.services.staging import Parcel, code_parcel, data_parcel, put
 
+SINGLE_SERVER = "SINGLESERVER_MODE"  # by which scripts know it since ais-bench-stubs
+
 
 def new_trial(run: str, case: Case, now: float, number: int = 1) -> Trial:
     identity = f"{run}/{case.id}/{number}"
@@ -59,7 +61,7 @@ def spec(trial: Trial, place: Stage, run_s: float | None) -> JobSpec:
         inputs=place.inputs,
         framework=workload.framework,
         parameters=workload.parameters,
-        environment=workload.environment,
+        environment={**workload.environment, **({SINGLE_SERVER: "True"} if case.alone else {})},
         options=workload.options,
         description=f"aisbench {case.id} trial {trial.id}",
         max_run_s=run_s,

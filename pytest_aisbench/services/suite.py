@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_aisbench import places, settings
-from pytest_aisbench.domain.case import NAME, Case, Shape, Workload
+from pytest_aisbench.domain.case import NAME, Case, Mode, Shape, Workload
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Metric
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.threshold import Threshold
@@ -34,7 +34,7 @@ class Suite:
     platform: str
     place: str  # of the thresholds, for messages
 
-    def case(self, shape: Shape) -> Case:
+    def case(self, shape: Shape, mode: Mode = Mode.CLUSTER) -> Case:
         """The most specific claim wins, metric by metric."""
         chosen: dict[str, Threshold] = {}
         for scope in (
@@ -44,7 +44,7 @@ class Suite:
             (self.platform, str(shape)),
         ):
             chosen.update(self.claims.get(scope, {}))
-        return Case(self.workload, shape, tuple(chosen.values()))
+        return Case(self.workload, shape, tuple(chosen.values()), mode)
 
     def require_claims(self, case: Case) -> None:
         """A case that claims nothing would pass whatever happened."""

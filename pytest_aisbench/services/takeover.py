@@ -28,7 +28,13 @@ class Fingerprints:
         folders = tuple(Path(workload.folder) / part for part in workload.code)
         if folders not in self._trees:
             self._trees[folders] = plant(workload.name, folders).digest
-        told = {**codec.dump(workload), "folder": "", "expected_s": 0, "shape": str(case.shape)}
+        told = {
+            **codec.dump(workload),
+            "folder": "",
+            "expected_s": 0,
+            "shape": str(case.shape),
+            "mode": case.mode.value,
+        }
         told["tree"] = self._trees[folders]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 

@@ -91,7 +91,7 @@ def _harvest(trial: Trial, tools: Tools) -> Trial:
 def _judge(trial: Trial, tools: Tools) -> Trial:
     if fault := trial.fault or watch.fault_of(trial, tools.folder):
         return _ended(trial, fault, tools)
-    verdict = judge(trial.case.thresholds, values(trial), trial.flaws, trial.case.shape)
+    verdict = judge(trial.case.thresholds, values(trial), trial.flaws, trial.case.judged_shape)
     return trial.moved(Step.DONE, tools.clock.now(), judged=verdict)
 
 

@@ -158,3 +158,38 @@ def test_a_job_cannot_write_on_the_terminal() -> None:
 
 def test_no_case_is_said_so() -> None:
     assert "0 cases: none; 0 card-hours" in told()
+
+
+@pytest.mark.parametrize(
+    ("metric", "found", "line"),
+    [
+        (
+            "throughput",
+            (450.77798444604605, 450.38567065252664),
+            "report >> throughput_list:[450.77798444604605, 450.38567065252664] average:450.58182754928634",
+        ),
+        (
+            "throughput",
+            (14147.314993295107, 14155.048461692913),
+            "report >> throughput_list:[14147.314993295107, 14155.048461692913] average:14151.181727494011",
+        ),
+        (
+            "accuracy",
+            (0.7138142585754395, 0.7139078378677368),
+            "report >> accuracy_list:[0.7138142585754395, 0.7139078378677368] average:0.7138610482215881",
+        ),
+        (
+            "accuracy",
+            (0.7705078125, 0.7707316080729166),
+            "report >> accuracy_list:[0.7705078125, 0.7707316080729166] average:0.7706197102864583",
+        ),
+    ],
+)
+def test_nodes_that_train_alone_are_listed_as_ais_bench_stubs_printed_them(
+    metric: str, found: tuple[float, ...], line: str
+) -> None:
+    """The lines of its own documentation."""
+    trial = replace(TRIAL, **{f"{metric}_by_server": found})
+    case = replace(PASSED, nodes=2, mode="single-server", trials=(trial,))
+    run = RunEntry(SCHEMA, "r", "", None, 0, {}, (case,))
+    assert line in [text for text, _ in summary(run, "reports/r", "reports/r/report.html", 80)]
