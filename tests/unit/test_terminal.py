@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -189,7 +190,8 @@ def test_nodes_that_train_alone_are_listed_as_ais_bench_stubs_printed_them(
     metric: str, found: tuple[float, ...], line: str
 ) -> None:
     """The lines of its own documentation."""
-    trial = replace(TRIAL, **{f"{metric}_by_server": found})
+    listed: dict[str, Any] = {f"{metric}_by_server": found}
+    trial = replace(TRIAL, **listed)
     case = replace(PASSED, nodes=2, mode="single-server", trials=(trial,))
     run = RunEntry(SCHEMA, "r", "", None, 0, {}, (case,))
     assert line in [text for text, _ in summary(run, "reports/r", "reports/r/report.html", 80)]
