@@ -11,6 +11,7 @@ pytest process; requests are counted by the server.
 from __future__ import annotations
 
 import argparse
+import itertools
 import tempfile
 import time
 from pathlib import Path
@@ -62,11 +63,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="1, 50 and 200 jobs")
     counts = (1, 50, 200) if parser.parse_args().quick else (1, 100, 1000)
     print(track.machine(), flush=True)
-    rows = [measure("local", jobs) for jobs in counts]
-    rows.append(measure("modelarts", counts[-1]))
     flying = ["CPU % in flight", "requests/s in flight"]
     whole = ["from the end of all to the prompt, s", "CPU s in all", "CPU ms per job", "MiB"]
-    track.table(["platform", "jobs", "submitted in s", *flying, *whole], rows)
+    runs = [*(("local", jobs) for jobs in counts), ("modelarts", counts[-1])]
+    track.table(["platform", "jobs", "submitted in s", *flying, *whole], itertools.starmap(measure, runs))
 
 
 if __name__ == "__main__":

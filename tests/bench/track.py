@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,9 +183,9 @@ def cpu_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Markdown, as docs/benchmarks.md keeps it."""
-    for cells in (head, ["---"] * len(head), *rows):
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Markdown, as docs/benchmarks.md keeps it; each row when it is known."""
+    for cells in itertools.chain((head, ["---"] * len(head)), rows):
         print("|", " | ".join(cells), "|", flush=True)
 
 
