@@ -115,7 +115,8 @@ def rounds(seed: int, count: int) -> list[Round]:
     for _ in range(count):
         victim, weather = next(victims), next(weathers)
         if victim == "nobody":
-            weather = next(weathers) if weather == "calm" else weather
+            while weather == "calm":
+                weather = next(weathers)
             made.append(Round(victim, weather=weather, seed=chance.randrange(1000)))
             continue
         window = next(for_survivors if victim in {"worker", "network"} else for_all)
