@@ -9,7 +9,7 @@ import secrets
 import string
 import threading
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Accounts:
     def __init__(self, accounts: list[Account]) -> None:
         self._by_key = {account.access_key: account for account in accounts}
         self._tokens: dict[str, tuple[Account, float]] = {}
+        self._lent: dict[str, Account] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -81,7 +82,17 @@ class Accounts:
         return next(iter(self))
 
     def by_key(self, access_key: str) -> Account | None:
-        return self._by_key.get(access_key)
+        return self._by_key.get(access_key) or self._lent.get(access_key)
+
+    def lend(self) -> Account:
+        """The first account by other keys, which are good until they are taken back."""
+        keys = Account.generate()
+        lent = replace(self.first(), access_key=keys.access_key, secret_key=keys.secret_key)
+        self._lent[lent.access_key] = lent
+        return lent
+
+    def take_back(self, access_key: str) -> None:
+        self._lent.pop(access_key, None)
 
     def now(self) -> float:
         return time.time() + self.clock_skew

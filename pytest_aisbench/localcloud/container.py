@@ -1,35 +1,36 @@
-"""The inside of one node: its folders, its environment, and the processes that it is to run.
+"""The inside of one node: its folders, and the processes that it is to run.
 
 The folders are the platform's (`/home/ma-user/modelarts/…`, `/user/config`, `/cache`), below a root of the node's
-own. The environment is built from nothing: of the cloud's own variables only those listed here reach a job, so no
-key, token or password of whoever started the cloud can.
+own. Where the machine allows it the node's processes see them at the platform's own paths.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import tempfile
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pytest_aisbench.localcloud import v1_container
-from pytest_aisbench.localcloud.rendezvous import node_address, rank_table
+from pytest_aisbench.localcloud import container_environment, layout, v1_container
+from pytest_aisbench.localcloud.layout import Layout
+from pytest_aisbench.localcloud.rendezvous import rank_table
 
 if TYPE_CHECKING:
-    from pytest_aisbench.localcloud.launch import Channel, Launch
+    from collections.abc import Mapping
+
+    from pytest_aisbench.localcloud.launch import Launch
     from pytest_aisbench.localcloud.node import Rank, Spec
     from pytest_aisbench.localcloud.objects import Objects
 
-MA_HOME = "/home/ma-user"
-MODELARTS = f"{MA_HOME}/modelarts"
 RANK_TABLE = "jobstart_hccl.json"
 
-_INHERITED = {"PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH"}
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_RANK_TABLES = f"{layout.MA_HOME}/rank_table"
 # Sockets in TMPDIR have paths of at most 107 bytes, and libraries add up to 35 of their own.
 _LONGEST_TMPDIR = 70
+_EXPORTED = "pre-start.env"
 
 # What a pre-start script exports must outlive it, also when it calls `exit`.
 _SOURCE_SHELL = """trap 'code=$?; env -0 > "$0"; exit $code' EXIT; . "$1\""""
@@ -40,12 +41,8 @@ _SOURCE_PYTHON = (
 )
 
 
-def inherited() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith("LC_")}
-
-
 def log_folder(root: Path) -> Path:
-    return root / PurePosixPath(f"{MODELARTS}/log").relative_to("/")
+    return Layout(root, private=False).outside(layout.LOGS)
 
 
 class Container:
@@ -54,37 +51,51 @@ class Container:
         self.task = f"worker-{index}"
         self._launch = launch
         self._index = index
-        job_dir = v1_container.JOB_DIR if launch.contract == "V1" else f"{MODELARTS}/user-job-dir"
-        self._code = self.path(job_dir) / launch.code.name
+        self._places = Layout(root, private=False)
+        self._job_dir = v1_container.JOB_DIR if launch.contract == "V1" else layout.JOB_DIR
+        self._code = f"{self._job_dir}/{launch.code.name}" if launch.code else self._job_dir
         self.logs = log_folder(root)
         self.worker_log = self.logs / launch.log_name(self.task)
         self._rank_table = self.path("/user/config") / RANK_TABLE
-        self.temporary = root / "tmp"
+        self.temporary = self.path(layout.TEMPORARY)
 
     @property
     def mark(self) -> tuple[str, str]:
-        """A variable that every process of this node has, and no other."""
-        return "MA_CURRENT_INSTANCE_NAME", f"modelarts-job-{self._launch.job_id}-{self.task}"
+        return container_environment.mark(self._launch, self._index)
 
     def path(self, inside: str) -> Path:
         """Where something lies that the job knows by its path in the container."""
-        return self.root / PurePosixPath(inside).relative_to("/")
+        return self._places.outside(inside)
 
-    def prepare(self, objects: Objects) -> None:
+    def prepare(self, objects: Objects, *, private: bool) -> None:
+        """`private`: the node's processes will see its folders at the platform's paths."""
+        self._places = Layout(self.root, private)
         launch = self._launch
-        folders = [self.logs, self._rank_table.parent, self.path(f"{MA_HOME}/rank_table"), self.path("/cache")]
-        folders += [self.path(channel.local_dir) for channel in self._channels() if channel.local_dir]
-        folders += [self._workspace(card) for card in range(launch.cards)]
-        for folder in [self._code, *folders]:
-            folder.mkdir(parents=True, exist_ok=True)
-        if len(os.fsencode(self.temporary)) > _LONGEST_TMPDIR:
+        folders = [self._job_dir, layout.LOGS, "/user/config", _RANK_TABLES, "/cache", v1_container.WORK_HOME, "/view"]
+        folders += [channel.local_dir for channel in (*launch.inputs, *launch.outputs) if channel.local_dir]
+        folders += [_workspace(card) for card in range(launch.cards)]
+        for folder in folders:
+            self.path(folder).mkdir(parents=True, exist_ok=True)
+        if not self._places.private and len(os.fsencode(self.temporary)) > _LONGEST_TMPDIR:
             self.temporary = Path(tempfile.mkdtemp(prefix="aisbench-node-"))
         self.temporary.mkdir(exist_ok=True)
+        self._mount_volumes()
         self.write_rank_table("initializing")
-        objects.download(launch.code.bucket, launch.code.prefix, self._code)
+        if launch.image and launch.contract == "V1":
+            shutil.copy(layout.PACKAGES / v1_container.ENTRY, self.path(v1_container.WORK_HOME))  # it brings the code
+        elif launch.code:
+            objects.download(launch.code.bucket, launch.code.prefix, self.path(self._code))
         for channel in launch.inputs:
             if channel.local_dir:
                 objects.download(channel.place.bucket, channel.place.prefix, self.path(channel.local_dir))
+
+    def _mount_volumes(self) -> None:
+        for volume in self._launch.volumes:
+            share, folder = self._places.share(volume.source), self.path(volume.folder)
+            share.mkdir(parents=True, exist_ok=True)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            if not self._places.private:
+                folder.symlink_to(share)
 
     def write_rank_table(self, status: str) -> None:
         table = rank_table(self._launch.job_id, self._launch.nodes, self._launch.cards, status)
@@ -104,39 +115,51 @@ class Container:
                     entry.unlink(missing_ok=True)
             kept = kept.parent
 
-    def spec(self, port: int, obs_endpoint: str, grace: float) -> Spec:
-        launch = self._launch
+    def spec(self, port: int, store: Mapping[str, str], grace: float) -> Spec:
+        """`store`: the variables by which the job reaches the object store."""
+        launch, places = self._launch, self._places
+        temporary = layout.TEMPORARY if places.private else str(self.temporary)
         return {
-            "environment": self._environment(port, obs_endpoint),
-            "pre_start": self._pre_start(),
-            "pre_start_folder": str(self._code.parent),
-            "pre_start_environment": str(self.temporary / "pre-start.env"),
-            "ranks": [self._rank(card) for card in range(launch.cards)],
+            "environment": container_environment.environment(
+                launch, self._index, places, port=port, temporary=temporary, store=store
+            ),
+            "pre_start": self._pre_start(f"{temporary}/{_EXPORTED}"),
+            "pre_start_folder": places.inside(self._job_dir),
+            "pre_start_environment": str(self.temporary / _EXPORTED),
+            "ranks": [self._command()] if launch.image else [self._rank(card) for card in range(launch.cards)],
             "log": str(self.worker_log),
             "rank_table": str(self._rank_table),
-            "rank_table_v1": str(self.path(f"{MA_HOME}/rank_table") / RANK_TABLE),
+            "rank_table_v1": "" if launch.image else str(self.path(_RANK_TABLES) / RANK_TABLE),
             "grace": grace,
+            "view": str(self.path("/view")) if places.private else "",
+            "binds": self._binds() if places.private else [],
         }
 
-    def _pre_start(self) -> list[str]:
-        beside = (self._code / self._launch.boot_file).parent
-        exported = str(self.temporary / "pre-start.env")
-        if (script := beside / "ma-pre-start.sh").is_file():
-            return ["bash", "-c", _SOURCE_SHELL, exported, str(script)]
-        if (script := beside / "ma-pre-start.py").is_file():
-            return [self._launch.interpreter, "-c", _SOURCE_PYTHON, exported, str(script)]
+    def _binds(self) -> list[tuple[str, str]]:
+        launch = self._launch
+        folders = [channel.local_dir for channel in (*launch.inputs, *launch.outputs)]
+        extra = {path: self.path(path) for path in folders if path and not layout.is_covered(path)}
+        extra |= {volume.folder: self._places.share(volume.source) for volume in launch.volumes}
+        return self._places.binds(extra, launch.interpreter)
+
+    def _pre_start(self, exported: str) -> list[str]:
+        beside = str(Path(self._code, self._launch.boot_file).parent)
+        if self._launch.image:
+            return []
+        if (self.path(beside) / "ma-pre-start.sh").is_file():
+            return ["bash", "-c", _SOURCE_SHELL, exported, self._places.inside(f"{beside}/ma-pre-start.sh")]
+        if (self.path(beside) / "ma-pre-start.py").is_file():
+            script = self._places.inside(f"{beside}/ma-pre-start.py")
+            return [self._launch.interpreter, "-c", _SOURCE_PYTHON, exported, script]
         return []
 
-    def _workspace(self, card: int) -> Path:
-        return self.path(f"{MODELARTS}/workspace/device{card}")
-
     def _rank(self, card: int) -> Rank:
-        launch = self._launch
+        launch, places = self._launch, self._places
         rank = self._index * launch.cards + card
         name = f"modelarts-job-{launch.job_id}-proc-rank-{rank}-device-{card}"
         return {
-            "command": [launch.interpreter, str(self._code / launch.boot_file), *self._arguments()],
-            "folder": str(self._workspace(card)),
+            "command": [launch.interpreter, places.inside(f"{self._code}/{launch.boot_file}"), *self._arguments()],
+            "folder": places.inside(_workspace(card)),
             "log": str(self.logs / f"{name}.txt"),
             "environment": {
                 "JOB_ID": launch.job_id,
@@ -144,83 +167,35 @@ class Container:
                 "RANK_SIZE": str(launch.nodes * launch.cards),
                 "DEVICE_ID": str(card),
                 "ASCEND_DEVICE_ID": str(card),
-                "RANK_TABLE_FILE": str(self.path(f"{MA_HOME}/rank_table") / RANK_TABLE),
-                "ASCEND_PROCESS_LOG_PATH": str(self.logs / "ascend" / "process_log" / f"rank_{rank}"),
+                "RANK_TABLE_FILE": places.inside(f"{_RANK_TABLES}/{RANK_TABLE}"),
+                "ASCEND_PROCESS_LOG_PATH": places.inside(f"{layout.LOGS}/ascend/process_log/rank_{rank}"),
             },
         }
 
-    def _channels(self) -> tuple[Channel, ...]:
-        return (*self._launch.inputs, *self._launch.outputs)
-
-    def _told(self, channel: Channel) -> str:
-        """What the job is told of a channel: the folder, or where it has none the url."""
-        return str(self.path(channel.local_dir)) if channel.local_dir else channel.place.url
+    def _command(self) -> Rank:
+        """Of a custom image: one process for each node, in no login shell, its output in the worker's log alone."""
+        launch = self._launch
+        command = self._places.translated(launch.command)
+        home = v1_container.WORK_HOME
+        if launch.contract != "V1":  # V1 has told the parameters by the environment
+            command = " ".join([command, *map(shlex.quote, self._arguments())])
+            home = layout.MA_HOME
+        return {
+            "command": ["bash", "-c", command],
+            "folder": self._places.inside(home),
+            "log": str(self.root / "command.log"),
+            "environment": {},
+        }
 
     def _arguments(self) -> list[str]:
-        named = [(channel.name, self._told(channel)) for channel in self._channels() if not channel.by_environment]
+        channels = (*self._launch.inputs, *self._launch.outputs)
+        named = [
+            (channel.name, container_environment.told(channel, self._places))
+            for channel in channels
+            if not channel.by_environment
+        ]
         return [f"--{name}={value}" for name, value in (*named, *self._launch.parameters)]
 
-    def _described(self, channels: tuple[Channel, ...]) -> list[dict[str, Any]]:
-        return [
-            {
-                "parameter": {"label": channel.name, "value": self._told(channel)},
-                "data_source": {"obs": {"obs_url": str(channel.place)}},
-            }
-            for channel in channels
-        ]
 
-    def _environment(self, port: int, obs_endpoint: str) -> dict[str, str]:
-        launch = self._launch
-        environment = dict.fromkeys(_THREADS, "1")  # the ranks share the cores already
-        environment |= inherited()
-        environment["PATH"] = os.pathsep.join(
-            [str(Path(launch.interpreter).parent), environment.get("PATH", os.defpath)]
-        )
-        environment |= {
-            "HOME": str(self.path(MA_HOME)),
-            "TMPDIR": str(self.temporary),
-            "PYTHONUNBUFFERED": "1",
-            "HCCL_CONNECT_TIMEOUT": "1800",
-            "MASTER_ADDR": node_address(0),
-            "MASTER_PORT": str(port),
-        }
-        environment |= {channel.name: self._told(channel) for channel in self._channels() if channel.by_environment}
-        environment |= launch.environment
-        if launch.contract == "V1":
-            environment |= v1_container.environment(launch, self._index, port)
-        return (
-            environment
-            | self._platform()
-            | {
-                "S3_ENDPOINT": obs_endpoint,
-                "S3_USE_HTTPS": str(int(obs_endpoint.startswith("https:"))),
-                "S3_VERIFY_SSL": "0",
-            }
-        )
-
-    def _platform(self) -> dict[str, str]:
-        """What the platform sets and no job may change."""
-        launch = self._launch
-        return dict([self.mark]) | {
-            "MA_HOME": str(self.path(MA_HOME)),
-            "MA_JOB_DIR": str(self._code.parent),
-            "MA_MOUNT_PATH": str(self.path(MODELARTS)),
-            "MA_LOG_DIR": str(self.logs),
-            "MA_SCRIPT_INTERPRETER": launch.interpreter,
-            "WORKSPACE": str(self._code),
-            "MA_CURRENT_IP": node_address(self._index),
-            "MA_CURRENT_HOST_IP": node_address(self._index),
-            "MA_NUM_HOSTS": str(launch.nodes),
-            "MA_NUM_GPUS": str(launch.cards),
-            "MA_TASK_NAME": "worker",
-            "MA_VJ_NAME": f"ma-job-{launch.job_id}",
-            "MA_JOB_KIND": "job",
-            "MA_ENGINE_VERSION": launch.engine_version,
-            "MA_INPUTS": json.dumps({"inputs": self._described(launch.inputs)}),
-            "MA_OUTPUTS": json.dumps({"outputs": self._described(launch.outputs)}),
-            "VC_TASK_INDEX": str(self._index),
-            "VC_WORKER_NUM": str(launch.nodes),
-            # Addresses, not names as on the platform: no resolver here knows the names.
-            "VC_WORKER_HOSTS": ",".join(node_address(node) for node in range(launch.nodes)),
-            "RANK_TABLE_FILE": str(self._rank_table.parent),
-        }
+def _workspace(card: int) -> str:
+    return f"{layout.MODELARTS}/workspace/device{card}"

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from pytest_aisbench.localcloud import container
 from pytest_aisbench.localcloud.rendezvous import Ports
 from pytest_aisbench.localcloud.run import Run
+from pytest_aisbench.localcloud.store_access import StoreAccess
 from pytest_aisbench.localcloud.usage import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from pytest_aisbench.localcloud.accounts import Accounts
     from pytest_aisbench.localcloud.launch import Launch, Report
     from pytest_aisbench.localcloud.objects import Objects
 
@@ -26,10 +28,18 @@ _PREVIEW = 5 << 20  # the platform shows the newest 5 MB of a log
 
 
 class ProcessEngine:
-    def __init__(self, objects: Objects, work: Path, obs_endpoint: str, grace: float = GRACE) -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        work: Path,
+        obs_endpoint: str,
+        grace: float = GRACE,
+        accounts: Accounts | None = None,
+    ) -> None:
+        """`accounts`: who lends jobs the keys by which they reach OBS; without, they have none."""
         self._objects = objects
         self._work = work
-        self._obs_endpoint = obs_endpoint
+        self._store = StoreAccess(obs_endpoint, accounts)
         self._grace = grace
         self._ports = Ports()
         self._runs: dict[str, Run] = {}
@@ -49,7 +59,7 @@ class ProcessEngine:
             launch,
             report,
             ports=self._ports,
-            obs_endpoint=self._obs_endpoint,
+            store=self._store,
             grace=self._grace,
             ended=functools.partial(self._ended, launch.job_id),
             log_frozen=lambda: launch.job_id in self._frozen,

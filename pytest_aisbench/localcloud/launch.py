@@ -55,7 +55,7 @@ class Launch:
     cards: int  # of each node
     engine_version: str
     interpreter: str
-    code: Place
+    code: Place | None  # none where a custom image has all it needs
     boot_file: str  # relative to the code; empty where a command of a custom image says all
     parameters: tuple[tuple[str, str], ...] = ()
     inputs: tuple[Channel, ...] = ()

@@ -10,6 +10,7 @@ end of the stream (the cloud is gone) for an immediate one. Standard output carr
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import select
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
 from pytest_aisbench.localcloud import processes
+from pytest_aisbench.localcloud.private_root import PrivateRoot
 from pytest_aisbench.localcloud.worker_log import WorkerLog
 
 if TYPE_CHECKING:
@@ -32,21 +34,23 @@ _LOG_PERIOD = 0.5  # seconds between two merges of the ranks' output into the wo
 
 class Rank(TypedDict):
     command: list[str]
-    folder: str
-    log: str
+    folder: str  # as the rank sees it
+    log: str  # as the host sees it
     environment: dict[str, str]  # beyond the node's own
 
 
 class Spec(TypedDict):
     environment: dict[str, str]
     pre_start: list[str]  # the command; empty where the code has no such script
-    pre_start_folder: str
-    pre_start_environment: str  # the file that it leaves its environment in
+    pre_start_folder: str  # as it sees it
+    pre_start_environment: str  # the file that it leaves its environment in, as the host sees it
     ranks: list[Rank]
     log: str  # the worker's
     rank_table: str  # the platform's, version 0.1, `completed` when every node is known
-    rank_table_v1: str  # the one for the ranks
+    rank_table_v1: str  # the one for the ranks; empty: what runs waits for the platform's by itself
     grace: float  # seconds between SIGTERM and SIGKILL
+    view: str  # an empty folder to build the node's own view of the file system in; empty: the host's view
+    binds: list[tuple[str, str]]  # a folder of the host, and where the node sees it
 
 
 class Node:
@@ -55,6 +59,7 @@ class Node:
         self._log = WorkerLog(Path(spec["log"]))
         self._said = said
         self._stopping = b"stop\n" in said
+        self._private = PrivateRoot.build(spec["view"], spec["binds"]) if spec["view"] else None
         self._woken, wake = os.pipe()
         for end in (self._woken, wake):
             os.set_blocking(end, False)
@@ -70,7 +75,8 @@ class Node:
             if code := self._pre_start(environment):
                 self._log.say(f"pre-start script ended with return code: {code}", "ERROR")
                 return code
-        self._await_rank_table()
+        if self._spec["rank_table_v1"]:
+            self._await_rank_table()
         if self._stopping:
             return TERMINATED
         self._log.say("Begin training processes")
@@ -113,17 +119,22 @@ class Node:
         with Path(log).open("ab") as output:
             child = subprocess.Popen(
                 command,
-                cwd=folder,
+                cwd=None if self._private else folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=processes.die_with_parent,  # noqa: PLW1509 - this process has one thread
+                preexec_fn=functools.partial(self._begin, folder),  # noqa: PLW1509 - this process has one thread
             )
         child.returncode = 0  # `reap` collects it: Popen must not
         self._log.follow(Path(log))
         return child.pid
+
+    def _begin(self, folder: str) -> None:
+        if self._private:
+            self._private.enter(folder)
+        processes.die_with_parent()
 
     def _supervise(self, pids: Sequence[int]) -> int:
         """The first exit code that is not 0 ends the others. What they started and left behind may still run."""
@@ -204,7 +215,8 @@ def main() -> NoReturn:
     code, fault = 1, ""
     try:
         code = Node(json.loads(line), said).run()
-    except (OSError, ValueError, KeyError) as error:  # a full disk, a program that cannot be executed
+    except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+        # A full disk, or a program that cannot be executed.
         fault = f"{type(error).__name__}: {error}"
     processes.kill_descendants()
     tell(event="ended", code=code, fault=fault)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from pytest_aisbench.localcloud import processes
-from pytest_aisbench.localcloud.container import inherited
+from pytest_aisbench.localcloud.container_environment import inherited
 
 if TYPE_CHECKING:
     from pytest_aisbench.localcloud.container import Container

@@ -14,6 +14,7 @@ from pytest_aisbench.localcloud.launch import Ended, Started, TaskEnded, TaskSta
 from pytest_aisbench.localcloud.mirror import Mirror
 from pytest_aisbench.localcloud.node_process import NodeProcess
 from pytest_aisbench.localcloud.objects import ObjectError
+from pytest_aisbench.localcloud.private_root import container_support
 from pytest_aisbench.localcloud.rendezvous import node_address
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.launch import Launch, Report
     from pytest_aisbench.localcloud.objects import Objects
     from pytest_aisbench.localcloud.rendezvous import Ports
+    from pytest_aisbench.localcloud.store_access import StoreAccess
     from pytest_aisbench.localcloud.usage import Usage
 
 log = logging.getLogger(__name__)
@@ -40,7 +42,7 @@ class Run:
         report: Report,
         *,
         ports: Ports,
-        obs_endpoint: str,
+        store: StoreAccess,
         grace: float,
         ended: Callable[[], None],
         log_frozen: Callable[[], bool],
@@ -50,7 +52,7 @@ class Run:
         self._launch = launch
         self._report = report
         self._ports = ports
-        self._obs_endpoint = obs_endpoint
+        self._store = store
         self._grace = grace
         self._ended = ended
         self._log_frozen = log_frozen
@@ -104,15 +106,17 @@ class Run:
         self._ended()
 
     def _train(self) -> Ended:
+        private, _ = container_support()
         for container in self._containers:
-            container.prepare(self._objects)
+            container.prepare(self._objects, private=private)
             if self._stopping:
                 return Ended("Terminated", self._stopping)
         port = self._ports.take(node_address(0))
+        variables = self._store.lend()
         nodes: list[NodeProcess] = []
         try:
             for container in self._containers:
-                spec = container.spec(port, self._obs_endpoint, self._grace)
+                spec = container.spec(port, variables, self._grace)
                 nodes.append(NodeProcess(container, spec))
                 self._usage.begin(self._launch.job_id, nodes[-1].task, nodes[-1].pid)
             for container in self._containers:
@@ -124,6 +128,7 @@ class Run:
             for node in nodes:
                 node.close()
             self._ports.give_back(port)
+            self._store.take_back(variables)
             if not self._abandoned:
                 self._push(everything=True)
         return end

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 WORK_HOME = "/home/work"
 JOB_DIR = f"{WORK_HOME}/user-job-dir"
+ENTRY = "run_train.sh"
+"""Of the vendor's base images: brings the code, then runs the command it is given."""
 
 
 def environment(launch: Launch, index: int, port: int) -> dict[str, str]:
@@ -21,7 +23,7 @@ def environment(launch: Launch, index: int, port: int) -> dict[str, str]:
         "DLS_JOB_ID": launch.resource_id,
         "DLS_TASK_INDEX": str(index),
         "DLS_TASK_NUMBER": str(launch.nodes),
-        "DLS_APP_URL": launch.code.url,
+        "DLS_APP_URL": launch.code.url if launch.code else "",
         "DLS_DATA_URL": urls.get("data_url", ""),
         "DLS_TRAIN_URL": urls.get("train_url", ""),
         "BATCH_JOB_ID": launch.resource_id,

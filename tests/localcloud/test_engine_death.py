@@ -188,6 +188,8 @@ def test_a_node_whose_disk_is_full_says_so(tmp_path: Path) -> None:
         "rank_table": str(table),
         "rank_table_v1": str(tmp_path / "v1.json"),
         "grace": 0.1,
+        "view": "",
+        "binds": [],
     }
     with subprocess.Popen(
         [sys.executable, "-m", "pytest_aisbench.localcloud.node"],
