@@ -26,6 +26,7 @@ class Access:
     region_name: str = ""
     project_id: str = ""
     bucket: str = ""
+    folder: str = ""  # of the bucket, above everything that is staged
     iam_endpoint: str = ""
     obs_endpoint: str = ""
     modelarts_endpoint: str = ""
@@ -69,12 +70,18 @@ def read_access(
 
 
 def _endpoint(document: places.Document, key: str, text: str) -> None:
+    if fault := address_fault(text):
+        raise document.fault(f"access.{key} {fault[0]}", "access", key, advice=fault[1])
+
+
+def address_fault(text: str) -> tuple[str, str] | None:
+    """What is wrong with the address of a service, and what to write."""
     match = re.fullmatch(r"(https?)://(\[[0-9a-fA-F:]+\]|[^/:@\s]+)(:[0-9]+)?/?", text)
     if not match:
-        raise document.fault(f"access.{key} is not an address", "access", key, advice="write https://host[:port]")
+        return "is not an address", "write https://host[:port]"
     if match[1] == "http" and not re.fullmatch(r"127\.[0-9.]+|localhost|\[::1\]", match[2]):
-        advice = "write https; plain http is accepted for loopback only"
-        raise document.fault(f"access.{key} would send keys over plain http", "access", key, advice=advice)
+        return "would send keys over plain http", "write https; plain http is accepted for loopback only"
+    return None
 
 
 def perhaps(key: str, known: Iterable[str]) -> str:

@@ -12,7 +12,10 @@ from pytest_aisbench.domain.job import JobSpec
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import UsageFault
 
-OPTIONS = frozenset({"framework_type", "framework_version", "flavor", "pool_id"})
+OPTIONS = frozenset({
+    *("framework_type", "framework_version", "flavor", "pool_id", "job_description_prefix"),
+    *("nas_type", "nas_share_addr", "nas_mount_path"),
+})  # fmt: skip
 ASCEND = "Ascend-Powered-Engine"
 _SIZES = {1: "xlarge", 2: "2xlarge", 4: "4xlarge", 8: "8xlarge", 16: "16xlarge"}  # cards → how the vendor says it
 _PUBLIC = "modelarts.kat1"  # has 1 to 8 cards
@@ -65,7 +68,7 @@ def body(spec: JobSpec, place: Placement) -> dict[str, Any]:
     limits = {} if spec.max_run_s is None else _auto_stop(spec.max_run_s)
     return {
         "kind": "job",
-        "metadata": {"name": spec.name, "workspace_id": "0", "description": spec.description[:_DESCRIPTION]},
+        "metadata": {"name": spec.name, "workspace_id": "0", "description": description(spec)},
         "algorithm": {
             "code_dir": _folder(spec.code),
             "boot_file": _folder(spec.code) + spec.entry,
@@ -78,9 +81,41 @@ def body(spec: JobSpec, place: Placement) -> dict[str, Any]:
         "spec": {
             "resource": dict(place.resource),
             "log_export_path": {"obs_url": _folder(spec.logs)},
+            **_volumes(spec),
             **limits,
         },
     }
+
+
+def description(spec: JobSpec) -> str:
+    """What the trial is comes last and whole: a job is told apart by it."""
+    prefix = _option(spec, "job_description_prefix")[: max(0, _DESCRIPTION - len(spec.description) - 1)]
+    return f"{prefix} {spec.description}".strip()[:_DESCRIPTION]
+
+
+def nas(spec: JobSpec) -> dict[str, str]:
+    """Type, address and mount path of shared storage, all three; empty where there is none."""
+    given = {key: _option(spec, key) for key in ("nas_type", "nas_share_addr", "nas_mount_path")}
+    if given["nas_share_addr"] and not given["nas_type"]:
+        given["nas_type"] = "nfs"
+    if missing := [key for key, value in given.items() if not value]:
+        if len(missing) == len(given):
+            return {}
+        raise UsageFault(f"[modelarts] has no {' and no '.join(missing)} beside the other nas_ keys", advice="add it")
+    if given["nas_type"] != "nfs":
+        raise UsageFault(f"[modelarts] nas_type {given['nas_type']!r} is not known", advice="write nfs")
+    mount = given["nas_mount_path"]
+    if not mount.startswith("/") or mount.rstrip("/") in {"", "/cache", "/home/ma-user/modelarts"}:
+        raise UsageFault(f"[modelarts] nas_mount_path {mount!r} cannot be mounted on", advice="write /home/ma-user/nas")
+    return given
+
+
+def _volumes(spec: JobSpec) -> dict[str, Any]:
+    given = nas(spec)
+    if not given:
+        return {}
+    volume = {"nfs_server_path": given["nas_share_addr"], "local_path": given["nas_mount_path"], "read_only": False}
+    return {"volumes": [{"nfs": volume}]}
 
 
 def _option(spec: JobSpec, key: str) -> str:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from pytest_aisbench.domain.metric import Metric
+from pytest_aisbench.domain.prestart import Update
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.errors import UsageFault
 
@@ -63,6 +64,12 @@ class Workload:
     data: str | None = None
     expected_s: float = 0.0
     options: Mapping[str, Any] = field(default_factory=dict)  # the platform's own keys: flavor, framework_version
+    folder_name: str = ""  # what the code's folder is called on the nodes, if not as the workload
+    update: Update | None = None
+
+    @property
+    def code_name(self) -> str:
+        return self.folder_name or self.name
 
 
 @dataclass(frozen=True)
