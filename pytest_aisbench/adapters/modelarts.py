@@ -63,7 +63,7 @@ class ModelArts:
     def __init__(self, settings: Settings) -> None:
         access = settings.access
         self._devices_source = settings.sources.get("devices", "--aisbench-devices") if settings.devices else ""
-        self.root = StoreUrl(access.bucket, "aisbench/")
+        self.root = StoreUrl(access.bucket, access.folder.strip("/")) / "aisbench/"
         self.store = Obs(
             _endpoint("obs", access),
             access.access_key,
