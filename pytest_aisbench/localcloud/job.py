@@ -30,6 +30,7 @@ class Job:
     request: dict[str, Any]
     order: int  # of creation
     description: str
+    alias: str = ""  # "<job>/<version>" in V1
     created: int = field(default_factory=now_ms)
     phase: str = "Creating"
     started: int = 0
@@ -45,6 +46,10 @@ class Job:
     @property
     def id(self) -> str:
         return self.launch.job_id
+
+    @property
+    def public_id(self) -> str:
+        return self.alias or self.id
 
     @property
     def tasks(self) -> list[str]:

@@ -8,7 +8,7 @@ import itertools
 import threading
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.localcloud import rules
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.accounts import Account
     from pytest_aisbench.localcloud.fault import Fault
     from pytest_aisbench.localcloud.faults import Faults
-    from pytest_aisbench.localcloud.launch import Engine, Event
+    from pytest_aisbench.localcloud.launch import Engine, Event, Launch
     from pytest_aisbench.localcloud.rules import Rules
 
 CAPACITY = 64
@@ -36,7 +36,7 @@ class Jobs:
         self._alarm = Alarm("faults of jobs")
         self._accepted: list[Job] = []
         self._jobs: dict[str, Job] = {}
-        self._names: set[tuple[str, str]] = set()
+        self._names: Counter[tuple[str, str, str]] = Counter()  # how many jobs, by contract, project and name
         self._queue: deque[Job] = deque()
         self._stopped: list[Job] = []  # while they waited
         self._active: set[str] = set()  # in the engine's hands, deleted ones too
@@ -54,13 +54,18 @@ class Jobs:
         with self.lock:
             if self.named(account.project_id, name):
                 raise Refusal(400, "2751", f"Duplicate job name {name}.")
-            request = copy.deepcopy(body)
-            order = next(self._orders)
-            job = Job(launch, name, account.project_id, account.user, request, order, description)
+            return self.accept(account, launch, body, name, description)
+
+    def accept(
+        self, account: Account, launch: Launch, body: dict[str, Any], name: str, description: str, *, alias: str = ""
+    ) -> Job:
+        with self.lock:
+            request, order = copy.deepcopy(body), next(self._orders)
+            job = Job(launch, name, account.project_id, account.user, request, order, description, alias)
             job.note("Training job is created.")
             self._accepted.append(job)
             self._jobs[job.id] = job
-            self._names.add((job.project_id, name))
+            self._names[launch.contract, job.project_id, name] += 1
             self._queue.append(job)
             self._draw(job)
         return job
@@ -96,22 +101,24 @@ class Jobs:
     def get(self, project_id: str, job_id: str) -> Job:
         with self.lock:
             job = self._jobs.get(job_id)
-        if job is None or job.project_id != project_id:
+        if job is None or job.project_id != project_id or job.launch.contract != "V2":
             raise Refusal(400, "2775", f"Training job {job_id} not found.")
         return job
 
     def of(self, project_id: str) -> list[Job]:
         with self.lock:
-            return [job for job in self._jobs.values() if job.project_id == project_id]
+            jobs = self._jobs.values()
+            return [job for job in jobs if job.project_id == project_id and job.launch.contract == "V2"]
 
-    def named(self, project_id: str, name: str) -> bool:
+    def named(self, project_id: str, name: str, contract: str = "V2") -> bool:
+        """Jobs of V1 and of V2 do not know each other."""
         with self.lock:
-            return (project_id, name) in self._names
+            return self._names[contract, project_id, name] > 0
 
     def terminate(self, job: Job) -> None:
         with self.lock:
             if job.phase not in {"Creating", "Pending", "Running"}:
-                raise Refusal(409, "2796", f"Training job {job.id} is {job.phase} and cannot be terminated.")
+                raise Refusal(409, "2796", f"Training job {job.public_id} is {job.phase} and cannot be terminated.")
             job.phase = "Terminating"
             job.note("Training job is terminating.")
             if job in self._queue:
@@ -124,7 +131,7 @@ class Jobs:
         """A job that still runs is stopped; it is gone from every answer at once."""
         with self.lock:
             if job.gone:
-                raise Refusal(400, "2775", f"Training job {job.id} not found.")
+                raise Refusal(400, "2775", f"Training job {job.public_id} not found.")
             self._remove(job, "deleted")
         self._engine.forget(job.id)
 
@@ -132,7 +139,7 @@ class Jobs:
         with self.lock:
             return [
                 {
-                    "id": job.id,
+                    "id": job.public_id,
                     "name": job.name,
                     "description": job.description,
                     "phase": job.phase,
@@ -158,7 +165,7 @@ class Jobs:
     def _remove(self, job: Job, gone: str) -> None:
         job.gone = gone
         del self._jobs[job.id]
-        self._names.discard((job.project_id, job.name))
+        self._names[job.launch.contract, job.project_id, job.name] -= 1
         if job in self._queue:
             self._queue.remove(job)
             self._hear(job, Ended("Terminated", f"The job was {gone} before it began."))

@@ -1,9 +1,8 @@
-"""ModelArts training jobs, REST API V2: from requests to answers."""
+"""ModelArts training jobs, REST API V2: from requests to answers. What is asked of V1, V1 answers."""
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.localcloud import rules
 from pytest_aisbench.localcloud.answers import event_json, job_json
@@ -14,11 +13,12 @@ from pytest_aisbench.localcloud.message import Response
 from pytest_aisbench.localcloud.obs_signature import presign
 from pytest_aisbench.localcloud.refusal import UNUSUAL, USUAL, Refusal, identified, refused
 from pytest_aisbench.localcloud.rendezvous import node_address
+from pytest_aisbench.localcloud.routes import Routes, body, query_number
 from pytest_aisbench.localcloud.search import Search
 from pytest_aisbench.localcloud.signature import AuthenticationFailed, authenticate
+from pytest_aisbench.localcloud.v1 import V1
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from pytest_aisbench.localcloud.accounts import Account, Accounts
@@ -28,16 +28,8 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.message import Request
     from pytest_aisbench.localcloud.objects import Objects
 
-_PATH = re.compile(r"/v2/(?P<project>[^/]+)/(?P<rest>.+?)/?")
 _LINK_LIFE = 3600.0
 _METRICS = ("cpuUsage", "memUsage", "npuUtil", "npuMemUsage", "gpuUtil", "gpuMemUsage")
-
-
-class _Route(NamedTuple):
-    name: str
-    method: str
-    path: re.Pattern[str]
-    answer: Callable[..., Response]
 
 
 class ModelArts:
@@ -52,17 +44,18 @@ class ModelArts:
         engine: Engine | None = None,
         capacity: int = CAPACITY,
         faults: Faults | None = None,
+        v1_status_strings: bool = False,
     ) -> None:
         self._accounts = accounts
         self._objects = objects
         self._obs_endpoint = obs_endpoint.rstrip("/")
         self._catalog = catalog or Catalog()
-        self._engine = engine or ProcessEngine(objects, work, self._obs_endpoint)
+        self._engine = engine or ProcessEngine(objects, work, self._obs_endpoint, accounts=accounts)
         self._jobs = Jobs(self._engine, rules.Rules(self._catalog, objects), capacity, faults)
         job, task = r"training-jobs/(?P<job>[^/]+)", r"tasks/(?P<task>[^/]+)"
-        self._routes = [
-            _Route(name, method, re.compile(path), answer)
-            for name, method, path, answer in (
+        self._routes = Routes(
+            "v2",
+            [
                 ("create", "POST", "training-jobs", self._create),
                 ("show", "GET", job, self._show),
                 ("describe", "PUT", job, self._describe),
@@ -77,11 +70,14 @@ class ModelArts:
                 ("engines", "GET", "training-job-engines", self._engines),
                 ("flavors", "GET", "training-job-flavors", self._flavors),
                 ("name", "GET", "training-job-names", self._name),
-            )
-        ]
-        self.operations = [route.name for route in self._routes]
+            ],
+        )
+        self._v1 = V1(accounts, objects, self._catalog, self._engine, self._jobs, status_strings=v1_status_strings)
+        self.operations = sorted({*self._routes.operations, *self._v1.operations})
 
     def answer(self, request: Request) -> Response:
+        if _is_v1(request):
+            return self._v1.answer(request)
         try:
             return identified(self._route(request))
         except AuthenticationFailed as failure:
@@ -90,15 +86,17 @@ class ModelArts:
             return refused(refusal.status, refusal.code, refusal.message, refusal.solution)
 
     def crash(self, request: Request, error: Exception) -> Response:
+        if _is_v1(request):
+            return self._v1.crash(request, error)
         text = f"Internal error: {type(error).__name__}."
         return refused(500, "ModelArts.2950", text, "Look at the log of the local cloud.")
 
     def operation(self, request: Request) -> str:
-        match = _PATH.fullmatch(request.path)
-        found = match and self._find(request.method, match["rest"])
-        return found[0].name if found else "other"
+        return (self._v1 if _is_v1(request) else self._routes).operation(request)
 
     def refuse(self, request: Request, status: int, code: str = "", message: str = "") -> Response:
+        if _is_v1(request):
+            return self._v1.refuse(request, status, code, message)
         usual, text = USUAL.get(status, UNUSUAL)
         return refused(status, code or usual, message or text, "Try again later.")
 
@@ -112,30 +110,15 @@ class ModelArts:
 
     def _route(self, request: Request) -> Response:
         account = authenticate(request, self._accounts)
-        unserved = Refusal(404, "2836", f"{request.method} {request.path} is not served here.")
-        match = _PATH.fullmatch(request.path)
-        if match is None:
-            raise unserved
-        if match["project"] != account.project_id:
-            raise Refusal(404, "2786", f"Project {match['project']} is not the one of the credentials.")
-        found = self._find(request.method, match["rest"])
-        if found is None:
-            raise unserved
-        route, names = found
+        route, names = self._routes.find(request, account)
         if "job" in names:
             names["job"] = self._jobs.get(account.project_id, names["job"])
         if "task" in names and names["task"] not in names["job"].tasks:
             raise rules.invalid(f"the job has no task {names['task']}")
         return route.answer(request, account, **names)
 
-    def _find(self, method: str, rest: str) -> tuple[_Route, dict[str, Any]] | None:
-        for route in self._routes:
-            if route.method == method and (found := route.path.fullmatch(rest)):
-                return route, found.groupdict()
-        return None
-
     def _create(self, request: Request, account: Account) -> Response:
-        job = self._jobs.create(account, _body(request))
+        job = self._jobs.create(account, body(request))
         answer = self._job_json(job)
         self._jobs.admit()
         return Response.json(201, answer)
@@ -144,7 +127,7 @@ class ModelArts:
         return Response.json(200, self._job_json(job))
 
     def _describe(self, request: Request, account: Account, job: Job) -> Response:
-        self._jobs.describe(job, _body(request).get("description"))
+        self._jobs.describe(job, body(request).get("description"))
         return Response.json(200, None)
 
     def _delete(self, request: Request, account: Account, job: Job) -> Response:
@@ -152,7 +135,7 @@ class ModelArts:
         return Response.json(202, "")
 
     def _act(self, request: Request, account: Account, job: Job) -> Response:
-        action = _body(request).get("action_type")
+        action = body(request).get("action_type")
         if action != "terminate":
             raise Refusal(400, "2812", f"Unsupported action_type {action}.")
         with self._jobs.lock:  # so that the answer says Terminating, however quickly it ends
@@ -162,7 +145,7 @@ class ModelArts:
         return Response.json(202, answer)
 
     def _search(self, request: Request, account: Account) -> Response:
-        search = Search(_body(request))
+        search = Search(body(request))
         with self._jobs.lock:
             total, found = search.select(self._jobs.of(account.project_id))
             items = [self._job_json(job) for job in found]
@@ -203,7 +186,7 @@ class ModelArts:
         return Response.json(200, {"metrics": rows})
 
     def _events(self, request: Request, account: Account, job: Job) -> Response:
-        offset, limit = (_query_number(request, name, value) for name, value in (("offset", 0), ("limit", 50)))
+        offset, limit = (query_number(request, name, value) for name, value in (("offset", 0), ("limit", 50)))
         order, level = request.query.get("order", "desc"), request.query.get("level", "")
         with self._jobs.lock:
             events = [event for event in job.events if level in {"", event[1]}]
@@ -235,18 +218,5 @@ class ModelArts:
             return answer
 
 
-def _body(request: Request) -> dict[str, Any]:
-    try:
-        body = request.json()
-    except ValueError:
-        body = None
-    if not isinstance(body, dict):
-        raise Refusal(400, "2787", "The body of the request is not a JSON object.")
-    return body
-
-
-def _query_number(request: Request, name: str, default: int) -> int:
-    value = request.query.get(name, str(default))
-    if not value.isdigit():
-        raise Refusal(400, "2764", f"{name} must be a number.")
-    return int(value)
+def _is_v1(request: Request) -> bool:
+    return request.path.startswith("/v1/")

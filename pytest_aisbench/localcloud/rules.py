@@ -48,16 +48,16 @@ class Rules:
         log_path = section(spec, "log_export_path").get("obs_url")
         return Launch(
             job_id=job_id,
-            nodes=_node_count(resource, flavor),
+            nodes=node_count(resource, "node_count", flavor),
             cards=flavor.cards,
             engine_version=engine.version,
             interpreter=self._catalog.interpreter(engine),
             code=code,
             boot_file=self._boot_file(text(algorithm, "boot_file"), code),
-            parameters=_parameters(listed(algorithm, "parameters")),
+            parameters=parameters(listed(algorithm, "parameters")),
             inputs=self._channels(listed(algorithm, "inputs"), "inputs"),
             outputs=self._channels(listed(algorithm, "outputs"), "outputs"),
-            environment=_environment(section(algorithm, "environments")),
+            environment=environment(section(algorithm, "environments")),
             logs=self._place(log_path) if log_path else None,
             time_limit=_time_limit(spec.get("auto_stop")),
         )
@@ -178,16 +178,16 @@ def description(value: object) -> str:
     return str(value or "")
 
 
-def _node_count(resource: dict[str, Any], flavor: Flavor) -> int:
-    count = resource.get("node_count", 1)
+def node_count(resource: dict[str, Any], key: str, flavor: Flavor) -> int:
+    count = resource.get(key, 1)
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise invalid("node_count must be a number from 1")
+        raise invalid(f"{key} must be a number from 1")
     if count > flavor.max_nodes:
-        raise Refusal(400, "2793", f"node_count {count} is more than max_num {flavor.max_nodes} of {flavor.id}.")
+        raise Refusal(400, "2793", f"{key} {count} is more than max_num {flavor.max_nodes} of {flavor.id}.")
     return count
 
 
-def _parameters(entries: list[dict[str, Any]]) -> tuple[tuple[str, str], ...]:
+def parameters(entries: list[dict[str, Any]]) -> tuple[tuple[str, str], ...]:
     names = [text(entry, "name") for entry in entries]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise Refusal(400, "2767", f"Repeated parameter: {', '.join(sorted(repeated))}.")
@@ -197,7 +197,7 @@ def _parameters(entries: list[dict[str, Any]]) -> tuple[tuple[str, str], ...]:
     return tuple(zip(names, values, strict=True))
 
 
-def _environment(variables: dict[str, Any]) -> dict[str, str]:
+def environment(variables: dict[str, Any]) -> dict[str, str]:
     if len(variables) > _VARIABLES:
         raise invalid(f"more than {_VARIABLES} environments")
     for name, value in variables.items():
