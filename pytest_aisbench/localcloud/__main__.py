@@ -16,10 +16,17 @@ def main() -> None:
     parser.add_argument("--watch-stdin", action="store_true", help="end when stdin does, that is, with the parent")
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[0], help="how jobs are run (default: %(default)s)")
     parser.add_argument("--faults", type=Path, metavar="FILE", help="faults that stand from the start, JSON or TOML")
+    parser.add_argument("--v1-status-strings", action="store_true", help="V1 tells the states of jobs as texts")
     options = parser.parse_args()
     try:
         faults = fault.read(options.faults) if options.faults else []
-        serve(options.data, watch_stdin=options.watch_stdin, engine=options.engine, faults=faults)
+        serve(
+            options.data,
+            watch_stdin=options.watch_stdin,
+            engine=options.engine,
+            faults=faults,
+            v1_status_strings=options.v1_status_strings,
+        )
     except (DataInUseError, UsageFault, OSError) as error:
         parser.exit(4, f"{parser.prog}: {error}\n")
 

@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 
 
 class Iam:
-    operations = ("projects", "tokens")
+    operations = ("versions", "projects", "tokens")
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
+        self.endpoints: dict[str, str] = {}
+        """What the catalog in a token lists: urls by the type of the service, with `{project}` where it belongs."""
 
     def answer(self, request: Request) -> Response:
         match self.operation(request):
+            case "versions":
+                return _versions(request)
             case "projects":
                 return self._projects(request)
             case "tokens":
@@ -32,6 +36,8 @@ class Iam:
 
     def operation(self, request: Request) -> str:
         match request.method, request.path.rstrip("/"):
+            case "GET", "" | "/v3":
+                return "versions"
             case "GET", "/v3/projects" | "/v3/auth/projects":
                 return "projects"
             case "POST", "/v3/auth/tokens":
@@ -79,7 +85,7 @@ class Iam:
                     "domain": {"id": account.domain_id, "name": account.domain},
                 },
                 "roles": [{"id": "0", "name": "te_admin"}],
-                "catalog": [],
+                "catalog": [_service(kind, url, account) for kind, url in self.endpoints.items()],
             }
         }
         return Response.json(201, content, {"X-Subject-Token": token, **_trace()})
@@ -93,8 +99,11 @@ class Iam:
             user = given["user"]
             account = next((a for a in self._accounts if a.user == user["name"]), None)
             right = account and account.password
-            right = right if account and user["domain"]["name"] == account.domain else None
+            domain = user["domain"].get("name") or user["domain"]["id"]
+            right = right if account and domain in {account.domain, account.domain_id} else None
             secret = user["password"]
+        elif method == "token":
+            return self._accounts.by_token(given["id"])
         else:
             raise LookupError(method)
         return account if right and hmac.compare_digest(right.encode(), secret.encode()) else None
@@ -104,6 +113,22 @@ def _wanted_project(scope: dict[str, Any]) -> str | None:
     project = scope.get("project") or {}
     wanted = project.get("name") or project.get("id")
     return str(wanted) if wanted else None
+
+
+def _versions(request: Request) -> Response:
+    """What a client of Keystone asks first: there is version 3, and it is here."""
+    here = f"http://{request.headers.get('host', '')}/v3/"
+    links = [{"rel": "self", "href": here}]
+    version = {"id": "v3.6", "status": "stable", "updated": "2016-04-04T00:00:00Z", "links": links}
+    if request.path.startswith("/v3"):
+        return Response.json(200, {"version": version}, _trace())
+    return Response.json(300, {"versions": {"values": [version]}}, _trace())
+
+
+def _service(kind: str, url: str, account: Account) -> dict[str, Any]:
+    place = {"region": account.region, "region_id": account.region, "interface": "public", "id": name_id(kind)}
+    endpoint = place | {"url": url.format(project=account.project_id)}
+    return {"id": name_id(kind), "type": kind, "name": kind, "endpoints": [endpoint]}
 
 
 def _project(account: Account) -> dict[str, Any]:

@@ -52,7 +52,8 @@ class LocalCloud:
     keeps its objects and its keys, so that the next cloud there is the same one.
 
     `engine` is how jobs are run, see ENGINES; `faults` are the first that stand, and `self.faults` sets others. With
-    `clock_skew` the clock by which it dates answers and judges signatures is so many seconds ahead."""
+    `clock_skew` the clock by which it dates answers and judges signatures is so many seconds ahead. V1's states are
+    numbers; `v1_status_strings` makes them texts, as the vendor's service does at times."""
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class LocalCloud:
         engine: str = ENGINES[0],
         faults: Iterable[Fault] = (),
         clock_skew: float = 0.0,
+        v1_status_strings: bool = False,
     ) -> None:
         if engine not in ENGINES:
             raise UsageFault(f"there is no engine {engine!r}; there are {', '.join(ENGINES)}")
@@ -69,6 +71,7 @@ class LocalCloud:
         self._data = data
         self._engine = engine
         self._clock_skew = clock_skew
+        self._v1_status_strings = v1_status_strings
         self._running = ExitStack()
         self._card: dict[str, str] = {}
         self._books: Callable[[], dict[str, Any]] = dict
@@ -101,19 +104,30 @@ class LocalCloud:
         stack.callback(objects.close)
         objects.create_bucket(account.bucket, account.region)
 
-        services = [Faulty("obs", Obs(accounts, objects), self.faults), Faulty("iam", Iam(accounts), self.faults)]
+        keystone = Iam(accounts)
+        services = [Faulty("obs", Obs(accounts, objects), self.faults), Faulty("iam", keystone, self.faults)]
         obs, iam = listeners = [Listener(service, clock_skew=self._clock_skew) for service in services]
         for listener in listeners:
             stack.callback(listener.stop)
         engine, capacity = (PretendEngine(objects), ROOM) if self._engine == "pretend" else (None, CAPACITY)
         trainer = ModelArts(
-            accounts, objects, data / "work", obs.url, engine=engine, capacity=capacity, faults=self.faults
+            accounts,
+            objects,
+            data / "work",
+            obs.url,
+            engine=engine,
+            capacity=capacity,
+            faults=self.faults,
+            v1_status_strings=self._v1_status_strings,
         )
         stack.callback(trainer.close)
         control = Control(accounts, self.faults, trainer, Faulty("modelarts", trainer, self.faults), services)
         modelarts = Listener(control, clock_skew=self._clock_skew)
         stack.callback(modelarts.stop)
         stack.callback(self.faults.close)
+        # "modelartsv1" is what clients of OpenStack's kind call it.
+        v1, v2 = (f"{modelarts.url}/{version}/{{project}}" for version in ("v1", "v2"))
+        keystone.endpoints = {"modelarts": v2, "modelartsv1": v1, "object": obs.url, "identity": f"{iam.url}/v3"}
         for listener in (obs, iam, modelarts):
             listener.start()
         self._books = control.books
@@ -166,13 +180,14 @@ def serve(
     show: Callable[[dict[str, str]], str] = json.dumps,
     engine: str = ENGINES[0],
     faults: Iterable[Fault] = (),
+    v1_status_strings: bool = False,
 ) -> None:
     """Print the card, by default as one line of JSON, then run until SIGTERM or SIGINT, or until stdin ends."""
     with _signals(signal.SIGTERM, signal.SIGINT, PARENT_DIED) as received:
         parent = os.getppid()
         if watch_stdin:
             _ask_for_parents_death()
-        with LocalCloud(data, engine=engine, faults=faults) as cloud:
+        with LocalCloud(data, engine=engine, faults=faults, v1_status_strings=v1_status_strings) as cloud:
             with contextlib.suppress(BrokenPipeError):
                 sys.stdout.write(show(cloud.card()) + "\n")
                 sys.stdout.flush()
