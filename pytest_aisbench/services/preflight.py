@@ -11,8 +11,8 @@ from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.ports import Platform
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import AisbenchError, UsageFault
+from pytest_aisbench.services.code import code_tree
 from pytest_aisbench.services.submission import new_trial, spec, unstaged
-from pytest_aisbench.services.tree import plant
 
 ROOM = 16 * 1024 * 1024  # bytes; the reports of a small run and its logs
 
@@ -31,10 +31,9 @@ def check(
     for case in cases:
         trial = new_trial("preflight", case, 0.0)
         place = unstaged(trial, platform.root)
-        folder = Path(case.workload.folder)
         with naming(case.id):
             platform.render(spec(trial, place, run_s))
-            plant(case.workload.name, [folder / part for part in case.workload.code])  # a FIFO, a link that leads out
+            code_tree(case.workload)  # a FIFO, a link that leads out
         if place.inputs and place.inputs.bucket != platform.root.bucket:
             data[place.inputs] = case.id
     try:

@@ -60,7 +60,11 @@ def put(store: Store, parcel: Parcel) -> StoreUrl:
     tree = parcel.tree
     head = store.head(parcel.marker)
     if head is None or (head.metadata or {}).get("manifest") != tree.digest:
-        store.upload(_missing(store, parcel.place, tree))
+        missing = _missing(store, parcel.place, tree)
+        store.upload([upload for upload in missing if upload.path])
+        for leaf in tree.leaves:
+            if leaf.written is not None:
+                store.write(parcel.place / leaf.path, leaf.written)
         for leaf in tree.leaves:
             leaf.check_unchanged()
         store.write(parcel.marker, tree.manifest, {"manifest": tree.digest})

@@ -12,7 +12,8 @@ from pytest_aisbench.domain.job import JobSpec
 from pytest_aisbench.domain.ports import Platform
 from pytest_aisbench.domain.stage import Stage, StoreUrl
 from pytest_aisbench.domain.trial import Trial
-from pytest_aisbench.services.staging import Parcel, code_parcel, data_parcel, put
+from pytest_aisbench.services.code import code_tree
+from pytest_aisbench.services.staging import Parcel, data_parcel, put
 
 SINGLE_SERVER = "SINGLESERVER_MODE"  # by which scripts know it since ais-bench-stubs
 
@@ -45,7 +46,7 @@ def _placed(trial: Trial, root: StoreUrl, deliver: Callable[[Parcel], StoreUrl])
     if workload.data:
         remote = "://" in workload.data
         inputs = StoreUrl.parse(workload.data) if remote else deliver(data_parcel(root, folder / workload.data))
-    code = deliver(code_parcel(root, [folder / part for part in workload.code], workload.name))
+    code = deliver(Parcel(code_tree(workload), root / "code/"))
     return Stage(root / f"trials/{trial.id}/", code, inputs)
 
 
@@ -74,4 +75,4 @@ def unstaged(trial: Trial, root: StoreUrl) -> Stage:
     inputs: StoreUrl | None = None
     if workload.data:
         inputs = StoreUrl.parse(workload.data) if "://" in workload.data else root / "data/unstaged/"
-    return Stage(root / f"trials/{trial.id}/", root / f"code/unstaged/{workload.name}/", inputs)
+    return Stage(root / f"trials/{trial.id}/", root / f"code/unstaged/{workload.code_name}/", inputs)

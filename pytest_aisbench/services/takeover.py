@@ -6,36 +6,36 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.ports import Clock
 from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.services.code import code_tree
 from pytest_aisbench.services.lease import is_dead
 from pytest_aisbench.services.ledger import Ledger, Left
-from pytest_aisbench.services.tree import plant
 
 
 class Fingerprints:
     """Of everything that decides what a case's job does; its thresholds do not. Each tree is read once."""
 
     def __init__(self) -> None:
-        self._trees: dict[tuple[Path, ...], str] = {}
+        self._trees: dict[str, str] = {}
 
     def of(self, case: Case) -> str:
         workload = case.workload
-        folders = tuple(Path(workload.folder) / part for part in workload.code)
-        if folders not in self._trees:
-            self._trees[folders] = plant(workload.name, folders).digest
+        written = codec.dump(workload)
+        key = json.dumps(written, sort_keys=True)
+        if key not in self._trees:
+            self._trees[key] = code_tree(workload).digest
         told = {
-            **codec.dump(workload),
+            **written,
             "folder": "",
             "expected_s": 0,
             "shape": str(case.shape),
             "mode": case.mode.value,
         }
-        told["tree"] = self._trees[folders]
+        told["tree"] = self._trees[key]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -40,7 +40,7 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A file: `path` below the tree, `source` on this machine."""
+    """A file: `path` below the tree, `source` on this machine; or `written`, its bytes, where it is nowhere else."""
 
     path: str
     source: str
@@ -48,12 +48,15 @@ class Leaf:
     stamp: Stamp
     sha256: str
     md5: str
+    written: bytes | None = None
 
     @property
     def size(self) -> int:
         return self.stamp.size
 
     def check_unchanged(self) -> None:
+        if self.written is not None:
+            return
         try:
             still = Stamp.of(Path(self.source).stat()) == self.stamp
         except OSError as error:
@@ -81,8 +84,12 @@ class Tree:
         return hashlib.sha256(self.manifest).hexdigest()
 
 
-def plant(name: str, folders: Sequence[Path]) -> Tree:
-    """Read every file below `folders`, which are laid over one another; no path may be in two of them."""
+def plant(name: str, folders: Sequence[Path], more: Mapping[str, Path | bytes] | None = None) -> Tree:
+    """Read every file below `folders`, which are laid over one another; no path may be in two of them.
+
+    `more` are single files and where they go: those of this machine to a free path, written ones also in place of
+    what is there.
+    """
     _check_name(name, name)
     roots = tuple(_root(folder) for folder in folders)
     found: dict[str, str] = {}
@@ -93,9 +100,29 @@ def plant(name: str, folders: Sequence[Path]) -> Tree:
         for path in sorted(files.keys() & found.keys()):
             raise UsageFault(f"{path} is both {found[path]} and {files[path]}", advice="rename one of the two")
         found |= files
+    for path, source in (more or {}).items():
+        _check_name(path, path)
+        if isinstance(source, Path) and found.get(path, str(source)) != str(source):
+            raise UsageFault(f"{path} is both {found[path]} and {source}", advice="rename one of the two")
+        found[path] = str(source) if isinstance(source, Path) else f"{path}, which is written for the job"
+    written = {path: data for path, data in (more or {}).items() if isinstance(data, bytes)}
     for path in sorted(_parents(found) & found.keys()):
         raise UsageFault(f"{path} is a file, {found[path]}, and elsewhere a folder", advice="rename one of the two")
-    return Tree(name, tuple(_leaf(path, found[path]) for path in sorted(found)))
+    leaves = (_written(path, written[path]) if path in written else _leaf(path, found[path]) for path in sorted(found))
+    return Tree(name, tuple(leaves))
+
+
+def _written(path: str, data: bytes) -> Leaf:
+    sha256, md5 = hashlib.sha256(data), hashlib.md5(data, usedforsecurity=False)
+    return Leaf(
+        path,
+        "",
+        executable=False,
+        stamp=Stamp(len(data), 0, 0),
+        sha256=sha256.hexdigest(),
+        md5=md5.hexdigest(),
+        written=data,
+    )
 
 
 def _parents(paths: Iterable[str]) -> set[str]:
