@@ -46,6 +46,15 @@ _CARD = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """How a local cloud is reached."""
+
+    access: Access
+    tester: str = ""  # the address of its Tester
+    private: bool = False  # it ends with the run that started it
+
+
 class Local(ModelArts):
     """Platform. Without a running cloud to use it starts one that ends with this process, or with `close`."""
 
@@ -60,7 +69,8 @@ class Local(ModelArts):
         self._lent: Path | None = None
         self._cloud = None if settings.cloud else PrivateCloud(settings.access)
         try:
-            self._card = self._cloud.card() if self._cloud else _read(settings.cloud or Path())
+            card = self._cloud.card() if self._cloud else _read(settings.cloud or Path())
+            self._card, self.tester, self.private = card.access, card.tester, card.private or self._cloud is not None
             super().__init__(dataclasses.replace(settings, access=self._card))
         except BaseException:
             if self._cloud:
@@ -76,7 +86,7 @@ class Local(ModelArts):
         if self._card_file is None:
             descriptor, name = tempfile.mkstemp(prefix="aisbench-cloud-", suffix=".json")
             with os.fdopen(descriptor, "w") as file:
-                json.dump(_written(self._card), file)
+                json.dump(_written(Card(self._card, self.tester, private=True)), file)
             self._card_file = self._lent = Path(name)
         return {"cloud": self._card_file}
 
@@ -97,9 +107,9 @@ class Local(ModelArts):
         self._require_cloud()
         return super().submit(request)
 
-    def find(self, name: str) -> str | None:
+    def find(self, request: Request) -> str | None:
         self._require_cloud()
-        return super().find(name)
+        return super().find(request)
 
     def _require_cloud(self) -> None:
         """A cloud that died does not come back: no use in asking again."""
@@ -153,7 +163,7 @@ class PrivateCloud:
     def ended(self) -> bool:
         return self._process.poll() is not None
 
-    def card(self) -> Access:
+    def card(self) -> Card:
         """May be asked once, at the start."""
         return _parsed(self._first_line(), "the local cloud")
 
@@ -195,7 +205,7 @@ class PrivateCloud:
         return line
 
 
-def _read(file: Path) -> Access:
+def _read(file: Path) -> Card:
     try:
         text = file.read_bytes()
     except OSError as error:
@@ -203,7 +213,7 @@ def _read(file: Path) -> Access:
     return _parsed(text, str(file))
 
 
-def _parsed(text: bytes, source: str) -> Access:
+def _parsed(text: bytes, source: str) -> Card:
     try:
         card: Any = json.loads(text)
     except ValueError:
@@ -216,12 +226,13 @@ def _parsed(text: bytes, source: str) -> Access:
     values: dict[str, Any] = {field: card[key] for key, field in _CARD.items()}
     for key in ("access_key", "secret_access_key"):
         values[key] = Secret(values[key])
-    return Access(**values)
+    return Card(Access(**values), str(card.get("tester_endpoint", "")), private=card.get("private") is True)
 
 
-def _written(access: Access) -> dict[str, str]:
-    values = {key: getattr(access, field) for key, field in _CARD.items()}
-    return {key: value.reveal() if isinstance(value, Secret) else value for key, value in values.items()}
+def _written(card: Card) -> dict[str, Any]:
+    values = {key: getattr(card.access, field) for key, field in _CARD.items()}
+    plain = {key: value.reveal() if isinstance(value, Secret) else value for key, value in values.items()}
+    return {**plain, "tester_endpoint": card.tester, "private": card.private}
 
 
 def _knock(endpoint: str) -> None:

@@ -105,7 +105,8 @@ class ModelArts:
             why = error if isinstance(error, BadAnswer) else "an answer without the job's id"
             raise Unreachable(f"whether the job was created is not known: {why}") from None
 
-    def find(self, name: str) -> str | None:
+    def find(self, request: Request) -> str | None:
+        name = str(request.body["metadata"]["name"])
         # `like` also finds names that contain it.
         insist = partial(self.session.call, patience_s=self.session.patience_s)
         named = self._search(insist, [{"key": "name", "operator": "like", "value": [name]}])

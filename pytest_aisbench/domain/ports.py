@@ -100,8 +100,8 @@ class Platform(Protocol):
     def submit(self, request: Request) -> str:
         """Send it once and return the job's id. Unreachable means nobody knows whether it arrived: ask `find`."""
 
-    def find(self, name: str) -> str | None:
-        """The id of the job of exactly this name."""
+    def find(self, request: Request) -> str | None:
+        """The id of the job that this request made, if it arrived: by an exact match, never by a part of a name."""
 
     def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
         """What the platform says of each; a job it does not know is LOST."""

@@ -71,7 +71,8 @@ class Trial:
 
     def moved(self, step: Step, now: float, **changes: Any) -> Trial:
         """The trial at its next step, which begins now."""
-        return replace(self, step=step, times={**self.times, step.name.lower(): now}, **changes)
+        times = {key: at for key, at in self.times.items() if key != "silent"}  # an outage is over
+        return replace(self, step=step, times={**times, step.name.lower(): now}, **changes)
 
     def noted(self, text: str) -> Trial:
         return self if text in self.notes else replace(self, notes=(*self.notes, text))

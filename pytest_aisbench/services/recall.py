@@ -91,10 +91,10 @@ def _home(trial: Trial, tools: Tools) -> Trial:
 
 def _reconciled(trial: Trial, tools: Tools) -> Trial:
     """A trial whose submission had no answer, at the step where its job is, if there is one."""
-    if trial.step is not Step.SUBMIT or not trial.attempts:
+    if trial.step is not Step.SUBMIT or not trial.attempts or trial.request is None:
         return trial
     try:
-        job_id = tools.platform.find(trial.name)
+        job_id = tools.platform.find(trial.request)
     except AisbenchError as deaf:
         return trial.noted(f"nobody knows whether job {trial.name} was created: {deaf}")
     return replace(trial, attempts=0) if job_id is None else trial.moved(Step.WATCH, tools.clock.now(), job_id=job_id)

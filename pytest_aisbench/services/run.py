@@ -42,7 +42,7 @@ class Run:
         self._wants = list(wants)
         self._cases = {case.id: case for case, _ in self._wants}
         self._verdicts: dict[str, Verdict] = {}
-        preflight.check(platform, self._cases.values(), settings.run_timeout, settings.reports)
+        preflight.check(platform, self._cases.values(), settings.run_timeout, settings.reports, say)
         ledger = settings.ledger or settings.reports / LEDGER_FILE
         self._fingerprints = Fingerprints()
         estimated = estimates(self._wants, platform.place, settings.run_timeout, ledger, self._fingerprints.of)
@@ -66,7 +66,7 @@ class Run:
             max_trials=settings.max_trials,
             saved=self._write_request,
         )
-        takeover = Takeover(self.id, platform.place, self.ledger, clock, self._fingerprints.of, say)
+        takeover = Takeover(self.id, platform.place, self.ledger, clock, self._fingerprints.of, platform.cancel, say)
         for case in self._cases.values():
             trial = takeover.of(case) if platform.place and not settings.fresh else None
             if trial:

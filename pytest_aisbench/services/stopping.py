@@ -87,7 +87,7 @@ class Stopping:
         if trial.job_id:
             return _Target(trial.job_id, held)
         try:
-            found = self.platform.find(trial.name)
+            found = self.platform.find(trial.request) if trial.request else None
         except AisbenchError as deaf:
             return Answer(job, f"nobody knows whether it was created: {deaf}")
         if found:

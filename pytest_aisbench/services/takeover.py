@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.job import Phase
 from pytest_aisbench.domain.ports import Clock
 from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.services.code import code_tree
 from pytest_aisbench.services.lease import is_dead
 from pytest_aisbench.services.ledger import Ledger, Left
@@ -52,6 +54,7 @@ class Takeover:
     ledger: Ledger
     clock: Clock
     fingerprint: Callable[[Case], str]
+    cancel: Callable[[str], None]  # a job, by its id
     say: Callable[[str], None]
 
     def of(self, case: Case) -> Trial | None:
@@ -61,6 +64,9 @@ class Takeover:
             return None
         trial = left.trial
         job = trial.job_id or trial.name
+        if trial.step is Step.WATCH and trial.fault:
+            self._stop(trial)
+            return None
         if trial.fingerprint != self.fingerprint(case):
             self.say(f"{case.id}: job {job} of run {trial.run} is not taken over: the workload has changed")
             return None
@@ -69,7 +75,19 @@ class Takeover:
         step = min(trial.step, Step.HARVEST)
         attempts = max(trial.attempts, 1) if step is Step.SUBMIT else trial.attempts
         taken = replace(trial, run=self.run, case=case, step=step, attempts=attempts)
-        return replace(taken, judged=None, flaws=(), measurements=()).noted(f"taken over from run {trial.run}")
+        taken = replace(taken, judged=None, fault=None, flaws=(), measurements=())
+        return taken.noted(f"taken over from run {trial.run}")
+
+    def _stop(self, trial: Trial) -> None:
+        """Its run was stopping the job when it was killed itself, or could not stop it: nobody will judge it."""
+        now = self.clock.now()
+        try:
+            self.cancel(trial.job_id or "")
+        except AisbenchError as deaf:
+            self.say(f"{trial.case.id}: job {trial.job_id} of run {trial.run} could not be stopped: {deaf}")
+            return
+        self.ledger.save_trial(trial.moved(Step.DONE, now).noted(f"stopped by run {self.run}"), now)
+        self.say(f"{trial.case.id}: job {trial.job_id} of run {trial.run} was to be stopped, and is now")
 
     def _released(self, case: Case) -> Left | None:
         """What was left, once nobody holds it any more; None if somebody still does."""
@@ -88,7 +106,14 @@ class Takeover:
     def _left(self, case: Case) -> Left | None:
         """A run that ended left what it says it left; a killed one left everything."""
         left = self.ledger.left(case.id, self.place, self.run)
-        if left is None or left.trial.fault:
+        if left is None:
             return None
-        waiting = left.trial.step in {Step.SUBMIT, Step.WATCH}
-        return left if waiting or left.killed else None
+        if left.trial.step in {Step.SUBMIT, Step.WATCH}:
+            return left
+        return left if left.killed and (not left.trial.fault or _ran_to_its_end(left.trial)) else None
+
+
+def _ran_to_its_end(trial: Trial) -> bool:
+    """Nobody stopped its job: a workload that failed is judged again from its logs, and not paid for twice."""
+    ended = trial.job is not None and trial.job.phase in {Phase.SUCCEEDED, Phase.FAILED}
+    return ended and "stopping" not in trial.times

@@ -61,19 +61,23 @@ def _submit(trial: Trial, tools: Tools) -> Trial:
         _require_means(tools)
     try:
         # A request without an answer may have arrived: never send it again before asking for the job by its name.
-        job_id = tools.platform.find(trial.name) if trial.attempts else None
+        job_id = tools.platform.find(trial.request) if trial.attempts else None
         job_id = job_id or tools.platform.submit(trial.request)
-    except (Unreachable, Throttled) as lost:
+    except Rejected:
+        # The name may be taken by our own first request, which the platform's list did not show yet.
+        job_id = tools.platform.find(trial.request) if trial.attempts else None
+        if job_id is None:
+            raise
+    except AisbenchError as lost:
+        # Once a request may have arrived, no error says that it did not.
+        if not trial.attempts and not isinstance(lost, (Unreachable, Throttled)):
+            raise
         if now - trial.times["submit"] > tools.limits.outage_s:
             raise Unreachable(
                 f"nobody knows whether job {trial.name} was created: {lost}", advice="look for it"
             ) from lost
-        return replace(trial, attempts=trial.attempts + 1).noted(f"no answer when the job was submitted: {lost}")
-    except Rejected:
-        # The name may be taken by our own first request, which the platform's list did not show yet.
-        job_id = tools.platform.find(trial.name) if trial.attempts else None
-        if job_id is None:
-            raise
+        trial = watch.spared(replace(trial, attempts=trial.attempts + 1), lost, now, tools.limits)
+        return trial.noted(f"no answer when the job was submitted: {lost}")
     return trial.moved(Step.WATCH, now, job_id=job_id)
 
 
@@ -85,7 +89,14 @@ def _watch(trial: Trial, tools: Tools) -> Trial:
 
 
 def _harvest(trial: Trial, tools: Tools) -> Trial:
-    return gather(trial, tools.platform.store, tools.folder).moved(Step.JUDGE, tools.clock.now())
+    now = tools.clock.now()
+    try:
+        return gather(trial, tools.platform.store, tools.folder).moved(Step.JUDGE, now)
+    except AisbenchError as error:
+        # What has been paid for is worth waiting for; but a private cloud that is gone does not come back.
+        if not error.retryable or not tools.platform.place:
+            raise
+        return watch.endure(trial, error, now, tools.limits)
 
 
 def _judge(trial: Trial, tools: Tools) -> Trial:

@@ -42,14 +42,10 @@ def look(
         job = inspect(trial.job_id) if inspect else platform.inspect([trial.job_id])[trial.job_id]
     except AisbenchError as error:
         # A garbled answer, or keys refused for a minute, are no reason to stop a job that has run for hours.
-        since = trial.times.get("silent", now)
         if trial.fault and now - trial.times["stopping"] > limits.stop_s:
             left = f"nobody knows whether job {trial.job_id} stopped: {error}"
             return trial.noted(left).moved(Step.HARVEST, now)
-        if now - since > limits.outage_s:
-            raise
-        trial = spared(_timed(trial, "silent", since), error, now, limits)
-        return trial.noted(f"the platform did not answer for a while: {error}")
+        return endure(trial, error, now, limits)
     if job.phase is Phase.LOST and not _surely_lost(trial, now, platform.poll_s):
         return _timed(trial, "missed", trial.times.get("missed", now))
     trial = _seen(trial, job, now)
@@ -63,6 +59,15 @@ def look(
         return trial.noted(left).moved(Step.HARVEST, now)
     overdue = _overdue(trial, job, now, limits)
     return stop(trial, overdue, now) if overdue else trial
+
+
+def endure(trial: Trial, error: AisbenchError, now: float, limits: Limits) -> Trial:
+    """Sit out an outage: the trial stays where it is and is looked at again, until the outage has lasted too long."""
+    since = trial.times.get("silent", now)
+    if now - since > limits.outage_s:
+        raise error
+    trial = spared(_timed(trial, "silent", since), error, now, limits)
+    return trial.noted(f"the platform did not answer for a while: {error}")
 
 
 def spared(trial: Trial, error: AisbenchError, now: float, limits: Limits) -> Trial:

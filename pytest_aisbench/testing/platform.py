@@ -67,7 +67,7 @@ class PlatformContract:
         shown = f"{request!r} {json.dumps(request.body)}"
         assert one.name in shown
         assert not [secret for secret in self.SECRETS if secret in shown]
-        assert platform.find(one.name) is None
+        assert platform.find(request) is None
 
     def test_a_job_runs_and_stays_ended(self, platform: Platform, spec: Callable[..., JobSpec]) -> None:
         one = spec(
@@ -98,11 +98,12 @@ class PlatformContract:
     def test_a_job_is_found_by_its_whole_name_only(self, platform: Platform, spec: Callable[..., JobSpec]) -> None:
         one = spec("pass")
         longer = replace(one, name=f"{one.name}-1")
-        job_id = platform.submit(platform.render(longer))
-        assert platform.find(one.name) is None
-        assert platform.find(longer.name) == job_id
+        sent = platform.render(longer)
+        job_id = platform.submit(sent)
+        assert platform.find(platform.render(one)) is None
+        assert platform.find(sent) == job_id
         self.ended(platform, job_id)
-        assert platform.find(longer.name) == job_id
+        assert platform.find(sent) == job_id
 
     def test_stopping_twice_or_nothing_is_harmless(self, platform: Platform, spec: Callable[..., JobSpec]) -> None:
         job_id = platform.submit(platform.render(spec("import time; time.sleep(600)")))

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_aisbench import Access, Settings
 from pytest_aisbench.adapters.modelarts import ModelArts
-from pytest_aisbench.domain.job import Job, LogPart, Phase
+from pytest_aisbench.domain.job import Job, LogPart, Phase, Request
 from pytest_aisbench.errors import BadAnswer
 from pytest_aisbench.secret import Secret
 
@@ -116,7 +116,7 @@ def test_two_jobs_of_one_name_are_nobodys(platform: ModelArts, server: Server) -
     twins = [{"metadata": {"id": job_id, "name": "t-1"}, "status": {"phase": "Running"}} for job_id in ("a", "b")]
     server.answer((200, {"items": twins}))
     with pytest.raises(BadAnswer, match="2 jobs are called t-1: a, b"):
-        platform.find("t-1")
+        platform.find(Request("POST", "", {"metadata": {"name": "t-1"}}))
 
 
 def test_logs_go_on_where_they_ended(platform: ModelArts, server: Server) -> None:

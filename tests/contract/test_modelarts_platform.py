@@ -107,7 +107,7 @@ def test_a_name_is_taken_once(modelarts: ModelArts, spec: JobSpec) -> None:
     job_id = modelarts.submit(modelarts.render(spec))
     with pytest.raises(Rejected, match=r"ModelArts\.2751"):
         modelarts.submit(modelarts.render(spec))
-    assert modelarts.find(spec.name) == job_id
+    assert modelarts.find(modelarts.render(spec)) == job_id
 
 
 def test_an_unknown_job_has_no_logs(modelarts: ModelArts) -> None:

@@ -167,7 +167,7 @@ def test_patience_ends_before_a_pause_that_is_longer(session: Session, server: S
 
 def test_searches_and_terminations_are_repeated(platform: ModelArts, server: Server) -> None:
     server.answer((0,), (200, {"items": [job("Running")]}))
-    assert platform.find("t-1") == "j"
+    assert platform.find(Request("POST", "", {"metadata": {"name": "t-1"}})) == "j"
     server.answer((503, b""), (202, job("Terminating")))
     platform.cancel("j")
     assert [json.loads(body).get("action_type") for *_, body in server.seen[2:]] == ["terminate", "terminate"]

@@ -171,5 +171,5 @@ def test_one_look_sits_out_no_outage(platform: ModelArts, server: Server, clock:
         assert clock.now - began <= 5.0
     began = clock.now
     with pytest.raises(Unreachable):
-        platform.find("t-1")
+        platform.find(Request("POST", "", {"metadata": {"name": "t-1"}}))
     assert clock.now - began > 5.0

@@ -38,7 +38,7 @@ class Bench(NamedTuple):
     cloud: LocalCloud
     platform: ModelArts
     job: str
-    name: str
+    sent: Request  # that made it
     file: Path
 
     @property
@@ -98,12 +98,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         platform.store.write(platform.root / "code/train.py", b"pass\n")
         for number in range(3):
             platform.store.write(platform.root / f"kept/{number}", b"0123456789")
-        job = platform.submit(platform.render(_spec(platform, "matrix", seconds=3600)))
+        sent = platform.render(_spec(platform, "matrix", seconds=3600))
+        job = platform.submit(sent)
         while platform.inspect([job])[job].phase is not Phase.RUNNING or not platform.logs(job).text:
             time.sleep(0.05)
         file = tmp_path_factory.mktemp("large") / "file"
         file.write_bytes(b"0123456789")
-        yield Bench(cloud, platform, job, "matrix", file)
+        yield Bench(cloud, platform, job, sent, file)
 
 
 @pytest.fixture
@@ -176,7 +177,7 @@ def _check_bucket(bench: Bench) -> bool:
 
 Call = Callable[[Bench], bool]
 CALLS: dict[str, tuple[str, str, Call]] = {
-    "find": ("modelarts", "search", lambda bench: bench.platform.find(bench.name) == bench.job),
+    "find": ("modelarts", "search", lambda bench: bench.platform.find(bench.sent) == bench.job),
     "inspect one": ("modelarts", "show", lambda bench: bench.platform.inspect([bench.job])[bench.job].id == bench.job),
     "inspect many": ("modelarts", "search", _inspect_many),
     "logs": ("modelarts", "log", lambda bench: bool(bench.platform.logs(bench.job).text)),
@@ -257,7 +258,7 @@ def test_a_create_is_sent_once_and_the_job_found_by_its_name_if_it_was_made(benc
     assert bench.requests("modelarts", "create") == before + 1
     bench.cloud.faults.clear()
     made = [job["id"] for job in bench.cloud.books()["jobs"] if job["name"] == name]
-    assert made == ([bench.platform.find(name)] if fault in {"lost answer", "cut short"} else [])
+    assert made == ([bench.platform.find(request)] if fault in {"lost answer", "cut short"} else [])
 
 
 # Keys that fail for a while.

@@ -41,11 +41,9 @@ def test_a_worker_of_xdist_is_killed_while_real_jobs_run(tmp_path: Path) -> None
     survive(tmp_path / "arena", "processes", rounds, chaos.undisturbed(tmp_path / "undisturbed", "processes"))
 
 
-@pytest.mark.xfail(reason="a trial with a fault is not taken over, though its job has run to its end")
 def test_a_workload_that_failed_before_the_kill_is_not_run_again(tmp_path: Path) -> None:
     survive(tmp_path, "pretend", [Round("pytest", "reporting", nth=5, pause=0.1)], failing=True)
 
 
-@pytest.mark.xfail(reason="nobody goes on to stop what a killed run was stopping")
 def test_what_a_run_was_stopping_when_it_was_killed_is_stopped(tmp_path: Path) -> None:
     survive(tmp_path, "pretend", [Round("pytest", "stopping", nth=1, pause=0.1)])

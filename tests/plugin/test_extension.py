@@ -55,7 +55,7 @@ class Instant:
         self.store.write(out / "ranksize.json", str(request.body["world"]).encode())
         self.store.write(out / "accuracy.json", b"0.9")
         return "instant-1"
-    def find(self, name): return None
+    def find(self, request): return None
     def inspect(self, ids):
         return {i: ab.Job(i, ab.Phase.SUCCEEDED, "Finished", ran_s=3600.0) for i in ids}
     def logs(self, job_id, node=0, since=0): return ab.LogPart("", since)

@@ -109,8 +109,8 @@ class ScriptedPlatform:
             raise error
         return f"job-{len(self.jobs)}"
 
-    def find(self, name: str) -> str | None:
-        return next((job_id for job_id, known in self.jobs.items() if known == name), None)
+    def find(self, request: Request) -> str | None:
+        return next((job_id for job_id, known in self.jobs.items() if known == request.body["name"]), None)
 
     def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
         said = self.script.pop(0) if len(self.script) > 1 else self.script[0]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_aisbench.domain.case import Case
-from pytest_aisbench.domain.job import Job, LogPart, Phase
+from pytest_aisbench.domain.job import Job, LogPart, Phase, Request
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.errors import Blame, Unreachable, UsageFault
 from pytest_aisbench.reporters.jobs import table
@@ -123,7 +123,8 @@ def test_a_job_that_ends_by_itself_is_left_for_the_next_run_to_judge(
 def test_a_job_whose_submission_had_no_answer_is_looked_for_by_name(
     ledger: JobLedger, trial: Trial, clock: Any, healthy: Make
 ) -> None:
-    ledger.save_trial(replace(trial, step=Step.SUBMIT, job_id=None), clock.now())
+    sent = Request("POST", "/jobs", {"name": trial.name})
+    ledger.save_trial(replace(trial, step=Step.SUBMIT, job_id=None, request=sent), clock.now())
     platform = healthy(Phase.RUNNING)
     platform.jobs["job-7"] = trial.name
     assert stop(ledger, platform, clock, trial.name) == Answer("job-7", "stopped (Cancelled)", settled=True)

@@ -11,10 +11,11 @@ import pytest
 
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.case import Case
-from pytest_aisbench.domain.job import Job, Phase
+from pytest_aisbench.domain.job import Job, Phase, Request
+from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling
-from pytest_aisbench.errors import BadAnswer, Rejected, Throttled, Unreachable
+from pytest_aisbench.errors import BadAnswer, Refused, Rejected, Throttled, Unreachable
 from pytest_aisbench.services.submission import job_name, new_trial
 from pytest_aisbench.services.trial import Tools, advance
 from pytest_aisbench.services.watch import Limits
@@ -210,20 +211,50 @@ def test_a_surprise_is_this_trials_own(healthy: Make, drive: Make) -> None:
     assert platform.cancelled == ["job-1"]
 
 
-def test_a_job_whose_name_cannot_be_asked_for_is_asked_for_again(healthy: Make, drive: Make) -> None:
+@pytest.mark.parametrize("error", [Unreachable("still no answer"), BadAnswer("<html>"), Refused("who are you?")])
+def test_a_job_that_cannot_be_asked_for_is_asked_for_again(healthy: Make, drive: Make, error: Exception) -> None:
+    """It may have been created, and cost: no error but a lasting one ends the asking."""
     platform = healthy()
     platform.submit_errors, platform.arrives_anyway = [Unreachable("no answer")], True
-    known, deaf = platform.find, [Unreachable("still no answer")]
+    known, deaf = platform.find, [error]
 
-    def find(name: str) -> str | None:
+    def find(request: Request) -> str | None:
         if deaf:
             raise deaf.pop()
-        found: str | None = known(name)
+        found: str | None = known(request)
         return found
 
     platform.find = find
     assert drive(platform).verdict.passed
     assert len(platform.jobs) == 1
+
+
+def test_an_outage_of_the_store_does_not_cost_a_job_its_results(healthy: Make, drive: Make) -> None:
+    platform = healthy()
+    known, outages = platform.store.download, [Unreachable("no route")] * 5
+
+    def download(url: StoreUrl, folder: str) -> list[str]:
+        if outages:
+            raise outages.pop()
+        names: list[str] = known(url, folder)
+        return names
+
+    platform.store.download = download
+    trial = drive(platform, tick=100.0, queue_s=1e6, run_s=1e6)
+    assert trial.verdict.passed
+    assert "silent" not in trial.times
+
+
+def test_an_outage_of_the_store_that_lasts_is_the_platforms_fault(healthy: Make, drive: Make) -> None:
+    platform = healthy()
+
+    def download(url: StoreUrl, folder: str) -> list[str]:
+        raise Unreachable(f"no route to {url} for {folder}")
+
+    platform.store.download = download
+    trial = drive(platform, tick=100.0, queue_s=1e6, run_s=1e6)
+    assert trial.verdict.ruling is Ruling.BROKEN
+    assert "no route" in trial.verdict.reason
 
 
 def test_code_that_cannot_be_staged_is_the_users_fault(healthy: Make, drive: Make, case: Case) -> None:
