@@ -123,6 +123,17 @@ class Ledger:
             exit_code=exit_code,
             settings=json.loads(settings),
             cases=tuple(codec.load(CaseEntry, json.loads(row[0])) for row in cases),
+            uploads=self._uploads(run),
+        )
+
+    def _uploads(self, run: str) -> tuple[Mapping[str, str], ...]:
+        """In the order in which they were spooled."""
+        rows = self.database.read(
+            "SELECT tester, label, case_id, state, why FROM uploads WHERE run = ? ORDER BY rowid", run
+        )
+        return tuple(
+            {"tester": f"{tester} ({label})" if label else tester, "case": case, "state": state, "why": why}
+            for tester, label, case, state, why in rows
         )
 
     def close(self) -> None:

@@ -28,9 +28,17 @@ UPDATE trials SET fingerprint = coalesce(json_extract(record, '$.fingerprint'), 
     ran_s = CASE json_extract(record, '$.job.phase') WHEN 'SUCCEEDED' THEN json_extract(record, '$.job.ran_s') END;
 CREATE INDEX trials_that_ran ON trials (case_id, place, fingerprint, updated) WHERE ran_s IS NOT NULL;
 """
+_WHAT_IS_UPLOADED = """
+CREATE TABLE testers (run TEXT PRIMARY KEY, record TEXT NOT NULL);
+CREATE TABLE uploads (
+    key TEXT PRIMARY KEY, run TEXT NOT NULL, case_id TEXT NOT NULL, attempt INTEGER NOT NULL, kind TEXT NOT NULL,
+    testid TEXT NOT NULL, tester TEXT NOT NULL, label TEXT NOT NULL, body TEXT NOT NULL, state TEXT NOT NULL,
+    why TEXT NOT NULL, record TEXT NOT NULL, updated REAL NOT NULL, UNIQUE (run, kind, case_id, attempt));
+CREATE INDEX uploads_in_the_spool ON uploads (run) WHERE state = 'spooled';
+"""
 
 # The step at n makes version n + 1 out of version n. A step that was released is never changed.
-STEPS = (_RUNS_TRIALS_CASES, _WHOSE_AND_WHERE, _HOW_LONG_IT_RAN)
+STEPS = (_RUNS_TRIALS_CASES, _WHOSE_AND_WHERE, _HOW_LONG_IT_RAN, _WHAT_IS_UPLOADED)
 VERSION = len(STEPS)
 
 

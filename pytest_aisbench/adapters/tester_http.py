@@ -1,0 +1,128 @@
+"""The open contract of the Tester over HTTP: POST {address}/api/v1/tests/{testid}/results."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from pytest_aisbench.adapters.server_time import pause_of
+from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.upload import Parcel
+from pytest_aisbench.errors import AisbenchError, Garbled, Refused, Rejected, Throttled, Unreachable
+from pytest_aisbench.secret import Secret
+
+if TYPE_CHECKING:
+    import requests
+
+_CONNECT_S, _READ_S, _ALL_S = 5.0, 20.0, 30.0
+_LARGEST_ANSWER = 64 * 1024
+_LOOPBACK = re.compile(r"127\.[0-9.]+|localhost|::1")
+
+
+class Http:
+    """Transport. Safe to send twice: the Tester stores one parcel per key."""
+
+    def __init__(self, address: str, token: Secret, ca_file: str = "") -> None:
+        self._base = address.rstrip("/")
+        self._token = token
+        self._ca_file = ca_file
+        self._session: requests.Session | None = None
+
+    def send(self, parcel: Parcel) -> None:
+        import requests
+
+        url = f"{self._base}/api/v1/tests/{quote(parcel.testid, safe='')}/{parcel.kind}"
+        headers = {"Content-Type": "application/json", "Idempotency-Key": parcel.key}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token.reveal()}"
+        try:
+            with self._open().post(
+                url,
+                data=parcel.body.encode(),
+                headers=headers,
+                timeout=(_CONNECT_S, _READ_S),
+                allow_redirects=False,  # it would carry the token to a place that nobody wrote down
+                stream=True,
+            ) as answer:
+                content = _read(answer)
+        except requests.exceptions.SSLError as error:
+            advice = "name the certificates to trust with ca_file in [tester]"
+            raise Unreachable(f"{self._base}: no trusted connection: {self._said(error)}", advice=advice) from None
+        except (requests.RequestException, OSError) as error:
+            raise Unreachable(f"{self._base}: no answer: {self._said(error)}") from None
+        self._judge(parcel, answer, content)
+
+    def close(self) -> None:
+        if self._session:
+            self._session.close()
+
+    def _open(self) -> requests.Session:
+        if self._session is None:
+            import requests
+            from requests.utils import get_environ_proxies
+
+            self._session = requests.Session()
+            self._session.trust_env = False  # an entry in ~/.netrc would replace the token
+            self._session.verify = self._ca_file or True
+            if not _LOOPBACK.fullmatch(urlsplit(self._base).hostname or ""):
+                self._session.proxies.update(get_environ_proxies(self._base))
+        return self._session
+
+    def _judge(self, parcel: Parcel, answer: requests.Response, content: bytes) -> None:
+        status = answer.status_code
+        if status in {200, 201}:
+            # A login page is a 200 too; only the Tester knows the key.
+            if _document(content).get("key") != parcel.key:
+                raise Garbled(f"{self._base}: HTTP {status}, and not the answer of a Tester: {self._line(content)!r}")
+            return
+        pause_s = pause_of(answer.headers.get("Retry-After", ""), answer.headers.get("Date", ""))
+        kind, advice = _kind(status)
+        said = _document(content).get("error") or self._line(content) or "no reason given"
+        message = f"{self._base}: {self._masked(plain(str(said), 200))}"
+        raise kind(message, advice=advice, trail=f"HTTP {status}", pause_s=pause_s)
+
+    def _said(self, error: Exception) -> str:
+        return self._masked(plain(str(error), 200))
+
+    def _line(self, content: bytes) -> str:
+        text = content[:400].decode("utf-8", "replace").strip()
+        return self._masked(plain(text.splitlines()[0] if text else "", 120))
+
+    def _masked(self, text: str) -> str:
+        """A server may repeat what it was sent."""
+        return text.replace(self._token.reveal(), "***") if self._token else text
+
+
+def _read(answer: requests.Response) -> bytes:
+    """Bounded in size and in time: a timeout of `requests` is one of each packet."""
+    content, deadline = b"", time.monotonic() + _ALL_S
+    for part in answer.iter_content(4096):
+        content += part
+        if len(content) > _LARGEST_ANSWER or time.monotonic() > deadline:
+            break
+    return content
+
+
+def _document(content: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(content)
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _kind(status: int) -> tuple[type[AisbenchError], str]:
+    if status in {401, 403}:
+        return Refused, "check token in [tester], then `aisbench flush`"
+    if status in {408, 425, 429}:
+        return Throttled, ""
+    if status >= 500:
+        return Unreachable, ""
+    if status == 409:
+        return Rejected, "the Tester has another parcel under this key"
+    if status == 413:
+        return Rejected, "have the Tester take larger results, then `aisbench flush --requeue`"
+    return Rejected, "" if status == 422 else "check the address of the Tester"

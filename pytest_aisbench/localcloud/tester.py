@@ -1,0 +1,140 @@
+"""A minimal Tester: it takes results by the open contract, stores each once, and shows them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from pytest_aisbench.localcloud.message import Request, Response
+
+SCHEMA = "ais-tester/1"
+_KINDS = ("results", "attachments")
+_LARGEST = 4 * 1024 * 1024
+_WANTED: dict[str, dict[str, type]] = {
+    "results": {
+        "config": dict,
+        "status": str,
+        "train_result_info": dict,
+        "measured": dict,
+        "system": dict,
+        "artifacts": list,
+        "job": dict,
+    },
+    "attachments": {"name": str},
+}
+
+
+class Tester:
+    operations = ("post-results", "post-attachments", "list", "show")
+
+    def __init__(self, folder: Path) -> None:
+        """What an earlier cloud stored in the folder is there again."""
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._stored: dict[str, dict[str, Any]] = {}  # by key, in the order of arrival
+        folder.mkdir(exist_ok=True)
+        for file in sorted(folder.glob("*.json")):
+            stored = json.loads(file.read_text(encoding="utf-8"))
+            self._stored[stored["key"]] = stored
+
+    def answer(self, request: Request) -> Response:
+        match request.method, self._path(request):
+            case "POST", [testid, kind] if kind in _KINDS:
+                return self._take(request, testid, kind)
+            case "GET", []:
+                with self._lock:
+                    return Response.json(
+                        200, {"tests": list(dict.fromkeys(s["testid"] for s in self._stored.values()))}
+                    )
+            case "GET", [testid, kind, *run] if kind in _KINDS and len(run) < 2:
+                return self._show(testid, kind, *run)
+        return self.refuse(request, 404, message=f"{request.method} {request.path} is not served here")
+
+    def operation(self, request: Request) -> str:
+        match request.method, self._path(request):
+            case "POST", [_, kind] if kind in _KINDS:
+                return f"post-{kind}"
+            case "GET", [] | [_, _]:
+                return "list"
+            case "GET", [_, _, _]:
+                return "show"
+        return "other"
+
+    def refuse(self, request: Request, status: int, code: str = "", message: str = "") -> Response:
+        return Response.json(status, {"schema": SCHEMA, "error": message or code or f"HTTP {status}"})
+
+    def crash(self, request: Request, error: Exception) -> Response:
+        return self.refuse(request, 500, message="the Tester failed")
+
+    def _path(self, request: Request) -> list[str]:
+        path = request.raw_path.partition("?")[0].strip("/").split("/")
+        return [unquote(part) for part in path[3:]] if path[:3] == ["api", "v1", "tests"] else ["", "", "", ""]
+
+    def _take(self, request: Request, testid: str, kind: str) -> Response:
+        key = request.headers.get("idempotency-key", "")
+        if not key or len(key) > 200:
+            return self.refuse(request, 400, message="the header Idempotency-Key is missing")
+        if request.length is None or request.length > _LARGEST:
+            return self.refuse(request, 413, message=f"more than {_LARGEST} bytes, or nobody knows how many")
+        content = request.bytes()
+        try:
+            body = json.loads(content)
+        except ValueError:
+            return self.refuse(request, 422, message="the body is not JSON")
+        wrong = _wrong(body, testid, kind)
+        if wrong:
+            return self.refuse(request, 422, message=wrong)
+        digest = hashlib.sha256(content).hexdigest()
+        with self._lock:
+            known = self._stored.get(key)
+            if known is None:
+                self._store({"key": key, "testid": testid, "kind": kind, "digest": digest, "body": body})
+        if known and known["digest"] != digest:
+            return self.refuse(request, 409, message="something else was stored under this key")
+        return Response.json(200 if known else 201, {"schema": SCHEMA, "key": key})
+
+    def _store(self, stored: dict[str, Any]) -> None:
+        """On disk before the answer: whoever is told that it is stored does not send it again."""
+        file = self._folder / f"{len(self._stored):08d}.json"
+        draft = file.with_suffix(".tmp")
+        with draft.open("w", encoding="utf-8") as opened:
+            json.dump(stored, opened)
+            opened.flush()
+            os.fsync(opened.fileno())
+        draft.replace(file)
+        self._stored[stored["key"]] = stored
+
+    def _show(self, testid: str, kind: str, run_id: str | None = None) -> Response:
+        with self._lock:
+            found = [
+                stored["body"]
+                for stored in self._stored.values()
+                if (stored["testid"], stored["kind"]) == (testid, kind)
+            ]
+        if run_id is not None:
+            found = [body for body in found if body["run_id"] == run_id]
+            if not found:
+                return Response.json(404, {"schema": SCHEMA, "error": f"nothing of {run_id}"})
+        return Response.json(200, {"schema": SCHEMA, kind: found})
+
+
+def _wrong(body: Any, testid: str, kind: str) -> str:
+    """What is wrong with a body, in one line; empty where nothing is."""
+    if not isinstance(body, dict) or body.get("schema") != SCHEMA:
+        return f"the body is not a {SCHEMA} object"
+    if body.get("testid") != testid:
+        return "testid of the body and of the path differ"
+    if not isinstance(body.get("run_id"), str) or not isinstance(body.get("attempt"), int):
+        return "run_id and attempt are needed"
+    for name, wanted in _WANTED[kind].items():
+        if not isinstance(body.get(name), wanted):
+            return f"{name} is missing, or not a {wanted.__name__}"
+    for name, told in body.get("measured", {}).items():
+        if not isinstance(told, dict) or (told.get("value") is None) == (told.get("null_reason") is None):
+            return f"measured.{name} needs a value or a null_reason, and not both"
+    return ""

@@ -1,0 +1,188 @@
+"""What the Tester is sent of a case: the predecessor's `train_result_info` key by key, and what was truly measured."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
+from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.upload import ATTACHMENTS, RESULTS, SCHEMA, Bound, Parcel, canonical, parcel
+from pytest_aisbench.domain.verdict import Ruling
+
+SENTINEL = "2020-01-30 14:16:00"  # how ais-bench-stubs writes a time that nobody set; a number nobody set is 0
+# Keys of train_result_info, in the predecessor's spelling and order, and the unit of each.
+UNITS: Mapping[str, str] = {
+    "accuracy": "",
+    "average_power": "W",
+    "dataload_end_time": "time",
+    "dataload_start_time": "time",
+    "efficientcy": "",
+    "energy_consumption": "J",
+    "max_power": "W",
+    "prepare_end_time": "time",
+    "prepare_start_time": "time",
+    "proc_end_time": "time",
+    "proc_start_time": "time",
+    "resource_util_ratio": "",
+    "throughput_ratio": "",
+    "total_end_time": "time",
+    "total_start_time": "time",
+}
+_METRICS = {"throughput_ratio": THROUGHPUT, "accuracy": ACCURACY}  # a metric of any other key's own name fills it
+_UNMEASURED = "the workload measures no {}"
+_OUR_CLOCK = "clock of the run"
+
+
+def result(
+    bound: Bound, run: str, case: CaseEntry, attempt: int, artifacts: Sequence[Mapping[str, Any]] = ()
+) -> Parcel:
+    """The result of a case, ready to be sent."""
+    return parcel(bound, run, case.id, RESULTS, body(bound, run, case, attempt, artifacts))
+
+
+def attachment(bound: Bound, run: str, name: str, attempt: int, data: Any) -> Parcel:
+    """Anything that a suite wants to be kept beside the results."""
+    head = _head(bound, run, name, attempt)
+    return parcel(bound, run, name, ATTACHMENTS, {**head, "name": name, "data": data})
+
+
+def body(
+    bound: Bound, run: str, case: CaseEntry, attempt: int, artifacts: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """The same entry makes the same body, to the last byte."""
+    trial = case.trials[-1] if case.trials else None
+    measured = _measured(case, trial)
+    return {
+        **_head(bound, run, case.id, attempt),
+        "config": _config(bound.config, case),
+        "status": "OK" if case.verdict is Ruling.PASSED else "FAILED",
+        "train_result_info": {key: _legacy(key, measured[key]["value"], trial) for key in UNITS},
+        "measured": measured,
+        "system": dict(bound.system),
+        "artifacts": [dict(artifact) for artifact in artifacts],
+        "job": {
+            "platform": bound.platform,
+            "job_id": trial.job_id if trial else None,
+            "phase": trial.phase if trial else None,
+        },
+        "case": {
+            "id": case.id,
+            "workload": case.workload,
+            "nodes": case.nodes,
+            "devices_per_node": case.devices_per_node,
+            "mode": case.mode,
+            "verdict": case.verdict.value if case.verdict else None,
+            "reason": plain(case.reason),
+            "card_hours": case.card_hours,
+        },
+    }
+
+
+def _head(bound: Bound, run: str, name: str, attempt: int) -> dict[str, Any]:
+    return {"schema": SCHEMA, "testid": bound.testid or run, "run_id": f"{run}.{name}", "attempt": attempt}
+
+
+def _config(told: Mapping[str, Any], case: CaseEntry) -> dict[str, Any]:
+    """What config.json says, with what must be there and the case knows better."""
+    rest = {key: value for key, value in told.items() if key not in {"testid", "Divsion", "Division"}}
+    return {
+        "Mode": "training",
+        "Model": case.workload,
+        "Division": told.get("Division", told.get("Divsion")),  # the stub's own log has it misspelt
+        "Scenario": None,
+        "test_object_type": "single" if case.nodes == 1 else "cluster",
+        **rest,
+    }
+
+
+def _measured(case: CaseEntry, trial: TrialEntry | None) -> dict[str, dict[str, Any]]:
+    found = {key: _known(key, unit, case, trial) for key, unit in UNITS.items()}
+    others = {name for name in case.metrics if name not in {THROUGHPUT, ACCURACY, *UNITS}}
+    return found | {name: _metric(name, case) for name in sorted(others)}
+
+
+def _known(key: str, unit: str, case: CaseEntry, trial: TrialEntry | None) -> dict[str, Any]:
+    name = _METRICS.get(key, key)
+    if name in case.metrics:
+        return _metric(name, case)
+    moment = _total(key, trial)
+    if moment is not None:
+        stamp = datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+        return _value(stamp, "UTC", _OUR_CLOCK, None)
+    return _value(None, "UTC" if unit == "time" else unit, None, _UNMEASURED.format(name))
+
+
+def _metric(name: str, case: CaseEntry) -> dict[str, Any]:
+    value, unit = case.metrics[name].value, case.metrics[name].unit
+    if value is None:
+        return _value(None, unit, None, _why_not(name, case))
+    alone = case.mode != "cluster"
+    across = "sum over ranks" if name == THROUGHPUT and not alone else "mean over servers" if alone else "whole job"
+    return _value(value, unit, f"{name}: {across}", None)
+
+
+def _why_not(name: str, case: CaseEntry) -> str:
+    told = next((finding.text for finding in case.findings if finding.metric == name), "")
+    return plain(told or case.reason)
+
+
+def _value(value: Any, unit: str, source: str | None, null_reason: str | None) -> dict[str, Any]:
+    return {"value": value, "unit": unit, "source": source, "null_reason": null_reason}
+
+
+def _total(key: str, trial: TrialEntry | None) -> float | None:
+    """The whole test, from its first step to its verdict."""
+    times = trial.times if trial else {}
+    if key == "total_start_time":
+        return min(times.values(), default=None)
+    return times.get("done") if key == "total_end_time" else None
+
+
+def _legacy(key: str, value: Any, trial: TrialEntry | None) -> str | int:
+    """As a package prints it: what was set is text, times are of the machine's own zone."""
+    if UNITS[key] == "time":
+        moment = _total(key, trial)
+        return SENTINEL if moment is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+    return 0 if value is None else str(value)
+
+
+def of_stub(bound: Bound, config: Mapping[str, str], info: Mapping[str, str | int | float]) -> Parcel:
+    """The result of a test that ais-bench-stubs ran by itself, as its log has it."""
+    run = f"stub-{hashlib.sha256(canonical([config, info]).encode()).hexdigest()[:16]}"
+    name = plain(config.get("Model") or "stub", 80)
+    measured = {key: _told(key, info.get(key)) for key in UNITS}
+    complete = all(measured[key]["value"] is not None for key in _METRICS)
+    told = {
+        **_head(replace(bound, testid=bound.testid or config.get("testid", "")), run, name, 1),
+        "config": {key: value for key, value in config.items() if key != "testid"},
+        "status": "OK" if complete else "FAILED",
+        "train_result_info": dict(info),
+        "measured": measured,
+        "system": dict(bound.system),
+        "artifacts": [],
+        "job": {"platform": "ais-bench-stubs", "job_id": None, "phase": None},
+    }
+    return parcel(bound, run, name, RESULTS, told)
+
+
+def _told(key: str, value: str | float | None) -> dict[str, Any]:
+    """What a package set is text; a bare 0, and the day that ais-bench-stubs begins with, were never measured."""
+    unit, source = "local time" if UNITS[key] == "time" else UNITS[key], "train_result_info of stub.log"
+    if not isinstance(value, str) or value == SENTINEL:
+        return _value(None, unit, None, "ais-bench-stubs was not told")
+    if UNITS[key] == "time":
+        return _value(value, unit, source, None)
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        return _value(None, unit, None, f"{plain(value, 40)!r} is not a number")
+    return _value(number, unit, source, None)

@@ -1,0 +1,188 @@
+"""Brings what is spooled to the Tester: beside a run, in a thread of its own, or all that is left, at once."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from pytest_aisbench.domain.entry import CaseEntry
+from pytest_aisbench.domain.ports import Clock
+from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.upload import RESULTS, Bound, Parcel, State, Transport
+from pytest_aisbench.errors import AisbenchError, LedgerError, Refused
+from pytest_aisbench.services.spool import Spool
+
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 30.0
+_UNTRIED = "not tried yet"
+
+
+class Compose(Protocol):
+    """Puts a case in the Tester's words."""
+
+    def __call__(
+        self, bound: Bound, run: str, case: CaseEntry, attempt: int, artifacts: list[dict[str, Any]]
+    ) -> Parcel: ...
+
+
+def collect(spool: Spool, compose: Compose, now: float, run: str | None = None) -> None:
+    """Spool every verdict that is not; on disk before it can be sent."""
+    for found in spool.unspooled(now, run):
+
+        def make(attempt: int, found: Any = found) -> Parcel:
+            return compose(found.bound, found.run, found.entry, attempt, _artifacts(found.bound, found.entry))
+
+        spool.put(found.run, found.entry.id, RESULTS, found.record, make, now=now)
+
+
+def _artifacts(bound: Bound, entry: CaseEntry) -> list[dict[str, Any]]:
+    """The logs of the trial that decided, as far as they are there."""
+    found = []
+    for name in entry.trials[-1].logs if entry.trials else ():
+        with contextlib.suppress(OSError):
+            digest, size = hashlib.sha256(), 0
+            with (Path(bound.folder) / name).open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+                    size += len(block)
+            found.append({"name": plain(name), "sha256": digest.hexdigest(), "size": size})
+    return found
+
+
+class Pauses:
+    """How long to stay away after each failure in a row: twice as long as before, and never in step with others."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+
+    def after(self, error: AisbenchError) -> float:
+        pause: float = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**self._failures)
+        self._failures = min(self._failures + 1, 20)
+        return max(error.pause_s, pause * random.uniform(0.5, 1.0))  # noqa: S311 - nothing to guess
+
+    def reset(self) -> None:
+        self._failures = 0
+
+
+def attempt(spool: Spool, parcel: Parcel, send: Callable[[Parcel], None], clock: Clock) -> AisbenchError | None:
+    """Send it once and write down what became of it; an error is given back where it may still be delivered."""
+    try:
+        send(parcel)
+    except AisbenchError as error:
+        kept = error.retryable or isinstance(error, Refused)
+        spool.settle(parcel.key, State.SPOOLED if kept else State.DEAD, plain(str(error), 300), clock.now())
+        return error if kept else None
+    spool.settle(parcel.key, State.DELIVERED, "", clock.now())
+    return None
+
+
+def deliver(spool: Spool, parcels: list[Parcel], transport: Transport, clock: Clock, patience_s: float) -> None:
+    """All of them to one Tester, in turn, until none is left or patience is at its end."""
+    left, pauses, deadline = deque(parcels), Pauses(), clock.now() + patience_s
+    while left:
+        parcel = left.popleft()
+        error = attempt(spool, parcel, transport.send, clock)
+        if error is None:
+            pauses.reset()
+            continue
+        pause = pauses.after(error)
+        if not error.retryable or clock.now() + pause > deadline:
+            for other in left:  # what one is told, all are told
+                spool.settle(other.key, State.SPOOLED, plain(str(error), 300), clock.now())
+            return
+        left.append(parcel)
+        clock.sleep(pause)
+
+
+class Courier:
+    """Uploads the verdicts of one run as they come. Judging never waits for it."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        run: str,
+        *,
+        compose: Compose,
+        transport: Transport,
+        clock: Clock,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._spool = spool
+        self._run = run
+        self._compose = compose
+        self._transport = transport
+        self._clock = clock
+        self._warn = warn
+        self._woken = threading.Event()
+        self._closing = threading.Event()
+        self._given_up = threading.Event()
+        self._quiet_until = 0.0  # as the Tester asked
+        self._refused: AisbenchError | None = None
+        self._thread = threading.Thread(target=self._work, name="aisbench-courier", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Something was judged."""
+        self._woken.set()
+
+    def close(self, patience_s: float) -> None:
+        """Everything is spooled; what is not delivered after so long stays so."""
+        collect(self._spool, self._compose, self._clock.now(), self._run)
+        self._closing.set()
+        self._woken.set()
+        self._thread.join(patience_s)
+        self._given_up.set()
+        for parcel in self._spool.waiting(self._run):
+            self._spool.settle(parcel.key, State.SPOOLED, parcel.why or _UNTRIED, self._clock.now())
+
+    def _work(self) -> None:
+        pauses = Pauses()
+        while not self._given_up.is_set():
+            closing = self._closing.is_set()
+            self._woken.clear()
+            try:
+                pause = self._round(pauses)
+            except LedgerError as error:  # whoever judges meets the same ledger, and says it
+                pause = pauses.after(error)
+            if closing and pause is None:
+                return
+            if closing:
+                self._given_up.wait(pause)
+            elif pause is None:
+                self._woken.wait()
+            elif self._closing.wait(pause):
+                pauses.reset()  # the end of the run is worth another try
+
+    def _round(self, pauses: Pauses) -> float | None:
+        """Every parcel once; how long to wait before the next round, None where nothing is left to be tried."""
+        collect(self._spool, self._compose, self._clock.now(), self._run)
+        pause: float | None = None
+        for parcel in self._spool.waiting(self._run):
+            if self._clock.now() < self._quiet_until:
+                return self._quiet_until - self._clock.now()
+            if self._refused:
+                self._spool.settle(parcel.key, State.SPOOLED, plain(str(self._refused), 300), self._clock.now())
+                continue
+            error = attempt(self._spool, parcel, self._transport.send, self._clock)
+            if error is None:
+                pauses.reset()
+            elif error.retryable:
+                pause = pauses.after(error)
+                self._quiet_until = self._clock.now() + error.pause_s
+            else:
+                self._refused = error
+                self._warn(f"the Tester does not take results now, they are spooled: {plain(str(error), 300)}")
+        return pause
+
+
+def by_tester(parcels: list[Parcel]) -> Iterator[tuple[str, list[Parcel]]]:
+    groups: dict[str, list[Parcel]] = {}
+    for parcel in parcels:
+        groups.setdefault(parcel.tester, []).append(parcel)
+    yield from groups.items()

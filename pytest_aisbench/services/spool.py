@@ -1,0 +1,118 @@
+"""What is to be uploaded, kept in the ledger's own file.
+
+There it is on disk when the call returns, as everything in the ledger is, on whatever file system that lies; several
+processes may work on it at once; and a verdict that is recorded there can be spooled by whoever comes next, if its
+own run was killed a moment later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pytest_aisbench.domain import codec
+from pytest_aisbench.domain.entry import CaseEntry
+from pytest_aisbench.domain.upload import PRIVATE, Bound, Parcel, State
+from pytest_aisbench.services.database import Database
+from pytest_aisbench.services.lease import is_dead
+
+_COLUMNS = "key, run, case_id, attempt, kind, testid, tester, label, body, state, why"
+_ENDED = "the private local cloud ended with its run"
+# Judged, and what was judged is not what was spooled last.
+_UNSPOOLED = """
+SELECT c.run, c.record, t.record, r.owner, r.lease, r.finished IS NULL FROM cases c
+JOIN testers t USING (run) JOIN runs r USING (run)
+WHERE json_extract(c.record, '$.verdict') IS NOT NULL AND c.record IS NOT (
+    SELECT u.record FROM uploads u WHERE u.run = c.run AND u.case_id = c.case_id AND u.kind = 'results'
+    ORDER BY u.attempt DESC LIMIT 1)
+"""
+
+
+class Unspooled(NamedTuple):
+    """A verdict in the ledger that is to be uploaded."""
+
+    run: str
+    entry: CaseEntry
+    record: str
+    bound: Bound
+
+
+class Spool:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def bind(self, run: str, bound: Bound) -> None:
+        """The results of this run go there; from now on each of its verdicts counts as something to be uploaded."""
+        record = json.dumps(codec.dump(bound))
+        self._database.write("INSERT OR REPLACE INTO testers VALUES (?, ?)", run, record)
+
+    def unspooled(self, now: float, run: str | None = None) -> list[Unspooled]:
+        """Of this run, or of all runs that are over."""
+        own = "" if run is None else " AND c.run = ?"
+        rows = self._database.read(f"{_UNSPOOLED}{own} ORDER BY c.run, c.ordinal", *([] if run is None else [run]))
+        found = []
+        for of, record, bound, owner, lease, unfinished in rows:
+            if run is None and unfinished and lease > now and not is_dead(owner):
+                continue  # it lives, and spools its own
+            entry = codec.load(CaseEntry, json.loads(record))
+            found.append(Unspooled(of, entry, record, codec.load(Bound, json.loads(bound))))
+        return found
+
+    def put(self, run: str, name: str, kind: str, record: str, make: Callable[[int], Parcel], *, now: float) -> Parcel:
+        """Make the next attempt at `name` and keep it; `record`, what it tells of, is not spooled twice in a row."""
+        with self._database.transaction():
+            rows = self._database.read(
+                f"SELECT {_COLUMNS}, record FROM uploads WHERE run = ? AND case_id = ? AND kind = ?"  # noqa: S608
+                " ORDER BY attempt DESC LIMIT 1",
+                *(run, name, kind),
+            )
+            if rows and rows[0][-1] == record:
+                return _parcel(rows[0][:-1])
+            made = make(rows[0][3] + 1 if rows else 1)
+            self._database.write(
+                f"INSERT INTO uploads ({_COLUMNS}, record, updated) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+                *(made.key, made.run, made.case, made.attempt, made.kind, made.testid, made.tester, made.label),
+                *(made.body, made.state.value, made.why, record, now),
+            )
+        return made
+
+    def waiting(self, run: str | None = None) -> list[Parcel]:
+        """Oldest first."""
+        return self._read(
+            "state = 'spooled'" + ("" if run is None else " AND run = ?"), *([] if run is None else [run])
+        )
+
+    def of(self, run: str) -> list[Parcel]:
+        return self._read("run = ?", run)
+
+    def dead(self) -> list[Parcel]:
+        return self._read("state = 'dead'")
+
+    def named(self, beginning: str) -> list[Parcel]:
+        """By the first digits of the key."""
+        return [] if not beginning.isalnum() else self._read("key GLOB ?", f"{beginning}*")
+
+    def settle(self, key: str, state: State, why: str, now: float) -> None:
+        """What was delivered stays so, whoever says otherwise later: two may have sent it at once."""
+        statement = "UPDATE uploads SET state = ?, why = ?, updated = ? WHERE key = ? AND state != 'delivered'"
+        self._database.write(statement, state.value, why, now, key)
+
+    def bury(self, now: float, run: str | None = None) -> None:
+        """What was bound for a private cloud that is gone: of this run, or of all runs that are over."""
+        for parcel in self.waiting(run):
+            if parcel.label == PRIVATE and (run is not None or not self._lives(parcel.run, now)):
+                self.settle(parcel.key, State.DEAD, _ENDED, now)
+
+    def _lives(self, run: str, now: float) -> bool:
+        rows = self._database.read("SELECT owner, lease FROM runs WHERE run = ? AND finished IS NULL", run)
+        return any(lease > now and not is_dead(owner) for owner, lease in rows)
+
+    def _read(self, where: str, *values: Any) -> list[Parcel]:
+        rows = self._database.read(f"SELECT {_COLUMNS} FROM uploads WHERE {where} ORDER BY rowid", *values)  # noqa: S608
+        return [_parcel(row) for row in rows]
+
+
+def _parcel(row: tuple[Any, ...]) -> Parcel:
+    key, run, case, attempt, kind, testid, tester, label, body, state, why = row
+    return Parcel(key, run, case, attempt, kind, testid, tester, label, body, State(state), why)

@@ -1,0 +1,73 @@
+"""The reporter that brings the verdicts of a run to the Tester."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from pytest_aisbench.adapters.tester import transport
+from pytest_aisbench.desk import PATIENCE_S, bound
+from pytest_aisbench.domain.entry import CaseEntry, RunEntry
+from pytest_aisbench.domain.upload import PRIVATE
+from pytest_aisbench.fixtures import CREW, SETTINGS
+from pytest_aisbench.reporters import tester
+from pytest_aisbench.reporters.hosts import guarded, warn
+from pytest_aisbench.services.clock import SystemClock
+from pytest_aisbench.services.courier import Courier
+from pytest_aisbench.services.database import Database
+from pytest_aisbench.services.run import LEDGER_FILE
+from pytest_aisbench.services.spool import Spool
+
+
+class Tester:
+    """Reporter. It changes no verdict; inert where there is no Tester."""
+
+    on_workers = False
+
+    def __init__(self, config: pytest.Config, folder: Path) -> None:
+        self._config = config
+        self._run = folder.name
+        self._courier: Courier | None = None
+        settings = config.stash[SETTINGS]
+        found = bound(settings, lambda: config.stash[CREW]().platform(), folder)
+        if found is None:
+            return
+        self._private = found.label == PRIVATE
+        self._clock = SystemClock()
+        self._database = Database(settings.ledger or settings.reports / LEDGER_FILE)
+        self._spool = Spool(self._database)
+        self._spool.bind(self._run, found)
+        self._transport = transport(found.tester, settings.tester_access)
+        self._refusals: list[str] = []
+        self._courier = Courier(
+            self._spool,
+            self._run,
+            compose=tester.result,
+            transport=self._transport,
+            clock=self._clock,
+            warn=self._refusals.append,
+        )
+
+    def case(self, entry: CaseEntry) -> None:
+        if self._courier:
+            self._courier.wake()
+
+    def run(self, entry: RunEntry) -> None:
+        """Everything is said in `pytest_sessionfinish`, before the run has its exit code."""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self) -> Generator[None, object, object]:
+        """Before the Controller's: what it records at the end is the truth about uploads too."""
+        courier, self._courier = self._courier, None
+        if courier:
+            with guarded(self._config, "upload to the Tester"):
+                courier.close(PATIENCE_S)
+                if self._private:
+                    self._spool.bury(self._clock.now(), self._run)
+            for refusal in self._refusals:
+                warn(self._config, f"aisbench: {refusal}")
+            self._transport.close()
+            self._database.close()
+        return (yield)
