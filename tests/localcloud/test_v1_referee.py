@@ -1,0 +1,133 @@
+"""A client that is not ours: otcextensions, unmodified, against the local Keystone and ModelArts V1.
+
+Its `get`, `stop` and `create` of versions raise KeyError before they send anything, so those are not asked of it.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cloud_client import CloudClient, eventually
+
+from pytest_aisbench.localcloud.server import LocalCloud
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest.importorskip("otcextensions", reason="the referee is not installed: pip install pytest-aisbench[test]")
+# It lives with deprecations of its own dependencies.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["numbers", "texts"])
+def cloud(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
+    """The referee's connection, and a plain client to look with. States are numbers once and texts once."""
+    data = tmp_path_factory.mktemp("cloud")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(data))  # no clouds.yaml of whoever runs this
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        for name in ("OS_CLOUD", "OS_AUTH_URL", "OS_TOKEN"):
+            patch.delenv(name, raising=False)
+        with LocalCloud(data, engine="pretend", v1_status_strings=request.param) as local:
+            (account,) = json.loads((data / "accounts.json").read_text())
+            with CloudClient(local.card()) as client:
+                client.put("code/train.py", b"")
+                yield _connect(local.card()["iam_endpoint"], account), client
+
+
+def _connect(iam: str, account: dict[str, str]) -> Any:
+    import warnings
+
+    with warnings.catch_warnings():  # a fixture of a module is not covered by the mark
+        warnings.simplefilter("ignore")
+        import openstack
+        from otcextensions import sdk
+
+        connection: Any = openstack.connection.Connection(
+            auth={
+                "auth_url": f"{iam}/v3",
+                "username": account["user"],
+                "password": account["password"],
+                "user_domain_name": account["domain"],
+                "project_name": account["region"],
+                "project_domain_name": account["domain"],
+            },
+            region_name=account["region"],
+        )
+        sdk.register_otc_extensions(connection)
+        return connection.modelartsv1
+
+
+def _config(client: CloudClient, seconds: float) -> dict[str, Any]:
+    return {
+        "worker_server_num": 2,
+        "app_url": f"/{client.bucket}/code/",
+        "boot_file_url": f"/{client.bucket}/code/train.py",
+        "parameter": [{"label": "seconds", "value": str(seconds)}],
+        "data_url": f"/{client.bucket}/data/",
+        "train_url": f"/{client.bucket}/out/{uuid.uuid4().hex}/",
+        "log_url": f"/{client.bucket}/log/",
+        "spec_id": 4,
+        "engine_id": 1,
+    }
+
+
+def test_a_job_from_creation_to_deletion(cloud: tuple[Any, CloudClient]) -> None:
+    modelarts, client = cloud
+    name = f"refereed-{uuid.uuid4().hex}"
+    config = _config(client, 0.1)
+
+    job = modelarts.create_training_job(job_name=name, job_desc="by a referee", config=config)
+
+    assert (job.is_success, job.status, job.version_name) == (True, 1, "V0001")
+
+    def listed() -> list[Any]:
+        return [each for each in modelarts.training_jobs(search_content=name) if each.job_name == name]
+
+    assert eventually(lambda: [each.status for each in listed()] == [10])
+    assert (listed()[0].job_id, listed()[0].job_description) == (job.job_id, "by a referee")
+    (version,) = modelarts.training_job_versions(job.job_id)
+    assert (version.version_id, version.status) == (job.version_id, 10)
+    assert (version.train_url, version.worker_server_num) == (config["train_url"], 2)
+    assert version.duration > 0
+    modelarts.delete_training_job(job.job_id)
+    assert listed() == []
+
+
+def test_pages(cloud: tuple[Any, CloudClient]) -> None:
+    modelarts, client = cloud
+    jobs = [modelarts.create_training_job(job_name=f"paged-{n}", config=_config(client, 0)) for n in range(3)]
+    found = modelarts.training_jobs(search_content="paged-", sort_by="job_name", order="desc", limit=2, paginated=False)
+    assert [job.job_name for job in found] == ["paged-2", "paged-1"]
+    for job in jobs:
+        modelarts.delete_training_job(job)
+
+
+def test_what_is_offered(cloud: tuple[Any, CloudClient]) -> None:
+    modelarts, _ = cloud
+    flavors = {flavor.spec_id: flavor.spec_code for flavor in modelarts.job_flavors(job_type="train")}
+    assert flavors[4] == "modelarts.kat1.8xlarge"
+    engines = {engine.engine_id: engine.engine_name for engine in modelarts.job_engines(job_type="train")}
+    assert engines[1] == "Ascend-Powered-Engine"
+
+
+def test_configurations(cloud: tuple[Any, CloudClient]) -> None:
+    modelarts, _ = cloud
+    modelarts.create_training_job_config(config_name="kept", config_desc="for later", worker_server_num=1, spec_id=1)
+    assert [config.config_name for config in modelarts.training_job_configs()] == ["kept"]
+    assert modelarts.get_training_job_config("kept").config_desc == "for later"
+    modelarts.delete_training_job_config("kept")
+    assert list(modelarts.training_job_configs()) == []
+
+
+def test_a_refusal_reaches_the_referee(cloud: tuple[Any, CloudClient]) -> None:
+    from openstack.exceptions import BadRequestException
+
+    modelarts, client = cloud
+    with pytest.raises(BadRequestException) as refused:
+        modelarts.create_training_job(job_name="refused", config=_config(client, 0) | {"spec_id": 999})
+    assert refused.value.response is not None
+    assert refused.value.response.json()["error_code"] == "ModelArts.2781"
