@@ -14,6 +14,7 @@ from pytest_aisbench import collection, offers
 from pytest_aisbench.collection import Plan
 from pytest_aisbench.domain import exitcode
 from pytest_aisbench.domain.ports import Platform, Reporter
+from pytest_aisbench.domain.upload import State
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.ending import Signals, one_line
 from pytest_aisbench.errors import LedgerError, UsageFault
@@ -29,6 +30,7 @@ from pytest_aisbench.services.run import Run
 
 if TYPE_CHECKING:
     from pytest_aisbench.domain.case import Case
+    from pytest_aisbench.domain.entry import RunEntry
     from pytest_aisbench.domain.trial import Step, Trial
     from pytest_aisbench.reporters.live import Live
     from pytest_aisbench.workers import Workers
@@ -63,6 +65,9 @@ class Controller:
                 settings = self._config.stash[SETTINGS]
                 self._platform = offers.load("platform", settings.platform, offers.platforms(self._config))(settings)
             return self._platform
+
+    def run_name(self) -> str:
+        return self._run.id if self._run else ""
 
     # What the workers of xdist ask for, through `Workers`.
 
@@ -258,7 +263,15 @@ class Controller:
 
     def _code(self, exitstatus: int) -> int:
         self._tally.terminated = self._signals.terminated
+        if self._run and self._config.stash[SETTINGS].tester_required:
+            with self._noticing():
+                self._tally.undelivered = self._undelivered(self._run.entry())
         return self._tally.code(int(exitstatus), self._run.rulings() if self._run else {})
+
+    def _undelivered(self, entry: RunEntry) -> int:
+        """Judged cases whose last word the Tester has not got; without a Tester, all of them."""
+        newest = {upload["case"]: upload["state"] for upload in entry.uploads}
+        return sum(newest.get(case.id) != State.DELIVERED.value for case in entry.cases if case.verdict)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self._run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
@@ -11,6 +11,7 @@ from pytest_aisbench.errors import AisbenchError, GivenUp, LedgerError, Platform
 from pytest_aisbench.settings import Settings
 
 if TYPE_CHECKING:
+    from pytest_aisbench.desk import Desk
     from pytest_aisbench.domain.case import Case
     from pytest_aisbench.domain.job import Job
     from pytest_aisbench.domain.ports import Platform, Store
@@ -32,6 +33,9 @@ class Crew(Protocol):
 
     def platform(self) -> Platform:
         """The run's platform, connected."""
+
+    def run_name(self) -> str:
+        """The id of the run; empty where no workload was selected, and so there is none."""
 
 
 CREW = pytest.StashKey[Callable[[], Crew]]()  # made when it is first needed: a plain pytest run never does
@@ -80,6 +84,22 @@ def obs(_platform: Platform) -> Store:
     On ModelArts and the local cloud it is OBS.
     """
     return _platform.store
+
+
+@pytest.fixture(scope="session")
+def tester(request: pytest.FixtureRequest) -> Iterator[Desk]:
+    """The Tester that results are uploaded to, to hand in more::
+        def test_room(tester):
+            assert tester.upload("room", {"celsius": 21.5}).state.value == "delivered"
+    It is written to disk before it is sent, sent again until the Tester has it, and stored there once. Results of cases
+    need no test: they are uploaded by the run.
+    """
+    from pytest_aisbench.desk import Desk
+
+    crew = request.config.stash[CREW]()
+    desk = Desk(request.config.stash[SETTINGS], crew.platform, crew.run_name())
+    yield desk
+    desk.close()
 
 
 @pytest.fixture

@@ -118,6 +118,7 @@ def pytest_aisbench_reporters() -> dict[str, str]:
         "html": "pytest_aisbench.reporters.html:Html",
         "junit": "pytest_aisbench.reporters.junit:Junit",
         "allure": "pytest_aisbench.reporters.allure:Allure",
+        "tester": "pytest_aisbench.uploading:Tester",
     }
 
 

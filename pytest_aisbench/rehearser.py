@@ -33,6 +33,9 @@ class Rehearser:
     def reached(self, case: Case, until: Step) -> Trial:
         raise GivenUp(f"{case.id} gets no further than its request: this is a dry run")
 
+    def run_name(self) -> str:
+        return ""
+
     def platform(self) -> Platform:
         if self._platform is None:
             settings = self._config.stash[SETTINGS]

@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_aisbench.access import Access, perhaps, read_access
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.tester_access import TesterAccess, expanded, read_tester, tester_address
 
 if TYPE_CHECKING:
     from pytest_aisbench import places
+    from pytest_aisbench.legacy.take import Taken
 
 CONFIG_FILE = "aisbench.toml"
+LEGACY_FILE = ".py"  # how the name of a modelarts_config.py ends
 MOST_CARDS = 128  # of one node; no machine has more, and a slip of the pen should not ask for a million ranks
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -71,12 +74,6 @@ def one_of(*words: str) -> Callable[[str], str]:
     return parse
 
 
-def web_address(text: str) -> str:
-    if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", text):
-        raise ValueError(f"{text!r} is not an address such as https://tester.example/")
-    return text
-
-
 def path(text: str) -> Path:
     if not text:
         raise ValueError("a path is needed")
@@ -102,7 +99,9 @@ class Settings:
     )
     platform: str = option(name, "NAME", "Where jobs run: local, modelarts, or one of a plugin's", default="local")
     cloud: Path | None = option(path, "FILE", "A local cloud that already runs: what `aisbench cloud --json` printed")
-    config: Path | None = option(path, "FILE", f"Settings in TOML (default: {CONFIG_FILE} where pytest's root is)")
+    config: Path | None = option(
+        path, "FILE", f"Settings in TOML, or a modelarts_config.py (default: {CONFIG_FILE} where pytest's root is)"
+    )
     package: Path | None = option(path, "DIR", "An unpacked ais-bench package, read as it is")
     modelarts_version: str = option(one_of("V1", "V2"), "V1|V2", "Which training-job API", default="V2")
     modelarts_client: str = option(
@@ -124,12 +123,17 @@ class Settings:
     fresh: bool = option(switch, "", "Do not take over jobs that an earlier, killed run left behind", default=False)
     budget: float | None = option(card_hours, "CARD_HOURS", "Refuse to start, or stop, past this cost")
     dry_run: bool = option(switch, "", "Show the plan, its requests and its cost; submit nothing", default=False)
-    tester: str | None = option(web_address, "URL", "Upload the results to this Tester")
+    tester: str | None = option(tester_address, "URL", "Upload the results to this Tester, or none")
+    tester_required: bool = option(
+        switch, "", "A result that the Tester has not got by the end of the run is exit 12", default=False
+    )
     trust_config: bool = option(switch, "", "Execute a legacy configuration that cannot be parsed", default=False)
     reports: Path = option(path, "DIR", "Where each run gets a folder of its own", default=Path("reports"))
     ledger: Path | None = option(path, "FILE", "The record of all runs (default: ledger.db among the reports)")
     access: Access = Access()
+    tester_access: TesterAccess = TesterAccess()
     sources: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # worth a line before the run
 
     def public(self) -> dict[str, Any]:
         """What a report may show: no secret, no account, no path of this machine."""
@@ -203,21 +207,43 @@ def freeze(
     if document:
         platform = given["platform"].text if "platform" in given else document.data.get("platform", "local")
         access, used = read_access(document, environment, used=platform != "local")
-        for key, value in document.data.items():
+        for key, value in _flat(document, environment).items():
             if key in options and key not in given:
                 place = f"{document.place(key)}: {key}"
                 given[key] = Given(_text(document, key, value), place, document.path.parent)
-    _no_strangers(environment, options, used)
+    notes: tuple[str, ...] = ()
+    if taken := _taken(options, given, keyless=not document or "access" not in document.data):
+        for key, (text, source) in taken.options.items():
+            given.setdefault(key, Given(text, source, root))
+        access, notes = taken.access or access, taken.notes
     values = {key: _parsed(options[key], told) for key, told in given.items()}
+    tester, for_tester = read_tester(document, environment, values.get("package"), used=bool(values.get("tester")))
+    _no_strangers(environment, options, used | for_tester)
     values.setdefault("reports", root / "reports")
-    settings = Settings(**values, access=access, sources={key: told.source for key, told in given.items()})
+    sources = {key: told.source for key, told in given.items()}
+    settings = Settings(**values, access=access, tester_access=tester, sources=sources, notes=notes)
     _no_contradictions(settings)
     return settings
 
 
+def _taken(options: Mapping[str, Option], given: Mapping[str, Given], *, keyless: bool) -> Taken | None:
+    """What the predecessor's own files say, where the run was pointed at them; keys if there are no others."""
+    named = given.get("config")
+    config = _parsed(options["config"], named) if named and named.text.endswith(LEGACY_FILE) else None
+    package = _parsed(options["package"], given["package"]) if "package" in given else None
+    if config is None and package is None:
+        return None
+    from pytest_aisbench.legacy.take import take
+
+    version = given["modelarts_version"].text if "modelarts_version" in given else ""
+    trusted = _parsed(options["trust_config"], given["trust_config"]) if "trust_config" in given else False
+    elsewhere = "platform" in given and given["platform"].text != "local"
+    return take(config, package, version, trusted=trusted, connects=keyless and elsewhere)
+
+
 def _document(given: Mapping[str, Given], root: Path) -> places.Document | None:
     told, found = given.get("config"), root / CONFIG_FILE
-    if told is None and not found.is_file():
+    if told.text.endswith(LEGACY_FILE) if told else not found.is_file():
         return None
     from pytest_aisbench import places
 
@@ -235,6 +261,15 @@ def _checked(document: places.Document) -> places.Document:
         if key not in [*known, "access"]:
             raise document.fault(f"unknown key {key!r}", key, advice=perhaps(key, [*known, "access"]))
     return document
+
+
+def _flat(document: places.Document, environment: Mapping[str, str]) -> dict[str, Any]:
+    """With `tester` as it is on the command line, where the file has a table of that name."""
+    told = document.data.get("tester")
+    if not isinstance(told, dict):
+        return document.data
+    rest = {key: value for key, value in document.data.items() if key != "tester"}
+    return {**rest, "tester": expanded(str(told["url"]), environment)} if "url" in told else rest
 
 
 def _text(document: places.Document, key: str, value: Any) -> str:

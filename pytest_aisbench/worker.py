@@ -27,6 +27,10 @@ class Worker:
         self._config = config
         self._link = RemoteLink(address, key)
         self._platform: Platform | None = None
+        self._run_name = ""
+
+    def run_name(self) -> str:
+        return self._run_name
 
     def reached(self, case: Case, until: Step) -> Trial:
         trial: Trial = self._link.call("reached", case, until)
@@ -58,6 +62,7 @@ class Worker:
             self._link.call("fault", fault)
         else:
             if folder:
+                self._run_name = Path(folder).name
                 self._report(Path(folder))
 
     def _report(self, folder: Path) -> None:

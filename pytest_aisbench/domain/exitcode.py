@@ -27,6 +27,7 @@ class Tally:
     expected: set[str] = field(default_factory=set)  # cases that selected tests were to judge
     skipped: set[str] = field(default_factory=set)  # cases that a test chose not to judge
     unmatched: bool = False  # --nodes matched no case, whatever else was run
+    undelivered: int = 0  # results that the Tester must have and has not
     unrecorded: str = ""  # why the ledger or the reports could not be written
     terminated: bool = False  # by SIGTERM
     stopped_early: bool = False  # by -x or --maxfail, which xdist reports as an interrupt
@@ -46,7 +47,7 @@ class Tally:
         found = set(rulings.values())
         if self.failed or Ruling.FAILED in found:
             return FAILED
-        if Ruling.BROKEN in found:
+        if Ruling.BROKEN in found or self.undelivered:
             return BROKEN
         if Ruling.INCONCLUSIVE in found:
             return INCONCLUSIVE

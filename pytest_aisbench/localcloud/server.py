@@ -29,6 +29,7 @@ from pytest_aisbench.localcloud.modelarts import ModelArts
 from pytest_aisbench.localcloud.objects import Objects
 from pytest_aisbench.localcloud.obs import Obs
 from pytest_aisbench.localcloud.pretend import ROOM, PretendEngine
+from pytest_aisbench.localcloud.tester import Tester
 from pytest_aisbench.localcloud.wire import Listener
 
 if TYPE_CHECKING:
@@ -105,8 +106,12 @@ class LocalCloud:
         objects.create_bucket(account.bucket, account.region)
 
         keystone = Iam(accounts)
-        services = [Faulty("obs", Obs(accounts, objects), self.faults), Faulty("iam", keystone, self.faults)]
-        obs, iam = listeners = [Listener(service, clock_skew=self._clock_skew) for service in services]
+        services = [
+            Faulty("obs", Obs(accounts, objects), self.faults),
+            Faulty("iam", keystone, self.faults),
+            Faulty("tester", Tester(data / "tester"), self.faults),
+        ]
+        obs, iam, tester = listeners = [Listener(service, clock_skew=self._clock_skew) for service in services]
         for listener in listeners:
             stack.callback(listener.stop)
         engine, capacity = (PretendEngine(objects), ROOM) if self._engine == "pretend" else (None, CAPACITY)
@@ -128,13 +133,14 @@ class LocalCloud:
         # "modelartsv1" is what clients of OpenStack's kind call it.
         v1, v2 = (f"{modelarts.url}/{version}/{{project}}" for version in ("v1", "v2"))
         keystone.endpoints = {"modelarts": v2, "modelartsv1": v1, "object": obs.url, "identity": f"{iam.url}/v3"}
-        for listener in (obs, iam, modelarts):
+        for listener in (obs, iam, tester, modelarts):
             listener.start()
         self._books = control.books
         self._card = {
             "modelarts_endpoint": modelarts.url,
             "obs_endpoint": obs.url,
             "iam_endpoint": iam.url,
+            "tester_endpoint": tester.url,
             "access_key": account.access_key,
             "secret_key": account.secret_key,
             "project_id": account.project_id,

@@ -148,4 +148,20 @@ def _end(run: RunEntry, page: str, width: int) -> Iterator[Line]:
     total = f"{len(run.cases)} case{'s' if len(run.cases) != 1 else ''}: {told or 'none'}; {number(hours)} card-hours"
     yield "", {}
     yield from wrapped(total, "  ", width)
+    yield from _uploads(run, width)
     yield f"report: {page}", {}  # unbroken, to be copied
+
+
+def _uploads(run: RunEntry, width: int) -> Iterator[Line]:
+    """Where the results went, and what is left to be done."""
+    for tester in dict.fromkeys(upload["tester"] for upload in run.uploads):
+        bound = [upload for upload in run.uploads if upload["tester"] == tester]
+        counts = {
+            state: sum(upload["state"] == state for upload in bound) for state in ("delivered", "spooled", "dead")
+        }
+        told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+        todo = ": aisbench flush" if counts["spooled"] else ": aisbench flush --dead" if counts["dead"] else ""
+        markup = {"yellow": True} if todo else {}
+        yield from wrapped(f"Tester {tester}: {told}{todo}", "  ", width, markup)
+        for why in dict.fromkeys(upload["why"] for upload in bound if upload["why"]):
+            yield from wrapped(f"  {plain(why)}", "  ", width, markup)

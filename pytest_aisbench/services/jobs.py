@@ -46,8 +46,9 @@ class Held:
 class JobLedger(Ledger):
     """A ledger that exists already, read and amended from outside of a run."""
 
-    def __init__(self, path: Path) -> None:
-        if not path.is_file():
+    def __init__(self, path: Path, *, new: bool = False) -> None:
+        """`new`: it may be one that does not exist yet."""
+        if not new and not path.is_file():
             raise UsageFault(f"there is no ledger {path}", advice="name it with --ledger FILE or --reports DIR")
         super().__init__(path)
 
