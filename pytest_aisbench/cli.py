@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     cloud.add_argument("--data", type=Path, metavar="DIR", help="keep buckets here (default: a temporary folder)")
     cloud.add_argument("--engine", choices=["processes", "pretend"], default="processes", help="how jobs are run")
     cloud.add_argument("--faults", type=Path, metavar="FILE", help="faults that stand from the start, JSON or TOML")
+    cloud.add_argument("--v1-status-strings", action="store_true", help="V1 tells the states of jobs as texts")
     cloud.set_defaults(act=_cloud)
     jobs = acts.add_parser("jobs", help="what runs, as the ledger says, and who owns it")
     jobs.add_argument("--json", action="store_true", help="for programs")
@@ -122,7 +123,13 @@ def _cloud(options: argparse.Namespace) -> int:
 
     try:
         faults = fault.read(options.faults) if options.faults else []
-        serve(options.data, show=json.dumps if options.json else _card, engine=options.engine, faults=faults)
+        serve(
+            options.data,
+            show=json.dumps if options.json else _card,
+            engine=options.engine,
+            faults=faults,
+            v1_status_strings=options.v1_status_strings,
+        )
     except (DataInUseError, OSError) as error:
         print(f"aisbench cloud: {error}", file=sys.stderr)
         return _USAGE
