@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,12 +20,12 @@ from pytest_aisbench.localcloud.fault import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a pseudo terminal")
-# Trains an epoch, and goes on when it is told to.
-UNTIL_TOLD = """import os, pathlib, time
+# Trains an epoch, and goes on when its port is listened at: a node shares no folder with us.
+UNTIL_TOLD = """import os, socket, time
 print("epoch: 1 step: 10, loss is 2.5", flush=True)
 print("Train epoch time: 100.0 ms, per step time: 10.0 ms", flush=True)
-while not pathlib.Path(FOLDER, "go-" + os.environ["RANK_SIZE"]).exists():
-    time.sleep(0.02)
+while socket.socket().connect_ex(("127.0.0.1", PORTS[os.environ["RANK_SIZE"]])):
+    time.sleep(0.05)
 """
 FOUR_EPOCHS = f"parameters = {{ epochs = 4, batch_size = 32 }}\n{WORKLOAD}"
 BARS = r"running +0:\d\d:\d\d  \[#####-{15}\]  25%  eta 0:\d\d:\d\d  epoch 1/4, ~6400 images/s"
@@ -32,14 +33,33 @@ HEARTBEAT = r"aisbench \+0:\d\d:\d\d 0/2 done, 2 running, 0 waiting, eta 0:\d\d:
 
 
 @pytest.fixture
-def waiting(yard: Yard) -> Yard:
-    yard.suite(script=UNTIL_TOLD.replace("FOLDER", repr(str(yard.folder))) + SCRIPT, workload=FOUR_EPOCHS)
+def gates() -> Iterator[dict[int, socket.socket]]:
+    """By the number of ranks; bound, so that nobody else takes the port."""
+    with socket.socket() as two, socket.socket() as four:
+        for gate in (two, four):
+            gate.bind(("127.0.0.1", 0))
+        yield {2: two, 4: four}
+
+
+Go = Callable[..., None]
+
+
+@pytest.fixture
+def go(gates: dict[int, socket.socket]) -> Go:
+    """Let the jobs of so many ranks go on; without a number, all."""
+
+    def open_gates(*ranks: int) -> None:
+        for size in ranks or gates:
+            gates[size].listen()
+
+    return open_gates
+
+
+@pytest.fixture
+def waiting(yard: Yard, gates: dict[int, socket.socket]) -> Yard:
+    ports = {str(size): gate.getsockname()[1] for size, gate in gates.items()}
+    yard.suite(script=UNTIL_TOLD.replace("PORTS", repr(ports)) + SCRIPT, workload=FOUR_EPOCHS)
     return yard
-
-
-def go(yard: Yard, *ranks: int) -> None:
-    for size in ranks or (2, 4):
-        (yard.folder / f"go-{size}").touch()
 
 
 def environment(yard: Yard, **variables: str) -> dict[str, str]:
@@ -52,7 +72,7 @@ def shows(pattern: str) -> Callable[[str], bool]:
     return lambda text: re.search(pattern, text, re.MULTILINE) is not None
 
 
-def test_bars_are_drawn_below_the_results_and_leave_no_trace(waiting: Yard) -> None:
+def test_bars_are_drawn_below_the_results_and_leave_no_trace(waiting: Yard, go: Go) -> None:
     from screen import Screen
 
     command = waiting.command("suites", "--nodes", "1,2", "--aisbench-max-jobs", "2")
@@ -60,11 +80,11 @@ def test_bars_are_drawn_below_the_results_and_leave_no_trace(waiting: Yard) -> N
         text = screen.until(shows(f"toy-1x2  {BARS}\ntoy-2x2  {BARS.replace('6400', '12800')}$"))
         assert text.splitlines()[-1].startswith("0/2 done, 2 running, 0 waiting, eta 0:")
         assert "toy.py" not in text
-        go(waiting, 2)
+        go(2)
         text = screen.until(shows(r"^1/2 done, 1 running, 0 waiting"))
         assert "suites/toy/test_toy.py .\ntoy-2x2  running" in text
         assert text.count("running  0:") == 1, "drawn in place"
-        go(waiting, 4)
+        go(4)
         assert screen.end() == 0
     assert "\n\nsuites/toy/test_toy.py .. " in screen.text
     assert "2 passed" in screen.text
@@ -87,14 +107,14 @@ def test_ctrl_c_takes_the_bars_away(waiting: Yard) -> None:
     ("arguments", "variables"), [(["-q", "-q"], {}), ([], {"CI": "true"}), (["--log-cli-level", "INFO"], {})]
 )
 def test_a_terminal_that_is_not_for_bars_gets_heartbeats(
-    waiting: Yard, arguments: list[str], variables: dict[str, str]
+    waiting: Yard, go: Go, arguments: list[str], variables: dict[str, str]
 ) -> None:
     from screen import Screen
 
     command = waiting.command("suites", "--nodes", "1,2", "--aisbench-max-jobs", "2", "--aisbench-heartbeat", "1s")
     with Screen([*command, *arguments], waiting.folder, environment(waiting, **variables)) as screen:
         screen.until(shows(f"^{HEARTBEAT}$"))
-        go(waiting)
+        go()
         assert screen.end() == 0
     assert "[#" not in screen.text
 
@@ -129,12 +149,12 @@ def until(lines: Iterator[str], pattern: str) -> str:
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_a_log_has_a_line_now_and_then_at_once_and_on_its_own(waiting: Yard, workers: tuple[str, ...]) -> None:
+def test_a_log_has_a_line_now_and_then_at_once_and_on_its_own(waiting: Yard, go: Go, workers: tuple[str, ...]) -> None:
     with lines_of(waiting, "suites", "--nodes", "1,2", "--aisbench-heartbeat", "1s", *workers) as lines:
         until(lines, f"^{HEARTBEAT}$")
-        go(waiting, 2)
+        go(2)
         until(lines, r"^aisbench \+.* 1/2 done, .* \| toy-2x2 25%$")
-        go(waiting)
+        go()
         rest = "".join(lines)
     assert "2 passed" in rest
     assert "\x1b[" not in rest
