@@ -32,6 +32,7 @@ CARD = {
     "modelarts_endpoint",
     "obs_endpoint",
     "iam_endpoint",
+    "tester_endpoint",
     "access_key",
     "secret_key",
     "project_id",
@@ -100,7 +101,7 @@ def test_the_card_opens_every_service() -> None:
         card = cloud.card()
         assert card.keys() == CARD
         endpoints = [value for name, value in card.items() if name.endswith("_endpoint")]
-        assert len(set(endpoints)) == 3
+        assert len(set(endpoints)) == 4
         assert all(listens(url) for url in endpoints)
         obs = client(card)
         assert obs.headBucket(card["bucket"]).status == 200

@@ -14,6 +14,7 @@ KEYS = [
     "modelarts_endpoint",
     "obs_endpoint",
     "iam_endpoint",
+    "tester_endpoint",
     "access_key",
     "secret_key",
     "project_id",
