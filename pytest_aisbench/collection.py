@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,10 +15,16 @@ from pytest_aisbench.domain.trial import Step
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.fixtures import SETTINGS
 from pytest_aisbench.services import suite
+from pytest_aisbench.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_aisbench.adapters.legacy_package import Package
 
 TRAINING = pytest.StashKey[set[Path]]()  # test files in which something asks for its workload
 UNMATCHED = pytest.StashKey[bool]()  # there were cases, and --nodes wanted none of them
 SUITES = pytest.StashKey[dict[Path, suite.Suite]]()
+PACKAGE: pytest.StashKey[Package] = pytest.StashKey()  # of --aisbench-package, read once
+_UNASKED = "unasked"  # in place of a case: nobody named a package
 
 # How far a test lets the trial go, by the fixture it asks for.
 _UNTIL = {"trial": Step.DONE, "job": Step.HARVEST, "stage": Step.SUBMIT}
@@ -27,14 +33,17 @@ _OURS = {*_UNTIL, "case", "obs", "modelarts_session"}
 
 def generate(metafunc: pytest.Metafunc, marker: pytest.Mark) -> None:
     """One item per shape that the marker supports; `--nodes` selects among them later."""
-    cases: list[Case | UsageFault]
+    cases: list[Case | UsageFault | str]
     try:
-        cases = [*_cases(metafunc.config, Path(str(metafunc.definition.path)), marker)]
+        if marker.kwargs == {"package": True} and not marker.args:
+            cases = [*_packaged(metafunc.config)] or [_UNASKED]
+        else:
+            cases = [*_cases(metafunc.config, Path(str(metafunc.definition.path)), marker)]
     except UsageFault as fault:
         # It goes with its item, and matters only if that is selected. Raised here it would be exit 2, not 4; and an
         # empty list would be a skip, which looks like health.
         cases = [fault]
-    ids = [case.id if isinstance(case, Case) else "unusable" for case in cases]
+    ids = [case.id if isinstance(case, Case) else case if isinstance(case, str) else "unusable" for case in cases]
     metafunc.parametrize("case", cases, ids=ids, indirect=True)
 
 
@@ -46,20 +55,45 @@ def _cases(config: pytest.Config, test: Path, marker: pytest.Mark) -> list[Case]
         platform = offers.load("platform", settings.platform, found)
         known[folder] = suite.load(folder, settings.platform, platform.options, found)
     loaded = known[folder]
-    twin = next((path for path, other in known.items() if path != folder and _same_name(other, loaded)), None)
-    if twin:
-        raise UsageFault(f"{folder} and {twin} both hold a workload named {loaded.workload.name!r}")
+    _only_one(known, folder)
     devices = settings.devices or loaded.workload.devices
     try:
         shapes = _shapes(marker, loaded.workload.name, devices, settings.devices)
     except UsageFault as fault:
         raise UsageFault(f"{test}: {fault.message}", advice=fault.advice) from None
-    mode = Mode.SINGLE_SERVER if settings.single_server else Mode.CLUSTER
-    return [loaded.case(shape, mode) for shape in shapes]
+    return [loaded.case(shape, _mode(settings)) for shape in shapes]
 
 
-def _same_name(one: suite.Suite, other: suite.Suite) -> bool:
-    return one.workload.name == other.workload.name
+def _packaged(config: pytest.Config) -> list[Case]:
+    """The cases of `--aisbench-package`: as many nodes as it asks for, unless `--nodes` says otherwise."""
+    settings = config.stash[SETTINGS]
+    if settings.package is None:
+        return []
+    known = config.stash.setdefault(SUITES, {})
+    if PACKAGE not in config.stash:
+        from pytest_aisbench.adapters import legacy_package
+
+        found = offers.platforms(config)
+        platform = offers.load("platform", settings.platform, found)
+        config.stash[PACKAGE] = legacy_package.load(settings, platform.options, found)
+    package = config.stash[PACKAGE]
+    folder = Path(package.suite.workload.folder)
+    known[folder] = package.suite
+    _only_one(known, folder)
+    devices = settings.devices or package.suite.workload.devices
+    shapes = [Shape(nodes, devices) for nodes in settings.nodes or (package.nodes,)]
+    return [package.suite.case(shape, _mode(settings)) for shape in shapes]
+
+
+def _mode(settings: Settings) -> Mode:
+    return Mode.SINGLE_SERVER if settings.single_server else Mode.CLUSTER
+
+
+def _only_one(known: Mapping[Path, suite.Suite], folder: Path) -> None:
+    name = known[folder].workload.name
+    twin = next((path for path, other in known.items() if path != folder and other.workload.name == name), None)
+    if twin:
+        raise UsageFault(f"{folder} and {twin} both hold a workload named {name!r}")
 
 
 def _shapes(marker: pytest.Mark, name: str, devices: int, override: int | None) -> list[Shape]:
@@ -90,9 +124,13 @@ def _count(node: Any) -> int:
 
 def case_of(item: pytest.Item) -> Case | None:
     """The case of a workload item; None for every other test."""
-    callspec = getattr(item, "callspec", None)
-    case = callspec.params.get("case") if callspec else None
+    case = _parameter(item)
     return case if isinstance(case, Case) else None
+
+
+def _parameter(item: pytest.Item) -> object:
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get("case") if callspec else None
 
 
 def until(item: pytest.Item) -> Step | None:
@@ -105,8 +143,7 @@ def check(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Raise what is wrong with a suite whose tests are selected."""
     training = config.stash[TRAINING]
     for item in items:
-        callspec = getattr(item, "callspec", None)
-        fault = callspec.params.get("case") if callspec else None
+        fault = _parameter(item)
         if isinstance(fault, UsageFault):
             raise fault
         idle = not set(getattr(item, "fixturenames", ())) & _OURS and item.path not in training
@@ -116,7 +153,12 @@ def check(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def select(config: pytest.Config, items: list[pytest.Item], say: Callable[[str], None]) -> None:
-    """Deselect the shapes that `--nodes` did not ask for."""
+    """Deselect the shapes that `--nodes` did not ask for, and the test of a package that nobody named."""
+    for note in config.stash[PACKAGE].notes if PACKAGE in config.stash else ():
+        say(note)
+    if unasked := [item for item in items if _parameter(item) == _UNASKED]:
+        config.hook.pytest_deselected(items=unasked)
+        items[:] = [item for item in items if item not in unasked]
     config.stash[TRAINING] = {item.path for item in items if case_of(item)}
     nodes = config.stash[SETTINGS].nodes
     if not nodes:

@@ -18,7 +18,10 @@ from pytest_aisbench.settings import freeze, table
 if TYPE_CHECKING:
     from pytest_aisbench.fixtures import Crew
 
-MARKER = "workload(name, nodes=[…] or shapes=['1x8', …]): train this workload at each shape and judge it"
+MARKER = (
+    "workload(name, nodes=[…] or shapes=['1x8', …]): train this workload at each shape and judge it; "
+    "workload(package=True): what --aisbench-package names"
+)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -82,7 +85,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """Every value that is not a default, and who said so."""
     settings = config.stash[SETTINGS]
     told = [f"{key}={_shown(getattr(settings, key))} ({source})" for key, source in settings.sources.items()]
-    return [f"aisbench: {', '.join(told)}"] if told else []
+    lines = [", ".join(told)] if told else []
+    return [f"aisbench: {line}" for line in (*lines, *settings.notes)]
 
 
 def _shown(value: Any) -> str:

@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 
 SCRIPT = "ma-pre-start.sh"
 RUN = "run"  # the folder beside the entry that holds what is installed
-CANN = ("nnae", "nnrt", "toolkit")
+FILES = {  # key of `update`: what such a file is called
+    "wheels": (r"\S+\.whl", "a wheel"),
+    "cann": (r"Ascend-cann-(nnae|nnrt|toolkit)[_-]\S*\.run", "an Ascend-cann-nnae, -nnrt or -toolkit package (.run)"),
+}
 LEVELS = {  # what a value means is in its place
     "GLOG_v": ("INFO", "WARNING", "ERROR", "FATAL"),
     "ASCEND_GLOBAL_LOG_LEVEL": ("DEBUG", "INFO", "WARNING", "ERROR", "NULL"),
@@ -38,7 +41,7 @@ class Update:
 def level_fault(name: str, value: object) -> str:
     """Why this is no value of a log level; empty where it is one, and for every other variable."""
     words = LEVELS.get(name)
-    if words is None or (str(value).isdecimal() and str(value).isascii() and int(str(value)) < len(words)):
+    if words is None or str(value) in map(str, range(len(words))):
         return ""
     meanings = ", ".join(f"{number} {word}" for number, word in enumerate(words))
     return f"{name} is none of {meanings}"

@@ -38,7 +38,7 @@ class Exports:
         return value
 
     def choice(self, name: str, *words: str, default: str) -> str:
-        value = self.text(name, default)
+        value = self.text(name) or default
         if value not in words:
             raise UsageFault(f"{self.place(name)}: {name} is neither {' nor '.join(words)}")
         return value

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_aisbench import places, settings
+from pytest_aisbench.domain import prestart
 from pytest_aisbench.domain.case import NAME, Case, Mode, Shape, Workload
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Metric
 from pytest_aisbench.domain.stage import StoreUrl
@@ -22,7 +23,10 @@ WORKLOAD_FILE = "workload.toml"
 THRESHOLDS_FILE = "thresholds.toml"
 
 _REQUIRED = ("name", "code", "entry")
-_KEYS = frozenset({*_REQUIRED, "framework", "devices", "parameters", "environment", "data", "expected", "metrics"})
+_KEYS = frozenset({
+    *_REQUIRED,
+    *("framework", "devices", "parameters", "environment", "data", "expected", "metrics", "update"),
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -103,10 +107,11 @@ def _workload(
         devices=fields.positive("devices", 8, settings.MOST_CARDS),
         metrics=_metrics(fields),
         parameters=fields.pairs("parameters"),
-        environment=fields.pairs("environment"),
+        environment=_environment(fields),
         data=_data(fields, document.path.parent),
         expected_s=fields.duration("expected"),
         options=own,
+        update=_update(fields, document.path.parent),
     )
 
 
@@ -134,6 +139,38 @@ def _metrics(fields: _Fields) -> dict[str, Metric]:
         advice = 'write [metrics.throughput] with unit = "images/s"'
         raise fields.fault("throughput has no unit", "metrics", THROUGHPUT, advice=advice)
     return metrics
+
+
+def _environment(fields: _Fields) -> dict[str, str]:
+    pairs = fields.pairs("environment")
+    for name, value in pairs.items():
+        if fault := prestart.level_fault(name, value):
+            raise fields.fault(f"environment: {fault}", "environment", name)
+    return pairs
+
+
+def _update(fields: _Fields, folder: Path) -> prestart.Update | None:
+    """`[modelarts.update]`: files that the nodes install before they train, wheels first, and levels of their logs."""
+    table = fields.table("update")
+    files: list[str] = []
+    exports: dict[str, str] = {}
+    for key in prestart.FILES:
+        for file in fields.texts("update", key) if key in table else []:
+            pattern, what = prestart.FILES[key]
+            if not re.fullmatch(pattern, Path(file).name):
+                raise fields.fault(f"update.{key}: {file!r} is not {what}", "update", key)
+            if not (folder / file).is_file():
+                raise fields.fault(f"update.{key}: there is no file {file!r} beside this file", "update", key)
+            files.append(file)
+    for key, value in table.items():
+        if key in prestart.LEVELS:
+            if fault := prestart.level_fault(key, value):
+                raise fields.fault(f"update: {fault}", "update", key)
+            exports[key] = str(value)
+        elif key not in prestart.FILES:
+            advice = f"known: {', '.join([*prestart.FILES, *prestart.LEVELS])}"
+            raise fields.fault(f"unknown key {key!r} in update", "update", key, advice=advice)
+    return prestart.Update(tuple(files), exports) if table else None
 
 
 def _data(fields: _Fields, folder: Path) -> str | None:
@@ -174,10 +211,12 @@ class _Fields:
             raise self.fault(f"{key}: {value!r} is not text", key)
         return value
 
-    def texts(self, key: str) -> list[str]:
-        value = self.values[key]
+    def texts(self, *keys: str) -> list[str]:
+        value: Any = self.values
+        for key in keys:
+            value = value[key]
         if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
-            raise self.fault(f"{key}: {value!r} is not a list of texts", key)
+            raise self.fault(f"{'.'.join(keys)}: {value!r} is not a list of texts", *keys)
         return value
 
     def positive(self, key: str, default: int, most: int) -> int:

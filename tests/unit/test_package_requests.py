@@ -1,0 +1,237 @@
+"""The job of an ais-bench package is the one its guides describe: requests written by hand, V1 and V2."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from old_package import BERT, RESNET_13, RESNET_15, config, unpack
+
+from pytest_aisbench.adapters import legacy_package, training_job
+from pytest_aisbench.adapters.modelarts import ModelArts
+from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.services.code import code_tree
+from pytest_aisbench.services.submission import new_trial, spec, stage_of
+from pytest_aisbench.settings import Settings, freeze
+
+GOLDEN = Path(__file__).parent / "golden/package"
+PACKAGES = {
+    "bert": (BERT, "bert", "run_pretrain.py", "enwiki_small"),
+    "resnet-r13": (RESNET_13, "resnet", "train.py", "imagenet"),
+    "resnet-r15": (RESNET_15, "resnet", "train.py", "imagenet"),
+}
+PLATFORMS = {"local", "modelarts"}
+
+
+def package(folder: Path, name: str = "bert", **files: str) -> Path:
+    parameters, code, boot, data = PACKAGES[name]
+    return unpack(folder, config(parameters, code=code, boot=boot, data=data), boot=boot, **files)
+
+
+def frozen(folder: Path, **told: str) -> Settings:
+    command_line = {"platform": "modelarts", "package": str(folder), **told}
+    return freeze(command_line, {}, {}, folder.parent)
+
+
+def load(settings: Settings) -> legacy_package.Package:
+    return legacy_package.load(settings, training_job.OPTIONS, PLATFORMS)
+
+
+def rendered(settings: Settings, nodes: int | None = None) -> tuple[dict[str, Any], dict[str, str]]:
+    """The request's body, and what four words in a golden one stand for."""
+    found = load(settings)
+    case = found.suite.case(Shape(nodes or found.nodes, found.suite.workload.devices))
+    trial = new_trial("20261116-080000-ab12", case, 0.0)
+    platform = ModelArts(settings)
+    try:
+        stage = stage_of(trial, platform)
+        body = platform.render(spec(trial, stage, None)).body
+    finally:
+        platform.close()
+    place = f"/{stage.root.bucket}/{stage.root.key}"
+    code = f"/{stage.code.bucket}/{stage.code.key}".removesuffix(f"{case.workload.folder_name}/")
+    assert place.startswith("/zgwtest/lcm_test/result/"), "outputs go below out_base_url"
+    words = {
+        # Of V1 trials are versions of the one job, as the predecessor's are.
+        "<suffix>": "" if "job_name" in body else trial.name.removeprefix("aisbench-debug"),
+        "<trial>": f" aisbench {case.id} trial {trial.id}",
+        "<code>": code,
+        "<output>": place,
+    }
+    return json.loads(json.dumps(body)), words
+
+
+def golden(name: str, words: dict[str, str]) -> Any:
+    text = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
+    for word, meaning in words.items():
+        text = text.replace(word, meaning)
+    return json.loads(text)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_v2_request_is_the_guides(tmp_path: Path, name: str) -> None:
+    body, words = rendered(frozen(package(tmp_path / "package", name)))
+    assert body == golden(f"{name}-v2", words)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_v1_request_is_the_guides(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("pytest_aisbench.adapters.jobs_v1", reason="V1 rendering is not there yet")
+    body, words = rendered(frozen(package(tmp_path / "package", name, shell="export PYTHON_COMMAND=python3\n")))
+    assert body == golden(f"{name}-v1", words)
+
+
+def test_nodes_change_the_count_alone(tmp_path: Path) -> None:
+    body, words = rendered(frozen(package(tmp_path / "package")), nodes=2)
+    wanted = golden("bert-v2", words)
+    wanted["spec"]["resource"]["node_count"] = 2
+    assert body == wanted
+
+
+def test_a_dedicated_pool_and_shared_storage(tmp_path: Path) -> None:
+    text = config(BERT, code="bert", boot="run_pretrain.py", data="enwiki_small")
+    text = text.replace("'train_instance_type': 'modelarts.kat1.8xlarge'", "'train_instance_type': None")
+    text = text.replace("'pool_id' : None", "'pool_id' : 'poolc90f063b'").replace(
+        "    # 'nas_type' : None,",
+        "'nas_type': 'nfs', 'nas_share_addr': '192.168.8.150:/', 'nas_mount_path': '/home/ma-user/nas',",
+    )
+    body, _ = rendered(frozen(unpack(tmp_path / "package", text)))
+    assert body["spec"]["resource"] == {"pool_id": "poolc90f063b", "node_count": 1}
+    nfs = {"nfs_server_path": "192.168.8.150:/", "local_path": "/home/ma-user/nas", "read_only": False}
+    assert body["spec"]["volumes"] == [{"nfs": nfs}]
+
+
+def test_the_package_says_which_api_and_mode(tmp_path: Path) -> None:
+    folder = package(tmp_path / "package", shell="export SINGLESERVER_MODE=True\n")
+    settings = frozen(folder)
+    assert (settings.modelarts_version, settings.single_server) == ("V1", True)
+    assert settings.sources["single_server"].endswith("config.sh:1")
+    assert frozen(folder, modelarts_version="V2").modelarts_version == "V2"
+
+
+def test_the_access_comes_from_the_package_and_is_masked(tmp_path: Path) -> None:
+    access = frozen(package(tmp_path / "package")).access
+    assert (access.bucket, access.folder, access.region_name) == ("zgwtest", "lcm_test/result/", "cn-north-4")
+    assert access.obs_endpoint == "https://obs.cn-north-4.myhuaweicloud.com"
+    assert access.secret_access_key.reveal() == "legacy-secret-key"
+    assert "legacy-secret-key" not in repr(access)
+    assert "LEGACYACCESSKEY" not in repr(access)
+
+
+def test_a_configuration_alone_gives_the_access(tmp_path: Path) -> None:
+    folder = package(tmp_path / "package")
+    told = {"platform": "modelarts", "config": str(folder / "code/config/modelarts_config.py")}
+    assert freeze(told, {}, {}, tmp_path).access.project_id == "0a1b2c"
+
+
+def test_a_named_configuration_replaces_the_packages_own(tmp_path: Path) -> None:
+    folder = package(tmp_path / "package")
+    other = tmp_path / "mine.py"
+    text = (folder / "code/config/modelarts_config.py").read_text(encoding="utf-8")
+    other.write_text(text.replace('"aisbench-debug"', '"mine"'), encoding="utf-8")
+    assert load(frozen(folder, config=str(other))).suite.workload.name == "mine"
+
+
+def test_our_own_access_wins(tmp_path: Path) -> None:
+    folder = package(tmp_path / "package")
+    keys = 'access_key = "A"\nsecret_access_key = "S"\nbucket = "ours"\nregion_name = "r"\n'
+    (tmp_path / "aisbench.toml").write_text(f"[access]\n{keys}")
+    assert frozen(folder).access.bucket == "ours"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("'boot_file': '/zgwtest/lcm_test/bert/run", "'boot_file': '/zgwtest/else/run"), ["boot_file", "code_dir"]),
+        (("/bert/run_pretrain.py", "/bert/missing.py"), ["boot_file", "missing.py", "code/code"]),
+        (("'pool_id' : None", "'pool_id' : 'poolx'"), ["pool_id", "train_instance_type", "exclude"]),
+        (("'modelarts.kat1.8xlarge'", "None"), ["train_instance_type", "missing"]),
+        (("'train_instance_count': 1", "'train_instance_count': 0"), ["train_instance_count", "whole number"]),
+        (('"aisbench-debug"', '"a b"'), ["job_name", "letters"]),
+        (("'name': 'epoch_size'", "'name': 'bert_network'"), ["bert_network", "twice"]),
+        (("'name': 'epoch_size'", "'label': 'epoch_size'"), ["parameters", "'name'"]),
+        (("session_config_v2", "session_other"), ["no session_config_v2"]),
+    ],
+)
+def test_what_is_wrong_is_one_line_with_its_place(tmp_path: Path, change: tuple[str, str], words: list[str]) -> None:
+    text = config(BERT, code="bert", boot="run_pretrain.py", data="enwiki_small").replace(*change)
+    with pytest.raises(UsageFault) as caught:
+        load(frozen(unpack(tmp_path / "package", text)))
+    message = str(caught.value)
+    assert "modelarts_config.py" in message
+    assert [word for word in words if word not in message] == []
+    assert "\n" not in message
+
+
+def test_no_claims_is_a_fault_with_an_example_that_works(tmp_path: Path) -> None:
+    folder = package(tmp_path / "package", thresholds="")
+    with pytest.raises(UsageFault, match="nothing is claimed") as caught:
+        load(frozen(folder))
+    (folder / "thresholds.toml").write_text(str(caught.value).partition("\n\n")[2])
+    found = load(frozen(folder)).suite
+    case = found.case(Shape(2, 8))
+    found.require_claims(case)
+    assert case.thresholds[0].wanted(case.shape) == ">= 856.102 sentences/s"
+
+
+def test_what_is_not_used_is_told(tmp_path: Path) -> None:
+    folder = package(tmp_path / "package")
+    file = folder / "code/config/modelarts_config.py"
+    file.write_text(file.read_text(encoding="utf-8").replace("'region_name'", "'vpc': 'x', 'region_name'"))
+    (folder / "code/config/mindspore_env.sh").write_text("export GLOG_v=3\n")
+    settings = frozen(folder)
+    assert [note for note in settings.notes if "access_config.vpc is not used" in note]
+    assert [note for note in load(settings).notes if "mindspore_env.sh" in note]
+
+
+def test_the_run_folder_lies_beside_the_entry_and_is_installed(tmp_path: Path) -> None:
+    folder = package(tmp_path / "package")
+    for name in ("Ascend-cann-nnae_5.0.2.run", "mindspore_ascend-1.3.whl", "protobuf-3.20.whl"):
+        (folder / "run").mkdir(exist_ok=True)
+        (folder / "run" / name).write_text(name)
+    workload = load(frozen(folder)).suite.workload
+    leaves = {leaf.path: leaf for leaf in code_tree(workload).leaves}
+    assert sorted(leaves) == [
+        "ma-pre-start.sh",
+        "run/Ascend-cann-nnae_5.0.2.run",
+        "run/mindspore_ascend-1.3.whl",
+        "run/protobuf-3.20.whl",
+        "run_pretrain.py",
+    ]
+    script = (leaves["ma-pre-start.sh"].written or b"").decode()
+    order = [script.index(f"run/{name} ||") for name in ("protobuf-3.20.whl", "mindspore_ascend-1.3.whl")]
+    assert order == sorted(order)
+    assert script.index("Ascend-cann") > 0
+
+
+def test_the_packages_own_script_is_left_alone(tmp_path: Path) -> None:
+    folder = package(tmp_path / "package")
+    (folder / "run").mkdir()
+    (folder / "run/protobuf.whl").write_text("x")
+    own = folder / "code/code/ma-pre-start.sh"
+    own.write_text("TRAIN=$(find ./ -name train.py)\nexport GLOG_v=3\n")
+    found = load(frozen(folder))
+    leaves = {leaf.path: leaf for leaf in code_tree(found.suite.workload).leaves}
+    assert leaves["ma-pre-start.sh"].source == str(own)
+    assert "run/protobuf.whl" in leaves
+    assert [note for note in found.notes if "looks for train.py" in note]
+    own.write_text("set -x\n    export GLOG_v=4\n")
+    with pytest.raises(UsageFault, match=r"ma-pre-start.sh:2: GLOG_v is none of 0 INFO"):
+        load(frozen(folder))
+
+
+def test_the_description_keeps_the_trial_whole(tmp_path: Path) -> None:
+    settings = frozen(package(tmp_path / "package"))
+    found = load(settings)
+    case = found.suite.case(Shape(1, 8))
+    trial = new_trial("r", case, 0.0)
+    platform = ModelArts(settings)
+    asked = spec(trial, stage_of(trial, platform), None)
+    body = platform.render(replace(asked, options={**asked.options, "job_description_prefix": "x" * 300})).body
+    platform.close()
+    assert len(body["metadata"]["description"]) == 256
+    assert body["metadata"]["description"].endswith(f" trial {trial.id}")
