@@ -46,7 +46,7 @@ def rendered(settings: Settings, nodes: int | None = None) -> tuple[dict[str, An
     found = load(settings)
     case = found.suite.case(Shape(nodes or found.nodes, found.suite.workload.devices))
     trial = new_trial("20261116-080000-ab12", case, 0.0)
-    platform = ModelArts(settings)
+    platform: Any = ModelArts(settings)
     try:
         stage = stage_of(trial, platform)
         body = platform.render(spec(trial, stage, None)).body
@@ -229,7 +229,7 @@ def test_the_description_keeps_the_trial_whole(tmp_path: Path) -> None:
     found = load(settings)
     case = found.suite.case(Shape(1, 8))
     trial = new_trial("r", case, 0.0)
-    platform = ModelArts(settings)
+    platform: Any = ModelArts(settings)
     asked = spec(trial, stage_of(trial, platform), None)
     body = platform.render(replace(asked, options={**asked.options, "job_description_prefix": "x" * 300})).body
     platform.close()
