@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,6 +145,15 @@ def fault_of(status: int, code: str) -> tuple[type[AisbenchError], str]:
 
 def later(pause_s: float) -> str:
     return f"asks to be left alone for {pause_s:.0f} s" if pause_s else ""
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """An answer that is JSON, but not what the documents say of it."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise BadAnswer(f"ModelArts gave {what} in a form that its documents do not know") from None
 
 
 def _line(content: bytes) -> str:

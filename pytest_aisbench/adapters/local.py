@@ -59,7 +59,7 @@ class Local(ModelArts):
     """Platform. Without a running cloud to use it starts one that ends with this process, or with `close`."""
 
     name = "local"
-    options = frozenset[str]()
+    options = frozenset({"image", "command"})
     poll_s = 0.1
     patience_s = 5.0  # loopback has no outages
 
@@ -135,9 +135,12 @@ class Local(ModelArts):
             self._cloud.close()
 
     def _placement(self, spec: JobSpec) -> training_job.Placement:
+        own = training_job.image(spec)
         return training_job.Placement(
             resource={"flavor_id": f"modelarts.local.{spec.shape.devices}", "node_count": spec.shape.nodes},
-            engine={
+            engine={"image_url": own["image"]}
+            if own
+            else {
                 "engine_name": training_job.ASCEND,
                 "engine_version": _ENGINES.get(spec.framework, _PLAIN_ENGINE),
             },

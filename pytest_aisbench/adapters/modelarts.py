@@ -1,54 +1,38 @@
-"""ModelArts, training-job API V2."""
+"""ModelArts: where it is, who we are there, and which of its APIs runs the jobs."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import Any
-from urllib.parse import quote
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from pytest_aisbench.access import Access
 from pytest_aisbench.adapters import training_job
+from pytest_aisbench.adapters.jobs_v1 import JobsV1
+from pytest_aisbench.adapters.jobs_v2 import JobsV2
 from pytest_aisbench.adapters.obs import Obs
 from pytest_aisbench.adapters.signed import Session
-from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Phase, Request
+from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Request
 from pytest_aisbench.domain.stage import StoreUrl
-from pytest_aisbench.errors import BadAnswer, JobLost, Unreachable, UsageFault
+from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.settings import Settings
 
-PHASES = {
-    "Creating": Phase.PENDING,
-    "Pending": Phase.PENDING,
-    "Running": Phase.RUNNING,
-    "Terminating": Phase.RUNNING,  # its nodes still work, and cost
-    "Completed": Phase.SUCCEEDED,
-    "Failed": Phase.FAILED,
-    "Terminated": Phase.CANCELLED,
-    "Abnormal": Phase.LOST,  # never created, or its nodes were lost: the platform's fault
-}
-_JOBS = "/v2/{project_id}/training-jobs"
-_SEARCH = "/v2/{project_id}/training-job-searches"
-_FLAVORS = "/v2/{project_id}/training-job-flavors"
 _CHECK_S = 10.0  # somebody waits for the prompt
-_LOOK_S = 5.0  # one look waits for no outage, since others are waiting behind it; the next look asks again
-_LOOK_TIMEOUT_S = 20.0
-_PAGE = 50
-_SHOWN_SINGLY = 2  # more jobs than these are looked for in the list first
-_UNKNOWN_JOB = "ModelArts.2775"
-_ENDED_BY_SIGNAL = {137, 143}
-_ENDED_ALREADY = "ModelArts.2796"
-_NO_LOG_YET = ("ModelArts.2776", "ModelArts.2818", "ModelArts.2820")
-_NO_SAMPLE_YET = "ModelArts.2777"
-_USAGE = {
-    "cpuUsage": "cpu",
-    "memUsage": "memory",
-    "npuUtil": "npu",
-    "npuMemUsage": "npu memory",
-    "gpuUtil": "gpu",
-    "gpuMemUsage": "gpu memory",
-}
+
+
+class Jobs(Protocol):
+    """Everything about jobs, by one of the ways there are to ModelArts."""
+
+    takes_environment: bool
+
+    def check(self, patience_s: float) -> None: ...
+    def render(self, spec: JobSpec) -> Request: ...
+    def submit(self, request: Request) -> str: ...
+    def find(self, request: Request) -> str | None: ...
+    def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]: ...
+    def logs(self, job_id: str, node: int = 0, since: int = 0) -> LogPart: ...
+    def usage(self, job_id: str, node: int = 0) -> Mapping[str, Sequence[float]]: ...
+    def events(self, job_id: str) -> Sequence[str]: ...
+    def cancel(self, job_id: str) -> None: ...
 
 
 class ModelArts:
@@ -81,6 +65,13 @@ class ModelArts:
             ca_file=access.ca_file,
             patience_s=self.patience_s,
         )
+        self.jobs: Jobs = JobsV2(self.session, self._placement)
+        if settings.modelarts_version == "V1":
+            self.jobs = JobsV1(self.session, self._placement, self.store)
+
+    @property
+    def takes_environment(self) -> bool:
+        return self.jobs.takes_environment
 
     @property
     def place(self) -> str:
@@ -90,71 +81,32 @@ class ModelArts:
         return {}
 
     def check(self) -> None:
-        self.session.call("GET", _FLAVORS, patience_s=_CHECK_S, timeout_s=_CHECK_S)
+        self.jobs.check(_CHECK_S)
         self.store.check(self.root)
 
     def render(self, spec: JobSpec) -> Request:
-        return Request("POST", _JOBS, training_job.body(spec, self._placement(spec)))
+        return self.jobs.render(spec)
 
     def submit(self, request: Request) -> str:
-        try:
-            answer = self.session.call(request.method, request.path, request.body, patience_s=0.0)
-            return str(answer["metadata"]["id"])
-        except (BadAnswer, KeyError, TypeError) as error:
-            # Something answered, but not with a job: it may be there all the same.
-            why = error if isinstance(error, BadAnswer) else "an answer without the job's id"
-            raise Unreachable(f"whether the job was created is not known: {why}") from None
+        return self.jobs.submit(request)
 
     def find(self, request: Request) -> str | None:
-        name = str(request.body["metadata"]["name"])
-        # `like` also finds names that contain it.
-        insist = partial(self.session.call, patience_s=self.session.patience_s)
-        named = self._search(insist, [{"key": "name", "operator": "like", "value": [name]}])
-        found = sorted({job.id for job, its_name in named if its_name == name})
-        if len(found) > 1:
-            raise BadAnswer(f"{len(found)} jobs are called {name}: {', '.join(found)}", advice="stop the wrong one")
-        return found[0] if found else None
+        return self.jobs.find(request)
 
     def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
-        wanted = list(dict.fromkeys(job_ids))
-        listed = self._listed(set(wanted)) if len(wanted) > _SHOWN_SINGLY else {}
-        return {job_id: listed.get(job_id) or self._shown(job_id) for job_id in wanted}
+        return self.jobs.inspect(job_ids)
 
     def logs(self, job_id: str, node: int = 0, since: int = 0) -> LogPart:
-        """The platform shows the newest 5 MB; what was missed is said in the text. Offsets count bytes."""
-        path = f"{_path(job_id)}/tasks/worker-{node}/logs/preview"
-        answer = self.session.call("GET", path, ignore=_NO_LOG_YET)
-        with _reading("a log"):
-            data = str(answer.get("content") or answer.get("context") or "").encode()  # `context` before March 2022
-            size = int(answer.get("current_size") or len(data))
-            full = int(answer.get("full_size") or len(data))
-            start = full - size
-        if full <= since:
-            return LogPart("", since)
-        if len(data) != size:  # what was not UTF-8 is shown as U+FFFD: one byte of the log, three of the text
-            data = data.replace("\ufffd".encode(), b"\xff")
-        # Counted from the end: what is new is told, even if what was told before had another length.
-        text = data[max(0, len(data) - (full - max(since, start))) :].decode(errors="replace")
-        return LogPart(f"[{start - since} bytes are no longer shown]\n{text}" if since < start else text, full)
+        return self.jobs.logs(job_id, node, since)
 
     def usage(self, job_id: str, node: int = 0) -> Mapping[str, Sequence[float]]:
-        """One average per minute; a minute that was not sampled is left out."""
-        answer = self.session.call("GET", f"{_path(job_id)}/metrics/worker-{node}", ignore=(_NO_SAMPLE_YET,))
-        with _reading("the use of a node"):
-            told = {
-                str(row["metric"]): [float(v) for v in row.get("value") or ()] for row in answer.get("metrics") or ()
-            }
-        sampled = {name: [v for v in told.get(theirs, ()) if 0 <= v < math.inf] for theirs, name in _USAGE.items()}
-        return {name: samples for name, samples in sampled.items() if samples}
+        return self.jobs.usage(job_id, node)
+
+    def events(self, job_id: str) -> Sequence[str]:
+        return self.jobs.events(job_id)
 
     def cancel(self, job_id: str) -> None:
-        self.session.call(
-            "POST",
-            f"{_path(job_id)}/actions",
-            {"action_type": "terminate"},
-            patience_s=self.session.patience_s,
-            ignore=(_UNKNOWN_JOB, _ENDED_ALREADY),
-        )
+        self.jobs.cancel(job_id)
 
     def close(self) -> None:
         self.session.close()
@@ -162,49 +114,6 @@ class ModelArts:
 
     def _placement(self, spec: JobSpec) -> training_job.Placement:
         return training_job.placement(spec, self._devices_source)
-
-    def _shown(self, job_id: str) -> Job:
-        try:
-            return _job(self._glance("GET", _path(job_id)))
-        except JobLost as error:
-            return Job(job_id, Phase.LOST, "", reason=str(error))
-
-    def _listed(self, wanted: set[str]) -> dict[str, Job]:
-        """Those of the wanted that are among the newest jobs. A list may leave out why a job ended: then it is
-        shown singly."""
-        found = {}
-        for job, _ in self._search(self._glance, [], pages=math.ceil(len(wanted) / _PAGE) + 1):
-            if job.id in wanted and job.phase not in {Phase.FAILED, Phase.LOST}:
-                found[job.id] = job
-            wanted = wanted - {job.id}
-            if not wanted:
-                break
-        return found
-
-    def _glance(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        patience_s = min(_LOOK_S, self.session.patience_s)
-        return self.session.call(method, path, body, patience_s=patience_s, timeout_s=_LOOK_TIMEOUT_S)
-
-    def _search(
-        self, ask: Callable[..., dict[str, Any]], filters: list[dict[str, Any]], pages: int = 200
-    ) -> Iterator[tuple[Job, str]]:
-        """Jobs and their names, newest first.
-
-        Documents differ on whether the offset counts jobs or pages: a job may come twice.
-        """
-        for page in range(pages):
-            body = {
-                "offset": page * _PAGE,
-                "limit": _PAGE,
-                "sort_by": "create_time",
-                "order": "desc",
-                "filters": filters,
-            }
-            items = ask("POST", _SEARCH, body).get("items") or []
-            with _reading("a list of jobs"):
-                yield from [(_job(item), str(item["metadata"].get("name"))) for item in items]
-            if len(items) < _PAGE:
-                return
 
 
 def _endpoint(service: str, access: Access) -> str:
@@ -215,50 +124,3 @@ def _endpoint(service: str, access: Access) -> str:
         return ""  # only asked for the project
     advice = "write one of the two to [access]"
     raise UsageFault(f"access.{service}_endpoint is missing, and so is region_name", advice=advice)
-
-
-def _path(job_id: str) -> str:
-    return f"{_JOBS}/{quote(job_id, safe='')}"
-
-
-@contextmanager
-def _reading(what: str) -> Iterator[None]:
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise BadAnswer(f"ModelArts gave {what} in a form that its documents do not know") from None
-
-
-def _job(answer: Mapping[str, Any]) -> Job:
-    with _reading("a job"):
-        metadata, status = answer["metadata"], answer["status"]
-        word = str(status["phase"])
-        phase = PHASES.get(word, Phase.RUNNING)
-        created, started = metadata.get("create_time"), status.get("start_time")
-        exit_code, reason = _end(status) if phase.is_final else (None, "")
-        return Job(
-            id=str(metadata["id"]),
-            phase=phase,
-            platform_phase=word,
-            known=word in PHASES,
-            reason="" if phase is Phase.SUCCEEDED else reason,
-            exit_code=exit_code,
-            queued_s=max(0.0, (started - created) / 1000) if started and created else None,
-            ran_s=(status.get("duration") or 0) / 1000 if started else None,
-        )
-
-
-def _end(status: Mapping[str, Any]) -> tuple[int | None, str]:
-    """The exit code of the node that failed, and why the job ended, as far as the platform tells."""
-    tasks = [task for task in status.get("task_statuses") or [] if task.get("exit_code") is not None]
-    record = (status.get("running_records") or [{}])[-1]
-
-    def innocence(task: Mapping[str, Any]) -> tuple[bool, bool]:
-        """When one node fails the platform ends the others by signal: they are not to be quoted."""
-        return task.get("task") != record.get("end_related_task"), task["exit_code"] in _ENDED_BY_SIGNAL
-
-    failed = min((task for task in tasks if task["exit_code"] != 0), key=innocence, default=None)
-    if failed:
-        reason = f"{failed.get('task')} ended with exit code {failed['exit_code']}: {failed.get('message') or ''}"
-        return int(failed["exit_code"]), reason.rstrip(": ")
-    return (0 if tasks else None), str(record.get("end_reason") or status.get("secondary_phase") or "")

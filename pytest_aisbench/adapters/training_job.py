@@ -15,11 +15,13 @@ from pytest_aisbench.errors import UsageFault
 OPTIONS = frozenset({
     *("framework_type", "framework_version", "flavor", "pool_id", "job_description_prefix"),
     *("nas_type", "nas_share_addr", "nas_mount_path"),
+    *("image", "command"),
+    "job_name",  # V1: trials become versions of this job, as those of ais-bench-stubs do
 })  # fmt: skip
 ASCEND = "Ascend-Powered-Engine"
 _SIZES = {1: "xlarge", 2: "2xlarge", 4: "4xlarge", 8: "8xlarge", 16: "16xlarge"}  # cards → how the vendor says it
 _PUBLIC = "modelarts.kat1"  # has 1 to 8 cards
-_POOLED = "modelarts.pool.visual"
+POOLED = "modelarts.pool.visual"
 _NODE = 8  # cards of a whole node: what a pool gives unless told, and what nodes that train together must have
 
 _INPUT = "/home/ma-user/modelarts/inputs/data_url_0"
@@ -47,11 +49,13 @@ def placement(spec: JobSpec, devices_source: str = "") -> Placement:
             f"shape {spec.shape}: on ModelArts several nodes train with {_NODE} cards each",
             advice=f"choose --aisbench-devices {_NODE}, or --nodes 1",
         )
-    version = _option(spec, "framework_version")
-    if not version:
+    version, own = _option(spec, "framework_version"), image(spec)
+    if not version and not own:
         advice = "add the engine's version, such as mindspore_1.3.0-cann_5.0.2-py_3.7-euler_2.8.3-aarch64"
         raise UsageFault("[modelarts] framework_version is missing in workload.toml", advice=advice)
     engine = {"engine_name": _option(spec, "framework_type") or ASCEND, "engine_version": version}
+    if own:
+        engine = {"image_url": own["image"]}
     flavor, pool = _option(spec, "flavor"), _option(spec, "pool_id")
     if flavor and pool:
         raise UsageFault("[modelarts] has both flavor and pool_id in workload.toml", advice="remove one of them")
@@ -63,15 +67,17 @@ def placement(spec: JobSpec, devices_source: str = "") -> Placement:
 
 
 def body(spec: JobSpec, place: Placement) -> dict[str, Any]:
-    _check(spec)
+    check(spec)
+    own = image(spec)
+    started = {"command": own["command"]} if own else {"boot_file": folder(spec.code) + spec.entry}
     inputs = {"inputs": [_channel("data_url", spec.inputs, _INPUT)]} if spec.inputs else {}
     limits = {} if spec.max_run_s is None else _auto_stop(spec.max_run_s)
     return {
         "kind": "job",
         "metadata": {"name": spec.name, "workspace_id": "0", "description": description(spec)},
         "algorithm": {
-            "code_dir": _folder(spec.code),
-            "boot_file": _folder(spec.code) + spec.entry,
+            "code_dir": folder(spec.code),
+            **started,
             "engine": dict(place.engine),
             "parameters": [{"name": name, "value": value} for name, value in spec.parameters.items()],
             **inputs,
@@ -80,17 +86,32 @@ def body(spec: JobSpec, place: Placement) -> dict[str, Any]:
         },
         "spec": {
             "resource": dict(place.resource),
-            "log_export_path": {"obs_url": _folder(spec.logs)},
+            "log_export_path": {"obs_url": folder(spec.logs)},
             **_volumes(spec),
             **limits,
         },
     }
 
 
+def cards(flavor: str) -> int:
+    """How many cards a flavor has by its name; 0 where that does not tell."""
+    family, _, size = flavor.rpartition(".")
+    return next((count for count, word in _SIZES.items() if family in {_PUBLIC, POOLED} and word == size), 0)
+
+
 def description(spec: JobSpec) -> str:
     """What the trial is comes last and whole: a job is told apart by it."""
     prefix = _option(spec, "job_description_prefix")[: max(0, _DESCRIPTION - len(spec.description) - 1)]
     return f"{prefix} {spec.description}".strip()[:_DESCRIPTION]
+
+
+def image(spec: JobSpec) -> dict[str, str]:
+    """The image of one's own and the command that it runs, both; empty where an engine of the platform trains."""
+    given = {key: _option(spec, key) for key in ("image", "command")}
+    missing = [key for key, value in given.items() if not value]
+    if len(missing) == 1:
+        raise UsageFault(f"[modelarts] has no {missing[0]} in workload.toml beside the other", advice="add it")
+    return {} if missing else given
 
 
 def nas(spec: JobSpec) -> dict[str, str]:
@@ -152,14 +173,14 @@ def _in_pool(spec: JobSpec, pool: str) -> dict[str, Any]:
         raise UsageFault(
             f"shape {spec.shape}: pools have no flavor of {devices} cards", advice="choose 1, 2, 4, 8 or 16 devices"
         )
-    return {"pool_id": pool, "flavor_id": f"{_POOLED}.{_SIZES[devices]}"}
+    return {"pool_id": pool, "flavor_id": f"{POOLED}.{_SIZES[devices]}"}
 
 
-def _check(spec: JobSpec) -> None:
+def check(spec: JobSpec) -> None:
     if not _NAME.fullmatch(spec.name):
         advice = "use 1 to 64 letters, digits, underscores and hyphens"
         raise UsageFault(f"{spec.name!r} cannot be the name of a job on ModelArts", advice=advice)
-    if not spec.entry.endswith(".py"):
+    if not spec.entry.endswith(".py") and not image(spec):
         raise UsageFault(
             f"entry {spec.entry!r} in workload.toml is not a Python file", advice="ModelArts starts .py files"
         )
@@ -187,10 +208,10 @@ def _check(spec: JobSpec) -> None:
 def _channel(name: str, url: StoreUrl, local_dir: str = "") -> dict[str, Any]:
     """The platform copies the folder in or out and hands its local place to the code as `--name=…`."""
     local = {"local_dir": local_dir} if local_dir else {}
-    return {"name": name, "access_method": "parameter", **local, "remote": {"obs": {"obs_url": _folder(url)}}}
+    return {"name": name, "access_method": "parameter", **local, "remote": {"obs": {"obs_url": folder(url)}}}
 
 
-def _folder(url: StoreUrl) -> str:
+def folder(url: StoreUrl) -> str:
     return f"/{url.bucket}/{url.key}" if url.is_folder else f"/{url.bucket}/{url.key}/"
 
 

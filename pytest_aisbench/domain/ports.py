@@ -82,6 +82,10 @@ class Platform(Protocol):
     poll_s: float  # how often it may be asked about its jobs
 
     @property
+    def takes_environment(self) -> bool:
+        """Whether a request can carry variables; where it cannot, a staged script exports them."""
+
+    @property
     def place(self) -> str:
         """Tells this platform from every other that may have run a job of the same name; no secret.
 
@@ -112,6 +116,9 @@ class Platform(Protocol):
     def usage(self, job_id: str, node: int = 0) -> Mapping[str, Sequence[float]]:
         """How busy a node was, in percent, oldest first, as far as the platform samples it: `cpu`, `memory`, `npu`,
         `npu memory`, `gpu`, `gpu memory`."""
+
+    def events(self, job_id: str) -> Sequence[str]:
+        """What the platform says happened to the job, oldest first, a line each; empty where it keeps no record."""
 
     def cancel(self, job_id: str) -> None:
         """Ask for the end and return at once; an ended or unknown job is a no-op."""

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from pytest_aisbench.domain.case import Workload
-from pytest_aisbench.domain.prestart import RUN, SCRIPT, script
+from pytest_aisbench.domain.prestart import RUN, SCRIPT, Update, script
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.services.tree import Tree, plant
 
 
-def code_tree(workload: Workload) -> Tree:
+def code_tree(workload: Workload, variables: Mapping[str, str] | None = None) -> Tree:
+    """`variables` are those that a request cannot carry: the script exports them."""
     folders = [Path(workload.folder) / part for part in workload.code]
-    return plant(workload.code_name, folders, _additions(workload, folders))
+    update = workload.update or Update()
+    update = replace(update, exports={**(variables or {}), **update.exports})
+    return plant(workload.code_name, folders, _additions(workload, update, folders))
 
 
-def _additions(workload: Workload, folders: list[Path]) -> dict[str, Path | bytes]:
+def _additions(workload: Workload, update: Update, folders: list[Path]) -> dict[str, Path | bytes]:
     """They go beside the entry, where the platform looks for the script."""
-    update = workload.update
-    if update is None:
-        return {}
     beside = PurePosixPath(workload.entry).parent
     more: dict[str, Path | bytes] = {}
     for file in update.files:

@@ -77,7 +77,7 @@ def _request(run: str, case: Case, platform: Platform, now: float, run_s: float)
     """The first trial's, to the byte: its name is of this run, its code and data are where they would be put."""
     trial = new_trial(run, case, now)
     with preflight.naming(case.id):
-        return platform.render(spec(trial, stage_of(trial, platform.root), run_s))
+        return platform.render(spec(trial, stage_of(trial, platform), run_s))
 
 
 def wall_time(seconds: Iterable[float], places: int) -> float:

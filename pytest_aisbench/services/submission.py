@@ -31,22 +31,23 @@ def job_name(identity: str, run: str, case: Case) -> str:
 
 def stage(trial: Trial, platform: Platform) -> Stage:
     """Code and data are in the Store when this returns."""
-    return _placed(trial, platform.root, lambda parcel: put(platform.store, parcel))
+    return _placed(trial, platform, lambda parcel: put(platform.store, parcel))
 
 
-def stage_of(trial: Trial, root: StoreUrl) -> Stage:
+def stage_of(trial: Trial, platform: Platform) -> Stage:
     """Where code and data will be, by their contents; nothing is uploaded."""
-    return _placed(trial, root, lambda parcel: parcel.place)
+    return _placed(trial, platform, lambda parcel: parcel.place)
 
 
-def _placed(trial: Trial, root: StoreUrl, deliver: Callable[[Parcel], StoreUrl]) -> Stage:
-    workload = trial.case.workload
+def _placed(trial: Trial, platform: Platform, deliver: Callable[[Parcel], StoreUrl]) -> Stage:
+    workload, root = trial.case.workload, platform.root
     folder = Path(workload.folder)
     inputs: StoreUrl | None = None
     if workload.data:
         remote = "://" in workload.data
         inputs = StoreUrl.parse(workload.data) if remote else deliver(data_parcel(root, folder / workload.data))
-    code = deliver(Parcel(code_tree(workload), root / "code/"))
+    variables = {} if platform.takes_environment else environment(trial.case)
+    code = deliver(Parcel(code_tree(workload, variables), root / "code/"))
     return Stage(root / f"trials/{trial.id}/", code, inputs)
 
 
@@ -62,11 +63,15 @@ def spec(trial: Trial, place: Stage, run_s: float | None) -> JobSpec:
         inputs=place.inputs,
         framework=workload.framework,
         parameters=workload.parameters,
-        environment={**workload.environment, **({SINGLE_SERVER: "True"} if case.alone else {})},
+        environment=environment(case),
         options=workload.options,
         description=f"aisbench {case.id} trial {trial.id}",
         max_run_s=run_s,
     )
+
+
+def environment(case: Case) -> dict[str, str]:
+    return {**case.workload.environment, **({SINGLE_SERVER: "True"} if case.alone else {})}
 
 
 def unstaged(trial: Trial, root: StoreUrl) -> Stage:

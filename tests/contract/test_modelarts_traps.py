@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_aisbench import Access, Settings
+from pytest_aisbench.adapters.jobs_v2 import JobsV2
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.adapters.signed import Session
 from pytest_aisbench.domain.job import Request
@@ -95,7 +96,7 @@ def test_a_create_that_takes_too_long_goes_out_once_and_is_unreachable(platform:
     late = threading.Event()
     server.answer((201, job("Creating"), {}, 0, late))
     platform.session.close()
-    platform.session = session_to(server.url, timeout=(5.0, 0.3))
+    platform.jobs = JobsV2(session_to(server.url, timeout=(5.0, 0.3)), platform._placement)
     with pytest.raises(Unreachable, match="no answer in time"):
         platform.submit(CREATE)
     late.set()

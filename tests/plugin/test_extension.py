@@ -41,7 +41,7 @@ class Instant:
     def __init__(self, settings):
         self.store, self.root = Memory(), ab.StoreUrl.parse("obs://memory/")
 
-    place = "instant"
+    place, takes_environment = "instant", True
 
     def share(self): return {}
     def check(self): pass
@@ -60,6 +60,7 @@ class Instant:
         return {i: ab.Job(i, ab.Phase.SUCCEEDED, "Finished", ran_s=3600.0) for i in ids}
     def logs(self, job_id, node=0, since=0): return ab.LogPart("", since)
     def usage(self, job_id, node=0): return {}
+    def events(self, job_id): return ()
     def cancel(self, job_id): pass
     def close(self): pass
 

@@ -78,6 +78,7 @@ class ScriptedPlatform:
     max_jobs = 8
     poll_s = 0.001
     place = "scripted"
+    takes_environment = True
 
     def __init__(self, *script: Phase | Job | Exception) -> None:
         self.store = MemoryStore()
@@ -127,6 +128,9 @@ class ScriptedPlatform:
 
     def usage(self, job_id: str, node: int = 0) -> Mapping[str, Sequence[float]]:
         return {}
+
+    def events(self, job_id: str) -> Sequence[str]:
+        return ()
 
     def cancel(self, job_id: str) -> None:
         self.cancelled.append(job_id)
