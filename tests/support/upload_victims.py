@@ -1,0 +1,120 @@
+"""A run that judges one case and uploads it, and kills itself at a named point on the way.
+
+`python upload_victims.py LEDGER TESTER POINT`; the points are in the order in which an upload passes them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pytest_aisbench.adapters.tester import transport
+from pytest_aisbench.domain.entry import CaseEntry, Value
+from pytest_aisbench.domain.upload import Bound, Parcel, State
+from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.reporters.tester import result
+from pytest_aisbench.services import courier, lease
+from pytest_aisbench.services.clock import SystemClock
+from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.services.spool import Spool
+from pytest_aisbench.tester_access import TesterAccess
+
+POINTS = (
+    "judged",
+    "while spooling",
+    "spooled",
+    "while sending",
+    "sent",
+    "stored",  # by the Tester, which did not answer yet
+    "answered",
+    "while marking",
+    "marked",
+)
+RUN = "run-1"
+CASE = CaseEntry(
+    id="toy-1x1",
+    workload="toy",
+    nodes=1,
+    devices_per_node=1,
+    mode="cluster",
+    verdict=Ruling.PASSED,
+    reason="fast enough",
+    card_hours=0.1,
+    metrics={"throughput": Value(10.0, "images/s"), "accuracy": Value(0.9, "")},
+    findings=(),
+    trials=(),
+)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _Traced:
+    """A connection of SQLite whose statement that begins so is the last one."""
+
+    def __init__(self, ledger: Ledger, word: str) -> None:
+        self._word, self._begun = word, False
+        ledger.database._db.set_trace_callback(self._see)
+
+    def _see(self, statement: str) -> None:
+        self._begun = self._begun or statement.startswith(self._word)
+        if self._begun and statement.startswith("COMMIT" if "INSERT" in self._word else self._word):
+            die()
+
+
+def main(file: Path, tester: str, point: str) -> None:
+    clock, ledger = SystemClock(), Ledger(file)
+    spool = Spool(ledger.database)
+    ledger.begin(RUN, {}, clock.now(), lease.owner(), clock.now() + 3600)
+    spool.bind(RUN, Bound(tester, "local", str(file.parent)))
+    ledger.save_case(RUN, 0, CASE)
+    at: dict[str, Callable[[], Any]] = {point: die}
+
+    def reach(name: str) -> None:
+        at.get(name, lambda: None)()
+
+    reach("judged")
+    if point == "while spooling":
+        _Traced(ledger, "INSERT INTO uploads")
+    courier.collect(spool, result, clock.now(), RUN)
+    reach("spooled")
+    way = transport(tester, TesterAccess())
+
+    def send(parcel: Parcel) -> None:
+        if point in {"while sending", "sent", "stored"}:
+            _half(tester, parcel, point)
+        way.send(parcel)
+        reach("answered")
+
+    if point == "while marking":
+        _Traced(ledger, "UPDATE uploads")
+    (parcel,) = spool.waiting(RUN)
+    assert courier.attempt(spool, parcel, send, clock) is None
+    reach("marked")
+    assert spool.of(RUN)[0].state is State.DELIVERED
+
+
+def _half(tester: str, parcel: Parcel, point: str) -> None:
+    """The request by hand: half of it, or all of it without waiting for the answer, or with, unread."""
+    address = urlsplit(tester)
+    body = parcel.body.encode()
+    head = (
+        f"POST /api/v1/tests/{parcel.testid}/results HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {parcel.key}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection((address.hostname or "", address.port or 0)) as connection:
+        connection.sendall(head.encode() + (body[: len(body) // 2] if point == "while sending" else body))
+        if point == "stored":
+            connection.recv(1)
+        die()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -1,0 +1,226 @@
+"""What is to be uploaded is neither lost nor doubled, whatever becomes of whoever uploads it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import upload_victims
+from upload_victims import CASE, POINTS, RUN
+
+from pytest_aisbench.domain.upload import PRIVATE, Bound, Parcel, State
+from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.errors import AisbenchError, Refused, Rejected, Throttled, Unreachable
+from pytest_aisbench.localcloud import tester as service
+from pytest_aisbench.localcloud.wire import Listener
+from pytest_aisbench.reporters.tester import result
+from pytest_aisbench.services import courier
+from pytest_aisbench.services.clock import SystemClock
+from pytest_aisbench.services.flush import flush, requeue
+from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.services.spool import Spool
+
+BOUND = Bound("https://tester.example/", "local", "")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        ledger.begin(RUN, {}, 1.0)
+        yield ledger
+
+
+@pytest.fixture
+def spool(ledger: Ledger) -> Spool:
+    spool = Spool(ledger.database)
+    spool.bind(RUN, BOUND)
+    return spool
+
+
+class Scripted:
+    """A way to a Tester on which each sending meets the next of these; then all goes well."""
+
+    def __init__(self, *errors: AisbenchError) -> None:
+        self.errors, self.sent = list(errors), list[str]()
+
+    def send(self, parcel: Parcel) -> None:
+        self.sent.append(parcel.case)
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def close(self) -> None: ...
+
+
+def states(spool: Spool) -> list[tuple[str, str, str]]:
+    return [(parcel.case, parcel.state.value, parcel.why) for parcel in spool.of(RUN)]
+
+
+def judge(ledger: Ledger, *names: str) -> None:
+    for ordinal, name in enumerate(names):
+        ledger.save_case(RUN, ordinal, replace(CASE, id=name))
+
+
+# A kill at every step
+
+
+@pytest.fixture
+def tester(tmp_path: Path) -> Iterator[str]:
+    listener = Listener(service.Tester(tmp_path / "tester"))
+    listener.start()
+    yield listener.url
+    listener.stop()
+
+
+def stored(tester: str) -> list[dict[str, Any]]:
+    with urllib.request.urlopen(f"{tester}/api/v1/tests/{RUN}/results", timeout=10) as answer:
+        found: list[dict[str, Any]] = json.load(answer)["results"]
+        return found
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_kill_at_any_step_loses_nothing_and_doubles_nothing(tmp_path: Path, tester: str, point: str) -> None:
+    file = tmp_path / "ledger.db"
+    command = [sys.executable, upload_victims.__file__, str(file), tester, point]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    aisbench = [sys.executable, "-m", "pytest_aisbench", "flush", "--ledger", str(file)]
+    flushed = subprocess.run(aisbench, capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path)
+    assert flushed.returncode == 0, flushed.stderr + flushed.stdout
+    with closing(Ledger(file)) as ledger:  # a second time there is nothing to do
+        assert flush(Spool(ledger.database), result, lambda _: Scripted(), SystemClock(), patience_s=0) == []
+    (found,) = stored(tester)
+    assert (found["run_id"], found["attempt"], found["case"]["verdict"]) == (f"{RUN}.toy-1x1", 1, "PASSED")
+    with closing(Ledger(file)) as ledger:
+        assert [upload["state"] for upload in ledger.entry(RUN).uploads] == ["delivered"]
+
+
+# The spool
+
+
+def test_a_verdict_is_spooled_once_and_again_when_it_changed(ledger: Ledger, spool: Spool) -> None:
+    ledger.save_case(RUN, 1, replace(CASE, id="unjudged-1x1", verdict=None))
+    judge(ledger, "toy-1x1")
+    for _ in range(2):
+        courier.collect(spool, result, 2.0, RUN)
+    ledger.save_case(RUN, 0, replace(CASE, verdict=Ruling.FAILED))
+    courier.collect(spool, result, 3.0, RUN)
+    assert [(parcel.case, parcel.attempt) for parcel in spool.of(RUN)] == [("toy-1x1", 1), ("toy-1x1", 2)]
+    assert [json.loads(parcel.body)["status"] for parcel in spool.of(RUN)] == ["OK", "FAILED"]
+
+
+def test_the_run_tells_what_became_of_its_uploads(ledger: Ledger, spool: Spool) -> None:
+    judge(ledger, "toy-1x1")
+    courier.collect(spool, result, 2.0, RUN)
+    spool.settle(spool.of(RUN)[0].key, State.DEAD, "too large", 3.0)
+    uploads = ledger.entry(RUN).uploads
+    assert uploads == ({"tester": BOUND.tester, "case": "toy-1x1", "state": "dead", "why": "too large"},)
+
+
+def test_what_is_delivered_stays_delivered(ledger: Ledger, spool: Spool) -> None:
+    """Two sent it at once, and the slower one had no answer."""
+    judge(ledger, "toy-1x1")
+    courier.collect(spool, result, 2.0, RUN)
+    key = spool.of(RUN)[0].key
+    spool.settle(key, State.DELIVERED, "", 3.0)
+    spool.settle(key, State.SPOOLED, "no answer", 4.0)
+    assert states(spool) == [("toy-1x1", "delivered", "")]
+
+
+def test_a_live_run_spools_its_own(ledger: Ledger, spool: Spool) -> None:
+    judge(ledger, "toy-1x1")
+    ledger.renew(RUN, 100.0)
+    assert spool.unspooled(50.0) == []
+    assert [found.run for found in spool.unspooled(150.0)] == [RUN]
+
+
+def test_what_was_bound_for_a_private_cloud_dies_with_it(ledger: Ledger, spool: Spool) -> None:
+    spool.bind(RUN, replace(BOUND, label=PRIVATE))
+    judge(ledger, "toy-1x1")
+    way = Scripted()
+    assert [parcel.state for parcel in flush(spool, result, lambda _: way, SystemClock(), patience_s=0)] == []
+    assert way.sent == []
+    assert states(spool) == [("toy-1x1", "dead", "the private local cloud ended with its run")]
+
+
+# The courier
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (Rejected("422"), "dead"),
+        (Refused("401"), "spooled"),
+        (Unreachable("reset"), "spooled"),
+        (Throttled("429", pause_s=100.0), "spooled"),
+    ],
+    ids=["never", "keys", "network", "later"],
+)
+def test_only_what_will_never_succeed_is_dead(ledger: Ledger, spool: Spool, error: AisbenchError, state: str) -> None:
+    judge(ledger, "toy-1x1")
+    way = Scripted(error)
+    (parcel,) = flush(spool, result, lambda _: way, SystemClock(), patience_s=0)
+    assert (parcel.state.value, parcel.why) == (state, str(error))
+    if state == "dead":
+        assert spool.dead() == [parcel]
+        requeue(spool, parcel.key[:8], SystemClock())
+    (parcel,) = flush(spool, result, lambda _: way, SystemClock(), patience_s=0)
+    assert parcel.state is State.DELIVERED
+
+
+def test_one_that_fails_does_not_hold_up_the_others(ledger: Ledger, spool: Spool, clock: Any) -> None:
+    judge(ledger, "a-1x1", "b-1x1", "c-1x1")
+    way = Scripted(Unreachable("500"))
+    found = flush(spool, result, lambda _: way, clock, patience_s=60)
+    assert way.sent == ["a-1x1", "b-1x1", "c-1x1", "a-1x1"]
+    assert {parcel.state for parcel in found} == {State.DELIVERED}
+
+
+def test_a_tester_that_is_down_is_given_up_after_a_while_and_all_are_told_why(
+    ledger: Ledger, spool: Spool, clock: Any
+) -> None:
+    judge(ledger, "a-1x1", "b-1x1")
+    way, before = Scripted(*[Unreachable("no answer")] * 1000), clock.now()
+    flush(spool, result, lambda _: way, clock, patience_s=60)
+    assert states(spool) == [("a-1x1", "spooled", "no answer"), ("b-1x1", "spooled", "no answer")]
+    assert 3 < len(way.sent) < 20  # ever more slowly
+    assert 30 < clock.now() - before <= 60
+
+
+def test_retry_after_is_heeded(ledger: Ledger, spool: Spool, clock: Any) -> None:
+    judge(ledger, "a-1x1")
+    way, before = Scripted(Throttled("429", pause_s=17.0)), clock.now()
+    flush(spool, result, lambda _: way, clock, patience_s=60)
+    assert clock.now() - before >= 17.0
+    assert states(spool) == [("a-1x1", "delivered", "")]
+
+
+def test_a_run_that_ends_leaves_the_rest_spooled(ledger: Ledger, spool: Spool) -> None:
+    warnings: list[str] = []
+    way = Scripted(*[Unreachable("no answer")] * 10_000)
+    running = courier.Courier(spool, RUN, compose=result, transport=way, clock=SystemClock(), warn=warnings.append)
+    judge(ledger, "a-1x1")
+    running.wake()
+    running.close(0.3)
+    assert states(spool) == [("a-1x1", "spooled", "no answer")]
+    assert warnings == []
+
+
+def test_a_token_that_is_refused_is_said_once_and_not_tried_on_every_case(ledger: Ledger, spool: Spool) -> None:
+    warnings: list[str] = []
+    way = Scripted(Refused("HTTP 401"))
+    running = courier.Courier(spool, RUN, compose=result, transport=way, clock=SystemClock(), warn=warnings.append)
+    judge(ledger, "a-1x1", "b-1x1")
+    running.wake()
+    running.close(20)
+    assert states(spool) == [("a-1x1", "spooled", "HTTP 401"), ("b-1x1", "spooled", "HTTP 401")]
+    assert warnings == ["the Tester does not take results now, they are spooled: HTTP 401"]
+    assert way.sent == ["a-1x1"]
