@@ -71,12 +71,16 @@ def _algorithm(job: Job) -> dict[str, Any]:
     """As it was asked for, with what the platform chose."""
     launch = job.launch
     algorithm = dict(job.request["algorithm"])
-    algorithm["engine"] = {
-        "engine_id": launch.engine_version,
-        "engine_name": ASCEND,
-        "engine_version": launch.engine_version,
-        "v1_compatible": False,
-    }
+    algorithm["engine"] = (
+        algorithm.get("engine")
+        if launch.image
+        else {
+            "engine_id": launch.engine_version,
+            "engine_name": ASCEND,
+            "engine_version": launch.engine_version,
+            "v1_compatible": False,
+        }
+    )
     for kind, channels in (("inputs", launch.inputs), ("outputs", launch.outputs)):
         algorithm[kind] = [
             entry | {"local_dir": channel.local_dir, "access_method": "env" if channel.by_environment else "parameter"}

@@ -67,6 +67,9 @@ class Container:
         """Where something lies that the job knows by its path in the container."""
         return self._places.outside(inside)
 
+    def followed(self, path: Path) -> Path:
+        return self._places.followed(path)
+
     def prepare(self, objects: Objects, *, private: bool) -> None:
         """`private`: the node's processes will see its folders at the platform's paths."""
         self._places = Layout(self.root, private)
@@ -177,7 +180,7 @@ class Container:
         launch = self._launch
         command = self._places.translated(launch.command)
         home = v1_container.WORK_HOME
-        if launch.contract != "V1":  # V1 has told the parameters by the environment
+        if launch.contract != "V1":  # whose parameters are variables
             command = " ".join([command, *map(shlex.quote, self._arguments())])
             home = layout.MA_HOME
         return {

@@ -55,8 +55,6 @@ def environment(
     }
     channels = (*launch.inputs, *launch.outputs)
     variables |= {channel.name: told(channel, places) for channel in channels if channel.by_environment}
-    if launch.image and launch.contract == "V1":
-        variables |= dict(launch.parameters)
     variables |= launch.environment
     if launch.contract == "V1":
         variables |= v1_container.environment(launch, index, port)

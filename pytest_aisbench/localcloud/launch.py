@@ -67,7 +67,7 @@ class Launch:
     """What the container looks like: V2, or V1 (urls instead of folders, /home/work, DLS_ and BATCH_ variables)."""
     name: str = ""  # the job's, which V1 uses for log files and hosts
     resource_id: str = ""  # V1's word for one run of a job
-    image: str = ""  # a custom one; then `command` is what runs, and V1's parameters become its environment
+    image: str = ""  # a custom one, by name only: what runs is `command`, once for each node
     command: str = ""
     volumes: tuple[Volume, ...] = ()
 

@@ -31,6 +31,11 @@ class Layout:
     def inside(self, path: str) -> str:
         return path if self.private else str(self.outside(path))
 
+    def followed(self, path: Path) -> Path:
+        """A link as the node's processes mean it: to one of the node's folders, not to the host's of that name."""
+        target = str(path.readlink()) if self.private and path.is_symlink() else ""
+        return self.outside(target) if is_covered(target) else path
+
     def translated(self, command: str) -> str:
         """A command that names the platform's paths, as this node must be told it."""
         return _PLATFORM_PATH.sub(lambda found: self.inside(found[0]), command)

@@ -6,12 +6,12 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.localcloud.catalog import ASCEND, POOL
-from pytest_aisbench.localcloud.launch import Channel, Launch, Place
+from pytest_aisbench.localcloud.catalog import ASCEND, POOL, Engine
+from pytest_aisbench.localcloud.launch import Channel, Launch, Place, Volume
 from pytest_aisbench.localcloud.refusal import Refusal
 
 if TYPE_CHECKING:
-    from pytest_aisbench.localcloud.catalog import Catalog, Engine, Flavor
+    from pytest_aisbench.localcloud.catalog import Catalog, Flavor
     from pytest_aisbench.localcloud.objects import Objects
 
 _JOB_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -43,8 +43,12 @@ class Rules:
             raise Refusal(400, "2755", f"Algorithm {algorithm['id']} not found.")
         resource = section(spec, "resource")
         flavor = self._flavor(resource)
-        engine = self._engine(section(algorithm, "engine"))
-        code = self._code(text(algorithm, "code_dir"))
+        image, command = text(section(algorithm, "engine"), "image_url", ""), text(algorithm, "command", "")
+        if (command and not image) or (image and not (command or algorithm.get("boot_file"))):
+            raise Refusal(400, "2806", "A custom image needs both engine.image_url and command.")
+        engine = Engine("") if command else self._engine(section(algorithm, "engine"))
+        # An image may have all the code it needs.
+        code = None if command and not algorithm.get("code_dir") else self._code(text(algorithm, "code_dir"))
         log_path = section(spec, "log_export_path").get("obs_url")
         return Launch(
             job_id=job_id,
@@ -53,13 +57,16 @@ class Rules:
             engine_version=engine.version,
             interpreter=self._catalog.interpreter(engine),
             code=code,
-            boot_file=self._boot_file(text(algorithm, "boot_file"), code),
+            boot_file="" if command or code is None else self._boot_file(text(algorithm, "boot_file"), code),
             parameters=parameters(listed(algorithm, "parameters")),
             inputs=self._channels(listed(algorithm, "inputs"), "inputs"),
             outputs=self._channels(listed(algorithm, "outputs"), "outputs"),
             environment=environment(section(algorithm, "environments")),
             logs=self._place(log_path) if log_path else None,
             time_limit=_time_limit(spec.get("auto_stop")),
+            image=image if command else "",
+            command=command,
+            volumes=_volumes(listed(spec, "volumes")),
         )
 
     def _flavor(self, resource: dict[str, Any]) -> Flavor:
@@ -78,8 +85,6 @@ class Rules:
         return flavor
 
     def _engine(self, asked: dict[str, Any]) -> Engine:
-        if asked.get("image_url"):
-            raise Refusal(400, "2810", "The local cloud runs no images; use an engine_name and engine_version.")
         name = text(asked, "engine_name", ASCEND)
         version = text(asked, "engine_version", text(asked, "engine_id", ""))
         engine = self._catalog.engine(version)
@@ -206,6 +211,19 @@ def environment(variables: dict[str, Any]) -> dict[str, str]:
         if len(str(value)) > _VARIABLE_VALUE or "\0" in str(value):
             raise invalid(f"the value of {name[:80]} has more than {_VARIABLE_VALUE} characters, or a zero byte")
     return {name: str(value) for name, value in variables.items()}
+
+
+def _volumes(entries: list[dict[str, Any]]) -> tuple[Volume, ...]:
+    shares = [section(entry, "nfs") for entry in entries if "nfs" in entry]
+    volumes = tuple(
+        Volume(text(share, "nfs_server_path"), text(share, "local_path"), read_only=bool(share.get("read_only")))
+        for share in shares
+    )
+    for volume in volumes:
+        path = PurePosixPath(volume.folder)
+        if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2:
+            raise invalid(f"nothing can be mounted at {volume.folder}")
+    return volumes
 
 
 def _time_limit(auto_stop: object) -> float | None:

@@ -59,13 +59,15 @@ class Run:
         self._usage = usage
         self._containers = [Container(folder / str(node), launch, node) for node in range(launch.nodes)]
         self._mirrors = [
-            Mirror(objects, container.path(channel.local_dir), channel.place)
+            Mirror(objects, container.path(channel.local_dir), channel.place, container.followed)
             for container in self._containers
             for channel in launch.outputs
             if channel.local_dir
         ]
         self._log_mirrors = [
-            Mirror(objects, container.logs, launch.logs) for container in self._containers if launch.logs
+            Mirror(objects, container.logs, launch.logs, container.followed)
+            for container in self._containers
+            if launch.logs
         ]
         self._stopping = ""  # the reason
         self._abandoned = False

@@ -365,7 +365,7 @@ def test_names(client: Client) -> None:
         ({"algorithm__boot_file": "/bucket/code/missing.py"}, 400, "2758"),
         ({"algorithm__boot_file": "/bucket/other/quick.py"}, 400, "2758"),
         ({"algorithm__engine__engine_version": "mindspore_9"}, 400, "2780"),
-        ({"algorithm__engine": {"image_url": "org/image:1"}}, 400, "2810"),
+        ({"algorithm__engine": {"image_url": "org/image:1"}, "algorithm__boot_file": ""}, 400, "2806"),
         ({"algorithm__parameters": [{"name": "a", "value": "1"}, {"name": "a", "value": "2"}]}, 400, "2767"),
         ({"algorithm__environments": {"MA_HOME": "/"}}, 400, "2788"),
         ({"algorithm__outputs": [{"name": "o", "remote": {"obs": {"obs_url": "/bucket/out"}}}]}, 400, "2791"),

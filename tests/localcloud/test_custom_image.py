@@ -1,0 +1,288 @@
+"""Jobs of custom images: V2's command and V1's run_train.sh, as the containers of the platform run them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cloud_client import CloudClient
+
+from pytest_aisbench.localcloud import run
+from pytest_aisbench.localcloud.launch import Channel, Ended, Event, Launch, Place, TaskEnded
+from pytest_aisbench.localcloud.private_root import container_support
+from pytest_aisbench.localcloud.server import LocalCloud
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.filterwarnings(r"ignore:datetime\.datetime\.utcnow:DeprecationWarning"),
+    pytest.mark.filterwarnings(r"ignore:.*invalid escape sequence"),
+    pytest.mark.filterwarnings(r"ignore:.*'return' in a 'finally' block:SyntaxWarning"),
+]
+
+PATIENCE = 30.0
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
+    with LocalCloud(tmp_path_factory.mktemp("cloud")) as cloud:
+        yield cloud
+
+
+@pytest.fixture(scope="module")
+def client(cloud: LocalCloud) -> Iterator[CloudClient]:
+    with CloudClient(cloud.card()) as client:
+        yield client
+
+
+@pytest.fixture(params=["private", "shared"])
+def paths(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With the platform's own paths and without: commands that name them run all the same."""
+    supported, reason = container_support()
+    if request.param == "shared":
+        monkeypatch.setattr(run, "container_support", lambda: (False, "not here"))
+    elif not supported:
+        pytest.skip(reason)
+    return str(request.param)
+
+
+DUMP = """
+import json, os, pathlib, sys
+arguments = dict(argument[2:].split("=", 1) for argument in sys.argv[1:])
+seen = {"arguments": arguments, "environment": dict(os.environ), "cwd": os.getcwd(), "file": __file__}
+pathlib.Path(arguments["train_url"], os.environ["VC_TASK_INDEX"] + ".json").write_text(json.dumps(seen))
+print("said by", os.environ["VC_TASK_INDEX"])
+"""
+
+
+def v2(client: CloudClient, command: str, **wishes: Any) -> dict[str, Any]:
+    request = client.job(**wishes)
+    request["algorithm"] |= {"engine": {"image_url": "org/image:1"}, "command": command}
+    del request["algorithm"]["boot_file"]
+    return request
+
+
+def create(client: CloudClient, request: dict[str, Any]) -> Any:
+    answer = client.call("POST", f"/v2/{client.project}/training-jobs", request)
+    return client.until(answer["metadata"]["id"], {"Completed", "Failed", "Abnormal"})
+
+
+@pytest.mark.parametrize("script", ["$MA_JOB_DIR/code/train.py", "/home/ma-user/modelarts/user-job-dir/code/train.py"])
+def test_a_command_of_v2_runs_once_for_each_node(paths: str, client: CloudClient, script: str) -> None:
+    client.put("code/train.py", DUMP.encode())
+    out = f"out-{uuid.uuid4().hex}/"
+    command = f"export GREETING=hello && python {script}"
+    wishes = {"flavor": "modelarts.kat1.2xlarge", "nodes": 2, "out": out, "note": "it's $HOME"}
+    answer = create(client, v2(client, command, **wishes))
+    job = answer["metadata"]["id"]
+    assert answer["status"]["phase"] == "Completed", client.log(job)
+    assert answer["algorithm"]["engine"] == {"image_url": "org/image:1"}
+    assert answer["algorithm"]["command"] == command
+    assert sorted(client.keys(out)) == ["0.json", "1.json"], "one process for each node, not for each card"
+    for node in (0, 1):
+        seen = json.loads(client.get(f"{out}{node}.json"))
+        environment = seen["environment"]
+        home = environment["MA_HOME"]
+        assert home.endswith("/home/ma-user")
+        assert (paths == "private") == (home == "/home/ma-user")
+        assert seen["cwd"] == home
+        assert seen["file"] == f"{home}/modelarts/user-job-dir/code/train.py"
+        assert seen["arguments"]["note"] == "it's $HOME", "the platform's arguments are no shell text"
+        assert environment["GREETING"] == "hello"
+        assert (environment["MA_NUM_GPUS"], environment["MA_NUM_HOSTS"]) == ("2", "2")
+        assert environment["RANK_TABLE_FILE"].endswith("/user/config")
+        assert not {"RANK_ID", "DEVICE_ID", "RANK_SIZE"} & set(environment)
+        assert f"said by {node}" in client.log(job, f"worker-{node}")["content"]
+    assert not [key for key in client.keys("log/") if job in key and "proc-rank" in key]
+
+
+def test_the_exit_code_of_a_command_is_the_jobs(client: CloudClient) -> None:
+    answer = create(client, v2(client, "echo oh no; (exit 5); [ $? = 5 ] && exit 5; true"))
+    assert answer["status"]["phase"] == "Failed"
+    assert answer["status"]["task_statuses"][0]["exit_code"] == 5
+    assert "oh no" in client.log(answer["metadata"]["id"])["content"]
+
+
+def test_an_image_may_bring_all_the_code(client: CloudClient) -> None:
+    request = v2(client, "ls -d $MA_JOB_DIR &&")
+    request["algorithm"]["command"] = "test -d $MA_JOB_DIR && echo ready #"
+    del request["algorithm"]["code_dir"]
+    assert create(client, request)["status"]["phase"] == "Completed"
+
+
+def test_a_rank_table_is_there_before_long(client: CloudClient) -> None:
+    script = """
+import json, os, pathlib, time
+table = pathlib.Path(os.environ["RANK_TABLE_FILE"], "jobstart_hccl.json")
+deadline = time.time() + 20
+while json.loads(table.read_text())["status"] != "completed" and time.time() < deadline:
+    time.sleep(0.02)
+assert json.loads(table.read_text())["group_list"][0]["device_count"] == "2"
+"""
+    client.put("code/table.py", script.encode())
+    request = v2(client, "python $MA_JOB_DIR/code/table.py", flavor="modelarts.kat1.2xlarge")
+    answer = create(client, request)
+    assert answer["status"]["phase"] == "Completed", client.log(answer["metadata"]["id"])
+
+
+@pytest.mark.parametrize("missing", ["command", "image"])
+def test_an_image_needs_a_command_and_a_command_an_image(client: CloudClient, missing: str) -> None:
+    request = v2(client, "true")
+    if missing == "command":
+        del request["algorithm"]["command"]
+    else:
+        request["algorithm"]["engine"] = {}
+    path = f"/v2/{client.project}/training-jobs"
+    assert client.refused("POST", path, request) == (400, "ModelArts.2806")
+
+
+V1_SCRIPT = """
+import json, os, sys
+import moxing as mox
+seen = {"environment": dict(os.environ), "cwd": os.getcwd(), "arguments": sys.argv[1:]}
+seen["data"] = mox.file.list_directory(os.environ["DLS_DATA_URL"])
+mox.file.write(os.environ["DLS_TRAIN_URL"] + os.environ["DLS_TASK_INDEX"] + ".json", json.dumps(seen))
+print("said by", os.environ["DLS_TASK_INDEX"])
+"""
+RUN_SH = 'cd "$(dirname "$0")" && ls && python train.py --from-shell\n'
+
+
+class V1Job:
+    """Through the engine alone, so that the test says what a launch holds."""
+
+    def __init__(self, cloud: LocalCloud, client: CloudClient, command: str, **changes: Any) -> None:
+        self.client = client
+        self.events: list[Event] = []
+        self._ended = threading.Event()
+        key = uuid.uuid4().hex
+        for name, content in {"train.py": V1_SCRIPT, "run.sh": RUN_SH}.items():
+            client.put(f"{key}/paddle/{name}", content.encode())
+        client.put(f"{key}/empty/", b"")
+        self.out = f"{key}/out/"
+        engine = cloud_engine(cloud)
+        bucket = client.bucket
+        fields: dict[str, Any] = {"nodes": 1, "code": Place(bucket, f"{key}/paddle/")} | changes
+        self.launch = Launch(
+            job_id=str(uuid.uuid4()),
+            cards=2,
+            engine_version="",
+            interpreter=sys.executable,
+            boot_file="",
+            inputs=(Channel("data_url", Place(bucket, f"{key}/empty/"), ""),),
+            outputs=(Channel("train_url", Place(bucket, self.out), ""),),
+            environment={"LEARNING_RATE": "0.1"},
+            logs=Place(bucket, f"{key}/log/"),
+            contract="V1",
+            name="paddle-job",
+            resource_id="job0123",
+            image="org/image:1",
+            command=command,
+            **fields,
+        )
+        self.log_prefix = f"{key}/log/"
+        engine.start(self.launch, self._hear)
+        assert self._ended.wait(PATIENCE)
+        self.log = "".join(
+            (engine.log(self.launch.job_id, f"worker-{node}") or (b"", 0))[0].decode()
+            for node in range(self.launch.nodes)
+        )
+
+    def _hear(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, Ended):
+            self._ended.set()
+
+    @property
+    def phase(self) -> str:
+        return next(event.phase for event in self.events if isinstance(event, Ended))
+
+    @property
+    def exit_code(self) -> int:
+        return next(event.exit_code for event in self.events if isinstance(event, TaskEnded))
+
+
+def cloud_engine(cloud: LocalCloud) -> Any:
+    """The engine of a running cloud: its keys are lent by the cloud's accounts, which OBS knows."""
+    import gc
+
+    from pytest_aisbench.localcloud.engine import ProcessEngine
+
+    work = cloud._data
+    [engine] = [each for each in gc.get_objects() if isinstance(each, ProcessEngine) and each._work.parent == work]
+    return engine
+
+
+@pytest.mark.parametrize(
+    "script", ["bash /home/work/user-job-dir/paddle/run.sh", "python /home/work/user-job-dir/paddle/train.py"]
+)
+def test_run_train_brings_the_code_and_runs_the_command(
+    paths: str, cloud: LocalCloud, client: CloudClient, script: str
+) -> None:
+    job = V1Job(cloud, client, f"bash /home/work/run_train.sh {script}")
+    assert job.phase == "Completed", job.log
+    seen = json.loads(client.get(f"{job.out}0.json"))
+    environment = seen["environment"]
+    expected = {
+        "DLS_TASK_INDEX": "0",
+        "DLS_TASK_NUMBER": "1",
+        "DLS_DATA_URL": f"s3://{client.bucket}/{job.out.replace('out/', 'empty/')}",
+        "DLS_TRAIN_URL": f"s3://{client.bucket}/{job.out}",
+        "LEARNING_RATE": "0.1",
+    }
+    assert {name: environment.get(name) for name in expected} == expected
+    assert "BATCH_CURRENT_HOST" in environment
+    assert seen["data"] == [], "a job without data has an empty folder"
+    assert seen["arguments"] == (["--from-shell"] if "run.sh" in script else []), "parameters are variables"
+    job_dir = f"{environment['HOME']}/user-job-dir"
+    assert environment["HOME"].endswith("/home/work")
+    assert seen["cwd"] in {job_dir, f"{job_dir}/paddle"}
+    assert "said by 0" in job.log
+    names = client.keys(job.log_prefix)
+    assert "job0123-job-paddle-job-0.log" in names
+    assert any(name.startswith("dls-log-") for name in names)
+
+
+def test_every_node_of_v1_knows_the_others_by_host_and_port(cloud: LocalCloud, client: CloudClient) -> None:
+    job = V1Job(cloud, client, "bash /home/work/run_train.sh python /home/work/user-job-dir/paddle/train.py", nodes=2)
+    assert job.phase == "Completed", job.log
+    hosts = []
+    for node in (0, 1):
+        environment = json.loads(client.get(f"{job.out}{node}.json"))["environment"]
+        listed = [environment[f"BATCH_CUSTOM{index}_HOSTS"] for index in (0, 1)]
+        mine = f"{environment['BATCH_CURRENT_HOST']}:{environment['BATCH_CURRENT_PORT']}"
+        assert listed[node] == mine
+        hosts.append(listed)
+    assert hosts[0] == hosts[1]
+
+
+@pytest.mark.parametrize(
+    ("command", "changes", "code"),
+    [
+        ("bash /home/work/run_train.sh bash -c 'exit 7'", {}, 7),
+        # What guides get wrong fails here as it does there.
+        ("bash /home/work/run_train.sh bash /home/work/user-job-dir/run.sh", {}, 127),
+        ("bash /home/work/run_train.sh python /home/work/user-job-dir/paddle/run.sh", {}, 1),
+        ("bash /home/work/run_train.sh true", {"code": Place("aisbench", "nothing/here/")}, 127),
+    ],
+)
+def test_what_fails_has_its_exit_code(
+    cloud: LocalCloud, client: CloudClient, command: str, changes: dict[str, Any], code: int
+) -> None:
+    job = V1Job(cloud, client, command, **changes)
+    assert (job.phase, job.exit_code) == ("Failed", code), job.log
+
+
+def test_a_node_path_in_a_command_is_no_part_of_a_longer_one(tmp_path: Path) -> None:
+    from pytest_aisbench.localcloud.layout import Layout
+
+    shared = Layout(tmp_path, private=False)
+    command = "bash /home/work/run.sh --a=/cache/x /opt/cache /home/workers /tmpfs '/tmp'"
+    wanted = f"bash {tmp_path}/home/work/run.sh --a={tmp_path}/cache/x /opt/cache /home/workers /tmpfs '{tmp_path}/tmp'"
+    assert shared.translated(command) == wanted
+    assert Layout(tmp_path, private=True).translated(command) == command
