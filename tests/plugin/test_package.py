@@ -9,6 +9,19 @@ import pytest
 from old_package import unpack
 from yard import SCRIPT, WORKLOAD, Yard
 
+ALONE = """
+import argparse, os
+import moxing as mox
+assert os.environ["SINGLESERVER_MODE"] == "True"
+parser = argparse.ArgumentParser()
+parser.add_argument("--train_url")
+parser.add_argument("--bert_network")
+given = parser.parse_known_args()[0]
+assert given.train_url.startswith("s3://") and given.bert_network == "large_acc"
+server = os.environ["RANK_ID"]
+mox.file.write(f"{given.train_url}{server}/throughput_0.json", "10.5")
+mox.file.write(f"{given.train_url}accuracy_{server}.json", "0.75")
+"""
 SUITE = Path(__file__).resolve().parents[2] / "suites/package/test_package.py"
 
 
@@ -30,28 +43,15 @@ def test_a_package_trains_and_is_judged(yard: Yard, package: Path) -> None:
     assert "LEGACYACCESSKEY" not in ended.out
 
 
-def test_nodes_and_the_mode_of_config_sh(yard: Yard, package: Path) -> None:
-    shell = package / "code/config/config.sh"
-    shell.write_text("export MODELARTS_VERSION=V2\nexport SINGLESERVER_MODE=True\n")
-    script = SCRIPT.replace(
-        'write(f"throughput', 'assert os.environ["SINGLESERVER_MODE"] == "True"\nwrite(f"throughput'
-    )
-    (package / "code/code/run_pretrain.py").write_text(script)
-    ended = yard.pytest(
-        *(
-            "suites",
-            "--aisbench-package",
-            "unpacked",
-            "--aisbench-devices",
-            "1",
-            "--nodes",
-            "1,2",
-            "--aisbench-dry-run",
-        ),
-    )
-    assert "aisbench-debug-1x1-single" in ended.out
-    assert "aisbench-debug-2x1-single" in ended.out
+def test_nodes_mode_and_api_as_config_sh_says(yard: Yard, package: Path) -> None:
+    """V1 where it says nothing; its scripts write to OBS themselves."""
+    (package / "code/config/config.sh").write_text("# V1\nexport SINGLESERVER_MODE=True\n")
+    (package / "code/code/run_pretrain.py").write_text(ALONE)
+    ended = yard.pytest("suites", "--aisbench-package", "unpacked", "--aisbench-devices", "1", "--nodes", "2")
+    assert ended.code == 0, ended.out
+    assert ended.verdicts == {"aisbench-debug-2x1-single": "PASSED"}
     assert "config.sh:2" in ended.out
+    assert "report >> throughput_list:[10.5, 10.5] average:10.5" in ended.out
 
 
 def test_without_the_option_its_test_is_deselected(yard: Yard, package: Path) -> None:
