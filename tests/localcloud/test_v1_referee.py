@@ -10,7 +10,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cloud_client import CloudClient, eventually
+from cloud_client import CloudClient, eventually, send
 
 from pytest_aisbench.localcloud.server import LocalCloud
 
@@ -121,6 +121,31 @@ def test_configurations(cloud: tuple[Any, CloudClient]) -> None:
     assert modelarts.get_training_job_config("kept").config_desc == "for later"
     modelarts.delete_training_job_config("kept")
     assert list(modelarts.training_job_configs()) == []
+
+
+def test_keystone_says_where_it_is_and_takes_tokens_for_tokens(cloud: tuple[Any, CloudClient]) -> None:
+    _, client = cloud
+    iam = client.card["iam_endpoint"]
+    status, _, content = send(iam, "GET", "/")
+    (version,) = json.loads(content)["versions"]["values"]
+    assert (status, version["links"][0]["href"]) == (300, f"{iam}/v3/")
+    status, _, content = send(iam, "GET", "/v3")
+    assert (status, json.loads(content)["version"]["id"][:2]) == (200, "v3")
+
+    keys = {"access": {"key": client.card["access_key"]}, "secret": {"key": client.card["secret_key"]}}
+    _, headers, _ = send(iam, "POST", "/v3/auth/tokens", _auth("hw_ak_sk", keys))
+    status, headers, content = send(iam, "POST", "/v3/auth/tokens", _auth("token", {"id": headers["X-Subject-Token"]}))
+    token = json.loads(content)["token"]
+    assert status == 201
+    (v1,) = (each["endpoints"][0]["url"] for each in token["catalog"] if each["type"] == "modelartsv1")
+    assert v1 == f"{client.card['modelarts_endpoint']}/v1/{client.project}"
+    known = {"X-Auth-Token": headers["X-Subject-Token"]}
+    assert send(iam, "GET", "/v3/projects", headers=known)[0] == 200
+    assert send(iam, "POST", "/v3/auth/tokens", _auth("token", {"id": "made-up"}))[0] == 401
+
+
+def _auth(method: str, given: dict[str, Any]) -> str:
+    return json.dumps({"auth": {"identity": {"methods": [method], method: given}}})
 
 
 def test_a_refusal_reaches_the_referee(cloud: tuple[Any, CloudClient]) -> None:
