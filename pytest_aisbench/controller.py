@@ -49,6 +49,7 @@ class Controller:
         self._workers: Workers | None = None
         self._live: Live | None = None
         self._opening = threading.RLock()  # workers of xdist plan, and ask for the platform, at the same time
+        self._results: results.Results | None = None
         self._plan = Plan()
 
     # Crew: what the fixtures ask for.
@@ -122,9 +123,10 @@ class Controller:
         if self._run is None or self._workers:
             return None
         fleet = self._run.fleet
+        goals = {item: (collection.case_of(item), collection.until(item)) for item in session.items}
 
         def is_ready(item: pytest.Item) -> bool:
-            case, until = collection.case_of(item), collection.until(item)
+            case, until = goals[item]
             return case is None or until is None or fleet.is_ready(case, until)
 
         def wait() -> None:
@@ -158,6 +160,7 @@ class Controller:
             if plan.wants and self._run is None:
                 settings = self._config.stash[SETTINGS]
                 self._run = Run(settings, self.platform(), SystemClock(), plan.wants, self._say)
+                self._results = results.Results(self._run.folder)
             return str(self._run.folder) if self._run else None
 
     def _say(self, line: str) -> None:
@@ -180,7 +183,7 @@ class Controller:
                 self._config.pluginmanager.register(reporter, f"aisbench-{name}")
                 self._reporters[name] = reporter
         with self._noticing():
-            results.write(self._run.entry(), self._run.folder)
+            self._publish(self._run.entry())
         self._run.begin()
         with guarded(self._config, "no progress is shown"):
             from pytest_aisbench.reporters.live import Live
@@ -188,6 +191,10 @@ class Controller:
             settings, threaded = self._config.stash[SETTINGS], self._workers is not None
             self._live = Live(self._config, self._run, settings, SystemClock(), threaded=threaded)
             self._config.pluginmanager.register(self._live, "aisbench-live")
+
+    def _publish(self, entry: RunEntry) -> None:
+        if self._results:
+            self._results.write(entry)
 
     @contextmanager
     def _noticing(self) -> Iterator[None]:
@@ -219,7 +226,7 @@ class Controller:
             for name, reporter in self._reporters.items():
                 with guarded(self._config, f"reporter {name!r}"):
                     reporter.case(entry)
-            results.write(self._run.entry(), self._run.folder)
+            self._publish(self._run.entry())
         if self._tally.unrecorded:
             # The hosts would meet the same full disk next, and end the run with a traceback.
             pytest.exit(f"the run cannot be recorded: {self._tally.unrecorded}", returncode=exitcode.INTERNAL)
@@ -255,7 +262,7 @@ class Controller:
             for name, reporter in self._reporters.items():
                 with guarded(self._config, f"reporter {name!r}"):
                     reporter.run(entry)
-            results.write(entry, self._run.folder)
+            self._publish(entry)
         with self._noticing():
             yield
         session.exitstatus = self._code(exitstatus)

@@ -22,6 +22,9 @@ from pytest_aisbench.services.roster import Begin, Roster
 from pytest_aisbench.services.trial import Tools, advance
 
 _HANDS = 8
+_LEISURE = (
+    4  # what takes a while is followed by a rest of so many times that: a thousand jobs take no core for themselves
+)
 _LONGEST_REST = 0.25  # seconds; what is wanted while the thread looks around is seen then at the latest
 _LAST_CALL = 30.0  # seconds beyond the time to stop: a request that is under way
 
@@ -46,6 +49,7 @@ class Fleet:
         self._roster = Roster(begin, self._refuse, max_jobs, max_trials)
         self._changed = self._roster.changed
         self._looks: dict[str, float] = {}  # when each trial is due
+        self._next_look = 0.0
         self._work: queue.Queue[Trial] = queue.Queue()
         self._closing = threading.Event()
         self._leaving = False
@@ -94,6 +98,9 @@ class Fleet:
         """All of the run, those of one case in their order."""
         return self._roster.trials()
 
+    def trials_of(self, case_id: str) -> list[Trial]:
+        return self._roster.trials_of(case_id)
+
     def remark(self, trial: Trial, text: str) -> None:
         """Let a trial carry a note; the ledger has it with the trial's next change."""
         self._roster.remark(trial, text)
@@ -129,10 +136,13 @@ class Fleet:
     def _watch(self) -> None:
         try:
             while not self._closing.is_set():
+                begun = self._tools.clock.now()
                 if self._tools.budget:
                     self._tools.budget.refresh(self.trials(), self._tools.clock.now())
                 self._hand_out()
+                took = self._tools.clock.now() - begun
                 self._look()
+                self._closing.wait(min(_LEISURE * took, _LONGEST_REST))
                 self._rest()
         except BaseException as crash:  # noqa: BLE001 - whoever waits must hear of it, or waits for ever
             self._failed(crash)
@@ -148,7 +158,7 @@ class Fleet:
         with self._changed:
             due = [self._looks[trial.id] for trial in self._roster.open() if trial.id in self._looks]
             if not self._closing.is_set():
-                seconds = min(due, default=float("inf")) - self._tools.clock.now()
+                seconds = max(min(due, default=float("inf")), self._next_look) - self._tools.clock.now()
                 self._changed.wait(min(max(seconds, 0.0), _LONGEST_REST))
 
     def _hand_out(self) -> None:
@@ -168,13 +178,16 @@ class Fleet:
         return self._looks.get(trial.id, 0.0) <= self._tools.clock.now()
 
     def _look(self) -> None:
-        """Ask about all jobs that are due at once."""
-        watched = [trial for trial in self._roster.open() if trial.step is Step.WATCH and self._is_due(trial)]
-        if not watched:
+        """When one job is due, ask about all of them: they cost no more together."""
+        begun = self._tools.clock.now()
+        watched = [trial for trial in self._roster.open() if watch.may_ask(trial, begun)]
+        if begun < self._next_look or not any(map(self._is_due, watched)):
             return
         tools = replace(self._tools, inspect=self._asked([trial.job_id or "" for trial in watched]))
         for trial in watched:
             self._keep_if_changed(trial, advance(trial, tools))
+        ended = self._tools.clock.now()
+        self._next_look = ended + _LEISURE * (ended - begun)
 
     def _asked(self, job_ids: list[str]) -> Callable[[str], Job]:
         try:

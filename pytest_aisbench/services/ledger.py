@@ -123,10 +123,10 @@ class Ledger:
             exit_code=exit_code,
             settings=json.loads(settings),
             cases=tuple(codec.load(CaseEntry, json.loads(row[0])) for row in cases),
-            uploads=self._uploads(run),
+            uploads=self.uploads(run),
         )
 
-    def _uploads(self, run: str) -> tuple[Mapping[str, str], ...]:
+    def uploads(self, run: str) -> tuple[Mapping[str, str], ...]:
         """In the order in which they were spooled."""
         rows = self.database.read(
             "SELECT tester, label, case_id, state, why FROM uploads WHERE run = ? ORDER BY rowid", run

@@ -81,6 +81,11 @@ class Roster:
         with self.changed:
             return [*self._past, *self._latest.values()]
 
+    def trials_of(self, case_id: str) -> list[Trial]:
+        with self.changed:
+            past = [trial for trial in self._past if trial.case.id == case_id]
+            return [*past, self._latest[case_id]] if case_id in self._latest else past
+
     def open(self) -> list[Trial]:
         """Trials that somebody wants further and no hand is at, longest expected first."""
         with self.changed:

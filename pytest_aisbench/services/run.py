@@ -42,6 +42,8 @@ class Run:
         self._wants = list(wants)
         self._cases = {case.id: case for case, _ in self._wants}
         self._verdicts: dict[str, Verdict] = {}
+        self._ordinals: dict[str, int] = {}
+        self._entries: dict[str, CaseEntry] = {}  # what the ledger has of each
         preflight.check(platform, self._cases.values(), settings.run_timeout, settings.reports, say)
         ledger = settings.ledger or settings.reports / LEDGER_FILE
         self._fingerprints = Fingerprints()
@@ -56,6 +58,7 @@ class Run:
             if dead.case.id in self._cases:
                 say(f"{dead.case.id}: the job of {dead.run} died with its private local cloud; another is submitted")
         self.ledger.begin(self.id, settings.public(), clock.now(), lease.owner(), clock.now() + lease.LEASE_S)
+        self._head = self.ledger.entry(self.id)
         self._lease = lease.Lease(self.ledger, self.id, clock)
         limits = watch.Limits(settings.queue_timeout, settings.run_timeout)
         self.fleet = Fleet(
@@ -102,7 +105,8 @@ class Run:
         return {case_id: verdict.ruling for case_id, verdict in self._verdicts.items()}
 
     def entry(self) -> RunEntry:
-        return self.ledger.entry(self.id)
+        """As the ledger has it; its cases need not be read again for each that ends."""
+        return replace(self._head, cases=tuple(self._entries.values()), uploads=self.ledger.uploads(self.id))
 
     def stop(self, *, leave: bool = False) -> list[str]:
         """Stop what still runs, or leave it to the next run; idempotent. What could not be stopped, line by line."""
@@ -115,6 +119,7 @@ class Run:
 
     def finish(self, exit_code: int) -> RunEntry:
         self.ledger.finish(self.id, exit_code, self._clock.now())
+        self._head = self.ledger.entry(self.id)
         return self.entry()
 
     def close(self) -> None:
@@ -133,11 +138,12 @@ class Run:
         )
 
     def _trials(self, case_id: str) -> list[Trial]:
-        return [trial for trial in self.fleet.trials() if trial.case.id == case_id]
+        return self.fleet.trials_of(case_id)
 
     def _record(self, case: Case) -> CaseEntry:
         entry = case_entry(case, tuple(self._trials(case.id)), self._verdicts.get(case.id))
-        self.ledger.save_case(self.id, list(self._cases).index(case.id), entry)
+        self.ledger.save_case(self.id, self._ordinals.setdefault(case.id, len(self._ordinals)), entry)
+        self._entries[case.id] = entry
         return entry
 
     def _write_request(self, trial: Trial) -> None:

@@ -75,6 +75,11 @@ def spared(trial: Trial, error: AisbenchError, now: float, limits: Limits) -> Tr
     return _timed(trial, "spared", now + min(error.pause_s, limits.outage_s)) if error.pause_s else trial
 
 
+def may_ask(trial: Trial, now: float) -> bool:
+    """Whether its job may be asked about: the platform did not ask to be left alone."""
+    return trial.step is Step.WATCH and trial.times.get("spared", now) <= now
+
+
 def pause(trial: Trial, now: float, shortest: float) -> float:
     """How long to leave a trial alone: the platform's own interval near the expected end, up to six times that
     in the queue and far from the end; and never less than the platform asked for."""

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from yard import SCRIPT, Yard, submitted
+from yard import SCRIPT, Gate, Yard, submitted
 
 from pytest_aisbench.adapters.local import Local
 from pytest_aisbench.domain.job import Phase
@@ -24,17 +24,26 @@ from pytest_aisbench.settings import Settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills process groups")
 AISBENCH = [sys.executable, "-m", "pytest_aisbench"]
-# Speaks, and trains until it is told to end.
-UNTIL_TOLD = """import os, pathlib, time
-def wait(name):
-    while not pathlib.Path(FOLDER, name).exists():
-        time.sleep(0.02)
+# Speaks, and trains until it is told to end. The first rank alone has something to say.
+UNTIL_TOLD = """import os
 if os.environ["RANK_ID"] == "0":
     print("first words", flush=True)
-    wait("speak")
+    exec({speak!r})
     print("zweite Wörter 二", flush=True)
-wait("go")
-"""
+{go}"""
+
+
+class Gates(NamedTuple):
+    speak: Gate
+    go: Gate
+
+
+@pytest.fixture
+def gates(yard: Yard) -> Gates:
+    """Of the job of this yard's suite."""
+    gates = Gates(Gate(), Gate())
+    yard.suite(script=UNTIL_TOLD.format(speak=gates.speak.wait, go=gates.go.wait) + SCRIPT)
+    return gates
 
 
 def aisbench(yard: Yard, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -88,7 +97,6 @@ def until(condition: Callable[[], Any]) -> Any:
 
 def running_job(yard: Yard) -> tuple[subprocess.Popen[str], str]:
     """A run and the id of its job, which runs."""
-    yard.suite(script=UNTIL_TOLD.replace("FOLDER", repr(str(yard.folder))) + SCRIPT)
     run = started(yard, yard.command("suites", "--nodes", "1"))
 
     def seen() -> str:
@@ -118,7 +126,7 @@ def phase(card: Path, job: str) -> Phase:
         return platform.inspect([job])[job].phase
 
 
-def test_a_job_left_behind_is_seen_heard_and_stopped(yard: Yard, card: Path) -> None:
+def test_a_job_left_behind_is_seen_heard_and_stopped(yard: Yard, card: Path, gates: Gates) -> None:
     job, cloud = left_job(yard), ["--cloud", str(card)]
     table = aisbench(yard, "jobs")
     assert table.returncode == 0
@@ -140,7 +148,7 @@ def test_a_job_left_behind_is_seen_heard_and_stopped(yard: Yard, card: Path) -> 
     followers[1].send_signal(signal.SIGINT)
     quiet, _ = followers[1].communicate(timeout=30)
     assert (followers[1].returncode, "Traceback" in quiet) == (2, False)
-    (yard.folder / "speak").touch()
+    gates.speak.open()
     assert followers[0].stdout is not None
     while "zweite" not in heard[0]:
         heard[0] += followers[0].stdout.readline()
@@ -165,7 +173,7 @@ def test_a_job_left_behind_is_seen_heard_and_stopped(yard: Yard, card: Path) -> 
     ledger = b"".join(file.read_bytes() for file in (yard.folder / "reports").glob("ledger.db*"))
     assert secret.encode() not in ledger
 
-    (yard.folder / "go").touch()
+    gates.go.open()
     before = submitted(card)
     ended = yard.pytest("suites", "--nodes", "1")
     assert ended.verdicts == {"toy-1x2": "PASSED"}, ended.out
@@ -173,6 +181,7 @@ def test_a_job_left_behind_is_seen_heard_and_stopped(yard: Yard, card: Path) -> 
     assert submitted(card) == before + 1
 
 
+@pytest.mark.usefixtures("gates")
 def test_a_strangers_job_is_refused_unless_forced(yard: Yard, card: Path) -> None:
     job, cloud = left_job(yard), ["--cloud", str(card)]
     Ledger(yard.folder / "other.db").close()
@@ -189,6 +198,7 @@ def test_a_strangers_job_is_refused_unless_forced(yard: Yard, card: Path) -> Non
     assert aisbench(yard, "jobs").stdout == "no job is in flight\n"
 
 
+@pytest.mark.usefixtures("gates")
 def test_a_live_run_keeps_its_job_unless_forced(yard: Yard, card: Path) -> None:
     run, job = running_job(yard)
     cloud = ["--cloud", str(card)]

@@ -12,17 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-from yard import SCRIPT, TEST, Ended, Yard, submitted
+from yard import SCRIPT, TEST, Ended, Gate, Yard, submitted
 
 BOTH = pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
-# Trains until it is told to end: the test decides when.
-UNTIL_TOLD = (
-    """import pathlib, time
-while not pathlib.Path(FLAG).exists():
-    time.sleep(0.05)
-"""
-    + SCRIPT
-)
 
 
 def start(yard: Yard, *arguments: str) -> subprocess.Popen[str]:
@@ -54,15 +46,15 @@ def wait_for_step(yard: Yard, step: str) -> None:
     raise AssertionError(f"no trial at {step}")
 
 
-def killed_while_watching(yard: Yard, *arguments: str) -> Path:
-    """A suite whose job waits for the file that is returned, and a run of it that was killed meanwhile."""
-    flag = yard.folder / "go"
-    yard.suite(script=UNTIL_TOLD.replace("FLAG", repr(str(flag))))
+def killed_while_watching(yard: Yard, *arguments: str) -> Gate:
+    """A suite whose job waits at the gate that is returned, and a run of it that was killed meanwhile."""
+    gate = Gate()
+    yard.suite(script=gate.wait + SCRIPT)
     run = start(yard, *arguments)
     wait_for_step(yard, "WATCH")
     os.killpg(run.pid, signal.SIGKILL)
     run.communicate(timeout=30)
-    return flag
+    return gate
 
 
 def judged(ended: Ended) -> None:
@@ -73,8 +65,8 @@ def judged(ended: Ended) -> None:
 @BOTH
 def test_a_job_that_runs_on_is_taken_over(yard: Yard, card: Path, workers: list[str]) -> None:
     before = submitted(card)
-    flag = killed_while_watching(yard, *workers)
-    flag.touch()
+    gate = killed_while_watching(yard, *workers)
+    gate.open()
     ended = yard.pytest("suites", "--nodes", "1", *workers)
     judged(ended)
     assert submitted(card) == before + 1
@@ -84,14 +76,14 @@ def test_a_job_that_runs_on_is_taken_over(yard: Yard, card: Path, workers: list[
 
 def test_fresh_does_not_take_over(yard: Yard, card: Path) -> None:
     before = submitted(card)
-    killed_while_watching(yard).touch()
+    killed_while_watching(yard).open()
     judged(yard.pytest("suites", "--nodes", "1", "--aisbench-fresh"))
     assert submitted(card) == before + 2
 
 
 def test_a_workload_that_changed_is_not_taken_over_and_says_why(yard: Yard, card: Path) -> None:
     before = submitted(card)
-    killed_while_watching(yard).touch()
+    killed_while_watching(yard).open()
     yard.suite(script=SCRIPT + "\n# another line\n")
     ended = yard.pytest("suites", "--nodes", "1")
     judged(ended)
@@ -103,8 +95,8 @@ def test_a_workload_that_changed_is_not_taken_over_and_says_why(yard: Yard, card
 def test_interrupted_with_leave_the_job_runs_on_and_the_next_run_judges_it(
     yard: Yard, card: Path, name: str, code: int
 ) -> None:
-    flag = yard.folder / "go"
-    yard.suite(script=UNTIL_TOLD.replace("FLAG", repr(str(flag))))
+    gate = Gate()
+    yard.suite(script=gate.wait + SCRIPT)
     before = submitted(card)
     run = start(yard, "--aisbench-on-interrupt", "leave")
     wait_for_step(yard, "WATCH")
@@ -114,7 +106,7 @@ def test_interrupted_with_leave_the_job_runs_on_and_the_next_run_judges_it(
     assert "left running; the next run takes it over" in out
     (case,) = json.loads((yard.folder / "reports/latest/results.json").read_text())["cases"]
     assert case["verdict"] is None
-    flag.touch()
+    gate.open()
     judged(yard.pytest("suites", "--nodes", "1"))
     assert submitted(card) == before + 1
 
@@ -131,8 +123,8 @@ def test_what_was_judged_before_the_kill_is_judged_again_from_the_store(yard: Ya
 
 def test_a_live_owner_keeps_its_job(yard: Yard, card: Path) -> None:
     """Two runs at once on one ledger: the second waits for the first one's lease, then submits its own."""
-    flag = yard.folder / "go"
-    yard.suite(script=UNTIL_TOLD.replace("FLAG", repr(str(flag))))
+    gate = Gate()
+    yard.suite(script=gate.wait + SCRIPT)
     before = submitted(card)
     first = start(yard)
     wait_for_step(yard, "WATCH")
@@ -140,7 +132,7 @@ def test_a_live_owner_keeps_its_job(yard: Yard, card: Path) -> None:
     deadline = time.monotonic() + 60
     while submitted(card) < before + 2 and time.monotonic() < deadline:
         time.sleep(0.2)
-    flag.touch()
+    gate.open()
     for run in (first, second):
         out, _ = run.communicate(timeout=60)
         assert run.returncode == 0, out
@@ -157,8 +149,8 @@ def test_a_private_cloud_takes_its_jobs_with_it(yard: Yard) -> None:
 
 
 def test_what_was_under_way_on_a_private_cloud_is_lost_and_submitted_again(yard: Yard) -> None:
-    flag = yard.folder / "go"
-    yard.suite(script=UNTIL_TOLD.replace("FLAG", repr(str(flag))))
+    gate = Gate()
+    yard.suite(script=gate.wait + SCRIPT)
     run = subprocess.Popen(
         yard.command("suites", "--nodes", "1", cloud=False),
         cwd=yard.folder,
@@ -169,7 +161,7 @@ def test_what_was_under_way_on_a_private_cloud_is_lost_and_submitted_again(yard:
     wait_for_step(yard, "WATCH")
     os.killpg(run.pid, signal.SIGKILL)
     run.wait(30)
-    flag.touch()
+    gate.open()
     ended = yard.pytest("suites", "--nodes", "1", cloud=False)
     judged(ended)
     assert "died with its private local cloud; another is submitted" in ended.out
