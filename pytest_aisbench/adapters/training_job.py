@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_aisbench.domain import image_rules
 from pytest_aisbench.domain.job import JobSpec
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import UsageFault
@@ -68,7 +69,7 @@ def placement(spec: JobSpec, devices_source: str = "") -> Placement:
 
 def body(spec: JobSpec, place: Placement) -> dict[str, Any]:
     check(spec)
-    own = image(spec)
+    own = image(spec, "V2")
     started = {"command": own["command"]} if own else {"boot_file": folder(spec.code) + spec.entry}
     inputs = {"inputs": [_channel("data_url", spec.inputs, _INPUT)]} if spec.inputs else {}
     limits = {} if spec.max_run_s is None else _auto_stop(spec.max_run_s)
@@ -105,13 +106,19 @@ def description(spec: JobSpec) -> str:
     return f"{prefix} {spec.description}".strip()[:_DESCRIPTION]
 
 
-def image(spec: JobSpec) -> dict[str, str]:
-    """The image of one's own and the command that it runs, both; empty where an engine of the platform trains."""
+def image(spec: JobSpec, version: str = "") -> dict[str, str]:
+    """The image of one's own and the command that it runs, both; empty where an engine of the platform trains.
+    With a `version` of the API they are checked against its rules."""
     given = {key: _option(spec, key) for key in ("image", "command")}
     missing = [key for key, value in given.items() if not value]
     if len(missing) == 1:
         raise UsageFault(f"[modelarts] has no {missing[0]} in workload.toml beside the other", advice="add it")
-    return {} if missing else given
+    if missing:
+        return {}
+    if version:
+        image_rules.check_image(given["image"])
+        image_rules.check_command(given["command"], version=version, code=spec.code.key.rstrip("/").rpartition("/")[2])
+    return given
 
 
 def nas(spec: JobSpec) -> dict[str, str]:

@@ -24,7 +24,7 @@ def is_nothing(data: StoreUrl) -> bool:
 def body(spec: JobSpec, place: Placement) -> dict[str, Any]:
     """Flavor and engine by name. V1 has no variables: they come by `ma-pre-start.sh`, which is staged with the code."""
     check(spec)
-    own, resource = image(spec), place.resource
+    own, resource = image(spec, "V1"), place.resource
     parameters = dict(spec.parameters)
     if own:
         parameters |= spec.environment  # with an image of one's own the parameters are variables

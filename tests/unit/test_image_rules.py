@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 
+from pytest_aisbench.adapters import training_job, training_job_v1
+from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.image_rules import check_command, check_image, check_script
+from pytest_aisbench.domain.job import JobSpec
+from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import UsageFault
 
 RUN = "bash /home/work/run_train.sh"
@@ -103,3 +110,17 @@ def test_addresses_of_images(image: str) -> None:
 def test_what_is_no_address_of_an_image(image: str) -> None:
     with pytest.raises(UsageFault, match="write"):
         check_image(image)
+
+
+@pytest.mark.parametrize(("api", "home"), [("V2", "$MA_JOB_DIR"), ("V1", "/home/work/user-job-dir")])
+def test_no_request_is_rendered_for_a_command_that_cannot_run(api: str, home: str) -> None:
+    place = StoreUrl.parse("obs://bucket/aisbench/")
+    run = f"{RUN} " if api == "V1" else ""
+    options = {"image": "org/img:1", "command": f"{run}python {home}/train.py", "flavor": "modelarts.kat1.xlarge"}
+    spec = JobSpec("mlp-1x1", Shape(1, 1), place / "code/0a1b/mlp/", "train.py", place / "out/", place / "log/")
+    body = training_job.body if api == "V2" else training_job_v1.body
+    spec = replace(spec, options=options)
+    with pytest.raises(UsageFault, match=f"write {re.escape(home)}/mlp/train.py"):
+        body(spec, training_job.placement(spec))
+    spec = replace(spec, options=options | {"command": f"{run}python {home}/mlp/train.py"})
+    assert f"{home}/mlp/train.py" in str(body(spec, training_job.placement(spec)))
