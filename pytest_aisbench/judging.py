@@ -67,4 +67,6 @@ def _where(trial: Trial) -> list[str]:
         lines.append(f"  stage      {trial.stage.root}")
     lines += [f"  log        {name}" for name in trial.logs if "worker" in name]
     lines += [f"  note       {plain(note)}" for note in trial.notes]
+    lines += [f"  event      {plain(event)}" for event in trial.events]
+    lines += [f"  said last  {line}" for line in trial.last_lines]
     return lines

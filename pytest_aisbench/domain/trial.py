@@ -57,6 +57,8 @@ class Trial:
     judged: Verdict | None = None
     times: Mapping[str, float] = field(default_factory=dict)  # when each step began, and "done"
     notes: tuple[str, ...] = ()  # warnings worth a line in the report
+    events: tuple[str, ...] = ()  # where it did not pass: what the platform says happened last
+    last_lines: tuple[str, ...] = ()  # and what its log ends with
     place: str = ""  # the platform it runs on, told apart from every other
     fingerprint: str = ""  # of everything that decides what its job does
     expected_s: float = 0.0  # how long its job should run; 0 where nobody knows

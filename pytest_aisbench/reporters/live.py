@@ -6,12 +6,14 @@ import contextlib
 import os
 import threading
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 import pytest
 from _pytest.terminal import TerminalReporter
 
 from pytest_aisbench.reporters import bars
+from pytest_aisbench.services import logs
 from pytest_aisbench.services.follow import Follower
 
 if TYPE_CHECKING:
@@ -40,7 +42,13 @@ class Live:
         self._said: deque[str] = deque()
         self._bars = Bars(self._terminal) if not threaded and has_room_for_bars(config, self._terminal) else None
         self._follower = Follower(
-            run.platform, clock, run.fleet.trials, settings.stall, say=self.say, note=run.fleet.remark
+            run.platform,
+            clock,
+            run.fleet.trials,
+            settings.stall,
+            say=self.say,
+            note=run.fleet.remark,
+            keep=partial(logs.follow, run.folder),
         )
         self._follower.start()
         self._closing = threading.Event()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pytest_aisbench.domain import forecast
 from pytest_aisbench.domain.heard import Heard, judged, with_log, with_usage
-from pytest_aisbench.domain.job import Phase
+from pytest_aisbench.domain.job import LogPart, Phase
 from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.progress import Progress
 from pytest_aisbench.domain.text import plain
@@ -49,14 +49,16 @@ class Follower:
         *,
         say: Callable[[str], None],
         note: Callable[[Trial, str], None],
+        keep: Callable[[Trial, int, LogPart], None] = lambda *_: None,
     ) -> None:
-        """`say` takes lines for whoever waits, `note` what the report is to keep of a trial."""
+        """`say` takes lines for whoever waits, `note` what the report keeps of a trial, `keep` what a node said."""
         self._platform = platform
         self._clock = clock
         self._trials = trials
         self._stall_s = stall_s
         self._say = say
         self._note = note
+        self._keep = keep
         self._rest = max(platform.poll_s, _QUICKEST)
         self._ears: dict[str, _Ear] = {}  # by trial
         self._closing = threading.Event()
@@ -99,7 +101,7 @@ class Follower:
         before, nodes = ear.heard, trial.case.shape.nodes
         after = self._log(trial, before, 0)
         with contextlib.suppress(Exception):  # less is known then, and it is less that matters
-            if nodes > 1 and after.moved == before.moved:
+            if nodes > 1:
                 ear.looked += 1
                 after = self._log(trial, after, ear.looked % (nodes - 1) + 1)
             if self._is_silent(after, ear):
@@ -115,6 +117,8 @@ class Follower:
 
     def _log(self, trial: Trial, known: Heard, node: int) -> Heard:
         part = self._platform.logs(trial.job_id or "", node, known.sizes.get(node, 0))
+        with contextlib.suppress(OSError):  # a full disk shows elsewhere
+            self._keep(trial, node, part)
         return with_log(known, node, part, self._clock.now())
 
     def _is_silent(self, known: Heard, ear: _Ear) -> bool:

@@ -16,6 +16,7 @@ from pytest_aisbench.domain.ports import Head, Store
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.errors import AisbenchError
+from pytest_aisbench.services import logs
 
 RANK_SIZE = "ranksize.json"
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)
@@ -32,15 +33,16 @@ def gather(trial: Trial, store: Store, folder: Path) -> Trial:
     """The trial with its logs, in `folder`, and with what its ranks measured, if its job succeeded."""
     assert trial.stage is not None
     assert trial.job_id is not None
-    stage, home = trial.stage, f"logs/{trial.case.id}/{trial.number}"
+    stage, home = trial.stage, logs.home(trial)
     well = trial.job is not None and trial.job.phase is Phase.SUCCEEDED and not trial.fault
     try:
-        logs = bring_logs(store, stage.logs, folder / home, trial.job_id)
-        trial = replace(trial, logs=tuple(f"{home}/{name}" for name in logs))
+        names = logs.bring(store, stage.logs, folder / home, trial.job_id)
     except AisbenchError as error:
         if well:
             raise
+        names = logs.found(folder / home)
         trial = trial.noted(f"its logs did not come home: {error}")  # why the job ended matters more
+    trial = replace(trial, logs=tuple(f"{home}/{name}" for name in names))
     if well:
         measurements, flaws = harvest(store, stage.outputs, trial.case)
         trial = replace(trial, measurements=tuple(measurements), flaws=tuple(flaws))
@@ -67,17 +69,6 @@ def harvest(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Measureme
     if not case.alone or RANK_SIZE in present:
         flaws += _rank_size(_text(store, present.get(RANK_SIZE)), case)
     return measurements, flaws
-
-
-def bring_logs(store: Store, logs: StoreUrl, folder: Path, job_id: str) -> list[str]:
-    """The job's logs in `folder`, under names that do not repeat the job's id: `worker-0.log`."""
-    names = store.download(logs, str(folder))
-    shorts = [name.rpartition(f"{job_id}-")[2] for name in names]
-    if len(set(shorts)) < len(names) or set(shorts) & set(names):
-        return sorted(names)
-    for name, short in zip(names, shorts, strict=True):
-        (folder / name).replace(folder / short)
-    return sorted(shorts)
 
 
 def _together(case: Case) -> Iterable[Measurement]:

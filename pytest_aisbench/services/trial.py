@@ -7,7 +7,8 @@ request are on record before the request leaves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from pytest_aisbench.errors import AisbenchError, Blame, PlatformError, Rejected
 from pytest_aisbench.services import submission, watch
 from pytest_aisbench.services.budget import Budget
 from pytest_aisbench.services.harvest import gather
+from pytest_aisbench.services.logs import last_lines
+
+_LAST = 10  # lines of the log, and events, that go with a failure
 
 
 @dataclass(frozen=True)
@@ -101,9 +105,19 @@ def _harvest(trial: Trial, tools: Tools) -> Trial:
 
 def _judge(trial: Trial, tools: Tools) -> Trial:
     if fault := trial.fault or watch.fault_of(trial, tools.folder):
-        return _ended(trial, fault, tools)
+        return _ended(_explained(trial, tools), fault, tools)
     verdict = judge(trial.case.thresholds, values(trial), trial.flaws, trial.case.judged_shape)
+    trial = trial if verdict.passed else _explained(trial, tools)
     return trial.moved(Step.DONE, tools.clock.now(), judged=verdict)
+
+
+def _explained(trial: Trial, tools: Tools) -> Trial:
+    """With the end of its story, for whoever has to find out why."""
+    events: Sequence[str] = ()
+    with contextlib.suppress(AisbenchError):
+        events = tools.platform.events(trial.job_id or "")
+    _, lines = last_lines(trial, tools.folder, _LAST)
+    return replace(trial, events=tuple(events[-_LAST:]), last_lines=tuple(lines))
 
 
 def _require_means(tools: Tools) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,10 +10,10 @@ from pytest_aisbench.domain.job import Job, Phase
 from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.errors import AisbenchError, Blame, JobOverdue, PlatformError, QueueOverdue
+from pytest_aisbench.services.logs import last_lines
 
 _SLOWEST = 6.0
 _SURE = 2  # intervals for which a job must be missing
-_TAIL = 65536  # bytes of a log, which may have a gigabyte
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,8 @@ def fault_of(trial: Trial, folder: Path) -> Fault | None:
         return Fault(Blame.PLATFORM, f"somebody else stopped the job: {job.reason or job.platform_phase}")
     if job.phase is Phase.FAILED:
         code = "" if job.exit_code is None else f" with exit code {job.exit_code}"
-        said = _last_words(trial, folder) or job.reason
+        name, lines = last_lines(trial, folder, 1)
+        said = f"{lines[0].strip()} ({name})" if lines else job.reason
         return Fault(Blame.WORKLOAD, f"the job failed{code}: {said}" if said else f"the job failed{code}")
     return None
 
@@ -168,16 +168,3 @@ def _overdue(trial: Trial, job: Job, now: float, limits: Limits) -> AisbenchErro
 
 def _timed(trial: Trial, key: str, at: float) -> Trial:
     return replace(trial, times={**trial.times, key: at})
-
-
-def _last_words(trial: Trial, folder: Path) -> str:
-    """The last line that the script itself wrote, and where to read on."""
-    reason = trial.job.reason if trial.job else ""
-    for name in sorted(trial.logs, key=lambda log: (Path(log).stem not in reason, "worker" not in log)):
-        with (folder / name).open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL))
-            lines = log.read().decode("utf-8", "replace").splitlines()
-        spoken = [line.strip() for line in lines if line.strip() and "service log]" not in line.lower()]
-        if spoken:
-            return f"{spoken[-1][:300]} ({name})"
-    return ""

@@ -1,0 +1,65 @@
+"""What a job says: at home while it runs, and in the message when it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from yard import SCRIPT, Gate, Yard
+
+FAILS = "print('about to fail', flush=True)\nraise SystemExit('no such layer: conv7')\n"
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_logs_of_every_node_come_home_while_the_job_runs(yard: Yard) -> None:
+    gate = Gate()
+    words = "import os\nprint('words of rank', os.environ['RANK_ID'], flush=True)\n"
+    yard.suite(script=words + gate.wait + SCRIPT)
+    with subprocess.Popen(
+        yard.command("suites", "--nodes", "2"), cwd=yard.folder, env=yard.environment(), stdout=subprocess.DEVNULL
+    ) as run:
+        home = yard.folder / "reports" / "latest" / "logs" / "toy-2x2" / "1"
+
+        def said(node: int, text: str) -> bool:
+            file = home / f"worker-{node}.log"
+            return file.exists() and text in file.read_text(encoding="utf-8")
+
+        until(lambda: said(0, "words of rank 0") and said(1, "words of rank 3"))
+        gate.open()
+        assert run.wait(60) == 0
+    for node in (0, 1):
+        text = (home / f"worker-{node}.log").read_text(encoding="utf-8")
+        assert text.count(f"words of rank {2 * node}\n") == 1, text  # the whole log took the place of the first part
+        assert f"rank {2 * node} of 4" in text
+
+
+def test_a_failure_tells_the_end_of_the_story(yard: Yard) -> None:
+    yard.suite(script=FAILS)
+    ended = yard.pytest("suites", "--nodes", "1")
+    assert ended.code == 1
+    assert "said last  about to fail" in ended.out
+    assert "said last  no such layer: conv7" in ended.out
+    assert "Exit code 1" in next(
+        line for line in ended.out.splitlines() if line.startswith("  event ") and "xit code" in line
+    )
+    assert "no such layer: conv7" in (ended.reports / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_same_by_v1(yard: Yard, card: Path) -> None:
+    yard.suite(script=FAILS)
+    ended = yard.pytest("suites", "--nodes", "1", "--aisbench-modelarts-version", "V1")
+    assert ended.code == 1, ended.out
+    assert "said last  no such layer: conv7" in ended.out
+    (case,) = json.loads((ended.reports / "results.json").read_text())["cases"]
+    assert case["trials"][0]["logs"] == [
+        f"logs/toy-1x2/1/{name}" for name in ("proc-rank-0-device-0.txt", "proc-rank-1-device-1.txt", "worker-0.log")
+    ]
