@@ -9,20 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.secret import Secret
+from pytest_aisbench.hosts import NO_HOSTS, Hosts
+from pytest_aisbench.secret import NO_SECRET, Secret
 
 if TYPE_CHECKING:
     from pytest_aisbench import places
 
+SECRETS = ("access_key", "secret_access_key", "security_token")
+SIGNATURES = ("obs", "v2", "v4")
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 @dataclass(frozen=True)
 class Access:
-    """The `[access]` table, in the predecessor's words."""
+    """The `[access]` table, in the predecessor's words; and `hosts`, which is a table of its own."""
 
-    access_key: Secret = Secret("")
-    secret_access_key: Secret = Secret("")
+    access_key: Secret = NO_SECRET
+    secret_access_key: Secret = NO_SECRET
     region_name: str = ""
     project_id: str = ""
     bucket: str = ""
@@ -31,6 +34,9 @@ class Access:
     obs_endpoint: str = ""
     modelarts_endpoint: str = ""
     ca_file: str = ""
+    security_token: Secret = NO_SECRET  # of temporary keys
+    obs_signature: str = ""  # one of SIGNATURES; empty: as the vendor's client agrees with the server
+    hosts: Hosts = NO_HOSTS
 
 
 def read_access(
@@ -43,7 +49,7 @@ def read_access(
     raw = document.data.get("access", {})
     if not isinstance(raw, dict):
         raise document.fault("access is a table", "access", advice="write [access] on a line of its own")
-    known = {row.name: row for row in dataclasses.fields(Access)}
+    known = [row.name for row in dataclasses.fields(Access) if row.name != "hosts"]
     values: dict[str, Any] = {}
     taken: set[str] = set()
     for key, value in raw.items():
@@ -65,8 +71,21 @@ def read_access(
             text = str(document.path.parent / Path(text).expanduser())
             if not Path(text).is_file():
                 raise document.fault(f"access.ca_file: there is no file {text}", "access", key)
-        values[key] = Secret(text) if key in {"access_key", "secret_access_key"} else text
+        if key == "obs_signature" and text not in ("", *SIGNATURES):
+            advice = f"write one of {', '.join(SIGNATURES)}, or leave it out"
+            raise document.fault(f"access.obs_signature {text!r} is not known", "access", key, advice=advice)
+        values[key] = Secret(text) if key in SECRETS else text
     return Access(**values), frozenset(taken)
+
+
+def spells_secrets(document: places.Document) -> bool:
+    """Whether a key stands in the file itself, and not just the name of a variable."""
+    tables = [(document.data.get("access"), SECRETS), (document.data.get("tester"), ("token",))]
+    return any(
+        isinstance(table, dict) and bool(_REFERENCE.sub("", str(table.get(key, ""))).strip())
+        for table, keys in tables
+        for key in keys
+    )
 
 
 def _endpoint(document: places.Document, key: str, text: str) -> None:

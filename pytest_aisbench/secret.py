@@ -35,3 +35,6 @@ class Secret:
 
     def __reduce__(self) -> Any:
         raise TypeError("a Secret is not pickled")
+
+
+NO_SECRET = Secret("")

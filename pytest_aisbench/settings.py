@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_aisbench.access import Access, perhaps, read_access
+from pytest_aisbench.access import Access, perhaps, read_access, spells_secrets
+from pytest_aisbench.credentials import WAYS, complete, exposed
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.hosts import read_hosts
 from pytest_aisbench.tester_access import TesterAccess, expanded, read_tester, tester_address
 
 if TYPE_CHECKING:
@@ -216,8 +218,16 @@ def freeze(
         for key, (text, source) in taken.options.items():
             given.setdefault(key, Given(text, source, root))
         access, notes = taken.access or access, taken.notes
+    if document and spells_secrets(document):
+        notes += exposed(document.path)
+    if "platform" in given and given["platform"].text == "modelarts":
+        access, about_keys = complete(access, environment)
+        notes += about_keys
+    hosts = read_hosts(document)
+    access = dataclasses.replace(access, hosts=hosts)
     values = {key: _parsed(options[key], told) for key, told in given.items()}
     tester, for_tester = read_tester(document, environment, values.get("package"), used=bool(values.get("tester")))
+    tester = dataclasses.replace(tester, hosts=hosts)
     _no_strangers(environment, options, used | for_tester)
     values.setdefault("reports", root / "reports")
     sources = {key: told.source for key, told in given.items()}
@@ -256,10 +266,10 @@ def _document(given: Mapping[str, Given], root: Path) -> places.Document | None:
 
 
 def _checked(document: places.Document) -> places.Document:
-    known = [row.name for row in table() if row.name != "config"]
+    known = [*(row.name for row in table() if row.name != "config"), "access", "hosts"]
     for key in document.data:
-        if key not in [*known, "access"]:
-            raise document.fault(f"unknown key {key!r}", key, advice=perhaps(key, [*known, "access"]))
+        if key not in known:
+            raise document.fault(f"unknown key {key!r}", key, advice=perhaps(key, known))
     return document
 
 
@@ -307,7 +317,9 @@ def _no_contradictions(settings: Settings) -> None:
         if not (access.modelarts_endpoint or access.region_name):
             missing.append("region_name (or the endpoints of a computing centre)")
         if missing:
-            advice = f"write them to [access] in {CONFIG_FILE}"
+            keyless = "access_key" in missing and "secret_access_key" in missing
+            rest = "; the rest belongs to [access]" if len(missing) > 2 else ""
+            advice = WAYS.format(config=CONFIG_FILE) + rest if keyless else f"write them to [access] in {CONFIG_FILE}"
             raise UsageFault(
                 f"{settings.sources['platform']}: platform modelarts needs {', '.join(missing)}", advice=advice
             )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.access import perhaps
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.hosts import NO_HOSTS, Hosts
 from pytest_aisbench.secret import Secret
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class TesterAccess:
     testid: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     system: Mapping[str, Any] = field(default_factory=dict)
+    hosts: Hosts = NO_HOSTS  # a table of its own
 
     def token_for(self, address: str) -> Secret:
         """The token is for the Tester it was written beside, and for no other."""

@@ -17,7 +17,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 import pytest_aisbench
-from pytest_aisbench.access import Access
+from pytest_aisbench.access import SECRETS, Access
 from pytest_aisbench.adapters import training_job
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.domain.job import Job, JobSpec, Phase, Request
@@ -246,7 +246,7 @@ def _knock(endpoint: str) -> None:
 def _environment(ours: Mapping[str, str], access: Access) -> dict[str, str]:
     """Without keys, since the cloud has its own; with the folder of this package, if it is not an installed one."""
     words = {"AK", "SK", "KEY", "SECRET", "TOKEN", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS"}
-    keys = {access.access_key.reveal(), access.secret_access_key.reveal()} - {""}
+    keys = {getattr(access, key).reveal() for key in SECRETS} - {""}
     theirs = {
         name: value for name, value in ours.items() if words.isdisjoint(name.upper().split("_")) and value not in keys
     }

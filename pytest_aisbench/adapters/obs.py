@@ -18,7 +18,8 @@ from pytest_aisbench.adapters.slices import FileSlice, content_md5
 from pytest_aisbench.domain.ports import Head, Upload
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import BadAnswer, StagingFailed, Unreachable
-from pytest_aisbench.secret import Secret
+from pytest_aisbench.hosts import NO_HOSTS, Hosts
+from pytest_aisbench.secret import NO_SECRET, Secret
 
 _PIECE = 1024 * 1024
 _ONE_PUT = 100 * _PIECE  # larger files go in parts
@@ -37,11 +38,26 @@ class Obs:
         secret_key: Secret,
         *,
         ca_file: str = "",
+        security_token: Secret = NO_SECRET,
+        signature: str = "",
+        region: str = "",
+        hosts: Hosts = NO_HOSTS,
         through: str = "",
         threads: int = 32,
         patience: float = 120.0,
     ) -> None:
-        self._client = ObsClient(endpoint, access_key, secret_key, ca_file=ca_file, through=through, patience=patience)
+        self._client = ObsClient(
+            endpoint,
+            access_key,
+            secret_key,
+            ca_file=ca_file,
+            security_token=security_token,
+            signature=signature,
+            region=region,
+            hosts=hosts,
+            through=through,
+            patience=patience,
+        )
         self._threads = threads
 
     def check(self, url: StoreUrl) -> None:

@@ -33,6 +33,7 @@ from pytest_aisbench.errors import (
     Unreachable,
     UsageFault,
 )
+from pytest_aisbench.hosts import Hosts
 from pytest_aisbench.secret import Secret
 
 # What the vendor's codes mean to us, and what to do. A HEAD's error has a status only; `{bucket}` is filled in.
@@ -103,7 +104,18 @@ class ObsClient:
     """Asks again what may pass, from any thread; `patience` is in seconds, from the first failure on."""
 
     def __init__(
-        self, endpoint: str, access_key: Secret, secret_key: Secret, *, ca_file: str, through: str, patience: float
+        self,
+        endpoint: str,
+        access_key: Secret,
+        secret_key: Secret,
+        *,
+        ca_file: str,
+        security_token: Secret,
+        signature: str,
+        region: str,
+        hosts: Hosts,
+        through: str,
+        patience: float,
     ) -> None:
         address = urlsplit(endpoint)
         if address.scheme not in {"http", "https"} or not address.hostname or ":" in address.hostname:
@@ -112,7 +124,9 @@ class ObsClient:
         # Below `localhost` a bucket would be a host name that nobody resolves; an address means paths instead.
         host = "127.0.0.1" if address.hostname == "localhost" else address.hostname
         self._server = f"{address.scheme}://{host}" + (f":{address.port}" if address.port else "")
-        self._keys = (access_key, secret_key)
+        self._keys = (access_key, secret_key, security_token)
+        self._signing = _signing(signature, region)
+        self._hosts = hosts
         self._through = through
         self._patience = patience
         self._tls = _verified(ca_file) if address.scheme == "https" else None
@@ -199,15 +213,18 @@ class ObsClient:
                 self._vendors[bucket] = vendor = vendor_class()(
                     access_key_id=self._keys[0].reveal(),
                     secret_access_key=self._keys[1].reveal(),
+                    security_token=self._keys[2].reveal() or None,
                     server=self._server,
                     long_conn_mode=True,
                     chunk_size=1024 * 1024,
                     max_retry_count=0,
                     max_redirect_count=3,
+                    **self._signing,
                     **tunnel,
                 )
                 vendor.context = self._tls  # the vendor's own verifies nothing
                 vendor.clock = self._clock
+                vendor.hosts = self._hosts
             return self._vendors[bucket]
 
     def _unwell(self, doing: str, url: StoreUrl, answer: Answer, result: Any) -> AisbenchError:
@@ -219,6 +236,8 @@ class ObsClient:
         pause_s = pause_of(answer.headers.get("retry-after", ""), answer.headers.get("date", ""))
         trail = ", ".join(filter(None, (result.requestId and f"request {result.requestId}", later(pause_s))))
         advice = advice.format(bucket=url.bucket)
+        if answer.doubts_keys and self._keys[2]:
+            advice += "; and whether security_token has expired"
         return kind(f"cannot {doing} {url}: OBS says {why}", advice=advice, trail=trail, pause_s=pause_s)
 
     def _broke(self, doing: str, url: StoreUrl, error: Exception) -> AisbenchError:
@@ -242,6 +261,11 @@ class ObsClient:
             if key:
                 text = text.replace(key.reveal(), "***")
         return text
+
+
+def _signing(signature: str, region: str) -> dict[str, Any]:
+    """For the vendor's client, which asks each bucket what it speaks, OBS or V2, unless it is told not to."""
+    return {"signature": signature, "is_signature_negotiation": False, "region": region} if signature else {}
 
 
 def _verified(ca_file: str) -> ssl.SSLContext:

@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 from pytest_aisbench.adapters.server_time import ServerClock
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Refused, UsageFault
-from pytest_aisbench.secret import Secret
+from pytest_aisbench.hosts import NO_HOSTS, Hosts
+from pytest_aisbench.secret import NO_SECRET, Secret
 
 if TYPE_CHECKING:
     from pytest_aisbench.adapters.answers import Answer
@@ -37,14 +38,17 @@ class Session:
         project_id: str = "",
         iam_endpoint: str = "",
         ca_file: str = "",
+        security_token: Secret = NO_SECRET,
+        hosts: Hosts = NO_HOSTS,
         patience_s: float = _PATIENCE_S,
         timeout: tuple[float, float] = _TIMEOUT,
     ) -> None:
         self.endpoint = endpoint.rstrip("/")
         self.region = region
         self._iam_endpoint = iam_endpoint.rstrip("/")
-        self._keys = (access_key, secret_key)
+        self._keys = (access_key, secret_key, security_token)
         self._ca_file = ca_file
+        self._hosts = hosts
         self.patience_s = patience_s
         self._timeout = timeout
         self._project_id = project_id
@@ -124,7 +128,13 @@ class Session:
                 with _LOADING:
                     from pytest_aisbench.adapters.vendor_http import VendorHttp
 
-                self._client = VendorHttp(*self._keys, self._ca_file, self._timeout, self._clock)
+                self._client = VendorHttp(
+                    *self._keys,
+                    ca_file=self._ca_file,
+                    hosts=self._hosts,
+                    timeout=self._timeout,
+                    clock=self._clock,
+                )
             return self._client
 
     def _project(self, patience_s: float, timeout_s: float | None) -> str:

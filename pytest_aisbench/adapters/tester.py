@@ -22,4 +22,4 @@ def transport(address: str, access: TesterAccess) -> Transport:
         return Stubs(Path(rest))
     from pytest_aisbench.adapters.tester_http import Http
 
-    return Http(address, access.token_for(address), access.ca_file)
+    return Http(address, access.token_for(address), access.ca_file, access.hosts)

@@ -12,6 +12,7 @@ from pytest_aisbench.adapters.server_time import pause_of
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.upload import Parcel
 from pytest_aisbench.errors import AisbenchError, Garbled, Refused, Rejected, Throttled, Unreachable
+from pytest_aisbench.hosts import NO_HOSTS, Hosts
 from pytest_aisbench.secret import Secret
 
 if TYPE_CHECKING:
@@ -25,10 +26,11 @@ _LOOPBACK = re.compile(r"127\.[0-9.]+|localhost|::1")
 class Http:
     """Transport. Safe to send twice: the Tester stores one parcel per key."""
 
-    def __init__(self, address: str, token: Secret, ca_file: str = "") -> None:
+    def __init__(self, address: str, token: Secret, ca_file: str = "", hosts: Hosts = NO_HOSTS) -> None:
         self._base = address.rstrip("/")
         self._token = token
         self._ca_file = ca_file
+        self._hosts = hosts
         self._session: requests.Session | None = None
 
     def send(self, parcel: Parcel) -> None:
@@ -64,7 +66,10 @@ class Http:
             import requests
             from requests.utils import get_environ_proxies
 
+            from pytest_aisbench.adapters.hosts_adapter import HostsAdapter
+
             self._session = requests.Session()
+            self._session.mount("https://", HostsAdapter(self._hosts))
             self._session.trust_env = False  # an entry in ~/.netrc would replace the token
             self._session.verify = self._ca_file or True
             if not _LOOPBACK.fullmatch(urlsplit(self._base).hostname or ""):

@@ -22,13 +22,14 @@ from huaweicloudsdkcore.http.http_client import HttpClient
 from huaweicloudsdkcore.http.http_config import HttpConfig
 from huaweicloudsdkcore.sdk_request import SdkRequest
 from huaweicloudsdkcore.signer.signer import Signer
-from requests.adapters import HTTPAdapter
 from requests.utils import get_environ_proxies
 
 from pytest_aisbench import __version__
 from pytest_aisbench.adapters.answers import Answer, fault_of
+from pytest_aisbench.adapters.hosts_adapter import HostsAdapter
 from pytest_aisbench.adapters.server_time import ServerClock
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Unreachable, UsageFault
+from pytest_aisbench.hosts import Hosts
 from pytest_aisbench.secret import Secret
 
 # What the SDK logs, it also raises, and a logger of its own would print it to stderr as well.
@@ -79,10 +80,14 @@ class _WarySession(requests.Session):
 
 
 class _WaryClient(HttpClient):  # type: ignore[misc]  # the SDK has no types
+    def __init__(self, hosts: Hosts, config: HttpConfig) -> None:
+        self._hosts = hosts
+        super().__init__(config, None, _EveryAnswer(), _SILENT)
+
     def _init_session(self) -> requests.Session:
         # The SDK's own adapter turns the 429 of a GET into an error without code and Retry-After.
         session = _WarySession()
-        adapter = HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS, max_retries=0)
+        adapter = HostsAdapter(self._hosts, pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS, max_retries=0)
         session.mount("https://", adapter)
         session.mount("http://", adapter)
         self.hurry = session.hurry
@@ -100,12 +105,22 @@ class VendorHttp:
     """Sends each request once and returns what came back, whatever its status. Safe to share between threads."""
 
     def __init__(
-        self, access_key: Secret, secret_key: Secret, ca_file: str, timeout: tuple[float, float], clock: ServerClock
+        self,
+        access_key: Secret,
+        secret_key: Secret,
+        security_token: Secret,
+        *,
+        ca_file: str,
+        hosts: Hosts,
+        timeout: tuple[float, float],
+        clock: ServerClock,
     ) -> None:
         self._clock = clock
         self._keys = _Keys(access_key, secret_key)
-        config = HttpConfig(ssl_ca_cert=ca_file or None, timeout=timeout)
-        self._client = _WaryClient(config, None, _EveryAnswer(), _SILENT)
+        self._secrets = (access_key, secret_key, security_token)
+        self._token = security_token
+        self._hosts = hosts
+        self._client = _WaryClient(hosts, HttpConfig(ssl_ca_cert=ca_file or None, timeout=timeout))
 
     def send(
         self,
@@ -133,6 +148,7 @@ class VendorHttp:
                 # The signer would ask datetime.utcnow(), which Python 3.12 warns of.
                 "X-Sdk-Date": self._clock.now().strftime("%Y%m%dT%H%M%SZ"),
                 **({"X-Project-Id": project_id} if project_id else {}),
+                **({"X-Security-Token": self._token.reveal()} if self._token else {}),  # signed, as all of these
             },
             body="" if body is None else json.dumps(body),
         )
@@ -140,7 +156,7 @@ class VendorHttp:
         try:
             response = self._client.do_request_sync(Signer(self._keys).sign(request))
         except _RAISED as error:
-            raise translated(error, place) from None
+            raise translated(error, place, self._hosts.address(parts.hostname or "")) from None
         return Answer(
             place,
             response.status_code,
@@ -155,23 +171,30 @@ class VendorHttp:
 
     def _masked(self, content: bytes) -> bytes:
         """The gateway quotes the access key that it refuses."""
-        for key in (self._keys.ak, self._keys.sk):
-            content = content.replace(key.encode(), b"***")
+        for secret in self._secrets:
+            if secret:
+                content = content.replace(secret.reveal().encode(), b"***")
         return content
 
 
-def translated(error: Exception, place: str) -> AisbenchError:
-    """Our error for whatever the SDK or requests may raise."""
+def translated(error: Exception, place: str, address: str = "") -> AisbenchError:
+    """Our error for whatever the SDK or requests may raise; `address` is the host's, where [hosts] gave it."""
+    if address:
+        place = f"{place} at {address}, as [hosts] has it"
     if isinstance(error, sdk.ServiceResponseException):
         kind, advice = fault_of(error.status_code, str(error.error_code))
         return kind(f"{place}: {error.error_msg}", advice=advice, trail=f"HTTP {error.status_code}")
     if isinstance(error, sdk.SslHandShakeException):
         if "CERTIFICATE_VERIFY_FAILED" in str(error.error_msg):
+            if "mismatch" in str(error.error_msg):
+                advice = "check the endpoints in [access] and the addresses in [hosts]"
+                return UsageFault(f"{place}: the server's certificate is that of another host", advice=advice)
             advice = "name the certificate of its authority: ca_file in [access]"
             return UsageFault(f"{place}: the server's certificate is not trusted", advice=advice)
         return Unreachable(f"{place}: no TLS connection")
     if isinstance(error, sdk.HostUnreachableException):
-        return Unreachable(f"{place}: the name of the host is not known", advice="check the endpoints in [access]")
+        advice = "check the endpoints in [access], or write its address to [hosts]"
+        return Unreachable(f"{place}: the name of the host is not known", advice=advice)
     if isinstance(error, (sdk.RequestTimeoutException, requests.Timeout)) or "timed out" in str(error):
         return Unreachable(f"{place}: no answer in time")
     if "refused" in str(error):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_aisbench.access import Access
+from pytest_aisbench.credentials import exposed
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.legacy import config as configs
 from pytest_aisbench.legacy import exports
@@ -35,6 +36,8 @@ def take(config: Path | None, package: Path | None, version: str, *, trusted: bo
     access, notes = found.access(version or options.get("modelarts_version", ("V2", ""))[0])
     if found.executed:
         notes.insert(0, f"{found.path} was executed, as --aisbench-trust-config allows")
+    elif access.access_key or access.secret_access_key:
+        notes.extend(exposed(found.path))
     return Taken(options, access, tuple(notes))
 
 
