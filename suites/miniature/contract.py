@@ -1,9 +1,10 @@
 """What a training script on ModelArts' Ascend engine is given, and what AIS-Bench expects it to leave behind.
 
-Given, once per card: ``--data_url``, ``--train_url`` and the workload's parameters; in the environment RANK_ID,
-RANK_SIZE, RANK_TABLE_FILE, and MASTER_ADDR and MASTER_PORT, where the ranks meet. Left behind, in ``train_url``: bare
-numbers in ``throughput_<rank>.json``, ``ranksize.json`` and ``accuracy.json``; with SINGLESERVER_MODE=True, where
-every server trains alone, ``<server>/throughput_<card>.json`` and ``accuracy_<server>.json``.
+Given, once per card: ``--data_url``, ``--train_url`` (folders; by API V1 urls, which ``moxing`` reaches) and the
+workload's parameters; in the environment RANK_ID, RANK_SIZE, RANK_TABLE_FILE, and MASTER_ADDR and MASTER_PORT, where
+the ranks meet. Left behind, in ``train_url``: bare numbers in ``throughput_<rank>.json``, ``ranksize.json`` and
+``accuracy.json``; with SINGLESERVER_MODE=True, where every server trains alone, ``<server>/throughput_<card>.json`` and
+``accuracy_<server>.json``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +35,7 @@ class Job:
     """One rank's view of the job. ``rank`` and ``size`` count those who train together."""
 
     arguments: argparse.Namespace
-    train_url: Path
+    train_url: str
     rank: int
     size: int
     rendezvous: tuple[str, int] | None
@@ -41,23 +43,44 @@ class Job:
     server: int | None = None  # set when this server trains alone
 
     def write_throughput(self, value: float) -> None:
-        folder = self.train_url if self.server is None else self.train_url / str(self.server)
-        write_number(folder / f"throughput_{self.rank}.json", value)
+        folder = "" if self.server is None else f"{self.server}/"
+        write_number(self.train_url, f"{folder}throughput_{self.rank}.json", value)
 
     def write_accuracy(self, value: float) -> None:
         """By the first rank, which also says how many ranks there are."""
         suffix = "" if self.server is None else f"_{self.server}"
-        write_number(self.train_url / f"accuracy{suffix}.json", value)
+        write_number(self.train_url, f"accuracy{suffix}.json", value)
         if not self.server:
-            write_number(self.train_url / "ranksize.json", self.all_ranks)
+            write_number(self.train_url, "ranksize.json", self.all_ranks)
 
 
-def write_number(path: Path, value: float) -> None:
+def write_number(place: str, name: str, value: float) -> None:
     """Whole or not at all: the platform synchronises the folder while the job runs."""
+    if is_remote(place):
+        import moxing
+
+        moxing.file.write(f"{place.rstrip('/')}/{name}", repr(value))
+        return
+    path = Path(place) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(repr(value), encoding="ascii")
     draft.replace(path)
+
+
+def is_remote(place: str) -> bool:
+    return "://" in place
+
+
+def fetched(place: str | None) -> str | None:
+    """A folder with the data that lie there; None where there are none: V1 always names a place, be it empty."""
+    if not place or not is_remote(place):
+        return place
+    import moxing
+
+    folder = tempfile.mkdtemp(prefix="data_url-")
+    moxing.file.copy_parallel(place, folder)
+    return folder if any(Path(folder).iterdir()) else None
 
 
 def run(parser: argparse.ArgumentParser, train: Callable[[Job], None]) -> None:
@@ -78,7 +101,8 @@ def read_job(parser: argparse.ArgumentParser, argv: Sequence[str], environment: 
     if not 0 <= rank < size:
         raise ContractError(f"RANK_ID is {rank}, which is no rank among RANK_SIZE={size}")
     host, port = environment.get("MASTER_ADDR", ""), number(environment, "MASTER_PORT", 0)
-    job = Job(arguments, Path(arguments.train_url), rank, size, (host, port) if host and port else None, size)
+    arguments.data_url = fetched(arguments.data_url)
+    job = Job(arguments, arguments.train_url, rank, size, (host, port) if host and port else None, size)
     table = environment.get("RANK_TABLE_FILE", "")
     servers = read_rank_table(Path(table)) if table else []
     if servers and sorted(r for _, ranks in servers for r in ranks) != list(range(size)):
