@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_aisbench.access import Access
     from pytest_aisbench.domain.case import Case, Shape, Workload
+    from pytest_aisbench.domain.checkup import Check, Health
     from pytest_aisbench.domain.entry import CaseEntry, RunEntry, TrialEntry
     from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Phase, Request
     from pytest_aisbench.domain.metric import Measurement, Metric
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "access": ("Access",),
     "domain.case": ("Case", "Shape", "Workload"),
+    "domain.checkup": ("Check", "Health"),
     "domain.entry": ("CaseEntry", "RunEntry", "TrialEntry"),
     "domain.job": ("Job", "JobSpec", "LogPart", "Phase", "Request"),
     "domain.metric": ("Measurement", "Metric"),
@@ -47,9 +49,11 @@ __all__ = [
     "AisbenchError",
     "Case",
     "CaseEntry",
+    "Check",
     "Clock",
     "Finding",
     "Head",
+    "Health",
     "Job",
     "JobSpec",
     "LogPart",

@@ -11,16 +11,14 @@ from urllib.parse import quote
 from pytest_aisbench.adapters import training_job, training_job_v1
 from pytest_aisbench.adapters.answers import reading
 from pytest_aisbench.adapters.jobs_v2 import ENDED_ALREADY, LOOK_S, LOOK_TIMEOUT_S, NO_LOG_YET, UNKNOWN_JOB, USAGE
+from pytest_aisbench.adapters.offer_v1 import JOBS, OfferV1
 from pytest_aisbench.adapters.signed import Session
+from pytest_aisbench.domain.checkup import Check
 from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Phase, Request
 from pytest_aisbench.domain.ports import Store
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import BadAnswer, JobLost, Rejected, Unreachable
 
-JOBS = "/v1/{project_id}/training-jobs"
-_SPECS = "/v1/{project_id}/job/resource-specs"
-_ENGINES = "/v1/{project_id}/job/ai-engines"
-_TRAINING = {"job_type": "train"}
 _NAME_TAKEN = "ModelArts.0103"
 _PAGE = 1000
 _LINES = 500
@@ -64,17 +62,20 @@ class JobsV1:
         self._session = session
         self._place = place
         self._store = store
-        self._numbers: dict[str, dict[str, Any]] = {}  # of flavors and engines, by their names
+        self._offer = OfferV1(session)
 
     def check(self, patience_s: float) -> None:
-        self._session.call("GET", _SPECS, query=_TRAINING, patience_s=patience_s, timeout_s=patience_s)
+        self._offer.check(patience_s)
+
+    def vet(self, spec: JobSpec) -> Iterable[Check]:
+        return self._offer.vet(self._place(spec))
 
     def render(self, spec: JobSpec) -> Request:
         """With names where the request that is sent has the numbers that this platform gives them."""
         return Request("POST", JOBS, training_job_v1.body(spec, self._place(spec)))
 
     def submit(self, request: Request) -> str:
-        body = {**request.body, "config": self._numbered(request.body["config"])}
+        body = {**request.body, "config": self._offer.numbered(request.body["config"])}
         nothing = StoreUrl.parse(f"obs:/{body['config']['data_url']}")
         if training_job_v1.is_nothing(nothing) and self._store.head(nothing) is None:
             self._store.write(nothing, b"")
@@ -102,6 +103,14 @@ class JobsV1:
         for version in self._versions(job) if job else ():
             if self._is_ours(job or "", version, request):
                 return f"{job}/{version['version_id']}"
+        return None
+
+    def named(self, name: str) -> str | None:
+        """The newest version; the number of a job is taken for its name too."""
+        for row in self._rows(self._glance, "" if name.isdecimal() else name):
+            if name in {row["job_name"], str(row["job_id"])}:
+                newest = next(self._versions(str(row["job_id"])), None)
+                return f"{row['job_id']}/{newest['version_id']}" if newest else None
         return None
 
     def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
@@ -159,26 +168,6 @@ class JobsV1:
             return f"{answer['job_id']}/{answer['version_id']}"
         except KeyError:
             raise Unreachable("whether the job was created is not known: an answer without its id") from None
-
-    def _numbered(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Names replaced by this platform's numbers; a name that it does not have is answered with those it has."""
-        known = dict(config)
-        for key, path, listed, name_of in (
-            ("spec_id", _SPECS, "specs", lambda row: row["spec_code"]),
-            ("engine_id", _ENGINES, "engines", lambda row: f"{row['engine_name']} {row['engine_version']}"),
-        ):
-            if key not in config:
-                continue
-            numbers = self._numbers.get(key)
-            if numbers is None:
-                answer = self._session.call("GET", path, query=_TRAINING)
-                with reading(f"the list of its {listed}"):
-                    numbers = self._numbers[key] = {name_of(row): row[key] for row in answer[listed]}
-            if config[key] not in numbers:
-                names = ", ".join(sorted(numbers))
-                raise Rejected(f"ModelArts has no {config[key]!r}", advice=f"its {listed} are {names}")
-            known[key] = numbers[config[key]]
-        return known
 
     def _named(self, name: str) -> str | None:
         """The id of the job of exactly this name: the platform's own search finds names that contain it."""
@@ -255,4 +244,5 @@ def _job(job_id: str, told: Mapping[str, Any]) -> Job:
             reason=f"V1 says {word}" if phase in {Phase.FAILED, Phase.LOST} else "",
             queued_s=max(0.0, (int(started) - int(created)) / 1000) if started and created else None,
             ran_s=ran if phase is not Phase.PENDING else None,
+            name=str(told.get("job_name") or ""),
         )

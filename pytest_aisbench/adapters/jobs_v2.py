@@ -10,7 +10,9 @@ from urllib.parse import quote
 
 from pytest_aisbench.adapters import training_job
 from pytest_aisbench.adapters.answers import reading
+from pytest_aisbench.adapters.offer_v2 import OfferV2
 from pytest_aisbench.adapters.signed import Session
+from pytest_aisbench.domain.checkup import Check
 from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Phase, Request
 from pytest_aisbench.errors import BadAnswer, JobLost, Unreachable
 
@@ -26,7 +28,6 @@ PHASES = {
 }
 _JOBS = "/v2/{project_id}/training-jobs"
 _SEARCH = "/v2/{project_id}/training-job-searches"
-_FLAVORS = "/v2/{project_id}/training-job-flavors"
 LOOK_S = 5.0  # one look waits for no outage, since others are waiting behind it; the next look asks again
 LOOK_TIMEOUT_S = 20.0
 _PAGE = 50
@@ -55,9 +56,13 @@ class JobsV2:
     def __init__(self, session: Session, place: Callable[[JobSpec], training_job.Placement]) -> None:
         self._session = session
         self._place = place
+        self._offer = OfferV2(session)
 
     def check(self, patience_s: float) -> None:
-        self._session.call("GET", _FLAVORS, patience_s=patience_s, timeout_s=patience_s)
+        self._offer.check(patience_s)
+
+    def vet(self, spec: JobSpec) -> Iterable[Check]:
+        return self._offer.vet(self._place(spec))
 
     def render(self, spec: JobSpec) -> Request:
         return Request("POST", _JOBS, training_job.body(spec, self._place(spec)))
@@ -80,6 +85,10 @@ class JobsV2:
         if len(found) > 1:
             raise BadAnswer(f"{len(found)} jobs are called {name}: {', '.join(found)}", advice="stop the wrong one")
         return found[0] if found else None
+
+    def named(self, name: str) -> str | None:
+        named = self._search(self._glance, [{"key": "name", "operator": "like", "value": [name]}])
+        return next((job.id for job, its_name in named if its_name == name), None)
 
     def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
         wanted = list(dict.fromkeys(job_ids))
@@ -193,6 +202,7 @@ def _job(answer: Mapping[str, Any]) -> Job:
             exit_code=exit_code,
             queued_s=max(0.0, (started - created) / 1000) if started and created else None,
             ran_s=(status.get("duration") or 0) / 1000 if started else None,
+            name=str(metadata.get("name") or ""),
         )
 
 

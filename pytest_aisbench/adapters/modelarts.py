@@ -11,6 +11,7 @@ from pytest_aisbench.adapters.jobs_v1 import JobsV1
 from pytest_aisbench.adapters.jobs_v2 import JobsV2
 from pytest_aisbench.adapters.obs import Obs
 from pytest_aisbench.adapters.signed import Session
+from pytest_aisbench.domain.checkup import Check
 from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Request
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import UsageFault
@@ -25,9 +26,11 @@ class Jobs(Protocol):
     takes_environment: bool
 
     def check(self, patience_s: float) -> None: ...
+    def vet(self, spec: JobSpec) -> Iterable[Check]: ...
     def render(self, spec: JobSpec) -> Request: ...
     def submit(self, request: Request) -> str: ...
     def find(self, request: Request) -> str | None: ...
+    def named(self, name: str) -> str | None: ...
     def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]: ...
     def logs(self, job_id: str, node: int = 0, since: int = 0) -> LogPart: ...
     def usage(self, job_id: str, node: int = 0) -> Mapping[str, Sequence[float]]: ...
@@ -53,6 +56,10 @@ class ModelArts:
             access.access_key,
             access.secret_access_key,
             ca_file=access.ca_file,
+            security_token=access.security_token,
+            signature=access.obs_signature,
+            region=access.region_name,
+            hosts=access.hosts,
             patience=self.patience_s,
         )
         self.session = Session(
@@ -63,6 +70,8 @@ class ModelArts:
             project_id=access.project_id,
             iam_endpoint=_endpoint("iam", access),
             ca_file=access.ca_file,
+            security_token=access.security_token,
+            hosts=access.hosts,
             patience_s=self.patience_s,
         )
         self.jobs: Jobs = JobsV2(self.session, self._placement)
@@ -84,6 +93,9 @@ class ModelArts:
         self.jobs.check(_CHECK_S)
         self.store.check(self.root)
 
+    def vet(self, spec: JobSpec) -> Iterable[Check]:
+        return self.jobs.vet(spec)
+
     def render(self, spec: JobSpec) -> Request:
         return self.jobs.render(spec)
 
@@ -92,6 +104,9 @@ class ModelArts:
 
     def find(self, request: Request) -> str | None:
         return self.jobs.find(request)
+
+    def named(self, name: str) -> str | None:
+        return self.jobs.named(name)
 
     def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
         return self.jobs.inspect(job_ids)

@@ -42,6 +42,11 @@ class Placement:
     resource: Mapping[str, Any]
     engine: Mapping[str, str]
 
+    @property
+    def engine_name(self) -> str:
+        """With its version; empty where an image of one's own trains."""
+        return "" if "image_url" in self.engine else f"{self.engine['engine_name']} {self.engine['engine_version']}"
+
 
 def placement(spec: JobSpec, devices_source: str = "") -> Placement:
     """As `[modelarts]` of workload.toml asks; `devices_source` names what overrode the workload's own devices."""

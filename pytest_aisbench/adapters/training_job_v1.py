@@ -35,7 +35,7 @@ def body(spec: JobSpec, place: Placement) -> dict[str, Any]:
     if own:
         software: dict[str, Any] = {"user_image_url": own["image"], "user_command": own["command"]}
     else:
-        software = {"engine_id": f"{place.engine['engine_name']} {place.engine['engine_version']}"}
+        software = {"engine_id": place.engine_name}
     mounted = nas(spec)
     return {
         "job_name": str(spec.options.get("job_name") or spec.name),

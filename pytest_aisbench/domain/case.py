@@ -62,6 +62,7 @@ class Workload:
     parameters: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     data: str | None = None
+    data_contains: tuple[str, ...] = ()  # files and, with a `/` at their end, folders that must be in the data
     expected_s: float = 0.0
     options: Mapping[str, Any] = field(default_factory=dict)  # the platform's own keys: flavor, framework_version
     folder_name: str = ""  # what the code's folder is called on the nodes, if not as the workload

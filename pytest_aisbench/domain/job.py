@@ -66,6 +66,7 @@ class Job:
     exit_code: int | None = None
     queued_s: float | None = None
     ran_s: float | None = None
+    name: str = ""  # where the platform tells it
 
 
 @dataclass(frozen=True)

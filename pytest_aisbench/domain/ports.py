@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from pytest_aisbench.domain.checkup import Check
     from pytest_aisbench.domain.entry import CaseEntry, RunEntry
     from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Request
     from pytest_aisbench.domain.stage import StoreUrl
@@ -98,6 +99,10 @@ class Platform(Protocol):
     def check(self) -> None:
         """Raise, blaming the user, when credentials, project or bucket cannot work; costs a request or two."""
 
+    def vet(self, spec: JobSpec) -> Iterable[Check]:
+        """What its own lists say of what a job asks for: flavor, engine, pool, nodes, quota. They are asked for once,
+        however many jobs are vetted; none where there are no lists."""
+
     def render(self, spec: JobSpec) -> Request:
         """The request that would be sent. Pure: the same spec renders the same request, offline."""
 
@@ -106,6 +111,9 @@ class Platform(Protocol):
 
     def find(self, request: Request) -> str | None:
         """The id of the job that this request made, if it arrived: by an exact match, never by a part of a name."""
+
+    def named(self, name: str) -> str | None:
+        """The id of the newest job that is called exactly so, whoever made it."""
 
     def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
         """What the platform says of each; a job it does not know is LOST."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 ASCEND = "Ascend-Powered-Engine"
 POOL = "pool-local"
 """The dedicated pool. A job there names a `modelarts.pool.visual` flavor, or gets whole nodes of 8 cards."""
+POOL_FLAVOR = "modelarts.pool.visual.8xlarge"
+QUOTA = 10000  # jobs of a project
 LOCAL_CARDS = 64
 _MAX_NODES = 64
 _SIZES = {"xlarge": 1, "2xlarge": 2, "4xlarge": 4, "8xlarge": 8}

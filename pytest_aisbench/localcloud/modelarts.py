@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.localcloud import rules
 from pytest_aisbench.localcloud.answers import event_json, job_json
-from pytest_aisbench.localcloud.catalog import Catalog
+from pytest_aisbench.localcloud.catalog import POOL, POOL_FLAVOR, QUOTA, Catalog
 from pytest_aisbench.localcloud.engine import ProcessEngine
 from pytest_aisbench.localcloud.jobs import CAPACITY, Jobs
 from pytest_aisbench.localcloud.message import Response
@@ -69,6 +69,8 @@ class ModelArts:
                 ("events", "GET", f"{job}/events", self._events),
                 ("engines", "GET", "training-job-engines", self._engines),
                 ("flavors", "GET", "training-job-flavors", self._flavors),
+                ("pool-flavors", "GET", "training-pool-flavors", self._pool_flavors),
+                ("quotas", "GET", "training-quotas", self._quotas),
                 ("name", "GET", "training-job-names", self._name),
             ],
         )
@@ -206,6 +208,24 @@ class ModelArts:
             raise rules.invalid("flavor_type must be CPU, GPU or Ascend")
         flavors = [flavor.as_json() for flavor in self._catalog.flavors(kind)]
         return Response.json(200, {"total_count": len(flavors), "flavors": flavors})
+
+    def _pool_flavors(self, request: Request, account: Account) -> Response:
+        """The most that a job could have of a flavor, there."""
+        pool = request.query.get("pool_id", "")
+        if pool not in {"", POOL}:
+            raise Refusal(404, "2890", f"Pool {pool} not found.")
+        flavor = self._catalog.flavor(request.query.get("flavor_id") or POOL_FLAVOR)
+        if flavor is None or flavor.pool != pool:
+            raise Refusal(400, "2781", f"Flavor {request.query.get('flavor_id')} not found.")
+        info = flavor.details()["flavor_info"]
+        return Response.json(200, {"cpu_core_num": info["cpu"]["core_num"], "mem_size": info["memory"]["size"]})
+
+    def _quotas(self, request: Request, account: Account) -> Response:
+        if request.query.get("resource", "job-num") != "job-num":
+            raise rules.invalid("resource must be job-num")
+        with self._jobs.lock:
+            used = len(self._jobs.of(account.project_id))
+        return Response.json(200, {"quotas": [{"resource": "job-num", "quota": QUOTA, "used": used}]})
 
     def _name(self, request: Request, account: Account) -> Response:
         name = rules.job_name({"name": request.query.get("job_name")})

@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.localcloud.catalog import ASCEND, POOL, Engine
+from pytest_aisbench.localcloud.catalog import ASCEND, POOL, POOL_FLAVOR, Engine
 from pytest_aisbench.localcloud.launch import Channel, Launch, Place, Volume
 from pytest_aisbench.localcloud.refusal import Refusal
 
@@ -75,7 +75,7 @@ class Rules:
             raise invalid("spec.resource names neither a flavor_id (public pool) nor a pool_id (dedicated pool)")
         if pool_id not in {"", POOL}:
             raise Refusal(404, "2890", f"Pool {pool_id} not found.")
-        flavor = self._catalog.flavor(flavor_id or "modelarts.pool.visual.8xlarge")
+        flavor = self._catalog.flavor(flavor_id or POOL_FLAVOR)
         if flavor is None:
             raise Refusal(400, "2781", f"Flavor {flavor_id} not found.")
         if pool_id and not flavor.pool:

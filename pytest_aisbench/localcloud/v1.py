@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.localcloud import rules
+from pytest_aisbench.localcloud.catalog import QUOTA
 from pytest_aisbench.localcloud.message import Response
 from pytest_aisbench.localcloud.refusal import UNUSUAL, USUAL, Refusal, identified, refused
 from pytest_aisbench.localcloud.routes import Routes, body, query_number
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.objects import Objects
     from pytest_aisbench.localcloud.v1_jobs import Series, Version
 
-_QUOTA = 10_000
 _PER_PAGE, _MOST_LINES = 1000, 500
 _OWN_CODES = {"ModelArts.2788": "ModelArts.0104", "ModelArts.2764": "ModelArts.0104"}  # V1's, elsewhere the same
 _SUCCESS = {"is_success": True}
@@ -135,7 +135,7 @@ class V1:
             ]
             found = _sorted(request, found, _SORTS, "job_name", "asc")
             jobs = [self._answers.row(series) for series in _page(request, found, first=1)]
-        counts = {"job_total_count": len(found), "job_count_limit": _QUOTA - len(found), "quotas": _QUOTA}
+        counts = {"job_total_count": len(found), "job_count_limit": QUOTA - len(found), "quotas": QUOTA}
         return Response.json(200, _SUCCESS | counts | {"jobs": jobs})
 
     def _describe(self, request: Request, account: Account, job: Series) -> Response:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.localcloud.catalog import ASCEND, POOL
+from pytest_aisbench.localcloud.catalog import ASCEND, POOL, POOL_FLAVOR
 
 if TYPE_CHECKING:
     from pytest_aisbench.localcloud.catalog import Catalog, Engine, Flavor
 
 _ASCEND_TYPE = 13  # the vendor's engine_type
-_POOL_FLAVOR = "modelarts.pool.visual.8xlarge"  # a job of a pool has whole nodes: V1 has no smaller flavors there
 
 
 class Numbers:
     def __init__(self, catalog: Catalog) -> None:
         self._flavors = catalog.flavors()
         self._engines = catalog.engines()
-        self._pool_flavor = catalog.flavor(_POOL_FLAVOR)
+        self._pool_flavor = catalog.flavor(POOL_FLAVOR)  # V1 has no smaller ones there
 
     def flavor(self, spec_id: object) -> Flavor | None:
         return _numbered(self._flavors, spec_id)

@@ -25,7 +25,7 @@ THRESHOLDS_FILE = "thresholds.toml"
 _REQUIRED = ("name", "code", "entry")
 _KEYS = frozenset({
     *_REQUIRED,
-    *("framework", "devices", "parameters", "environment", "data", "expected", "metrics", "update"),
+    *("framework", "devices", "parameters", "environment", "data", "data_contains", "expected", "metrics", "update"),
 })  # fmt: skip
 
 
@@ -109,6 +109,7 @@ def _workload(
         parameters=fields.pairs("parameters"),
         environment=_environment(fields),
         data=_data(fields, document.path.parent),
+        data_contains=_contents(fields),
         expected_s=fields.duration("expected"),
         options=own,
         update=_update(fields, document.path.parent),
@@ -186,6 +187,17 @@ def _data(fields: _Fields, folder: Path) -> str | None:
     elif not (folder / data).is_dir():
         raise fields.fault(f"data: there is no folder {data!r} beside this file", "data")
     return data
+
+
+def _contents(fields: _Fields) -> tuple[str, ...]:
+    if "data_contains" not in fields.values:
+        return ()
+    names = fields.texts("data_contains")
+    for name in names:
+        if name.startswith("/") or ".." in name.split("/"):
+            advice = 'write them as they are called there, such as ["train/", "val/"]'
+            raise fields.fault(f"data_contains: {name!r} is not in the data", "data_contains", advice=advice)
+    return tuple(names)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ class Fingerprints:
             **written,
             "folder": "",
             "expected_s": 0,
+            "data_contains": [],
             "shape": str(case.shape),
             "mode": case.mode.value,
         }

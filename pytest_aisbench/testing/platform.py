@@ -61,6 +61,12 @@ class PlatformContract:
     def test_its_access_works(self, platform: Platform) -> None:
         platform.check()
 
+    def test_a_healthy_job_passes_its_lists(self, platform: Platform, spec: Callable[..., JobSpec]) -> None:
+        checks = list(platform.vet(spec("pass")))
+        assert [check for check in checks if check.failed] == []
+        assert all(check.name and check.text for check in checks)
+        assert not [secret for secret in self.SECRETS if secret in repr(checks)]
+
     def test_rendering_is_pure(self, platform: Platform, spec: Callable[..., JobSpec]) -> None:
         one = spec("pass", parameters={"epochs": "3"}, environment={"GLOG_v": "3"}, max_run_s=60.0)
         request = platform.render(one)
@@ -105,6 +111,7 @@ class PlatformContract:
         job_id = platform.submit(sent)
         assert platform.find(platform.render(one)) is None
         assert platform.find(sent) == job_id
+        assert (platform.named(one.name), platform.named(longer.name)) == (None, job_id)
         self.ended(platform, job_id)
         assert platform.find(sent) == job_id
 

@@ -55,7 +55,7 @@ def test_each_word_of_the_vendor_has_its_phase(platform: ModelArts, server: Serv
 
 def test_a_word_nobody_knows_counts_as_running(platform: ModelArts, server: Server) -> None:
     server.answer((200, job("Hibernating")))
-    assert platform.inspect(["j"])["j"] == Job("j", Phase.RUNNING, "Hibernating", known=False)
+    assert platform.inspect(["j"])["j"] == Job("j", Phase.RUNNING, "Hibernating", known=False, name="t-1")
 
 
 def test_why_and_when_a_job_ended(platform: ModelArts, server: Server) -> None:
@@ -72,10 +72,11 @@ def test_why_and_when_a_job_ended(platform: ModelArts, server: Server) -> None:
         exit_code=3,
         queued_s=2.5,
         ran_s=60.0,
+        name="t-1",
     )
     records = [{"end_reason": "node lost"}]
     server.answer((200, job("Abnormal", secondary_phase="Lost", running_records=records, task_statuses=None)))
-    assert platform.inspect(["j"])["j"] == Job("j", Phase.LOST, "Abnormal", reason="node lost")
+    assert platform.inspect(["j"])["j"] == Job("j", Phase.LOST, "Abnormal", reason="node lost", name="t-1")
     server.answer((200, job("Abnormal", secondary_phase="CreateFailed")))
     assert platform.inspect(["j"])["j"].reason == "CreateFailed"
 

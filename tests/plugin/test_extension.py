@@ -45,6 +45,7 @@ class Instant:
 
     def share(self): return {}
     def check(self): pass
+    def vet(self, spec): return ()
     def render(self, spec):
         body = {"outputs": str(spec.outputs), "world": spec.shape.world, "speed": spec.options["speed"]}
         return ab.Request("POST", "/instant", body)
@@ -56,6 +57,7 @@ class Instant:
         self.store.write(out / "accuracy.json", b"0.9")
         return "instant-1"
     def find(self, request): return None
+    def named(self, name): return None
     def inspect(self, ids):
         return {i: ab.Job(i, ab.Phase.SUCCEEDED, "Finished", ran_s=3600.0) for i in ids}
     def logs(self, job_id, node=0, since=0): return ab.LogPart("", since)

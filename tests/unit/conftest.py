@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_aisbench.domain.case import Case, Shape, Workload
+from pytest_aisbench.domain.checkup import Check
 from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Phase, Request
 from pytest_aisbench.domain.metric import Metric
 from pytest_aisbench.domain.ports import Head, Upload
@@ -89,12 +90,16 @@ class ScriptedPlatform:
         self.after_loss: list[Phase | Job | Exception] = []  # the script of the job that follows a lost one
         self.jobs: dict[str, str] = {}  # id → name
         self.cancelled: list[str] = []
+        self.vetted: list[Check] = []
         self.on_submit: Callable[[Request], None] = lambda request: None
 
     def share(self) -> Mapping[str, Any]:
         return {}
 
     def check(self) -> None: ...
+
+    def vet(self, spec: JobSpec) -> Iterable[Check]:
+        return self.vetted
 
     def render(self, spec: JobSpec) -> Request:
         return Request("POST", "/jobs", {"name": spec.name, "outputs": str(spec.outputs), "world": spec.shape.world})
@@ -112,6 +117,9 @@ class ScriptedPlatform:
 
     def find(self, request: Request) -> str | None:
         return next((job_id for job_id, known in self.jobs.items() if known == request.body["name"]), None)
+
+    def named(self, name: str) -> str | None:
+        return next((job_id for job_id, known in self.jobs.items() if known == name), None)
 
     def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
         said = self.script.pop(0) if len(self.script) > 1 else self.script[0]
