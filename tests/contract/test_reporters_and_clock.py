@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pytest_aisbench import Clock, Reporter
+from pytest_aisbench import Clock, Reporter, uploading
+from pytest_aisbench.fixtures import SETTINGS
 from pytest_aisbench.reporters.allure import Allure
 from pytest_aisbench.reporters.html import Html
 from pytest_aisbench.reporters.junit import Junit
@@ -23,9 +25,11 @@ class TestSystemClock(ClockContract):
 
 
 class TestBuiltInReporters(ReporterContract):
-    @pytest.fixture(params=[Html, Junit, Allure], ids=lambda kind: kind.__name__.lower())
+    @pytest.fixture(params=[Html, Junit, Allure, uploading.Tester], ids=lambda kind: kind.__name__.lower())
     def reporter(self, request: pytest.FixtureRequest, pytester: pytest.Pytester, tmp_path: Path) -> Reporter:
         """In a pytest of its own, whose session has begun."""
         item = pytester.getitem("def test_nothing(): pass", "test_nothing")
+        settings = item.config.stash[SETTINGS]
+        item.config.stash[SETTINGS] = replace(settings, tester=f"file://{tmp_path}/tester", reports=tmp_path)
         reporter: Reporter = request.param(item.config, tmp_path)
         return reporter

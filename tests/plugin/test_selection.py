@@ -147,7 +147,7 @@ def test_help_fixtures_and_markers_tell_all() -> None:
     assert "--nodes=N,N" in helped
     assert "aisbench_max_jobs" in helped
     fixtures = told("--fixtures", "-p", "no:cacheprovider")
-    for name in ("modelarts_session", "obs", "stage", "job", "trial", "case"):
+    for name in ("modelarts_session", "obs", "stage", "job", "trial", "case", "tester"):
         assert f"\n{name}" in fixtures
     assert "trial.verdict.require()" in fixtures
     assert "@pytest.mark.workload(name, nodes=" in told("--markers")
