@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import secrets
 import string
@@ -31,6 +32,8 @@ class Account:
     user: str
     password: str = field(repr=False)
     bucket: str
+    security_token: str = field(default="", repr=False)
+    """Of temporary keys, which are worth nothing without."""
 
     @property
     def domain_id(self) -> str:
@@ -57,7 +60,7 @@ class Accounts:
     def __init__(self, accounts: list[Account]) -> None:
         self._by_key = {account.access_key: account for account in accounts}
         self._tokens: dict[str, tuple[Account, float]] = {}
-        self._lent: dict[str, Account] = {}
+        self._lent: dict[str, tuple[Account, float]] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -82,13 +85,23 @@ class Accounts:
         return next(iter(self))
 
     def by_key(self, access_key: str) -> Account | None:
-        return self._by_key.get(access_key) or self._lent.get(access_key)
+        account, expires = self._lent.get(access_key, (None, 0.0))
+        return self._by_key.get(access_key) or (account if self.now() < expires else None)
 
     def lend(self) -> Account:
         """The first account by other keys, which are good until they are taken back."""
+        return self._with_other_keys(self.first(), math.inf)
+
+    def lend_for(self, account: Account, seconds: float) -> tuple[Account, float]:
+        """The account by temporary keys, which need their token, and the time at which they expire."""
+        expires = self.now() + seconds
+        return self._with_other_keys(account, expires, secrets.token_urlsafe(192)), expires
+
+    def _with_other_keys(self, account: Account, expires: float, token: str = "") -> Account:
         keys = Account.generate()
-        lent = replace(self.first(), access_key=keys.access_key, secret_key=keys.secret_key)
-        self._lent[lent.access_key] = lent
+        other = {"access_key": keys.access_key, "secret_key": keys.secret_key, "security_token": token}
+        lent = replace(account, **other)
+        self._lent[lent.access_key] = (lent, expires)
         return lent
 
     def take_back(self, access_key: str) -> None:

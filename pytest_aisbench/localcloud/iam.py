@@ -15,9 +15,11 @@ from pytest_aisbench.localcloud.signature import AuthenticationFailed, authentic
 if TYPE_CHECKING:
     from pytest_aisbench.localcloud.accounts import Account, Accounts
 
+_SHORTEST, _LONGEST = 15 * 60, 24 * 3600  # seconds that temporary keys may be good for
+
 
 class Iam:
-    operations = ("versions", "projects", "tokens")
+    operations = ("versions", "projects", "tokens", "securitytokens")
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
@@ -32,6 +34,8 @@ class Iam:
                 return self._projects(request)
             case "tokens":
                 return self._tokens(request)
+            case "securitytokens":
+                return self._temporary_keys(request)
         return _error(404, "The requested resource could not be found.")
 
     def operation(self, request: Request) -> str:
@@ -42,6 +46,8 @@ class Iam:
                 return "projects"
             case "POST", "/v3/auth/tokens":
                 return "tokens"
+            case "POST", "/v3.0/OS-CREDENTIAL/securitytokens":
+                return "securitytokens"
         return "other"
 
     def refuse(self, request: Request, status: int, code: str = "", message: str = "") -> Response:
@@ -90,10 +96,30 @@ class Iam:
         }
         return Response.json(201, content, {"X-Subject-Token": token, **_trace()})
 
+    def _temporary_keys(self, request: Request) -> Response:
+        """Keys for 15 minutes to 24 hours, for whoever signs or brings a token; temporary keys beget no others."""
+        try:
+            account = authenticate(request, self._accounts)
+        except AuthenticationFailed as failure:
+            return Response.json(failure.status, {"error_code": failure.code, "error_msg": failure.message}, _trace())
+        try:
+            identity = request.json()["auth"]["identity"]
+            seconds = (identity.get("token") or {}).get("duration_seconds", _SHORTEST)
+            good = identity["methods"] == ["token"] and _SHORTEST <= int(seconds) <= _LONGEST
+        except (ValueError, LookupError, TypeError, AttributeError):
+            good = False
+        if not good:
+            return _error(400, f"The request body is invalid: duration_seconds is {_SHORTEST} to {_LONGEST}.")
+        if account.security_token:
+            return _error(403, "Temporary access keys cannot be used to obtain others.")
+        lent, expires = self._accounts.lend_for(account, int(seconds))
+        keys = {"access": lent.access_key, "secret": lent.secret_key, "securitytoken": lent.security_token}
+        return Response.json(201, {"credential": keys | {"expires_at": _stamp(expires)}}, _trace())
+
     def _identify(self, method: str, given: dict[str, Any]) -> Account | None:
         if method == "hw_ak_sk":
             account = self._accounts.by_key(given["access"]["key"])
-            right = account and account.secret_key
+            right = account.secret_key if account and not account.security_token else None
             secret = given["secret"]["key"]
         elif method == "password":
             user = given["user"]
@@ -154,6 +180,6 @@ def _trace() -> dict[str, str]:
 
 
 def _error(status: int, message: str) -> Response:
-    titles = {400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 500: "Internal Server Error"}
+    titles = {400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 500: "Internal Server Error"}
     content = {"error": {"code": status, "message": message, "title": titles[status]}}
     return Response.json(status, content, _trace())

@@ -59,7 +59,7 @@ def authenticate(call: Call, accounts: Accounts) -> Account:
         _check_expiry(_number(date))
     else:
         raise ObjectError("AccessDenied", "Access Denied")
-    account = _account(accounts, access_key)
+    account = _account(call, accounts, access_key)
     _check(signature, _hmac_sha1(account, _text_v2(call, date)))
     return account
 
@@ -98,10 +98,14 @@ def _text_v2(call: Call, date: str) -> str:
 def _check_v4(call: Call, accounts: Accounts, fields: dict[str, str], stamp: str) -> Account:
     request = call.request
     access_key, _, scope = fields.get("Credential", "").partition("/")
-    account = _account(accounts, access_key)
+    account = _account(call, accounts, access_key)
     if request.headers.get("x-amz-content-sha256", _UNSIGNED) != _UNSIGNED:
         raise ObjectError("NotImplemented", f"x-amz-content-sha256 must be {_UNSIGNED}")
     signed = fields.get("SignedHeaders", "").split(";")
+    if (unsigned := "x-amz-security-token") in request.headers and unsigned not in signed:
+        raise ObjectError(
+            "AccessDenied", f"There were headers present in the request which were not signed: {unsigned}"
+        )
     path, _, query = request.raw_path.partition("?")
     pairs = sorted(p for p in parse_qsl(query, keep_blank_values=True) if p[0] != "X-Amz-Signature")
     canonical = "\n".join(
@@ -127,9 +131,12 @@ def _hmac_sha1(account: Account, text: str) -> str:
     return base64.b64encode(hmac.digest(account.secret_key.encode(), text.encode(), "sha1")).decode()
 
 
-def _account(accounts: Accounts, access_key: str) -> Account:
+def _account(call: Call, accounts: Accounts, access_key: str) -> Account:
+    """Temporary keys without their token are in nobody's records."""
     account = accounts.by_key(access_key)
-    if account is None:
+    query = {name.lower(): value for name, value in call.request.query.items()}
+    token = call.header("security-token") or query.get(f"{call.dialect.prefix}security-token", "")
+    if account is None or not hmac.compare_digest(token.encode(), account.security_token.encode()):
         raise ObjectError("InvalidAccessKeyId", "The access key Id you provided does not exist in our records.")
     return account
 

@@ -51,6 +51,11 @@ def authenticate(request: Request, accounts: Accounts) -> Account:
     stamp = request.headers.get("x-sdk-date", "")
     if "x-sdk-date" not in signed or "host" not in signed:
         _fail("x-sdk-date and host must be signed")
+    token = request.headers.get("x-security-token", "")
+    if token and "x-security-token" not in signed:
+        _fail("x-security-token must be signed")
+    if not hmac.compare_digest(token.encode(), account.security_token.encode()):
+        _fail("aksk verify fail, the security token is not that of the access key")
     if abs(seconds(stamp, BASIC_TIME) - accounts.now()) > SKEW:
         _fail("the timestamp of the request is more than 15 minutes off")
     if not any(
