@@ -15,6 +15,7 @@ from pytest_aisbench.errors import (
     Garbled,
     JobLost,
     OutOfQuota,
+    PlatformError,
     Refused,
     Rejected,
     Throttled,
@@ -42,6 +43,9 @@ _BY_CODE: Mapping[str, tuple[type[AisbenchError], str]] = {
     "ModelArts.2799": (Throttled, _SLOWER),
     "ModelArts.2815": (OutOfQuota, _ROOM),
     "ModelArts.2833": (OutOfQuota, _ROOM),
+    "ModelArts.2887": (OutOfQuota, "wait until the pool runs, or choose another pool_id"),
+    "ModelArts.2836": (PlatformError, "check modelarts_endpoint in [access]"),
+    "ModelArts.2889": (Unreachable, ""),  # the platform could not look the pool up
     "ModelArts.2775": (JobLost, ""),
     "ModelArts.2878": (Unreachable, ""),  # the job changed while it was asked for something: ask again
     "ModelArts.2763": (Rejected, "change flavor or framework_version in workload.toml"),
