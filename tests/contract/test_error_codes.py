@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,7 @@ def platform(cloud: LocalCloud, request: pytest.FixtureRequest) -> Iterator[Mode
         yield platform
 
 
-def submitted(platform: ModelArts, cloud: LocalCloud, folder: Path, fault: Fault) -> tuple[Trial, Trial]:
+def submitted(platform: Any, cloud: LocalCloud, folder: Path, fault: Fault) -> tuple[Trial, Trial]:
     """A trial that is about to be submitted, as the platform's answer leaves it; and after the next attempt."""
     (folder / "code").mkdir()
     (folder / "code" / "train.py").write_text("pass")
