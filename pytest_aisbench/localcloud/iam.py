@@ -124,7 +124,7 @@ class Iam:
         elif method == "password":
             user = given["user"]
             account = next((a for a in self._accounts if a.user == user["name"]), None)
-            right = account and account.password
+            right = account.password if account else None
             domain = user["domain"].get("name") or user["domain"]["id"]
             right = right if account and domain in {account.domain, account.domain_id} else None
             secret = user["password"]
