@@ -109,6 +109,9 @@ class Settings:
     modelarts_client: str = option(
         one_of("sdk", "wheel"), "sdk|wheel", "The SDK from PyPI, or the vendor's modelarts wheel", default="sdk"
     )
+    modelarts_python: Path | None = option(
+        path, "FILE", "The Python in which the modelarts wheel is installed (default: this one)"
+    )
     single_server: bool = option(switch, "", "Every node trains alone with its own cards", default=False)
     devices: int | None = option(cards, "N", "Cards per node (default: the workload's own number)")
     max_jobs: int | None = option(positive, "K", "Jobs in flight at once (default: local: cores; elsewhere 8)")

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pytest_aisbench.access import Access
-from pytest_aisbench.adapters import training_job
+from pytest_aisbench.adapters import jobs_wheel, jobs_wheel_v1, training_job
 from pytest_aisbench.adapters.jobs_v1 import JobsV1
 from pytest_aisbench.adapters.jobs_v2 import JobsV2
 from pytest_aisbench.adapters.obs import Obs
 from pytest_aisbench.adapters.signed import Session
+from pytest_aisbench.adapters.wheel import Wheel
 from pytest_aisbench.domain.checkup import Check
 from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Request
 from pytest_aisbench.domain.stage import StoreUrl
@@ -74,9 +75,8 @@ class ModelArts:
             hosts=access.hosts,
             patience_s=self.patience_s,
         )
-        self.jobs: Jobs = JobsV2(self.session, self._placement)
-        if settings.modelarts_version == "V1":
-            self.jobs = JobsV1(self.session, self._placement, self.store)
+        self._wheel: Wheel | None = None
+        self.jobs = self._by_wheel(settings) if settings.modelarts_client == "wheel" else self._by_sdk(settings)
 
     @property
     def takes_environment(self) -> bool:
@@ -124,8 +124,30 @@ class ModelArts:
         self.jobs.cancel(job_id)
 
     def close(self) -> None:
+        if self._wheel:
+            self._wheel.close()
         self.session.close()
         self.store.close()
+
+    def _by_sdk(self, settings: Settings) -> Jobs:
+        if settings.modelarts_version == "V1":
+            return JobsV1(self.session, self._placement, self.store)
+        return JobsV2(self.session, self._placement)
+
+    def _by_wheel(self, settings: Settings) -> Jobs:
+        access, first = settings.access, settings.modelarts_version == "V1"
+        services = ("iam", "obs", "modelarts")
+        endpoints = {}
+        if any(getattr(access, f"{service}_endpoint") for service in services):
+            endpoints = {f"{service}_endpoint": _endpoint(service, access) for service in services}
+            endpoints |= {"region_name": access.region_name}
+        modules = jobs_wheel_v1.MODULES if first else jobs_wheel.MODULES
+        python = str(settings.modelarts_python or "")
+        self._wheel = Wheel(python, modules, access, endpoints, lambda: self.session.project_id)
+        way = self._wheel, self.session.endpoint, self.patience_s
+        if first:
+            return jobs_wheel_v1.WheelJobsV1(jobs_wheel_v1.WheelSessionV1(*way), self._placement, self.store)
+        return JobsV2(jobs_wheel.WheelSessionV2(*way), self._placement)
 
     def _placement(self, spec: JobSpec) -> training_job.Placement:
         return training_job.placement(spec, self._devices_source)
