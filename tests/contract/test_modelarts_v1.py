@@ -42,7 +42,7 @@ def modelarts(access: Access) -> Iterator[ModelArts]:
         yield modelarts
 
 
-class TestLocalV1(PlatformContract):
+class TestByV1OnTheLocalCloud(PlatformContract):
     UNKNOWN = "4711/1"
     SAVE = SAVE
 
@@ -51,7 +51,7 @@ class TestLocalV1(PlatformContract):
         return local
 
 
-class TestModelArtsV1(PlatformContract):
+class TestByV1(PlatformContract):
     OPTIONS = OPTIONS
     TWO_NODES = Shape(2, 8)
     UNKNOWN = "4711/1"
