@@ -7,7 +7,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -16,6 +16,7 @@ from pytest_aisbench import __version__
 from pytest_aisbench.errors import AisbenchError, LedgerError, UsageFault
 
 if TYPE_CHECKING:
+    from pytest_aisbench.domain.checkup import Check
     from pytest_aisbench.domain.ports import Platform
     from pytest_aisbench.services.jobs import JobLedger
     from pytest_aisbench.settings import Settings
@@ -78,6 +79,11 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("--follow", action="store_true", help="go on until the job is over")
     _platform_options(logs)
     logs.set_defaults(act=_logs)
+    doctor = acts.add_parser("doctor", help="check everything that a run needs; nothing is submitted or paid for")
+    _doctor_options(doctor)
+    _ledger_options(doctor)
+    _platform_options(doctor)
+    doctor.set_defaults(act=_doctor)
     flush = acts.add_parser("flush", help="deliver the results that runs could not upload to their Tester")
     what = flush.add_mutually_exclusive_group()
     what.add_argument("--dead", action="store_true", help="deliver nothing; show what a Tester will never take")
@@ -99,6 +105,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _doctor_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("suites", nargs="*", type=Path, metavar="DIR", help="folders of suites (default: suites/)")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--package", metavar="DIR", help="an unpacked ais-bench package")
+    parser.add_argument("--trust-config", action="store_const", const="true", help="execute what cannot be parsed")
+    parser.add_argument("--nodes", metavar="N,N", help="node counts (default: 1, or what the package asks for)")
+    parser.add_argument("--devices", metavar="N", help="cards per node (default: the workload's own number)")
+    parser.add_argument(
+        "--single-server", action="store_const", const="true", help="every node trains alone with its own cards"
+    )
+
+
 def _ledger_options(parser: argparse.ArgumentParser) -> None:
     one = parser.add_mutually_exclusive_group()
     one.add_argument("--ledger", metavar="FILE", help="the record of all runs (default: ledger.db among the reports)")
@@ -109,6 +127,9 @@ def _platform_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--platform", metavar="NAME", help="where the job runs")
     parser.add_argument("--cloud", metavar="FILE", help="a local cloud that runs: what `aisbench cloud --json` printed")
     parser.add_argument("--config", metavar="FILE", help="settings in TOML (default: aisbench.toml in this folder)")
+
+    parser.add_argument("--modelarts-version", metavar="V1|V2", help="which training-job API")
+    parser.add_argument("--modelarts-client", metavar="sdk|wheel", help="the SDK, or the vendor's modelarts wheel")
 
 
 def _node(text: str) -> int:
@@ -184,6 +205,38 @@ def _logs(options: argparse.Namespace) -> None:
             print(text, end="", flush=True)
 
 
+def _doctor(options: argparse.Namespace) -> int:
+    from pytest_aisbench.reporters import checkup
+
+    checks: list[Check] = []
+    for check in _examined(options):
+        checks.append(check)
+        if not options.json:
+            print(checkup.line(check).replace("--aisbench-", "--"), flush=True)
+    print(
+        json.dumps(checkup.document(checks), indent=2, ensure_ascii=False) if options.json else checkup.summary(checks)
+    )
+    return _FAILED if any(check.failed for check in checks) else 0
+
+
+def _examined(options: argparse.Namespace) -> Iterator[Check]:
+    """What is wrong with the settings themselves is a finding too."""
+    from pytest_aisbench import offers
+    from pytest_aisbench.doctor import Doctor
+    from pytest_aisbench.domain.checkup import fallen
+
+    try:
+        settings = _settings(options)
+        offered = _offered(settings.platform)
+        platform = offers.load("platform", settings.platform, offered)
+    except UsageFault as fault:
+        yield fallen("configuration", fault)
+        return
+    usual = Path("suites")
+    folders = options.suites or ([usual] if usual.is_dir() and not settings.package else [])
+    yield from Doctor(settings, platform, platform.options, offered).examine(folders)
+
+
 def _flush(options: argparse.Namespace) -> int:
     from pytest_aisbench.desk import Flushing
     from pytest_aisbench.domain.upload import State
@@ -222,9 +275,9 @@ def _stubs(options: argparse.Namespace) -> int:
 
 def _settings(options: argparse.Namespace, **given: str) -> Settings:
     """As pytest reads them, in this folder and without its ini file."""
-    from pytest_aisbench.settings import freeze
+    from pytest_aisbench.settings import freeze, table
 
-    told = {key: getattr(options, key, None) for key in ("platform", "cloud", "config", "ledger", "reports", "tester")}
+    told = {row.name: getattr(options, row.name, None) for row in table()}
     return freeze({**told, **given}, {}, os.environ, Path.cwd())
 
 

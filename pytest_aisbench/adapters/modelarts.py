@@ -51,6 +51,7 @@ class ModelArts:
     def __init__(self, settings: Settings) -> None:
         access = settings.access
         self._devices_source = settings.sources.get("devices", "--aisbench-devices") if settings.devices else ""
+        self.access = access
         self.root = StoreUrl(access.bucket, access.folder.strip("/")) / "aisbench/"
         self.store = Obs(
             _endpoint("obs", access),
@@ -85,6 +86,12 @@ class ModelArts:
     @property
     def place(self) -> str:
         return f"{self.name} {self.session.endpoint} {self.root}"
+
+    @property
+    def endpoints(self) -> dict[str, str]:
+        """The addresses that are used, by the services' names."""
+        found = {service: _endpoint(service, self.access) for service in ("iam", "obs", "modelarts")}
+        return {service: endpoint for service, endpoint in found.items() if endpoint}
 
     def share(self) -> Mapping[str, Any]:
         return {}

@@ -67,6 +67,11 @@ class Obs:
 
         self._client.ask("list", url, first_key, within=_CHECK_S)
 
+    def location(self, url: StoreUrl) -> str:
+        """The region that the bucket is in; empty where the Store does not tell."""
+        body = self._client.ask("look up", url, lambda obs: obs.getBucketLocation(url.bucket), within=_CHECK_S).body
+        return str(getattr(body, "location", "") or "")
+
     def head(self, url: StoreUrl) -> Head | None:
         answer = self._client.ask("look up", url, lambda obs: obs.getObjectMetadata(url.bucket, url.key), allow=(404,))
         if answer.status == 404:

@@ -21,7 +21,7 @@ class ServerClock:
     def explains_refusal(self, date: str, ahead: timedelta) -> bool:
         """Whether a request that was signed when the server seemed so far `ahead` was refused for its age, going by
         the header `Date` of the refusal. If so, signing it again will do."""
-        told = _moment(date)
+        told = moment(date)
         if told is None:
             return False
         truly = told - datetime.now(timezone.utc)
@@ -35,14 +35,15 @@ def pause_of(retry_after: str, date: str) -> float:
     """How many seconds the header `Retry-After` asks for, as a number or a date; 0 where it asks for nothing."""
     if retry_after.isascii() and retry_after.isdigit():
         return float(retry_after)
-    until = _moment(retry_after)
+    until = moment(retry_after)
     if until is None:
         return 0.0
     # By the server's own clock: ours may be wrong.
-    return max(0.0, (until - (_moment(date) or datetime.now(timezone.utc))).total_seconds())
+    return max(0.0, (until - (moment(date) or datetime.now(timezone.utc))).total_seconds())
 
 
-def _moment(text: str) -> datetime | None:
+def moment(text: str) -> datetime | None:
+    """Of a header; None where it tells none."""
     try:
         moment = parsedate_to_datetime(text)
     except (ValueError, IndexError, OverflowError):

@@ -177,6 +177,25 @@ class VendorHttp:
         return content
 
 
+def knock(endpoint: str, ca_file: str, hosts: Hosts, timeout_s: float) -> str:
+    """Ask for nothing, unsigned; the header `Date` of whatever is answered."""
+    with _WarySession() as session:
+        session.mount(endpoint, HostsAdapter(hosts, max_retries=0))
+        try:
+            timeout = timeout_s, timeout_s
+            answer = session.get(endpoint, timeout=timeout, verify=ca_file or True, allow_redirects=False)
+        except _RAISED as error:
+            raise _unanswered(error, urlsplit(endpoint).netloc) from None
+        return str(answer.headers.get("Date", ""))
+
+
+def _unanswered(error: Exception, place: str) -> AisbenchError:
+    """What requests raises, in the words of the SDK."""
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return translated(sdk.SslHandShakeException("CERTIFICATE_VERIFY_FAILED"), place)
+    return translated(error, place)
+
+
 def translated(error: Exception, place: str, address: str = "") -> AisbenchError:
     """Our error for whatever the SDK or requests may raise; `address` is the host's, where [hosts] gave it."""
     if address:
