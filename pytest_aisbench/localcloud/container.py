@@ -83,6 +83,7 @@ class Container:
             self.temporary = Path(tempfile.mkdtemp(prefix="aisbench-node-"))
         self.temporary.mkdir(exist_ok=True)
         self._mount_volumes()
+        self._provide_python()
         self.write_rank_table("initializing")
         if launch.image and launch.contract == "V1":
             shutil.copy(layout.PACKAGES / v1_container.ENTRY, self.path(v1_container.WORK_HOME))  # it brings the code
@@ -99,6 +100,15 @@ class Container:
             folder.parent.mkdir(parents=True, exist_ok=True)
             if not self._places.private:
                 folder.symlink_to(share)
+
+    def _provide_python(self) -> None:
+        """Commands and scripts say `python`, which not every interpreter is called. A link would lose a venv."""
+        interpreter = Path(self._launch.interpreter)
+        if not interpreter.with_name("python").exists():
+            program = self.path(layout.PROGRAMS) / "python"
+            program.parent.mkdir(parents=True)
+            program.write_text(f'#!/bin/sh\nexec {shlex.quote(str(interpreter))} "$@"\n')
+            program.chmod(0o755)
 
     def write_rank_table(self, status: str) -> None:
         table = rank_table(self._launch.job_id, self._launch.nodes, self._launch.cards, status)

@@ -44,7 +44,8 @@ def environment(
     """`store`: what the processes need to reach the object store."""
     variables = dict.fromkeys(_THREADS, "1")  # the ranks share the cores already
     variables |= inherited()
-    variables["PATH"] = os.pathsep.join([str(Path(launch.interpreter).parent), variables.get("PATH", os.defpath)])
+    programs = [str(Path(launch.interpreter).parent), places.inside(layout.PROGRAMS)]
+    variables["PATH"] = os.pathsep.join([*programs, variables.get("PATH", os.defpath)])
     variables |= {
         "HOME": places.inside(v1_container.WORK_HOME if launch.contract == "V1" else layout.MA_HOME),
         "TMPDIR": temporary,

@@ -12,6 +12,7 @@ MA_HOME = "/home/ma-user"
 MODELARTS = f"{MA_HOME}/modelarts"
 JOB_DIR = f"{MODELARTS}/user-job-dir"
 LOGS = f"{MODELARTS}/log"
+PROGRAMS = f"{MA_HOME}/.local/bin"
 TEMPORARY = PATHS[-1]
 PACKAGES = Path(__file__).with_name("in_container")
 """What a container has of its own: MoXing, and the entry script of V1's base images."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,10 @@ import pytest
 from cloud_client import CloudClient
 
 from pytest_aisbench.localcloud import run
+from pytest_aisbench.localcloud.container import Container
+from pytest_aisbench.localcloud.launch import Launch
 from pytest_aisbench.localcloud.layout import Layout
+from pytest_aisbench.localcloud.objects import Objects
 from pytest_aisbench.localcloud.private_root import container_support
 from pytest_aisbench.localcloud.server import LocalCloud
 
@@ -243,3 +247,21 @@ def test_a_node_path_in_a_command_is_no_part_of_a_longer_one(tmp_path: Path) -> 
     wanted = f"bash {tmp_path}/home/work/run.sh --a={tmp_path}/cache/x /opt/cache /home/workers /tmpfs '{tmp_path}/tmp'"
     assert shared.translated(command) == wanted
     assert Layout(tmp_path, private=True).translated(command) == command
+
+
+def test_python_is_there_by_that_name(tmp_path: Path) -> None:
+    """Debian's interpreter is called python3 alone; scripts made for the platform's images say `python`."""
+    interpreter = tmp_path / "bin/python3"
+    interpreter.parent.mkdir()
+    interpreter.write_text("#!/bin/sh\necho the interpreter got $1\n")
+    interpreter.chmod(0o755)
+    objects = Objects(tmp_path / "objects")
+    launch = Launch("id", 1, 1, "", str(interpreter), None, "", image="org/image:1", command="python")
+    container = Container(tmp_path / "work/id/0", launch, 0)
+    container.prepare(objects, private=False)
+    spec = container.spec(1, {}, 1.0)
+    found = subprocess.run(
+        [*spec["ranks"][0]["command"][:2], "python it"], env=spec["environment"], capture_output=True, check=True
+    )
+    assert found.stdout == b"the interpreter got it\n"
+    objects.close()
