@@ -316,7 +316,8 @@ def _no_contradictions(settings: Settings) -> None:
         raise UsageFault(f"{sources} contradict each other", advice="a running local cloud is platform local")
     if settings.platform == "modelarts":
         access = settings.access
-        missing = [key for key in ("access_key", "secret_access_key", "bucket") if not getattr(access, key)]
+        needed = ("bucket",) if settings.modelarts_client == "wheel" else ("access_key", "secret_access_key", "bucket")
+        missing = [key for key in needed if not getattr(access, key)]  # a notebook's wheel has keys of its own
         if not (access.modelarts_endpoint or access.region_name):
             missing.append("region_name (or the endpoints of a computing centre)")
         if missing:

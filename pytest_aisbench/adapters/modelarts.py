@@ -49,7 +49,8 @@ class ModelArts:
     patience_s = 60.0  # how long an outage is sat out within one call
 
     def __init__(self, settings: Settings) -> None:
-        access = settings.access
+        self._wheel = self._prepared(settings) if settings.modelarts_client == "wheel" else None
+        access = self._wheel.lend() if self._wheel else settings.access
         self._devices_source = settings.sources.get("devices", "--aisbench-devices") if settings.devices else ""
         self.access = access
         self.root = StoreUrl(access.bucket, access.folder.strip("/")) / "aisbench/"
@@ -76,8 +77,7 @@ class ModelArts:
             hosts=access.hosts,
             patience_s=self.patience_s,
         )
-        self._wheel: Wheel | None = None
-        self.jobs = self._by_wheel(settings) if settings.modelarts_client == "wheel" else self._by_sdk(settings)
+        self.jobs = self._jobs(settings)
 
     @property
     def takes_environment(self) -> bool:
@@ -136,22 +136,21 @@ class ModelArts:
         self.session.close()
         self.store.close()
 
-    def _by_sdk(self, settings: Settings) -> Jobs:
-        if settings.modelarts_version == "V1":
-            return JobsV1(self.session, self._placement, self.store)
-        return JobsV2(self.session, self._placement)
-
-    def _by_wheel(self, settings: Settings) -> Jobs:
-        access, first = settings.access, settings.modelarts_version == "V1"
-        services = ("iam", "obs", "modelarts")
+    def _prepared(self, settings: Settings) -> Wheel:
+        access, services = settings.access, ("iam", "obs", "modelarts")
         endpoints = {}
         if any(getattr(access, f"{service}_endpoint") for service in services):
             endpoints = {f"{service}_endpoint": _endpoint(service, access) for service in services}
             endpoints |= {"region_name": access.region_name}
-        modules = jobs_wheel_v1.MODULES if first else jobs_wheel.MODULES
+        modules = jobs_wheel_v1.MODULES if settings.modelarts_version == "V1" else jobs_wheel.MODULES
         python = str(settings.modelarts_python or "")
-        self._wheel = Wheel(python, modules, access, endpoints, lambda: self.session.project_id)
-        way = self._wheel, self.session.endpoint, self.patience_s
+        return Wheel(python, modules, access, endpoints, lambda: self.session.project_id)
+
+    def _jobs(self, settings: Settings) -> Jobs:
+        first, session = settings.modelarts_version == "V1", self.session
+        if self._wheel is None:
+            return JobsV1(session, self._placement, self.store) if first else JobsV2(session, self._placement)
+        way = self._wheel, session.endpoint, self.patience_s
         if first:
             return jobs_wheel_v1.WheelJobsV1(jobs_wheel_v1.WheelSessionV1(*way), self._placement, self.store)
         return JobsV2(jobs_wheel.WheelSessionV2(*way), self._placement)

@@ -11,12 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pytest_aisbench.access import Access
 from pytest_aisbench.adapters import wheel_process
 from pytest_aisbench.adapters.answers import fault_of
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Unreachable, UsageFault
+from pytest_aisbench.secret import NO_SECRET, Secret
 
 _PAGE = "https://support.huaweicloud.com/sdkreference-modelarts/modelarts_04_0004.html"
 _INSTALL = f"download it as {_PAGE} says and `pip install modelarts-*.whl`, or choose --aisbench-modelarts-client sdk"
@@ -51,6 +53,7 @@ class Wheel:
         self._endpoints = dict(endpoints)
         self._access = access
         self._project = project
+        self._keys = {access.access_key, access.secret_access_key}
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -58,7 +61,9 @@ class Wheel:
         """Of a class, or of an object that is made for it. An error that stands in the answer is raised."""
         asked = {"of": of, "call": name, "args": arguments}
         with self._lock:
-            reply = self._exchange(self._opened(), asked, timeout_s)
+            if self._process is None:
+                self._open()
+            reply = self._exchange(asked, timeout_s)
         if "raised" in reply:
             raise self._raised(name, reply)
         answer = reply["answer"]
@@ -67,13 +72,32 @@ class Wheel:
             raise self._fault(name, str(answer.get("error_code") or ""), said)
         return answer
 
+    def lend(self) -> Access:
+        """Access with keys: those of the notebook's user where it has none, since our Store signs for itself."""
+        if self._access.access_key:
+            return self._access
+        with self._lock:
+            self._end()
+            told = self._open()  # it stays open: whoever asks is about to use it
+        keys = {key: Secret(str(value or "")) for key, value in told.items()}
+        self._keys |= set(keys.values())
+        if not (keys.get("access_key") and keys.get("secret_key")):
+            self.close()
+            advice = "write access_key and secret_access_key to [access]: OBS needs them"
+            raise UsageFault("the notebook's session does not tell its keys", advice=advice)
+        return replace(
+            self._access,
+            access_key=keys["access_key"],
+            secret_access_key=keys["secret_key"],
+            security_token=keys.get("security_token", NO_SECRET),
+        )
+
     def close(self) -> None:
         with self._lock:
             self._end()
 
-    def _opened(self) -> subprocess.Popen[bytes]:
-        if self._process is not None:
-            return self._process
+    def _open(self) -> dict[str, Any]:
+        """What the session told of itself."""
         opening = {"modules": self._modules, "endpoints": self._endpoints, "credentials": self._credentials()}
         try:
             self._process = subprocess.Popen(
@@ -86,9 +110,9 @@ class Wheel:
             )
         except OSError as error:
             raise UsageFault(f"--aisbench-modelarts-python {self._python}: {error.strerror}") from None
-        reply = self._exchange(self._process, {"open": opening}, _START_S)
+        reply = self._exchange({"open": opening}, _START_S)
         if "answer" in reply:
-            return self._process
+            return dict(reply["answer"])
         self._end()
         raise self._unloaded(reply) if "unloaded" in reply else self._raised("Session", reply)
 
@@ -107,7 +131,9 @@ class Wheel:
             "region_name": access.region_name,
         }
 
-    def _exchange(self, process: subprocess.Popen[bytes], asked: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+    def _exchange(self, asked: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        process = self._process
+        assert process is not None
         assert process.stdin is not None
         try:
             process.stdin.write(json.dumps(asked).encode() + b"\n")
@@ -164,8 +190,8 @@ class Wheel:
     def _shown(self, said: Any) -> str:
         """On one line, and without the keys, which the gateway quotes."""
         text = " ".join(str(said).split())
-        for key in (self._access.access_key.reveal(), self._access.secret_access_key.reveal()):
-            text = text.replace(key, "***") if key else text
+        for key in filter(None, self._keys):
+            text = text.replace(key.reveal(), "***")
         return text if len(text) <= 300 else text[:299] + "…"
 
 

@@ -37,7 +37,8 @@ class Session:
         if self.by_password:
             self.credentials = {"token": self._token(account or username or "", username or "", password or "")}
         else:
-            self.credentials = {key: str(given[key]) for key in ("access_key", "secret_key")}
+            self.access_key, self.secret_key = given["access_key"], given["secret_key"]
+            self.credentials = {"access_key": str(self.access_key), "secret_key": str(self.secret_key)}
 
     @classmethod
     def set_endpoint(
