@@ -38,9 +38,10 @@ class Server(NamedTuple):
     secret_key: Secret
     bucket: str
     through: str = ""
+    signature: str = ""
 
     def store(self, **changes: Any) -> Obs:
-        options: dict[str, Any] = {"through": self.through, "patience": 20.0, **changes}
+        options: dict[str, Any] = {"through": self.through, "signature": self.signature, "patience": 20.0, **changes}
         secret_key = options.pop("secret_key", self.secret_key)
         return Obs(self.endpoint, self.access_key, secret_key, **options)
 
@@ -129,16 +130,15 @@ def _not_ready(server: Server, process: subprocess.Popen[bytes]) -> str:
     return trouble
 
 
-@pytest.fixture(params=["address", "tunnel", "seaweedfs"])
+@pytest.fixture(params=["address", "tunnel", "seaweedfs", "tunnel-v4", "seaweedfs-v4"])
 def server(request: pytest.FixtureRequest) -> Server:
     """By address the vendor's client signs V2 and asks by path. By a domain's name, through a tunnel, it does what
     it does with the real service: the bucket is a host, the dialect is negotiated, and the signature is OBS."""
-    if request.param == "seaweedfs":
-        return request.getfixturevalue("seaweedfs")  # type: ignore[no-any-return]
-    local: Server = request.getfixturevalue("local_cloud")
-    if request.param == "address":
-        return local
-    return local._replace(endpoint="http://obs.local-1.test", through=urlsplit(local.endpoint).netloc)
+    kind, _, signature = request.param.partition("-")
+    server: Server = request.getfixturevalue("seaweedfs" if kind == "seaweedfs" else "local_cloud")
+    if kind == "tunnel":
+        server = server._replace(endpoint="http://obs.local-1.test", through=urlsplit(server.endpoint).netloc)
+    return server._replace(signature=signature)
 
 
 class TestObs(StoreContract):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from centre import Authority
 
 from pytest_aisbench.adapters.obs import Obs
 from pytest_aisbench.domain.stage import StoreUrl
@@ -43,27 +42,14 @@ class Server(ThreadingHTTPServer):
         """A client that does not trust us hangs up in the middle of the handshake."""
 
 
-def openssl(*arguments: str, cwd: Path) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True, cwd=cwd)
-
-
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`ca.pem` signed `address.pem` for 127.0.0.1 and `name.pem` for another host; `stranger.pem` signed nothing."""
-    version = shutil.which("openssl") and subprocess.check_output(["openssl", "version"], text=True)
-    if not version or not version.startswith("OpenSSL 3"):
-        pytest.skip("openssl 3 is not installed")
     folder = tmp_path_factory.mktemp("certificates")
-    new = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
-    for authority in ("ca", "stranger"):
-        files = ("-keyout", f"{authority}.key", "-out", f"{authority}.pem")
-        openssl(*new, "-subj", f"/CN={authority}", "-addext", "keyUsage=critical,keyCertSign", *files, cwd=folder)
-    for name, host in (("address", "IP:127.0.0.1"), ("name", "DNS:obs.example.com")):
-        signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-addext", f"subjectAltName={host}")
-        files = ("-keyout", f"{name}.key", "-out", f"{name}.pem")
-        openssl(
-            *new, "-subj", f"/CN={name}", *signed, "-addext", "basicConstraints=critical,CA:FALSE", *files, cwd=folder
-        )
+    authority = Authority(folder)
+    authority.certificate("address", "IP:127.0.0.1")
+    authority.certificate("name", "DNS:obs.example.com")
+    Authority(folder, "stranger")
     return folder
 
 
