@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     _ledger_options(jobs)
     jobs.set_defaults(act=_jobs)
     stop = acts.add_parser("stop", help="stop jobs of the ledger, and wait until the platform confirms")
-    stop.add_argument("job", nargs="*", metavar="JOB_ID", help="the id of a job, or its name")
+    stop.add_argument("job", nargs="*", metavar="JOB_ID", help="the id of a job (of V1: JOB/VERSION), or its name")
     stop.add_argument("--all-mine", action="store_true", help="every job of the ledger that no live run holds")
     stop.add_argument("--force", action="store_true", help="also what a live run holds, or the ledger does not know")
     _ledger_options(stop)
@@ -179,6 +179,7 @@ def _jobs(options: argparse.Namespace) -> None:
 
 def _stop(options: argparse.Namespace) -> int:
     from pytest_aisbench.domain.text import plain
+    from pytest_aisbench.reporters.jobs import stopped
     from pytest_aisbench.services.clock import SystemClock
     from pytest_aisbench.services.stopping import Stopping
 
@@ -188,7 +189,7 @@ def _stop(options: argparse.Namespace) -> int:
     with closing(_ledger(settings)) as ledger, closing(_platform(settings)) as platform:
         stopping = Stopping(ledger, platform, SystemClock(), options.force)
         for answer in stopping.all_mine() if options.all_mine else stopping.named(options.job):
-            print(f"{plain(answer.job)}: {plain(answer.text)}".replace("--aisbench-", "--"), flush=True)
+            print(plain(stopped(answer)).replace("--aisbench-", "--"), flush=True)
             code = code if answer.settled else _FAILED
     return code
 

@@ -205,6 +205,8 @@ class JobsV1:
         return str(told.get("train_url", "")).strip("/") == str(request.body["config"]["train_url"]).strip("/")
 
     def _shown(self, job_id: str) -> Job:
+        if "/" not in job_id:
+            return Job(job_id, Phase.LOST, "", reason="no job of V1 is called so, and an id is JOB/VERSION")
         try:
             return _job(job_id, self._glance(_path(job_id)))
         except JobLost as error:

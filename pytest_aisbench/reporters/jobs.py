@@ -8,7 +8,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from pytest_aisbench.domain.text import plain
+from pytest_aisbench.reporters.text import span
 from pytest_aisbench.services.jobs import Held
+from pytest_aisbench.services.stopping import Answer
 
 SCHEMA = "aisbench-jobs/1"
 _ROW = "{:<34} {:<7} {:<10} {:<14} {}"
@@ -49,6 +51,14 @@ def document(jobs: Iterable[Held]) -> dict[str, Any]:
             for held in jobs
         ],
     }
+
+
+def stopped(answer: Answer) -> str:
+    """`3043/13231 (aisbench-debug): stopped (KILLED); it was RUNNING, and ran for 12.3 s`."""
+    name = f" ({answer.name})" if answer.name and answer.name != answer.job else ""
+    was = [f"it was {answer.before}"] if answer.before else []
+    ran = [f"{'and' if was else 'it'} ran for {span(answer.ran_s)}"] if answer.ran_s is not None else []
+    return f"{answer.job}{name}: {'; '.join([answer.text, *filter(None, [', '.join(was + ran)])])}"
 
 
 def _phase(held: Held) -> str | None:

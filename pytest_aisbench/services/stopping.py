@@ -20,11 +20,15 @@ _STOPPED = Fault(Blame.USER, "stopped by `aisbench stop`")
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one job; `settled` when nothing is left to do about it."""
+    """What became of one job; `settled` when nothing is left to do about it. As far as the platform tells: what it is
+    called, the platform's word for it before it was asked to stop, and how long it ran."""
 
     job: str
     text: str
     settled: bool = False
+    name: str = ""
+    before: str = ""
+    ran_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class _Target:
     id: str
     held: Held | None
     claim: Held | None = None
+    before: Job | None = None  # as it was when it was asked to stop
 
 
 @dataclass(frozen=True)
@@ -46,20 +51,15 @@ class Stopping:
     force: bool = False
 
     def named(self, jobs: Iterable[str]) -> Iterator[Answer]:
-        targets: list[_Target] = []
+        """By id or by name; of several with one name, and of the versions that a job of V1 has, the newest."""
+        targets: dict[str, _Target] = {}
         for job in dict.fromkeys(jobs):
-            held = self.ledger.named(job, self.clock.now())
-            if held:
-                found = self._target(held)
-            elif self.force:
-                found = _Target(job, None)
-            else:
-                found = Answer(job, f"not a job of {self.ledger.path}; --force stops it all the same")
+            found = self._known(job)
             if isinstance(found, Answer):
                 yield found
             else:
-                targets.append(found)
-        yield from self._stop(targets)
+                targets.setdefault(found.id, found)
+        yield from self._stop(list(targets.values()))
 
     def all_mine(self) -> Iterator[Answer]:
         """Every job of the ledger that no live run holds; by force those too."""
@@ -74,6 +74,21 @@ class Stopping:
             else:
                 targets.append(found)
         yield from self._stop(targets)
+
+    def _known(self, job: str) -> _Target | Answer:
+        """The ledger is asked first, then the platform: by its own name for a job, which may be another than ours."""
+        held, there = self.ledger.named(job, self.clock.now()), None
+        if held is None:
+            try:
+                there = self.platform.named(job)
+            except AisbenchError as deaf:
+                return Answer(job, f"could not be looked up: {deaf}")
+            held = self.ledger.named(there, self.clock.now()) if there else None
+        if held:
+            return self._target(held)
+        if self.force:
+            return _Target(there or job, None)
+        return Answer(job, f"not a job of {self.ledger.path}; --force stops it all the same")
 
     def _target(self, held: Held) -> _Target | Answer:
         """The job that a trial of the ledger has on this platform, or why there is none to stop."""
@@ -107,7 +122,7 @@ class Stopping:
         waiting: list[_Target] = []
         for target in targets:
             job = jobs[target.id]
-            asked = self._before(target, job) if job.phase.is_final else self._ask(target)
+            asked = self._before(target, job) if job.phase.is_final else self._ask(replace(target, before=job))
             if isinstance(asked, Answer):
                 yield asked
             else:
@@ -122,9 +137,10 @@ class Stopping:
         word = job.platform_phase or job.phase.value
         if held and held.in_flight and held.holder is not Holder.ALIVE:
             if job.phase in {Phase.SUCCEEDED, Phase.FAILED}:
-                return Answer(job.id, f"was over before ({word}); the next run judges it", settled=True)
+                text = f"was over before ({word}); the next run judges it"
+                return Answer(job.id, text, settled=True, name=job.name, ran_s=job.ran_s)
             self.ledger.amend(held, self._over(held.trial, job), self.clock.now())
-        return Answer(job.id, f"was over before ({word})", settled=True)
+        return Answer(job.id, f"was over before ({word})", settled=True, name=job.name, ran_s=job.ran_s)
 
     def _ask(self, target: _Target) -> _Target | Answer:
         held, claim, now = target.held, None, self.clock.now()
@@ -174,7 +190,14 @@ class Stopping:
             trial = replace(target.held.trial, job_id=job.id) if itself else self._over(target.claim.trial, job)
             self.ledger.amend(target.claim, trial, self.clock.now())
         word = job.platform_phase or job.phase.value
-        return Answer(job.id, f"ended by itself ({word})" if itself else f"stopped ({word})", settled=True)
+        return Answer(
+            job.id,
+            f"ended by itself ({word})" if itself else f"stopped ({word})",
+            settled=True,
+            name=job.name,
+            before=target.before.platform_phase if target.before else "",
+            ran_s=job.ran_s,
+        )
 
     def _over(self, trial: Trial, job: Job | None) -> Trial:
         return replace(trial, job=job or trial.job, fault=_STOPPED).moved(Step.HARVEST, self.clock.now())

@@ -6,13 +6,17 @@ Its `get`, `stop` and `create` of versions raise KeyError before they send anyth
 from __future__ import annotations
 
 import json
+import re
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from cloud_client import CloudClient, eventually, send
 
+from pytest_aisbench.cli import main
 from pytest_aisbench.localcloud.server import LocalCloud
+from pytest_aisbench.services.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,6 +99,39 @@ def test_a_job_from_creation_to_deletion(cloud: tuple[Any, CloudClient]) -> None
     assert version.duration > 0
     modelarts.delete_training_job(job.job_id)
     assert listed() == []
+
+
+def test_what_the_referee_created_is_stopped_by_its_name(
+    cloud: tuple[Any, CloudClient], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The newest version of exactly this job, as the predecessor's `--action stop` does it."""
+    modelarts, client = cloud
+    name = f"aisbench-debug-{uuid.uuid4().hex[:8]}"
+    job, longer = (
+        modelarts.create_training_job(job_name=each, config=_config(client, 600)) for each in (name, f"{name}-2")
+    )
+    (first,) = modelarts.training_job_versions(job.job_id)
+    again = {"job_desc": "", "config": {**_config(client, 600), "pre_version_id": first.version_id}}
+    path = f"/v1/{client.project}/training-jobs/{job.job_id}/versions"
+    newest = client.call("POST", path, again)["version_id"]
+    assert eventually(lambda: {each.status for each in modelarts.training_job_versions(job.job_id)} == {8})
+    card, ledger = tmp_path / "card.json", tmp_path / "ledger.db"
+    card.write_text(json.dumps(client.card))
+    Ledger(ledger).close()
+    options = ["--force", "--cloud", str(card), "--ledger", str(ledger), "--modelarts-version", "V1"]
+
+    assert main(["stop", name, *options]) == 0
+
+    said = capsys.readouterr().out
+    line = rf"{job.job_id}/{newest} \({name}\): stopped \(KILLED\); it was RUNNING, and ran for \d+\.\d s\n"
+    assert re.fullmatch(line, said), said
+    states = {str(each.version_id): each.status for each in modelarts.training_job_versions(job.job_id)}
+    assert states == {str(newest): 12, str(first.version_id): 8}
+    assert main(["stop", f"{job.job_id}/{first.version_id}", *options]) == 0
+    assert f"{job.job_id}/{first.version_id} ({name}): stopped (KILLED)" in capsys.readouterr().out
+    assert main(["stop", str(longer.job_id), *options]) == 0
+    assert main(["stop", "aisbench-debug", *options]) == 1
+    assert "does not know it" in capsys.readouterr().out
 
 
 def test_pages(cloud: tuple[Any, CloudClient]) -> None:

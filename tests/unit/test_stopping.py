@@ -14,7 +14,7 @@ from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.job import Job, LogPart, Phase, Request
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.errors import Blame, Unreachable, UsageFault
-from pytest_aisbench.reporters.jobs import table
+from pytest_aisbench.reporters.jobs import stopped, table
 from pytest_aisbench.services import stopping
 from pytest_aisbench.services.jobs import Holder, JobLedger
 from pytest_aisbench.services.ledger import Ledger
@@ -127,7 +127,9 @@ def test_a_job_whose_submission_had_no_answer_is_looked_for_by_name(
     ledger.save_trial(replace(trial, step=Step.SUBMIT, job_id=None, request=sent), clock.now())
     platform = healthy(Phase.RUNNING)
     platform.jobs["job-7"] = trial.name
-    assert stop(ledger, platform, clock, trial.name) == Answer("job-7", "stopped (Cancelled)", settled=True)
+    assert stop(ledger, platform, clock, trial.name) == Answer(
+        "job-7", "stopped (Cancelled)", settled=True, before="Running"
+    )
     assert kept(ledger).job_id == "job-7"
 
 
@@ -225,3 +227,45 @@ def test_a_log_is_followed_through_an_outage_and_past_the_end(
     with pytest.raises(Unreachable):
         list(follow(gone, clock, "job-1"))
     assert OUTAGE_S < clock.now() - began < OUTAGE_S + 10
+
+
+def test_a_job_is_known_by_the_name_that_the_platform_has_for_it(
+    ledger: JobLedger, trial: Trial, clock: Any, healthy: Make
+) -> None:
+    platform = healthy(Phase.RUNNING)
+    platform.jobs["job-1"] = "shared-name"  # of which the ledger knows the id only
+    assert stop(ledger, platform, clock, "shared-name").text == "stopped (Cancelled)"
+    assert kept(ledger).step is Step.HARVEST
+
+
+def test_a_strangers_name_is_looked_up_and_stopped_by_force_only(ledger: JobLedger, clock: Any, healthy: Make) -> None:
+    platform = healthy(Phase.RUNNING)
+    platform.jobs["job-9"] = "theirs"
+    assert "--force stops it" in stop(ledger, platform, clock, "theirs").text
+    assert platform.cancelled == []
+    (answer,) = Stopping(ledger, platform, clock, force=True).named(["theirs", "job-9"])
+    assert (answer.job, answer.settled, platform.cancelled) == ("job-9", True, ["job-9"])
+
+
+def test_a_platform_that_cannot_be_asked_for_a_name(ledger: JobLedger, clock: Any, healthy: Make) -> None:
+    def deaf(name: str) -> str:
+        raise Unreachable("no route")
+
+    platform = healthy(Phase.RUNNING)
+    platform.named = deaf
+    assert stop(ledger, platform, clock, "theirs", force=True) == Answer("theirs", "could not be looked up: no route")
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (
+            Answer("7", "stopped (K)", name="n", before="R", ran_s=72.0),
+            "7 (n): stopped (K); it was R, and ran for 1 min 12 s",
+        ),
+        (Answer("7", "was over before (K)", ran_s=3.0), "7: was over before (K); it ran for 3.0 s"),
+        (Answer("7", "was never created"), "7: was never created"),
+    ],
+)
+def test_what_is_said_of_a_job_that_was_stopped(answer: Answer, line: str) -> None:
+    assert stopped(answer) == line
