@@ -22,6 +22,7 @@ from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.upload import Parcel
 from pytest_aisbench.errors import Refused, Unreachable, UsageFault
 from pytest_aisbench.hosts import Hosts
+from pytest_aisbench.localcloud.server import LocalCloud
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings import Settings
 
@@ -135,7 +136,10 @@ def test_another_authority_is_not_trusted(access: Access, tmp_path: Path) -> Non
 def test_the_certificate_is_held_against_the_name_and_not_the_address(access: Access, front: Front) -> None:
     """`*.centre.example` is not for names two levels down, wherever these lead."""
     name = f"deep.iam.{DOMAIN}"
-    places = {"iam_endpoint": f"https://{name}:{front.port}", "obs_endpoint": f"https://{name}:{front.port}"}
+    places: dict[str, Any] = {
+        "iam_endpoint": f"https://{name}:{front.port}",
+        "obs_endpoint": f"https://{name}:{front.port}",
+    }
     platform = ModelArts(Settings(access=dataclasses.replace(access, hosts=Hosts({name: "127.0.0.1"}), **places)))
     try:
         with pytest.raises(UsageFault, match=r"127\.0\.0\.1, as \[hosts\] has it.*certificate is that of another host"):
@@ -247,3 +251,17 @@ def test_the_signature_that_was_asked_for_is_sent_and_nothing_is_negotiated(
     if signature == "v4":
         assert "/cn-central-221/s3/aws4_request" in headers["Authorization"]
         assert "x-amz-date" in headers["Authorization"]
+
+
+def test_a_clock_that_is_an_hour_off_is_no_matter_to_any_signature(tmp_path: Path) -> None:
+    with LocalCloud(tmp_path, engine="pretend", clock_skew=3600.0) as cloud:
+        card = cloud.card()
+        access = Access(
+            access_key=Secret(card["access_key"]),
+            secret_access_key=Secret(card["secret_key"]),
+            region_name=card["region"],
+            bucket=card["bucket"],
+            **{f"{name}_endpoint": card[f"{name}_endpoint"] for name in SERVICES},  # type: ignore[arg-type]
+        )
+        for signature in ("v2", "v4"):
+            use(dataclasses.replace(access, obs_signature=signature))

@@ -135,3 +135,31 @@ def test_nobody_in_particular_sees_nothing(url: str) -> None:
     status, content, _ = call(f"{url}/v3/projects")
     assert (status, content["error_code"]) == (401, "APIGW.0301")
     assert call(f"{url}/v3/unknown")[0] == 404
+
+
+def test_temporary_keys_are_given_for_a_while_and_beget_no_others(
+    url: str, accounts: Accounts, account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are refused by the same words as any others that are not known; see the tests of the signatures."""
+    token = {"X-Auth-Token": accounts.issue(account)[0]}
+    place = f"{url}/v3.0/OS-CREDENTIAL/securitytokens"
+
+    def wish(seconds: Any) -> dict[str, Any]:
+        return {"auth": {"identity": {"methods": ["token"], "token": {"duration_seconds": seconds}}}}
+
+    status, content, _ = call(place, wish(900), token)
+    assert status == 201
+    keys = content["credential"]
+    lent = accounts.by_key(keys["access"])
+    assert lent is not None
+    assert (lent.secret_key, lent.security_token) == (keys["secret"], keys["securitytoken"])
+    assert lent.project_id == account.project_id
+    assert keys["securitytoken"] not in repr(lent)
+    for seconds in (899, 86401, "soon", None):
+        assert call(place, wish(seconds), token)[0] == 400
+    assert call(place, b"[]", token)[0] == 400
+    assert call(place, wish(900))[0] == 401
+    assert call(place, wish(900), {"X-Auth-Token": accounts.issue(lent)[0]})[0] == 403
+    assert call(f"{url}/v3/auth/tokens", by_keys(keys["access"], keys["secret"]))[0] == 401  # the token is missing
+    monkeypatch.setattr(accounts, "clock_skew", 901.0)
+    assert accounts.by_key(keys["access"]) is None

@@ -165,3 +165,20 @@ def test_keys_are_kept_for_the_next_cloud_and_from_everybody_else(tmp_path: Path
     assert path.stat().st_mode & 0o777 == 0o600
     assert account.secret_key not in repr(account)
     assert account.password not in repr(account)
+
+
+def test_temporary_keys_need_their_token_and_it_must_be_signed(accounts: Accounts) -> None:
+    lent, _ = accounts.lend_for(accounts.first(), 900)
+    theirs = Accounts([lent])
+    request = signed(theirs, X_Security_Token=lent.security_token)
+    assert authenticate(request, accounts) == lent
+    unsigned = dict(signed(theirs).headers) | {"x-security-token": lent.security_token}
+    stolen = signed(accounts, X_Security_Token=lent.security_token)
+    for bad, why in [
+        (signed(theirs), "not that of the access key"),
+        (signed(theirs, X_Security_Token="another"), "not that of the access key"),
+        (stolen, "not that of the access key"),
+        (received(request.method, request.raw_path, unsigned, request.bytes()), "x-security-token must be signed"),
+    ]:
+        with pytest.raises(AuthenticationFailed, match=why):
+            authenticate(bad, accounts)

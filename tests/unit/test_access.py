@@ -12,7 +12,7 @@ from pytest_aisbench.settings import Settings, freeze
 
 TABLE = "platform = 'modelarts'\n[access]\nregion_name = 'r'\nbucket = 'b'\n"
 KEYS = "access_key = 'file-ak'\nsecret_access_key = 'file-sk'\n"
-VARIABLES = {
+VARIABLES: dict[str, Any] = {
     "HUAWEICLOUD_SDK_AK": "env-ak",
     "HUAWEICLOUD_SDK_SK": "env-sk",
     "HUAWEICLOUD_SDK_SECURITY_TOKEN": "env-token",
@@ -94,7 +94,7 @@ def test_without_keys_all_three_ways_are_named_in_one_line(tmp_path: Path) -> No
     ],
 )
 def test_half_of_the_keys_is_one_line_that_shows_none(
-    tmp_path: Path, home: Path, profile: str, variables: dict[str, str], message: str
+    tmp_path: Path, home: Path, profile: str, variables: dict[str, Any], message: str
 ) -> None:
     (home / ".huaweicloud/credentials").write_bytes(profile.encode(errors="surrogateescape"))
     with pytest.raises(UsageFault) as caught:
