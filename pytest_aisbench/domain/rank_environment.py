@@ -1,0 +1,152 @@
+"""What a rank was told of itself, against the rank table and the other ranks: a contradiction is a hang later.
+
+HCCL waits for a rank that nobody is. Two nodes that both number their cards 0 to 7 of 16 pass its own check, since the
+devices' numbers are right, and wait for ranks 8 to 15 until their time is up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_aisbench.domain.ranktable import Form, RankTable, Server
+from pytest_aisbench.domain.text import plain
+
+# Which server this is: the platform's words for the address, and for the number of the node.
+_ADDRESSES = ("MA_CURRENT_HOST_IP", "MA_CURRENT_IP", "DLWS_SD_SELF_HOST_IP", "DLWS_SD_SELF_IP", "POD_IP")
+_NUMBERS = ("DLWS_ROLE_IDX", "VC_TASK_INDEX", "DLS_TASK_INDEX")
+_WHOLE = re.compile(r"\d{1,9}\Z", re.ASCII)
+
+Environment = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Process:
+    """One rank as it is about to start."""
+
+    name: str  # for messages: `node 1, card 3`, or the file that its environment was kept in
+    environment: Environment
+    node: str = ""  # where it runs, if its environment does not say
+
+
+def alone(environment: Environment, table: RankTable | None, node: str = "") -> list[str]:
+    """What one process can tell by itself; `node` is its server's id, if known better than by the environment."""
+    size, faults = _number(environment, "RANK_SIZE")
+    if table is not None:
+        cards = len(table.ranks())
+        if size is not None and size != cards:
+            faults.append(f"RANK_SIZE is {size}, and the rank table has {cards} cards")
+        size = cards
+    rank, wrong = _rank(environment, table)
+    faults += wrong
+    if rank is not None and size is not None and rank >= size:
+        faults.append(f"RANK_ID is {rank}, and of {size} ranks the last is {size - 1}")
+    elif rank is not None and table is not None:
+        faults += _against(environment, table, rank, node)
+    return [plain(fault, 300) for fault in faults]
+
+
+def together(processes: Sequence[Process], table: RankTable | None = None) -> list[str]:
+    """What only shows when all ranks are looked at; one line per contradiction."""
+    faults: list[str] = []
+    ranks: dict[int, list[Process]] = {}
+    cards: dict[tuple[str, int], list[Process]] = {}
+    sizes: dict[int, str] = {}
+    for process in processes:
+        faults += [f"{process.name}: {fault}" for fault in alone(process.environment, table, process.node)]
+        rank, _ = _rank(process.environment, table)
+        size, _ = _number(process.environment, "RANK_SIZE")
+        device, _ = _number(process.environment, "DEVICE_ID")
+        if rank is not None:
+            ranks.setdefault(rank, []).append(process)
+        if size is not None:
+            sizes.setdefault(size, process.name)
+        node = process.node or _node(process.environment)
+        if node and device is not None:
+            cards.setdefault((node, device), []).append(process)
+    faults += _repeated(ranks)
+    faults += [
+        f"DEVICE_ID {device} is used {len(users)} times on {node}: {', '.join(user.name for user in users)}"
+        for (node, device), users in sorted(cards.items())
+        if len(users) > 1
+    ]
+    if len(sizes) > 1:
+        told = ", ".join(f"{size} ({name})" for size, name in sorted(sizes.items()))
+        faults.append(f"the ranks do not agree on RANK_SIZE: {told}")
+    wanted = len(table.ranks()) if table else max(sizes, default=len(processes))
+    missing = [rank for rank in range(min(wanted, 100_000)) if rank not in ranks]
+    if missing:
+        faults.append(f"nobody is rank {_spans(missing)} of {wanted}: the others would wait for ever")
+    return [plain(fault, 300) for fault in dict.fromkeys(faults)]
+
+
+def _repeated(ranks: Mapping[int, Sequence[Process]]) -> list[str]:
+    twice = sorted(rank for rank, users in ranks.items() if len(users) > 1)
+    if not twice:
+        return []
+    users = [user.name for user in ranks[twice[0]]]
+    text = f"RANK_ID {_spans(twice)} is used repeatedly, such as {twice[0]} by {' and '.join(users[:3])}"
+    return [f"{text}; count through all nodes: RANK_ID = number of the node × cards per node + card"]
+
+
+def _against(environment: Environment, table: RankTable, rank: int, node: str) -> list[str]:
+    card = table.at(rank)
+    if card is None:
+        return [f"RANK_ID is {rank}, and the rank table has no such rank"]
+    server, device = card
+    here = _server(environment, table, node)
+    if here is not None and here.id != server.id:
+        own = sorted(each.rank for each in here.devices)
+        text = f"RANK_ID is {rank}, which the rank table has on server {server.id}, and this is server {here.id}"
+        return [f"{text}: its ranks are {_spans(own)}"]
+    used, faults = _number(environment, "DEVICE_ID")
+    # A platform may count the cards it gives a container from 0, whatever their numbers in the server are.
+    place = sorted(each.id for each in server.devices).index(device.id)
+    if used is not None and used not in {device.id, place}:
+        text = f"DEVICE_ID is {used}, and the rank table has rank {rank} on device {device.id} of server {server.id}"
+        faults.append(f"{text} (HCCL's EI0004: devId is inconsistent with the local devId)")
+    return faults
+
+
+def _server(environment: Environment, table: RankTable, node: str) -> Server | None:
+    """The table's server that this process is on; None where nothing says so."""
+    addresses = [node, *(environment.get(name, "") for name in _ADDRESSES)]
+    for address in filter(None, addresses):
+        if found := next((server for server in table.servers if address in {server.id, server.host_ip}), None):
+            return found
+    number = next((environment[name] for name in _NUMBERS if _WHOLE.match(environment.get(name, ""))), None)
+    by_rank = sorted(table.servers, key=lambda server: min((d.rank for d in server.devices), default=0))
+    return by_rank[int(number)] if number is not None and int(number) < len(by_rank) else None
+
+
+def _node(environment: Environment) -> str:
+    return next((environment[name] for name in (*_ADDRESSES, *_NUMBERS) if environment.get(name)), "")
+
+
+def _rank(environment: Environment, table: RankTable | None) -> tuple[int | None, list[str]]:
+    """With a cloud table RANK_ID may be the pod's name; the rank is then in DEVICE_INDEX."""
+    told = environment.get("RANK_ID", "")
+    if table is not None and table.form is Form.CLOUD and told and any(told == server.pod for server in table.servers):
+        return _number(environment, "DEVICE_INDEX", needed=True)
+    return _number(environment, "RANK_ID", needed=True)
+
+
+def _number(environment: Environment, name: str, *, needed: bool = False) -> tuple[int | None, list[str]]:
+    told = environment.get(name, "")
+    if not told:
+        return None, [f"{name} is not set"] if needed else []
+    if not _WHOLE.match(told):
+        return None, [f"{name} is {told[:40]!r}, which is not a whole number"]
+    return int(told), []
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """`0-7, 9`."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans[:8])

@@ -1,0 +1,285 @@
+"""Rank tables: read, made, checked and converted."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_aisbench.domain.ranktable import Form, Order, RankTable, converted, hccn, make, text
+from pytest_aisbench.domain.ranktable_reading import read
+from pytest_aisbench.domain.ranktable_rules import check
+from pytest_aisbench.errors import UsageFault
+
+LAB = (Path(__file__).parent / "golden" / "ranktable_lab_16.json").read_text(encoding="utf-8")
+V1_0: dict[str, Any] = {
+    "version": "1.0",
+    "server_count": "2",
+    "server_list": [
+        {
+            "server_id": f"10.0.0.{server}",
+            "device": [
+                {
+                    "device_id": str(card),
+                    "device_ip": f"192.{card % 4 + 1}.27.{2 * server + card // 4}",
+                    "rank_id": str(8 * server + card),
+                }
+                for card in range(8)
+            ],
+            "host_nic_ip": "reserve",
+        }
+        for server in range(2)
+    ],
+    "status": "completed",
+}
+CLOUD: dict[str, Any] = {
+    "status": "completed",
+    "group_count": "1",
+    "group_list": [
+        {
+            "group_name": "job-trainjob",
+            "device_count": "4",
+            "instance_count": "2",
+            "instance_list": [
+                {
+                    "pod_name": f"jobab12-job-trainjob-{index}",
+                    "server_id": f"192.168.0.{25 - index}",
+                    "devices": [
+                        {"device_id": str(card), "device_ip": f"192.1.1{index}.{card + 1}"} for card in range(2)
+                    ],
+                }
+                for index in range(2)
+            ],
+        }
+    ],
+}
+V1_2: dict[str, Any] = copy.deepcopy(V1_0)
+V1_2["version"] = "1.2"
+V1_2["super_pod_list"] = [
+    {"super_pod_id": str(index), "server_list": [{"server_id": f"10.0.0.{index}"}]} for index in range(2)
+]
+for _server in V1_2["server_list"]:
+    for _device in _server["device"]:
+        _device["super_device_id"] = str(37748736 + int(_device["device_id"]))
+
+
+def table(document: Any, order: Order = Order.PODS) -> RankTable:
+    found, problems = read(document if isinstance(document, str) else json.dumps(document), order)
+    assert not problems
+    assert found
+    return found
+
+
+def cards(found: RankTable) -> list[tuple[str, int, tuple[str, ...]]]:
+    return [(server.id, device.id, device.ips) for server, device in found.ranks()]
+
+
+def told(document: Any, **kwargs: Any) -> list[str]:
+    return [str(problem) for problem in check(json.dumps(document), **kwargs)]
+
+
+def test_the_table_of_sixteen_cards_passes() -> None:
+    assert check(LAB) == []
+    found = table(LAB)
+    assert (found.form, found.chip, len(found.servers)) == (Form.LAB, "910", 2)
+    assert cards(found)[9] == ("192.168.3.2", 1, ("192.168.20.3",))
+
+
+@pytest.mark.parametrize("document", [V1_0, CLOUD, V1_2])
+def test_sound_tables_of_every_form_pass(document: dict[str, Any]) -> None:
+    assert told(document) == []
+
+
+def _at(document: Any, path: str) -> tuple[Any, Any]:
+    *way, last = [int(key) if key.lstrip("-").isdecimal() else key for key in path.split(".")]
+    for key in way:
+        document = document[key]
+    return document, last
+
+
+DEVICE = "server_list.1.device.2"  # rank 10
+BAD: list[tuple[dict[str, Any], str, Any, str]] = [
+    (V1_0, "status", None, "status is missing"),
+    (V1_0, "status", "initializing", "the platform has not filled it in yet"),
+    (V1_0, "status", "done", "status is 'done', wanted 'completed'"),
+    (V1_0, "version", "1.1", "version 1.1 is for clusters of different chips"),
+    (V1_0, "version", "2.0", "version '2.0' is not supported"),
+    (V1_0, "server_count", "3", "server_count says 3, and there are 2 servers"),
+    (V1_0, "server_count", 2, "server_count is 2, and every value is text: write it in quotes"),
+    (V1_0, "server_count", None, "warning: server_count is missing; it should say 2"),
+    (V1_0, "server_list", "x", "server_list is not a list"),
+    (V1_0, "server_list.1.device", [], "server 10.0.0.1: has no device"),
+    (V1_0, "server_list.1.server_id", "10.0.0.0", "server 10.0.0.0: server_id is used by 2 servers"),
+    (V1_0, "server_list.1.server_id", "", "server number 1: server_id is empty"),
+    (V1_0, "server_list.1.server_id", "x" * 65, "server_id has 65 characters, 64 are allowed"),
+    (V1_0, "server_list.1.host_ip", "10.0.0.1", "server 10.0.0.0: has no host_ip, and server 10.0.0.1 has one"),
+    (V1_0, f"{DEVICE}.rank_id", "9", "rank 9 is used repeatedly: server 10.0.0.1, device 1 and server 10.0.0.1, dev"),
+    (V1_0, f"{DEVICE}.rank_id", "9", "no card has rank 10"),
+    (V1_0, f"{DEVICE}.rank_id", "16", "server 10.0.0.1, device 2: rank_id 16 exceeds 15"),
+    (V1_0, f"{DEVICE}.rank_id", 10, "server 10.0.0.1, device 2: rank_id is 10, and every value is text"),
+    (V1_0, f"{DEVICE}.rank_id", "-1", "server 10.0.0.1, device 2: rank_id is '-1', which is not a whole number"),
+    (V1_0, f"{DEVICE}.device_id", "1", "server 10.0.0.1, device 1: device_id is used 2 times, by ranks 9, 10"),
+    (V1_0, f"{DEVICE}.device_id", "8", "server 10.0.0.1, device 8, rank 10: device_id is not between 0 and 7"),
+    (V1_0, f"{DEVICE}.device_id", None, "server 10.0.0.1, device number 2: device_id is missing"),
+    (V1_0, f"{DEVICE}.device_ip", None, "server 10.0.0.1, device 2: device_ip is missing"),
+    (V1_0, f"{DEVICE}.device_ip", "192.3.27", "device 2, rank 10: device_ip '192.3.27' is not an IPv4 or IPv6"),
+    (V1_0, f"{DEVICE}.device_ip", "192.1.27.0", "rank 10: device_ip 192.1.27.0 is that of server 10.0.0.0, device 0"),
+    (V1_0, f"{DEVICE}.device_ip", "fe80::1", "device 2, rank 10: device_ip is IPv6, and that of server 10.0.0.0"),
+    (V1_0, f"{DEVICE}.device_ip", "192.3.27.2,192.3.28.2", "rank 0: has 1 addresses, and server 10.0.0.1, device 2"),
+    (V1_0, f"{DEVICE}.device_ip", "192.9.27.2", "warning: server 10.0.0.1, device 2, rank 10: device_ip 192.9.27.2"),
+    (V1_0, DEVICE, "card", 'device number 2 is "card", not an object'),
+    (CLOUD, "group_list.0.device_count", "8", "device_count says 8, and there are 4 devices"),
+    (CLOUD, "group_list.0.instance_count", "1", "instance_count says 1, and there are 2 instances"),
+    (CLOUD, "group_count", "2", "group_count says 2, and there are 1 groups"),
+    (CLOUD, "group_list.0.instance_list.1.pod_name", "jobab12-job-trainjob-0", "server 192.168.0.24: pod_name"),
+    (CLOUD, "group_list.0.instance_list.1.devices.0.device_id", "8", "server 192.168.0.24, device 8, rank 2: device_i"),
+    (CLOUD, "group_list.0.instance_list.1.devices.0.device_ip", "x", "server 192.168.0.24, device 0, rank 2: device_i"),
+    (CLOUD, "group_list.0.instance_list.1.devices", [], "server 192.168.0.24: has no device"),
+    (CLOUD, "group_list", [], "group_list is empty"),
+    (V1_2, "super_pod_list.1.super_pod_id", "0", "super pod 0: super_pod_id is used 2 times"),
+    (V1_2, "super_pod_list.1.super_pod_id", "", "super_pod_id is empty"),
+    (V1_2, "super_pod_list.1.server_list.0.server_id", "10.0.0.9", "super pod 1: server 10.0.0.9 is not in server_li"),
+    (V1_2, "super_pod_list.1.server_list.0.server_id", "10.0.0.0", "server 10.0.0.1: is in no super pod"),
+    (V1_2, "super_pod_list.1.server_list", [], "super pods must have the same number of servers"),
+    (V1_2, "super_pod_list", None, "super_pod_list has no super pod"),
+    (V1_2, f"{DEVICE}.super_device_id", None, "server 10.0.0.1, device 2, rank 10: super_device_id is missing"),
+    (V1_2, f"{DEVICE}.super_device_id", "a", "rank 10: super_device_id 'a' is not a whole number"),
+    (V1_2, f"{DEVICE}.super_device_id", "37748736", "super pod 1, server 10.0.0.1, device 2, rank 10: super_device_id"),
+    (json.loads(LAB), "para_plane_nic_location", "host", "para_plane_nic_location is 'host', wanted 'device'"),
+    (json.loads(LAB), "para_plane_nic_num", "4", "warning: para_plane_nic_num says 4"),
+    (json.loads(LAB), "group_list.0.device_num", "8", "group number 0: device_num says 8, and there are 16 devices"),
+    (json.loads(LAB), "group_list.0.server_num", "1", "server_num says 1, and there are 2 servers"),
+    (json.loads(LAB), "group_list.0.instance_list.9.rank_id", "1", "rank 1 is used repeatedly: server 192.168.3.6"),
+    (json.loads(LAB), "group_list.0.instance_list.9.server_id", "192.168.3.6", "server 192.168.3.6, device 1: device"),
+    (json.loads(LAB), "group_list.0.instance_list.9.server_id", "192.168.3.9", "16 devices on 3 servers"),
+    (json.loads(LAB), "group_list.0.instance_list.9.devices", [], "server 192.168.3.2, rank 9: has 0 devices"),
+    (json.loads(LAB), "group_list.0.group_name", None, "group number 0: group_name is missing"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("document", "path", "value", "said"), BAD)
+def test_each_rule_names_the_entry(document: dict[str, Any], path: str, value: Any, said: str) -> None:
+    broken = copy.deepcopy(document)
+    where, key = _at(broken, path)
+    if value is None:
+        del where[key]
+    else:
+        where[key] = value
+    lines = told(broken)
+    assert any(said in line for line in lines), lines
+    assert any(not line.startswith("warning") for line in lines) is not said.startswith("warning")
+
+
+def test_fewer_cards_on_one_server_are_named() -> None:
+    broken = copy.deepcopy(V1_0)
+    broken["server_list"][1]["device"] = broken["server_list"][1]["device"][:4]
+    assert "server 10.0.0.1: has 4 devices, and others have 8" in told(broken)
+    assert [line for line in told(broken, chip="910B") if not line.startswith("warning")] == []
+
+
+def test_the_chip_decides_the_numbers_of_the_cards() -> None:
+    document = text(make({"a": {card: f"10.0.0.{card + 1}" for card in range(16)}}))
+    assert not check(document, "910B")
+    assert "device_id is not between 0 and 7 (chip 910)" in str(check(document)[0])
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [((2, 3, 4, 5), "of both rings"), ((0, 1, 2), "3 cards; a 910 server uses 1, 2, 4 or 8"), ((4, 5, 6, 7), "")],
+)
+def test_rings_of_a_910_are_a_warning(chosen: tuple[int, ...], said: str) -> None:
+    found = check(text(make({"a": {card: f"10.0.{card % 4}.{card + 1}" for card in chosen}})))
+    assert [problem.warning for problem in found] == [True] * bool(said)
+    assert said in "".join(map(str, found))
+
+
+def test_a_single_server_needs_no_addresses() -> None:
+    document = copy.deepcopy(V1_0)
+    document["server_count"], document["server_list"] = "1", document["server_list"][:1]
+    for device in document["server_list"][0]["device"]:
+        del device["device_ip"]
+    assert told(document) == []
+
+
+def test_conversion_keeps_every_card_its_rank() -> None:
+    for form in (Form.LAB, Form.V1_0, Form.CLOUD):
+        for document in (LAB, V1_0, V1_2, CLOUD):
+            source = table(document)
+            made, _ = converted(source, form)
+            assert [str(problem) for problem in check(text(made)) if not problem.warning] == []
+            assert cards(table(text(made))) == cards(source)
+
+
+def test_a_conversion_says_where_hccl_would_number_otherwise() -> None:
+    made, notes = converted(table(LAB), Form.CLOUD)
+    assert notes == [
+        (
+            "HCCL, by server_id, would make server 192.168.3.2, device 0 rank 0; "
+            "in this table that is server 192.168.3.6, device 0"
+        )
+    ]
+    assert [server.pod for server in made.servers] == ["job-0", "job-1"]
+    assert cards(table(text(made), Order.SERVERS))[0][0] == "192.168.3.2"
+    assert cards(table(text(made), Order.PODS))[0][0] == "192.168.3.6"
+    assert converted(table(V1_0), Form.CLOUD)[1] == []
+    assert "super pods" in converted(table(V1_2), Form.V1_0)[1][0]
+    with pytest.raises(UsageFault, match=r"1\.2 cannot be made"):
+        converted(table(V1_0), Form.V1_2)
+
+
+def test_pods_are_counted_by_their_number_not_their_text() -> None:
+    document = copy.deepcopy(CLOUD)
+    rows = document["group_list"][0]["instance_list"]
+    rows[0]["pod_name"], rows[1]["pod_name"] = "job-10", "job-9"
+    assert [name for name, *_ in cards(table(document))][::2] == ["192.168.0.24", "192.168.0.25"]
+
+
+def test_made_of_two_hccn_files() -> None:
+    conf = "# by hccn_tool\naddress_0=192.168.10.1\nnetmask_0=255.255.255.0\n address_1 = 192.168.20.1 \narp_0=x\n"
+    made = make({"b": hccn(conf), "a": {1: "192.168.20.2", 0: "192.168.10.2"}})
+    assert check(text(made)) == []
+    assert cards(made)[1:3] == [("b", 1, ("192.168.20.1",)), ("a", 0, ("192.168.10.2",))]
+
+
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [("", "no line address_"), ("address_0=1.1.1.1\naddress_0=1.1.1.2", "x:2: device 0 has a second address 1.1.1.2")],
+)
+def test_a_hccn_file_that_is_none(conf: str, said: str) -> None:
+    with pytest.raises(UsageFault, match=said):
+        hccn(conf, "x")
+
+
+@pytest.mark.parametrize("bad", ["", "[]", "{}", "null", "[" * 100_000, '{"version": 1}', "\ud800", "1" * 5000])
+def test_what_is_no_table_is_one_line(bad: str) -> None:
+    (problem,) = check(bad)
+    assert "\n" not in str(problem)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4) | st.sampled_from(["0", "1", "10.0.0.1"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150)
+@given(st.sampled_from([V1_0, V1_2, CLOUD, json.loads(LAB)]), st.data())
+def test_no_table_breaks_the_check(document: dict[str, Any], data: st.DataObject) -> None:
+    broken: Any = copy.deepcopy(document)
+    where = broken
+    while True:
+        keys = list(where) if isinstance(where, dict) else list(range(len(where)))
+        key = data.draw(st.sampled_from(keys))
+        if isinstance(where[key], (dict, list)) and where[key] and data.draw(st.booleans()):
+            where = where[key]
+            continue
+        where[key] = data.draw(JSON)
+        break
+    for line in told(broken):
+        assert "\n" not in line
