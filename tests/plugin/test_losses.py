@@ -157,7 +157,7 @@ def test_the_second_signal_ends_at_once_and_the_job_is_on_record(
         heard += line
     until(lambda: in_flight(yard).fault)  # from here on nobody takes it over
     os.kill(run.pid, number)
-    out, _ = run.communicate(timeout=20)
+    out, _ = run.communicate(timeout=60)
     assert run.returncode == code, out
     assert "left at once; jobs that may still run: aisbench jobs" in out
     assert cloud.phase(in_flight(yard).job_id or "") in {"Creating", "Running"}  # nobody stopped it

@@ -137,10 +137,10 @@ def test_plain_skips_elsewhere_stay_green(yard: Yard) -> None:
     assert yard.pytest(cloud=False).code == 0
 
 
-def test_help_fixtures_and_markers_tell_all() -> None:
+def test_help_fixtures_and_markers_tell_all(tmp_path: Path) -> None:
     def told(*arguments: str) -> str:
         return subprocess.run(
-            [sys.executable, "-m", "pytest", *arguments], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "pytest", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
         ).stdout
 
     helped = told("--help")
