@@ -80,7 +80,11 @@ def read_access(
 
 def spells_secrets(document: places.Document) -> bool:
     """Whether a key stands in the file itself, and not just the name of a variable."""
-    tables = [(document.data.get("access"), SECRETS), (document.data.get("tester"), ("token",))]
+    tables = [
+        (document.data.get("access"), SECRETS),
+        (document.data.get("tester"), ("token",)),
+        (document.data.get("apulis"), ("password", "token")),
+    ]
     return any(
         isinstance(table, dict) and bool(_REFERENCE.sub("", str(table.get(key, ""))).strip())
         for table, keys in tables

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_aisbench.access import Access, perhaps, read_access, spells_secrets
+from pytest_aisbench.apulis_access import ApulisAccess, read_apulis, require_apulis
 from pytest_aisbench.credentials import WAYS, complete, exposed
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.hosts import read_hosts
@@ -99,7 +100,9 @@ class Settings:
     nodes: tuple[int, ...] = option(
         node_counts, "N,N", "Select these node counts; other shapes are deselected", default=(), flag="--nodes"
     )
-    platform: str = option(name, "NAME", "Where jobs run: local, modelarts, or one of a plugin's", default="local")
+    platform: str = option(
+        name, "NAME", "Where jobs run: local, modelarts, apulis, or one of a plugin's", default="local"
+    )
     cloud: Path | None = option(path, "FILE", "A local cloud that already runs: what `aisbench cloud --json` printed")
     config: Path | None = option(
         path, "FILE", f"Settings in TOML, or a modelarts_config.py (default: {CONFIG_FILE} where pytest's root is)"
@@ -137,6 +140,7 @@ class Settings:
     ledger: Path | None = option(path, "FILE", "The record of all runs (default: ledger.db among the reports)")
     access: Access = Access()
     tester_access: TesterAccess = TesterAccess()
+    apulis: ApulisAccess = ApulisAccess()
     sources: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # worth a line before the run
 
@@ -209,9 +213,13 @@ def freeze(
             given[row.name] = Given(ini[row.name], f"ini {row.ini}", root)
     document = _document(given, root)
     access, used = Access(), frozenset[str]()
+    data = document.data if document else {}
+    platform = given["platform"].text if "platform" in given else data.get("platform", "local")
+    on_apulis = platform == "apulis" and "cloud" not in given and "cloud" not in data
+    apulis, for_apulis = read_apulis(document, environment, used=on_apulis)
     if document:
-        platform = given["platform"].text if "platform" in given else document.data.get("platform", "local")
-        access, used = read_access(document, environment, used=platform != "local")
+        elsewhere = platform not in {"local", "apulis"} or (on_apulis and apulis.by_obs)
+        access, used = read_access(document, environment, used=elsewhere)
         for key, value in _flat(document, environment).items():
             if key in options and key not in given:
                 place = f"{document.place(key)}: {key}"
@@ -227,14 +235,14 @@ def freeze(
         access, about_keys = complete(access, environment)
         notes += about_keys
     hosts = read_hosts(document)
-    access = dataclasses.replace(access, hosts=hosts)
+    access, apulis = dataclasses.replace(access, hosts=hosts), dataclasses.replace(apulis, hosts=hosts)
     values = {key: _parsed(options[key], told) for key, told in given.items()}
     tester, for_tester = read_tester(document, environment, values.get("package"), used=bool(values.get("tester")))
     tester = dataclasses.replace(tester, hosts=hosts)
-    _no_strangers(environment, options, used | for_tester)
+    _no_strangers(environment, options, used | for_tester | for_apulis)
     values.setdefault("reports", root / "reports")
     sources = {key: told.source for key, told in given.items()}
-    settings = Settings(**values, access=access, tester_access=tester, sources=sources, notes=notes)
+    settings = Settings(**values, access=access, tester_access=tester, apulis=apulis, sources=sources, notes=notes)
     _no_contradictions(settings)
     return settings
 
@@ -269,7 +277,7 @@ def _document(given: Mapping[str, Given], root: Path) -> places.Document | None:
 
 
 def _checked(document: places.Document) -> places.Document:
-    known = [*(row.name for row in table() if row.name != "config"), "access", "hosts"]
+    known = [*(row.name for row in table() if row.name != "config"), "access", "hosts", "apulis"]
     for key in document.data:
         if key not in known:
             raise document.fault(f"unknown key {key!r}", key, advice=perhaps(key, known))
@@ -314,6 +322,8 @@ def _no_contradictions(settings: Settings) -> None:
     if settings.cloud is not None and settings.platform == "modelarts":
         sources = f"{settings.sources['cloud']} and {settings.sources['platform']}"
         raise UsageFault(f"{sources} contradict each other", advice="a running local cloud is platform local")
+    if settings.platform == "apulis" and settings.cloud is None:
+        require_apulis(settings)
     if settings.platform == "modelarts":
         access = settings.access
         needed = ("bucket",) if settings.modelarts_client == "wheel" else ("access_key", "secret_access_key", "bucket")

@@ -69,7 +69,7 @@ class Local(ModelArts):
         self._lent: Path | None = None
         self._cloud = None if settings.cloud else PrivateCloud(settings.access)
         try:
-            card = self._cloud.card() if self._cloud else _read(settings.cloud or Path())
+            card = self._cloud.card() if self._cloud else read_card(settings.cloud or Path())
             self._card, self.tester, self.private = card.access, card.tester, card.private or self._cloud is not None
             super().__init__(dataclasses.replace(settings, access=self._card))
         except BaseException:
@@ -208,7 +208,7 @@ class PrivateCloud:
         return line
 
 
-def _read(file: Path) -> Card:
+def read_card(file: Path) -> Card:
     try:
         text = file.read_bytes()
     except OSError as error:

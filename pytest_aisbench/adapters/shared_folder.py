@@ -143,7 +143,7 @@ class SharedFolder:
         """Folders are no objects: the empty ones go with what was in them."""
         for folder, _, _ in os.walk(self._folder / path, topdown=False):
             with contextlib.suppress(OSError):
-                os.rmdir(folder)
+                Path(folder).rmdir()
 
 
 def _is_path(key: str) -> bool:

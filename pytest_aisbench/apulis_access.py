@@ -1,0 +1,132 @@
+"""The `[apulis]` table of `aisbench.toml`: where the Apulis platform is, who we are there, and the folder we share."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_aisbench.access import address_fault, perhaps
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.hosts import NO_HOSTS, Hosts
+from pytest_aisbench.secret import NO_SECRET, Secret
+
+if TYPE_CHECKING:
+    from pytest_aisbench import places
+    from pytest_aisbench.settings import Settings
+
+NAME = "apulis"
+SECRETS = ("password", "token")
+RESULTS = ("share", "obs")
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_PLAIN = re.compile(r"http://[^/:@\s]+(:[0-9]+)?/?")
+_PATH = re.compile(r"(/[A-Za-z0-9_.~-]+)*")
+_POD_PATH = re.compile(r"(/[A-Za-z0-9_.@+-]+)+/?")
+_YES = {"yes": True, "no": False}
+_METRICS = "/endpoints/grafana/api/datasources/proxy/1/api/v1/query_range"
+
+
+@dataclass(frozen=True)
+class ApulisAccess:
+    """The table, read; and `hosts`, which is a table of its own."""
+
+    endpoint: str = ""
+    api: str = "/apis"  # DLWorkspace, from which the platform comes, has none
+    user: str = ""
+    password: Secret = NO_SECRET
+    token: Secret = NO_SECRET  # instead of a login
+    vc: str = ""
+    share: str = ""  # the folder, as this machine sees it
+    share_in_pods: str = ""  # as the pods see it; empty: under the same path
+    results: str = ""  # one of RESULTS; empty: the share, where there is one
+    send_obs_keys: bool = False  # to the pods, which have none of their own
+    metrics: str = _METRICS
+    ca_file: str = ""
+    hosts: Hosts = NO_HOSTS
+
+    @property
+    def by_obs(self) -> bool:
+        return (self.results or ("share" if self.share else "obs")) == "obs"
+
+
+def read_apulis(
+    document: places.Document | None, environment: Mapping[str, str], *, used: bool
+) -> tuple[ApulisAccess, frozenset[str]]:
+    """The table with `${NAME}` taken from the environment, and the names that were taken. Where it is not `used`, a
+    name that is not set is no error."""
+    raw = document.data.get(NAME, {}) if document else {}
+    if not document or not raw:
+        return ApulisAccess(), frozenset()
+    if not isinstance(raw, dict):
+        raise document.fault("apulis is a table", NAME, advice="write [apulis] on a line of its own")
+    known = [row.name for row in dataclasses.fields(ApulisAccess) if row.name != "hosts"]
+    values: dict[str, Any] = {}
+    taken: set[str] = set()
+    for key, value in raw.items():
+        if key not in known:
+            raise document.fault(f"unknown key {key!r} in [apulis]", NAME, key, advice=perhaps(key, known))
+        if not isinstance(value, str):
+            raise document.fault(f"apulis.{key} is not text", NAME, key, advice="put it in quotes")
+        for wanted in _REFERENCE.findall(value):
+            taken.add(wanted)
+            if used and wanted not in environment:
+                message = f"apulis.{key} takes ${{{wanted}}}, which is not set"
+                raise document.fault(message, NAME, key, advice=f"export {wanted}, or write the value")
+        values[key] = _value(document, key, _REFERENCE.sub(lambda match: environment.get(match[1], ""), value), used)
+    access = ApulisAccess(**values)
+    if used:
+        _check_way(document, access)
+    return access, frozenset(taken)
+
+
+def require_apulis(settings: Settings) -> None:
+    """Raise unless the platform can be reached, and its results."""
+    access, source = settings.apulis, settings.sources.get("platform", "platform")
+    missing = [key for key in ("endpoint", "user", "vc") if not getattr(access, key)]
+    if missing:
+        advice = "write them to [apulis] in aisbench.toml, or name a local cloud with --aisbench-cloud"
+        raise UsageFault(f"{source}: platform apulis needs {', '.join(missing)}", advice=advice)
+    if access.by_obs and not (settings.access.access_key and settings.access.bucket):
+        advice = "write share to [apulis], or access_key, secret_access_key and bucket to [access]"
+        raise UsageFault(f"{source}: platform apulis has neither a shared folder nor a bucket", advice=advice)
+
+
+def _value(document: places.Document, key: str, text: str, used: bool) -> Any:
+    def wrong(what: str, advice: str) -> UsageFault:
+        return document.fault(f"apulis.{key} {text!r} {what}", NAME, key, advice=advice)
+
+    if key in SECRETS:
+        return Secret(text)
+    if key == "send_obs_keys":
+        if text not in _YES:
+            raise wrong("is neither yes nor no", "write yes to hand access_key and secret_access_key to the pods")
+        return _YES[text]
+    if key == "results" and text not in RESULTS:
+        raise wrong("is not known", f"write one of {', '.join(RESULTS)}, or leave it out")
+    if key in {"api", "metrics"}:
+        text = text.rstrip("/")
+        if not _PATH.fullmatch(text):
+            raise wrong("is not a path", "write such as /apis")
+    if key == "share_in_pods" and text and not _POD_PATH.fullmatch(text):
+        raise wrong("is not an absolute path without blanks", "write such as /data/aisbench")
+    if key in {"share", "ca_file"} and text:
+        path = document.path.parent / Path(text).expanduser()
+        if used and not path.exists():
+            raise document.fault(f"apulis.{key}: there is no {path}", NAME, key)
+        return str(path)
+    return text
+
+
+def _check_way(document: places.Document, access: ApulisAccess) -> None:
+    if not access.endpoint:
+        return
+    fault = address_fault(access.endpoint)
+    if fault and _PLAIN.fullmatch(access.endpoint):
+        if not (access.password or access.token):
+            return  # its API asks for a user's name only, and many an installation has no TLS
+        fault = "would send the password over plain http", "write https, or leave password and token out"
+    if fault:
+        raise document.fault(f"apulis.endpoint {fault[0]}", NAME, "endpoint", advice=fault[1])
