@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pytest_aisbench import __version__
+from pytest_aisbench import __version__, cli_ranktable
 from pytest_aisbench.errors import AisbenchError, LedgerError, UsageFault
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     stubs = acts.add_parser("stubs", help="exit as benchmark.sh of an ais-bench package does, by results.json")
     stubs.add_argument("results", nargs="?", type=Path, metavar="FILE", help="default: reports/latest/results.json")
     stubs.set_defaults(act=_stubs)
+    cli_ranktable.register(acts)
     return parser
 
 
