@@ -6,7 +6,7 @@ Nobody behind the collection knows that there are packages. The job is the one t
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -95,9 +95,17 @@ def _placed(workload: Workload, session: Section, options: Collection[str], note
     return replace(
         workload,
         data=f"obs:/{data}/" if data else None,
+        data_contains=_contents(workload.parameters),
         options={key: value for key, value in _options(session).items() if key in options},
         update=_update(Path(workload.folder), workload.entry, notes),
     )
+
+
+def _contents(parameters: Mapping[str, str]) -> tuple[str, ...]:
+    """What the predecessor's guide says must be in the data of the models that it knows."""
+    if "bert_network" in parameters:
+        return ("train/", "val/", "ms_bert_large.ckpt")
+    return ("train/", "val/") if "imagenet" in parameters.get("config_path", "") else ()
 
 
 def _options(session: Section) -> dict[str, str]:

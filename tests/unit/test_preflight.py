@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.checkup import Check, Health, failure, warning
+from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import Unreachable, UsageFault
 from pytest_aisbench.services import preflight
 
@@ -62,3 +64,80 @@ def test_keys_that_do_not_work_are_the_users_and_an_outage_is_not(healthy: Make,
     assert said == ["scripted is not well, the run goes on trying: no answer from 192.0.2.1"]
     assert not platform.jobs
     assert not platform.store.objects_
+
+
+def test_what_the_platform_does_not_offer_names_the_case(healthy: Make, case: Case, tmp_path: Path) -> None:
+    platform = healthy()
+    platform.vetted = [warning("engine", "not listed"), failure("flavor", "there is no flavor 'x'", "write y")]
+    with pytest.raises(UsageFault, match="toy-2x2: there is no flavor 'x'; write y"):
+        preflight.check(platform, [case], 60.0, tmp_path)
+
+
+def test_what_may_pass_is_told_and_everything_else_still_looked_at(healthy: Make, case: Case, tmp_path: Path) -> None:
+    platform, said = healthy(), list[str]()
+    platform.vetted = [Check("quota", Health.FAILURE, "10 of 10 jobs are there", "delete some", lasting=False)]
+    preflight.check(platform, [case], 60.0, tmp_path, said.append)
+    assert said == [
+        "scripted is not well, the run goes on trying: toy-2x2: 10 of 10 jobs are there; delete some",
+    ]
+    platform.vetted.append(failure("flavor", "there is no flavor 'x'"))
+    with pytest.raises(UsageFault, match="no flavor 'x'"):
+        preflight.check(platform, [case], 60.0, tmp_path)
+
+
+def test_lists_that_nobody_gives_condemn_no_run(healthy: Make, case: Case, tmp_path: Path) -> None:
+    platform, said, asked = healthy(), list[str](), list[object]()
+
+    def deaf(spec: object) -> list[Check]:
+        asked.append(spec)
+        raise Unreachable("no answer")
+
+    platform.vet = deaf
+    other = replace(case, workload=replace(case.workload, name="other"))
+    preflight.check(platform, [case, other], 60.0, tmp_path, said.append)
+    assert len(said) == len(asked) == 1, "nobody is asked again who does not answer"
+
+
+def test_data_without_what_must_be_in_it_is_refused(healthy: Make, case: Case, tmp_path: Path) -> None:
+    platform = healthy()
+    data = StoreUrl.parse("obs://bucket/enwiki/")
+    contents = ("train/", "val/", "ms_bert_large.ckpt")
+    case = replace(case, workload=replace(case.workload, data=str(data), data_contains=contents))
+    platform.store.write(data / "train/a.mindrecord", b"")
+    with pytest.raises(
+        UsageFault, match=r"toy-2x2: obs://bucket/enwiki/ has no val/ and no ms_bert_large\.ckpt; upload"
+    ):
+        preflight.check(platform, [case], 60.0, tmp_path)
+    platform.store.write(data / "val/b", b"")
+    platform.store.write(data / "ms_bert_large.ckpt.part", b"")
+    with pytest.raises(UsageFault, match=r"has no ms_bert_large\.ckpt;"):
+        preflight.check(platform, [case], 60.0, tmp_path)
+    platform.store.write(data / "ms_bert_large.ckpt", b"")
+    preflight.check(platform, [case], 60.0, tmp_path)
+
+
+def test_data_of_this_machine_without_what_must_be_in_it_is_refused(healthy: Make, case: Case, tmp_path: Path) -> None:
+    folder = Path(case.workload.folder) / "data"
+    (folder / "train").mkdir(parents=True)
+    case = replace(case, workload=replace(case.workload, data="data", data_contains=("train/", "labels.txt")))
+    with pytest.raises(UsageFault, match=r"data has no labels\.txt;"):
+        preflight.check(healthy(), [case], 60.0, tmp_path)
+    (folder / "labels.txt").touch()
+    preflight.check(healthy(), [case], 60.0, tmp_path)
+
+
+def test_an_empty_data_set_is_a_warning_only(healthy: Make, case: Case) -> None:
+    case = replace(case, workload=replace(case.workload, data="obs://bucket/new/"))
+    (found,) = preflight.data(healthy(), [case])
+    assert (found.health, found.text) == (Health.WARNING, "obs://bucket/new/ is empty")
+
+
+def test_a_script_of_an_image_that_hands_ports_on_as_hosts_is_refused(
+    healthy: Make, case: Case, tmp_path: Path
+) -> None:
+    script = Path(case.workload.folder) / "code" / "run.sh"
+    script.write_text('python -m launch --ips "$BATCH_CUSTOM0_HOSTS"\n')
+    preflight.check(healthy(), [case], 60.0, tmp_path)  # an engine of the platform: it is run otherwise
+    case = replace(case, workload=replace(case.workload, options={"image": "swr/org/image:1"}))
+    with pytest.raises(UsageFault, match=r"toy-2x2: run\.sh passes .* host:port; cut the port off"):
+        preflight.check(healthy(), [case], 60.0, tmp_path)
