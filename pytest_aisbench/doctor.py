@@ -39,7 +39,15 @@ class Doctor:
         self._platforms = platforms
 
     def examine(self, folders: Sequence[Path]) -> Iterator[Check]:
-        """`folders` hold suites, at any depth. What is known without the platform comes first."""
+        """`folders` hold suites, at any depth. What is so of several cases is told once."""
+        seen: set[Check] = set()
+        for check in self._checks(folders):
+            if check not in seen:
+                yield check
+            seen.add(check)
+
+    def _checks(self, folders: Sequence[Path]) -> Iterator[Check]:
+        """What is known without the platform comes first."""
         yield from self._configuration()
         yield from self._machine()
         cases: list[Case] = []
@@ -114,11 +122,8 @@ class Doctor:
         if broken:
             yield warning("offer", "flavor, engine, pool, quota and data are not checked: the platform cannot be asked")
             return
-        seen: set[Check] = set()
-        for check in (*preflight.offers(platform, sound, run_s), *preflight.data(platform, sound)):
-            if check not in seen:
-                yield check
-            seen.add(check)
+        yield from preflight.offers(platform, sound, run_s)
+        yield from preflight.data(platform, sound)
 
 
 def _access(platform: Platform) -> Check:

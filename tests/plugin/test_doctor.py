@@ -117,6 +117,7 @@ def test_modelarts_from_name_to_quota(yard: Yard, examine: Examine) -> None:
     assert states(found, "warning") == {}
     assert [check["text"] for check in found["suites"]] == ["suites/toy: toy-1x8, toy-2x8"]
     assert found["flavor"][0]["text"] == "modelarts.kat1.8xlarge is offered, up to 64 nodes"
+    assert [len(found[name]) for name in ("flavor", "engine", "code", "request")] == [1, 1, 1, 2]
     secret = json.loads(yard.card.read_text())["secret_key"]
     assert secret not in json.dumps(found)
 
@@ -203,6 +204,7 @@ def test_a_suite_that_cannot_be_asked_for_hides_no_other(yard: Yard, examine: Ex
     assert code == 1
     assert "suites/broken/workload.toml" in states(found, "failure")["suites"]
     assert "both flavor and pool_id" in states(found, "failure")["request"]
+    assert "offer" not in found, "what cannot be asked for is not looked up"
     assert found["write access"][0]["state"] == "ok"
 
 
