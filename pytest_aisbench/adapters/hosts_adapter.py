@@ -29,8 +29,7 @@ class HostsAdapter(HTTPAdapter):
         name = str(host["host"])
         if not (address := self._hosts.address(name)):
             return super().get_connection_with_tls_context(request, verify, proxies, cert)
-        # urllib3 takes an IPv6 address in brackets, as urls have it.
-        host["host"] = f"[{address}]" if ":" in address else address
+        host = {**host, "host": address}
         return self.poolmanager.connection_from_host(**host, pool_kwargs={**pool, "server_hostname": name})
 
     def add_headers(self, request: Any, **_: Any) -> None:

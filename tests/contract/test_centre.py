@@ -20,7 +20,7 @@ from pytest_aisbench.adapters.obs import Obs
 from pytest_aisbench.adapters.tester import transport
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.upload import Parcel
-from pytest_aisbench.errors import Refused, Unreachable, UsageFault
+from pytest_aisbench.errors import Refused, Rejected, Unreachable, UsageFault
 from pytest_aisbench.hosts import Hosts
 from pytest_aisbench.localcloud.server import LocalCloud
 from pytest_aisbench.secret import Secret
@@ -265,3 +265,20 @@ def test_a_clock_that_is_an_hour_off_is_no_matter_to_any_signature(tmp_path: Pat
         )
         for signature in ("v2", "v4"):
             use(dataclasses.replace(access, obs_signature=signature))
+
+
+def test_a_refusal_that_quotes_the_token_is_not_quoted(server: Any) -> None:
+    quoted = "cannot take T0KEN-OF-A-TEST"
+    xml = f"<Error><Code>InvalidRequest</Code><Message>{quoted}</Message></Error>".encode()
+    access = Access(Secret("AK"), Secret("SK"), "", "p", "b", security_token=Secret("T0KEN-OF-A-TEST"))
+    places: dict[str, Any] = {f"{name}_endpoint": server.url for name in SERVICES}
+    platform = ModelArts(Settings(access=dataclasses.replace(access, **places)))
+    try:
+        server.answer((400, {"error_code": "x", "error_msg": quoted}))
+        with pytest.raises(Rejected, match=r"cannot take \*\*\*"):
+            platform.session.call("POST", JOBS, {})
+        server.answer((400, xml, {"x-obs-request-id": "1", "Content-Type": "application/xml"}))
+        with pytest.raises(Rejected, match=r"cannot take \*\*\*"):
+            platform.store.check(platform.root)
+    finally:
+        platform.close()
