@@ -29,7 +29,7 @@ RANK_TABLE = "jobstart_hccl.json"
 
 _RANK_TABLES = f"{layout.MA_HOME}/rank_table"
 # Sockets in TMPDIR have paths of at most 107 bytes, and libraries add up to 35 of their own.
-_LONGEST_TMPDIR = 70
+LONGEST_TMPDIR = 70
 _EXPORTED = "pre-start.env"
 
 # What a pre-start script exports must outlive it, also when it calls `exit`.
@@ -79,7 +79,7 @@ class Container:
         folders += [_workspace(card) for card in range(launch.cards)]
         for folder in folders:
             self.path(folder).mkdir(parents=True, exist_ok=True)
-        if not self._places.private and len(os.fsencode(self.temporary)) > _LONGEST_TMPDIR:
+        if not self._places.private and len(os.fsencode(self.temporary)) > LONGEST_TMPDIR:
             self.temporary = Path(tempfile.mkdtemp(prefix="aisbench-node-"))
         self.temporary.mkdir(exist_ok=True)
         self._mount_volumes()
@@ -141,6 +141,7 @@ class Container:
             "pre_start_environment": str(self.temporary / _EXPORTED),
             "ranks": [self._command()] if launch.image else [self._rank(card) for card in range(launch.cards)],
             "log": str(self.worker_log),
+            "silent": False,
             "rank_table": str(self._rank_table),
             "rank_table_v1": "" if launch.image else str(self.path(_RANK_TABLES) / RANK_TABLE),
             "grace": grace,

@@ -28,6 +28,11 @@ def inherited() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith("LC_")}
 
 
+def plain() -> dict[str, str]:
+    """What every process of a job starts from, whatever its platform adds."""
+    return dict.fromkeys(_THREADS, "1") | inherited()  # the ranks share the cores already
+
+
 def mark(launch: Launch, index: int) -> tuple[str, str]:
     """A variable that every process of this node has, and no other."""
     return "MA_CURRENT_INSTANCE_NAME", f"modelarts-job-{launch.job_id}-worker-{index}"
@@ -42,8 +47,7 @@ def environment(
     launch: Launch, index: int, places: Layout, *, port: int, temporary: str, store: Mapping[str, str]
 ) -> dict[str, str]:
     """`store`: what the processes need to reach the object store."""
-    variables = dict.fromkeys(_THREADS, "1")  # the ranks share the cores already
-    variables |= inherited()
+    variables = plain()
     programs = [str(Path(launch.interpreter).parent), places.inside(layout.PROGRAMS)]
     variables["PATH"] = os.pathsep.join([*programs, variables.get("PATH", os.defpath)])
     variables |= {

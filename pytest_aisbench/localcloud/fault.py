@@ -13,7 +13,7 @@ from typing import Any
 from pytest_aisbench import places
 from pytest_aisbench.errors import UsageFault
 
-SERVICES = ("modelarts", "obs", "iam", "tester")
+SERVICES = ("modelarts", "obs", "iam", "tester", "apulis")
 JOB_FAULTS = ("lost", "pending", "unstartable", "log-frozen")
 
 _OF_REQUESTS = {"service", "operation", "method", "path", "delay", "status", "html", "drop", "truncate"}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pytest_aisbench.localcloud.apulis_pods import Pods
 
 
 @dataclass(frozen=True)
@@ -64,18 +67,28 @@ class Launch:
     logs: Place | None = None
     time_limit: float | None = None  # seconds
     contract: str = "V2"
-    """What the container looks like: V2, or V1 (urls instead of folders, /home/work, DLS_ and BATCH_ variables)."""
+    """What the container looks like: V2, V1 (urls instead of folders, /home/work, DLS_ and BATCH_ variables), or apulis
+    (shared folders, DLWS_ variables)."""
     name: str = ""  # the job's, which V1 uses for log files and hosts
     resource_id: str = ""  # V1's word for one run of a job
     image: str = ""  # a custom one, by name only: what runs is `command`, once for each node
     command: str = ""
     volumes: tuple[Volume, ...] = ()
+    pods: Pods | None = None  # what the nodes of an apulis job are, which need not be equal
+
+    @property
+    def ranks(self) -> int:
+        return self.pods.ranks if self.pods else self.nodes * self.cards
+
+    def is_done(self, succeeded: Collection[str]) -> bool:
+        """Whether the success of these tasks is the job's, though others still run."""
+        return self.pods is not None and self.pods.is_done(succeeded)
 
     def log_name(self, task: str) -> str:
         """The file, and the object, with what the task has written."""
         if self.contract == "V1":
             return f"{self.resource_id}-job-{self.name}-{task.rpartition('-')[2]}.log"
-        return f"modelarts-job-{self.job_id}-{task}.log"
+        return f"{self.job_id}-{task}.log" if self.pods else f"modelarts-job-{self.job_id}-{task}.log"
 
 
 @dataclass(frozen=True)

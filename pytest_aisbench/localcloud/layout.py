@@ -17,14 +17,14 @@ TEMPORARY = PATHS[-1]
 PACKAGES = Path(__file__).with_name("in_container")
 """What a container has of its own: MoXing, and the entry script of V1's base images."""
 
-_PLATFORM_PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(PATHS)})(?![\w.-])")
-
 
 @dataclass(frozen=True)
 class Layout:
     root: Path
     private: bool
     """Its processes see the folders at the platform's own paths; otherwise below the root."""
+    paths: tuple[str, ...] = PATHS
+    """The platform's own."""
 
     def outside(self, path: str) -> Path:
         return self.root / PurePosixPath(path).relative_to("/")
@@ -35,11 +35,12 @@ class Layout:
     def followed(self, path: Path) -> Path:
         """A link as the node's processes mean it: to one of the node's folders, not to the host's of that name."""
         target = str(path.readlink()) if self.private and path.is_symlink() else ""
-        return self.outside(target) if is_covered(target) else path
+        return self.outside(target) if is_covered(target, self.paths) else path
 
     def translated(self, command: str) -> str:
         """A command that names the platform's paths, as this node must be told it."""
-        return _PLATFORM_PATH.sub(lambda found: self.inside(found[0]), command)
+        known = "|".join(map(re.escape, self.paths))
+        return re.sub(rf"(?<![\w./-])(?:{known})(?![\w.-])", lambda found: self.inside(found[0]), command)
 
     def share(self, source: str) -> Path:
         """What stands for a share of the network: all jobs of this cloud find the same folder."""
@@ -47,12 +48,12 @@ class Layout:
 
     def binds(self, extra: dict[str, Path], interpreter: str) -> list[tuple[str, str]]:
         """`extra`: what else the node is to see, by its path there. The interpreter stays where it is."""
-        binds = [(str(self.outside(path)), path) for path in PATHS]
+        binds = [(str(self.outside(path)), path) for path in self.paths]
         binds += [(str(folder), path) for path, folder in extra.items()]
         found = Path(interpreter)
         needed = {found.parents[1], found.resolve().parents[1], PACKAGES}
-        return binds + [(str(folder), str(folder)) for folder in sorted(needed) if is_covered(str(folder))]
+        return binds + [(str(folder), str(folder)) for folder in sorted(needed) if is_covered(str(folder), self.paths)]
 
 
-def is_covered(path: str) -> bool:
-    return any(PurePosixPath(path).is_relative_to(covered) for covered in PATHS)
+def is_covered(path: str, paths: tuple[str, ...] = PATHS) -> bool:
+    return any(PurePosixPath(path).is_relative_to(covered) for covered in paths)

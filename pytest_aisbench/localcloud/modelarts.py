@@ -50,8 +50,8 @@ class ModelArts:
         self._objects = objects
         self._obs_endpoint = obs_endpoint.rstrip("/")
         self._catalog = catalog or Catalog()
-        self._engine = engine or ProcessEngine(objects, work, self._obs_endpoint, accounts=accounts)
-        self._jobs = Jobs(self._engine, rules.Rules(self._catalog, objects), capacity, faults)
+        self.engine = self._engine = engine or ProcessEngine(objects, work, self._obs_endpoint, accounts=accounts)
+        self.jobs = self._jobs = Jobs(self._engine, rules.Rules(self._catalog, objects), capacity, faults)
         job, task = r"training-jobs/(?P<job>[^/]+)", r"tasks/(?P<task>[^/]+)"
         self._routes = Routes(
             "v2",

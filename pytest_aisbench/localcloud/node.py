@@ -46,6 +46,7 @@ class Spec(TypedDict):
     pre_start_environment: str  # the file that it leaves its environment in, as the host sees it
     ranks: list[Rank]
     log: str  # the worker's
+    silent: bool  # it has what the ranks write, and nothing of the platform's
     rank_table: str  # the platform's, version 0.1, `completed` when every node is known
     rank_table_v1: str  # the one for the ranks; empty: what runs waits for the platform's by itself
     grace: float  # seconds between SIGTERM and SIGKILL
@@ -56,7 +57,7 @@ class Spec(TypedDict):
 class Node:
     def __init__(self, spec: Spec, said: bytes) -> None:
         self._spec = spec
-        self._log = WorkerLog(Path(spec["log"]))
+        self._log = WorkerLog(Path(spec["log"]), silent=spec["silent"])
         self._said = said
         self._stopping = b"stop\n" in said
         self._private = PrivateRoot.build(spec["view"], spec["binds"]) if spec["view"] else None

@@ -70,7 +70,11 @@ class _Play:
 
     @property
     def ranks(self) -> int:
-        return self.launch.nodes * self.launch.cards
+        return self.launch.ranks
+
+    def announce(self, text: str) -> None:
+        """A line of the platform's own; pods have none."""
+        self.say(text if self.launch.pods else f"[ModelArts Service Log]{text}")
 
     def say(self, line: str) -> None:
         self.log += f"{line}\n".encode()
@@ -160,7 +164,7 @@ class PretendEngine:
         play.report(Started())
         for task in play.tasks:
             play.report(TaskStarted(task))
-        play.say(f"[ModelArts Service Log]the training of {play.ranks} ranks is pretended")
+        play.announce(f"the training of {play.ranks} ranks is pretended")
         try:
             play.script = _Script.of(dict(play.launch.parameters))
         except ValueError as error:
@@ -197,7 +201,7 @@ class PretendEngine:
 
     def _end(self, play: _Play, end: Ended, code: int) -> None:
         if play.began:
-            play.say(f"[ModelArts Service Log]{end.phase}. {end.message}".rstrip())
+            play.announce(f"{end.phase}. {end.message}".rstrip())
             self._write_logs(play)
             for task in play.tasks:
                 # Where one task fails, the others are stopped.
@@ -223,6 +227,10 @@ class PretendEngine:
     def _write_results(self, play: _Play) -> None:
         results: dict[str, float] = {f"throughput_{rank}": play.script.throughput for rank in range(play.ranks)}
         results |= {"ranksize": play.ranks, "accuracy": play.script.accuracy}
+        if play.launch.pods and (folder := play.launch.pods.results):
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, value in results.items():
+                (folder / f"{name}.json").write_text(str(value))
         for output in play.launch.outputs[:1]:
             for name, value in results.items():
                 self._objects.put(output.place.bucket, f"{output.place.prefix}{name}.json", str(value).encode())

@@ -130,7 +130,10 @@ def _fill(root: str, sources: dict[str, str]) -> None:
     _copy_folder("/", root, parents, set(sources))
     for target in sorted(sources, key=lambda path: path.count("/")):
         inside = root + target
-        os.makedirs(inside, exist_ok=True)  # noqa: PTH103 - a target is an absolute path: strings are joined
+        if os.path.isdir(sources[target]):  # noqa: PTH112 - a target is an absolute path: strings are joined
+            os.makedirs(inside, exist_ok=True)  # noqa: PTH103
+        else:
+            os.close(os.open(inside, os.O_CREAT | os.O_CLOEXEC))
         _bind(sources[target], inside)
     _call("mount", None, root.encode(), None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY, None)
 

@@ -9,6 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from pytest_aisbench.localcloud.apulis_pod import Pod
 from pytest_aisbench.localcloud.container import Container
 from pytest_aisbench.localcloud.launch import Ended, Started, TaskEnded, TaskStarted
 from pytest_aisbench.localcloud.mirror import Mirror
@@ -57,7 +58,8 @@ class Run:
         self._ended = ended
         self._log_frozen = log_frozen
         self._usage = usage
-        self._containers = [Container(folder / str(node), launch, node) for node in range(launch.nodes)]
+        kind = Pod if launch.pods else Container
+        self._containers = [kind(folder / str(node), launch, node) for node in range(launch.nodes)]
         self._mirrors = [
             Mirror(objects, container.path(channel.local_dir), channel.place, container.followed)
             for container in self._containers
@@ -69,6 +71,7 @@ class Run:
             for container in self._containers
             if launch.logs
         ]
+        self._succeeded: set[str] = set()  # tasks
         self._stopping = ""  # the reason
         self._abandoned = False
         self._woken, self._wake = os.pipe()
@@ -182,6 +185,9 @@ class Run:
             return Ended("Abnormal", f"The platform failed on {node.task}: {fault}", node.task)
         if first is None and code:
             return Ended("Failed", f"{node.task}: {message}", node.task)
+        self._succeeded.add(node.task)
+        if first is None and self._launch.is_done(self._succeeded):
+            return Ended("Completed")
         return first
 
     def _push(self, *, everything: bool = False) -> None:

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.localcloud.accounts import Accounts
+from pytest_aisbench.localcloud.apulis import Apulis
+from pytest_aisbench.localcloud.apulis_cluster import VC
 from pytest_aisbench.localcloud.control import Control
 from pytest_aisbench.localcloud.faults import Faults, Faulty
 from pytest_aisbench.localcloud.iam import Iam
@@ -54,7 +56,8 @@ class LocalCloud:
 
     `engine` is how jobs are run, see ENGINES; `faults` are the first that stand, and `self.faults` sets others. With
     `clock_skew` the clock by which it dates answers and judges signatures is so many seconds ahead. V1's states are
-    numbers; `v1_status_strings` makes them texts, as the vendor's service does at times."""
+    numbers; `v1_status_strings` makes them texts, as the vendor's service does at times. No job of Apulis runs longer
+    than `apulis_time_limit`, in seconds."""
 
     def __init__(
         self,
@@ -64,6 +67,7 @@ class LocalCloud:
         faults: Iterable[Fault] = (),
         clock_skew: float = 0.0,
         v1_status_strings: bool = False,
+        apulis_time_limit: float | None = None,
     ) -> None:
         if engine not in ENGINES:
             raise UsageFault(f"there is no engine {engine!r}; there are {', '.join(ENGINES)}")
@@ -73,6 +77,7 @@ class LocalCloud:
         self._engine = engine
         self._clock_skew = clock_skew
         self._v1_status_strings = v1_status_strings
+        self._apulis_time_limit = apulis_time_limit
         self._running = ExitStack()
         self._card: dict[str, str] = {}
         self._books: Callable[[], dict[str, Any]] = dict
@@ -126,6 +131,12 @@ class LocalCloud:
             v1_status_strings=self._v1_status_strings,
         )
         stack.callback(trainer.close)
+        limit, storage = self._apulis_time_limit, data / "apulis"
+        platform = Apulis(account, trainer.jobs, trainer.engine, storage, time_limit=limit)
+        services.append(Faulty("apulis", platform, self.faults))
+        apulis = Listener(services[-1], clock_skew=self._clock_skew)
+        stack.callback(apulis.stop)
+        platform.serve_at(apulis.url)
         control = Control(accounts, self.faults, trainer, Faulty("modelarts", trainer, self.faults), services)
         modelarts = Listener(control, clock_skew=self._clock_skew)
         stack.callback(modelarts.stop)
@@ -133,7 +144,7 @@ class LocalCloud:
         # "modelartsv1" is what clients of OpenStack's kind call it.
         v1, v2 = (f"{modelarts.url}/{version}/{{project}}" for version in ("v1", "v2"))
         keystone.endpoints = {"modelarts": v2, "modelartsv1": v1, "object": obs.url, "identity": f"{iam.url}/v3"}
-        for listener in (obs, iam, tester, modelarts):
+        for listener in (obs, iam, tester, apulis, modelarts):
             listener.start()
         self._books = control.books
         self._card = {
@@ -146,6 +157,11 @@ class LocalCloud:
             "project_id": account.project_id,
             "region": account.region,
             "bucket": account.bucket,
+            "apulis_endpoint": apulis.url,
+            "apulis_user": account.user,
+            "apulis_password": account.password,
+            "apulis_vc": VC,
+            "apulis_storage": str(storage.resolve()),
         }
 
 

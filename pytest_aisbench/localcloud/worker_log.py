@@ -15,12 +15,16 @@ _LIMIT = 1 << 30  # the platform's own
 class WorkerLog:
     """The worker's log: the platform's own lines, and what the followed files have grown by."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, silent: bool = False) -> None:
+        """`silent`: the platform has no lines of its own in it."""
+        self._silent = silent
         self._file = path.open("ab")
         self._followed: dict[IO[bytes], bytes] = {}  # with the begin of a line that is not complete yet
         self._size = 0
 
     def say(self, text: str, level: str = "INFO") -> None:
+        if self._silent:
+            return
         now = time.time()
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)) + f",{int(now * 1000) % 1000:03d}"
         self._write(f"[ModelArts Service Log]{stamp} - {level} - {text}\n".encode())

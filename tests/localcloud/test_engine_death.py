@@ -185,6 +185,7 @@ def test_a_node_whose_disk_is_full_says_so(tmp_path: Path) -> None:
         "pre_start_environment": "",
         "ranks": [rank],
         "log": str(log),
+        "silent": False,
         "rank_table": str(table),
         "rank_table_v1": str(tmp_path / "v1.json"),
         "grace": 0.1,

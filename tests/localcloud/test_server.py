@@ -38,6 +38,11 @@ CARD = {
     "project_id",
     "region",
     "bucket",
+    "apulis_endpoint",
+    "apulis_user",
+    "apulis_password",
+    "apulis_vc",
+    "apulis_storage",
 }
 COMMAND = [sys.executable, "-m", "pytest_aisbench.localcloud"]
 
@@ -101,7 +106,7 @@ def test_the_card_opens_every_service() -> None:
         card = cloud.card()
         assert card.keys() == CARD
         endpoints = [value for name, value in card.items() if name.endswith("_endpoint")]
-        assert len(set(endpoints)) == 4
+        assert len(set(endpoints)) == 5
         assert all(listens(url) for url in endpoints)
         obs = client(card)
         assert obs.headBucket(card["bucket"]).status == 200

@@ -20,6 +20,11 @@ KEYS = [
     "project_id",
     "region",
     "bucket",
+    "apulis_endpoint",
+    "apulis_user",
+    "apulis_password",
+    "apulis_vc",
+    "apulis_storage",
 ]
 AISBENCH = [sys.executable, "-m", "pytest_aisbench"]
 
