@@ -172,6 +172,16 @@ def test_a_create_whose_answer_is_lost_goes_out_once(alone: ModelArts, server: S
     assert alone.find(request(alone)) == "j"
 
 
+def test_no_listing_depends_on_the_kind_of_the_session(access: Access, server: Server) -> None:
+    """How V1's listing spells its sorting does: `sortBy` or `sort_by`."""
+    server.answer((200, {"is_success": True, "jobs": []}))
+    with by_wheel(access, "V1") as platform:
+        assert platform.find(request(platform)) is None
+    ((_, path, *_),) = server.seen
+    assert "search_content=t" in path
+    assert "sort" not in path
+
+
 def test_what_hangs_is_given_up_and_what_died_begins_anew(alone: ModelArts, server: Server) -> None:
     late = threading.Event()
     server.answer((200, {}, {}, 0, late), (200, {"flavors": []}))
