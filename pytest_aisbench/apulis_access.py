@@ -75,7 +75,8 @@ def read_apulis(
             if used and wanted not in environment:
                 message = f"apulis.{key} takes ${{{wanted}}}, which is not set"
                 raise document.fault(message, NAME, key, advice=f"export {wanted}, or write the value")
-        values[key] = _value(document, key, _REFERENCE.sub(lambda match: environment.get(match[1], ""), value), used)
+        text = _REFERENCE.sub(lambda match: environment.get(match[1], ""), value)
+        values[key] = _value(document, key, text, used=used)
     access = ApulisAccess(**values)
     if used:
         _check_way(document, access)
@@ -94,7 +95,7 @@ def require_apulis(settings: Settings) -> None:
         raise UsageFault(f"{source}: platform apulis has neither a shared folder nor a bucket", advice=advice)
 
 
-def _value(document: places.Document, key: str, text: str, used: bool) -> Any:
+def _value(document: places.Document, key: str, text: str, *, used: bool) -> Any:
     def wrong(what: str, advice: str) -> UsageFault:
         return document.fault(f"apulis.{key} {text!r} {what}", NAME, key, advice=advice)
 

@@ -114,6 +114,7 @@ def pytest_aisbench_platforms() -> dict[str, str]:
     return {
         "local": "pytest_aisbench.adapters.local:Local",
         "modelarts": "pytest_aisbench.adapters.modelarts:ModelArts",
+        "apulis": "pytest_aisbench.adapters.apulis:Apulis",
     }
 
 

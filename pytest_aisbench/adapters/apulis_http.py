@@ -1,0 +1,214 @@
+"""The way to an Apulis platform: HTTP, a login that is made once, and answers that are what they should be.
+
+Nearly all that it says comes with HTTP 200, failures too; whoever asks must look into the answer. A 5xx, a page or
+half an answer is an outage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from pytest_aisbench.adapters.server_time import pause_of
+from pytest_aisbench.apulis_access import ApulisAccess
+from pytest_aisbench.domain.text import plain
+from pytest_aisbench.errors import AisbenchError, BadAnswer, Garbled, Refused, Rejected, Throttled, Unreachable
+from pytest_aisbench.secret import NO_SECRET, Secret
+
+if TYPE_CHECKING:
+    import requests
+
+_AUTH = "/custom-user-dashboard-backend/auth"
+_CONNECT_S, _READ_S = 5.0, 30.0
+_LARGEST = 64 * 1024 * 1024  # bytes of an answer; a page of a log has 2,000 lines
+_LOOPBACK = re.compile(r"127\.[0-9.]+|localhost|::1")
+_KEYS = "check user, and password or token, in [apulis]"
+
+
+class ApulisHttp:
+    """As one user. Safe to share between threads."""
+
+    def __init__(self, access: ApulisAccess, patience_s: float) -> None:
+        self.access = access
+        self.patience_s = patience_s
+        self._base = access.endpoint.rstrip("/")
+        self._token = access.token
+        self._refused = NO_SECRET  # a token that is no longer good
+        self._lock = threading.Lock()
+        self._session: requests.Session | None = None
+        self._closed = False
+
+    def ask(self, name: str, *, patience_s: float | None = None, **query: Any) -> Any:
+        """GET one of the calls of the API; asked again while nobody answers, since it changes nothing twice."""
+        path = f"{self.access.api}/{name}"
+        return self._persist("GET", path, query, None, self.patience_s if patience_s is None else patience_s)
+
+    def send(self, name: str, body: Mapping[str, Any], patience_s: float = 0.0, **query: Any) -> Any:
+        """POST to one of the calls of the API: once, unless told."""
+        return self._persist("POST", f"{self.access.api}/{name}", query, body, patience_s)
+
+    def get(self, path: str, patience_s: float = 0.0, **query: Any) -> Any:
+        """GET anything of the platform."""
+        return self._persist("GET", path, query, None, patience_s)
+
+    def who(self, patience_s: float) -> Mapping[str, Any]:
+        """Who the token says we are; empty where the API is used by name alone."""
+        if not (self.access.token or self.access.password):
+            return {}
+        answer = self.get(f"{_AUTH}/currentUser", patience_s)
+        if not isinstance(answer, dict) or answer.get("success") is False:
+            raise Refused(f"{self._base} does not know the token of {self.access.user}", advice=_KEYS)
+        return answer
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._session:
+                self._session.close()
+            self._session = None
+
+    def _persist(
+        self, method: str, path: str, query: Mapping[str, Any], body: Mapping[str, Any] | None, patience_s: float
+    ) -> Any:
+        deadline, wait, renewed = time.monotonic() + patience_s, 0.25, False
+        while True:
+            token = self._authority()
+            try:
+                return self._once(method, path, query, body, token=token)
+            except Refused:
+                # A token lives for two days, a run may take longer. Nothing was carried out.
+                if renewed or not self.access.password or self.access.token:
+                    raise
+                renewed, self._refused = True, token
+                continue
+            except AisbenchError as error:
+                pause = max(wait * random.uniform(0.5, 1.0), error.pause_s)  # noqa: S311
+                if not error.retryable or time.monotonic() + pause > deadline:
+                    raise
+            time.sleep(pause)
+            wait = min(8.0, wait * 2)
+
+    def _authority(self) -> Secret:
+        """The token; by a login where there is none yet. The platform takes ten logins in ten minutes: one will do."""
+        if not self.access.password or self.access.token:
+            return self._token
+        with self._lock:
+            if not self._token or self._token == self._refused:
+                self._token = self._log_in()
+            return self._token
+
+    def _log_in(self) -> Secret:
+        password = self.access.password.reveal().encode()
+        digest = hashlib.md5(password, usedforsecurity=False).hexdigest()
+        body = {"userName": self.access.user, "password": digest}
+        answer = self._once("POST", f"{_AUTH}/login", {}, body, token=NO_SECRET, also=(Secret(digest),))
+        token = answer.get("token") if isinstance(answer, dict) else None
+        if not token or answer.get("success") is False:
+            raise Refused(f"{self._base} does not let {self.access.user} in", advice=_KEYS)
+        return Secret(str(token))
+
+    def _once(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any],
+        body: Mapping[str, Any] | None,
+        *,
+        token: Secret,
+        also: tuple[Secret, ...] = (),
+    ) -> Any:
+        import requests
+
+        headers = {"Accept": "application/json"}
+        if token:
+            # The API reads the header, all that lies behind the dashboard reads the cookie.
+            headers |= {"Authorization": f"Bearer {token.reveal()}", "Cookie": f"token={token.reveal()}"}
+        place, secrets = f"{method} {self._base}{path}", (self.access.password, token, *also)
+        try:
+            with self._open().request(
+                method,
+                self._base + path,
+                params={key: value for key, value in query.items() if value is not None},
+                json=body,
+                headers=headers,
+                timeout=(_CONNECT_S, _READ_S),
+                allow_redirects=False,  # it would carry the token to a place that nobody wrote down
+                stream=True,
+            ) as answer:
+                content = _read(answer)
+        except requests.exceptions.SSLError as error:
+            advice = "name the certificates to trust with ca_file in [apulis]"
+            raise Unreachable(f"{place}: no trusted connection: {_said(error, secrets)}", advice=advice) from None
+        except (requests.RequestException, OSError) as error:
+            raise Unreachable(f"{place}: no answer: {_said(error, secrets)}") from None
+        return _judged(place, answer, content, secrets)
+
+    def _open(self) -> requests.Session:
+        import requests
+        from requests.utils import get_environ_proxies
+
+        from pytest_aisbench.adapters.hosts_adapter import HostsAdapter
+
+        if self._closed:
+            raise Unreachable(f"the way to {self._base} has been closed")
+        if self._session is None:
+            session = requests.Session()
+            session.mount("https://", HostsAdapter(self.access.hosts))
+            session.trust_env = False  # an entry in ~/.netrc would replace the token
+            session.verify = self.access.ca_file or True
+            if not _LOOPBACK.fullmatch(urlsplit(self._base).hostname or ""):
+                session.proxies.update(get_environ_proxies(self._base))
+            self._session = session
+        self._session.cookies.clear()  # the login's own: we send the token ourselves
+        return self._session
+
+
+def _read(answer: requests.Response) -> bytes:
+    parts, size = [], 0
+    for part in answer.iter_content(65536):
+        parts.append(part)
+        size += len(part)
+        if size > _LARGEST:
+            raise OSError(f"an answer of more than {_LARGEST} bytes")
+    return b"".join(parts)
+
+
+def _judged(place: str, answer: requests.Response, content: bytes, secrets: tuple[Secret, ...]) -> Any:
+    status, text = answer.status_code, content[:400].decode("utf-8", "replace")
+    said = _masked(plain(" ".join(text.split()), 200), secrets) or "no reason given"
+    if status in {401, 403}:
+        raise Refused(f"{place}: {said}", advice=_KEYS, trail=f"HTTP {status}")
+    if status == 429:
+        pause_s = pause_of(answer.headers.get("Retry-After", ""), answer.headers.get("Date", ""))
+        raise Throttled(f"{place}: {said}", trail=f"HTTP {status}", pause_s=pause_s)
+    if status >= 500 or status == 408:
+        raise Unreachable(f"{place}: {said}", trail=f"HTTP {status}")
+    if status >= 400:
+        advice = "check endpoint and api in [apulis]" if status == 404 else ""
+        raise Rejected(f"{place}: {said}", advice=advice, trail=f"HTTP {status}")
+    if status != 200:
+        raise BadAnswer(f"{place}: HTTP {status}", advice="check endpoint in [apulis]")
+    try:
+        return json.loads(content)
+    except ValueError:
+        advice = "check endpoint and api in [apulis]; a login page may stand between"
+        raise Garbled(f"{place} answered {said!r}, not JSON", advice=advice) from None
+
+
+def _said(error: Exception, secrets: tuple[Secret, ...]) -> str:
+    return _masked(plain(str(error), 200), secrets)
+
+
+def _masked(text: str, secrets: tuple[Secret, ...]) -> str:
+    """A server may repeat what it was sent."""
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret.reveal(), "***")
+    return text

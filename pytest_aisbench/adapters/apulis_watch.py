@@ -1,0 +1,243 @@
+"""What an Apulis platform says of a job: its state, its logs by page, its cards.
+
+Its times are those of two clocks, each server's own, stamped as if they were UTC: only their differences are used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from pytest_aisbench.adapters import apulis_logs
+from pytest_aisbench.adapters.apulis_http import ApulisHttp
+from pytest_aisbench.adapters.apulis_job import Kept, kept
+from pytest_aisbench.domain.job import Job, LogPart, Phase
+from pytest_aisbench.domain.ports import Store
+from pytest_aisbench.errors import AisbenchError, BadAnswer
+
+PHASES = {
+    "unapproved": Phase.PENDING,
+    "queued": Phase.PENDING,  # also one that runs, is preempted and waits again
+    "scheduling": Phase.PENDING,
+    "paused": Phase.PENDING,
+    "running": Phase.RUNNING,
+    "pausing": Phase.RUNNING,
+    "killing": Phase.RUNNING,
+    "finished": Phase.SUCCEEDED,
+    "failed": Phase.FAILED,
+    "error": Phase.LOST,  # it was never launched
+    "killed": Phase.CANCELLED,
+}
+LOOK_S = 5.0  # one look waits for no outage, since others are waiting behind it; the next look asks again
+_MOST_PAGES = 500
+_STEP_S, _PAST_S = 60, 86400  # of samples
+_USES_BAD_INPUT = ("imagepull", "errimage", "invalidimage", "invalid jobtrainingtype", "wrong device")
+_OVERTIME = "exceed pre-defined"
+_SAMPLES = {
+    "task_cpu_percent": "cpu",
+    "task_mem_usage_percent": "memory",
+    "task_device_percent": "npu",
+    "task_device_mem_percent": "npu memory",
+    "task_gpu_percent": "gpu",
+    "task_gpu_mem_percent": "gpu memory",
+}
+
+
+class Watch:
+    """Of one user's jobs."""
+
+    def __init__(self, http: ApulisHttp, store: Store) -> None:
+        self._http = http
+        self._store = store
+        self._ended: dict[str, Job] = {}  # an end is for ever
+
+    def detail(self, job_id: str, patience_s: float = LOOK_S) -> Mapping[str, Any]:
+        """Empty where the platform does not know the job, or not as ours."""
+        answer = self._http.ask("GetJobDetailV2", jobId=job_id, userName=self._http.access.user, patience_s=patience_s)
+        if answer is not None and not isinstance(answer, dict):
+            raise BadAnswer(f"Apulis gave the detail of job {job_id} as {type(answer).__name__}")
+        return answer or {}
+
+    def status(self, job_id: str, patience_s: float = LOOK_S) -> Mapping[str, Any]:
+        """Empty where the platform does not know the job."""
+        answer = self._http.ask("GetJobStatus", jobId=job_id, patience_s=patience_s)
+        if answer is not None and not isinstance(answer, dict):
+            raise BadAnswer(f"Apulis gave the state of job {job_id} as {type(answer).__name__}")
+        return answer or {}
+
+    def inspect(self, job_id: str) -> Job:
+        if job_id not in self._ended:
+            job = self._look(job_id)
+            if not job.phase.is_final or not job.platform_phase:
+                return job
+            self._ended[job_id] = job
+        return self._ended[job_id]
+
+    def logs(self, job_id: str, node: int, since: int) -> LogPart:
+        """Offsets count characters of a node's whole lines."""
+        text = apulis_logs.node_text(self._pods(job_id), node)
+        closed = apulis_logs.whole_lines(text)
+        if closed != text and not _phase(str(self.status(job_id).get("jobStatus", ""))).is_final:
+            text = closed
+        return LogPart(text[since:], max(since, len(text)))
+
+    def usage(self, job_id: str, node: int) -> Mapping[str, Sequence[float]]:
+        """The mean of a node's cards, minute by minute."""
+        now = int(time.time())
+        found = {}
+        for metric, name in _SAMPLES.items():
+            query = f'{metric}{{job_name="{job_id}"}}'
+            answer = self._http.get(
+                self._http.access.metrics, query=query, start=now - _PAST_S, end=now + _STEP_S, step=_STEP_S
+            )
+            if samples := _samples(answer, node):
+                found[name] = samples
+        return found
+
+    def events(self, job_id: str) -> Sequence[str]:
+        detail, status = self.detail(job_id), self.status(job_id)
+        lines = [
+            f"{row.get('startedAt') or ''} {row['message']}".strip()
+            for row in _records(detail)
+            if isinstance(row.get("message"), str) and row["message"]
+        ]
+        said = status.get("errorMsg")
+        return [*lines, str(said)] if said and str(said) not in lines else lines
+
+    def _look(self, job_id: str) -> Job:
+        detail = self.detail(job_id)
+        told = detail or self.status(job_id)
+        word = str(told.get("jobStatus") or "")
+        if not word:
+            return Job(job_id, Phase.LOST, "", reason="the platform does not know the job")
+        job, phase = kept(_table(detail.get("jobParams"))), _phase(word)
+        reason, exit_code = "", None
+        if job.until and word.lower() == "running" and self._outcome(self._pods(job_id), job):
+            self._http.ask("KillJob", jobId=job_id, userName=self._http.access.user, patience_s=0.0)
+        if phase.is_final:
+            error = self.status(job_id) if detail else told
+            reason = str(error.get("errorMsg") or "")
+            phase = _told_by_reason(phase, reason)
+            phase, ended = self._settled(job_id, phase, job)
+            if ended and phase is Phase.FAILED:
+                exit_code = ended.exit_code
+                reason = f"worker-{ended.node} ended with exit code {exit_code}: {reason}".rstrip(": ")
+        return Job(
+            id=job_id,
+            phase=phase,
+            platform_phase=word,
+            known=word.lower() in PHASES,
+            reason="" if phase is Phase.SUCCEEDED or not phase.is_final else reason or word,
+            exit_code=exit_code,
+            ran_s=_ran(detail) if phase.is_final else None,
+            name=str(detail.get("jobName") or ""),
+        )
+
+    def _settled(self, job_id: str, phase: Phase, job: Kept) -> tuple[Phase, apulis_logs.Ended | None]:
+        """What the log adds to the platform's word: which node failed, and whether a job that we ended was done."""
+        try:
+            said = self._pods(job_id)
+        except AisbenchError:
+            if job.until and phase is Phase.CANCELLED:
+                raise  # only the log knows
+            return phase, None
+        self._bring(said, job)
+        ended = self._outcome(said, job)
+        if ended and job.until and phase is Phase.CANCELLED:
+            phase = Phase.FAILED if ended.exit_code else Phase.SUCCEEDED
+        return phase, ended if ended and ended.exit_code else None
+
+    def _outcome(self, said: Mapping[str, str], job: Kept) -> apulis_logs.Ended | None:
+        """The first pod that failed; else any, once all are done."""
+        ended = apulis_logs.endings(said, job.until)
+        failed = next((each for each in ended if each.exit_code), None)
+        return failed or (ended[0] if ended and len(ended) >= job.speakers else None)
+
+    def _pods(self, job_id: str) -> dict[str, str]:
+        """Read page by page: the call for the whole puts page 10 before page 2."""
+        user, text, page = self._http.access.user, "", 1
+        while page <= _MOST_PAGES:
+            answer = self._http.ask("GetJobLog", jobId=job_id, userName=user, page=page, patience_s=LOOK_S)
+            if not isinstance(answer, dict):
+                raise BadAnswer(f"Apulis gave the log of job {job_id} as {type(answer).__name__}")
+            part = answer.get("log") or ""
+            if isinstance(part, dict):  # as DLWorkspace tells it, which has no pages
+                return {str(pod): apulis_logs.clean(str(said)) for pod, said in part.items()}
+            text += str(part)
+            # A page beyond the last is the last once more.
+            if page >= _whole(answer.get("max_page")):
+                break
+            page += 1
+        return apulis_logs.pods(text)
+
+    def _bring(self, said: Mapping[str, str], job: Kept) -> None:
+        """Into the Store, where logs are looked for. They are worth having, not worth an error."""
+        for node in range(job.nodes) if job.logs else ():
+            text = apulis_logs.node_text(said, node)
+            if job.logs and text:
+                with contextlib.suppress(AisbenchError):
+                    self._store.write(job.logs / f"worker-{node}.log", text.encode(errors="replace"))
+
+
+def _phase(word: str) -> Phase:
+    return PHASES.get(word.lower(), Phase.RUNNING)
+
+
+def _told_by_reason(phase: Phase, reason: str) -> Phase:
+    """Where the platform's word and its reason do not blame the same."""
+    if phase is Phase.LOST and any(mark in reason.lower() for mark in _USES_BAD_INPUT):
+        return Phase.FAILED  # another try would end as this one
+    return Phase.FAILED if phase is Phase.CANCELLED and _OVERTIME in reason else phase
+
+
+def _records(detail: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    told = detail.get("jobStatusDetail")
+    return [row for row in told if isinstance(row, dict)] if isinstance(told, list) else []
+
+
+def _ran(detail: Mapping[str, Any]) -> float | None:
+    """From start to end by the same clock; the last time, where the platform started the job again by itself."""
+    for row in reversed(_records(detail)):
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            seconds = (_moment(row["finishedAt"]) - _moment(row["startedAt"])).total_seconds()
+            return seconds if seconds > 0 else None
+    return None
+
+
+def _moment(text: str) -> datetime:
+    # Python 3.10 reads no Z, and 3 or 6 digits of a second only.
+    whole, _, rest = text.replace("Z", "+00:00").partition(".")
+    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+    return datetime.fromisoformat(f"{whole}.{digits[:6]:0<6}{rest[len(digits) :]}" if digits else whole)
+
+
+def _samples(answer: Any, node: int) -> list[float]:
+    """Of Prometheus: a series per card. Those that name a pod or a task of another node are left out."""
+    series = _table(_table(answer).get("data")).get("result")
+    by_time: dict[float, list[float]] = {}
+    for each in series if isinstance(series, list) else ():
+        labels = _table(_table(each).get("metric"))
+        index = labels.get("task_index")
+        pod = str(labels.get("pod_name") or labels.get("pod") or "")
+        if (index not in {None, str(node), node}) or ("worker" in pod and not pod.endswith(f"worker{node}")):
+            continue
+        for moment, value in each.get("values") or ():
+            with contextlib.suppress(TypeError, ValueError):
+                if math.isfinite(sample := float(value)) and sample >= 0:
+                    by_time.setdefault(float(moment), []).append(min(100.0, sample))
+    return [sum(values) / len(values) for _, values in sorted(by_time.items())]
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _whole(value: Any) -> int:
+    try:
+        return int(value or 0)
+    except (TypeError, ValueError):
+        return 0
