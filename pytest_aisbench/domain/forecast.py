@@ -49,6 +49,8 @@ def remaining(trial: Trial, heard: Heard | None, now: float) -> float | None:
 
 def throughput(case: Case, progress: Progress) -> float | None:
     """Of all ranks, if the others are as fast as the one that tells."""
+    if progress.total is not None:
+        return progress.total
     if progress.throughput is not None:
         return progress.throughput * case.shape.world
     batch = case.workload.parameters.get(_BATCH, "")

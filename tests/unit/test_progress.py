@@ -74,7 +74,6 @@ def test_a_line_of_time_throughput_or_accuracy(line: str, field: str, value: flo
         "[WARNING] ME(12:140,MainProcess):2024-01-01-10:00:00.000.000 [mindspore/context.py:1] epoch: 1 step: 2",
         "[ModelArts Service Log]2024-01-01 10:00:00,000 - INFO - user script started",
         "report >> throughput_list:[450.77798444604605, 450.38567065252664] average:450.58182754928634",
-        "[Epoch 1, iter: 4780] top1: 0.10312, loss: 5.34719, avg_ips: 1156.08863 images/sec.",
         "weights crc32:0badcafe",
         "epoch: one step: two, loss is three",
     ],

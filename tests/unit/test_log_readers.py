@@ -1,0 +1,216 @@
+"""What frameworks print, read line by line, and the curves it makes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_aisbench.domain.curve import MOST, Curve, curve, extended, pace, warm_up
+from pytest_aisbench.domain.log_readers import tell
+from pytest_aisbench.domain.progress import Progress, read
+
+CLAS = (
+    "[2022/04/04 17:51:12] root INFO: [Train][Epoch 1/20][Iter: 0/8]lr: 0.00031, CELoss: 4.64081, loss: 4.64081, "
+    "batch_cost: 3.14893s, reader_cost: 2.57331, ips: 40.64869 images/sec, eta: 0:08:23"
+)
+PADDLE = (
+    "[Epoch 1, iter: 4780] top1: 0.10312, top5: 0.27344, lr: 0.01000, loss: 5.34719, avg_reader_cost: 0.03644 sec, "
+    "avg_batch_cost: 0.05536 sec, avg_samples: 64.0, avg_ips: 1156.08863 images/sec."
+)
+KERAS_2 = "40/40 - 4s - loss: 1.2125 - accuracy: 0.5426 - 4s/epoch - 89ms/step"
+KERAS_3 = "80/80 - 1s - 10ms/step - accuracy: 0.7324 - loss: 0.6697"
+KERAS_2_BAR = "40/40 [==============================] - 4s 89ms/step - loss: 1.2125 - val_accuracy: 0.75"
+KERAS_3_BAR = (
+    "\x1b[1m 1/80\x1b[0m \x1b[37m━━━━\x1b[0m \x1b[1m2s\x1b[0m 30ms/step - loss: 2.3\r"
+    "\x1b[1m80/80\x1b[0m \x1b[32m━━━━\x1b[0m\x1b[37m\x1b[0m \x1b[1m1s\x1b[0m 10ms/step - accuracy: 0.7 - loss: 0.6697"
+)
+MLLOG = (
+    ' 0: :::MLLOG {"namespace": "", "time_ms": 1719843792116, "event_type": "POINT_IN_TIME", "key": "tracked_stats", '
+    '"value": {"throughput": 14214.65962521748}, "metadata": {"file": "/workspace/bert/run_pretraining.py", '
+    '"lineno": 1850, "epoch_num": 799502}}'
+)
+BERT = (
+    "epoch: 0.0, current epoch percent: 0.000, step: 1, outputs are (Tensor(shape=[1], dtype=Float32, "
+    "[ 1.0856101e+01]), Tensor(shape=[], dtype=Bool, False), Tensor(shape=[], dtype=Float32, 65536))"
+)
+DONE = (
+    "train done starttime:1.5 endtime:3.5 stepsize:10 batchsize:16 epochsize:2 alldatasum:320 "
+    "single_throughput_rate:161.25"
+)
+
+
+def event(key: str, value: object = "null", **metadata: object) -> str:
+    told = ", ".join(f'"{name}": {number}' for name, number in metadata.items())
+    return f':::MLLOG {{"time_ms": 1, "key": "{key}", "value": {value}, "metadata": {{{told}}}}}'
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (CLAS, {"epoch": 1, "step": 0, "loss": 4.64081, "throughput": 40.64869, "ms_per_step": pytest.approx(3148.93)}),
+        (PADDLE, {"epoch": 1, "step": 4780, "loss": 5.34719, "throughput": 1156.08863}),
+        ("[2022/04/04 17:51:12] ppcls INFO: [Eval][Epoch 1][Avg]loss: 1.2, top1: 0.75, top5: 0.9", {"accuracy": 0.75}),
+        ("step 10/938 - loss: 0.5 - acc: 0.8 - 5ms/step", {"step": 10, "loss": 0.5, "ms_per_step": 5.0}),
+        ("Iter #0: 26.1 img/sec per CPU", {"step": 1, "throughput": 26.1}),
+        ("Total img/sec on 4 CPU(s): 104.5 +-0.1", {"total": 104.5, "final": True}),
+        ("Epoch 3/24", {"epoch": 3, "step": 0}),
+        (KERAS_2, {"step": 40, "loss": 1.2125, "ms_per_step": 89.0, "accuracy": None}),
+        (KERAS_3, {"step": 80, "loss": 0.6697, "ms_per_step": 10.0, "accuracy": None}),
+        (KERAS_2_BAR, {"step": 40, "loss": 1.2125, "ms_per_step": 89.0, "accuracy": 0.75}),
+        (KERAS_3_BAR, {"step": 80, "loss": 0.6697, "ms_per_step": 10.0}),
+        ("938/938 - 2s - loss: nan - 2s/epoch - 1.5s/step", {"loss": None, "has_loss": True, "ms_per_step": 1500.0}),
+        (MLLOG, {"total": 14214.65962521748, "epoch": None}),
+        (event("epoch_start", epoch_num=3), {"epoch": 3}),
+        (event("eval_accuracy", 0.759, epoch_num=3), {"accuracy": 0.759}),
+        (event("train_loss", 6.5, step=100), {"loss": 6.5, "step": 100}),
+        (BERT, {"epoch": 1, "step": 1, "loss": 10.856101}),
+        (DONE, {"throughput": 161.25, "batch": 16, "final": True}),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "[1,3]<stdout>:", "[3]<stdout>:", "[rank3]: ", "[default3]:"])
+def test_a_line(prefix: str, line: str, said: dict[str, object]) -> None:
+    found = tell(prefix + line.lstrip(" ").removeprefix("0: "))
+    assert found
+    rank, told = found
+    assert rank.rpartition(",")[2] == ("3" if prefix else "")
+    assert {name: getattr(told, name) for name in said} == said
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "80/80",
+        "2022/04/04 is a date",
+        "Epoch 1/2 begins",
+        "Img/sec per CPU: 26.1 +-0.0",
+        ":::MLLOG {",
+        ":::MLLOG []",
+        ':::MLLOG {"key": "eval_accuracy"',
+        ':::MLLOG {"key": ["x"]}',
+        event("epoch_start", epoch_num=799502),
+        "[Epoch 1, iter: x] loss: 1",
+    ],
+)
+def test_other_lines_say_nothing(line: str) -> None:
+    assert tell(line) is None
+
+
+def test_keras_counts_epochs_and_an_evaluation_is_not_one() -> None:
+    log = "".join(f"Epoch {epoch}/3\n{KERAS_3}\n" for epoch in (1, 2, 3))
+    told = read(Progress(), f"{log}10/10 - 0s - 5ms/step - accuracy: 0.7 - loss: 9.0\n")
+    assert (told.epoch, told.step, told.loss, told.ms_per_step) == (3, 80, 0.6697, 10.0)
+    assert curve(f"{log}10/10 - 0s - 5ms/step - accuracy: 0.7 - loss: 9.0\n").speed.values == [100.0] * 3
+
+
+def test_the_throughput_of_a_whole_job_is_not_taken_for_a_ranks() -> None:
+    told = read(Progress(), f"{MLLOG}\n")
+    assert (told.total, told.throughput) == (14214.65962521748, None)
+
+
+def mindspore(*milliseconds: float) -> str:
+    return "".join(
+        f"epoch: {epoch} step: 10, loss is {1 / epoch}\nTrain epoch time: {10 * ms} ms, per step time: {ms} ms\n"
+        for epoch, ms in enumerate(milliseconds, start=1)
+    )
+
+
+def test_a_curve_of_losses_and_speeds() -> None:
+    found = curve(mindspore(200, 100, 100, 100, 100))
+    assert [(point.epoch, point.step, point.value) for point in found.loss.points][:2] == [(1, 10, 1.0), (2, 10, 0.5)]
+    assert (found.speed.values, found.unit, found.of) == ([5.0, 10.0, 10.0, 10.0, 10.0], "steps/s", "rank")
+
+
+def test_warm_up_and_steady_state_stand_beside_the_whole() -> None:
+    found = pace(curve(mindspore(200, 100, 100, 100, 100)))
+    assert found
+    assert (found.warm_up_points, found.warm_up, found.steady, found.unit) == (1, 5.0, 10.0, "steps/s")
+    assert found.whole == pytest.approx(50 / 6)  # five epochs in six times the time of a quick one
+    with_batch = pace(curve(mindspore(200, 100, 100, 100, 100) + DONE))
+    assert with_batch
+    assert (with_batch.unit, with_batch.steady, with_batch.warm_up) == ("samples/s", 160.0, 80.0)
+    assert with_batch.whole == 161.25  # what the log says itself
+
+
+@pytest.mark.parametrize(
+    ("speeds", "slow"),
+    [
+        ([1, 10, 10], None),  # too few to tell
+        ([10, 10, 10, 10], 0),
+        ([5, 10, 10, 10], 1),
+        ([2, 5, 10, 10.1, 9.9, 10], 2),
+        ([9.7, 10, 10, 10, 10, 10], 0),  # within 5 %
+        ([10, 10, 5, 10, 10, 10, 10, 10], 0),  # slow once, later: no warm-up
+        ([12, 10, 10, 10, 10, 10], 0),  # fast at first: no warm-up
+        ([8, 10, 14, 8, 12, 9, 13, 10], 0),  # within its own noise
+        ([1, 1, 1, 1, 10, 10], None),  # slow beyond the middle
+    ],
+)
+def test_the_rule_of_the_warm_up(speeds: list[float], slow: int | None) -> None:
+    assert warm_up(speeds) == slow
+
+
+def test_ranks_that_share_a_log_make_one_curve() -> None:
+    log = "".join(line * 8 for line in mindspore(200, 100, 100, 100).splitlines(keepends=True))
+    found = curve(log, ranks=8)
+    assert (found.speed.values, len(found.loss.points)) == ([5.0, 10.0, 10.0, 10.0], 4)
+
+
+def test_a_log_without_speeds_or_with_only_the_last_word() -> None:
+    assert pace(curve("epoch: 1 step: 2, loss is 3\n")) is None
+    told = pace(curve("Total img/sec on 4 CPU(s): 104.5 +-0.1"))
+    assert told
+    assert (told.whole, told.steady) == (104.5, None)
+
+
+def test_a_long_log_keeps_its_shape_and_few_points() -> None:
+    log = "".join(f"epoch: 1 step: {step}, loss is {10_000 - step}\n" for step in range(1, 10_000))
+    found = curve(log).loss
+    assert MOST // 2 <= len(found.points) <= MOST
+    assert found.points[0].step == 1
+    assert found.points[-1].step > 10_000 - 2 * found.stride
+    gaps = {b.step - a.step for a, b in itertools.pairwise(found.points)}
+    assert gaps <= {found.stride, found.stride // 2}
+
+
+LINES = st.sampled_from(
+    [
+        CLAS, PADDLE, KERAS_2, KERAS_3, KERAS_2_BAR, KERAS_3_BAR, MLLOG, BERT, DONE,
+        "Epoch 1/3", "Iter #0: 26.1 img/sec per CPU", "epoch: 1 step: 1, loss is 1",
+        "Train epoch time: 1e-320 ms, per step time: 1e-320 ms", event("epoch_start", epoch_num="1e400"),
+        event("throughput", 10**400), event("tracked_stats", '{"throughput": -1}'), event("train_loss", "NaN"),
+    ]
+)  # fmt: skip
+
+
+@st.composite
+def mangled(draw: st.DrawFn) -> str:
+    line = draw(LINES)
+    at = draw(st.integers(0, len(line)))
+    put = draw(
+        st.one_of(st.just(""), st.text(max_size=3), st.sampled_from(["9" * 400, "-", "nan", "\r", "\x1b[", "{"]))
+    )
+    return (
+        draw(st.sampled_from(["", "[1,0]<stdout>:", "[default1]:"]))
+        + line[:at]
+        + put
+        + line[at + draw(st.integers(0, 5)) :]
+    )
+
+
+@settings(max_examples=300)
+@given(st.lists(st.one_of(mangled(), st.text(max_size=30)), max_size=12), st.integers(0, 500), st.integers(1, 3))
+def test_no_log_breaks_a_reader_and_its_pieces_make_no_difference(lines: list[str], cut: int, ranks: int) -> None:
+    text = "\n".join(lines) + "\n"
+    found = curve(text, ranks)
+    told = pace(found)
+    for value in [*found.loss.values, *found.speed.values, *((told.whole,) if told else ())]:
+        assert math.isfinite(value)
+    known, progress = Curve(), Progress(ranks=ranks)
+    for piece in (text[:cut], text[cut:]):
+        known, progress = extended(known, progress, piece)
+    assert known == found
