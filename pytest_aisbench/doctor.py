@@ -81,7 +81,7 @@ class Doctor:
             found = sorted(file.parent for file in folder.rglob(suite.WORKLOAD_FILE))
             loads |= {str(each): partial(self._suite, each) for each in found}
             if not found:
-                yield warning("suites", f"{folder} holds no {suite.WORKLOAD_FILE}", "name a folder of suites")
+                yield failure("suites", f"{folder} holds no {suite.WORKLOAD_FILE}", "name a folder of suites")
         if self._settings.package:
             loads[str(self._settings.package)] = self._packaged
         for place, load in loads.items():

@@ -18,7 +18,10 @@ def line(check: Check) -> str:
 
 def summary(checks: Sequence[Check]) -> str:
     counts = {health: sum(check.health is health for check in checks) for health in Health}
-    return f"{len(checks)} checks: {counts[Health.FAILURE]} failures, {counts[Health.WARNING]} warnings"
+    told = [
+        f"{counts[health]} {health.value}{'s' * (counts[health] != 1)}" for health in (Health.FAILURE, Health.WARNING)
+    ]
+    return f"{len(checks)} checks: {', '.join(told)}"
 
 
 def document(checks: Sequence[Check]) -> dict[str, Any]:

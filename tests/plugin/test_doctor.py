@@ -92,6 +92,8 @@ def test_lines_for_people(yard: Yard, card: Path, capsys: pytest.CaptureFixture[
     assert last.startswith(f"{len(lines)} checks: 0 failures, ")
     assert main(["doctor", "nowhere", "--cloud", "none.json"]) == 1
     out = capsys.readouterr().out
+    assert "failure  suites: nowhere holds no workload.toml; name a folder of suites\n" in out
+    assert ": 2 failures, " in out
     assert "failure  platform: none.json: No such file" in out.replace(f"{yard.folder}/", "")
     assert "; start it with `aisbench cloud --json > FILE`\n" in out
 
