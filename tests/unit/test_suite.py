@@ -102,6 +102,9 @@ def test_a_case_without_a_claim_is_refused(folder: Path) -> None:
         ('environment = { GLOG_v = "3" }', 'data = "images"', "data: there is no folder 'images'"),
         ('environment = { GLOG_v = "3" }', 'data = "obs://b/images"', "write obs://b/images/"),
         ('environment = { GLOG_v = "3" }', 'data = "http://b/"', "is not a place in the Store"),
+        ('environment = { GLOG_v = "3" }', 'data_contains = "train/"', "is not a list of texts"),
+        ('environment = { GLOG_v = "3" }', 'data_contains = ["/train/"]', "'/train/' is not in the data"),
+        ('environment = { GLOG_v = "3" }', 'data_contains = ["a/../../b"]', "is not in the data"),
     ],
 )
 def test_a_bad_workload_is_one_line(folder: Path, before: str, after: str, message: str | None) -> None:
