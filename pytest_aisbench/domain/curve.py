@@ -17,6 +17,7 @@ from statistics import median
 
 from pytest_aisbench.domain.log_readers import Told
 from pytest_aisbench.domain.progress import Progress, follow
+from pytest_aisbench.domain.threshold import number
 
 MOST = 200  # points that are kept of a series; every second goes when there are more
 _FEWEST = 4
@@ -72,6 +73,15 @@ class Pace:
     warm_up_points: int = 0
     warm_up: float | None = None
     steady: float | None = None  # None where it cannot be told from the warm-up
+
+    def __str__(self) -> str:
+        words = f"{number(self.whole)} {self.unit} over the whole run"
+        if self.steady is not None:
+            words += f", {number(self.steady)} in steady state"
+        if self.warm_up is not None:
+            points = f"{self.warm_up_points} point{'s' if self.warm_up_points > 1 else ''}"
+            words += f", {number(self.warm_up)} in the warm-up of {points}"
+        return f"{words} ({'the whole job' if self.of == 'job' else 'one rank'}, by its log)"
 
 
 def curve(text: str, ranks: int = 1) -> Curve:

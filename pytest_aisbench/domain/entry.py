@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_aisbench.domain.case import Case, Shape
+from pytest_aisbench.domain.curve import Pace, pace
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, mean, total
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Finding, Ruling, Verdict
@@ -39,6 +40,7 @@ class TrialEntry:
     stage: str | None
     times: Mapping[str, float]  # when each step began, seconds since the epoch
     notes: tuple[str, ...]
+    pace: Pace | None = None  # by its log: warm-up and steady state beside the whole run
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ def trial_entry(trial: Trial) -> TrialEntry:
         throughput_by_server=_by_server(ranks, shape),
         accuracy_by_server=tuple(m.value for m in trial.measurements if m.metric == ACCURACY),
         stragglers=(),
+        pace=pace(trial.curve) if trial.curve else None,
         logs=trial.logs,
         stage=str(trial.stage.root) if trial.stage else None,
         times=trial.times,

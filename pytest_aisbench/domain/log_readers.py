@@ -20,6 +20,8 @@ _PREFIX = re.compile(
     r"\s*(?:\[(\d+(?:,\d+)?)\]<std(?:out|err)>:|\[?rank[ _]?(\d+)\]?:|\[[a-z_]{1,32}(\d{1,6})\]:|(\d+):(?=\s))\s*",
     re.IGNORECASE,
 )
+# A word that every line has which some reader knows: most lines of a log are another's, and there may be millions.
+_HINT = re.compile(r"epoch|loss|/step|/sample|img/sec|train done|eval ckpt|accuracy is|:::MLLOG", re.IGNORECASE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]|\x08+")
 
 
@@ -44,7 +46,10 @@ Reader = Callable[[str], "Told | None"]
 
 def tell(line: str) -> tuple[str, Told] | None:
     """Whose line it is, where it says so, and what it says."""
-    line = _COLOUR.sub("", line[:LONGEST])
+    line = line[:LONGEST]
+    if not _HINT.search(line):
+        return None
+    line = _COLOUR.sub("", line)
     prefix = _PREFIX.match(line)
     rest = line[prefix.end() :] if prefix else line.lstrip()
     if "\r" in rest:  # a bar that was drawn over itself: the last counts

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.curve import Curve
 from pytest_aisbench.domain.job import Job, Request
 from pytest_aisbench.domain.metric import Flaw, Measurement
 from pytest_aisbench.domain.stage import Stage
@@ -53,6 +54,7 @@ class Trial:
     logs: tuple[str, ...] = ()  # files beside the report, relative to the run's folder
     measurements: tuple[Measurement, ...] = ()
     flaws: tuple[Flaw, ...] = ()
+    curve: Curve | None = None  # what its log told of loss and speed
     fault: Fault | None = None  # what ended it before its results could be judged
     judged: Verdict | None = None
     times: Mapping[str, float] = field(default_factory=dict)  # when each step began, and "done"

@@ -111,6 +111,7 @@ def _details(case: CaseEntry, link: Callable[[str], str], limit: int) -> str:
         last = case.trials[-1]
         headings = ("trial", "job", "phase", "queued", "ran", "began (UTC)", "stage")
         parts.append(_table(headings, (_trial(trial, limit) for trial in case.trials[-MOST_ROWS:])))
+        parts += [f"<div>Pace: {_text(str(last.pace), limit)}</div>"] if last.pace else []
         parts += [f"<div>Note: {_text(note, limit)}</div>" for note in last.notes[:MOST_ROWS]]
         parts.append(_more(last.notes))
         unit = case.metrics[THROUGHPUT].unit if THROUGHPUT in case.metrics else ""
