@@ -21,7 +21,7 @@ _PREFIX = re.compile(
     re.IGNORECASE,
 )
 # A word that every line has which some reader knows: most lines of a log are another's, and there may be millions.
-_HINT = re.compile(r"epoch|loss|/step|/sample|img/sec|train done|eval ckpt|accuracy is|:::MLLOG", re.IGNORECASE)
+_HINTS = ("epoch", "loss", "/step", "/sample", "img/sec", "train done", "eval ckpt", "accuracy is", ":::mllog")
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]|\x08+")
 
 
@@ -47,7 +47,8 @@ Reader = Callable[[str], "Told | None"]
 def tell(line: str) -> tuple[str, Told] | None:
     """Whose line it is, where it says so, and what it says."""
     line = line[:LONGEST]
-    if not _HINT.search(line):
+    lowered = line.lower()
+    if not any(hint in lowered for hint in _HINTS):
         return None
     line = _COLOUR.sub("", line)
     prefix = _PREFIX.match(line)

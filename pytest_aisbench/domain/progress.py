@@ -40,25 +40,22 @@ def read(progress: Progress, text: str) -> Progress:
 
 
 def follow(progress: Progress, text: str) -> Iterator[tuple[Progress, Told | None]]:
-    """The progress after each line, and what that line said if it is of the rank that is followed."""
+    """The progress after each line that says something of the rank that is followed, and what; at last, after all."""
     *whole, rest = text.split("\n")
     if not whole:
         yield replace(progress, rest=(progress.rest + rest)[:LONGEST]), None
         return
     whole[0] = progress.rest + whole[0]
-    progress = replace(progress, rest="")
+    lines = progress.lines + len(whole)
     for line in whole:
-        progress = replace(progress, lines=progress.lines + 1)
         rank, told = tell(line) or ("", None)
-        if told:
-            # What is said once at the end may be said by any rank; all else by the one that is followed.
-            other = bool(progress.rank) and rank != progress.rank
-            if other and not told.final and told.accuracy is None:
-                told = None
-            else:
-                progress = _told(progress, rank, told)
-        yield progress, told
-    yield replace(progress, rest=rest[:LONGEST]), None
+        if told is None:
+            continue
+        # What is said once at the end may be said by any rank; all else by the one that is followed.
+        if not progress.rank or rank == progress.rank or told.final or told.accuracy is not None:
+            progress = _told(progress, rank, told)
+            yield progress, told
+    yield replace(progress, lines=lines, rest=rest[:LONGEST]), None
 
 
 def _told(progress: Progress, rank: str, told: Told) -> Progress:
