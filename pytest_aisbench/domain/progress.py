@@ -52,9 +52,12 @@ def follow(progress: Progress, text: str) -> Iterator[tuple[Progress, Told | Non
         if told is None:
             continue
         # What is said once at the end may be said by any rank; all else by the one that is followed.
-        if not progress.rank or rank == progress.rank or told.final or told.accuracy is not None:
-            progress = _told(progress, rank, told)
-            yield progress, told
+        if progress.rank and rank != progress.rank and not told.final:
+            if told.accuracy is None:
+                continue
+            told = Told(accuracy=told.accuracy)
+        progress = _told(progress, rank, told)
+        yield progress, told
     yield replace(progress, lines=lines, rest=rest[:LONGEST]), None
 
 
