@@ -45,6 +45,7 @@ class Entry:
     params: dict[str, Any]
     order: int
     job: Job | None = None
+    logged: Job | None = None  # the run whose log is on disk as a whole
     problem: str = ""  # why it was never launched
     paused: bool = False
     priority: int = PRIORITY

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
+
+from pytest_aisbench.localcloud.apulis_jobs import ENDED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,14 +21,19 @@ _INDENT = " " * 8
 class JobLog:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._lock = threading.Lock()
 
     def pages(self, entry: Entry) -> list[str]:
-        """As they now are; those on disk are rewritten. None while one of the pods has written nothing."""
-        text = self._text(entry)
-        lines = text.splitlines(keepends=True)
+        """As they now are; none while one of the pods has written nothing. Those on disk are rewritten until the job
+        has ended, once more then, and never again: the folder is its user's, who may have removed it."""
+        ended = entry.status in ENDED
+        lines = self._text(entry).splitlines(keepends=True)
         pages = ["".join(lines[start : start + LINES]) for start in range(0, len(lines), LINES)]
-        if pages and entry.job and entry.job.launch.pods:
-            _write(entry.job.launch.pods.mounts["/job"] / "logs", entry.id, pages)
+        with self._lock:
+            if pages and entry.job and entry.job.launch.pods and entry.logged is not entry.job:
+                _write(entry.job.launch.pods.mounts["/job"] / "logs", entry.id, pages)
+                if ended:
+                    entry.logged = entry.job
         return pages
 
     def _text(self, entry: Entry) -> str:

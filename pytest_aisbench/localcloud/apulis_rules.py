@@ -103,8 +103,8 @@ def launch(
         environment=environment,
         time_limit=time_limit,
         contract="apulis",
-        name=params["jobName"],
-        image=params["image"],
+        name=str(params["jobName"]),
+        image=str(params["image"]),
         pods=pods,
     )
 
@@ -119,7 +119,7 @@ def _roles(params: Mapping[str, Any], kind: str) -> tuple[Role, ...]:
     servers, workers = _count(params["numps"]), _count(params.get("numpsworker"))
     if servers + workers > 64:
         raise UnlaunchableError("can't allocate resources")
-    trained, served = params.get("workerCmd") or command, params.get("masterCmd") or command
+    trained, served = (str(params.get(name) or command) for name in ("workerCmd", "masterCmd"))
     return (
         *(Role("worker", i, params["resourcegpu"], trained, i, next(ports)) for i in range(workers)),
         *(Role("ps", i, 0, served, workers + i, next(ports)) for i in range(servers)),

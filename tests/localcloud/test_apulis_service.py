@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,10 @@ def test_a_job_ends_and_its_results_are_in_the_shared_folder(apulis: Apulis) -> 
     assert json.loads((folder / "results/ranksize.json").read_text()) == 16  # the ps has no card
     assert (folder / f"logs/log-container-{job}.txt.1").read_text() == apulis.log(job)
     assert not (folder / "logs/max_page").exists()
+    shutil.rmtree(folder)
+    assert apulis.status(job) == "finished"
+    assert "epoch: 3" in apulis.log(job)
+    assert not folder.exists()  # who has removed it does not get it back
 
 
 def test_results_may_go_to_the_object_store(apulis: Apulis) -> None:
