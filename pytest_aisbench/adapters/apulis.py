@@ -209,12 +209,15 @@ def _by_card(settings: Settings, file: Path) -> Settings:
     """As the local cloud's card says; what else [apulis] says stays."""
     access = read_card(file).access
     card = json.loads(file.read_bytes())
-    told = {key: str(card.get(f"apulis_{key}") or "") for key in _CARD}
-    if not told["endpoint"]:
+    endpoint, user, password, vc, share = (str(card.get(f"apulis_{key}") or "") for key in _CARD)
+    if not endpoint:
         advice = "start a newer one with `aisbench cloud --json > FILE`"
         raise UsageFault(f"{file}: this local cloud has no apulis_endpoint", advice=advice)
-    password, kept = Secret(told.pop("password")), settings.apulis
-    apulis = ApulisAccess(results=kept.results, send_obs_keys=kept.send_obs_keys, password=password, **told)
+    apulis = dataclasses.replace(
+        ApulisAccess(endpoint, user=user, password=Secret(password), vc=vc, share=share),
+        results=settings.apulis.results,
+        send_obs_keys=settings.apulis.send_obs_keys,
+    )
     return dataclasses.replace(settings, access=access, apulis=apulis)
 
 

@@ -20,6 +20,11 @@ _WAIT = f"echo {IDLE}; exec sleep infinity"
 _TABLE_S = 600  # until the platform has written the rank table
 _GRACE_S = 15
 _ENDED = f"for wait in $(seq {5 * _GRACE_S}); do kill -0 $pids 2>/dev/null || break; sleep 0.2; done"
+# Not `wait -n`, which may miss whoever ended before it was asked.
+_WATCHED = (
+    'left=$pids; while [ "$left" ] && [ "$rc" = 0 ]; do sleep 0.2; still=; for pid in $left; do '
+    'if kill -0 "$pid" 2>/dev/null; then still="$still $pid"; else wait "$pid" || rc=$?; fi; done; left=$still; done'
+)
 _FETCH = "import sys, moxing; moxing.file.copy_parallel(sys.argv[1], sys.argv[2])"
 
 
@@ -70,11 +75,11 @@ def _script(spec: JobSpec, options: Options, places: Places) -> str:
         *([] if "://" in places.outputs else [f"mkdir -p {shlex.quote(places.outputs)}"]),
         *(_rank_table(spec) if options.is_npu and spec.shape.world > 1 else []),
         "pids=",
-        'stop() { kill $pids 2>/dev/null; wait; rm -rf "$mine"; exit 143; }',
+        'stop() { exec 2>/dev/null; kill $pids; wait; rm -rf "$mine"; exit 143; }',
         "trap stop TERM INT",
         *_started(spec, options, places, launches=launches),
         "rc=0",
-        'for pid in $pids; do wait -n; r=$?; if [ "$r" != 0 ]; then rc=$r; break; fi; done',
+        _WATCHED,
         # One rank that fails leaves the others waiting for it.
         f'if [ "$rc" != 0 ]; then kill $pids 2>/dev/null; {_ENDED}; kill -9 $pids 2>/dev/null; fi',
         "wait",

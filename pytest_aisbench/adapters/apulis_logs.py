@@ -14,7 +14,8 @@ _WORKER = re.compile(r"worker-?(\d+)\Z")
 _DONE = re.compile(rf"{DONE} node=(\d+) rc=(\d+)")
 _CODE = re.compile(r"\brc=(\d+)")
 # The platform gives every container bearer tokens, and scripts print their environment.
-_SECRET = re.compile(r"(?i)\b(\w*(?:TOKEN|PASSWORD|PASSWD|SECRET|_AK|_SK|ACCESS_KEY)\w*)(\s*[=:]\s*)(\S+)")
+_VARIABLE = re.compile(r"""\b([A-Z][A-Z0-9_]{0,63})(["']?[=:] ?["']?)([^\s"']+)""")
+_SECRET = re.compile(r"TOKEN|PASSWORD|PASSWD|SECRET|ACCESS_KEY|(^|_)[AS]K$")
 
 
 @dataclass(frozen=True)
@@ -79,5 +80,5 @@ def whole_lines(text: str) -> str:
     return text if _DONE.search(last) else text[: len(text.rstrip("\r\n")) - len(last)]
 
 
-def clean(line: str) -> str:
-    return _SECRET.sub(r"\1\2***", line)
+def clean(text: str) -> str:
+    return _VARIABLE.sub(lambda told: f"{told[1]}{told[2]}***" if _SECRET.search(told[1]) else told[0], text)

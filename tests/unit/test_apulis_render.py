@@ -1,0 +1,364 @@
+"""What is sent to Apulis, against requests written by hand from its guide; and what the pods make of the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_aisbench import Settings
+from pytest_aisbench.access import Access
+from pytest_aisbench.adapters import apulis_logs
+from pytest_aisbench.adapters.apulis import Apulis
+from pytest_aisbench.apulis_access import ApulisAccess
+from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.job import JobSpec
+from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.secret import Secret
+
+ACCESS = ApulisAccess("http://10.0.0.1", user="admin", vc="platform", share="/mnt/apulis", share_in_pods="/data/ais")
+TRIAL = StoreUrl("share", "aisbench/trials/r/resnet-2x8/1/")
+SPEC = JobSpec(
+    name="resnet50-2x8-r-0a1b2c",
+    shape=Shape(2, 8),
+    code=StoreUrl("share", "aisbench/code/0a1b/code/"),
+    entry="train.py",
+    outputs=TRIAL / "outputs/",
+    logs=TRIAL / "logs/",
+    framework="mindspore",
+    parameters={"epoch_size": "90"},
+    options={"image": "apulistech/mindspore:0.3.0-withtools"},
+    description="aisbench resnet50-2x8 trial r/resnet50-2x8/1",
+)
+GPU = {"image": "apulistech/horovod:0.19.2", "device_type": "nvidia_gpu_amd64"}
+# The seed's two-node job, as the platform's own page submits it.
+TWO_NODES = {
+    "jobName": "resnet50-2x8-r-0a1b2c",
+    "description": "aisbench resnet50-2x8 trial r/resnet50-2x8/1",
+    "userName": "admin",
+    "vcName": "platform",
+    "team": "platform",
+    "jobType": "training",
+    "jobtrainingtype": "PSDistJob",
+    "gpuType": "huawei_npu_arm64",
+    "resourcegpu": 8,
+    "numps": 1,
+    "numpsworker": 2,
+    "preemptionAllowed": "False",
+    "image": "apulistech/mindspore:0.3.0-withtools",
+    "containerUserId": 0,
+    "hostNetwork": True,
+    "isPrivileged": True,
+    "workPath": "./",
+    "dataPath": "./",
+    "jobPath": "./",
+    "enableworkpath": True,
+    "enabledatapath": True,
+    "enablejobpath": True,
+    "env": [{"name": "AIS_LOGS", "value": "obs://share/aisbench/trials/r/resnet-2x8/1/logs/"}],
+    "interactivePorts": "",
+    "plugins": {},
+    "frameworkType": "mindspore",
+    "masterCmd": "bash -c 'echo AISBENCH_IDLE; exec sleep infinity'",
+}
+
+
+def rendered(spec: JobSpec, apulis: ApulisAccess = ACCESS, **settings: Any) -> dict[str, Any]:
+    request = Apulis(Settings(platform="apulis", apulis=apulis, **settings)).render(spec)
+    assert (request.method, request.path) == ("POST", "/apis/PostJob")
+    return dict(request.body)
+
+
+def test_two_nodes_are_the_seeds_distributed_job() -> None:
+    body = rendered(SPEC)
+    command = body.pop("cmd")
+    assert body.pop("workerCmd") == command
+    assert body == {**TWO_NODES, "jobId": body["jobId"]}  # the id has a test of its own
+
+
+def test_one_node_is_a_regular_job() -> None:
+    body = rendered(replace(SPEC, shape=Shape(1, 8)))
+    changed = {"jobtrainingtype": "RegularJob", "hostNetwork": False, "isPrivileged": False}
+    dropped = {"numps", "numpsworker", "masterCmd"}
+    expected = {key: value for key, value in {**TWO_NODES, **changed}.items() if key not in dropped}
+    assert {key: value for key, value in body.items() if key not in {"cmd", "jobId"}} == expected
+
+
+def test_an_id_is_the_names_own() -> None:
+    ids = {rendered(replace(SPEC, name=name))["jobId"] for name in ("a", "a", "a-1", "b")}
+    assert len(ids) == 3
+    assert all(re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", each) for each in ids)
+
+
+def test_options_reach_the_request() -> None:
+    options = {**GPU, "preemptible": True, "endpoints": ["ssh", "tensorboard"], "done": "ALL DONE"}
+    body = rendered(replace(SPEC, options=options, shape=Shape(1, 3)))
+    assert body["gpuType"] == "nvidia_gpu_amd64"
+    assert body["preemptionAllowed"] == "True"
+    assert body["endpoints"] == ["ssh", "tensorboard"]
+    assert {"name": "AIS_UNTIL", "value": "ALL%20DONE"} in body["env"]
+    assert "logDir" not in body  # it would start a second job under the same id
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"shape": Shape(2, 4)}, "several nodes train with 8 NPUs"),
+        ({"shape": Shape(1, 3)}, "gives no 3 NPUs"),
+        ({"name": "no name"}, "cannot be the name"),
+        ({"environment": {"DLWS_ROLE_IDX": "0"}}, "DLWS_ and DLTS_ are the platform's"),
+        ({"parameters": {"train_url": "x"}}, "train_url is set by the platform"),
+        ({"options": {}}, "image is missing"),
+        ({"options": {"image": "i", "launcher": "mpi"}}, "'mpi' is not known; write one of ranks, horovod"),
+        ({"options": {"image": "i", "endpoints": ["telnet"]}}, "choose among ssh"),
+        ({"options": {"image": "i", "preemptible": "no"}}, "neither true nor false"),
+        ({"options": {"image": "i", "code_dir": "code"}}, "not an absolute path"),
+        ({"options": {"image": "i", "command": "&& sleep infinity"}}, "trains nothing"),
+        ({"options": {"image": "i", "command": "a\nb"}}, "several lines"),
+        ({"options": {"image": "i", "command": "a", "launcher": "horovod"}}, "both command and launcher"),
+    ],
+)
+def test_what_cannot_run_is_not_sent(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageFault, match=message):
+        rendered(replace(SPEC, **changed))
+
+
+# What the pods make of it: the command as it is, in a bash, with what the platform puts into the environment.
+
+
+def bash(command: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    words = ["bash", "-c", command]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+class Pods:
+    """A folder that is the share, and pods that are processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.access = replace(ACCESS, share=str(folder), share_in_pods="")
+        self.code = folder / SPEC.code.key
+        self.code.mkdir(parents=True)
+        self.tools = folder / "tools"
+        self.tools.mkdir()
+
+    def script(self, text: str, name: str = "train.py") -> None:
+        (self.code / name).write_text(text)
+
+    def run(self, spec: JobSpec, role: str, index: int = 0, key: str = "cmd", **more: str) -> tuple[int, str]:
+        command = rendered(spec, self.access)[key]
+        environment = self.environment(role, index, more)
+        ended = bash(command, environment)
+        assert ended.stderr in {"", "Terminated\n"}
+        return ended.returncode, ended.stdout
+
+    def environment(self, role: str, index: int, more: Mapping[str, str]) -> dict[str, str]:
+        return {
+            "PATH": f"{self.tools}:{os.environ['PATH']}",
+            "HOME": str(self.folder / "home"),
+            "TMPDIR": str(self.folder),
+            "DLWS_JOB_ID": "j",
+            "DLWS_USER_NAME": "admin",
+            "DLWS_ROLE_NAME": role,
+            "DLWS_ROLE_IDX": str(index),
+            **more,
+        }
+
+    def rank_table(self, name: str = "hccl_ms.json") -> None:
+        folder = self.folder / "home/.npu/j"
+        folder.mkdir(parents=True)
+        (folder / name).write_text('{"status": "completed"}')
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Pods:
+    return Pods(tmp_path)
+
+
+SAY = """
+import json, os, sys
+names = ("RANK_ID", "RANK_SIZE", "DEVICE_ID", "DEVICE_NUM", "RANK_TABLE_FILE", "MINDSPORE_HCCL_CONFIG_PATH")
+print(json.dumps([*(os.environ.get(name) for name in names), os.getcwd(), sys.argv]) + "\\n", end="", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("workdir", "cards"), [("local", 8), ("shared", 2)])
+def test_every_card_of_every_node_is_a_rank_of_its_own(pods: Pods, workdir: str, cards: int) -> None:
+    """The guide's script gives the ranks 0 to 7 to both nodes, and the job hangs."""
+    pods.script(SAY)
+    pods.rank_table()
+    options = {**SPEC.options, "workdir": workdir, "device_type": "huawei_npu_arm64" if cards == 8 else "gpu"}
+    spec = replace(SPEC, shape=Shape(2, cards), options=options)
+    said = []
+    for node in (0, 1):
+        code, out = pods.run(spec, "worker", node)
+        assert code == 0
+        lines = [line for line in out.splitlines() if line]
+        assert lines[-1] == f"AISBENCH_DONE node={node} rc=0"
+        said += [json.loads(line) for line in lines[:-1]]
+    assert sorted(int(rank) for rank, *_ in said) == list(range(2 * cards))
+    assert all(int(rank) % cards == int(device) for rank, _, device, *_ in said)
+    assert {(size, devices) for _, size, _, devices, *_ in said} == {(str(2 * cards), str(cards))}
+    table = f"{pods.folder}/home/.npu/j/hccl_ms.json" if cards == 8 else None
+    assert {(one, other) for *_, one, other, _, _ in said} == {(table, table)}
+    assert len({folder for *_, folder, _ in said}) == 2 * cards, "no two ranks stand in one folder"
+    assert all(("trials" in folder) == (workdir == "shared") for *_, folder, _ in said)
+    outputs = f"{pods.folder}/{SPEC.outputs.key}"
+    assert said[0][-1] == ["train.py", "--epoch_size=90", f"--train_url={outputs}"]
+    assert Path(outputs).is_dir()
+
+
+def test_tensorflow_gets_its_own_rank_table(pods: Pods) -> None:
+    pods.script(SAY)
+    pods.rank_table("hccl_tf.json")
+    code, out = pods.run(replace(SPEC, framework="tensorflow", shape=Shape(1, 2)), "master")
+    assert code == 0
+    assert "hccl_tf.json" in out
+
+
+def test_the_ps_says_a_word_and_waits(pods: Pods) -> None:
+    """Where one pod says nothing no log is kept; where it ends, the job is over. So by either command."""
+    body = rendered(SPEC, pods.access)
+    for command in (body["masterCmd"], body["cmd"]):
+        with subprocess.Popen(
+            ["bash", "-c", command], env=pods.environment("ps", 0, {}), stdout=subprocess.PIPE, text=True
+        ) as pod:
+            assert pod.stdout is not None
+            assert pod.stdout.readline() == "AISBENCH_IDLE\n"
+            assert pod.poll() is None
+            pod.kill()
+
+
+def test_what_the_user_gave_arrives_as_it_was_given(pods: Pods) -> None:
+    word = "α & 'ω' \"$HOME\"; exit 3"
+    pods.script("import os, sys; print([sys.argv[1], os.environ['WORD']])")
+    spec = replace(SPEC, shape=Shape(1, 1), parameters={"word": word}, environment={"WORD": word})
+    assert pods.run(spec, "master")[1].splitlines()[0] == str([f"--word={word}", word])
+
+
+def test_a_rank_that_fails_ends_the_others(pods: Pods) -> None:
+    pods.script("import os, sys, time\nif os.environ['RANK_ID'] == '1': sys.exit(7)\ntime.sleep(600)")
+    spec = replace(SPEC, shape=Shape(1, 2), options=GPU)
+    code, out = pods.run(spec, "master")
+    assert (code, out) == (7, "AISBENCH_DONE node=0 rc=7\n")
+
+
+def test_a_job_ends_though_nobody_watches(pods: Pods) -> None:
+    pods.script("import time; time.sleep(600)")
+    code, out = pods.run(replace(SPEC, shape=Shape(1, 1), options=GPU, max_run_s=0.6), "master")
+    assert code == 124
+    assert "AISBENCH_DONE" not in out
+    assert not list(pods.folder.glob("aisbench-j/node-*"))
+
+
+@pytest.mark.parametrize("endless", ["", " && sleep infinity", "; sleep infinity ", " &&sleep infinity"])
+def test_a_command_of_ones_own_runs_once_per_node_and_ends(pods: Pods, endless: str) -> None:
+    pods.script('echo "$RANK_START $SERVER_ID of $RANK_SIZE $TRAIN_URL"; exit ${RC:-0}', "run_8p.sh")
+    spec = replace(SPEC, shape=Shape(2, 2), options={**GPU, "command": f"bash run_8p.sh{endless}"})
+    outputs = f"{pods.folder}/{SPEC.outputs.key}"
+    assert pods.run(spec, "worker", 1) == (0, f"2 1 of 4 {outputs}\nAISBENCH_DONE node=1 rc=0\n")
+    assert pods.run(spec, "worker", 1, RC="5")[0] == 5
+
+
+def test_code_that_the_pods_have_is_used(pods: Pods, tmp_path: Path) -> None:
+    there = tmp_path / "installed"
+    there.mkdir()
+    (there / "train.py").write_text("print('installed')")
+    spec = replace(SPEC, shape=Shape(1, 1), options={**GPU, "code_dir": str(there), "data_dir": "/data/cifar10"})
+    assert pods.run(spec, "master")[1].startswith("installed\n")
+    assert "--data_url=/data/cifar10" in rendered(spec)["cmd"]
+    missing = replace(spec, options={**GPU, "code_dir": "/data/nowhere"})
+    code, out = pods.run(missing, "master")
+    assert code == 1
+    assert "there is no folder /data/nowhere on this pod: check code_dir" in out
+
+
+def test_horovod_is_started_once_by_the_pod_without_cards(pods: Pods) -> None:
+    """It finds the workers by the file that the platform writes for it."""
+    (pods.tools / "horovodrun").write_text('#!/bin/bash\necho "$@"\n')
+    (pods.tools / "horovodrun").chmod(0o755)
+    (pods.folder / "home").mkdir()
+    (pods.folder / "home/ib_config").write_text("ib-worker-0 slots=8\nib-worker-1 slots=8\n")
+    options = {**GPU, "launcher": "horovod", "network_interface": "ib0"}
+    spec = replace(SPEC, options=options)
+    body = rendered(spec, pods.access)
+    assert body["workerCmd"] == TWO_NODES["masterCmd"]
+    assert body["masterCmd"] == body["cmd"]
+    code, out = pods.run(spec, "ps", key="masterCmd", DLWS_SD_worker0_SSH_PORT="40001")
+    given = f"-np 16 -hostfile {pods.folder}/home/ib_config -p 40001 --network-interface ib0 "
+    assert (code, out.startswith(given)) == (0, True), out
+    code, out = pods.run(replace(spec, shape=Shape(1, 8)), "master")
+    assert (code, out.startswith("-np 8 /")) == (0, True), out
+
+
+def test_with_obs_code_and_results_are_urls(pods: Pods) -> None:
+    (pods.folder / "moxing.py").write_text(
+        "import shutil\nclass file:\n    @staticmethod\n    def copy_parallel(source, target):\n"
+        "        print('from', source)\n        shutil.copytree(__file__.replace('moxing.py', 'remote'), target)\n"
+    )
+    (pods.folder / "remote").mkdir()
+    (pods.folder / "remote/train.py").write_text("import sys; print(sys.argv[2:])")
+    keys = Access(Secret("AK"), Secret("SK"), "cn-north-4", bucket="b")
+    place = StoreUrl("b", "aisbench/t/")
+    spec = replace(
+        SPEC, shape=Shape(1, 1), code=place / "code/", outputs=place / "outputs/", logs=place / "logs/", options=GPU
+    )
+    access = replace(ACCESS, share="", send_obs_keys=True)
+    body = rendered(spec, access, access=keys)
+    assert "SK" not in [each["value"] for each in body["env"]]
+    environment = pods.environment("master", 0, {"PYTHONPATH": str(pods.folder)})
+    ended = bash(body["cmd"], environment)
+    assert ended.stdout.splitlines() == [
+        "from obs://b/aisbench/t/code/",
+        "['--train_url=obs://b/aisbench/t/outputs/']",
+        "AISBENCH_DONE node=0 rc=0",
+    ]
+
+
+# The log, as the platform writes it.
+
+RULES = "=" * 57 + "\n"
+
+
+def page(**pods: str) -> str:
+    text = ""
+    for pod, said in pods.items():
+        for word in ("logs from pod", "end of logs from pod"):
+            heading = f"{RULES * 3}        {word}: j-{pod}\n{RULES * 3}"
+            text += heading + (said if word.startswith("logs") else "\n")
+    return text
+
+
+def test_a_log_is_told_apart_by_pods() -> None:
+    said = apulis_logs.pods(page(ps0="AISBENCH_IDLE\n", worker0="a\n" + RULES + "b\n", worker1="c\n"))
+    assert apulis_logs.node_text(said, 0) == "a\n" + RULES + "b\n"
+    assert apulis_logs.node_text(said, 1) == "c\n"
+    assert apulis_logs.node_text(said, 2) == ""
+    assert apulis_logs.node_text(apulis_logs.pods("only\n"), 0) == "only\n"
+
+
+def test_a_launcher_speaks_for_the_first_node() -> None:
+    said = apulis_logs.pods(page(ps0="[1,0]: epoch 1\n", worker0="AISBENCH_IDLE\n", worker1="AISBENCH_IDLE\n"))
+    assert apulis_logs.node_text(said, 0) == "[1,0]: epoch 1\n"
+
+
+def test_tokens_that_a_script_prints_are_masked() -> None:
+    text = "DLTS_JOB_TOKEN=abc\nPASSWORD: hunter2\nexport MY_SK='x y'\n{'IDENTITY_TOKEN': 'eyJ0'}\n"
+    text += "loss=2.5, 900 tokens: 3\n"
+    said = apulis_logs.pods(page(worker0=text))["j-worker0"]
+    assert not [secret for secret in ("abc", "hunter2", "'x", "eyJ0") if secret in said]
+    assert "loss=2.5, 900 tokens: 3" in said
+
+
+def test_a_line_without_end_is_read_too() -> None:
+    """In no more than a moment, and not in the square of its length."""
+    text = "TOKEN" * 200_000 + "\n"
+    assert apulis_logs.pods(text) == {"": text}
