@@ -73,6 +73,7 @@ class Pace:
     warm_up_points: int = 0
     warm_up: float | None = None
     steady: float | None = None  # None where it cannot be told from the warm-up
+    epochs: int = 0  # as many as the log told of
 
     def __str__(self) -> str:
         words = f"{number(self.whole)} {self.unit} over the whole run"
@@ -112,6 +113,7 @@ def pace(known: Curve) -> Pace | None:
         slow or 0,
         _mean(speeds[:slow]) if slow else None,
         None if slow is None else _mean(speeds[slow:]),
+        max(point.epoch for point in known.speed.points),
     )
 
 

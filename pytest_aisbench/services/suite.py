@@ -59,16 +59,21 @@ class Suite:
                 raise UsageFault(f"{self.place}: {case.id} has no claim on {metric}", advice=advice)
 
 
-def load(folder: Path, platform: str, options: Collection[str], platforms: Collection[str]) -> Suite:
-    """`options` are the chosen platform's own keys; sections of other known platforms are not looked into."""
+def load(
+    folder: Path, platform: str, options: Collection[str], platforms: Collection[str], *, trains: bool = True
+) -> Suite:
+    """`options` are the chosen platform's own keys; sections of other known platforms are not looked into.
+
+    Where nobody `trains`, the code need not be there.
+    """
     document = places.read(folder / WORKLOAD_FILE)
-    workload = _workload(document, platform, options, platforms)
+    workload = _workload(document, platform, options, platforms, trains=trains)
     thresholds = places.read(folder / THRESHOLDS_FILE)
     return Suite(workload, claims.read(thresholds, workload, platforms), platform, str(thresholds.path))
 
 
 def _workload(
-    document: places.Document, platform: str, options: Collection[str], platforms: Collection[str]
+    document: places.Document, platform: str, options: Collection[str], platforms: Collection[str], *, trains: bool
 ) -> Workload:
     for key, value in document.data.items():
         if key in platforms:
@@ -92,10 +97,10 @@ def _workload(
     code = tuple(fields.texts("code"))
     folders = [document.path.parent / part for part in code]
     for part, folder in zip(code, folders, strict=True):
-        if not folder.is_dir():
+        if trains and not folder.is_dir():
             raise fields.fault(f"code: there is no folder {part!r} beside this file", "code")
     entry = fields.text("entry")
-    if not any(_holds(folder, entry) for folder in folders):
+    if trains and not any(_holds(folder, entry) for folder in folders):
         advice = f"on platform {platform} it is the file that is run once per card"
         raise fields.fault(f"entry: there is no {entry!r} in {', '.join(code)}", "entry", advice=advice)
     return Workload(

@@ -1,0 +1,278 @@
+"""Results of MLPerf's judged by our claims, and a run of ours in its words."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_aisbench.cli import main
+from pytest_aisbench.domain.case import Case, Shape, Workload
+from pytest_aisbench.domain.metric import Metric
+from pytest_aisbench.domain.mlperf import Result, judged, result
+from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.reporters.mllog import benchmark, text
+
+METRICS = {"throughput": Metric("throughput", "images/s"), "accuracy": Metric("accuracy", "")}
+CLAIMS = (Threshold("throughput", unit="images/s", at_least=13_000), Threshold("accuracy", at_least=0.759))
+CASE = Case(Workload("resnet50", "/s", ("code",), "train.py", "python", 8, METRICS), Shape(1, 8), CLAIMS)
+
+
+def event(key: str, ms: Any, value: Any = None, **metadata: Any) -> str:
+    return ":::MLLOG " + json.dumps({"time_ms": ms, "key": key, "value": value, "metadata": metadata})
+
+
+def ran(
+    *, samples: Any = 1_280_000, epochs: int = 2, seconds: int = 180, accuracy: Any = 0.76, status: str = "success"
+) -> list[str]:
+    """14222 images/s unless told otherwise."""
+    lines = ["NVIDIA banner", event("run_start", 0), event("train_samples", 1, samples)]
+    for epoch in range(1, epochs + 1):
+        lines += [event("epoch_start", epoch, epoch_num=epoch), event("epoch_stop", epoch + 1, epoch_num=epoch)]
+        lines.append(event("eval_accuracy", 1000 * epoch, accuracy if epoch == epochs else 0.5, epoch_num=epoch))
+    return [*lines, event("run_stop", 1000 * seconds, status=status)]
+
+
+def without(key: str) -> list[str]:
+    return [line for line in ran() if f'"{key}"' not in line]
+
+
+def test_what_a_file_says() -> None:
+    found = result("a", ran())
+    assert found.measured == {"throughput": pytest.approx(1_280_000 * 2 / 180), "accuracy": 0.76}
+    assert (found.status, found.seconds, found.flaws) == ("success", 180.0, ())
+    assert found.throughput_from == "train_samples × epochs / (run_stop − run_start)"
+    assert judged(CASE, found).passed
+
+
+def test_blocks_of_epochs_count_as_their_epochs() -> None:
+    block = {"first_epoch_num": 1, "epoch_count": 4}
+    again = {"first_epoch_num": 5, "epoch_count": 4}
+    lines = [
+        event("run_start", 0),
+        event("train_samples", 0, 1000),
+        event("block_start", 0, **block),
+        event("block_stop", 1, first_epoch_num=1),
+        event("block_start", 1, **again),  # the run ended within it
+        event("eval_accuracy", 1, 0.76, epoch_num=4),
+        event("run_stop", 10_000, status="success"),
+    ]
+    assert result("a", lines).measured["throughput"] == 400.0
+
+
+def test_where_samples_are_counted_instead_of_epochs_the_tracked_throughput_is_taken() -> None:
+    lines = [line.replace('"epoch_num": ', '"epoch_num": 79950') for line in ran()]
+    lines[2:2] = [f" 0: {event('tracked_stats', 2, {'throughput': speed})}" for speed in (10.0, 30.0)]
+    found = result("bert", lines)
+    assert found.measured["throughput"] == 15.0  # work by time
+    assert found.throughput_from == "the mean of tracked_stats"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (ran(status="aborted"), "accuracy: run_stop says 'aborted'"),
+        (ran(status=""), "run_stop has no status"),
+        (ran(accuracy=0.7), "accuracy 0.7, wanted >= 0.759"),
+        (ran(accuracy=76.0), "eval_accuracy 76 is not between 0 and 1"),
+        (ran(accuracy=float("nan")), "eval_accuracy is not a finite number"),
+        (ran(seconds=360), "throughput 7111.11 images/s, wanted >= 13000 images/s"),
+        (ran(seconds=0), "run_stop is not after run_start"),
+        (ran(samples=None), "its events tell no throughput"),
+        (without("run_stop"), "run_stop is missing: the run did not end"),
+        (without("run_start"), "run_start is missing"),
+        (without("eval_accuracy"), "eval_accuracy is missing"),
+        ([*ran(), *ran()], "it holds more than one run"),
+        ([*ran(), ':::MLLOG {"key": "eval_acc'], "line 11 is not an event of MLPerf's"),
+        ([], "there is no line with :::MLLOG"),
+    ],
+)
+def test_nothing_passes_by_accident(lines: list[str], said: str) -> None:
+    verdict = judged(CASE, result("a", lines))
+    assert verdict.ruling is Ruling.FAILED
+    assert said in str(verdict)
+
+
+KEYS = st.sampled_from(
+    ["run_start", "run_stop", "eval_accuracy", "train_samples", "epoch_stop", "block_stop", "throughput"]
+)
+JSON = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just({"throughput": 10**400})
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda key, ms, value, number: event(key, ms, value, epoch_num=number, first_epoch_num=number),
+            KEYS, JSON, JSON, JSON,
+        )
+        | st.text(max_size=20).map(":::MLLOG".__add__)
+    )
+)  # fmt: skip
+def test_no_file_breaks_the_judge(lines: list[str]) -> None:
+    judged(CASE, result("a", lines))
+
+
+@pytest.fixture
+def suites(tmp_path: Path) -> Path:
+    folder = tmp_path / "suites" / "resnet50"
+    folder.mkdir(parents=True)
+    (folder / "workload.toml").write_text(
+        'name = "resnet50"\ncode = ["code"]\nentry = "train.py"\n[metrics.throughput]\nunit = "images/s"\n',
+        encoding="utf-8",
+    )
+    (folder / "thresholds.toml").write_text(
+        '[modelarts."*"]\n'
+        'throughput = { reference = 14151.0, lower = -0.05, unit = "images/s", per = "node" }\n'
+        "accuracy = { at_least = 0.759 }\n"
+        '[local."*"]\nthroughput = { at_least = 1, unit = "images/s" }\naccuracy = { at_least = 0.1 }\n',
+        encoding="utf-8",
+    )
+    return tmp_path / "suites"
+
+
+def results(folder: Path, **files: list[str]) -> Path:
+    for name, lines in files.items():
+        (folder / "run" / name).mkdir(parents=True)
+        (folder / "run" / name / f"result_{name}.txt").write_text("\n".join(lines), encoding="utf-8")
+    (folder / "run" / "README.md").write_text("about :::MLLOG", encoding="utf-8")
+    (folder / "run" / "notes.txt").write_text("nothing of interest", encoding="utf-8")
+    return folder / "run"
+
+
+def judge(suites: Path, folder: Path, *more: str) -> int:
+    return main(["judge", str(folder), "--workload", "resnet50", "--suites", str(suites), *more])
+
+
+def test_a_folder_is_judged_file_by_file_and_as_a_set(
+    suites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = results(tmp_path, a=ran(), b=ran(seconds=185))
+    assert judge(suites, folder) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in told if not line.startswith(" ")] == [
+        "PASSED a/result_a.txt",
+        "PASSED b/result_b.txt",
+        "PASSED the set of 2",
+    ]
+    assert judge(suites, folder, "--shape", "2x8") == 1  # the claim is per node
+    assert judge(suites, folder / "a" / "result_a.txt") == 0
+
+
+def test_one_file_that_does_not_pass_fails_the_set(
+    suites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = results(tmp_path, a=ran(), b=ran(status="aborted"), c=[])
+    assert judge(suites, folder, "--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["schema"], told["exit_code"], told["set"]["verdict"]) == ("aisbench-judge/1", 1, "FAILED")
+    assert told["set"]["reason"] == "2 of 3 did not pass: b/result_b.txt, c/result_c.txt"
+    assert [each["verdict"] for each in told["files"]] == ["PASSED", "FAILED", "FAILED"]
+    assert told["files"][1]["status"] == "aborted"
+
+
+def test_the_platform_chooses_the_claims_and_no_result_is_no_pass(
+    suites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = results(tmp_path, a=ran(seconds=9999))
+    assert judge(suites, slow) == 1
+    assert judge(suites, slow, "--platform", "local") == 0
+    (tmp_path / "empty").mkdir()
+    capsys.readouterr()
+    assert judge(suites, tmp_path / "empty") == 5
+    assert "nothing was judged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (["--workload", "bert"], "holds a workload 'bert'; known: resnet50"),
+        (["--shape", "8"], "'8' is not a shape"),
+        (["--platform", "moon"], "unknown platform 'moon'"),
+        (["--suites", "/none"], "there is no folder /none"),
+    ],
+)
+def test_what_is_typed_wrong_is_one_line(
+    change: list[str], said: str, suites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert judge(suites, results(tmp_path, a=ran()), *change) == 4
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1
+
+
+def ours(accuracy: float | None = 0.998, outcome: str = "met") -> dict[str, Any]:
+    trial = {"trial": 1, "phase": "SUCCEEDED", "queued_s": 0.2, "ran_s": 6.04, "pace": {"epochs": 4}}
+    return {
+        "started": "2024-01-01T00:00:00Z",
+        "settings": {"platform": "local"},
+        "cases": [
+            {
+                "id": "resnet50-1x8",
+                "workload": "resnet50",
+                "nodes": 1,
+                "devices_per_node": 8,
+                "metrics": {"throughput": {"value": 3772.4, "unit": "images/s"}, "accuracy": {"value": accuracy}},
+                "findings": [{"metric": "accuracy", "outcome": outcome}],
+                "trials": [trial],
+            }
+        ],
+    }
+
+
+def told(results: dict[str, Any]) -> Result:
+    return result("ours", text(results, results["cases"][0], "us").splitlines())
+
+
+def test_a_run_of_ours_in_mlperfs_words_says_what_it_measured() -> None:
+    found = told(ours())
+    assert found.measured == {"throughput": pytest.approx(3772.4), "accuracy": 0.998}
+    assert (found.status, found.seconds, found.flaws) == ("success", 6.04, ())
+    assert told(ours(outcome="missed")).status == "aborted"
+    assert [flaw.text for flaw in told(ours(accuracy=None)).flaws] == [
+        "run_stop says 'aborted'",
+        "eval_accuracy is missing",
+    ]
+    assert (benchmark("resnet50_cifar10"), benchmark("bert"), benchmark("points")) == ("resnet", "bert", "points")
+
+
+@pytest.mark.parametrize("rules", ["2.0.0", "1.1.0"])
+def test_mlperfs_own_checker_accepts_it(rules: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if not importlib.util.find_spec("mlperf_logging"):
+        pytest.skip("mlperf-logging comes with the extra [dev]")
+    source, made = tmp_path / "results.json", tmp_path / "result_0.txt"
+    source.write_text(json.dumps(ours()), encoding="utf-8")
+    assert main(["mllog", "resnet50-1x8", "--results", str(source), "--output", str(made)]) == 0
+    checker = [sys.executable, "-m", "mlperf_logging.compliance_checker", "--ruleset", rules]
+    for file, code in ((made, 0), (tmp_path / "broken.txt", 1)):
+        if code:
+            file.write_text(made.read_text(encoding="utf-8").replace("run_stop", "run_pause"), encoding="utf-8")
+        done = subprocess.run(
+            [*checker, "--log_output", tmp_path / "log", file], capture_output=True, text=True, check=False
+        )
+        assert bool(done.returncode) is bool(code), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "case", "said"),
+    [
+        (None, "resnet50-1x8", "No such file"),
+        ("[]", "resnet50-1x8", "is not a results.json"),
+        (json.dumps(ours()), "bert-1x8", "no trial of 'bert-1x8'; known: resnet50-1x8"),
+    ],
+)
+def test_what_cannot_be_written_is_one_line(
+    content: str | None, case: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "results.json"
+    if content is not None:
+        file.write_text(content, encoding="utf-8")
+    assert main(["mllog", case, "--results", str(file)]) == 4
+    assert said in capsys.readouterr().err
