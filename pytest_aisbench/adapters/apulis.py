@@ -40,7 +40,8 @@ from pytest_aisbench.settings import Settings, machine_cores
 _CHECK_S = 10.0  # somebody waits for the prompt
 _PAGE, _MOST_PAGES = 50, 20
 _OVER = {word for word, phase in PHASES.items() if phase.is_final} | {"killing"}
-_CARD = ("endpoint", "user", "password", "vc", "share")
+_CARD = ("endpoint", "user", "password", "vc", "storage")
+_DATA = "data"  # the folder of the storage that every pod has as /data
 
 
 class Apulis:
@@ -209,12 +210,13 @@ def _by_card(settings: Settings, file: Path) -> Settings:
     """As the local cloud's card says; what else [apulis] says stays."""
     access = read_card(file).access
     card = json.loads(file.read_bytes())
-    endpoint, user, password, vc, share = (str(card.get(f"apulis_{key}") or "") for key in _CARD)
+    endpoint, user, password, vc, storage = (str(card.get(f"apulis_{key}") or "") for key in _CARD)
     if not endpoint:
         advice = "start a newer one with `aisbench cloud --json > FILE`"
         raise UsageFault(f"{file}: this local cloud has no apulis_endpoint", advice=advice)
+    share = str(Path(storage) / _DATA) if storage else ""
     apulis = dataclasses.replace(
-        ApulisAccess(endpoint, user=user, password=Secret(password), vc=vc, share=share),
+        ApulisAccess(endpoint, user=user, password=Secret(password), vc=vc, share=share, share_in_pods=f"/{_DATA}"),
         results=settings.apulis.results,
         send_obs_keys=settings.apulis.send_obs_keys,
     )

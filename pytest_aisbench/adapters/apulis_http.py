@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _AUTH = "/custom-user-dashboard-backend/auth"
 _CONNECT_S, _READ_S = 5.0, 30.0
+_SPARE_S = 60.0
 _LARGEST = 64 * 1024 * 1024  # bytes of an answer; a page of a log has 2,000 lines
 _LOOPBACK = re.compile(r"127\.[0-9.]+|localhost|::1")
 _KEYS = "check user, and password or token, in [apulis]"
@@ -41,6 +42,7 @@ class ApulisHttp:
         self._base = access.endpoint.rstrip("/")
         self._token = access.token
         self._refused = NO_SECRET  # a token that is no longer good
+        self._spared = 0.0  # until when no login is tried
         self._lock = threading.Lock()
         self._session: requests.Session | None = None
         self._closed = False
@@ -60,7 +62,7 @@ class ApulisHttp:
 
     def who(self, patience_s: float) -> Mapping[str, Any]:
         """Who the token says we are; empty where the API is used by name alone."""
-        if not (self.access.token or self.access.password):
+        if not self._authority():
             return {}
         answer = self.get(f"{_AUTH}/currentUser", patience_s)
         if not isinstance(answer, dict) or answer.get("success") is False:
@@ -96,12 +98,17 @@ class ApulisHttp:
             wait = min(8.0, wait * 2)
 
     def _authority(self) -> Secret:
-        """The token; by a login where there is none yet. The platform takes ten logins in ten minutes: one will do."""
+        """The token; by a login where there is none yet. The platform takes ten logins in ten minutes, of all our
+        processes: where it takes no more, its API still takes the name alone, and says so where it does not."""
         if not self.access.password or self.access.token:
             return self._token
         with self._lock:
-            if not self._token or self._token == self._refused:
-                self._token = self._log_in()
+            wanted = not self._token or self._token == self._refused
+            if wanted and time.monotonic() >= self._spared:
+                try:
+                    self._token = self._log_in()
+                except Throttled as error:
+                    self._token, self._spared = NO_SECRET, time.monotonic() + max(_SPARE_S, error.pause_s)
             return self._token
 
     def _log_in(self) -> Secret:

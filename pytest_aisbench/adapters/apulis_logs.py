@@ -54,7 +54,7 @@ def node_text(said: Mapping[str, str], node: int) -> str:
     if not by_node:  # one node, whose pod is called as the job
         return next(iter(said.values()), "") if node == 0 else ""
     text = by_node.get(node, "")
-    if node == 0 and text.startswith(IDLE):
+    if node == 0 and IDLE in text.splitlines():
         return next((other for pod, other in said.items() if not _WORKER.search(pod)), text)
     return text
 

@@ -1,0 +1,83 @@
+"""Platform `apulis` by the contract, over the wire, on the local cloud's Apulis."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_aisbench import Settings
+from pytest_aisbench.adapters.apulis import Apulis
+from pytest_aisbench.apulis_access import ApulisAccess
+from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.job import JobSpec, Phase
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.testing import PlatformContract
+
+pytest.importorskip("pytest_aisbench.localcloud.apulis")
+
+
+GPU = {"image": "apulistech/horovod:0.19.2", "device_type": "nvidia_gpu_amd64"}
+
+
+class TestApulis(PlatformContract):
+    OPTIONS = GPU
+
+    @pytest.fixture
+    def platform(self, card: Path) -> Iterator[Apulis]:
+        with contextlib.closing(Apulis(Settings(platform="apulis", cloud=card))) as platform:
+            type(self).SECRETS = (json.loads(card.read_text())["apulis_password"],)
+            yield platform
+
+
+def test_results_come_by_obs_too(card: Path) -> None:
+    """The keys that pods are lent stand in no request."""
+    access = ApulisAccess(results="obs", send_obs_keys=True)
+    with contextlib.closing(Apulis(Settings(platform="apulis", cloud=card, apulis=access))) as platform:
+        place = platform.root / f"by-obs-{uuid.uuid4().hex[:8]}/"
+        code = "import sys, moxing; moxing.file.write(sys.argv[1].partition('=')[2] + 'accuracy.json', '0.9')"
+        platform.store.write(place / "code/train.py", code.encode())
+        spec = JobSpec(
+            name=f"by-obs-{uuid.uuid4().hex[:8]}",
+            shape=Shape(1, 1),
+            code=place / "code/",
+            entry="train.py",
+            outputs=place / "outputs/",
+            logs=place / "logs/",
+            options=GPU,
+        )
+        request = platform.render(spec)
+        assert json.loads(card.read_text())["secret_key"] not in json.dumps(request.body)
+        job = TestApulis().ended(platform, platform.submit(request))
+        assert job.phase is Phase.SUCCEEDED, platform.logs(job.id).text
+        assert platform.store.read(spec.outputs / "accuracy.json") == b"0.9"
+        log = platform.store.read(spec.logs / "worker-0.log") or b""
+        assert b"AISBENCH_DONE node=0 rc=0" in log
+
+
+@pytest.mark.parametrize(("code", "phase"), [(0, Phase.SUCCEEDED), (4, Phase.FAILED)])
+def test_a_command_that_never_ends_is_over_when_its_log_says_so(card: Path, code: int, phase: Phase) -> None:
+    with contextlib.closing(Apulis(Settings(platform="apulis", cloud=card))) as platform:
+        name = f"endless-{uuid.uuid4().hex[:8]}"
+        place = platform.root / f"{name}/"
+        script = f"echo trained; echo ACCEPTANCE_DONE rc={code}; sleep 600"
+        platform.store.write(place / "code/run.sh", script.encode())
+        options = {**GPU, "command": "bash run.sh", "done": "ACCEPTANCE_DONE"}
+        outputs, logs = place / "outputs/", place / "logs/"
+        spec = JobSpec(name, Shape(2, 1), place / "code/", "run.sh", outputs, logs, options=options)
+        job_id = platform.submit(platform.render(spec))
+        job = TestApulis().ended(platform, job_id)
+        assert (job.phase, job.platform_phase, job.exit_code) == (phase, "killed", code or None)
+    with contextlib.closing(Apulis(Settings(platform="apulis", cloud=card))) as another:
+        assert another.inspect([job_id])[job_id] == job, "whoever takes it over knows it as well"
+
+
+def test_a_cloud_without_apulis_says_so(card: Path, tmp_path: Path) -> None:
+    older = {key: value for key, value in json.loads(card.read_text()).items() if not key.startswith("apulis_")}
+    (tmp_path / "card.json").write_text(json.dumps(older))
+    with pytest.raises(UsageFault, match="this local cloud has no apulis_endpoint"):
+        Apulis(Settings(platform="apulis", cloud=tmp_path / "card.json"))
