@@ -121,7 +121,8 @@ class Yard:
         return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", *attach, *arguments]
 
     def environment(self, **changes: str) -> dict[str, str]:
-        ours = {key: value for key, value in os.environ.items() if not key.startswith(("AISBENCH_", "PYTEST_"))}
+        theirs = ("AISBENCH_", "PYTEST_", "HUAWEICLOUD_")
+        ours = {key: value for key, value in os.environ.items() if not key.startswith(theirs)}
         return {**ours, "COLUMNS": "120", **changes}
 
     def pytest(self, *arguments: str, cloud: bool = True, env: Mapping[str, str] | None = None) -> Ended:

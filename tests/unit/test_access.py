@@ -123,6 +123,23 @@ def test_a_file_with_keys_that_others_may_read_is_told_of(tmp_path: Path, home: 
     assert [f"chmod 600 {profile}" in note for note in notes] == ([False, True] if mode != 0o600 else [False])
 
 
+def test_so_is_a_file_of_the_predecessor_which_may_stand_beside_addresses(tmp_path: Path) -> None:
+    old = tmp_path / "unpacked/code/config/modelarts_config.py"
+    old.parent.mkdir(parents=True)
+    old.write_text(
+        "access_config = {'access_key': 'old-ak', 'secret_access_key': 'old-sk', 'region_name': 'r'}\n"
+        "session_config_v2 = {'out_base_url': '/b/'}\n"
+    )
+    (old.parent / "config.sh").write_text("export MODELARTS_VERSION=V2\n")
+    toml = "platform = 'modelarts'\npackage = 'unpacked'\n[hosts]\n'obs.x' = '192.0.2.7'\n"
+    for mode in (0o644, 0o600):
+        old.chmod(mode)
+        settings = frozen(tmp_path, toml, **VARIABLES)
+        assert keys(settings)[:3] == ("old-ak", "old-sk", "")
+        assert settings.access.hosts.address("obs.x") == "192.0.2.7"
+        assert any(f"chmod 600 {old}" in note for note in settings.notes) == (mode == 0o644)
+
+
 def test_addresses_of_names(tmp_path: Path) -> None:
     table = "[hosts]\n'OBS.centre.example' = '192.0.2.7'\n'iam.centre.example' = '2001:db8::1'\n"
     settings = frozen(tmp_path, table)
