@@ -49,6 +49,10 @@ class Threshold:
         high = math.inf if self.upper is None else self.reference + self.upper * span
         return low, high
 
+    def sides(self, shape: Shape) -> int:
+        """How many bounds there are; a claim with none claims nothing."""
+        return sum(not math.isinf(bound) for bound in self.band(shape))
+
     def wanted(self, shape: Shape) -> str:
         """The band in words: `>= 13443.6 images/s`."""
         low, high = self.band(shape)

@@ -1,0 +1,213 @@
+"""The gate: what it says can be checked by hand, and is wrong as seldom as it promises."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_aisbench.domain import student
+from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.gate import ALPHA, decide, pooled
+from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.domain.verdict import Outcome, Ruling
+
+ONE = Shape(1, 8)
+CLAIM = Threshold("throughput", "images/s", reference=100.0, lower=-0.05)
+QUIET = (99.0, 100.0, 101.0, 99.0, 101.0)  # mean 100, sum of squares 4, s = 1
+MOST = 5
+
+speeds = st.floats(50.0, 150.0)
+histories = st.lists(speeds, max_size=12)
+
+
+@pytest.mark.parametrize(
+    ("level", "degrees", "t"),
+    [  # as SciPy has them
+        (0.95, 1, 6.313751515),
+        (0.99, 1, 31.82051595),
+        (0.975, 2, 4.302652730),
+        (0.99, 4, 3.746947388),
+        (0.995, 9, 3.249835542),
+        (0.999, 30, 3.385184867),
+        (0.99, 120, 2.357824613),
+        (0.975, 1000, 1.962339081),
+        (0.5, 7, 0.0),
+    ],
+)
+def test_quantiles_of_student_beside_another_implementation(level: float, degrees: int, t: float) -> None:
+    assert student.quantile(level, degrees) == pytest.approx(t, rel=1e-9)
+
+
+@given(st.floats(0.5, 0.9999), st.integers(1, 300))
+def test_a_quantile_is_where_the_distribution_reaches_it(level: float, degrees: int) -> None:
+    t = student.quantile(level, degrees)
+    assert (1 + student.within(t, degrees)) / 2 == pytest.approx(level, abs=1e-12)
+    assert student.quantile(level, degrees + 1) <= t + 1e-9  # more is known, less is needed
+
+
+@pytest.mark.parametrize(("level", "degrees"), [(0.4, 5), (1.0, 5), (math.nan, 5), (0.9, 0)])
+def test_a_quantile_that_does_not_exist_is_refused(level: float, degrees: int) -> None:
+    with pytest.raises(ValueError, match="no quantile"):
+        student.quantile(level, degrees)
+
+
+def test_a_pass_in_one_line() -> None:
+    decision = decide(CLAIM, ONE, QUIET, [99.5], MOST)
+    assert decision.ruling is Ruling.PASSED
+    assert decision.text == (
+        "throughput 99.5 images/s ± 3.74695 (t 3.747 at 0.99 with 4 degrees × s 1; 5 in history),"
+        " wanted >= 95 images/s: 95.7531 .. 103.247 is inside"
+    )
+    assert decision.finding.outcome is Outcome.MET
+    assert decision.finding.measured == 99.5
+
+
+def test_a_failure_in_one_line() -> None:
+    decision = decide(CLAIM, ONE, QUIET, [91.0], MOST)
+    assert decision.ruling is Ruling.FAILED
+    assert decision.text.endswith("wanted >= 95 images/s: 87.2531 .. 94.7469 is outside")
+    assert decision.finding.outcome is Outcome.MISSED
+
+
+def test_what_is_undecided_asks_for_another_trial_until_there_is_none() -> None:
+    first = decide(CLAIM, ONE, QUIET, [95.5], 3)
+    assert first.again
+    assert first.text.endswith("is not decided, trial 2 of at most 3 is due")
+    assert first.finding.outcome is Outcome.UNDECIDED
+    last = decide(CLAIM, ONE, QUIET, [95.5, 94.5, 95.0], 3)
+    assert last.ruling is Ruling.INCONCLUSIVE
+    assert "95 images/s, mean of 3 trials, ± " in last.text
+    assert " / √3; 5 in history)" in last.text
+    assert last.text.endswith("is not decided after 3 of at most 3 trials")
+
+
+def test_a_trial_that_nobody_will_run_leaves_it_inconclusive() -> None:
+    closed = decide(CLAIM, ONE, QUIET, [95.5], 3).closed("the budget is spent")
+    assert closed.ruling is Ruling.INCONCLUSIVE
+    assert closed.text.endswith("no other trial: the budget is spent")
+    passed = decide(CLAIM, ONE, QUIET, [100.0], 3)
+    assert passed.closed("the budget is spent") == passed
+
+
+@pytest.mark.parametrize("history", [(), (100.0,), (100.0, 101.0)])
+@pytest.mark.parametrize(("value", "ruling"), [(95.0, Ruling.PASSED), (94.9, Ruling.FAILED)])
+def test_without_history_the_plain_band_decides_and_says_so(
+    history: tuple[float, ...], value: float, ruling: Ruling
+) -> None:
+    decision = decide(CLAIM, ONE, history, [value], MOST)
+    assert decision.ruling is ruling
+    assert not decision.qualified
+    assert decision.text.endswith(f"unqualified: {len(history)} in history and 1 now do not tell the noise")
+
+
+def test_a_history_without_noise_qualifies_nothing() -> None:
+    decision = decide(CLAIM, ONE, [100.1] * 7, [100.1], MOST)
+    assert not decision.qualified
+    assert "no spread" in decision.text
+
+
+def test_three_trials_tell_their_own_noise() -> None:
+    decision = decide(CLAIM, ONE, (), [99.9, 100.0, 100.1], MOST)
+    assert decision.qualified
+    assert decision.ruling is Ruling.PASSED
+
+
+def test_a_claim_with_two_sides_gives_each_its_share() -> None:
+    both = Threshold("throughput", reference=100.0, lower=-0.05, upper=0.05)
+    inside = decide(both, ONE, QUIET, [100.0], MOST)
+    assert "at 0.995 with 4 degrees" in inside.text
+    assert inside.ruling is Ruling.PASSED
+    assert decide(both, ONE, QUIET, [110.0], MOST).ruling is Ruling.FAILED
+
+
+def test_the_claim_counts_at_its_shape() -> None:
+    claim = Threshold("throughput", reference=100.0, lower=-0.05, per="node")
+    assert decide(claim, Shape(2, 8), QUIET, [100.0], MOST).ruling is Ruling.FAILED
+
+
+@given(histories, st.lists(st.one_of(speeds, st.sampled_from([math.nan, math.inf, -math.inf])), max_size=5))
+def test_what_was_not_measured_never_passes(history: list[float], trials: list[float]) -> None:
+    decision = decide(CLAIM, ONE, history, trials, MOST)
+    if not trials or not all(map(math.isfinite, trials)):
+        assert decision.ruling is Ruling.FAILED
+        assert decision.finding.outcome is Outcome.UNMEASURED
+
+
+@given(st.lists(st.sampled_from([math.nan, math.inf, -math.inf])), histories, st.lists(speeds, min_size=1, max_size=5))
+def test_what_is_no_number_in_history_teaches_nothing(
+    rubbish: list[float], history: list[float], trials: list[float]
+) -> None:
+    told = decide(CLAIM, ONE, [*rubbish, *history], trials, MOST)
+    assert told == decide(CLAIM, ONE, history, trials, MOST)
+
+
+@given(histories, st.lists(speeds, min_size=1, max_size=5), st.randoms())
+def test_order_does_not_matter(history: list[float], trials: list[float], dice: random.Random) -> None:
+    told = decide(CLAIM, ONE, history, trials, MOST)
+    dice.shuffle(history)
+    dice.shuffle(trials)
+    assert decide(CLAIM, ONE, history, trials, MOST) == told
+
+
+@given(histories, st.lists(speeds, min_size=1, max_size=5), st.floats(-0.5, 0.0), st.floats(-0.5, 0.0))
+def test_a_tighter_margin_never_passes_what_a_looser_one_does_not(
+    history: list[float], trials: list[float], one: float, other: float
+) -> None:
+    loose, tight = (
+        decide(Threshold("throughput", reference=100.0, lower=lower), ONE, history, trials, MOST).ruling
+        for lower in sorted((one, other))
+    )
+    if loose is not Ruling.PASSED:
+        assert tight is not Ruling.PASSED
+    if loose is Ruling.FAILED:
+        assert tight is Ruling.FAILED
+
+
+@given(histories, st.lists(speeds, min_size=1, max_size=5), st.integers(1, 5))
+def test_a_case_comes_to_an_end_and_its_interval_holds_its_mean(
+    history: list[float], trials: list[float], most: int
+) -> None:
+    decision = decide(CLAIM, ONE, history, trials, most)
+    assert decision.mean is not None
+    assert not decision.again or len(trials) < most
+    if decision.interval:
+        assert decision.interval[0] <= decision.mean <= decision.interval[1]
+    assert "\n" not in decision.text
+
+
+@given(st.lists(speeds, min_size=2), st.lists(speeds, min_size=2))
+def test_noise_is_pooled_as_the_textbook_does(history: list[float], trials: list[float]) -> None:
+    noise = pooled(history, trials)
+    squares = sum((each - sum(some) / len(some)) ** 2 for some in (history, trials) for each in some)
+    if noise:
+        assert noise.degrees == len(history) + len(trials) - 2
+        assert noise.deviation == pytest.approx(math.sqrt(squares / noise.degrees), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("noise", [0.001, 0.01, 0.04])
+@pytest.mark.parametrize("shift", [0.0, -0.02, -0.05, -0.08, -0.10])
+def test_it_is_wrong_as_seldom_as_it_promises(noise: float, shift: float) -> None:
+    """Bonferroni promises at most α; 4 standard errors of the simulation are allowed above that."""
+    rounds = 300
+    dice = random.Random(f"{noise} {shift}")
+    counted: Counter[Ruling] = Counter()
+    for _ in range(rounds):
+        history = [dice.gauss(100.0, 100 * noise) for _ in range(5)]
+        trials: list[float] = []
+        ruling = None
+        while ruling is None:
+            trials.append(dice.gauss(100 * (1 + shift), 100 * noise))
+            ruling = decide(CLAIM, ONE, history, trials, MOST).ruling
+        counted[ruling] += 1
+    allowed = rounds * ALPHA + 4 * math.sqrt(rounds * ALPHA * (1 - ALPHA))
+    if shift >= -0.05:
+        assert counted[Ruling.FAILED] <= allowed
+    if shift <= -0.05:
+        assert counted[Ruling.PASSED] <= allowed
+    if noise <= 0.01 and shift != -0.05:  # a quiet system is decided
+        assert counted[Ruling.INCONCLUSIVE] <= 0.02 * rounds
