@@ -74,6 +74,11 @@ def endings(said: Mapping[str, str], until: str = "") -> list[Ended]:
     return sorted(found.values(), key=lambda ended: ended.node)
 
 
+def spoken(text: str) -> str:
+    """Without our own last line: the script's last words are what somebody looks for."""
+    return re.sub(rf"(?m)^{DONE} node=\d+ rc=\d+\s*", "", text)
+
+
 def whole_lines(text: str) -> str:
     """Without a last line that may still grow. Our own is the last that a pod says."""
     last = text.rstrip("\r\n").rpartition("\n")[2]

@@ -177,7 +177,7 @@ class Watch:
     def _bring(self, said: Mapping[str, str], job: Kept) -> None:
         """Into the Store, where logs are looked for. They are worth having, not worth an error."""
         for node in range(job.nodes) if job.logs else ():
-            text = apulis_logs.node_text(said, node)
+            text = apulis_logs.spoken(apulis_logs.node_text(said, node))
             if job.logs and text:
                 with contextlib.suppress(AisbenchError):
                     self._store.write(job.logs / f"worker-{node}.log", text.encode(errors="replace"))
@@ -202,7 +202,7 @@ def _records(detail: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _ran(detail: Mapping[str, Any]) -> float | None:
     """From start to end by the same clock; the last time, where the platform started the job again by itself."""
     for row in reversed(_records(detail)):
-        with contextlib.suppress(KeyError, TypeError, ValueError):
+        with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
             seconds = (_moment(row["finishedAt"]) - _moment(row["startedAt"])).total_seconds()
             return seconds if seconds > 0 else None
     return None

@@ -1,0 +1,63 @@
+"""A run on Apulis: from the command line to the verdict; and what is wrong with one that cannot be reached."""
+
+from __future__ import annotations
+
+import pytest
+from yard import THRESHOLDS, WORKLOAD, Yard
+
+pytest.importorskip("pytest_aisbench.localcloud.apulis")
+SECTION = """[apulis]
+image = "apulistech/mindspore:0.3.0-withtools"
+devices = 8
+"""
+CLAIMS = THRESHOLDS.replace("local", "apulis")
+
+
+def test_the_seeds_two_node_job_passes(yard: Yard) -> None:
+    yard.suite(workload=WORKLOAD + SECTION, thresholds=CLAIMS)
+    ended = yard.pytest("suites", "--nodes", "2", "--aisbench-platform", "apulis")
+    assert ended.code == 0, ended.out
+    (case,) = ended.results["cases"]
+    assert (case["id"], case["verdict"]) == ("toy-2x8", "PASSED")
+    assert case["metrics"]["throughput"]["value"] == 16 * 12.5
+    (trial,) = case["trials"]
+    assert (trial["platform_phase"], len(trial["throughput_by_rank"])) == ("finished", 16)
+    assert [log.rpartition("/")[2] for log in trial["logs"]] == ["worker-0.log", "worker-1.log"]
+    second = (ended.reports / trial["logs"][1]).read_text()
+    assert "rank 15 of 16" in second
+    assert "rank 0 of" not in second
+
+
+def test_a_failure_names_the_node_and_its_last_words(yard: Yard) -> None:
+    script = "import os, sys\nif os.environ['RANK_ID'] == '9': sys.exit('no memory left')\n"
+    yard.suite(script=script, workload=WORKLOAD + SECTION, thresholds=CLAIMS)
+    ended = yard.pytest("suites", "--nodes", "2", "--aisbench-platform", "apulis")
+    assert (ended.code, ended.verdicts) == (1, {"toy-2x8": "FAILED"}), ended.out
+    assert "the job failed with exit code 1: no memory left (logs/toy-2x8/1/worker-1.log)" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("", "platform apulis needs endpoint, user, vc"),
+        ('[apulis]\nendpoint = "apulis.example"\nuser = "u"\nvc = "v"', "apulis.endpoint is not an address"),
+        (
+            '[apulis]\nendpoint = "http://apulis.example"\nuser = "u"\nvc = "v"\npassword = "p"',
+            "apulis.endpoint would send the password over plain http",
+        ),
+        ('[apulis]\nendpoint = "https://apulis.example"\nuser = "u"\nvc = "v"', "neither a shared folder nor a bucket"),
+        ('[apulis]\nshare = "nowhere"', "apulis.share: there is no"),
+        ('[apulis]\npasword = "p"', "did you mean 'password'?"),
+        (
+            '[apulis]\ntoken = "${APULIS_TOKEN_THAT_IS_NOT_SET}"',
+            "which is not set; export APULIS_TOKEN_THAT_IS_NOT_SET",
+        ),
+        ('[apulis]\nresults = "email"', "write one of share, obs"),
+    ],
+)
+def test_what_is_missing_is_one_line(yard: Yard, table: str, message: str) -> None:
+    yard.suite(workload=WORKLOAD + SECTION, thresholds=CLAIMS)
+    (yard.folder / "aisbench.toml").write_text(table)
+    ended = yard.pytest("suites", "--aisbench-platform", "apulis", cloud=False)
+    assert ended.code == 4, ended.out
+    assert message in " ".join(ended.out.split())
