@@ -74,10 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     _platform_options(stop)
     stop.set_defaults(act=_stop)
     logs = acts.add_parser("logs", help="print the log of a job")
-    logs.add_argument("job", metavar="JOB_ID")
-    logs.add_argument("--node", type=_node, default=0, metavar="N", help="of this node, counted from 0 (default 0)")
-    logs.add_argument("--follow", action="store_true", help="go on until the job is over")
-    _platform_options(logs)
+    _log_options(logs)
     logs.set_defaults(act=_logs)
     doctor = acts.add_parser("doctor", help="check everything that a run needs; nothing is submitted or paid for")
     _doctor_options(doctor)
@@ -119,6 +116,16 @@ def _doctor_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _log_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB_ID")
+    parser.add_argument("--node", type=_node, default=0, metavar="N", help="of this node, counted from 0 (default 0)")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--follow", action="store_true", help="go on until the job is over")
+    how.add_argument("--curve", action="store_true", help="instead: how loss and speed went so far")
+    parser.add_argument("--ranks", type=_ranks, default=1, metavar="N", help="as many write to it (--curve; default 1)")
+    _platform_options(parser)
+
+
 def _ledger_options(parser: argparse.ArgumentParser) -> None:
     one = parser.add_mutually_exclusive_group()
     one.add_argument("--ledger", metavar="FILE", help="the record of all runs (default: ledger.db among the reports)")
@@ -137,6 +144,12 @@ def _platform_options(parser: argparse.ArgumentParser) -> None:
 def _node(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a node's number: 0 or more")
+    return int(text)
+
+
+def _ranks(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks: 1 or more")
     return int(text)
 
 
@@ -201,6 +214,13 @@ def _logs(options: argparse.Namespace) -> None:
     from pytest_aisbench.services.tail import follow
 
     with closing(_platform(_settings(options))) as platform:
+        if options.curve:
+            from pytest_aisbench.domain.curve import curve
+            from pytest_aisbench.reporters.curve import lines
+
+            told = lines(curve(platform.logs(options.job, options.node).text, options.ranks))
+            print("\n".join(told) or "its log tells neither loss nor speed")
+            return
         if not options.follow:
             print(platform.logs(options.job, options.node).text, end="", flush=True)
             return

@@ -28,7 +28,7 @@ AISBENCH = [sys.executable, "-m", "pytest_aisbench"]
 # Speaks, and trains until it is told to end. The first rank alone has something to say.
 UNTIL_TOLD = """import os
 if os.environ["RANK_ID"] == "0":
-    print("first words", flush=True)
+    print("first words\\nepoch: 1 step: 5, loss is 2.0\\nepoch: 2 step: 5, loss is 1.0", flush=True)
     exec({speak!r})
     print("zweite Wörter 二", flush=True)
 {go}"""
@@ -165,6 +165,9 @@ def test_a_job_left_behind_is_seen_heard_and_stopped(yard: Yard, card: Path, gat
     whole = aisbench(yard, "logs", job, *cloud)
     assert heard[0] + rest == whole.stdout
     assert "zweite Wörter 二" in whole.stdout
+    curve = aisbench(yard, "logs", job, "--curve", "--ranks", "2", *cloud)
+    assert (curve.returncode, curve.stdout[:4]) == (0, "loss")
+    assert "2 → 1 at epoch 2 step 5" in curve.stdout
 
     again = aisbench(yard, "stop", job, *cloud)
     assert again.returncode == 0
