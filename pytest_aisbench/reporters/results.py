@@ -16,7 +16,7 @@ NAME = "results.json"
 
 
 def document(entry: RunEntry) -> Any:
-    """The entry in the published shape, no more: what only people read, notes and times, is in the other reports."""
+    """The entry in the published shape, no more: what only people read, notes, times and pace, is in the other reports."""
     return {**dump(replace(entry, cases=())), "cases": [_case(case) for case in entry.cases]}
 
 
@@ -68,7 +68,8 @@ class Results:
 def _case(case: CaseEntry) -> Any:
     data = dump(case)
     for trial in data["trials"]:
-        del trial["notes"], trial["times"]
+        for key in ("notes", "times", "pace"):
+            trial.pop(key, None)
     return data
 
 
