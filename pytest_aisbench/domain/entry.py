@@ -10,6 +10,7 @@ from typing import Any
 from pytest_aisbench.domain.case import Case, Shape
 from pytest_aisbench.domain.curve import Pace, pace
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, mean, total
+from pytest_aisbench.domain.rollcall import flaws_of
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Finding, Ruling, Verdict
 
@@ -73,7 +74,7 @@ class RunEntry:
 def values(trial: Trial) -> dict[str, float]:
     """The case's metrics: throughput is the sum over ranks; where every node trains alone, each is the mean over the
     nodes. One that is flawed or not finite has no value."""
-    flawed = {flaw.metric for flaw in trial.flaws}
+    flawed = {flaw.metric for flaw in flaws_of(trial)}
     by_metric: dict[str, list[Measurement]] = {}
     for measurement in trial.measurements:
         by_metric.setdefault(measurement.metric, []).append(measurement)

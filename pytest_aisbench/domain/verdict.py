@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -69,27 +70,42 @@ class Verdict:
 
 
 def judge(
-    thresholds: Iterable[Threshold], measured: Mapping[str, float], flaws: Sequence[Flaw], shape: Shape
+    thresholds: Iterable[Threshold],
+    measured: Mapping[str, float],
+    flaws: Sequence[Flaw],
+    shape: Shape,
+    settled: Iterable[Finding] = (),
 ) -> Verdict:
-    """Fail closed: PASSED needs a met claim on throughput and on accuracy, and no flaw anywhere."""
+    """Fail closed: PASSED needs a met claim on throughput and on accuracy, and no flaw anywhere.
+
+    `settled` are findings of those who know more than one value: each takes the place of the plain weighing of the
+    claim that it names by metric and words; one on no claim, such as a drift, counts as well.
+    """
     thresholds = tuple(thresholds)
+    known: dict[tuple[str, str], list[Finding]] = {}
+    for finding in settled:
+        known.setdefault((finding.metric, finding.wanted), []).append(finding)
     wanted = {threshold.metric: threshold.wanted(shape) for threshold in thresholds}
     findings = [_flawed(flaw, wanted.get(flaw.metric, "a finite number")) for flaw in flaws]
     spoiled = {flaw.metric for flaw in flaws}
     for threshold in thresholds:
+        finding = _weigh(threshold, measured.get(threshold.metric), shape)
+        better = known.pop((finding.metric, finding.wanted), [finding])
         if threshold.metric not in spoiled:
-            findings.append(_weigh(threshold, measured.get(threshold.metric), shape))
-    findings = _throughput_needs_accuracy(findings)
-    unclaimed = [name for name in (THROUGHPUT, ACCURACY) if all(finding.metric != name for finding in findings)]
+            findings += [finding] if finding.outcome is Outcome.UNMEASURED else better
+    findings = _throughput_needs_accuracy([*findings, *itertools.chain.from_iterable(known.values())])
+    claimed = {finding.metric for finding in findings if finding.outcome is not Outcome.WAIVED}
     findings += [
         Finding(name, Outcome.UNMEASURED, measured.get(name), "a claim", f"{name}: nothing is claimed of it")
-        for name in unclaimed
+        for name in (THROUGHPUT, ACCURACY)
+        if name not in claimed
     ]
     bad = [finding for finding in findings if finding.outcome not in {Outcome.MET, Outcome.WAIVED}]
-    if bad:
-        return Verdict(Ruling.FAILED, bad[0].text, tuple(findings))
-    reason = "; ".join(finding.text for finding in findings)
-    return Verdict(Ruling.PASSED, reason, tuple(findings))
+    if not bad:
+        return Verdict(Ruling.PASSED, "; ".join(finding.text for finding in findings), tuple(findings))
+    worst = next((finding for finding in bad if finding.outcome is not Outcome.UNDECIDED), None)
+    ruling = Ruling.FAILED if worst else Ruling.INCONCLUSIVE
+    return Verdict(ruling, (worst or bad[0]).text, tuple(findings))
 
 
 def _flawed(flaw: Flaw, wanted: str) -> Finding:
@@ -103,6 +119,8 @@ def _weigh(threshold: Threshold, value: float | None, shape: Shape) -> Finding:
         return Finding(name, Outcome.WAIVED, None, wanted, text)
     if value is None or not math.isfinite(value):
         return Finding(name, Outcome.UNMEASURED, None, wanted, f"{name}: not measured, wanted {wanted}")
+    if not threshold.sides(shape):
+        return Finding(name, Outcome.UNMEASURED, value, wanted, f"{name}: its claim bounds nothing")
     low, high = threshold.band(shape)
     met = low <= value <= high
     unit = f" {threshold.unit}" if threshold.unit else ""

@@ -15,6 +15,7 @@ from pathlib import Path
 from pytest_aisbench.domain.entry import values
 from pytest_aisbench.domain.job import Job
 from pytest_aisbench.domain.ports import Clock, Platform
+from pytest_aisbench.domain.rollcall import flaws_of
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict, judge
 from pytest_aisbench.errors import AisbenchError, Blame, PlatformError, Rejected, Throttled, Unreachable
@@ -106,7 +107,7 @@ def _harvest(trial: Trial, tools: Tools) -> Trial:
 def _judge(trial: Trial, tools: Tools) -> Trial:
     if fault := trial.fault or watch.fault_of(trial, tools.folder):
         return _ended(_explained(trial, tools), fault, tools)
-    verdict = judge(trial.case.thresholds, values(trial), trial.flaws, trial.case.judged_shape)
+    verdict = judge(trial.case.thresholds, values(trial), flaws_of(trial), trial.case.judged_shape)
     trial = trial if verdict.passed else _explained(trial, tools)
     return trial.moved(Step.DONE, tools.clock.now(), judged=verdict)
 

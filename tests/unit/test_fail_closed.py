@@ -1,0 +1,229 @@
+"""Nothing that is missing, infinite, mislabelled or there twice is ever green."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
+from pytest_aisbench.domain.entry import values
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement, Metric
+from pytest_aisbench.domain.rollcall import flaws_of
+from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.domain.trial import Trial
+from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling, Verdict, judge
+
+UNIT = "images/s"
+SPEED, LEARNT = 100.0, 0.9
+METRICS = {THROUGHPUT: Metric(THROUGHPUT, UNIT), ACCURACY: Metric(ACCURACY, "")}
+WORKLOAD = Workload("toy", "", ("code",), "train.py", "python", 2, METRICS)
+CLAIMS = (Threshold(THROUGHPUT, UNIT, at_least=1.0), Threshold(ACCURACY, at_least=0.5))
+
+shapes = st.builds(Shape, st.integers(1, 3), st.integers(1, 3))
+cases = st.builds(Case, st.just(WORKLOAD), shapes, st.just(CLAIMS), st.sampled_from(Mode))
+not_numbers = st.sampled_from([math.nan, math.inf, -math.inf])
+numbers = st.floats(allow_nan=True, allow_infinity=True)
+bounds = st.none() | numbers
+
+
+def measurements(case: Case) -> list[Measurement]:
+    """What a healthy job leaves."""
+    devices, alone = case.shape.devices, case.alone
+    ranks = range(case.shape.world)
+    speeds = [
+        Measurement(THROUGHPUT, SPEED, UNIT, f"throughput_{rank}.json", rank, rank // devices if alone else None)
+        for rank in ranks
+    ]
+    nodes = range(case.shape.nodes) if alone else [None]
+    return speeds + [Measurement(ACCURACY, LEARNT, "", "accuracy.json", server=node) for node in nodes]
+
+
+def verdict(case: Case, found: Sequence[Measurement], flaws: Sequence[Flaw] = ()) -> Verdict:
+    trial = Trial("run/toy/1", "run", case, 1, "toy", measurements=tuple(found), flaws=tuple(flaws))
+    return judge(case.thresholds, values(trial), flaws_of(trial), case.judged_shape)
+
+
+Spoil = Callable[[list[Measurement], int], list[Measurement]]
+
+
+def _changed(**changes: object) -> Spoil:
+    return lambda found, at: [*found[:at], replace(found[at], **changes), *found[at + 1 :]]  # type: ignore[arg-type]
+
+
+SPOILS: dict[str, Spoil] = {
+    "missing": lambda found, at: [*found[:at], *found[at + 1 :]],
+    "twice": lambda found, at: [*found, found[at]],
+    "twice, from elsewhere": lambda found, at: [*found, replace(found[at], source="elsewhere.json", value=0.1)],
+    "nan": _changed(value=math.nan),
+    "infinite": _changed(value=math.inf),
+    "below every number": _changed(value=-math.inf),
+    "of a rank that is not there": _changed(rank=99),
+    "of a node that is not there": _changed(server=99),
+    "of a rank below 0": _changed(rank=-1),
+    "in another unit": _changed(unit="%"),
+    "of another metric": _changed(metric="loss"),
+    "one more": lambda found, at: [*found, replace(found[at], rank=99)],
+}
+
+
+@given(cases, st.randoms())
+def test_a_healthy_job_passes_whatever_the_order_of_its_results(case: Case, dice: random.Random) -> None:
+    found = measurements(case)
+    told = verdict(case, found)
+    assert told.ruling is Ruling.PASSED
+    dice.shuffle(found)
+    assert verdict(case, found) == told
+
+
+@pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
+@given(cases, st.data())
+def test_one_spoilt_value_among_many_never_passes(spoil: Spoil, case: Case, data: st.DataObject) -> None:
+    found = measurements(case)
+    at = data.draw(st.integers(0, len(found) - 1))
+    judged = verdict(case, spoil(found, at))
+    assert judged.ruling is Ruling.FAILED
+    assert any(finding.outcome is Outcome.UNMEASURED for finding in judged.findings)
+    assert judged.reason
+
+
+def test_a_rank_that_wrote_for_another_is_told() -> None:
+    case = Case(WORKLOAD, Shape(1, 2), CLAIMS)
+    twice = [replace(each, rank=0) if each.rank == 1 else each for each in measurements(case)]
+    told = [finding.text for finding in verdict(case, twice).findings]
+    assert told[:2] == [
+        "throughput: the value of rank 0 is there 2 times",
+        "throughput: the value of rank 1 is missing",
+    ]
+
+
+@given(
+    st.dictionaries(st.sampled_from([THROUGHPUT, ACCURACY, "loss"]), numbers),
+    st.lists(
+        st.builds(
+            Threshold,
+            st.sampled_from([THROUGHPUT, ACCURACY, "scaling"]),
+            reference=bounds,
+            lower=bounds,
+            upper=bounds,
+            at_least=bounds,
+            at_most=bounds,
+            per=st.sampled_from([None, "node", "device"]),
+            base=st.sampled_from([None, None, "1x1"]),
+        ),
+        max_size=4,
+    ),
+    st.lists(st.builds(Flaw, st.sampled_from([THROUGHPUT, ACCURACY, "ranks"]), st.just("is missing")), max_size=2),
+    shapes,
+)
+def test_whatever_passes_has_met_a_bounded_claim_on_both(
+    measured: dict[str, float], thresholds: list[Threshold], flaws: list[Flaw], shape: Shape
+) -> None:
+    judged = judge(thresholds, measured, flaws, shape)
+    assert "\n" not in judged.reason
+    if not judged.passed:
+        return
+    assert not flaws
+    for name in (THROUGHPUT, ACCURACY):
+        assert math.isfinite(measured[name])
+        bands = [each.band(shape) for each in thresholds if each.metric == name and not each.base]
+        assert bands
+        assert all(low <= measured[name] <= high and (low, high) != (-math.inf, math.inf) for low, high in bands)
+
+
+@given(st.permutations(CLAIMS), st.floats(0, 2), st.floats(0, 1))
+def test_the_order_of_claims_does_not_matter(claims: list[Threshold], speed: float, learnt: float) -> None:
+    measured = {THROUGHPUT: speed, ACCURACY: learnt}
+    judged = judge(claims, measured, (), Shape(1, 1))
+    told = judge(CLAIMS, measured, (), Shape(1, 1))
+    assert judged.ruling is told.ruling
+    assert set(judged.findings) == set(told.findings)
+
+
+@given(
+    st.floats(1, 1e6),
+    st.floats(0, 2e6),
+    st.lists(st.floats(-1, 0), min_size=2, max_size=2),
+    st.lists(st.floats(0, 1), min_size=2, max_size=2),
+)
+def test_a_tighter_band_never_passes_what_a_looser_one_fails(
+    reference: float, value: float, lowers: list[float], uppers: list[float]
+) -> None:
+    def ruling(lower: float, upper: float) -> Ruling:
+        claims = (Threshold(THROUGHPUT, reference=reference, lower=lower, upper=upper), CLAIMS[1])
+        return judge(claims, {THROUGHPUT: value, ACCURACY: 1.0}, (), Shape(1, 1)).ruling
+
+    loose, tight = ruling(min(lowers), max(uppers)), ruling(max(lowers), min(uppers))
+    if loose is Ruling.FAILED:
+        assert tight is Ruling.FAILED
+
+
+def settled(metric: str, outcome: Outcome, wanted: str) -> Finding:
+    return Finding(metric, outcome, 1.0, wanted, f"{metric}: {outcome.value} by somebody who knows more")
+
+
+MEASURED = {THROUGHPUT: SPEED, ACCURACY: LEARNT}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "ruling"),
+    [
+        (Outcome.MET, Ruling.PASSED),
+        (Outcome.MISSED, Ruling.FAILED),
+        (Outcome.UNDECIDED, Ruling.INCONCLUSIVE),
+        (Outcome.UNMEASURED, Ruling.FAILED),
+        (Outcome.WAIVED, Ruling.FAILED),  # nobody may waive what a case is about
+    ],
+)
+@pytest.mark.parametrize("metric", [THROUGHPUT, ACCURACY])
+def test_what_is_settled_takes_the_place_of_the_plain_band(metric: str, outcome: Outcome, ruling: Ruling) -> None:
+    wanted = {claim.metric: claim.wanted(Shape(1, 1)) for claim in CLAIMS}[metric]
+    judged = judge(CLAIMS, MEASURED, (), Shape(1, 1), [settled(metric, outcome, wanted)])
+    assert judged.ruling is ruling
+
+
+def test_a_settled_claim_does_not_save_another_nor_a_flaw_nor_a_missing_value() -> None:
+    one, wanted = Shape(1, 1), CLAIMS[0].wanted(Shape(1, 1))
+    met = settled(THROUGHPUT, Outcome.MET, wanted)
+    slow = {THROUGHPUT: 0.5, ACCURACY: LEARNT}
+    assert judge(CLAIMS, slow, (), one, [met]).passed
+    assert not judge(CLAIMS, slow, (), one, [replace(met, wanted=">= 0.1 images/s")]).passed
+    assert not judge(CLAIMS, {ACCURACY: LEARNT}, (), one, [met]).passed
+    assert not judge(CLAIMS, MEASURED, [Flaw(THROUGHPUT, "is missing")], one, [met]).passed
+    assert not judge(CLAIMS, MEASURED, (), one, [met, replace(met, outcome=Outcome.MISSED)]).passed
+
+
+@given(st.lists(st.sampled_from(Outcome), min_size=1, max_size=4))
+def test_what_is_settled_of_no_claim_counts_as_well(outcomes: list[Outcome]) -> None:
+    extra = [settled("drift", outcome, "no drift") for outcome in outcomes]
+    judged = judge(CLAIMS, MEASURED, (), Shape(1, 1), extra)
+    assert judged.passed == all(outcome in {Outcome.MET, Outcome.WAIVED} for outcome in outcomes)
+
+
+def test_an_undecided_accuracy_makes_nothing_fail() -> None:
+    one, wanted = Shape(1, 1), CLAIMS[1].wanted(Shape(1, 1))
+    judged = judge(CLAIMS, MEASURED, (), one, [settled(ACCURACY, Outcome.UNDECIDED, wanted)])
+    assert judged.ruling is Ruling.INCONCLUSIVE
+    assert judged.reason.startswith("accuracy")
+
+
+@pytest.mark.parametrize("metric", [THROUGHPUT, ACCURACY])
+def test_a_comparison_is_no_claim_on_what_a_case_is_about(metric: str) -> None:
+    claims = [replace(claim, base="1x1") if claim.metric == metric else claim for claim in CLAIMS]
+    judged = judge(claims, MEASURED, (), Shape(1, 1))
+    assert judged.ruling is Ruling.FAILED
+    assert f"{metric}: nothing is claimed of it" in [finding.text for finding in judged.findings]
+
+
+def test_a_bound_at_infinity_is_no_claim() -> None:
+    for floor, reference in itertools.product((-math.inf, None), (-math.inf, None)):
+        claim = Threshold(THROUGHPUT, UNIT, at_least=floor, reference=reference, lower=-0.05 if reference else None)
+        judged = judge((claim, CLAIMS[1]), MEASURED, (), Shape(1, 1))
+        assert judged.ruling is Ruling.FAILED
+        assert "bounds nothing" in judged.reason
