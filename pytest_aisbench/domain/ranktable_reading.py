@@ -174,8 +174,7 @@ def _lab(top: _Entry) -> RankTable:
         top.say(f"para_plane_nic_location is {where!r}, wanted 'device'")
     cards: dict[str, list[Device]] = {}
     for group in _groups(top):
-        instances, devices = list(group.entries("instance_list", "instance")), 0
-        servers = set()
+        instances, devices, servers = list(group.entries("instance_list", "instance")), 0, set()
         for instance in instances:
             rank, server = instance.whole("rank_id"), _server_id(instance)
             if rank is not None and server:
@@ -196,12 +195,11 @@ def _lab(top: _Entry) -> RankTable:
         if servers and (devices % len(servers) or each not in _PER_SERVER):
             wanted = ", ".join(map(str, _PER_SERVER))
             group.say(f"{devices} devices on {len(servers)} servers, and each server must have {wanted} of them")
-    nics = top.data.get("para_plane_nic_name")
-    told = top.data.get("para_plane_nic_num")
+    nics, told = top.data.get("para_plane_nic_name"), top.data.get("para_plane_nic_num")
     if isinstance(nics, list) and isinstance(told, str) and told != str(len(nics)):
         top.say(f"para_plane_nic_num says {told}, and para_plane_nic_name has {len(nics)}", warning=True)
-    chip = top.text("chip_info", needed=False)
-    return RankTable(Form.LAB, tuple(Server(name, tuple(found)) for name, found in cards.items()), chip)
+    found = tuple(Server(name, tuple(devices)) for name, devices in cards.items())
+    return RankTable(Form.LAB, found, top.text("chip_info", needed=False))
 
 
 def _cloud(top: _Entry) -> RankTable:
