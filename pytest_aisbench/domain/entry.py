@@ -11,6 +11,7 @@ from pytest_aisbench.domain.case import Case, Shape
 from pytest_aisbench.domain.curve import Pace, pace
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, mean, total
 from pytest_aisbench.domain.rollcall import flaws_of
+from pytest_aisbench.domain.stragglers import Straggler, stragglers
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Finding, Ruling, Verdict
 
@@ -36,7 +37,7 @@ class TrialEntry:
     throughput_by_rank: tuple[float | None, ...]
     throughput_by_server: tuple[float | None, ...]
     accuracy_by_server: tuple[float, ...]
-    stragglers: tuple[Mapping[str, Any], ...]
+    stragglers: tuple[Straggler, ...]
     logs: tuple[str, ...]
     stage: str | None
     times: Mapping[str, float]  # when each step began, seconds since the epoch
@@ -89,12 +90,18 @@ def by_node(measured: Sequence[Measurement]) -> float:
     return mean([total(each for each in measured if each.server == node) for node in nodes]) if nodes else math.nan
 
 
+def by_rank(trial: Trial) -> list[float | None]:
+    """The throughput of each rank; None where it was not measured."""
+    ranks: list[float | None] = [None] * trial.case.shape.world
+    for each in trial.measurements:
+        if each.metric == THROUGHPUT and each.rank is not None and 0 <= each.rank < len(ranks):
+            ranks[each.rank] = each.value
+    return ranks
+
+
 def trial_entry(trial: Trial) -> TrialEntry:
     shape, job = trial.case.shape, trial.job
-    ranks: list[float | None] = [None] * shape.world
-    for measurement in trial.measurements:
-        if measurement.metric == THROUGHPUT and measurement.rank is not None:
-            ranks[measurement.rank] = measurement.value
+    ranks = by_rank(trial)
     return TrialEntry(
         trial=trial.number,
         job_id=trial.job_id,
@@ -105,7 +112,7 @@ def trial_entry(trial: Trial) -> TrialEntry:
         throughput_by_rank=tuple(ranks),
         throughput_by_server=_by_server(ranks, shape),
         accuracy_by_server=tuple(m.value for m in trial.measurements if m.metric == ACCURACY),
-        stragglers=(),
+        stragglers=stragglers(ranks, shape),
         pace=pace(trial.curve) if trial.curve else None,
         logs=trial.logs,
         stage=str(trial.stage.root) if trial.stage else None,

@@ -74,12 +74,15 @@ def judge(
     measured: Mapping[str, float],
     flaws: Sequence[Flaw],
     shape: Shape,
+    *,
     settled: Iterable[Finding] = (),
+    remarks: Mapping[str, str] | None = None,
 ) -> Verdict:
     """Fail closed: PASSED needs a met claim on throughput and on accuracy, and no flaw anywhere.
 
     `settled` are findings of those who know more than one value: each takes the place of the plain weighing of the
     claim that it names by metric and words; one on no claim, such as a drift, counts as well.
+    `remarks` by metric are said with its findings and change none of them.
     """
     thresholds = tuple(thresholds)
     known: dict[tuple[str, str], list[Finding]] = {}
@@ -93,6 +96,7 @@ def judge(
         better = known.pop((finding.metric, finding.wanted), [finding])
         if threshold.metric not in spoiled:
             findings += [finding] if finding.outcome is Outcome.UNMEASURED else better
+    findings = [_remarked(finding, (remarks or {}).get(finding.metric, "")) for finding in findings]
     findings = _throughput_needs_accuracy([*findings, *itertools.chain.from_iterable(known.values())])
     claimed = {finding.metric for finding in findings if finding.outcome is not Outcome.WAIVED}
     findings += [
@@ -110,6 +114,10 @@ def judge(
 
 def _flawed(flaw: Flaw, wanted: str) -> Finding:
     return Finding(flaw.metric, Outcome.UNMEASURED, None, wanted, f"{flaw.metric}: {flaw.text}")
+
+
+def _remarked(finding: Finding, remark: str) -> Finding:
+    return replace(finding, text=f"{finding.text}; {remark}") if remark else finding
 
 
 def _weigh(threshold: Threshold, value: float | None, shape: Shape) -> Finding:

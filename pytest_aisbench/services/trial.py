@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_aisbench.domain.entry import values
+from pytest_aisbench.domain.entry import by_rank, values
 from pytest_aisbench.domain.job import Job
+from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.rollcall import flaws_of
+from pytest_aisbench.domain.stragglers import stragglers, summary
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict, judge
 from pytest_aisbench.errors import AisbenchError, Blame, PlatformError, Rejected, Throttled, Unreachable
@@ -107,7 +109,8 @@ def _harvest(trial: Trial, tools: Tools) -> Trial:
 def _judge(trial: Trial, tools: Tools) -> Trial:
     if fault := trial.fault or watch.fault_of(trial, tools.folder):
         return _ended(_explained(trial, tools), fault, tools)
-    verdict = judge(trial.case.thresholds, values(trial), flaws_of(trial), trial.case.judged_shape)
+    remarks = {THROUGHPUT: summary(stragglers(by_rank(trial), trial.case.shape))}
+    verdict = judge(trial.case.thresholds, values(trial), flaws_of(trial), trial.case.judged_shape, remarks=remarks)
     trial = trial if verdict.passed else _explained(trial, tools)
     return trial.moved(Step.DONE, tools.clock.now(), judged=verdict)
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
-from pytest_aisbench.domain.entry import values
+from pytest_aisbench.domain.entry import trial_entry, values
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement, Metric
 from pytest_aisbench.domain.rollcall import flaws_of
 from pytest_aisbench.domain.threshold import Threshold
@@ -87,7 +87,10 @@ def test_a_healthy_job_passes_whatever_the_order_of_its_results(case: Case, dice
 def test_one_spoilt_value_among_many_never_passes(spoil: Spoil, case: Case, data: st.DataObject) -> None:
     found = measurements(case)
     at = data.draw(st.integers(0, len(found) - 1))
-    judged = verdict(case, spoil(found, at))
+    spoilt = spoil(found, at)
+    judged = verdict(case, spoilt)
+    trial = Trial("run/toy/1", "run", case, 1, "toy", measurements=tuple(spoilt))
+    assert len(trial_entry(trial).throughput_by_rank) == case.shape.world  # and a report can be written of it
     assert judged.ruling is Ruling.FAILED
     assert any(finding.outcome is Outcome.UNMEASURED for finding in judged.findings)
     assert judged.reason
@@ -184,7 +187,7 @@ MEASURED = {THROUGHPUT: SPEED, ACCURACY: LEARNT}
 @pytest.mark.parametrize("metric", [THROUGHPUT, ACCURACY])
 def test_what_is_settled_takes_the_place_of_the_plain_band(metric: str, outcome: Outcome, ruling: Ruling) -> None:
     wanted = {claim.metric: claim.wanted(Shape(1, 1)) for claim in CLAIMS}[metric]
-    judged = judge(CLAIMS, MEASURED, (), Shape(1, 1), [settled(metric, outcome, wanted)])
+    judged = judge(CLAIMS, MEASURED, (), Shape(1, 1), settled=[settled(metric, outcome, wanted)])
     assert judged.ruling is ruling
 
 
@@ -192,23 +195,23 @@ def test_a_settled_claim_does_not_save_another_nor_a_flaw_nor_a_missing_value() 
     one, wanted = Shape(1, 1), CLAIMS[0].wanted(Shape(1, 1))
     met = settled(THROUGHPUT, Outcome.MET, wanted)
     slow = {THROUGHPUT: 0.5, ACCURACY: LEARNT}
-    assert judge(CLAIMS, slow, (), one, [met]).passed
-    assert not judge(CLAIMS, slow, (), one, [replace(met, wanted=">= 0.1 images/s")]).passed
-    assert not judge(CLAIMS, {ACCURACY: LEARNT}, (), one, [met]).passed
-    assert not judge(CLAIMS, MEASURED, [Flaw(THROUGHPUT, "is missing")], one, [met]).passed
-    assert not judge(CLAIMS, MEASURED, (), one, [met, replace(met, outcome=Outcome.MISSED)]).passed
+    assert judge(CLAIMS, slow, (), one, settled=[met]).passed
+    assert not judge(CLAIMS, slow, (), one, settled=[replace(met, wanted=">= 0.1 images/s")]).passed
+    assert not judge(CLAIMS, {ACCURACY: LEARNT}, (), one, settled=[met]).passed
+    assert not judge(CLAIMS, MEASURED, [Flaw(THROUGHPUT, "is missing")], one, settled=[met]).passed
+    assert not judge(CLAIMS, MEASURED, (), one, settled=[met, replace(met, outcome=Outcome.MISSED)]).passed
 
 
 @given(st.lists(st.sampled_from(Outcome), min_size=1, max_size=4))
 def test_what_is_settled_of_no_claim_counts_as_well(outcomes: list[Outcome]) -> None:
     extra = [settled("drift", outcome, "no drift") for outcome in outcomes]
-    judged = judge(CLAIMS, MEASURED, (), Shape(1, 1), extra)
+    judged = judge(CLAIMS, MEASURED, (), Shape(1, 1), settled=extra)
     assert judged.passed == all(outcome in {Outcome.MET, Outcome.WAIVED} for outcome in outcomes)
 
 
 def test_an_undecided_accuracy_makes_nothing_fail() -> None:
     one, wanted = Shape(1, 1), CLAIMS[1].wanted(Shape(1, 1))
-    judged = judge(CLAIMS, MEASURED, (), one, [settled(ACCURACY, Outcome.UNDECIDED, wanted)])
+    judged = judge(CLAIMS, MEASURED, (), one, settled=[settled(ACCURACY, Outcome.UNDECIDED, wanted)])
     assert judged.ruling is Ruling.INCONCLUSIVE
     assert judged.reason.startswith("accuracy")
 

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.entry import trial_entry
 from pytest_aisbench.domain.job import Job, Phase, Request
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.trial import Step, Trial
@@ -83,6 +84,14 @@ def test_a_result_that_is_not_exactly_right_fails_and_is_named(
     trial = drive(healthy(**results))
     assert trial.verdict.ruling is Ruling.FAILED
     assert told in str(trial.verdict)
+
+
+def test_a_slow_card_is_named_in_the_verdict_and_in_the_entry(healthy: Make, drive: Make) -> None:
+    trial = drive(healthy(throughput_2=b"6.25"))
+    assert trial.verdict.ruling is Ruling.PASSED
+    told = "slow: node 1 card 0 (rank 2) at 50.0% of the others, which costs the whole 12.5%"
+    assert f"throughput 43.75 images/s, wanted >= 40 images/s; {told}" in trial.verdict.reason
+    assert [(each.node, each.card) for each in trial_entry(trial).stragglers] == [(1, 0)]
 
 
 def test_a_job_that_fails_blames_the_workload_and_quotes_its_last_words(healthy: Make, drive: Make, case: Case) -> None:
