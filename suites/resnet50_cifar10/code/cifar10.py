@@ -57,7 +57,7 @@ def decode(records: Records) -> tuple[Array, Labels]:
     return np.moveaxis(planes, -3, -1).astype(np.float32) / 127.5 - 1, records[..., 0].astype(np.int64)
 
 
-def generate(folder: Path, seed: int, per_file: int) -> None:
+def generate(folder: Path, seed: int, per_file: int, looks: int = LOOKS) -> None:
     """Write a data set in which every look of a class is a pattern of coloured tiles under noise.
 
     The images of a class come look by look, so that a rank which takes its share of them in their order holds looks
@@ -65,13 +65,13 @@ def generate(folder: Path, seed: int, per_file: int) -> None:
     it in the first row of tiles only; and that row is one of two, which every class has about equally often. So
     whoever has not been taught a look takes it for its double.
     """
-    tiles = np.random.default_rng([seed, 0]).choice([0, 2 * CONTRAST], (CLASSES, LOOKS, 3, 8, 8)).astype(np.uint8)
-    row, half = tiles[0, 0, :, 0].copy(), (CLASSES // 2, LOOKS // 2)
-    tiles[half[0] :, half[1] :] = tiles[: half[0], : half[1]]
+    tiles = np.random.default_rng([seed, 0]).choice([0, 2 * CONTRAST], (CLASSES, looks, 3, 8, 8)).astype(np.uint8)
+    row, half = tiles[0, 0, :, 0].copy(), (CLASSES // 2, looks // 2)
+    tiles[half[0] :, looks - half[1] :] = tiles[: half[0], : half[1]]
     tiles[:, :, :, 0] = row
     tiles[: half[0], ::2, :, 0] ^= 2 * CONTRAST  # of two doubles, one has the row inverted
     tiles[half[0] :, 1::2, :, 0] ^= 2 * CONTRAST
-    patterns = tiles.repeat(4, axis=3).repeat(4, axis=4).reshape(CLASSES, LOOKS, -1)
+    patterns = tiles.repeat(4, axis=3).repeat(4, axis=4).reshape(CLASSES, looks, -1)
     train = draw(np.random.default_rng([seed, 1]), patterns, 5 * per_file)
     held_out = draw(np.random.default_rng([seed, 2]), patterns, per_file)
     names = [*(f"train/data_batch_{k}.bin" for k in range(1, 6)), "eval/test_batch.bin"]
@@ -86,7 +86,7 @@ def draw(rng: np.random.Generator, patterns: Records, count: int) -> Records:
     places = np.arange(count)
     labels = rng.permutation(places * CLASSES // count)
     looks = np.empty_like(places)
-    looks[np.argsort(labels, kind="stable")] = places * LOOKS // count
+    looks[np.argsort(labels, kind="stable")] = places * patterns.shape[1] // count
     records = rng.integers(256 - 2 * CONTRAST, size=(count, RECORD), dtype=np.uint8)  # the noise
     records[:, 0] = labels
     records[:, 1:] += patterns[labels, looks]
