@@ -96,7 +96,10 @@ def _exports(spec: JobSpec) -> list[str]:
         "PYTHONUNBUFFERED": "1",
         **spec.environment,
     }
-    return [f"export {name}={shlex.quote(value)}" for name, value in given.items()]
+    meeting = (
+        'export "MASTER_ADDR=${MASTER_ADDR:-${DLWS_SD_worker0_IP:-127.0.0.1}}" "MASTER_PORT=${MASTER_PORT:-29500}"'
+    )
+    return [meeting, *(f"export {name}={shlex.quote(value)}" for name, value in given.items())]
 
 
 def _code(options: Options, places: Places) -> list[str]:

@@ -244,6 +244,15 @@ def test_what_the_user_gave_arrives_as_it_was_given(pods: Pods) -> None:
     assert pods.run(spec, "master")[1].splitlines()[0] == str([f"--word={word}", word])
 
 
+def test_ranks_meet_at_the_first_worker_unless_told(pods: Pods) -> None:
+    pods.script("import os; print(os.environ['MASTER_ADDR'], os.environ['MASTER_PORT'])")
+    spec = replace(SPEC, shape=Shape(1, 1), options=GPU)
+    assert pods.run(spec, "worker", DLWS_SD_worker0_IP="10.0.0.7")[1].startswith("10.0.0.7 29500\n")
+    assert pods.run(spec, "master")[1].startswith("127.0.0.1 29500\n")
+    told = replace(spec, environment={"MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "1"})
+    assert pods.run(told, "master")[1].startswith("10.0.0.9 1\n")
+
+
 def test_a_rank_that_fails_ends_the_others(pods: Pods) -> None:
     pods.script("import os, sys, time\nif os.environ['RANK_ID'] == '1': sys.exit(7)\ntime.sleep(600)")
     spec = replace(SPEC, shape=Shape(1, 2), options=GPU)
