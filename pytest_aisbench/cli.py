@@ -60,6 +60,11 @@ def _parser() -> argparse.ArgumentParser:
     cloud.add_argument("--engine", choices=["processes", "pretend"], default="processes", help="how jobs are run")
     cloud.add_argument("--faults", type=Path, metavar="FILE", help="faults that stand from the start, JSON or TOML")
     cloud.add_argument("--v1-status-strings", action="store_true", help="V1 tells the states of jobs as texts")
+    cloud.add_argument(
+        "--frameworks",
+        metavar="NAME=PYTHON",
+        help="train with these, each by its own Python: mindspore=/venv/bin/python",
+    )
     cloud.set_defaults(act=_cloud)
     jobs = acts.add_parser("jobs", help="what runs, as the ledger says, and who owns it")
     jobs.add_argument("--json", action="store_true", help="for programs")
@@ -165,11 +170,21 @@ def _cloud(options: argparse.Namespace) -> int:
             engine=options.engine,
             faults=faults,
             v1_status_strings=options.v1_status_strings,
+            interpreters=_interpreters(options.frameworks),
         )
     except (DataInUseError, OSError) as error:
         print(f"aisbench cloud: {error}", file=sys.stderr)
         return _USAGE
     return 0
+
+
+def _interpreters(text: str | None) -> dict[str, str]:
+    from pytest_aisbench.settings import frameworks
+
+    try:
+        return {name: python for name, python in frameworks(text) if python} if text else {}
+    except ValueError as error:
+        raise UsageFault(f"--frameworks: {error}") from None
 
 
 def _card(card: dict[str, str]) -> str:

@@ -44,7 +44,17 @@ def generate(metafunc: pytest.Metafunc, marker: pytest.Mark) -> None:
         # empty list would be a skip, which looks like health.
         cases = [fault]
     ids = [case.id if isinstance(case, Case) else case if isinstance(case, str) else "unusable" for case in cases]
-    metafunc.parametrize("case", cases, ids=ids, indirect=True)
+    metafunc.parametrize("case", [_or_skipped(metafunc.config, case) for case in cases], ids=ids, indirect=True)
+
+
+def _or_skipped(config: pytest.Config, case: Case | UsageFault | str) -> Any:
+    """A case whose framework is not installed where it would train is skipped, and says what is missing."""
+    if not isinstance(case, Case) or config.stash[SETTINGS].platform != "local":
+        return case
+    from pytest_aisbench.adapters.interpreters import missing
+
+    reason = missing(case.workload.framework, config.stash[SETTINGS])
+    return pytest.param(case, marks=pytest.mark.skip(reason=reason)) if reason else case
 
 
 def _cases(config: pytest.Config, test: Path, marker: pytest.Mark) -> list[Case]:
@@ -53,7 +63,7 @@ def _cases(config: pytest.Config, test: Path, marker: pytest.Mark) -> list[Case]
     if folder not in known:
         found = offers.platforms(config)
         platform = offers.load("platform", settings.platform, found)
-        known[folder] = suite.load(folder, settings.platform, platform.options, found)
+        known[folder] = suite.load(folder, settings.platform, platform.options, found, frameworks=dict(settings.frameworks))
     loaded = known[folder]
     _only_one(known, folder)
     devices = settings.devices or loaded.workload.devices

@@ -100,7 +100,9 @@ class Doctor:
             yield warning("suites", text, "name a folder of suites, or --package DIR")
 
     def _suite(self, folder: Path) -> tuple[suite.Suite, int]:
-        return suite.load(folder, self._settings.platform, self._options, self._platforms), 1
+        told = self._settings
+        loaded = suite.load(folder, told.platform, self._options, self._platforms, frameworks=dict(told.frameworks))
+        return loaded, 1
 
     def _packaged(self) -> tuple[suite.Suite, int]:
         from pytest_aisbench.adapters import legacy_package

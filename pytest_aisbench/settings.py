@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 CONFIG_FILE = "aisbench.toml"
 LEGACY_FILE = ".py"  # how the name of a modelarts_config.py ends
 MOST_CARDS = 128  # of one node; no machine has more, and a slip of the pen should not ask for a million ranks
+FRAMEWORKS = ("mindspore", "paddle", "horovod", "tensorflow")  # as an import names them
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -83,6 +84,18 @@ def path(text: str) -> Path:
     return Path(text).expanduser()
 
 
+def frameworks(text: str) -> tuple[tuple[str, str], ...]:
+    """Each framework and its Python, of `mindspore=/venv/bin/python,paddle`; empty for the one that runs pytest."""
+    found = {}
+    for part in text.split(","):
+        framework, _, python = (piece.strip() for piece in part.partition("="))
+        if framework not in FRAMEWORKS or (python and not Path(python).expanduser().is_absolute()):
+            known = ", ".join(FRAMEWORKS)
+            raise ValueError(f"{part!r} is not a framework ({known}) with the absolute path of its Python")
+        found[framework] = str(Path(python).expanduser()) if python else ""
+    return tuple(found.items())
+
+
 def name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
         raise ValueError(f"{text!r} is not a name")
@@ -104,6 +117,9 @@ class Settings:
         name, "NAME", "Where jobs run: local, modelarts, apulis, or one of a plugin's", default="local"
     )
     cloud: Path | None = option(path, "FILE", "A local cloud that already runs: what `aisbench cloud --json` printed")
+    frameworks: tuple[tuple[str, str], ...] = option(
+        frameworks, "NAME=PYTHON", "Train with these on the local cloud, not in miniature", default=()
+    )
     config: Path | None = option(
         path, "FILE", f"Settings in TOML, or a modelarts_config.py (default: {CONFIG_FILE} where pytest's root is)"
     )

@@ -13,12 +13,14 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 from urllib.parse import urlsplit
 
 import pytest_aisbench
 from pytest_aisbench.access import SECRETS, Access
 from pytest_aisbench.adapters import training_job
+from pytest_aisbench.adapters.interpreters import interpreters
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.domain.job import Job, JobSpec, Phase, Request
 from pytest_aisbench.errors import JobLost, Unreachable, UsageFault
@@ -67,7 +69,7 @@ class Local(ModelArts):
         self.max_jobs = machine_cores()
         self._card_file = settings.cloud
         self._lent: Path | None = None
-        self._cloud = None if settings.cloud else PrivateCloud(settings.access)
+        self._cloud = None if settings.cloud else PrivateCloud(settings.access, interpreters(settings))
         try:
             card = self._cloud.card() if self._cloud else read_card(settings.cloud or Path())
             self._card, self.tester, self.private = card.access, card.tester, card.private or self._cloud is not None
@@ -150,10 +152,13 @@ class Local(ModelArts):
 class PrivateCloud:
     """A local cloud as a child process: it ends when its stdin does, whatever becomes of us."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, interpreters: Mapping[str, str] = MappingProxyType({})) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed in close)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pytest_aisbench.localcloud", "--watch-stdin"],
+            [
+                *(sys.executable, "-m", "pytest_aisbench.localcloud", "--watch-stdin"),
+                *(f"--python={framework}={python}" for framework, python in interpreters.items()),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.localcloud import fault
+from pytest_aisbench.localcloud.catalog import PYTHON_HELP
 from pytest_aisbench.localcloud.server import ENGINES, DataInUseError, serve
 
 
@@ -17,6 +18,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[0], help="how jobs are run (default: %(default)s)")
     parser.add_argument("--faults", type=Path, metavar="FILE", help="faults that stand from the start, JSON or TOML")
     parser.add_argument("--v1-status-strings", action="store_true", help="V1 tells the states of jobs as texts")
+    parser.add_argument("--python", action="append", default=[], metavar="NAME=FILE", help=PYTHON_HELP)
     options = parser.parse_args()
     try:
         faults = fault.read(options.faults) if options.faults else []
@@ -26,6 +28,7 @@ def main() -> None:
             engine=options.engine,
             faults=faults,
             v1_status_strings=options.v1_status_strings,
+            interpreters=dict(told.split("=", 1) for told in options.python),
         )
     except (DataInUseError, UsageFault, OSError) as error:
         parser.exit(4, f"{parser.prog}: {error}\n")

@@ -17,6 +17,7 @@ ASCEND = "Ascend-Powered-Engine"
 POOL = "pool-local"
 """The dedicated pool. A job there names a `modelarts.pool.visual` flavor, or gets whole nodes of 8 cards."""
 POOL_FLAVOR = "modelarts.pool.visual.8xlarge"
+PYTHON_HELP = "the Python for jobs of a framework, such as mindspore=/venv/bin/python; again for each"
 QUOTA = 10000  # jobs of a project
 LOCAL_CARDS = 64
 _MAX_NODES = 64

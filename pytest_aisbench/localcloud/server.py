@@ -14,7 +14,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.localcloud.accounts import Accounts
 from pytest_aisbench.localcloud.apulis import Apulis
 from pytest_aisbench.localcloud.apulis_cluster import VC
+from pytest_aisbench.localcloud.catalog import Catalog
 from pytest_aisbench.localcloud.control import Control
 from pytest_aisbench.localcloud.faults import Faults, Faulty
 from pytest_aisbench.localcloud.iam import Iam
@@ -68,6 +69,7 @@ class LocalCloud:
         clock_skew: float = 0.0,
         v1_status_strings: bool = False,
         apulis_time_limit: float | None = None,
+        interpreters: Mapping[str, str] | None = None,
     ) -> None:
         if engine not in ENGINES:
             raise UsageFault(f"there is no engine {engine!r}; there are {', '.join(ENGINES)}")
@@ -78,6 +80,7 @@ class LocalCloud:
         self._clock_skew = clock_skew
         self._v1_status_strings = v1_status_strings
         self._apulis_time_limit = apulis_time_limit
+        self._catalog = Catalog(interpreters)
         self._running = ExitStack()
         self._card: dict[str, str] = {}
         self._books: Callable[[], dict[str, Any]] = dict
@@ -125,6 +128,7 @@ class LocalCloud:
             objects,
             data / "work",
             obs.url,
+            catalog=self._catalog,
             engine=engine,
             capacity=capacity,
             faults=self.faults,
@@ -203,13 +207,20 @@ def serve(
     engine: str = ENGINES[0],
     faults: Iterable[Fault] = (),
     v1_status_strings: bool = False,
+    interpreters: Mapping[str, str] | None = None,
 ) -> None:
     """Print the card, by default as one line of JSON, then run until SIGTERM or SIGINT, or until stdin ends."""
     with _signals(signal.SIGTERM, signal.SIGINT, PARENT_DIED) as received:
         parent = os.getppid()
         if watch_stdin:
             _ask_for_parents_death()
-        with LocalCloud(data, engine=engine, faults=faults, v1_status_strings=v1_status_strings) as cloud:
+        with LocalCloud(
+            data,
+            engine=engine,
+            faults=faults,
+            v1_status_strings=v1_status_strings,
+            interpreters=interpreters,
+        ) as cloud:
             with contextlib.suppress(BrokenPipeError):
                 sys.stdout.write(show(cloud.card()) + "\n")
                 sys.stdout.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,20 +60,33 @@ class Suite:
 
 
 def load(
-    folder: Path, platform: str, options: Collection[str], platforms: Collection[str], *, trains: bool = True
+    folder: Path,
+    platform: str,
+    options: Collection[str],
+    platforms: Collection[str],
+    *,
+    trains: bool = True,
+    frameworks: Collection[str] = (),
 ) -> Suite:
     """`options` are the chosen platform's own keys; sections of other known platforms are not looked into.
 
-    Where nobody `trains`, the code need not be there.
+    Where nobody `trains`, the code need not be there. `frameworks` are those to train with where the platform's
+    section has one of its own for them, such as `[local.mindspore]`.
     """
     document = places.read(folder / WORKLOAD_FILE)
-    workload = _workload(document, platform, options, platforms, trains=trains)
+    workload = _workload(document, platform, options, platforms, trains=trains, frameworks=frameworks)
     thresholds = places.read(folder / THRESHOLDS_FILE)
     return Suite(workload, claims.read(thresholds, workload, platforms), platform, str(thresholds.path))
 
 
 def _workload(
-    document: places.Document, platform: str, options: Collection[str], platforms: Collection[str], *, trains: bool
+    document: places.Document,
+    platform: str,
+    options: Collection[str],
+    platforms: Collection[str],
+    *,
+    trains: bool,
+    frameworks: Collection[str],
 ) -> Workload:
     for key, value in document.data.items():
         if key in platforms:
@@ -82,13 +95,13 @@ def _workload(
         elif key not in _KEYS:
             advice = f"known: {', '.join(sorted(_KEYS))}; sections: {', '.join(sorted(platforms))}"
             raise document.fault(f"unknown key {key!r}", key, advice=advice)
-    section = document.data.get(platform, {})
+    where, section = _section(document, platform, frameworks)
     own = {key: value for key, value in section.items() if key not in _KEYS}
     for key in own:
         if key not in options:
             advice = f"known: {', '.join(sorted({*_KEYS, *options}))}"
-            raise document.fault(f"unknown key {key!r} in [{platform}]", platform, key, advice=advice)
-    fields = _Fields(document, platform, {**{k: v for k, v in document.data.items() if k in _KEYS}, **section})
+            raise document.fault(f"unknown key {key!r} in [{platform}]", *where(key), key, advice=advice)
+    fields = _Fields(document, where, {**{k: v for k, v in document.data.items() if k in _KEYS}, **section})
     for key in _REQUIRED:
         fields.need(key)
     name = fields.text("name")
@@ -119,6 +132,27 @@ def _workload(
         options=own,
         update=_update(fields, document.path.parent),
     )
+
+
+def _section(
+    document: places.Document, platform: str, frameworks: Collection[str]
+) -> tuple[Callable[[str], tuple[str, ...]], dict[str, Any]]:
+    """The keys of the platform, replaced by those of the framework to train with; and where each of them stands."""
+    common: dict[str, Any] = {}
+    chosen: dict[str, Any] = {}
+    framework = ""
+    for key, value in document.data.get(platform, {}).items():
+        if key not in settings.FRAMEWORKS:
+            common[key] = value
+        elif not isinstance(value, dict):
+            raise document.fault(f"{platform}.{key} is a section", platform, key)
+        elif key in frameworks and not framework:
+            framework, chosen = key, {"framework": key, **value}
+
+    def where(key: str) -> tuple[str, ...]:
+        return (platform, framework) if key in chosen else (platform,) if key in common else ()
+
+    return where, common | chosen
 
 
 def _holds(folder: Path, entry: str) -> bool:
@@ -210,13 +244,11 @@ class _Fields:
     """The merged keys of a workload; an error names the line of the section the key was taken from."""
 
     document: places.Document
-    platform: str
+    where: Callable[[str], tuple[str, ...]]
     values: Mapping[str, Any]
 
     def fault(self, message: str, *keys: str, advice: str = "") -> UsageFault:
-        section = self.document.data.get(self.platform, {})
-        where = (self.platform, *keys) if keys[0] in section else keys
-        return self.document.fault(message, *where, advice=advice)
+        return self.document.fault(message, *self.where(keys[0]), *keys, advice=advice)
 
     def need(self, key: str) -> None:
         if key not in self.values:

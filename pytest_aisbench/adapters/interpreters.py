@@ -1,0 +1,42 @@
+"""Which Python of this machine has a framework, and whether it truly does."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+
+from pytest_aisbench.settings import FRAMEWORKS, Settings
+
+_LOOK = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
+_PATIENCE_S = 30.0
+
+
+def interpreters(settings: Settings) -> dict[str, str]:
+    """The Python of each framework that has one of its own."""
+    return {framework: python for framework, python in settings.frameworks if python}
+
+
+def missing(framework: str, settings: Settings) -> str:
+    """Why jobs of the local cloud cannot train with it, in one line; empty where they can.
+
+    A cloud that already runs has its own interpreters, of which this process knows nothing.
+    """
+    if framework not in FRAMEWORKS or settings.cloud is not None:
+        return ""
+    python = dict(settings.frameworks).get(framework) or sys.executable
+    if _has(python, framework):
+        return ""
+    advice = (
+        f"pip install 'pytest-aisbench[{framework}]' there, or name another: --aisbench-frameworks {framework}=PYTHON"
+    )
+    return f"{framework} is not installed for {python}; {advice}"
+
+
+@functools.cache
+def _has(python: str, module: str) -> bool:
+    try:
+        looked = subprocess.run([python, "-c", _LOOK, module], capture_output=True, timeout=_PATIENCE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return looked.returncode == 0
