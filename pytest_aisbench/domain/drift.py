@@ -1,0 +1,88 @@
+"""A decline so slow that no run is much worse than the one before: seen against an anchor that does not move.
+
+CUSUM. Every value adds (anchor - value) / s - 1/2 to a sum that never falls below 0; above 5 there is a drift. A value
+counts for at most 3 s, so that one slow run is none: it takes three. s is the median step from one value to the next,
+divided by 0.954, which a decline hardly touches while a standard deviation would grow with it. And the newest values
+must be below the anchor by a magnitude that matters, whatever the statistics say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from pytest_aisbench.domain.changes import step_deviation
+from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.domain.verdict import Finding, Outcome
+
+MAGNITUDE = 0.02
+WANTED = "no drift"
+_ALARM = 5.0
+_SLACK = 0.5
+_MOST = 3.0  # standard deviations that one value counts for
+_FEWEST = 8
+_FIRST = 10  # values that an anchor is made of, where nobody gave one
+_NEWEST = 5
+
+
+@dataclass(frozen=True)
+class Drift:
+    """What the newest values are below the anchor, and since which value."""
+
+    anchor: float
+    level: float  # the median of the newest
+    since: int  # index of the first value of the decline
+    score: float  # of the sum, in standard deviations
+    deviation: float
+    count: int
+
+    @property
+    def change(self) -> float:
+        """As a share of the anchor: below 0 where values fall."""
+        return (self.level - self.anchor) / abs(self.anchor)
+
+    def text(self, metric: str, unit: str = "") -> str:
+        unit = f" {unit}" if unit else ""
+        return (
+            f"{metric} has drifted to {number(self.level)}{unit}, {self.change:+.1%} from the anchor"
+            f" {number(self.anchor)}{unit}, since value {self.since + 1} of {self.count}"
+            f" (CUSUM {self.score:.1f} > {_ALARM:g}, s {number(self.deviation)})"
+        )
+
+    def finding(self, metric: str, unit: str = "") -> Finding:
+        """For those who want a drift to fail a case."""
+        return Finding(metric, Outcome.MISSED, self.level, WANTED, self.text(metric, unit))
+
+
+def drift(
+    values: Sequence[float],
+    anchor: float | None = None,
+    *,
+    magnitude: float = MAGNITUDE,
+    lower_is_better: bool = False,
+) -> Drift | None:
+    """Whether the history, oldest first, stands below its anchor now; a decline that was made good is none.
+
+    Without an anchor it is the mean of the first values, and the others are held against it.
+    """
+    finite = [(index, value) for index, value in enumerate(values) if math.isfinite(value)]
+    start = 0 if anchor is not None else _FIRST
+    if len(finite) - start < _FEWEST:
+        return None
+    anchor = fmean(value for _, value in finite[:_FIRST]) if anchor is None else anchor
+    # Of values that hardly ever differ every small step would be an alarm at once.
+    deviation = max(step_deviation([value for _, value in finite]), abs(anchor) * magnitude / 100)
+    if not 0 < deviation < math.inf:
+        return None
+    worse = -1.0 if lower_is_better else 1.0
+    score, first = 0.0, start
+    for at, (_, value) in enumerate(finite[start:], start):
+        score += min(worse * (anchor - value) / deviation, _MOST) - _SLACK
+        if score <= 0:
+            score, first = 0.0, at + 1
+    level = median(value for _, value in finite[max(first, len(finite) - _NEWEST) :] or finite[-1:])
+    if score <= _ALARM or worse * (anchor - level) < magnitude * abs(anchor):
+        return None
+    return Drift(anchor, level, finite[first][0], score, deviation, len(values))

@@ -1,0 +1,49 @@
+"""Results that are too good, or too alike, to be believed without a look: warnings, never verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+
+from pytest_aisbench.domain import student
+from pytest_aisbench.domain.metric import ACCURACY
+from pytest_aisbench.domain.threshold import number
+
+_ALIKE = 3  # two trainings may well classify the same number of images
+_KNOWN = 3
+_LEVEL = 0.999
+_ACCURATE = 0.01  # the share above history that is suspicious in an accuracy
+_FAST = 0.05  # and in everything else
+
+
+def identical(metric: str, trials: Sequence[float]) -> str:
+    """Empty unless three trials or more agree to all digits."""
+    if len(trials) < _ALIKE or len(set(trials)) > 1 or not math.isfinite(trials[0]):
+        return ""
+    told = f"{metric} is {trials[0]!r} in all of {len(trials)} trials, identical to all digits"
+    return f"{told}: does each of them train, and with a seed of its own?"
+
+
+def too_good(metric: str, value: float, history: Sequence[float], unit: str = "") -> str:
+    """Empty unless the value is above all that comparable history lets expect of one more trial.
+
+    That is beyond mean + t · s · √(1 + 1/n) at 0.999, and above the mean by a share that matters.
+    """
+    past = [each for each in history if math.isfinite(each)]
+    if len(past) < _KNOWN or not math.isfinite(value):
+        return ""
+    mean = fmean(past)
+    reach = student.quantile(_LEVEL, len(past) - 1) * stdev(past) * math.sqrt(1 + 1 / len(past))
+    floor = abs(mean) * (_ACCURATE if metric == ACCURACY else _FAST)
+    if not mean or value <= mean + max(reach, floor):
+        return ""
+    unit = f" {unit}" if unit else ""
+    above = f"{(value - mean) / abs(mean):.1%} above the mean {number(mean)}{unit} of {len(past)} trials before it"
+    return f"{metric} {number(value)}{unit} is {above}: is the measurement right, and the data the same?"
+
+
+def suspicions(metric: str, trials: Sequence[float], history: Sequence[float], unit: str = "") -> list[str]:
+    """All that is to be said of the trials of a case; none of it changes the verdict."""
+    told = [identical(metric, trials), *(too_good(metric, value, history, unit) for value in trials)]
+    return list(dict.fromkeys(filter(None, told)))
