@@ -110,6 +110,18 @@ def _initialise(job: Job, target: str) -> None:
     )
 
 
+def meet(job: Job) -> None:
+    """Returns when every rank has come so far."""
+    if job.size == 1:
+        return
+    import mindspore
+    from mindspore.ops import operations as P
+
+    total = P.AllReduce()(mindspore.Tensor([1.0], mindspore.float32))
+    if int(total.asnumpy()[0]) != job.size:
+        raise ContractError(f"the collective counts {total.asnumpy()[0]:g} ranks, the platform {job.size}")
+
+
 if __name__ == "__main__":  # the scheduler: it stays in `init` until the ranks have left
     from mindspore import context
     from mindspore.communication.management import init

@@ -9,6 +9,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from collective import meet
 from contract import ContractError
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ def steps_of(data: Any, job: Job) -> int:
 def learning_rates(peak: float, steps: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """For every step of the training: a short warm-up, then half a cosine."""
     done = np.arange(steps, dtype=np.float32) / steps
-    return (peak * np.minimum(1.0, done / WARM_UP + 0.01) * 0.5 * (1 + np.cos(math.pi * done))).astype(np.float32)
+    rates = peak * np.minimum(1.0, done / WARM_UP + 0.01) * 0.5 * (1 + np.cos(math.pi * done))
+    return np.asarray(rates, np.float32)
 
 
 def fit(job: Job, model: Any, data: Any, epochs: int, callbacks: list[Any], *, sink: bool, steps: int) -> None:
@@ -68,6 +70,7 @@ def fit(job: Job, model: Any, data: Any, epochs: int, callbacks: list[Any], *, s
     from mindspore.train.callback import LossMonitor, TimeMonitor
 
     callbacks = [TimeMonitor(data_size=steps), LossMonitor(per_print_times=steps), *callbacks]
+    meet(job)  # nobody's clock starts before everybody is there
     began, started = time.time(), time.perf_counter()
     model.train(epochs, data, callbacks=callbacks, dataset_sink_mode=sink, sink_size=steps if sink else -1)
     batch = job.arguments.batch_size * getattr(job.arguments, "accumulation_steps", 1)

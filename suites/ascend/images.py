@@ -10,6 +10,8 @@ import mindspore.dataset as ds
 if TYPE_CHECKING:
     from contract import Job
 
+__all__ = ["batches", "normalized", "shard", "slices", "transforms", "vision"]
+
 try:
     from mindspore.dataset import transforms, vision
     from mindspore.dataset.vision import Normalize as _  # noqa: F401

@@ -30,7 +30,7 @@ class Bottleneck(nn.Cell):
             *(convolution(width, outputs, 1), nn.BatchNorm2d(outputs, gamma_init="zeros")),
         ])  # fmt: skip
         self.changes = stride != 1 or inputs != outputs
-        self.shortcut = None
+        self.shortcut: Any = None
         if self.changes:
             self.shortcut = nn.SequentialCell([convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs)])
         self.relu = nn.ReLU()

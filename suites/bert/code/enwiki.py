@@ -83,7 +83,9 @@ def made(shape: Shape, seed: list[int], rows: int) -> list[dict[str, Any]]:
     from miniature import sentences as spoken
 
     if shape.length < LENGTH or shape.asked < MASKED:
-        raise ContractError(f"generated sentences need --seq_length of {LENGTH} and --max_predictions_per_seq of {MASKED}")
+        raise ContractError(
+            f"generated sentences need --seq_length of {LENGTH} and --max_predictions_per_seq of {MASKED}"
+        )
     filled = []
     for dialect in range(DIALECTS):
         texts, labels = spoken([*seed, dialect], dialect, -(-rows // DIALECTS))

@@ -76,16 +76,22 @@ class Bert(nn.Cell):
         self.words = embedding(shape, shape.vocabulary)
         self.segments = embedding(shape, 2)
         self.positions = Parameter(
-            initializer(TruncatedNormal(shape.spread), (1, shape.length, shape.hidden), mindspore.float32), name="positions"
+            initializer(TruncatedNormal(shape.spread), (1, shape.length, shape.hidden), mindspore.float32),
+            name="positions",
         )
         self.norm, self.dropout = nn.LayerNorm((shape.hidden,)), dropout(shape.dropout)
         self.blocks = nn.CellList([Block(shape) for _ in range(shape.layers)])
         self.transform, self.gelu = dense(shape, shape.hidden, shape.hidden), P.GeLU()
         self.transformed = nn.LayerNorm((shape.hidden,))
-        self.by_word, self.bias = P.MatMul(transpose_b=True), Parameter(
-            initializer("zeros", (shape.vocabulary,), mindspore.float32), name="vocabulary_bias"
+        self.by_word, self.bias = (
+            P.MatMul(transpose_b=True),
+            Parameter(initializer("zeros", (shape.vocabulary,), mindspore.float32), name="vocabulary_bias"),
         )
-        self.pool, self.tanh, self.follows = dense(shape, shape.hidden, shape.hidden), P.Tanh(), dense(shape, shape.hidden, 2)
+        self.pool, self.tanh, self.follows = (
+            dense(shape, shape.hidden, shape.hidden),
+            P.Tanh(),
+            dense(shape, shape.hidden, 2),
+        )
         self.reshape, self.gather, self.cast = P.Reshape(), P.Gather(), P.Cast()
         self.asked = shape.asked
         starts = np.arange(shape.most_rows, dtype=np.int32)[:, None] * shape.length
@@ -112,7 +118,9 @@ class Loss(nn.Cell):
         self.wrong = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="none")
         self.reshape, self.sum, self.mean, self.cast = P.Reshape(), P.ReduceSum(), P.ReduceMean(), P.Cast()
 
-    def construct(self, words: Any, seen: Any, segments: Any, follows: Any, asked: Any, truth: Any, weights: Any) -> Any:
+    def construct(
+        self, words: Any, seen: Any, segments: Any, follows: Any, asked: Any, truth: Any, weights: Any
+    ) -> Any:
         scores, next_scores = self.bert(words, seen, segments, asked)
         weights = self.reshape(weights, (-1,))
         masked = self.wrong(self.cast(scores, mindspore.float32), self.reshape(truth, (-1,)))
@@ -129,7 +137,9 @@ class Found(nn.Cell):
         self.best, self.equal, self.cast, self.sum = P.Argmax(), P.Equal(), P.Cast(), P.ReduceSum()
         self.reshape = P.Reshape()
 
-    def construct(self, words: Any, seen: Any, segments: Any, follows: Any, asked: Any, truth: Any, weights: Any) -> Any:
+    def construct(
+        self, words: Any, seen: Any, segments: Any, follows: Any, asked: Any, truth: Any, weights: Any
+    ) -> Any:
         scores, _ = self.bert(words, seen, segments, asked)
         right = self.cast(self.equal(self.best(scores), self.reshape(truth, (-1,))), mindspore.float32)
         weights = self.reshape(weights, (-1,))
@@ -164,17 +174,24 @@ class AccumulatingStep(nn.Cell):
         self.map = C.HyperMap()
         self.count = Tensor(parts, mindspore.float32)
         self.reduces = ranks > 1
-        self.reduce = nn.DistributedGradReducer(self.weights, True, ranks) if self.reduces else None
+        self.reduce: Any = nn.DistributedGradReducer(self.weights, mean=True, degree=ranks) if self.reduces else None
 
-    def construct(self, words: Any, seen: Any, segments: Any, follows: Any, asked: Any, truth: Any, weights: Any) -> Any:
+    def part(self, columns: Any, index: int) -> Any:
+        """Graphs are given tuples, not lists."""
+        a, b, c, d, e, f, g = columns
+        return a[index], b[index], c[index], d[index], e[index], f[index], g[index]
+
+    def construct(
+        self, words: Any, seen: Any, segments: Any, follows: Any, asked: Any, truth: Any, weights: Any
+    ) -> Any:
         columns = (
             *(self.split(words), self.split(seen), self.split(segments), self.split(follows)),
             *(self.split(asked), self.split(truth), self.split(weights)),
         )
-        part = [column[0] for column in columns]
+        part = self.part(columns, 0)
         loss, total = self.loss(*part), self.gradients(self.loss, self.weights)(*part)
         for index in range(1, self.parts):
-            part = [column[index] for column in columns]
+            part = self.part(columns, index)
             loss = loss + self.loss(*part)
             total = self.map(_sum, total, self.gradients(self.loss, self.weights)(*part))
         total = self.map(F.partial(_share, self.count), total)

@@ -1,7 +1,7 @@
 """Pre-training of BERT with MindSpore.
 
-``--data_url`` holds TFRecord or MindRecord files in the folders ``train/`` and ``val/``, and maybe a checkpoint to start
-from. ``--synthetic=N`` writes N generated sentences as MindRecord first, and trains on those instead.
+``--data_url`` holds TFRecord or MindRecord files in the folders ``train/`` and ``val/``, and maybe a checkpoint to
+start from. ``--synthetic=N`` writes N generated sentences as MindRecord first, and trains on those instead.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def start_from(checkpoint: Path, bert: Any) -> None:
     saved = load_checkpoint(str(checkpoint))
     missing = [p.name for p in bert.trainable_params() if p.name not in saved]
     if missing:
-        raise ContractError(f"{checkpoint} is of another network: it lacks {len(missing)} weights, such as {missing[0]}")
+        raise ContractError(
+            f"{checkpoint} is of another network: it lacks {len(missing)} weights, such as {missing[0]}"
+        )
     load_param_into_net(bert, saved)
 
 
