@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from statistics import NormalDist
 
-_STEPS = 200  # Newton needs a dozen; heavy tails far out some more
+_STEPS = 200  # Newton needs three or four; heavy tails far out some more
 
 
 def within(t: float, degrees: int) -> float:
@@ -32,11 +33,11 @@ def quantile(level: float, degrees: int) -> float:
         raise ValueError(f"no quantile of Student's t at {level} with {degrees} degrees of freedom")
     wanted = 2 * level - 1
     scale = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(degrees * math.pi)
-    t = 0.0
+    t = NormalDist().inv_cdf(level)  # with ever more degrees T comes down to it
     for _ in range(_STEPS):
         density = scale * (1 + t * t / degrees) ** (-(degrees + 1) / 2)
         step = (wanted - within(t, degrees)) / (2 * density)
-        # `within` is concave, so that Newton climbs from 0 and never passes the root: a step back is rounding.
+        # `within` is concave, so that Newton climbs and never passes the root: a step back is rounding.
         if step <= 1e-13 * t:
             break
         t += step
