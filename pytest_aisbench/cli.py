@@ -179,10 +179,10 @@ def _cloud(options: argparse.Namespace) -> int:
 
 
 def _interpreters(text: str | None) -> dict[str, str]:
-    from pytest_aisbench.settings import frameworks
+    from pytest_aisbench.settings import frameworks, pythons
 
     try:
-        return {name: python for name, python in frameworks(text) if python} if text else {}
+        return {name: python for name, python in pythons(frameworks(text)).items() if python} if text else {}
     except ValueError as error:
         raise UsageFault(f"--frameworks: {error}") from None
 

@@ -15,7 +15,7 @@ from pytest_aisbench.domain.trial import Step
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.fixtures import SETTINGS
 from pytest_aisbench.services import suite
-from pytest_aisbench.settings import Settings
+from pytest_aisbench.settings import Settings, pythons
 
 if TYPE_CHECKING:
     from pytest_aisbench.adapters.legacy_package import Package
@@ -63,7 +63,9 @@ def _cases(config: pytest.Config, test: Path, marker: pytest.Mark) -> list[Case]
     if folder not in known:
         found = offers.platforms(config)
         platform = offers.load("platform", settings.platform, found)
-        known[folder] = suite.load(folder, settings.platform, platform.options, found, frameworks=dict(settings.frameworks))
+        known[folder] = suite.load(
+            folder, settings.platform, platform.options, found, frameworks=pythons(settings.frameworks)
+        )
     loaded = known[folder]
     _only_one(known, folder)
     devices = settings.devices or loaded.workload.devices

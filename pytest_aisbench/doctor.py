@@ -21,7 +21,7 @@ from pytest_aisbench.domain.ports import Platform
 from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.services import mounts, preflight, suite
 from pytest_aisbench.services.run import LEDGER_FILE
-from pytest_aisbench.settings import Settings
+from pytest_aisbench.settings import Settings, pythons
 
 _PACKAGES = ("pytest-aisbench", "pytest", "huaweicloudsdkcore", "esdk-obs-python", "requests")
 _KEYS = "keys: "  # how the note begins that says where they are from; all others are warnings
@@ -101,7 +101,7 @@ class Doctor:
 
     def _suite(self, folder: Path) -> tuple[suite.Suite, int]:
         told = self._settings
-        loaded = suite.load(folder, told.platform, self._options, self._platforms, frameworks=dict(told.frameworks))
+        loaded = suite.load(folder, told.platform, self._options, self._platforms, frameworks=pythons(told.frameworks))
         return loaded, 1
 
     def _packaged(self) -> tuple[suite.Suite, int]:

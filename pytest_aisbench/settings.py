@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -84,16 +84,20 @@ def path(text: str) -> Path:
     return Path(text).expanduser()
 
 
-def frameworks(text: str) -> tuple[tuple[str, str], ...]:
-    """Each framework and its Python, of `mindspore=/venv/bin/python,paddle`; empty for the one that runs pytest."""
-    found = {}
-    for part in text.split(","):
-        framework, _, python = (piece.strip() for piece in part.partition("="))
-        if framework not in FRAMEWORKS or (python and not Path(python).expanduser().is_absolute()):
+def frameworks(text: str) -> tuple[str, ...]:
+    """Such as `mindspore=/venv/bin/python,paddle`."""
+    told = tuple(part.strip() for part in text.split(","))
+    for part in told:
+        framework, equals, python = part.partition("=")
+        if framework not in FRAMEWORKS or (equals and not Path(python).is_absolute()):
             known = ", ".join(FRAMEWORKS)
             raise ValueError(f"{part!r} is not a framework ({known}) with the absolute path of its Python")
-        found[framework] = str(Path(python).expanduser()) if python else ""
-    return tuple(found.items())
+    return told
+
+
+def pythons(told: Iterable[str]) -> dict[str, str]:
+    """The Python of each of these frameworks; empty for the one that runs pytest."""
+    return {framework: python for framework, _, python in (part.partition("=") for part in told)}
 
 
 def name(text: str) -> str:
@@ -117,7 +121,7 @@ class Settings:
         name, "NAME", "Where jobs run: local, modelarts, apulis, or one of a plugin's", default="local"
     )
     cloud: Path | None = option(path, "FILE", "A local cloud that already runs: what `aisbench cloud --json` printed")
-    frameworks: tuple[tuple[str, str], ...] = option(
+    frameworks: tuple[str, ...] = option(
         frameworks, "NAME=PYTHON", "Train with these on the local cloud, not in miniature", default=()
     )
     config: Path | None = option(

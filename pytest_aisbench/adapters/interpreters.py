@@ -6,7 +6,7 @@ import functools
 import subprocess
 import sys
 
-from pytest_aisbench.settings import FRAMEWORKS, Settings
+from pytest_aisbench.settings import FRAMEWORKS, Settings, pythons
 
 _LOOK = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
 _PATIENCE_S = 30.0
@@ -14,7 +14,7 @@ _PATIENCE_S = 30.0
 
 def interpreters(settings: Settings) -> dict[str, str]:
     """The Python of each framework that has one of its own."""
-    return {framework: python for framework, python in settings.frameworks if python}
+    return {framework: python for framework, python in pythons(settings.frameworks).items() if python}
 
 
 def missing(framework: str, settings: Settings) -> str:
@@ -24,7 +24,7 @@ def missing(framework: str, settings: Settings) -> str:
     """
     if framework not in FRAMEWORKS or settings.cloud is not None:
         return ""
-    python = dict(settings.frameworks).get(framework) or sys.executable
+    python = pythons(settings.frameworks).get(framework) or sys.executable
     if _has(python, framework):
         return ""
     advice = (
