@@ -21,6 +21,7 @@ from pytest_aisbench.services import logs, pacing
 RANK_SIZE = "ranksize.json"
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)
 _RANK_FILE = re.compile(r"(?:\d+/)?throughput_\d+\.json\Z", re.ASCII)
+_NODE_FILE = re.compile(r"_\d+\.json\Z", re.ASCII)
 _LARGEST = 256  # bytes; a bare number is shorter, and nobody should load a checkpoint by mistake
 _READERS = 16
 
@@ -141,10 +142,13 @@ def _rank_size(text: str | _Unreadable, case: Case) -> list[Flaw]:
 
 
 def _strangers(unwanted: Iterable[str], case: Case) -> Iterable[Flaw]:
-    """A result of a rank that cannot be: somebody counted differently, so the sum would not be the cluster's."""
+    """A result of a rank or a node that cannot be: somebody counted differently, so the sum would not be the case's."""
     for name in sorted(unwanted):
+        metric = name.rpartition("_")[0]
         if _RANK_FILE.match(name):
             yield Flaw(THROUGHPUT, f"{name} is of a rank that {case.shape} does not have")
+        elif case.alone and metric in case.workload.metrics and _NODE_FILE.match(name.removeprefix(metric)):
+            yield Flaw(metric, f"{name} is of a node that {case.shape} does not have")
 
 
 def _card(case: Case, rank: int) -> str:

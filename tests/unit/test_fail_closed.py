@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,9 +17,11 @@ from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
 from pytest_aisbench.domain.entry import trial_entry, values
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement, Metric
 from pytest_aisbench.domain.rollcall import flaws_of
+from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling, Verdict, judge
+from pytest_aisbench.services.harvest import harvest
 
 UNIT = "images/s"
 SPEED, LEARNT = 100.0, 0.9
@@ -230,3 +233,22 @@ def test_a_bound_at_infinity_is_no_claim() -> None:
         judged = judge((claim, CLAIMS[1]), MEASURED, (), Shape(1, 1))
         assert judged.ruling is Ruling.FAILED
         assert "bounds nothing" in judged.reason
+
+
+@pytest.mark.parametrize(
+    "stranger", ["accuracy_2.json", "accuracy_00.json", "2/throughput_0.json", "throughput_0.json"]
+)
+def test_a_result_of_a_node_that_cannot_be_is_a_flaw(stranger: str, healthy: Callable[..., Any]) -> None:
+    case = Case(WORKLOAD, Shape(2, 1), CLAIMS, Mode.SINGLE_SERVER)
+    store, outputs = healthy().store, StoreUrl.parse("obs://bucket/outputs/")
+    for node in range(2):
+        store.write(outputs / f"{node}/throughput_0.json", b"100.0")
+        store.write(outputs / f"accuracy_{node}.json", b"0.9")
+    store.write(outputs / "checkpoint_3.json", b"{}")
+    measured, flaws = harvest(store, outputs, case)
+    assert flaws == []
+    assert verdict(case, measured).passed
+    store.write(outputs / stranger, b"0.9")
+    measured, flaws = harvest(store, outputs, case)
+    assert [stranger in flaw.text for flaw in flaws] == [True]
+    assert not verdict(case, measured, flaws).passed
