@@ -1,0 +1,94 @@
+"""A suite that has a section for a framework trains with it where it is asked to, and says so where it cannot."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from yard import SCRIPT, WORKLOAD, Yard
+
+BOTH = (
+    WORKLOAD
+    + """
+[local.mindspore]
+entry = "large.py"
+parameters = { layers = 50 }
+"""
+)
+LARGE = SCRIPT.replace('"12.5"', '"99.5"') + "\nimport sys\nassert '--layers=50' in sys.argv\n"
+
+
+def both(yard: Yard) -> None:
+    place = yard.suite(workload=BOTH)
+    (place / "code" / "large.py").write_text(LARGE)
+
+
+def rate(ended_results: dict[str, list[dict[str, dict[str, dict[str, float]]]]]) -> float:
+    return ended_results["cases"][0]["metrics"]["throughput"]["value"]
+
+
+def test_without_being_asked_it_trains_in_miniature(yard: Yard) -> None:
+    both(yard)
+    ended = yard.pytest("suites", "--nodes", "1")
+    assert ended.code == 0, ended.out
+    assert rate(ended.results) == 25.0
+
+
+def test_asked_to_it_trains_with_the_framework(yard: Yard) -> None:
+    both(yard)
+    ended = yard.pytest("suites", "--nodes", "1", "--aisbench-frameworks", "mindspore")
+    assert ended.code == 0, ended.out
+    assert rate(ended.results) == 199.0
+
+
+def test_the_job_runs_in_the_python_that_has_the_framework(yard: Yard, tmp_path: Path) -> None:
+    """One that says so itself, since the framework would take minutes to install."""
+    both(yard)
+    large = yard.folder / "suites/toy/code/large.py"
+    large.write_text(LARGE + "import os; assert os.environ['FROM'] == 'the other Python'\n")
+    python = tmp_path / "other" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = -c ]; then exit 0; fi\n'  # asked whether it has the framework
+        f'FROM="the other Python" exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    ended = yard.pytest("suites", "--nodes", "1", "--aisbench-frameworks", f"mindspore={python}", cloud=False)
+    assert ended.code == 0, ended.out
+    assert rate(ended.results) == 199.0
+
+
+def test_a_framework_that_is_not_installed_is_said_in_one_line_and_is_not_green(yard: Yard, tmp_path: Path) -> None:
+    both(yard)
+    told = f"mindspore={tmp_path}/python"
+    ended = yard.pytest("suites", "--nodes", "1", "-rs", "--aisbench-frameworks", told, cloud=False)
+    assert ended.code != 0, ended.out
+    assert "1 skipped" in ended.out
+    (line,) = [line for line in ended.out.splitlines() if "is not installed" in line]
+    assert f"mindspore is not installed for {tmp_path}/python; pip install 'pytest-aisbench[mindspore]'" in line
+
+
+def test_an_unknown_framework_is_exit_4(yard: Yard) -> None:
+    both(yard)
+    ended = yard.pytest("suites", "--aisbench-frameworks", "minspore")
+    assert ended.code == 4
+    assert "'minspore' is not a framework (mindspore, paddle, horovod, tensorflow)" in ended.out
+
+
+def test_a_relative_python_is_exit_4(yard: Yard) -> None:
+    both(yard)
+    ended = yard.pytest("suites", "--aisbench-frameworks", "mindspore=bin/python")
+    assert ended.code == 4
+    assert "with the absolute path of its Python" in ended.out
+
+
+def test_a_fault_in_the_section_names_its_line(yard: Yard) -> None:
+    both(yard)
+    file = yard.folder / "suites/toy/workload.toml"
+    file.write_text(file.read_text() + "colour = 1\n")
+    ended = yard.pytest("suites", "--aisbench-frameworks", "mindspore")
+    assert ended.code == 4
+    line = file.read_text().splitlines().index("colour = 1") + 1
+    assert f"workload.toml:{line}" in ended.out
+    assert "unknown key 'colour'" in ended.out
