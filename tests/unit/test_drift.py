@@ -117,8 +117,10 @@ def test_a_change_that_does_not_matter_is_left_out() -> None:
 
 def test_a_few_slow_runs_are_no_new_level() -> None:
     history = noise(30)
-    history[12] = history[20] = 80.0
+    history[12] = history[20] = history[21] = 80.0
     assert changes(history) == []
+    history[22] = 80.0
+    assert [change.index for change in changes(history)] == [20, 23]
 
 
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.04])

@@ -72,6 +72,7 @@ SPOILS: dict[str, Spoil] = {
     "of a rank below 0": _changed(rank=-1),
     "in another unit": _changed(unit="%"),
     "of another metric": _changed(metric="loss"),
+    "one more, of another metric": lambda found, at: [*found, replace(found[at], metric="loss")],
     "one more": lambda found, at: [*found, replace(found[at], rank=99)],
 }
 
