@@ -1,4 +1,4 @@
-"""The claims of `thresholds.toml`, scoped by platform, then shape."""
+"""The claims of `thresholds.toml`, scoped by platform, maybe framework, then shape."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pytest_aisbench.domain.case import Shape, Workload
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.settings import FRAMEWORKS
 
 ANY = "*"
 SCALING = "scaling"
@@ -28,16 +29,24 @@ def read(
             advice = f"""known: {", ".join(sorted(platforms))} and "{ANY}" """.strip()
             raise document.fault(f"unknown platform {platform!r}", platform, advice=advice)
         for shape, rows in _tables(document, shapes, platform).items():
-            if shape != ANY:
-                try:
-                    Shape.parse(shape)
-                except UsageFault as fault:
-                    raise document.fault(fault.message, platform, shape, advice=fault.advice) from None
-            scope = _tables(document, rows, platform, shape)
-            claims[platform, shape] = {
-                metric: _threshold(document, workload, (platform, shape, metric), row) for metric, row in scope.items()
-            }
+            if shape in FRAMEWORKS:
+                for inner, claimed in _tables(document, rows, platform, shape).items():
+                    scope = f"{platform}.{shape}", inner
+                    claims[scope] = _scope(document, workload, (platform, shape, inner), claimed)
+            else:
+                claims[platform, shape] = _scope(document, workload, (platform, shape), rows)
     return claims
+
+
+def _scope(document: places.Document, workload: Workload, keys: tuple[str, ...], rows: Any) -> dict[str, Threshold]:
+    """All claims on one shape, which is the last of the keys."""
+    if keys[-1] != ANY:
+        try:
+            Shape.parse(keys[-1])
+        except UsageFault as fault:
+            raise document.fault(fault.message, *keys, advice=fault.advice) from None
+    claimed = _tables(document, rows, *keys)
+    return {metric: _threshold(document, workload, (*keys, metric), row) for metric, row in claimed.items()}
 
 
 def _tables(document: places.Document, value: Any, *keys: str) -> dict[str, Any]:
@@ -47,7 +56,7 @@ def _tables(document: places.Document, value: Any, *keys: str) -> dict[str, Any]
     return value
 
 
-def _threshold(document: places.Document, workload: Workload, keys: tuple[str, str, str], row: Any) -> Threshold:
+def _threshold(document: places.Document, workload: Workload, keys: tuple[str, ...], row: Any) -> Threshold:
     metric = keys[-1]
     claim = _tables(document, row, *keys)
 

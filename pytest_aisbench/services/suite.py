@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -41,11 +42,8 @@ class Suite:
     def case(self, shape: Shape, mode: Mode = Mode.CLUSTER) -> Case:
         """The most specific claim wins, metric by metric."""
         chosen: dict[str, Threshold] = {}
-        for scope in (
-            (ANY, ANY),
-            (ANY, str(shape)),
-            (self.platform, ANY),
-            (self.platform, str(shape)),
+        for scope in itertools.product(
+            (ANY, self.platform, f"{self.platform}.{self.workload.framework}"), (ANY, str(shape))
         ):
             chosen.update(self.claims.get(scope, {}))
         return Case(self.workload, shape, tuple(chosen.values()), mode)

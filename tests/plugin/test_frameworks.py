@@ -92,3 +92,12 @@ def test_a_fault_in_the_section_names_its_line(yard: Yard) -> None:
     line = file.read_text().splitlines().index("colour = 1") + 1
     assert f"workload.toml:{line}" in ended.out
     assert "unknown key 'colour'" in ended.out
+
+
+def test_a_framework_has_claims_of_its_own(yard: Yard) -> None:
+    both(yard)
+    file = yard.folder / "suites/toy/thresholds.toml"
+    file.write_text(file.read_text() + '[local.mindspore."*"]\nthroughput = { at_least = 500 }\n')
+    assert yard.pytest("suites", "--nodes", "1").verdicts == {"toy-1x2": "PASSED"}
+    asked = yard.pytest("suites", "--nodes", "1", "--aisbench-frameworks", "mindspore")
+    assert asked.verdicts == {"toy-1x2": "FAILED"}

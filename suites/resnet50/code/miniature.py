@@ -28,7 +28,7 @@ CLASSES, SIZE, NOISE = 16, 16, 0.7
 PER_STREAM, HELD_OUT = 60, 32
 
 
-def textures(seed: list[int], kind: int, count: int) -> Array:
+def textures(seed: list[int], kind: int, count: int, noise: float = NOISE) -> Array:
     """Images of one class, (count, SIZE, SIZE, 3)."""
     angle, length = np.pi * kind / CLASSES, (6.0, 3.6)[kind % 2]
     colour = np.random.default_rng([7, kind]).standard_normal(3)
@@ -37,8 +37,8 @@ def textures(seed: list[int], kind: int, count: int) -> Array:
     y, x = np.mgrid[:SIZE, :SIZE]
     phase = rng.uniform(0, 2 * np.pi, (count, 1, 1))
     wave = np.sin(2 * np.pi / length * (x * np.cos(angle) + y * np.sin(angle)) + phase)
-    noise = rng.normal(0, NOISE, (count, SIZE, SIZE, 3))
-    images: Array = (wave[..., None] * colour + noise).astype(np.float32)
+    grain = rng.normal(0, noise, (count, SIZE, SIZE, 3))
+    images: Array = (wave[..., None] * colour + grain).astype(np.float32)
     return images
 
 

@@ -1,0 +1,107 @@
+"""The suites trained by MindSpore itself, on its CPU build, in a Python that has it: MINDSPORE_PYTHON=FILE."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tfrecord import tfrecord
+
+ROOT = Path(__file__).parents[2]
+PYTHON = os.environ.get("MINDSPORE_PYTHON", "")
+pytestmark = pytest.mark.skipif(not PYTHON, reason="MINDSPORE_PYTHON names no Python that has MindSpore")
+
+
+def train(suite: Path, reports: Path, *options: str) -> tuple[dict[str, Any], dict[str, set[str]]]:
+    """The only case as results.json tells it, and the checksums of the weights on each node."""
+    command = [sys.executable, "-m", "pytest", str(suite), "-q", "--aisbench-frameworks", f"mindspore={PYTHON}"]
+    command += ["--aisbench-reports", str(reports), "--aisbench-tester", "none", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (case,) = json.loads((reports / "latest/results.json").read_text())["cases"]
+    weights: dict[str, set[str]] = {}
+    for log in (reports / "latest/logs" / case["id"] / "1").glob("worker-*.log"):
+        weights[log.stem] = set(re.findall(r"weights crc32:(\w{8})", log.read_text()))
+    assert weights
+    assert case["metrics"]["accuracy"]["value"] > 0.9
+    return case, weights
+
+
+def shape(nodes: int, devices: int) -> list[str]:
+    return ["--nodes", str(nodes), "--aisbench-devices", str(devices)]
+
+
+def together(weights: Iterable[set[str]]) -> set[str]:
+    return set().union(*weights)
+
+
+@pytest.mark.parametrize("suite", ["resnet50_cifar10", "resnet50", "bert"])
+@pytest.mark.parametrize(("nodes", "devices"), [(1, 1), (1, 2), (2, 1)])
+def test_every_rank_ends_with_the_same_weights(suite: str, nodes: int, devices: int, tmp_path: Path) -> None:
+    case, weights = train(ROOT / "suites" / suite, tmp_path, *shape(nodes, devices))
+    assert len(case["trials"][0]["throughput_by_rank"]) == nodes * devices
+    assert len(weights) == nodes
+    assert len(together(weights.values())) == 1
+
+
+def test_a_server_that_trains_alone_has_weights_and_results_of_its_own(tmp_path: Path) -> None:
+    options = [*shape(2, 2), "--aisbench-single-server"]
+    case, weights = train(ROOT / "suites/resnet50_cifar10", tmp_path, *options)
+    assert len(case["trials"][0]["accuracy_by_server"]) == 2
+    assert [len(found) for found in weights.values()] == [1, 1]
+
+
+def own_suite(tmp_path: Path, name: str, **parameters: Any) -> Path:
+    """The suite with data of its own, in `data/`, and other parameters."""
+    source, suite = ROOT / "suites" / name, tmp_path / name
+    suite.mkdir()
+    for file in source.glob("*.*"):
+        shutil.copy(file, suite)
+    kept = (source / "workload.toml").read_text().partition("[local.mindspore]")[0]
+    for folder in ("miniature", "ascend"):
+        shutil.copytree(ROOT / "suites" / folder, tmp_path / folder)
+    shutil.copytree(source / "code", suite / "code")
+    told = "\n".join(f"{key} = {json.dumps(value)}" for key, value in parameters.items())
+    section = f'[local.mindspore]\nentry = "train.py"\ndata = "data"\n[local.mindspore.parameters]\n{told}\n'
+    (suite / "workload.toml").write_text(kept + section)
+    (suite / "data").mkdir()
+    return suite
+
+
+def made(suite: Path, program: str) -> str:
+    """By the suite's own code."""
+    folders = [suite / "code", suite.parent / "miniature", suite.parent / "ascend"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=suite / "data", capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_cifar_10_is_copied_from_its_url(tmp_path: Path) -> None:
+    narrow = {"blocks": "1,1,1", "width": 8, "image_size": 32, "augment": "false", "label_smoothing": 0, "workers": 1}
+    suite = own_suite(tmp_path, "resnet50_cifar10", epoch_size=4, batch_size=16, **narrow)
+    made(suite, "import cifar10, pathlib; cifar10.generate(pathlib.Path(), 1, 256, looks=1)")
+    train(suite, tmp_path / "reports", *shape(1, 1), "--aisbench-modelarts-version", "V1")
+
+
+def test_bert_reads_tfrecord(tmp_path: Path) -> None:
+    small = {"bert_network": "tiny", "num_hidden_layers": 1, "optimizer": "AdamWeightDecay"}
+    suite = own_suite(tmp_path, "bert", train_steps=400, batch_size=32, learning_rate=0.006, **small)
+    program = (
+        "import json, enwiki, networks; print(json.dumps([{k: v.tolist() for k, v in row.items()}"
+        " for row in enwiki.made(networks.NETWORKS['tiny'], [%d], %d)]))"
+    )
+    for part, seed, rows in (("train", 1, 4096), ("val", 2, 256)):
+        (suite / "data" / part).mkdir()
+        (suite / "data" / part / "enwiki.tfrecord").write_bytes(
+            tfrecord(json.loads(made(suite, program % (seed, rows))))
+        )
+    train(suite, tmp_path / "reports", *shape(1, 1))
