@@ -6,6 +6,7 @@ by the environment, before it is imported.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -74,6 +75,8 @@ def of_one_server(table: Mapping[str, Any], index: int) -> dict[str, Any]:
 @contextmanager
 def joined(job: Job) -> Iterator[str]:
     """The ranks have met on this device target, and start from the same seed."""
+    if importlib.util.find_spec("mindspore") is None:
+        raise ContractError(f"mindspore is not installed for {sys.executable}")
     target = device_target(job.arguments.device_target)
     variables = cpu_variables(job) if target == CPU else ascend_variables(job, os.environ.get("RANK_TABLE_FILE", ""))
     scheduler = None

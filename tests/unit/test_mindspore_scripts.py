@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -201,3 +202,19 @@ def test_generated_sentences_have_the_columns_of_enwiki() -> None:
     columns = {"input_ids": 16, "input_mask": 16, "segment_ids": 16, "next_sentence_labels": 1}
     asked = dict.fromkeys(("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"), 2)
     assert rows == [columns | asked] * 6
+
+
+@pytest.mark.parametrize("suite", NAMES)
+@pytest.mark.skipif(importlib.util.find_spec("mindspore") is not None, reason="MindSpore is installed here")
+def test_without_mindspore_a_job_ends_with_one_line(suite: str, tmp_path: Path) -> None:
+    folders = [SUITES / suite / "code", SUITES / "miniature", SUITES / "ascend"]
+    done = subprocess.run(
+        [sys.executable, SUITES / suite / "code" / "train.py", f"--train_url={tmp_path}", "--synthetic=8"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == f"[ERROR] rank 0: mindspore is not installed for {sys.executable}\n"

@@ -92,12 +92,12 @@ def data(job: Job, folder: Path, classes: list[str]) -> tuple[Any, Any]:
 
 def main(job: Job) -> None:
     options = job.arguments
-    folder = data_set(job)
-    classes = classes_of(folder)
     with joined(job) as target:
         import classifying
         from resnet import ResNet
 
+        folder = data_set(job)
+        classes = classes_of(folder)
         network = ResNet(options.blocks, options.width, options.image_size, len(classes))
         classifying.train(job, target, network, data(job, folder, classes), len(classes))
 
