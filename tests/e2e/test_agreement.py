@@ -22,8 +22,8 @@ from pytest_aisbench.services import trial
 judge = trial.judge
 
 
-def doubt(thresholds, measured, flaws, shape):
-    verdict = judge(thresholds, measured, flaws, shape)
+def doubt(thresholds, measured, flaws, shape, **more):
+    verdict = judge(thresholds, measured, flaws, shape, **more)
     if any(threshold.at_least == 7 for threshold in thresholds):
         return Verdict(Ruling.INCONCLUSIVE, "the noise is larger than the margin", verdict.findings)
     return verdict
