@@ -71,6 +71,14 @@ def test_train_steps_come_before_epoch_size() -> None:
     assert read("bert", ["--train_url=/x", "--epoch_size=5", "--train_steps=12000"], told) == 12000
 
 
+def test_lamb_is_for_ascend() -> None:
+    told = "[train.optimizer_of(job.arguments, on_ascend=there) for there in (True, False)]"
+    assert read("bert", ["--train_url=/x"], told) == ["Lamb", "AdamWeightDecay"]
+    assert read("bert", ["--train_url=/x", "--optimizer=Lamb"], told).startswith(
+        "refused: MindSpore has no Lamb on CPU"
+    )
+
+
 def test_a_card_fetches_no_more_steps_than_there_are() -> None:
     program = "import json, train; print(json.dumps([train.in_sinks(12000, 100), train.in_sinks(30, 100)]))"
     assert said("bert", program) == [[120, 100], [1, 30]]
