@@ -17,7 +17,7 @@ from pytest_aisbench.domain.ports import Platform, Reporter
 from pytest_aisbench.domain.upload import State
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.ending import Signals, one_line
-from pytest_aisbench.errors import LedgerError, UsageFault
+from pytest_aisbench.errors import Crashed, LedgerError, UsageFault
 from pytest_aisbench.fixtures import SETTINGS
 from pytest_aisbench.judging import failure
 from pytest_aisbench.order import run_ready_first
@@ -112,10 +112,12 @@ class Controller:
             self.begin()
             return (yield)
         except KeyboardInterrupt:
-            leave = self._config.stash[SETTINGS].on_interrupt == "leave" and not self._maxfail_reached()
+            # pytest ends --sw by the same exception, and nobody pressed a key.
+            leave = self._config.stash[SETTINGS].on_interrupt == "leave" and self._signals.seen is not None
             raise
         finally:
             self._stop(leave=leave)
+            self._signals.calm()
 
     @pytest.hookimpl(specname="pytest_runtestloop")
     def pytest_runtestloop_ready_first(self, session: pytest.Session) -> bool | None:
@@ -147,8 +149,8 @@ class Controller:
                     self._say("stopping what runs; once more, and it is left at once")
                 for line in self._run.stop(leave=leave):
                     self._say(line)
-                if isinstance(self._run.fleet.crash, LedgerError):
-                    raise self._run.fleet.crash
+                if self._run.fleet.crash:
+                    self._tally.unrecorded = str(Crashed.of(self._run.fleet.crash))
 
     def open(self, plan: Plan) -> str | None:
         """Check and open everything that is not pytest's; the folder of the run, if there is one."""
@@ -266,10 +268,15 @@ class Controller:
         with self._noticing():
             yield
         session.exitstatus = self._code(exitstatus)
+        if session.exitstatus != code:
+            with self._noticing():
+                self._publish(self._run.finish(int(session.exitstatus)))
         return None
 
     def _code(self, exitstatus: int) -> int:
         self._tally.terminated = self._signals.terminated
+        if self._signals.seen:
+            exitstatus = exitcode.INTERRUPTED
         if self._run and self._config.stash[SETTINGS].tester_required:
             with self._noticing():
                 self._tally.undelivered = self._undelivered(self._run.entry())

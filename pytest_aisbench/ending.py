@@ -39,6 +39,7 @@ class Signals:
         self.seen: signal.Signals | None = None
         self._say = say
         self._before: dict[int, Any] = {}
+        self._calm = False
 
     @property
     def terminated(self) -> bool:
@@ -52,6 +53,10 @@ class Signals:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._end)
 
+    def calm(self) -> None:
+        """Nothing is left to interrupt: a first signal is noted for the exit code, and the reports are written."""
+        self._calm = True
+
     def close(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -60,6 +65,8 @@ class Signals:
     def _end(self, number: int, _: object) -> None:
         if self.seen is None:
             self.seen = signal.Signals(number)
+            if self._calm:
+                return
             raise KeyboardInterrupt
         # The ledger has every job on disk; nothing that is left to do is worth keeping a person waiting.
         with contextlib.suppress(Exception):

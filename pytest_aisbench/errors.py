@@ -17,7 +17,8 @@ AisbenchError
 │   └── JobLost             the platform no longer knows the job, or lost its nodes
 ├── BudgetSpent             the run has cost what it may                        → FAILED
 ├── GivenUp                 the run is ending; nobody is to blame               → not judged
-└── LedgerError             the ledger cannot be read or written                → exit 3
+├── LedgerError             the ledger cannot be read or written                → exit 3
+└── Crashed                 a mistake of ours, or of a platform's adapter       → exit 3
 NotPassed (AssertionError)  a verdict that is not PASSED, raised in a test's call
 """
 
@@ -146,6 +147,14 @@ class BudgetSpent(AisbenchError):
 
 class GivenUp(AisbenchError):
     """The run ended before this could."""
+
+
+class Crashed(AisbenchError):
+    """The Fleet ended by an error that nobody foresaw: no case is judged by it."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> AisbenchError:
+        return error if isinstance(error, AisbenchError) else cls(f"{type(error).__name__}: {error}")
 
 
 class LedgerError(AisbenchError):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from pytest_aisbench.errors import AisbenchError, GivenUp, LedgerError, PlatformError, UsageFault
+from pytest_aisbench.errors import AisbenchError, Crashed, GivenUp, LedgerError, PlatformError, UsageFault
 from pytest_aisbench.settings import Settings
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _reached(request: pytest.FixtureRequest, case: Case, until: Step) -> Trial:
 
     try:
         trial = request.config.stash[CREW]().reached(case, until)
-    except LedgerError as error:
+    except (LedgerError, Crashed) as error:
         # Without its ledger the run cannot say what it started; the jobs are stopped and nothing more is tried.
         # A worker of xdist may not end the run; its controller does.
         if not hasattr(request.config, "workerinput"):

@@ -154,8 +154,13 @@ class JobsV1:
         return ()  # V1 has none
 
     def cancel(self, job_id: str) -> None:
-        path, patience_s = f"{_path(job_id)}/stop", self._session.patience_s
-        self._session.call("POST", path, patience_s=patience_s, ignore=(UNKNOWN_JOB, ENDED_ALREADY))
+        path, patience_s = f"{_path(job_id)}/stop", min(LOOK_S, self._session.patience_s)
+        ended = (UNKNOWN_JOB, ENDED_ALREADY)
+        self._session.call("POST", path, patience_s=patience_s, timeout_s=LOOK_TIMEOUT_S, ignore=ended)
+
+    def delete(self, job_id: str) -> None:
+        """A job with all its versions, or one version of it; what is not there is not missed."""
+        self._session.call("DELETE", _path(job_id), ignore=(UNKNOWN_JOB,))
 
     def _send(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         try:

@@ -134,7 +134,8 @@ class JobsV2:
             "POST",
             f"{_path(job_id)}/actions",
             {"action_type": "terminate"},
-            patience_s=self._session.patience_s,
+            patience_s=min(LOOK_S, self._session.patience_s),  # asked again at the next look
+            timeout_s=LOOK_TIMEOUT_S,
             ignore=(UNKNOWN_JOB, ENDED_ALREADY),
         )
 

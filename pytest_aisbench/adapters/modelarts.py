@@ -85,7 +85,9 @@ class ModelArts:
 
     @property
     def place(self) -> str:
-        return f"{self.name} {self.session.endpoint} {self.root}"
+        # The APIs know each other's jobs by no id: what one began the other cannot go on with.
+        version = " V1" if isinstance(self.jobs, JobsV1) else ""
+        return f"{self.name} {self.session.endpoint} {self.root}{version}"
 
     @property
     def endpoints(self) -> dict[str, str]:

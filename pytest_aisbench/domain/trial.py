@@ -70,6 +70,13 @@ class Trial:
         """What was decided; a trial that is still under way has decided nothing."""
         return self.judged or Verdict(Ruling.BROKEN, f"{self.case.id} was not judged")
 
+    @property
+    def may_run(self) -> bool:
+        """Its job may run, and cost: also one that was given up because it could not be stopped."""
+        if self.step in {Step.SUBMIT, Step.WATCH}:
+            return True
+        return self.job_id is not None and self.job is not None and not self.job.phase.is_final
+
     def __repr__(self) -> str:  # pytest prints it beside failures
         return f"<Trial {self.id} at {self.step.name}>"
 

@@ -16,7 +16,7 @@ NAME = "results.json"
 
 
 def document(entry: RunEntry) -> Any:
-    """The entry in the published shape, no more: what only people read, notes, times and pace, is in the other reports."""
+    """The entry in the published shape, no more: notes, times and pace, which people read, are in other reports."""
     return {**dump(replace(entry, cases=())), "cases": [_case(case) for case in entry.cases]}
 
 

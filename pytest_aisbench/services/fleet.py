@@ -14,12 +14,12 @@ from dataclasses import replace
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.job import Job
 from pytest_aisbench.domain.trial import Step, Trial
-from pytest_aisbench.errors import AisbenchError, BudgetSpent, GivenUp
+from pytest_aisbench.errors import AisbenchError, BudgetSpent, Crashed, GivenUp, PlatformError
 from pytest_aisbench.services import watch
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.recall import recall
 from pytest_aisbench.services.roster import Begin, Roster
-from pytest_aisbench.services.trial import Tools, advance
+from pytest_aisbench.services.trial import Tools, advance, given_away
 
 _HANDS = 8
 _LEISURE = (
@@ -79,7 +79,7 @@ class Fleet:
                 if trial := self._roster.reached(case, until):
                     return trial
                 if self._crash:
-                    raise self._crash
+                    raise Crashed.of(self._crash)
                 if self._closing.is_set():
                     raise GivenUp(f"{case.id} was given up: the run is ending")
                 self._changed.wait(0.5)  # a bound, so that signals are seen
@@ -194,6 +194,8 @@ class Fleet:
             jobs = self._tools.platform.inspect(job_ids)
         except AisbenchError as error:
             failure = error
+        except Exception as surprise:  # noqa: BLE001 - of a platform that is not ours: sat out like an outage
+            failure = PlatformError(f"{type(surprise).__name__}: {surprise}")
         else:
             return lambda job_id: jobs[job_id]
 
@@ -245,5 +247,8 @@ class Fleet:
     def _keep(self, trial: Trial) -> None:
         # Known here before it is on disk: a ledger that fails must not hide a job that runs.
         for kept in self._roster.put(trial, last=self._closing.is_set()):
-            self._ledger.save_trial(kept, self._tools.clock.now())
-            self._saved(kept)
+            if self._ledger.save_trial(kept, self._tools.clock.now()):
+                self._saved(kept)
+            else:
+                # Our lease had expired, while the machine slept perhaps: the job is theirs now, and not ours to stop.
+                self._roster.put(given_away(kept, self._tools.clock.now()), last=True)

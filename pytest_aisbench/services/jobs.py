@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_aisbench.domain import codec
-from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.services.lease import is_dead
-from pytest_aisbench.services.ledger import Ledger, record
+from pytest_aisbench.services.ledger import MAY_RUN, Ledger, record
 
 _SELECT = "SELECT t.record, r.owner, r.lease, r.finished IS NOT NULL FROM trials t JOIN runs r USING (run)"
 _NEWEST = "ORDER BY t.updated DESC"
@@ -39,8 +39,7 @@ class Held:
     @property
     def in_flight(self) -> bool:
         """Its job may run: a private cloud, which has no place, ends with its run."""
-        waiting = self.trial.step in {Step.SUBMIT, Step.WATCH}
-        return waiting and (bool(self.trial.place) or self.holder is Holder.ALIVE)
+        return self.trial.may_run and (bool(self.trial.place) or self.holder is Holder.ALIVE)
 
 
 class JobLedger(Ledger):
@@ -54,7 +53,7 @@ class JobLedger(Ledger):
 
     def in_flight(self, now: float) -> list[Held]:
         """Newest first."""
-        rows = self.database.read(f"{_SELECT} WHERE t.step IN ('SUBMIT', 'WATCH') {_NEWEST}")
+        rows = self.database.read(f"{_SELECT} WHERE {MAY_RUN} {_NEWEST}")
         return [held for held in (_held(row, now) for row in rows) if held.in_flight]
 
     def latest(self, count: int, now: float) -> list[Held]:

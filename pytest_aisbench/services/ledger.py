@@ -26,6 +26,14 @@ ON CONFLICT (trial) DO UPDATE SET
     place = excluded.place, fingerprint = excluded.fingerprint, ran_s = excluded.ran_s
 """
 _SWAP = f"{_SAVE} WHERE trials.record = ?"
+_OWN = f"{_SAVE} WHERE trials.run = excluded.run"
+MAY_RUN = "(t.step IN ('SUBMIT', 'WATCH') OR json_extract(t.record, '$.job.phase') IN ('PENDING', 'RUNNING'))"
+_LEFT = f"""
+SELECT t.record, r.owner, r.lease, r.finished IS NULL FROM trials t JOIN runs r USING (run)
+WHERE t.case_id = ? AND t.place = ? AND t.run != ? AND ({MAY_RUN} OR t.updated =
+    (SELECT max(updated) FROM trials WHERE case_id = ? AND place = ? AND run != ?))
+ORDER BY t.updated DESC
+"""  # noqa: S608 - made of our own words
 
 
 class Left(NamedTuple):
@@ -35,6 +43,7 @@ class Left(NamedTuple):
     owner: str
     lease: float
     killed: bool  # its run never ended
+    record: str  # as it was read
 
 
 class Ledger:
@@ -52,20 +61,20 @@ class Ledger:
         """The run lives, and keeps its jobs until `lease`."""
         self.database.write("UPDATE runs SET lease = ? WHERE run = ?", lease, run)
 
+    def lease(self, run: str) -> float:
+        """Until when the run keeps its jobs, as it last said."""
+        rows = self.database.read("SELECT lease FROM runs WHERE run = ?", run)
+        return float(rows[0][0]) if rows else 0.0
+
     def finish(self, run: str, exit_code: int, now: float) -> None:
         self.database.write("UPDATE runs SET finished = ?, exit_code = ?, lease = 0 WHERE run = ?", now, exit_code, run)
 
-    def left(self, case_id: str, place: str, run: str) -> Left | None:
-        """The newest trial of the case that another run began on this platform, if that run did not end it."""
-        rows = self.database.read(
-            "SELECT t.record, r.owner, r.lease, r.finished IS NULL FROM trials t JOIN runs r USING (run)"
-            " WHERE t.case_id = ? AND t.place = ? AND t.run != ? ORDER BY t.updated DESC LIMIT 1",
-            *(case_id, place, run),
-        )
-        if not rows:
-            return None
-        told, owner, lease, killed = rows[0]
-        return Left(codec.load(Trial, json.loads(told)), owner, lease, bool(killed))
+    def left(self, case_id: str, place: str, run: str) -> list[Left]:
+        """Of the trials of the case that other runs began on this platform: the newest, and all whose job may run."""
+        rows = self.database.read(_LEFT, case_id, place, run, case_id, place, run)
+        return [
+            Left(codec.load(Trial, json.loads(told)), owner, lease, bool(k), told) for told, owner, lease, k in rows
+        ]
 
     def lasted(self, case_id: str, place: str, fingerprint: str, limit: int = 5) -> list[float]:
         """How long the newest jobs that did the same on this platform, and succeeded, have run; newest first."""
@@ -93,8 +102,9 @@ class Ledger:
                 self.save_trial(trial, now)
         return buried
 
-    def save_trial(self, trial: Trial, now: float) -> None:
-        self.database.write(_SAVE, *_row(trial, now))
+    def save_trial(self, trial: Trial, now: float) -> bool:
+        """False if another run has taken it over meanwhile: then theirs stands."""
+        return bool(self.database.write(_OWN, *_row(trial, now)))
 
     def swap_trial(self, trial: Trial, now: float, seen: str) -> bool:
         """Save the trial only if its record is still the one that was seen."""

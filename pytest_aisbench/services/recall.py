@@ -60,7 +60,7 @@ def unstopped(trials: Iterable[Trial]) -> list[str]:
     """What may still run, or cost, after the run: one line for each job."""
     lines = []
     for trial in trials:
-        if trial.step is Step.WATCH:
+        if trial.may_run and trial.job_id:
             lines.append(f"job {trial.job_id} ({trial.case.id}) may still run: aisbench stop {trial.job_id}")
         elif trial.step is Step.SUBMIT and trial.attempts:
             lines.append(f"job {trial.name} ({trial.case.id}) may have been created: aisbench stop {trial.name}")
@@ -72,7 +72,7 @@ def _looked(running: list[Trial], tools: Tools) -> list[Trial]:
     try:
         jobs = tools.platform.inspect([trial.job_id or "" for trial in running])
     except AisbenchError as deaf:
-        return [trial.noted(f"the platform did not say whether the job stopped: {deaf}") for trial in running]
+        return [trial.noted(f"the platform did not say whether the job stopped: {deaf.message}") for trial in running]
     return [_after(trial, jobs[trial.job_id or ""], tools.clock.now()) for trial in running]
 
 

@@ -69,16 +69,19 @@ class Run:
             max_trials=settings.max_trials,
             saved=self._write_request,
         )
-        takeover = Takeover(self.id, platform.place, self.ledger, clock, self._fingerprints.of, platform.cancel, say)
+        self._takeover = Takeover(
+            self.id, platform.place, self.ledger, clock, self._fingerprints.of, platform.cancel, say
+        )
+        self._takes_over = bool(platform.place) and not settings.fresh
         for case in self._cases.values():
-            trial = takeover.of(case) if platform.place and not settings.fresh else None
-            if trial:
-                self.fleet.adopt(trial)
             self._record(case)
         self.fleet.start()
 
     def begin(self) -> None:
-        """Let the jobs of all announced cases go."""
+        """Let the jobs of all announced cases go; those that another run left go on."""
+        for case in self._cases.values() if self._takes_over else ():
+            if trial := self._takeover.of(case):
+                self.fleet.adopt(trial)
         for case, until in self._wants:
             self.fleet.want(case, until)
 

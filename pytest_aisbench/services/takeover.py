@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from pytest_aisbench.domain import codec
-from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.case import Case, Workload
 from pytest_aisbench.domain.job import Phase
 from pytest_aisbench.domain.ports import Clock
 from pytest_aisbench.domain.trial import Step, Trial
@@ -16,6 +17,9 @@ from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.services.code import code_tree
 from pytest_aisbench.services.lease import is_dead
 from pytest_aisbench.services.ledger import Ledger, Left
+from pytest_aisbench.services.tree import plant
+
+_STALE_S = 86400.0  # results that are older are not judged any more
 
 
 class Fingerprints:
@@ -29,7 +33,7 @@ class Fingerprints:
         written = codec.dump(workload)
         key = json.dumps(written, sort_keys=True)
         if key not in self._trees:
-            self._trees[key] = code_tree(workload).digest
+            self._trees[key] = code_tree(workload).digest + _data_digest(workload)
         told = {
             **written,
             "folder": "",
@@ -40,6 +44,13 @@ class Fingerprints:
         }
         told["tree"] = self._trees[key]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _data_digest(workload: Workload) -> str:
+    """Of a data set that is staged with the suite; one that lies in the Store is known by its url."""
+    if not workload.data or "://" in workload.data:
+        return ""
+    return plant("data", [Path(workload.folder) / workload.data]).digest
 
 
 def fingerprint(case: Case) -> str:
@@ -57,61 +68,86 @@ class Takeover:
     fingerprint: Callable[[Case], str]
     cancel: Callable[[str], None]  # a job, by its id
     say: Callable[[str], None]
+    _alive: dict[str, bool] = field(default_factory=dict)  # runs that were waited for
 
     def of(self, case: Case) -> Trial | None:
-        """The trial to go on with, now this run's; None where there is none, or where it is somebody else's."""
-        left = self._released(case)
-        if left is None or left.trial.step is Step.STAGE:
-            return None
+        """The trial to go on with, now this run's; None where there is none, or where all are somebody else's.
+
+        Whatever else of the case may still run, and nobody holds, is stopped.
+        """
+        taken: Trial | None = None
+        for left in self.ledger.left(case.id, self.place, self.run):
+            trial = left.trial
+            if trial.step is Step.STAGE or not self._is_released(left):
+                continue
+            if taken is None and _is_of_use(left, self.clock.now()):
+                taken = self._taken(case, left)
+                if taken:
+                    continue
+            if trial.may_run and trial.job_id and (trial.fault or taken):
+                self._stop(left)
+        return taken
+
+    def _taken(self, case: Case, left: Left) -> Trial | None:
         trial = left.trial
-        job = trial.job_id or trial.name
-        if trial.step is Step.WATCH and trial.fault:
-            self._stop(trial)
-            return None
+        job, now = trial.job_id or trial.name, self.clock.now()
         if trial.fingerprint != self.fingerprint(case):
-            self.say(f"{case.id}: job {job} of run {trial.run} is not taken over: the workload has changed")
+            how = f"; aisbench stop {job}" if trial.may_run else ""
+            self.say(f"{case.id}: job {job} of run {trial.run} is not taken over: the workload has changed{how}")
             return None
-        self.say(f"{case.id}: taken over from run {trial.run} (job {job})")
         # Results and logs come home again, to this run's folder; a submission may have had no answer.
         step = min(trial.step, Step.HARVEST)
         attempts = max(trial.attempts, 1) if step is Step.SUBMIT else trial.attempts
-        taken = replace(trial, run=self.run, case=case, step=step, attempts=attempts)
+        times = {**trial.times, step.name.lower(): now} if step is Step.SUBMIT else trial.times
+        taken = replace(trial, run=self.run, case=case, step=step, attempts=attempts, times=times)
         taken = replace(taken, judged=None, fault=None, flaws=(), measurements=())
-        return taken.noted(f"taken over from run {trial.run}")
+        taken = taken.noted(f"taken over from run {trial.run}")
+        if not self.ledger.swap_trial(taken, now, left.record):
+            self.say(f"{case.id}: job {job} of run {trial.run} was taken over by another run")
+            return None
+        self.say(f"{case.id}: taken over from run {trial.run} (job {job})")
+        return taken
 
-    def _stop(self, trial: Trial) -> None:
-        """Its run was stopping the job when it was killed itself, or could not stop it: nobody will judge it."""
-        now = self.clock.now()
+    def _stop(self, left: Left) -> None:
+        """Its run was stopping the job when it was killed, or could not stop it, or another took its place."""
+        trial, now = left.trial, self.clock.now()
         try:
             self.cancel(trial.job_id or "")
         except AisbenchError as deaf:
             self.say(f"{trial.case.id}: job {trial.job_id} of run {trial.run} could not be stopped: {deaf}")
             return
-        self.ledger.save_trial(trial.moved(Step.DONE, now).noted(f"stopped by run {self.run}"), now)
+        job = replace(trial.job, phase=Phase.CANCELLED) if trial.job else None
+        over = replace(trial, job=job).moved(Step.DONE, now).noted(f"stopped by run {self.run}")
+        self.ledger.swap_trial(over, now, left.record)
         self.say(f"{trial.case.id}: job {trial.job_id} of run {trial.run} was to be stopped, and is now")
 
-    def _released(self, case: Case) -> Left | None:
-        """What was left, once nobody holds it any more; None if somebody still does."""
-        left = self._left(case)
-        rest = left.lease - self.clock.now() if left else 0.0
-        if left is None or rest <= 0 or is_dead(left.owner):
-            return left
-        self.say(f"{case.id}: run {left.trial.run} may be alive; waiting {rest:.0f} s for its lease to expire")
-        self.clock.sleep(rest + 0.1)
-        again = self._left(case)
-        if again and again.lease > self.clock.now():
-            self.say(f"{case.id}: run {left.trial.run} is alive and keeps its job; another one is submitted")
-            return None
-        return again
+    def _is_released(self, left: Left) -> bool:
+        """Whether nobody holds it any more; a run that may live is waited for once, whatever it has."""
+        run = left.trial.run
+        if left.lease <= self.clock.now() or is_dead(left.owner):
+            return True
+        if run not in self._alive:
+            rest = left.lease - self.clock.now()
+            self.say(f"{left.trial.case.id}: run {run} may be alive; waiting {rest:.0f} s for its lease to expire")
+            self.clock.sleep(rest + 0.1)
+            self._alive[run] = self.ledger.lease(run) > self.clock.now()
+        if self._alive[run]:
+            self.say(f"{left.trial.case.id}: run {run} is alive and keeps its job; another one is submitted")
+        return not self._alive[run]
 
-    def _left(self, case: Case) -> Left | None:
-        """A run that ended left what it says it left; a killed one left everything."""
-        left = self.ledger.left(case.id, self.place, self.run)
-        if left is None:
-            return None
-        if left.trial.step in {Step.SUBMIT, Step.WATCH}:
-            return left
-        return left if left.killed and (not left.trial.fault or _ran_to_its_end(left.trial)) else None
+
+def _is_of_use(left: Left, now: float) -> bool:
+    """Its job waits or runs, or has left results that nobody judged: a killed run judged nothing for good.
+
+    Results of another day are no proof that the cluster works today.
+    """
+    trial = left.trial
+    if trial.step in {Step.SUBMIT, Step.WATCH}:
+        return not trial.fault
+    if now - trial.times.get("harvest", now) > _STALE_S:
+        return False
+    unjudged = trial.step < Step.DONE or left.killed
+    return unjudged and (not trial.fault or _ran_to_its_end(trial))
 
 
 def _ran_to_its_end(trial: Trial) -> bool:

@@ -83,8 +83,9 @@ def _submit(trial: Trial, tools: Tools) -> Trial:
             raise Unreachable(
                 f"nobody knows whether job {trial.name} was created: {lost}", advice="look for it"
             ) from lost
-        trial = watch.spared(replace(trial, attempts=trial.attempts + 1), lost, now, tools.limits)
-        return trial.noted(f"no answer when the job was submitted: {lost}")
+        if not trial.attempts:
+            trial = trial.noted(f"no answer when the job was submitted: {lost}")
+        return watch.spared(replace(trial, attempts=trial.attempts + 1), lost, now, tools.limits)
     return trial.moved(Step.WATCH, now, job_id=job_id)
 
 
@@ -122,6 +123,11 @@ def _explained(trial: Trial, tools: Tools) -> Trial:
         events = tools.platform.events(trial.job_id or "")
     _, lines = last_lines(trial, tools.folder, _LAST)
     return replace(trial, events=tuple(events[-_LAST:]), last_lines=tuple(lines))
+
+
+def given_away(trial: Trial, now: float) -> Trial:
+    fault = Fault(Blame.PLATFORM, "another run took the job over: this one had not been heard of for a while")
+    return trial.moved(Step.DONE, now, job=None, fault=fault, judged=Verdict(Ruling.BROKEN, fault.text))
 
 
 def _require_means(tools: Tools) -> None:

@@ -183,3 +183,16 @@ def test_what_could_not_be_stopped_is_named(tmp_path: Path, own_card: Path, clou
     assert run.returncode == 2, out
     job_id = in_flight(yard).job_id
     assert f"job {job_id} (toy-1x2) may still run: aisbench stop {job_id}" in out
+
+
+def test_a_signal_while_the_reports_are_written_is_in_the_exit_code(yard: Yard) -> None:
+    """Nothing is left to interrupt, and everything that is written says so."""
+    yard.suite()
+    (yard.folder / "conftest.py").write_text(
+        "import os, signal\n\n\ndef pytest_sessionfinish():\n    os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    ended = yard.pytest("suites", "--nodes", "1")
+    assert ended.code == 143, ended.out
+    assert ended.results["exit_code"] == 143
+    assert ended.verdicts == {"toy-1x2": "PASSED"}
+    assert "Traceback" not in ended.out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from yard import SCRIPT, Yard
 
@@ -61,3 +63,16 @@ def test_results_of_nodes_that_trained_alone_are_no_results_of_a_cluster(yard: Y
     ended = yard.pytest("suites", "--nodes", "2")
     assert (ended.code, ended.verdicts) == (1, {"toy-2x2": "FAILED"}), ended.out
     assert "1/throughput_0.json is of a rank that 2x2 does not have" in ended.out
+
+
+def test_the_shipped_miniatures_train_alone(yard: Yard) -> None:
+    suites = Path(__file__).parents[2] / "suites"
+    reports = yard.folder / "reports"
+    ended = yard.pytest(
+        *(str(suites / "resnet50"), "--nodes", "2", "--aisbench-single-server", "--aisbench-devices", "2"),
+        *("--aisbench-reports", str(reports)),
+    )
+    assert ended.code == 0, ended.out
+    assert ended.verdicts == {"resnet50-2x2-single": "PASSED"}
+    (trial,) = ended.results["cases"][0]["trials"]
+    assert len(trial["throughput_by_server"]) == len(trial["accuracy_by_server"]) == 2

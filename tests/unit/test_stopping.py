@@ -17,7 +17,7 @@ from pytest_aisbench.errors import Blame, Unreachable, UsageFault
 from pytest_aisbench.reporters.jobs import stopped, table
 from pytest_aisbench.services import stopping
 from pytest_aisbench.services.jobs import Holder, JobLedger
-from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.services.ledger import Ledger, record
 from pytest_aisbench.services.stopping import Answer, Stopping
 from pytest_aisbench.services.submission import new_trial
 from pytest_aisbench.services.tail import OUTAGE_S, follow
@@ -69,8 +69,7 @@ def test_a_job_that_confirms_is_recorded_and_not_in_flight_any_more(
     assert after.fault
     assert after.fault.blame is Blame.USER
     assert ledger.in_flight(clock.now()) == []
-    left = ledger.left(trial.case.id, "scripted", "run-2")
-    assert left
+    (left,) = ledger.left(trial.case.id, "scripted", "run-2")
     assert left.trial.fault  # whoever takes over leaves such a trial alone
 
 
@@ -191,7 +190,8 @@ def test_whose_a_job_is(ledger: JobLedger, trial: Trial, clock: Any, tmp_path: P
     ledger.finish("run-1", 2, clock.now())
     assert holder() is Holder.ENDED
     ledger.begin("run-2", {}, clock.now(), f"{socket.gethostname()}:{2**22 + 1}", clock.now() + 12)
-    ledger.save_trial(replace(trial, run="run-2"), clock.now())
+    assert not ledger.save_trial(replace(trial, run="run-2"), clock.now())  # it is run-1's
+    assert ledger.swap_trial(replace(trial, run="run-2"), clock.now(), record(trial))
     assert holder() is Holder.DEAD
     ledger.save_trial(replace(trial, run="run-2", place=""), clock.now())
     assert ledger.in_flight(clock.now()) == []  # its private cloud is gone

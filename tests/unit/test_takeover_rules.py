@@ -1,0 +1,199 @@
+"""Whose a job is, and what becomes of those that nobody holds: each ends with one owner, or stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.job import Job, Phase, Request
+from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.errors import Crashed, Throttled, Unreachable
+from pytest_aisbench.services import watch
+from pytest_aisbench.services.clock import SystemClock
+from pytest_aisbench.services.fleet import Fleet
+from pytest_aisbench.services.jobs import JobLedger
+from pytest_aisbench.services.recall import unstopped
+from pytest_aisbench.services.submission import new_trial
+from pytest_aisbench.services.takeover import Takeover, fingerprint
+from pytest_aisbench.services.trial import Tools, advance
+from pytest_aisbench.services.watch import Limits
+
+Make = Callable[..., Any]
+
+
+class Yardstick:
+    """A ledger, and runs that find what others left in it."""
+
+    def __init__(self, path: Path, case: Case, clock: Any) -> None:
+        self.ledger = JobLedger(path, new=True)
+        self.case, self.clock = case, clock
+        self.cancelled: list[str] = []
+        self.said: list[str] = []
+
+    def left(self, run: str, step: Step, *, ended: bool = False, **changes: Any) -> Trial:
+        """What a run that is gone has left."""
+        self.clock.sleep(1)
+        self.ledger.begin(run, {}, self.clock.now())
+        trial = replace(new_trial(run, self.case, self.clock.now()), place="scripted")
+        trial = replace(trial, fingerprint=fingerprint(self.case), job_id=f"job-of-{run}", **changes)
+        trial = trial.moved(step, self.clock.now())
+        self.ledger.save_trial(trial, self.clock.now())
+        if ended:
+            self.ledger.finish(run, 0, self.clock.now())
+        return trial
+
+    def takeover(self, run: str) -> Takeover:
+        self.ledger.begin(run, {}, self.clock.now())
+        return Takeover(run, "scripted", self.ledger, self.clock, fingerprint, self.cancelled.append, self.said.append)
+
+    def taken(self, run: str = "next") -> str | None:
+        trial = self.takeover(run).of(self.case)
+        return trial.job_id if trial else None
+
+
+@pytest.fixture
+def yardstick(tmp_path: Path, case: Case, clock: Any) -> Any:
+    yardstick = Yardstick(tmp_path / "ledger.db", case, clock)
+    yield yardstick
+    yardstick.ledger.close()
+
+
+RUNNING = Job("j", Phase.RUNNING, "Running")
+SUCCEEDED = Job("j", Phase.SUCCEEDED, "Completed")
+
+
+def test_of_two_runs_that_come_at_once_one_takes_the_job(yardstick: Yardstick) -> None:
+    yardstick.left("dead", Step.WATCH, job=RUNNING)
+    one, two = yardstick.takeover("one"), yardstick.takeover("two")
+    (seen,) = yardstick.ledger.left(yardstick.case.id, "scripted", "two")
+    assert one.of(yardstick.case) is not None
+    assert two._taken(yardstick.case, seen) is None  # it had read the record before the other wrote
+    assert "was taken over by another run" in yardstick.said[-1]
+    assert yardstick.cancelled == []
+
+
+def test_a_run_that_was_thought_dead_neither_writes_nor_stops_what_was_taken(
+    yardstick: Yardstick, healthy: Make, tmp_path: Path
+) -> None:
+    platform = healthy(Phase.RUNNING)
+    tools = Tools(platform, SystemClock(), Limits(60.0, 60.0), tmp_path)
+    yardstick.ledger.begin("slept", {}, yardstick.clock.now())
+
+    def begin(case: Case, number: int) -> Trial:
+        trial = new_trial("slept", case, yardstick.clock.now(), number)
+        return replace(trial, place="scripted", fingerprint=fingerprint(case))
+
+    fleet = Fleet(tools, yardstick.ledger, begin, max_jobs=1, max_trials=1)
+    fleet.start()
+    fleet.reached(yardstick.case, Step.WATCH)
+    assert yardstick.taken() == "job-1"
+    platform.script = [Phase.SUCCEEDED]
+    trial = fleet.reached(yardstick.case, Step.DONE)
+    assert "another run took the job over" in trial.verdict.reason
+    fleet.close()
+    assert platform.cancelled == []
+    assert [each.run for each in yardstick.ledger.trials("next")] == ["next"]
+
+
+def test_a_job_that_runs_is_seen_behind_a_newer_trial_that_ended(yardstick: Yardstick) -> None:
+    yardstick.left("killed", Step.WATCH, job=RUNNING)
+    yardstick.left("well", Step.DONE, ended=True, job=SUCCEEDED)
+    assert yardstick.taken() == "job-of-killed"
+
+
+def test_what_nobody_needs_besides_is_stopped(yardstick: Yardstick) -> None:
+    yardstick.left("older", Step.WATCH, job=RUNNING)
+    yardstick.left("newer", Step.WATCH, job=RUNNING)
+    assert yardstick.taken() == "job-of-newer"
+    assert yardstick.cancelled == ["job-of-older"]
+    assert [held.trial.job_id for held in yardstick.ledger.in_flight(yardstick.clock.now())] == ["job-of-newer"]
+
+
+@pytest.mark.parametrize("step", [Step.HARVEST, Step.JUDGE])
+def test_results_that_an_ended_run_did_not_judge_are_judged(yardstick: Yardstick, step: Step) -> None:
+    yardstick.left("left", step, ended=True, job=SUCCEEDED)
+    assert yardstick.taken() == "job-of-left"
+
+
+def test_results_of_another_day_prove_nothing(yardstick: Yardstick) -> None:
+    yardstick.left("killed", Step.HARVEST, job=SUCCEEDED)
+    yardstick.clock.sleep(2 * 86400)
+    assert yardstick.taken() is None
+
+
+def test_data_that_changed_are_another_job(yardstick: Yardstick) -> None:
+    folder = Path(yardstick.case.workload.folder)
+    (folder / "data").mkdir()
+    (folder / "data" / "set").write_text("old")
+    case = replace(yardstick.case, workload=replace(yardstick.case.workload, data="data"))
+    before = fingerprint(case)
+    (folder / "data" / "set").write_text("new")
+    assert fingerprint(case) != before
+
+
+def test_a_submission_that_is_taken_over_has_all_its_time(
+    yardstick: Yardstick, healthy: Make, tmp_path: Path, clock: Any
+) -> None:
+    sent = Request("POST", "/jobs", {"name": "n", "outputs": "obs://bucket/out/", "world": 4})
+    yardstick.left("dead", Step.SUBMIT, request=sent)
+    clock.sleep(3600)
+    trial = yardstick.takeover("next").of(yardstick.case)
+    assert trial is not None
+    platform = healthy()
+    platform.submit_errors = [Throttled("slow down")]
+    trial = advance(replace(trial, job_id=None), Tools(platform, clock, Limits(60.0, 60.0), tmp_path))
+    assert trial.step is Step.SUBMIT, trial.verdict
+
+
+def test_a_job_that_could_not_be_stopped_stays_on_the_books(yardstick: Yardstick) -> None:
+    trial = yardstick.left("run", Step.DONE, ended=True, job=RUNNING)
+    assert [held.trial.id for held in yardstick.ledger.in_flight(yardstick.clock.now())] == [trial.id]
+    assert "may still run: aisbench stop job-of-run" in unstopped([trial])[0]
+
+
+def test_a_job_that_is_started_again_and_again_ends(healthy: Make, case: Case, clock: Any) -> None:
+    trial = replace(new_trial("r", case, clock.now()), job_id="job-1").moved(Step.WATCH, clock.now())
+    platform = healthy(*[Phase.PENDING, Phase.RUNNING] * 500)
+    limits = Limits(queue_s=100.0, run_s=100.0)
+    for _ in range(400):
+        trial = watch.look(trial, platform, clock, limits)
+        if trial.fault:
+            break
+        clock.sleep(50)
+    assert trial.fault is not None
+    assert "again and again" in trial.fault.text
+
+
+def test_an_outage_is_noted_once(healthy: Make, case: Case, clock: Any) -> None:
+    trial = replace(new_trial("r", case, clock.now()), job_id="job-1").moved(Step.WATCH, clock.now())
+    errors = [Unreachable("no answer", trail=f"request {number}") for number in range(50)]
+    platform = healthy(*errors, Phase.RUNNING)
+    for _ in range(50):
+        trial = watch.look(trial, platform, clock, Limits(100.0, 100.0))
+        clock.sleep(5)
+    assert len(trial.notes) == 1
+
+
+def test_a_surprise_of_a_platform_is_sat_out(yardstick: Yardstick, healthy: Make, tmp_path: Path) -> None:
+    platform = healthy(Phase.RUNNING, KeyError("phase"), Phase.RUNNING, Phase.SUCCEEDED)
+    tools = Tools(platform, SystemClock(), Limits(60.0, 60.0), tmp_path)
+    yardstick.ledger.begin("run", {}, yardstick.clock.now())
+
+    def begin(case: Case, number: int) -> Trial:
+        return new_trial("run", case, yardstick.clock.now(), number)
+
+    fleet = Fleet(tools, yardstick.ledger, begin, max_jobs=1, max_trials=1)
+    fleet.start()
+    assert fleet.reached(yardstick.case, Step.DONE).verdict.passed
+    fleet.close()
+
+
+def test_a_crash_is_nobodys_verdict() -> None:
+    assert isinstance(Crashed.of(KeyError("phase")), Crashed)
+    lost = Unreachable("no answer")
+    assert Crashed.of(lost) is lost
