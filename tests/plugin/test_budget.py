@@ -114,7 +114,7 @@ def test_no_test_is_run_beside_it_either(yard: Yard, card: Path, workers: list[s
 
     assert ended.code == 5, ended.out
     assert "toy-2x2" in ended.out
-    assert "gw0" not in ended.out
+    assert "bringing up nodes" not in ended.out
     assert 'tests="0"' in junit.read_text()
     assert yard.pytest("suites/test_plain.py", DRY, *workers).code == 5
     assert not (yard.folder / "trace").exists()

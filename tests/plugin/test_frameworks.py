@@ -51,7 +51,8 @@ def test_the_job_runs_in_the_python_that_has_the_framework(yard: Yard, tmp_path:
     python.write_text(
         "#!/bin/sh\n"
         'if [ "$1" = -c ]; then exit 0; fi\n'  # asked whether it has the framework
-        f'FROM="the other Python" exec {sys.executable} "$@"\n'
+        # The one beneath our virtual environment, which may lie where a node does not look.
+        f'FROM="the other Python" exec {sys.base_prefix}/bin/python3 "$@"\n'
     )
     python.chmod(0o755)
     ended = yard.pytest("suites", "--nodes", "1", "--aisbench-frameworks", f"mindspore={python}", cloud=False)
