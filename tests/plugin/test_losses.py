@@ -49,18 +49,6 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def start(yard: Yard, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        yard.command("suites", "--nodes", "1", *arguments),
-        cwd=yard.folder,
-        env=yard.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-
-
 def at_step(yard: Yard, step: Step) -> bool:
     file = yard.folder / "reports" / "ledger.db"
     if not file.exists():
@@ -112,7 +100,7 @@ def test_the_case_of_a_killed_worker_is_judged_by_another(tmp_path: Path, own_ca
         f"import os, pathlib\n\n\ndef pytest_runtest_setup(item):\n"
         f"    (pathlib.Path({str(pids)!r}) / str(os.getpid())).touch()\n"
     )
-    run = start(yard, "-n", "2")
+    run = yard.start("-n", "2")
     until(lambda: at_step(yard, Step.WATCH) and list(pids.iterdir()))
     (worker,) = pids.iterdir()
     os.kill(int(worker.name), signal.SIGKILL)
@@ -145,7 +133,7 @@ def test_the_second_signal_ends_at_once_and_the_job_is_on_record(
 ) -> None:
     yard = Yard(tmp_path, own_card)
     yard.suite(script="import time\ntime.sleep(600)")
-    run = start(yard, *workers)
+    run = yard.start(*workers)
     until(lambda: at_step(yard, Step.WATCH))
     assert cloud.control("PUT", "faults", [{"method": "POST", "path": "/actions$", "status": 503}])[0] == 200
     os.kill(run.pid, number)
@@ -176,7 +164,7 @@ def test_what_could_not_be_stopped_is_named(tmp_path: Path, own_card: Path, clou
     (tmp_path / "conftest.py").write_text(
         "from pytest_aisbench.services import watch\n\nwatch.Limits.__init__.__defaults__ = (900.0, 1.0)\n"
     )
-    run = start(yard)
+    run = yard.start()
     until(lambda: at_step(yard, Step.WATCH))
     os.kill(run.pid, signal.SIGINT)
     out, _ = run.communicate(timeout=110)

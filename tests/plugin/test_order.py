@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+from cloud_client import CloudClient
 from yard import SCRIPT, Yard
 
 FIXTURES = """import pytest
@@ -69,3 +73,27 @@ def test_ordinary_tests_do_not_wait_for_jobs(yard: Yard) -> None:
     ended = yard.pytest("suites", "--nodes", "1", "-v")
     lines = [line for line in ended.out.splitlines() if "PASSED" in line and "::" in line]
     assert "test_z.py" in lines[0]
+
+
+def test_what_lasted_longest_before_goes_first(yard: Yard, card: Path) -> None:
+    """By the ledger's history: neither suite says what it expects."""
+    yard.suite("a")
+    yard.suite("b", script=slow(2))
+    for order in (["a", "b"], ["b", "a"]):
+        ended = yard.pytest("suites", "--nodes", "1", "--aisbench-max-jobs", "1")
+        assert ended.code == 0, ended.out
+        with CloudClient(json.loads(card.read_text())) as cloud:
+            _, books = cloud.control("GET", "books")
+        mine = [job["name"] for job in books["jobs"] if ended.results["run"] in job["name"]]
+        assert [name.partition("-")[0] for name in mine] == order
+
+
+def test_phases_that_come_out_of_order_end_well(yard: Yard, card: Path) -> None:
+    yard.suite("flips", script=slow(2))
+    rule = {"name": "^flips-", "phases": ["Running", "Pending", "Running", "Creating"]}
+    with CloudClient(json.loads(card.read_text())) as cloud:
+        assert cloud.control("PUT", "faults", [rule])[0] == 200
+        ended = yard.pytest("suites", "--nodes", "1")
+        cloud.control("DELETE", "faults")
+    assert (ended.code, ended.verdicts) == (0, {"flips-1x2": "PASSED"}), ended.out
+    assert len(ended.results["cases"][0]["trials"]) == 1

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from yard import Yard, submitted
+from yard import SCRIPT, Yard, submitted
 
 
 def test_nodes_selects_and_the_rest_is_deselected(yard: Yard) -> None:
@@ -105,6 +105,35 @@ def test_lf_runs_again_what_failed(yard: Yard) -> None:
         )
     results = json.loads((yard.folder / "reports/latest/results.json").read_text())
     assert [case["id"] for case in results["cases"]] == ["slow-1x2"]
+
+
+def test_sw_goes_on_where_it_stopped(yard: Yard) -> None:
+    """The one that passed is not submitted again, and the one behind the failure not before its turn."""
+    for name, end in (("a", "0"), ("b", "3"), ("c", "0")):
+        yard.suite(name, script=f"{SCRIPT}\nraise SystemExit({end})\n")
+    command = [
+        part for part in yard.command("suites", "--nodes", "1", "--sw") if part not in {"-p", "no:cacheprovider"}
+    ]
+    judged = []
+    for _ in range(2):
+        done = subprocess.run(
+            [*command, "--aisbench-max-jobs", "1"], cwd=yard.folder, env=yard.environment(), check=False, timeout=120
+        )
+        assert done.returncode != 0
+        results = json.loads((yard.folder / "reports/latest/results.json").read_text())
+        judged.append({case["id"]: case["verdict"] for case in results["cases"]})
+    assert judged[0]["b-1x2"] == "FAILED"
+    assert "a-1x2" not in judged[1]
+    assert judged[1]["b-1x2"] == "FAILED"
+
+
+def test_maxfail_stops_at_its_number(yard: Yard) -> None:
+    for name in ("a", "b"):
+        yard.suite(name, script="raise SystemExit(3)")
+    yard.suite("long", script="import time; time.sleep(600)")
+    ended = yard.pytest("suites", "--nodes", "1", "--maxfail", "2", "--aisbench-max-jobs", "3")
+    assert ended.code == 1, ended.out
+    assert ended.verdicts == {"a-1x2": "FAILED", "b-1x2": "FAILED", "long-1x2": None}
 
 
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])

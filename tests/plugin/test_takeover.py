@@ -17,18 +17,6 @@ from yard import SCRIPT, TEST, Ended, Gate, Yard, submitted
 BOTH = pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
 
 
-def start(yard: Yard, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        yard.command("suites", "--nodes", "1", *arguments),
-        cwd=yard.folder,
-        env=yard.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-
-
 def wait_for_step(yard: Yard, step: str) -> None:
     deadline = time.monotonic() + 60
     file = yard.folder / "reports" / "ledger.db"
@@ -50,7 +38,7 @@ def killed_while_watching(yard: Yard, *arguments: str) -> Gate:
     """A suite whose job waits at the gate that is returned, and a run of it that was killed meanwhile."""
     gate = Gate()
     yard.suite(script=gate.wait + SCRIPT)
-    run = start(yard, *arguments)
+    run = yard.start(*arguments)
     wait_for_step(yard, "WATCH")
     os.killpg(run.pid, signal.SIGKILL)
     run.communicate(timeout=30)
@@ -98,7 +86,7 @@ def test_interrupted_with_leave_the_job_runs_on_and_the_next_run_judges_it(
     gate = Gate()
     yard.suite(script=gate.wait + SCRIPT)
     before = submitted(card)
-    run = start(yard, "--aisbench-on-interrupt", "leave")
+    run = yard.start("--aisbench-on-interrupt", "leave")
     wait_for_step(yard, "WATCH")
     run.send_signal(getattr(signal, name))
     out, _ = run.communicate(timeout=30)
@@ -115,7 +103,7 @@ def test_what_was_judged_before_the_kill_is_judged_again_from_the_store(yard: Ya
     kill = "def test_then_dies(trial):\n    import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     yard.suite(test=TEST.split("def test_trains")[0] + kill)
     before = submitted(card)
-    start(yard).communicate(timeout=60)
+    yard.start().communicate(timeout=60)
     yard.suite()
     judged(yard.pytest("suites", "--nodes", "1"))
     assert submitted(card) == before + 1
@@ -126,9 +114,9 @@ def test_a_live_owner_keeps_its_job(yard: Yard, card: Path) -> None:
     gate = Gate()
     yard.suite(script=gate.wait + SCRIPT)
     before = submitted(card)
-    first = start(yard)
+    first = yard.start()
     wait_for_step(yard, "WATCH")
-    second = start(yard)
+    second = yard.start()
     deadline = time.monotonic() + 60
     while submitted(card) < before + 2 and time.monotonic() < deadline:
         time.sleep(0.2)

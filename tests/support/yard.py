@@ -125,6 +125,18 @@ class Yard:
         ours = {key: value for key, value in os.environ.items() if not key.startswith(theirs)}
         return {**ours, "COLUMNS": "120", **changes}
 
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """A run of the suites on one node that is left alone: a test kills it, or lets it end."""
+        return subprocess.Popen(
+            self.command("suites", "--nodes", "1", *arguments),
+            cwd=self.folder,
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
     def pytest(self, *arguments: str, cloud: bool = True, env: Mapping[str, str] | None = None) -> Ended:
         done = subprocess.run(
             self.command(*arguments, cloud=cloud),
