@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_aisbench import Access, Settings
+from pytest_aisbench.adapters.jobs_v1 import JobsV1
 from pytest_aisbench.adapters.local import Local
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.domain.case import Shape
@@ -105,6 +106,10 @@ def test_a_name_that_contains_another_is_another_job(modelarts: ModelArts, spec:
     job_id = modelarts.submit(modelarts.render(longer))
     assert modelarts.find(modelarts.render(spec)) is None
     modelarts.cancel(job_id)
+    assert isinstance(modelarts.jobs, JobsV1)
+    modelarts.jobs.delete(job_id.partition("/")[0])
+    assert modelarts.find(modelarts.render(longer)) is None
+    modelarts.jobs.delete(job_id)  # what is not there is not missed
 
 
 @pytest.mark.parametrize(
