@@ -179,7 +179,7 @@ def _cloud(options: argparse.Namespace) -> int:
 
 
 def _interpreters(text: str | None) -> dict[str, str]:
-    from pytest_aisbench.settings import frameworks, pythons
+    from pytest_aisbench.option_types import frameworks, pythons
 
     try:
         return {name: python for name, python in pythons(frameworks(text)).items() if python} if text else {}
@@ -278,8 +278,8 @@ def _examined(options: argparse.Namespace) -> Iterator[Check]:
 def _flush(options: argparse.Namespace) -> int:
     from pytest_aisbench.desk import Flushing
     from pytest_aisbench.domain.upload import State
+    from pytest_aisbench.option_types import duration
     from pytest_aisbench.reporters import uploads
-    from pytest_aisbench.settings import duration
 
     try:
         patience_s = duration(options.patience)

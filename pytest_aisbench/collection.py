@@ -14,8 +14,9 @@ from pytest_aisbench.domain.case import Case, Mode, Shape
 from pytest_aisbench.domain.trial import Step
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.fixtures import SETTINGS
+from pytest_aisbench.option_types import pythons
 from pytest_aisbench.services import suite
-from pytest_aisbench.settings import Settings, pythons
+from pytest_aisbench.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_aisbench.adapters.legacy_package import Package

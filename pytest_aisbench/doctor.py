@@ -19,9 +19,10 @@ from pytest_aisbench.domain.case import Case, Mode, Shape
 from pytest_aisbench.domain.checkup import Check, failure, fallen, fine, looked, warning
 from pytest_aisbench.domain.ports import Platform
 from pytest_aisbench.errors import AisbenchError
+from pytest_aisbench.option_types import pythons
 from pytest_aisbench.services import mounts, preflight, suite
 from pytest_aisbench.services.run import LEDGER_FILE
-from pytest_aisbench.settings import Settings, pythons
+from pytest_aisbench.settings import Settings
 
 _PACKAGES = ("pytest-aisbench", "pytest", "huaweicloudsdkcore", "esdk-obs-python", "requests")
 _KEYS = "keys: "  # how the note begins that says where they are from; all others are warnings

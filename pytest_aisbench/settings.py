@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +18,18 @@ from pytest_aisbench.apulis_access import ApulisAccess, read_apulis, require_apu
 from pytest_aisbench.credentials import WAYS, complete, exposed
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.hosts import read_hosts
+from pytest_aisbench.option_types import (
+    card_hours,
+    cards,
+    duration,
+    frameworks,
+    name,
+    node_counts,
+    one_of,
+    path,
+    positive,
+    switch,
+)
 from pytest_aisbench.tester_access import TesterAccess, expanded, read_tester, tester_address
 
 if TYPE_CHECKING:
@@ -27,83 +38,6 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "aisbench.toml"
 LEGACY_FILE = ".py"  # how the name of a modelarts_config.py ends
-MOST_CARDS = 128  # of one node; no machine has more, and a slip of the pen should not ask for a million ranks
-FRAMEWORKS = ("mindspore", "paddle", "horovod", "tensorflow")  # as an import names them
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def node_counts(text: str) -> tuple[int, ...]:
-    return tuple(sorted({positive(part.strip()) for part in text.split(",")}))
-
-
-def positive(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < 1:
-        raise ValueError(f"{text!r} is not a whole number of 1 or more")
-    return int(text)
-
-
-def cards(text: str) -> int:
-    if positive(text) > MOST_CARDS:
-        raise ValueError(f"{text} is more cards than the {MOST_CARDS} that a node may have")
-    return positive(text)
-
-
-def duration(text: str) -> float:
-    """Seconds of `90`, `45s`, `30m`, `3h` or `2d`."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", text)
-    if not match or float(match[1]) == 0:
-        raise ValueError(f"{text!r} is not a length of time such as 45s, 30m, 3h or 2d")
-    return float(match[1]) * _UNITS[match[2] or "s"]
-
-
-def card_hours(text: str) -> float:
-    if not re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", text) or float(text) == 0:
-        raise ValueError(f"{text!r} is not a number of card-hours above 0")
-    return float(text)
-
-
-def switch(text: str) -> bool:
-    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-    if text.lower() not in words:
-        raise ValueError(f"{text!r} is neither true nor false")
-    return words[text.lower()]
-
-
-def one_of(*words: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in words:
-            raise ValueError(f"{text!r} is neither {' nor '.join(words)}")
-        return text
-
-    return parse
-
-
-def path(text: str) -> Path:
-    if not text:
-        raise ValueError("a path is needed")
-    return Path(text).expanduser()
-
-
-def frameworks(text: str) -> tuple[str, ...]:
-    """Such as `mindspore=/venv/bin/python,paddle`."""
-    told = tuple(part.strip() for part in text.split(","))
-    for part in told:
-        framework, equals, python = part.partition("=")
-        if framework not in FRAMEWORKS or (equals and not Path(python).is_absolute()):
-            known = ", ".join(FRAMEWORKS)
-            raise ValueError(f"{part!r} is not a framework ({known}) with the absolute path of its Python")
-    return told
-
-
-def pythons(told: Iterable[str]) -> dict[str, str]:
-    """The Python of each of these frameworks; empty for the one that runs pytest."""
-    return {framework: python for framework, _, python in (part.partition("=") for part in told)}
-
-
-def name(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
-        raise ValueError(f"{text!r} is not a name")
-    return text
 
 
 def option(parse: Callable[[str], Any], metavar: str, text: str, *, default: Any = None, flag: str = "") -> Any:
@@ -151,6 +85,12 @@ class Settings:
     fresh: bool = option(switch, "", "Do not take over jobs that an earlier, killed run left behind", default=False)
     budget: float | None = option(card_hours, "CARD_HOURS", "Refuse to start, or stop, past this cost")
     dry_run: bool = option(switch, "", "Show the plan, its requests and its cost; submit nothing", default=False)
+    drift: str = option(
+        one_of("warn", "fail"), "warn|fail", "What a slow decline through the history of a case does", default="warn"
+    )
+    power: Path | None = option(path, "FILE", "Samples of power (time, node, watts) to reckon energy from")
+    require: Path | None = option(path, "FILE", "The manifest of cases that must have run; one missing is exit 11")
+    lang: str = option(one_of("en", "zh"), "en|zh", "The language of reports and summary", default="en")
     tester: str | None = option(tester_address, "URL", "Upload the results to this Tester, or none")
     tester_required: bool = option(
         switch, "", "A result that the Tester has not got by the end of the run is exit 12", default=False

@@ -6,7 +6,8 @@ import functools
 import subprocess
 import sys
 
-from pytest_aisbench.settings import FRAMEWORKS, Settings, pythons
+from pytest_aisbench.option_types import FRAMEWORKS, pythons
+from pytest_aisbench.settings import Settings
 
 _LOOK = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
 _PATIENCE_S = 30.0

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_aisbench.domain.background import Background
 from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.curve import Pace, pace
+from pytest_aisbench.domain.curve import Curve, Pace, pace
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, mean, total
 from pytest_aisbench.domain.rollcall import flaws_of
 from pytest_aisbench.domain.stragglers import Straggler, stragglers
@@ -43,6 +44,11 @@ class TrialEntry:
     times: Mapping[str, float]  # when each step began, seconds since the epoch
     notes: tuple[str, ...]
     pace: Pace | None = None  # by its log: warm-up and steady state beside the whole run
+    curve: Curve | None = None
+    events: tuple[str, ...] = ()
+    last_lines: tuple[str, ...] = ()
+    traits: Mapping[str, str] = field(default_factory=dict)
+    console: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,7 @@ class CaseEntry:
     metrics: Mapping[str, Value]
     findings: tuple[Finding, ...]
     trials: tuple[TrialEntry, ...]
+    background: Background | None = None  # what its last trial was judged against
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,11 @@ def trial_entry(trial: Trial) -> TrialEntry:
         stage=str(trial.stage.root) if trial.stage else None,
         times=trial.times,
         notes=trial.notes,
+        curve=trial.curve,
+        events=trial.events,
+        last_lines=trial.last_lines,
+        traits=trial.traits,
+        console=trial.console,
     )
 
 
@@ -153,4 +165,5 @@ def case_entry(case: Case, trials: tuple[Trial, ...], verdict: Verdict | None) -
         metrics=metrics,
         findings=verdict.findings if verdict else (),
         trials=tuple(trial_entry(trial) for trial in trials),
+        background=trials[-1].background if trials else None,
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pytest_aisbench.domain.background import Background
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.curve import Curve
 from pytest_aisbench.domain.job import Job, Request
@@ -64,6 +65,9 @@ class Trial:
     place: str = ""  # the platform it runs on, told apart from every other
     fingerprint: str = ""  # of everything that decides what its job does
     expected_s: float = 0.0  # how long its job should run; 0 where nobody knows
+    traits: Mapping[str, str] = field(default_factory=dict)  # what history must share to be compared, by name
+    background: Background | None = None  # what it was judged against
+    console: str = ""  # where the platform shows its job to people
 
     @property
     def verdict(self) -> Verdict:

@@ -13,10 +13,11 @@ from pytest_aisbench.domain.codec import dump
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 
 NAME = "results.json"
+_FOR_PEOPLE = ("notes", "times", "pace", "curve", "events", "last_lines", "traits", "console")
 
 
 def document(entry: RunEntry) -> Any:
-    """The entry in the published shape, no more: notes, times and pace, which people read, are in other reports."""
+    """The entry in the published shape, no more: what people read beside it is in other reports."""
     return {**dump(replace(entry, cases=())), "cases": [_case(case) for case in entry.cases]}
 
 
@@ -66,10 +67,12 @@ class Results:
 
 
 def _case(case: CaseEntry) -> Any:
-    data = dump(case)
+    bare = replace(case, background=None, trials=tuple(replace(trial, curve=None) for trial in case.trials))
+    data = dump(bare)  # the long things are not put in words only to be dropped
+    del data["background"]
     for trial in data["trials"]:
-        for key in ("notes", "times", "pace"):
-            trial.pop(key, None)
+        for key in _FOR_PEOPLE:
+            del trial[key]
     return data
 
 

@@ -11,7 +11,7 @@ from pytest_aisbench.domain.case import Shape, Workload
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.settings import FRAMEWORKS
+from pytest_aisbench.option_types import FRAMEWORKS
 
 ANY = "*"
 SCALING = "scaling"

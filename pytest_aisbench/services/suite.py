@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_aisbench import places, settings
+from pytest_aisbench import option_types, places
 from pytest_aisbench.domain import prestart
 from pytest_aisbench.domain.case import NAME, Case, Mode, Shape, Workload
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Metric
@@ -120,7 +120,7 @@ def _workload(
         code=code,
         entry=entry,
         framework=fields.text("framework", "python"),
-        devices=fields.positive("devices", 8, settings.MOST_CARDS),
+        devices=fields.positive("devices", 8, option_types.MOST_CARDS),
         metrics=_metrics(fields),
         parameters=fields.pairs("parameters"),
         environment=_environment(fields),
@@ -140,7 +140,7 @@ def _section(
     chosen: dict[str, Any] = {}
     framework = ""
     for key, value in document.data.get(platform, {}).items():
-        if key not in settings.FRAMEWORKS:
+        if key not in option_types.FRAMEWORKS:
             common[key] = value
         elif not isinstance(value, dict):
             raise document.fault(f"{platform}.{key} is a section", platform, key)
@@ -276,7 +276,7 @@ class _Fields:
         if key not in self.values:
             return 0.0
         try:
-            return settings.duration(str(self.values[key]))
+            return option_types.duration(str(self.values[key]))
         except ValueError as error:
             raise self.fault(f"{key}: {error}", key) from None
 
