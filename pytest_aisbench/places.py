@@ -44,15 +44,35 @@ class Document:
         best, depth = 0, 0
         table: tuple[str, ...] = ()
         for number, line in enumerate(self.text.splitlines(), start=1):
-            if header := _HEADER.match(line):
-                path = table = _split(header["path"])
-            elif key := _KEY.match(line):
-                path = table + _split(key["key"])
+            if opened := header(line):
+                path = table = opened
+            elif key := assigned(line):
+                path = table + key
             else:
                 continue
             if len(path) > depth and path == wanted[: len(path)]:
                 best, depth = number, len(path)
         return best
+
+
+def header(line: str) -> tuple[str, ...]:
+    """The table that a line opens; empty if it opens none."""
+    found = _HEADER.match(line)
+    return _split(found["path"]) if found else ()
+
+
+def assigned(line: str) -> tuple[str, ...]:
+    """The key that a line gives a value; empty if it gives none."""
+    found = _KEY.match(line)
+    return _split(found["key"]) if found else ()
+
+
+def parse(text: str) -> dict[str, Any]:
+    """What a text says; empty where it is not TOML."""
+    try:
+        return tomllib.loads(text)
+    except ValueError:
+        return {}
 
 
 def _split(path: str) -> tuple[str, ...]:
