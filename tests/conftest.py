@@ -6,9 +6,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from browser import Browser, chromium
 from yard import Yard
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser as Chromium
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +32,20 @@ def card(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def yard(tmp_path: Path, card: Path) -> Yard:
     return Yard(tmp_path, card)
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Chromium]:
+    """For a module, no longer: while Playwright is at work, no other event loop may run in this thread."""
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def browser(chrome: Chromium) -> Iterator[Browser]:
+    """A test fails if a page that it opened asked a stranger for something, or threw."""
+    opened = Browser(chrome)
+    yield opened
+    opened.close_pages()
+    assert not opened.strangers
+    assert not opened.errors
