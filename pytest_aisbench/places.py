@@ -70,9 +70,10 @@ def assigned(line: str) -> tuple[str, ...]:
 def parse(text: str) -> dict[str, Any]:
     """What a text says; empty where it is not TOML."""
     try:
-        return tomllib.loads(text)
+        data: dict[str, Any] = tomllib.loads(text)
     except ValueError:
         return {}
+    return data
 
 
 def _split(path: str) -> tuple[str, ...]:
