@@ -10,11 +10,13 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
+from pytest_aisbench.domain.background import Background
+from pytest_aisbench.domain.codec import dump
 from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.upload import ATTACHMENTS, RESULTS, SCHEMA, Bound, Parcel, canonical, parcel
-from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.domain.verdict import Finding, Ruling
 
 SENTINEL = "2020-01-30 14:16:00"  # how ais-bench-stubs writes a time that nobody set; a number nobody set is 0
 # Keys of train_result_info, in the predecessor's spelling and order, and the unit of each.
@@ -38,6 +40,7 @@ UNITS: Mapping[str, str] = {
 _METRICS = {"throughput_ratio": THROUGHPUT, "accuracy": ACCURACY}  # a metric of any other key's own name fills it
 _UNMEASURED = "the workload measures no {}"
 _OUR_CLOCK = "clock of the run"
+_MANY = 256  # of findings, slow cards and other shapes: a result stays far below what a Tester takes
 
 
 def result(
@@ -81,8 +84,28 @@ def body(
             "verdict": case.verdict.value if case.verdict else None,
             "reason": plain(case.reason),
             "card_hours": case.card_hours,
+            **_weighed(case, trial),
         },
     }
+
+
+def _weighed(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Any]:
+    """What the verdict rests on, for whoever looks at it later beside others."""
+    background = case.background or Background()
+    return {
+        "findings": [_finding(finding) for finding in case.findings[:_MANY]],
+        "band": {"reference": background.reference, "low": background.low, "high": background.high},
+        "stragglers": [dump(straggler) for straggler in (trial.stragglers if trial else ())[:_MANY]],
+        "scaling": [dump(point) for point in background.scaling[:_MANY]],
+        "warnings": [plain(warning, 300) for warning in background.warnings[:_MANY]],
+        "traits": {plain(key, 80): plain(value, 300) for key, value in (trial.traits if trial else {}).items()},
+        "trials": len(case.trials),
+        "ran_s": trial.ran_s if trial else None,
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {**dump(finding), "wanted": plain(finding.wanted, 200), "text": plain(finding.text, 300)}
 
 
 def _head(bound: Bound, run: str, name: str, attempt: int) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from pytest_aisbench.adapters.stubs import Stubs, benchmark_exit, read_log, told
+from pytest_aisbench.domain.background import Background, ScalePoint
 from pytest_aisbench.domain.entry import CaseEntry, TrialEntry, Value
+from pytest_aisbench.domain.stragglers import Straggler
 from pytest_aisbench.domain.upload import Bound, canonical
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.errors import Rejected, Unreachable, UsageFault
@@ -77,6 +79,25 @@ def shanghai(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_result_is_what_was_written_by_hand(shanghai: None) -> None:
     artifacts = [{"name": "logs/resnet50-2x1/1/worker-0.log", "sha256": "00ff", "size": 7}]
     assert tester.body(BOUND, "run-1", CASE, 1, artifacts) == json.loads(GOLDEN.read_text(encoding="utf-8"))
+
+
+def test_a_result_tells_what_its_verdict_rests_on() -> None:
+    slow = Straggler(node=1, card=0, rank=1, ratio=0.8, cost=0.1)
+    weighed = Background(
+        reference=14000.0, low=13300.0, scaling=(ScalePoint("1x1", 7100.0, None, "run-0"),), warnings=("a\ndrift",)
+    )
+    finding = Finding("throughput", Outcome.MISSED, 12000.0, ">= 13300 images/s", "x\x1b[31m" + "y" * 400)
+    trial = replace(TRIAL, stragglers=(slow,), traits={"cann": "5.0.2"})
+    case = replace(CASE, trials=(trial,), findings=(finding,), background=weighed)
+    told = tester.body(BOUND, "run-1", case, 1)["case"]
+    assert told["band"] == {"reference": 14000.0, "low": 13300.0, "high": None}
+    assert told["stragglers"] == [{"node": 1, "card": 0, "rank": 1, "ratio": 0.8, "cost": 0.1}]
+    assert told["scaling"] == [{"shape": "1x1", "value": 7100.0, "efficiency": None, "source": "run-0"}]
+    assert (told["warnings"], told["traits"]) == (["a drift"], {"cann": "5.0.2"})
+    (found,) = told["findings"]
+    assert (found["outcome"], found["measured"], found["wanted"]) == ("missed", 12000.0, ">= 13300 images/s")
+    assert "\x1b" not in found["text"]
+    assert len(found["text"]) < 310
 
 
 def test_the_key_is_what_the_contract_says(shanghai: None) -> None:
