@@ -112,17 +112,18 @@ def description(spec: JobSpec) -> str:
 
 
 def image(spec: JobSpec, version: str = "") -> dict[str, str]:
-    """The image of one's own and the command that it runs, both; empty where an engine of the platform trains.
-    With a `version` of the API they are checked against its rules."""
+    """The image of one's own, and the command that it runs: if none is given, the workload's entry as a `version` of
+    the API starts it. Empty where an engine of the platform trains. With a version both are checked by its rules."""
     given = {key: _option(spec, key) for key in ("image", "command")}
-    missing = [key for key, value in given.items() if not value]
-    if len(missing) == 1:
-        raise UsageFault(f"[modelarts] has no {missing[0]} in workload.toml beside the other", advice="add it")
-    if missing:
+    if not given["image"]:
+        if given["command"]:
+            raise UsageFault("[modelarts] has a command in workload.toml, and no image to run it", advice="add image")
         return {}
     if version:
+        code = spec.code.key.rstrip("/").rpartition("/")[2]
         image_rules.check_image(given["image"])
-        image_rules.check_command(given["command"], version=version, code=spec.code.key.rstrip("/").rpartition("/")[2])
+        given["command"] = given["command"] or image_rules.command_of(spec.entry, version=version, code=code)
+        image_rules.check_command(given["command"], version=version, code=code)
     return given
 
 

@@ -23,6 +23,17 @@ _SEPARATORS = re.compile(r"&&|\|\||[;|&]")
 _TAKES_NO_ARGUMENTS = {"", "tee", "echo", "cd", "exit", "export", "sleep", "true", "wait", "cat", "grep"}
 _HOSTS_ASKED_FOR = re.compile(r"--?(?:cluster_node_ips|ips|hosts?)\b")
 _PORT_CUT_OFF = re.compile(r"%%?:|\bcut\s+-d|\bsed\b|\bawk\b|\btr\b|:\*\}|split\(['\"]:")
+_INTERPRETERS = {".py": "python", ".sh": "bash"}
+
+
+def command_of(entry: str, *, version: str, code: str) -> str:
+    """What runs the entry of a workload in an image of one's own, where the image has no command of its own."""
+    interpreter = next((name for suffix, name in _INTERPRETERS.items() if entry.endswith(suffix)), "")
+    if not interpreter:
+        advice = "name a .py or .sh file, or write a command beside the image"
+        raise UsageFault(f"entry {entry!r} in workload.toml is neither Python nor shell", advice=advice)
+    started = f"bash {ENTRY} {interpreter} {JOB_DIRS['V1']}" if version == "V1" else f"{interpreter} ${{MA_JOB_DIR}}"
+    return f"{started}/{code}/{entry}"
 
 
 def check_image(image: str) -> None:

@@ -94,6 +94,11 @@ class Catalog:
     def interpreter(self, engine: Engine) -> str:
         return self._interpreters.get(engine.framework, sys.executable)
 
+    def interpreter_in(self, image: str) -> str:
+        """An image is a name only: one that is called after a framework has the Python of that framework."""
+        name = image.rpartition("/")[2].partition(":")[0].lower()
+        return next((python for known, python in self._interpreters.items() if known in name), sys.executable)
+
     def flavors(self, kind: str = "") -> list[Flavor]:
         """The public ones, of one type (`Ascend`) or of all."""
         return [flavor for flavor in self._flavors.values() if not flavor.pool and kind in {"", "Ascend"}]

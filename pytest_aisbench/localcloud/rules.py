@@ -55,7 +55,7 @@ class Rules:
             nodes=node_count(resource, "node_count", flavor),
             cards=flavor.cards,
             engine_version=engine.version,
-            interpreter=self._catalog.interpreter(engine),
+            interpreter=self._catalog.interpreter_in(image) if command else self._catalog.interpreter(engine),
             code=code,
             boot_file="" if command or code is None else self._boot_file(text(algorithm, "boot_file"), code),
             parameters=parameters(listed(algorithm, "parameters")),

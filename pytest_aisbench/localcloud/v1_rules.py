@@ -45,7 +45,7 @@ class V1Rules(Rules):
             nodes=node_count(config, "worker_server_num", flavor),
             cards=flavor.cards,
             engine_version=engine.version,
-            interpreter=self._catalog.interpreter(engine),
+            interpreter=self._catalog.interpreter_in(image) if image else self._catalog.interpreter(engine),
             code=code,
             boot_file=self._boot_file(boot_file, code) if boot_file else "",
             # With a custom image the parameters are the container's environment.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import pytest
 from cloud_client import CloudClient
 
 from pytest_aisbench.localcloud import run
+from pytest_aisbench.localcloud.catalog import Catalog
 from pytest_aisbench.localcloud.container import Container
 from pytest_aisbench.localcloud.launch import Launch
 from pytest_aisbench.localcloud.layout import Layout
@@ -265,3 +267,16 @@ def test_python_is_there_by_that_name(tmp_path: Path) -> None:
     )
     assert found.stdout == b"the interpreter got it\n"
     objects.close()
+
+
+@pytest.mark.parametrize(
+    ("image", "python"),
+    [
+        ("swr.cn-north-4.myhuaweicloud.com/deep-learning-diy/paddle-gpu-cuda10-2.0.1:latest", "/p/python"),
+        ("host:5000/org/PaddlePaddle", "/p/python"),
+        ("org/horovod:paddle", "/h/python"),
+        ("paddle/numpy:1", sys.executable),
+    ],
+)
+def test_an_image_called_after_a_framework_has_its_python(image: str, python: str) -> None:
+    assert Catalog({"paddle": "/p/python", "horovod": "/h/python"}).interpreter_in(image) == python

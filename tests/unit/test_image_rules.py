@@ -124,3 +124,35 @@ def test_no_request_is_rendered_for_a_command_that_cannot_run(api: str, home: st
         body(spec, training_job.placement(spec))
     spec = replace(spec, options=options | {"command": f"{run}python {home}/mlp/train.py"})
     assert f"{home}/mlp/train.py" in str(body(spec, training_job.placement(spec)))
+
+
+@pytest.mark.parametrize(
+    ("api", "entry", "command"),
+    [
+        ("V1", "launch.py", f"{RUN} python /home/work/user-job-dir/mlp/launch.py"),
+        ("V1", "run.sh", f"{RUN} bash /home/work/user-job-dir/mlp/run.sh"),
+        ("V2", "launch.py", "python ${MA_JOB_DIR}/mlp/launch.py"),
+        ("V2", "run.sh", "bash ${MA_JOB_DIR}/mlp/run.sh"),
+    ],
+)
+def test_an_image_alone_runs_the_entry_as_each_api_starts_it(api: str, entry: str, command: str) -> None:
+    place = StoreUrl.parse("obs://bucket/aisbench/")
+    spec = JobSpec("mlp-1x1", Shape(1, 1), place / "code/0a1b/mlp/", entry, place / "out/", place / "log/")
+    spec = replace(spec, options={"image": "org/img:1", "flavor": "modelarts.kat1.xlarge"})
+    if api == "V2":
+        sent = training_job.body(spec, training_job.placement(spec))["algorithm"]["command"]
+    else:
+        sent = training_job_v1.body(spec, training_job.placement(spec))["config"]["user_command"]
+    assert sent == command
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [({"image": "org/img:1"}, "'train' in workload.toml is neither Python nor shell"), ({"command": "x"}, "add image")],
+)
+def test_an_image_needs_something_to_run_and_a_command_something_to_run_in(options: dict[str, str], fault: str) -> None:
+    place = StoreUrl.parse("obs://bucket/aisbench/")
+    spec = JobSpec("mlp-1x1", Shape(1, 1), place / "code/0a1b/mlp/", "train", place / "out/", place / "log/")
+    spec = replace(spec, options={"flavor": "modelarts.kat1.xlarge", "framework_version": "x", **options})
+    with pytest.raises(UsageFault, match=fault):
+        training_job.body(spec, training_job.placement(spec))
