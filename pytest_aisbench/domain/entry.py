@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_aisbench.domain.background import Background
 from pytest_aisbench.domain.case import Case, Shape
+from pytest_aisbench.domain.comparison import Before, Brief
 from pytest_aisbench.domain.curve import Curve, Pace, pace
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, mean, total
 from pytest_aisbench.domain.rollcall import flaws_of
@@ -77,6 +78,12 @@ class RunEntry:
     settings: Mapping[str, Any]
     cases: tuple[CaseEntry, ...]
     uploads: tuple[Mapping[str, Any], ...] = field(default=())
+    before: Before | None = None  # the last run on the same platform
+
+
+def brief(case: CaseEntry) -> Brief:
+    speed = case.metrics.get(THROUGHPUT, Value(None, ""))
+    return Brief(case.id, case.verdict, speed.value, speed.unit)
 
 
 def values(trial: Trial) -> dict[str, float]:

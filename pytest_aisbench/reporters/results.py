@@ -18,7 +18,7 @@ _FOR_PEOPLE = ("notes", "times", "pace", "curve", "events", "last_lines", "trait
 
 def document(entry: RunEntry) -> Any:
     """The entry in the published shape, no more: what people read beside it is in other reports."""
-    return {**dump(replace(entry, cases=())), "cases": [_case(case) for case in entry.cases]}
+    return {**_head(entry), "cases": [_case(case) for case in entry.cases]}
 
 
 def write(entry: RunEntry, folder: Path) -> Path:
@@ -44,7 +44,7 @@ class Results:
 
     def _parts(self, entry: RunEntry) -> Iterator[bytes]:
         comma = b"{\n "
-        for key, value in dump(replace(entry, cases=())).items():
+        for key, value in _head(entry).items():
             yield comma + _text(key, 1) + b": "
             if key == "cases" and entry.cases:
                 yield from self._worded(entry.cases)
@@ -64,6 +64,12 @@ class Results:
             yield text
             comma = b",\n  "
         yield b"\n ]"
+
+
+def _head(entry: RunEntry) -> dict[str, Any]:
+    data: dict[str, Any] = dump(replace(entry, cases=(), before=None))
+    del data["before"]
+    return data
 
 
 def _case(case: CaseEntry) -> Any:

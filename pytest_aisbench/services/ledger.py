@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_aisbench.domain import codec
+from pytest_aisbench.domain.comparison import Before, Brief
 from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry
 from pytest_aisbench.domain.job import Job, Phase
+from pytest_aisbench.domain.measure import measure_of
 from pytest_aisbench.domain.trial import Fault, Step, Trial
+from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import Blame, LedgerError
+from pytest_aisbench.services import history
 from pytest_aisbench.services.database import Database
 
 # Not REPLACE, which would take away another trial of the same name without a word.
@@ -34,6 +38,19 @@ WHERE t.case_id = ? AND t.place = ? AND t.run != ? AND ({MAY_RUN} OR t.updated =
     (SELECT max(updated) FROM trials WHERE case_id = ? AND place = ? AND run != ?))
 ORDER BY t.updated DESC
 """  # noqa: S608 - made of our own words
+
+_BEFORE = """
+SELECT b.run, b.started FROM runs b JOIN runs r ON r.run = ? AND b.started < r.started
+WHERE b.finished IS NOT NULL
+    AND json_extract(b.settings, '$.platform') IS json_extract(r.settings, '$.platform')
+    AND json_extract(b.settings, '$.region') IS json_extract(r.settings, '$.region')
+    AND EXISTS (SELECT 1 FROM cases c WHERE c.run = b.run AND json_extract(c.record, '$.verdict') IS NOT NULL)
+ORDER BY b.started DESC LIMIT 1
+"""
+_BRIEF = """
+SELECT case_id, json_extract(record, '$.verdict'), json_extract(record, '$.metrics.throughput.value'),
+    json_extract(record, '$.metrics.throughput.unit') FROM cases WHERE run = ? ORDER BY ordinal, case_id
+"""
 
 
 class Left(NamedTuple):
@@ -103,12 +120,23 @@ class Ledger:
         return buried
 
     def save_trial(self, trial: Trial, now: float) -> bool:
-        """False if another run has taken it over meanwhile: then theirs stands."""
-        return bool(self.database.write(_OWN, *_row(trial, now)))
+        """False if another run has taken it over meanwhile: then theirs stands. What it measured becomes history."""
+        measure = measure_of(trial)
+        if measure is None:
+            return bool(self.database.write(_OWN, *_row(trial, now)))
+        with self.database.transaction():
+            saved = bool(self.database.write(_OWN, *_row(trial, now)))
+            if saved:
+                history.add(self.database, measure, trial.traits)
+        return saved
 
     def swap_trial(self, trial: Trial, now: float, seen: str) -> bool:
-        """Save the trial only if its record is still the one that was seen."""
-        return bool(self.database.write(_SWAP, *_row(trial, now), seen))
+        """Save the trial only if its record is still the one that was seen; what it measured will be told again."""
+        with self.database.transaction():
+            swapped = bool(self.database.write(_SWAP, *_row(trial, now), seen))
+            if swapped:
+                history.drop(self.database, trial.id)
+        return swapped
 
     def save_case(self, run: str, ordinal: int, entry: CaseEntry) -> None:
         """What the run says of a case; said again, the last word counts."""
@@ -134,7 +162,16 @@ class Ledger:
             settings=json.loads(settings),
             cases=tuple(codec.load(CaseEntry, json.loads(row[0])) for row in cases),
             uploads=self.uploads(run),
+            before=self.previous(run),
         )
+
+    def previous(self, run: str) -> Before | None:
+        """The last run before it that ended on the same platform with a verdict."""
+        for name, started in self.database.read(_BEFORE, run):
+            cases = self.database.read(_BRIEF, name)
+            told = (Brief(case, Ruling(word) if word else None, value, unit or "") for case, word, value, unit in cases)
+            return Before(name, _stamp(started), tuple(told))
+        return None
 
     def uploads(self, run: str) -> tuple[Mapping[str, str], ...]:
         """In the order in which they were spooled."""
