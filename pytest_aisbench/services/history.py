@@ -1,0 +1,95 @@
+"""What earlier trials measured, looked up by what makes them comparable."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pytest_aisbench.domain.measure import Measure
+from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.services.database import Database
+
+NEWEST = 100  # enough to know the noise; more would only dilute the newest level
+
+_NAMES = tuple(field.name for field in dataclasses.fields(Measure))  # the columns are called as they are
+_FIELDS = ", ".join(_NAMES)
+_ADD = f"INSERT OR REPLACE INTO measures ({_FIELDS}) VALUES ({', '.join('?' * len(_NAMES))})"  # noqa: S608
+_ALL = f"SELECT {_FIELDS} FROM measures"  # noqa: S608 - made of our own words
+
+
+class History:
+    """Whatever lists trials lists the oldest first. `without` leaves out those of one run: its own."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of(self, case_id: str, key: str, limit: int = NEWEST, *, without: str = "") -> tuple[Measure, ...]:
+        """The newest that are comparable and count."""
+        where = "WHERE case_id = ? AND key = ? AND counts = 1 AND run != ? ORDER BY at DESC LIMIT ?"
+        return self._read(where, case_id, key, without, limit)[::-1] if key else ()
+
+    def first(self, case_id: str, key: str, limit: int, *, without: str = "") -> tuple[Measure, ...]:
+        """The oldest that are comparable and count."""
+        where = "WHERE case_id = ? AND key = ? AND counts = 1 AND run != ? ORDER BY at LIMIT ?"
+        return self._read(where, case_id, key, without, limit) if key else ()
+
+    def base(self, workload: str, shape: str, family: str, limit: int, *, without: str = "") -> tuple[Measure, ...]:
+        """The newest of another shape, alike in everything else."""
+        where = "WHERE family = ? AND shape = ? AND counts = 1 AND workload = ? AND run != ? ORDER BY at DESC LIMIT ?"
+        return self._read(where, family, shape, workload, without, limit)[::-1] if family else ()
+
+    def shapes(self, workload: str, family: str) -> tuple[str, ...]:
+        """Which shapes there are that are alike in everything else."""
+        statement = "SELECT DISTINCT shape FROM measures WHERE family = ? AND counts = 1 AND workload = ?"
+        return tuple(row[0] for row in self._database.read(statement, family, workload)) if family else ()
+
+    def newest(self, case_id: str, *, without: str = "", key: str = "") -> Measure | None:
+        """The newest whose traits are known and are not those of `key`, whether it counts or not."""
+        where = "WHERE case_id = ? AND run != ? AND key NOT IN ('', ?) ORDER BY at DESC LIMIT 1"
+        return next(iter(self._read(where, case_id, without, key)), None)
+
+    def all(self, case_id: str, limit: int = NEWEST) -> tuple[Measure, ...]:
+        """The newest, whatever they can be compared to."""
+        return self._read("WHERE case_id = ? ORDER BY at DESC LIMIT ?", case_id, limit)[::-1]
+
+    def cases(self) -> tuple[str, ...]:
+        return tuple(row[0] for row in self._database.read("SELECT DISTINCT case_id FROM measures ORDER BY case_id"))
+
+    def traits(self, key: str) -> Mapping[str, str]:
+        """What the key was made of; nothing where it is not known."""
+        rows = self._database.read("SELECT traits FROM fingerprints WHERE key = ?", key)
+        return dict(json.loads(rows[0][0])) if rows else {}
+
+    def _read(self, where: str, *values: Any) -> tuple[Measure, ...]:
+        return tuple(_measure(row) for row in self._database.read(f"{_ALL} {where}", *values))
+
+
+def add(database: Database, measure: Measure, traits: Mapping[str, str]) -> None:
+    """Inside the transaction that ends the trial."""
+    if measure.key:
+        written = json.dumps(dict(traits), ensure_ascii=False, separators=(",", ":"))
+        database.write("INSERT OR IGNORE INTO fingerprints (key, traits) VALUES (?, ?)", measure.key, written)
+    database.write(_ADD, *_row(measure))
+
+
+def drop(database: Database, trial: str) -> None:
+    database.write("DELETE FROM measures WHERE trial = ?", trial)
+
+
+def values(measures: Iterable[Measure], metric: str) -> list[float]:
+    """Of one metric, of those that have it."""
+    return [value for value in (each.value(metric) for each in measures) if value is not None]
+
+
+def _row(measure: Measure) -> tuple[Any, ...]:
+    metrics = json.dumps(dict(measure.metrics), allow_nan=False, separators=(",", ":"))
+    told = {"ruling": measure.ruling.value, "counts": int(measure.counts), "metrics": metrics}
+    return tuple(told.get(name, getattr(measure, name)) for name in _NAMES)
+
+
+def _measure(row: tuple[Any, ...]) -> Measure:
+    known = dict(zip(_NAMES, row, strict=True))
+    told = {"ruling": Ruling(known["ruling"]), "counts": bool(known["counts"]), "metrics": json.loads(known["metrics"])}
+    return Measure(**{**known, **told})
