@@ -43,11 +43,12 @@ def _judge(options: argparse.Namespace, offered: Offered) -> int:
     from pytest_aisbench.domain.exitcode import Tally
     from pytest_aisbench.domain.mlperf import judged, judged_set
     from pytest_aisbench.services import result_files
+    from pytest_aisbench.services.clock import SystemClock, day
 
-    case = _case(options, offered)
+    case, today = _case(options, offered), day(SystemClock().now())
     results = result_files.read(options.folder)
-    files = [(each, judged(case, each)) for each in results]
-    whole = judged_set(case, files) if files else None
+    files = [(each, judged(case, each, today)) for each in results]
+    whole = judged_set(case, files, today) if files else None
     code = Tally(expected={case.id}).code(0, {case.id: whole.ruling} if whole else {})
     if options.json:
         about = {

@@ -13,7 +13,8 @@ from pytest_aisbench.ending import one_line
 from pytest_aisbench.errors import GivenUp
 from pytest_aisbench.fixtures import SETTINGS
 from pytest_aisbench.reporters.plan import plan
-from pytest_aisbench.services.clock import SystemClock
+from pytest_aisbench.services import claims
+from pytest_aisbench.services.clock import SystemClock, day
 from pytest_aisbench.services.rehearsal import Forecast, rehearse
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class Rehearser:
             if wants:
                 self._forecast = rehearse(self._config.stash[SETTINGS], self.platform(), SystemClock(), wants)
                 self._forecast.budget.require()
+                for line in claims.expired((case for case, _ in wants), day(SystemClock().now())):
+                    self._say(line)
         return True
 
     @pytest.hookimpl(tryfirst=True)

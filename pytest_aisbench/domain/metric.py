@@ -8,6 +8,11 @@ from dataclasses import dataclass
 
 THROUGHPUT = "throughput"
 ACCURACY = "accuracy"
+# What no script writes: reckoned from other shapes, or from the log of the training.
+SCALING = "scaling"
+STEADY_THROUGHPUT = "steady_throughput"  # without the warm-up; `throughput` is of the whole run
+TIME_TO_ACCURACY = "time_to_accuracy"  # seconds of training until an evaluation met the claim on accuracy
+RECKONED = frozenset({SCALING, STEADY_THROUGHPUT, TIME_TO_ACCURACY})
 
 
 @dataclass(frozen=True)

@@ -143,19 +143,19 @@ def _speed(events: _Events, seconds: float) -> tuple[float, str]:
     return math.nan, ""
 
 
-def judged(case: Case, found: Result) -> Verdict:
+def judged(case: Case, found: Result, today: str = "") -> Verdict:
     """Of one file; fail closed, as for every case."""
-    return judge(case.thresholds, found.measured, found.flaws, case.shape)
+    return judge(case.thresholds, found.measured, found.flaws, case.shape, today=today)
 
 
-def judged_set(case: Case, files: Sequence[tuple[Result, Verdict]]) -> Verdict:
+def judged_set(case: Case, files: Sequence[tuple[Result, Verdict]], today: str = "") -> Verdict:
     """Of all: every file must pass, and so must the mean over them."""
     means = {
         metric: mean([each.measured[metric] for each, _ in files])
         for metric in (THROUGHPUT, ACCURACY)
         if all(metric in each.measured for each, _ in files)
     }
-    whole = judge(case.thresholds, means, (), case.shape)
+    whole = judge(case.thresholds, means, (), case.shape, today=today)
     failed = [each.name for each, verdict in files if not verdict.passed]
     if not failed:
         return whole

@@ -11,6 +11,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class ExpectedFailure:
+    """Why a claim is known not to hold yet, and the last day on which that is no fault."""
+
+    reason: str
+    until: str  # as `2027-01-31`, so that days are compared as they are written
+    place: str = ""  # file and line, for messages
+
+    def holds(self, today: str) -> bool:
+        """Never where nobody knows what day it is."""
+        return bool(today) and today <= self.until
+
+
+@dataclass(frozen=True)
 class Threshold:
     """`reference` with `lower`/`upper` as ReFrame reads them, or `at_least`/`at_most`; never both kinds.
 
@@ -27,6 +40,7 @@ class Threshold:
     at_most: float | None = None
     per: str | None = None
     base: str | None = None  # the shape that a scaling claim is measured against
+    expected_failure: ExpectedFailure | None = None
 
     def band(self, shape: Shape) -> tuple[float, float]:
         """The smallest and the largest value that meet the claim at this shape."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw
 from pytest_aisbench.domain.text import plain
-from pytest_aisbench.domain.threshold import Threshold, number
+from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold, number
 from pytest_aisbench.errors import NotPassed
 
 
@@ -77,12 +77,15 @@ def judge(
     *,
     settled: Iterable[Finding] = (),
     remarks: Mapping[str, str] | None = None,
+    today: str = "",
 ) -> Verdict:
     """Fail closed: PASSED needs a met claim on throughput and on accuracy, and no flaw anywhere.
 
     `settled` are findings of those who know more than one value: each takes the place of the plain weighing of the
     claim that it names by metric and words; one on no claim, such as a drift, counts as well.
     `remarks` by metric are said with its findings and change none of them.
+    `today`, as `2027-01-31`, is held against expected failures: one that holds excuses a measured value that misses
+    its claim, and nothing else.
     """
     thresholds = tuple(thresholds)
     known: dict[tuple[str, str], list[Finding]] = {}
@@ -91,14 +94,19 @@ def judge(
     wanted = {threshold.metric: threshold.wanted(shape) for threshold in thresholds}
     findings = [_flawed(flaw, wanted.get(flaw.metric, "a finite number")) for flaw in flaws]
     spoiled = {flaw.metric for flaw in flaws}
+    excused: set[str] = set()  # metrics that were measured, and missed as expected
     for threshold in thresholds:
         finding = _weigh(threshold, measured.get(threshold.metric), shape)
         better = known.pop((finding.metric, finding.wanted), [finding])
-        if threshold.metric not in spoiled:
-            findings += [finding] if finding.outcome is Outcome.UNMEASURED else better
+        if threshold.metric in spoiled:
+            continue
+        for told in [finding] if finding.outcome is Outcome.UNMEASURED else better:
+            findings.append(_as_expected(told, threshold.expected_failure, today))
+            if told.outcome is Outcome.MISSED and findings[-1].outcome is Outcome.WAIVED:
+                excused.add(told.metric)
     findings = [_remarked(finding, (remarks or {}).get(finding.metric, "")) for finding in findings]
-    findings = _throughput_needs_accuracy([*findings, *itertools.chain.from_iterable(known.values())])
-    claimed = {finding.metric for finding in findings if finding.outcome is not Outcome.WAIVED}
+    findings = _throughput_needs_accuracy([*findings, *itertools.chain.from_iterable(known.values())], excused)
+    claimed = excused | {finding.metric for finding in findings if finding.outcome is not Outcome.WAIVED}
     findings += [
         Finding(name, Outcome.UNMEASURED, measured.get(name), "a claim", f"{name}: nothing is claimed of it")
         for name in (THROUGHPUT, ACCURACY)
@@ -106,7 +114,8 @@ def judge(
     ]
     bad = [finding for finding in findings if finding.outcome not in {Outcome.MET, Outcome.WAIVED}]
     if not bad:
-        return Verdict(Ruling.PASSED, "; ".join(finding.text for finding in findings), tuple(findings))
+        said = sorted(findings, key=lambda finding: finding.metric not in excused)  # what was excused is said first
+        return Verdict(Ruling.PASSED, "; ".join(finding.text for finding in said), tuple(findings))
     worst = next((finding for finding in bad if finding.outcome is not Outcome.UNDECIDED), None)
     ruling = Ruling.FAILED if worst else Ruling.INCONCLUSIVE
     return Verdict(ruling, (worst or bad[0]).text, tuple(findings))
@@ -139,9 +148,32 @@ def _weigh(threshold: Threshold, value: float | None, shape: Shape) -> Finding:
     return Finding(name, Outcome.MET if met else Outcome.MISSED, value, wanted, text)
 
 
-def _throughput_needs_accuracy(findings: list[Finding]) -> list[Finding]:
+def _as_expected(finding: Finding, expected: ExpectedFailure | None, today: str) -> Finding:
+    if expected is None or finding.outcome not in {Outcome.MET, Outcome.MISSED}:
+        return finding
+    if finding.outcome is Outcome.MET:
+        advice = f"expected to fail until {expected.until} ({expected.reason}) and met: take expected_failure away"
+        return _remarked(finding, advice)
+    if not expected.holds(today):
+        expired = f"the expected failure expired on {expected.until}: {expected.reason}"
+        return _remarked(finding, expired if today else "")
+    if finding.measured is None or not math.isfinite(finding.measured):
+        return finding
+    waived = replace(finding, outcome=Outcome.WAIVED)
+    return _remarked(waived, f"missed as expected until {expected.until}: {expected.reason}")
+
+
+def expectations(thresholds: Iterable[Threshold], verdict: Verdict) -> list[str]:
+    """Worth a line beside a verdict that passed: what was missed as expected, and what was expected to miss."""
+    expected = {threshold.metric for threshold in thresholds if threshold.expected_failure}
+    told = [finding for finding in verdict.findings if finding.metric in expected and finding.measured is not None]
+    return [finding.text for finding in told] if verdict.passed else []
+
+
+def _throughput_needs_accuracy(findings: list[Finding], excused: set[str]) -> list[Finding]:
     """Speed counts only where the model learnt: a met throughput beside a failed accuracy decides nothing."""
-    holds = all(finding.outcome is Outcome.MET for finding in findings if finding.metric == ACCURACY)
+    fine = {Outcome.MET, Outcome.WAIVED} if ACCURACY in excused else {Outcome.MET}
+    holds = all(finding.outcome in fine for finding in findings if finding.metric == ACCURACY)
     if holds:
         return findings
     return [

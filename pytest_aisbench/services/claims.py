@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import date, datetime
 from typing import Any
 
 from pytest_aisbench import places
-from pytest_aisbench.domain.case import Shape, Workload
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
-from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.domain.case import Case, Shape, Workload
+from pytest_aisbench.domain.metric import ACCURACY, SCALING, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
+from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.option_types import FRAMEWORKS
 
 ANY = "*"
-SCALING = "scaling"
+EXPECTED_FAILURE = "expected_failure"
 
 _NUMBERS = ("reference", "lower", "upper", "at_least", "at_most")
-_CLAIM = frozenset({*_NUMBERS, "unit", "per", "base"})
+_CLAIM = frozenset({*_NUMBERS, "unit", "per", "base", EXPECTED_FAILURE})
+_LONGEST_REASON = 200
+_POSITIVE = frozenset({THROUGHPUT, STEADY_THROUGHPUT, TIME_TO_ACCURACY, ACCURACY, SCALING})
 
 
 def read(
@@ -36,6 +39,17 @@ def read(
             else:
                 claims[platform, shape] = _scope(document, workload, (platform, shape), rows)
     return claims
+
+
+def expired(cases: Iterable[Case], today: str) -> list[str]:
+    """A line for every expected failure that does not excuse a miss any more."""
+    found = {
+        f"{expected.place}: {claim.metric} was expected to fail until {expected.until} ({expected.reason}): it counts"
+        for case in cases
+        for claim in case.thresholds
+        if (expected := claim.expected_failure) and not expected.holds(today)
+    }
+    return sorted(found)
 
 
 def _scope(document: places.Document, workload: Workload, keys: tuple[str, ...], rows: Any) -> dict[str, Threshold]:
@@ -64,7 +78,8 @@ def _threshold(document: places.Document, workload: Workload, keys: tuple[str, .
         where = f"{metric}.{key}" if key else metric
         return document.fault(f"{where}: {message}", *keys, advice=advice)
 
-    if metric not in workload.metrics and metric != SCALING:
+    units = _units(workload)
+    if metric not in units:
         advice = f"[metrics] in workload.toml has {', '.join(sorted(workload.metrics))}"
         raise fault("nobody writes this metric", advice=advice)
     for key, value in claim.items():
@@ -72,13 +87,15 @@ def _threshold(document: places.Document, workload: Workload, keys: tuple[str, .
             raise fault("unknown key", key, advice=f"known: {', '.join(sorted(_CLAIM))}")
         if key in _NUMBERS and not _is_number(value):
             raise fault(f"{str(value)[:40]!r} is not a finite number", key)
-        if key not in _NUMBERS and not isinstance(value, str):
+        if key not in {*_NUMBERS, EXPECTED_FAILURE} and not isinstance(value, str):
             raise fault(f"{value!r} is not text", key)
-    unit = "" if metric == SCALING else workload.metrics[metric].unit
+    unit = units[metric]
     if claim.get("unit", unit) != unit:
         raise fault(f"{claim['unit']!r} is not the metric's unit {unit!r}", "unit")
     if claim.get("per") not in {None, "node", "device"}:
         raise fault(f"{claim['per']!r} is neither 'node' nor 'device'", "per")
+    if metric == TIME_TO_ACCURACY and "per" in claim:
+        raise fault("a time is not shared out", "per")
     if (metric == SCALING) != ("base" in claim):
         raise fault("a scaling claim, and only that, has a base", "base", advice='such as base = "1x8"')
     if "base" in claim:
@@ -88,9 +105,36 @@ def _threshold(document: places.Document, workload: Workload, keys: tuple[str, .
             raise fault(wrong.message, "base", advice=wrong.advice) from None
     _bounds(claim, fault)
     numbers = {key: float(claim[key]) for key in _NUMBERS if key in claim}
-    threshold = Threshold(metric=metric, unit=unit, per=claim.get("per"), base=claim.get("base"), **numbers)
+    expected = _expected(claim[EXPECTED_FAILURE], document.place(*keys), fault) if EXPECTED_FAILURE in claim else None
+    threshold = Threshold(
+        metric=metric, unit=unit, per=claim.get("per"), base=claim.get("base"), expected_failure=expected, **numbers
+    )
     _possible(threshold, fault)
     return threshold
+
+
+def _units(workload: Workload) -> dict[str, str]:
+    """Of everything that may be claimed: what the script writes, and what is reckoned from it or from its log."""
+    reckoned = {SCALING: "", STEADY_THROUGHPUT: workload.metrics[THROUGHPUT].unit, TIME_TO_ACCURACY: "s"}
+    return {**{name: metric.unit for name, metric in workload.metrics.items()}, **reckoned}
+
+
+def _expected(told: Any, place: str, fault: Callable[..., UsageFault]) -> ExpectedFailure:
+    advice = 'write expected_failure = { reason = "…", until = 2027-01-31 }'
+    if not isinstance(told, dict):
+        raise fault(f"{str(told)[:40]!r} is not a table", EXPECTED_FAILURE, advice=advice)
+    if unknown := sorted(told.keys() - {"reason", "until"}):
+        raise fault("unknown key", f"{EXPECTED_FAILURE}.{unknown[0]}", advice=advice)
+    for key in ("reason", "until"):
+        if key not in told:
+            raise fault(f"{key} is missing", EXPECTED_FAILURE, advice=advice)
+    reason, until = told["reason"], told["until"]
+    if not isinstance(reason, str) or not reason.strip() or not reason.isprintable() or len(reason) > _LONGEST_REASON:
+        wrong = f"{str(reason)[:40]!r} is not a line of 1 to {_LONGEST_REASON} characters"
+        raise fault(wrong, f"{EXPECTED_FAILURE}.reason", advice=advice)
+    if not isinstance(until, date) or isinstance(until, datetime):
+        raise fault(f"{str(until)[:40]!r} is not a date without quotes", f"{EXPECTED_FAILURE}.until", advice=advice)
+    return ExpectedFailure(reason.strip(), until.isoformat(), place)
 
 
 def _is_number(value: Any) -> bool:
@@ -101,10 +145,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _possible(threshold: Threshold, fault: Callable[..., UsageFault]) -> None:
-    """Throughput is above 0 and a ratio between 0 and 1 whatever happens: that is no claim, and more is no hope."""
+    """A speed or a time is above 0 and a ratio between 0 and 1 whatever happens: that is no claim, and more is no
+    hope."""
     low, high = threshold.band(Shape(1, 1))
     ratio = threshold.metric in {ACCURACY, SCALING} and not threshold.unit
-    if threshold.metric in {THROUGHPUT, ACCURACY, SCALING} and low <= 0 and high >= (1 if ratio else math.inf):
+    if threshold.metric in _POSITIVE and low <= 0 and high >= (1 if ratio else math.inf):
         raise fault("claims nothing: every value meets it")
     if high < 0 or (threshold.metric == ACCURACY and ratio and low > 1):
         raise fault("no value meets it", advice="an accuracy without a unit is between 0 and 1" if ratio else "")

@@ -12,8 +12,9 @@ from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import LedgerError
-from pytest_aisbench.services import folder, lease, preflight, watch
+from pytest_aisbench.services import claims, folder, lease, preflight, watch
 from pytest_aisbench.services.budget import Budget, estimates
+from pytest_aisbench.services.clock import day
 from pytest_aisbench.services.fleet import Fleet
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.recall import unstopped
@@ -45,6 +46,8 @@ class Run:
         self._ordinals: dict[str, int] = {}
         self._entries: dict[str, CaseEntry] = {}  # what the ledger has of each
         preflight.check(platform, self._cases.values(), settings.run_timeout, settings.reports, say)
+        for line in claims.expired(self._cases.values(), day(clock.now())):
+            say(line)
         ledger = settings.ledger or settings.reports / LEDGER_FILE
         self._fingerprints = Fingerprints()
         estimated = estimates(self._wants, platform.place, settings.run_timeout, ledger, self._fingerprints.of)

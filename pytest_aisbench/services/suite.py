@@ -13,7 +13,7 @@ from typing import Any
 from pytest_aisbench import option_types, places
 from pytest_aisbench.domain import prestart
 from pytest_aisbench.domain.case import NAME, Case, Mode, Shape, Workload
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Metric
+from pytest_aisbench.domain.metric import ACCURACY, RECKONED, THROUGHPUT, Metric
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.errors import UsageFault
@@ -164,6 +164,8 @@ def _metrics(fields: _Fields) -> dict[str, Metric]:
     for name, row in fields.table("metrics").items():
         if re.fullmatch(r"throughput_\d+|ranksize", name):
             raise fields.fault(f"metrics.{name} is the name of a result file of its own", "metrics", name)
+        if name in RECKONED:
+            raise fields.fault(f"metrics.{name} is reckoned, and written by no script", "metrics", name)
         if (
             not NAME.match(name)
             or not isinstance(row, dict)

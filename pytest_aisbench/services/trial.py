@@ -19,10 +19,11 @@ from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.rollcall import flaws_of
 from pytest_aisbench.domain.stragglers import stragglers, summary
 from pytest_aisbench.domain.trial import Fault, Step, Trial
-from pytest_aisbench.domain.verdict import Ruling, Verdict, judge
+from pytest_aisbench.domain.verdict import Ruling, Verdict, expectations, judge
 from pytest_aisbench.errors import AisbenchError, Blame, PlatformError, Rejected, Throttled, Unreachable
 from pytest_aisbench.services import submission, watch
 from pytest_aisbench.services.budget import Budget
+from pytest_aisbench.services.clock import day
 from pytest_aisbench.services.harvest import gather
 from pytest_aisbench.services.logs import last_lines
 
@@ -111,8 +112,11 @@ def _judge(trial: Trial, tools: Tools) -> Trial:
     if fault := trial.fault or watch.fault_of(trial, tools.folder):
         return _ended(_explained(trial, tools), fault, tools)
     remarks = {THROUGHPUT: summary(stragglers(by_rank(trial), trial.case.shape))}
-    verdict = judge(trial.case.thresholds, values(trial), flaws_of(trial), trial.case.judged_shape, remarks=remarks)
+    case, today = trial.case, day(tools.clock.now())
+    verdict = judge(case.thresholds, values(trial), flaws_of(trial), case.judged_shape, remarks=remarks, today=today)
     trial = trial if verdict.passed else _explained(trial, tools)
+    for text in expectations(case.thresholds, verdict):
+        trial = trial.noted(text)
     return trial.moved(Step.DONE, tools.clock.now(), judged=verdict)
 
 

@@ -18,9 +18,9 @@ from pytest_aisbench.domain.entry import trial_entry, values
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement, Metric
 from pytest_aisbench.domain.rollcall import flaws_of
 from pytest_aisbench.domain.stage import StoreUrl
-from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
 from pytest_aisbench.domain.trial import Trial
-from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling, Verdict, judge
+from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling, Verdict, expectations, judge
 from pytest_aisbench.services.harvest import harvest
 
 UNIT = "images/s"
@@ -32,6 +32,7 @@ CLAIMS = (Threshold(THROUGHPUT, UNIT, at_least=1.0), Threshold(ACCURACY, at_leas
 shapes = st.builds(Shape, st.integers(1, 3), st.integers(1, 3))
 cases = st.builds(Case, st.just(WORKLOAD), shapes, st.just(CLAIMS), st.sampled_from(Mode))
 not_numbers = st.sampled_from([math.nan, math.inf, -math.inf])
+days = st.sampled_from(["2026-12-31", "2027-01-31", "2027-02-01"])
 numbers = st.floats(allow_nan=True, allow_infinity=True)
 bounds = st.none() | numbers
 
@@ -51,6 +52,10 @@ def measurements(case: Case) -> list[Measurement]:
 def verdict(case: Case, found: Sequence[Measurement], flaws: Sequence[Flaw] = ()) -> Verdict:
     trial = Trial("run/toy/1", "run", case, 1, "toy", measurements=tuple(found), flaws=tuple(flaws))
     return judge(case.thresholds, values(trial), flaws_of(trial), case.judged_shape)
+
+
+def settled_by_chance(metric: str, outcome: Outcome) -> Finding:
+    return Finding(metric, outcome, None, "any", f"{metric} {outcome.value}")
 
 
 Spoil = Callable[[list[Measurement], int], list[Measurement]]
@@ -123,25 +128,99 @@ def test_a_rank_that_wrote_for_another_is_told() -> None:
             at_most=bounds,
             per=st.sampled_from([None, "node", "device"]),
             base=st.sampled_from([None, None, "1x1"]),
+            expected_failure=st.none() | st.builds(ExpectedFailure, st.just("the old driver"), days),
         ),
         max_size=4,
     ),
     st.lists(st.builds(Flaw, st.sampled_from([THROUGHPUT, ACCURACY, "ranks"]), st.just("is missing")), max_size=2),
+    st.lists(
+        st.builds(settled_by_chance, st.sampled_from([THROUGHPUT, ACCURACY]), st.sampled_from(Outcome)), max_size=2
+    ),
     shapes,
+    st.just("") | days,
 )
-def test_whatever_passes_has_met_a_bounded_claim_on_both(
-    measured: dict[str, float], thresholds: list[Threshold], flaws: list[Flaw], shape: Shape
+def test_whatever_passes_was_measured_and_has_met_a_bounded_claim_on_both_or_missed_it_as_expected(
+    measured: dict[str, float],
+    thresholds: list[Threshold],
+    flaws: list[Flaw],
+    more: list[Finding],
+    shape: Shape,
+    today: str,
 ) -> None:
-    judged = judge(thresholds, measured, flaws, shape)
+    judged = judge(thresholds, measured, flaws, shape, settled=more, today=today)
     assert "\n" not in judged.reason
     if not judged.passed:
         return
     assert not flaws
     for name in (THROUGHPUT, ACCURACY):
         assert math.isfinite(measured[name])
-        bands = [each.band(shape) for each in thresholds if each.metric == name and not each.base]
-        assert bands
-        assert all(low <= measured[name] <= high and (low, high) != (-math.inf, math.inf) for low, high in bands)
+        claims = [each for each in thresholds if each.metric == name and not each.base]
+        assert claims
+        for claim in claims:
+            low, high = claim.band(shape)
+            assert (low, high) != (-math.inf, math.inf)
+            if not low <= measured[name] <= high:
+                assert claim.expected_failure
+                assert today
+                assert today <= claim.expected_failure.until
+                assert f"missed as expected until {claim.expected_failure.until}: the old driver" in judged.reason
+
+
+OLD = ExpectedFailure("the old driver", "2027-01-31")
+LATE = tuple(replace(claim, at_least=1e6, expected_failure=OLD) for claim in CLAIMS)  # nothing meets them
+
+
+@pytest.mark.parametrize(
+    ("claims", "measured", "flaws"),
+    [
+        (LATE, {THROUGHPUT: SPEED}, ()),
+        (LATE, {ACCURACY: LEARNT}, ()),
+        (LATE, {}, ()),
+        (LATE, {THROUGHPUT: SPEED, ACCURACY: math.nan}, ()),
+        (LATE, {THROUGHPUT: math.inf, ACCURACY: LEARNT}, ()),
+        (LATE, {THROUGHPUT: SPEED, ACCURACY: LEARNT}, (Flaw(ACCURACY, "accuracy.json is missing"),)),
+        (LATE[:1], {THROUGHPUT: SPEED, ACCURACY: LEARNT}, ()),
+        ((LATE[0], replace(CLAIMS[1], at_least=1.0)), {THROUGHPUT: SPEED, ACCURACY: LEARNT}, ()),
+        ((*LATE, replace(CLAIMS[1], at_least=1.0)), {THROUGHPUT: SPEED, ACCURACY: LEARNT}, ()),
+        ((replace(LATE[0], at_least=None), LATE[1]), {THROUGHPUT: SPEED, ACCURACY: LEARNT}, ()),
+    ],
+)
+def test_an_expected_failure_excuses_nothing_but_a_measured_miss_of_its_own_claim(
+    claims: Sequence[Threshold], measured: dict[str, float], flaws: Sequence[Flaw]
+) -> None:
+    assert judge(claims, measured, flaws, Shape(1, 1), today="2027-01-01").ruling is Ruling.FAILED
+    if claims == LATE:
+        assert judge(LATE, {THROUGHPUT: SPEED, ACCURACY: LEARNT}, (), Shape(1, 1), today="2027-01-01").passed
+
+
+@pytest.mark.parametrize(
+    ("today", "ruling"), [("2027-01-31", Ruling.PASSED), ("2027-02-01", Ruling.FAILED), ("", Ruling.FAILED)]
+)
+def test_the_last_day_of_an_expected_failure_is_its_date(today: str, ruling: Ruling) -> None:
+    judged = judge(LATE, {THROUGHPUT: SPEED, ACCURACY: LEARNT}, (), Shape(1, 1), today=today)
+    assert judged.ruling is ruling
+    said = {"2027-01-31": "missed as expected until 2027-01-31", "2027-02-01": "expired on 2027-01-31", "": "below"}
+    assert said[today] in judged.reason
+
+
+def test_a_gate_that_could_not_decide_is_not_excused() -> None:
+    one = Shape(1, 1)
+    open_ = [settled(THROUGHPUT, Outcome.UNDECIDED, LATE[0].wanted(one))]
+    judged = judge(LATE, MEASURED, (), one, settled=open_, today="2027-01-01")
+    assert judged.ruling is Ruling.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_what_was_missed_or_met_against_expectation_is_worth_a_line(late: int) -> None:
+    claims = [
+        LATE[index] if index == late else replace(claim, expected_failure=OLD) for index, claim in enumerate(CLAIMS)
+    ]
+    judged = judge(claims, MEASURED, (), Shape(1, 1), today="2027-01-01")
+    lines = expectations(claims, judged)
+    assert ["missed as expected" in line for line in lines] == [index == late for index in range(2)]
+    assert ["take expected_failure away" in line for line in lines] == [index != late for index in range(2)]
+    assert expectations(CLAIMS, judged) == []
+    assert expectations(claims, judge(claims, MEASURED, (), Shape(1, 1), today="2030-01-01")) == []
 
 
 @given(st.permutations(CLAIMS), st.floats(0, 2), st.floats(0, 1))

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.services import suite
+from pytest_aisbench.services import claims, suite
 
 WORKLOAD = """name = "toy"
 code = ["code"]
@@ -36,6 +36,10 @@ throughput = { reference = 100, lower = -0.1, per = "node" }
 accuracy = { at_least = 0.9 }
 """
 PLATFORMS = {"local", "modelarts"}
+
+
+def _expected(told: str) -> str:
+    return f"accuracy = {{ at_least = 0.5, expected_failure = {told} }}"
 
 
 @pytest.fixture
@@ -90,6 +94,7 @@ def test_a_case_without_a_claim_is_refused(folder: Path) -> None:
         ("devices = 8", "devices = 100000000", "workload.toml:4: devices: 100000000 is not a whole number"),
         ('entry = "miniature.py"', 'entry = "../workload.toml"', "entry: there is no '../workload.toml' in code"),
         ('[metrics.accuracy]\nunit = ""', '[metrics.throughput_0]\nunit = "x"', "the name of a result file of its own"),
+        ('[metrics.accuracy]\nunit = ""', '[metrics.scaling]\nunit = ""', "is reckoned, and written by no script"),
         ("devices = 8", f"devices = {'9' * 5000}", "workload.toml: not to be read"),
         ("devices = 8", "device = 8", "workload.toml:4: unknown key 'device'"),
         ('entry = "miniature.py"', 'entri = "miniature.py"', "workload.toml:15: unknown key 'entri' in [local]"),
@@ -145,6 +150,20 @@ def test_a_bad_workload_is_one_line(folder: Path, before: str, after: str, messa
         ("throughput = { at_least = 2, minimum = 1 }", "throughput.minimum: unknown key"),
         ("throughput = 5", "local.*.throughput is not a table"),
         ("scaling = { at_least = 0.9 }", "a scaling claim, and only that, has a base"),
+        ("steady_throughput = { at_least = 2, unit = 's' }", "'s' is not the metric's unit 'images/s'"),
+        ("steady_throughput = { at_least = 0 }", "steady_throughput: claims nothing: every value meets it"),
+        ("time_to_accuracy = { at_least = 0 }", "time_to_accuracy: claims nothing: every value meets it"),
+        ("time_to_accuracy = { at_most = -1 }", "time_to_accuracy: no value meets it"),
+        ("time_to_accuracy = { at_most = 9, per = 'node' }", "time_to_accuracy.per: a time is not shared out"),
+        (_expected("'soon'"), "thresholds.toml:2: accuracy.expected_failure: 'soon' is not a table"),
+        (_expected("{ until = 2027-01-31 }"), "thresholds.toml:2: accuracy.expected_failure: reason is missing"),
+        (_expected("{ reason = 'x' }"), "thresholds.toml:2: accuracy.expected_failure: until is missing"),
+        (_expected("{ reason = ' ', until = 2027-01-31 }"), "expected_failure.reason: ' ' is not a line of 1 to 200"),
+        (_expected("{ reason = 7, until = 2027-01-31 }"), "expected_failure.reason: '7' is not a line"),
+        (_expected('{ reason = "a\\nb", until = 2027-01-31 }'), "is not a line of 1 to 200 characters"),
+        (_expected("{ reason = 'x', until = '2027-01-31' }"), "until: '2027-01-31' is not a date without quotes"),
+        (_expected("{ reason = 'x', until = 2027-01-31T08:00:00 }"), "until: '2027-01-31 08:00:00' is not a date"),
+        (_expected("{ reason = 'x', until = 2027-01-31, who = 'me' }"), "expected_failure.who: unknown key"),
     ],
 )
 def test_a_bad_claim_is_one_line(folder: Path, claim: str, message: str) -> None:
@@ -173,3 +192,27 @@ def test_a_missing_file_is_named(folder: Path, missing: str) -> None:
     (folder / missing).unlink()
     with pytest.raises(UsageFault, match=rf"{missing}: there is no such file"):
         suite.load(folder, "local", (), PLATFORMS)
+
+
+def test_an_expected_failure_says_why_until_when_and_where(folder: Path) -> None:
+    claimed = _expected("{ reason = 'the old data', until = 2027-01-31 }")
+    case = load(folder, thresholds=f'[local."*"]\n{claimed}\n').case(Shape(1, 8))
+    expected = case.thresholds[0].expected_failure
+    assert expected
+    assert (expected.reason, expected.until) == ("the old data", "2027-01-31")
+    assert claims.expired([case], "2027-01-31") == []
+    assert claims.expired([case, case], "2027-02-01") == [
+        f"{folder}/thresholds.toml:2: accuracy was expected to fail until 2027-01-31 (the old data): it counts"
+    ]
+
+
+def test_a_day_that_there_is_not_is_told_with_its_line(folder: Path) -> None:
+    claimed = _expected("{ reason = 'x', until = 2027-02-31 }")
+    with pytest.raises(UsageFault, match=r"thresholds\.toml: not valid TOML: invalid date or datetime \(at line 2"):
+        load(folder, thresholds=f'[local."*"]\n{claimed}\n')
+
+
+def test_what_is_reckoned_has_its_unit(folder: Path) -> None:
+    claimed = '[local."*"]\nsteady_throughput = { at_least = 9, per = "node" }\ntime_to_accuracy = { at_most = 3600 }\n'
+    case = load(folder, thresholds=claimed).case(Shape(2, 8))
+    assert [claim.wanted(case.shape) for claim in case.thresholds] == [">= 18 images/s", "<= 3600 s"]
