@@ -36,9 +36,48 @@ CREATE TABLE uploads (
     why TEXT NOT NULL, record TEXT NOT NULL, updated REAL NOT NULL, UNIQUE (run, kind, case_id, attempt));
 CREATE INDEX uploads_in_the_spool ON uploads (run) WHERE state = 'spooled';
 """
+# What was measured, apart from the records, which are long: a verdict looks at a hundred of them. Trials of older
+# ledgers have no traits, so they are shown and compared to nothing; only what passed is known to be whole.
+_WHAT_WAS_MEASURED = """
+CREATE TABLE fingerprints (key TEXT PRIMARY KEY, traits TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE measures (
+    trial TEXT PRIMARY KEY, run TEXT NOT NULL, case_id TEXT NOT NULL, workload TEXT NOT NULL, shape TEXT NOT NULL,
+    mode TEXT NOT NULL, key TEXT NOT NULL, family TEXT NOT NULL, at REAL NOT NULL, throughput REAL NOT NULL,
+    accuracy REAL, steady REAL, ran_s REAL, ruling TEXT NOT NULL, counts INTEGER NOT NULL, metrics TEXT NOT NULL);
+CREATE INDEX measures_of_a_case ON measures (case_id, at);
+CREATE INDEX measures_alike ON measures (case_id, key, counts, at);
+CREATE INDEX measures_of_a_family ON measures (family, shape, counts, at);
+INSERT INTO measures
+    SELECT trial, run, case_id, json_extract(record, '$.case.workload.name'),
+        json_extract(record, '$.case.shape.nodes') || 'x' || json_extract(record, '$.case.shape.devices'),
+        json_extract(record, '$.case.mode'), '', '', coalesce(json_extract(record, '$.times.done'), updated),
+        sum(CASE json_extract(m.value, '$.metric') WHEN 'throughput' THEN json_extract(m.value, '$.value') END)
+            / max(count(DISTINCT json_extract(m.value, '$.server')), 1),
+        avg(CASE json_extract(m.value, '$.metric') WHEN 'accuracy' THEN json_extract(m.value, '$.value') END),
+        NULL, json_extract(record, '$.job.ran_s'), json_extract(record, '$.judged.ruling'), 1, '{}'
+    FROM trials, json_each(record, '$.measurements') m
+    WHERE step = 'DONE' AND json_extract(record, '$.judged.ruling') = 'PASSED' GROUP BY trial
+    HAVING sum(json_extract(m.value, '$.metric') = 'throughput') > 0;
+"""
+# The index has the verdicts without the records, which are long: the list of runs counts them.
+_WHAT_ITS_TESTS_SAID = """
+CREATE TABLE tests (
+    run TEXT NOT NULL REFERENCES runs, nodeid TEXT NOT NULL, ordinal INTEGER NOT NULL, case_id TEXT NOT NULL,
+    status TEXT NOT NULL, started REAL NOT NULL, stopped REAL NOT NULL, record TEXT NOT NULL,
+    PRIMARY KEY (run, nodeid));
+CREATE INDEX tests_in_brief ON tests (run, case_id, nodeid, status, started, stopped);
+CREATE INDEX verdicts_of_a_run ON cases (run, json_extract(record, '$.verdict'));
+"""
 
 # The step at n makes version n + 1 out of version n. A step that was released is never changed.
-STEPS = (_RUNS_TRIALS_CASES, _WHOSE_AND_WHERE, _HOW_LONG_IT_RAN, _WHAT_IS_UPLOADED)
+STEPS = (
+    _RUNS_TRIALS_CASES,
+    _WHOSE_AND_WHERE,
+    _HOW_LONG_IT_RAN,
+    _WHAT_IS_UPLOADED,
+    _WHAT_WAS_MEASURED,
+    _WHAT_ITS_TESTS_SAID,
+)
 VERSION = len(STEPS)
 
 

@@ -135,9 +135,9 @@ def _upgraded(file: Path, before: int) -> None:
 
 def fill(folder: Path) -> dict[str, Any]:
     """On a small disk of its own, which the caller's namespace lets us mount."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", folder], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=800k", "none", folder], check=True)
     ballast = folder / "ballast"
-    ballast.write_bytes(bytes(100_000))
+    ballast.write_bytes(bytes(300_000))
     file = folder / "ledger.db"
     ledger = Ledger(file)
     ledger.begin("run", {}, 1.0)
