@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pytest_aisbench import __version__, cli_judge, cli_ranktable
+from pytest_aisbench import __version__, cli_judge, cli_ranktable, cli_require
 from pytest_aisbench.errors import AisbenchError, LedgerError, UsageFault
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     stubs.set_defaults(act=_stubs)
     cli_ranktable.register(acts)
     cli_judge.register(acts, _offered)
+    cli_require.register(acts)
     return parser
 
 

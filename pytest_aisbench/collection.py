@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_aisbench.adapters.legacy_package import Package
 
 TRAINING = pytest.StashKey[set[Path]]()  # test files in which something asks for its workload
+DESELECTED = pytest.StashKey[set[str]]()  # cases of which a test was left out, by us or by anybody
 UNMATCHED = pytest.StashKey[bool]()  # there were cases, and --nodes wanted none of them
 SUITES = pytest.StashKey[dict[Path, suite.Suite]]()
 PACKAGE: pytest.StashKey[Package] = pytest.StashKey()  # of --aisbench-package, read once
@@ -197,13 +198,24 @@ class Plan:
     wants: tuple[tuple[Case, Step], ...] = ()  # of the Fleet, in the items' order
     cases: Mapping[str, str] = field(default_factory=dict)  # node id → case id, skipped items included
     expected: frozenset[str] = frozenset()  # cases to be judged, skipped ones included
+    deselected: frozenset[str] = frozenset()  # cases that were left out
     unmatched: bool = False  # --nodes left no case at all
 
 
 def plan(config: pytest.Config, items: list[pytest.Item]) -> Plan:
     cases = {item.nodeid: case.id for item in items if (case := case_of(item))}
-    expected = frozenset(cases[item.nodeid] for item in items if item.nodeid in cases and until(item) is Step.DONE)
-    return Plan(tuple(_wants(config, items)), cases, expected, config.stash.get(UNMATCHED, False))
+    left_out = frozenset(config.stash.get(DESELECTED, ())) - set(cases.values())
+    return Plan(tuple(_wants(config, items)), cases, judged(items), left_out, config.stash.get(UNMATCHED, False))
+
+
+def judged(items: Iterable[pytest.Item]) -> frozenset[str]:
+    """The cases whose verdict one of these tests asks for."""
+    return frozenset(case.id for item in items if (case := case_of(item)) and until(item) is Step.DONE)
+
+
+def leave_out(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
+    """Remember the cases of tests that somebody deselects."""
+    config.stash.setdefault(DESELECTED, set()).update(case.id for item in items if (case := case_of(item)))
 
 
 def _wants(config: pytest.Config, items: list[pytest.Item]) -> list[tuple[Case, Step]]:

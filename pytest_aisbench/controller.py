@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,17 +12,16 @@ from pytest_aisbench import collection, offers
 from pytest_aisbench.collection import Plan
 from pytest_aisbench.domain import exitcode
 from pytest_aisbench.domain.ports import Platform, Reporter
-from pytest_aisbench.domain.upload import State
-from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.ending import Signals, one_line
-from pytest_aisbench.errors import Crashed, LedgerError, UsageFault
+from pytest_aisbench.errors import Crashed, UsageFault
 from pytest_aisbench.fixtures import SETTINGS
 from pytest_aisbench.judging import failure
 from pytest_aisbench.order import run_ready_first
+from pytest_aisbench.reckoning import Reckoning
 from pytest_aisbench.reporters import results
 from pytest_aisbench.reporters.hosts import guarded
 from pytest_aisbench.reporters.properties import case_of, properties_of
-from pytest_aisbench.reporters.terminal import summary
+from pytest_aisbench.reporters.terminal import show
 from pytest_aisbench.services.clock import SystemClock
 from pytest_aisbench.services.run import Run
 
@@ -44,8 +41,8 @@ class Controller:
         self._platform: Platform | None = None
         self._run: Run | None = None
         self._reporters: dict[str, Reporter] = {}
-        self._tally = exitcode.Tally()
         self._signals = Signals(self._say)
+        self._reckoning = Reckoning(config, self._signals)
         self._workers: Workers | None = None
         self._live: Live | None = None
         self._opening = threading.RLock()  # workers of xdist plan, and ask for the platform, at the same time
@@ -97,6 +94,9 @@ class Controller:
         with one_line():
             collection.check(self._config, items)
 
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        collection.leave_out(self._config, items)
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Here the selection is final, and a `finally` sees -x, Ctrl-C and pytest.exit alike."""
@@ -143,22 +143,21 @@ class Controller:
         if live:
             with guarded(self._config, "progress"):
                 live.close()
-        with self._noticing():
+        with self._reckoning.noticing():
             if self._run:
                 if self._signals.seen and not leave:
                     self._say("stopping what runs; once more, and it is left at once")
                 for line in self._run.stop(leave=leave):
                     self._say(line)
                 if self._run.fleet.crash:
-                    self._tally.unrecorded = str(Crashed.of(self._run.fleet.crash))
+                    self._reckoning.tally.unrecorded = str(Crashed.of(self._run.fleet.crash))
 
     def open(self, plan: Plan) -> str | None:
         """Check and open everything that is not pytest's; the folder of the run, if there is one."""
         with self._opening:
-            self._tally.unmatched |= plan.unmatched
+            self._reckoning.plan(plan)
             if plan.cases and not self._plan.cases:
                 self._plan = plan
-                self._tally.expected |= plan.expected
             if plan.wants and self._run is None:
                 settings = self._config.stash[SETTINGS]
                 self._run = Run(settings, self.platform(), SystemClock(), plan.wants, self._say)
@@ -184,7 +183,7 @@ class Controller:
                 reporter = offers.load("reporter", name, found)(self._config, self._run.folder)
                 self._config.pluginmanager.register(reporter, f"aisbench-{name}")
                 self._reporters[name] = reporter
-        with self._noticing():
+        with self._reckoning.noticing():
             self._publish(self._run.entry())
         self._run.begin()
         with guarded(self._config, "no progress is shown"):
@@ -198,106 +197,69 @@ class Controller:
         if self._results:
             self._results.write(entry)
 
-    @contextmanager
-    def _noticing(self) -> Iterator[None]:
-        """A run that cannot be recorded is never green, and never a traceback: one line, and exit 3."""
-        try:
-            yield
-        except (LedgerError, OSError) as error:
-            self._tally.unrecorded = str(error)
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Before the host plugins see the report, so that they show the case as the ledger has it."""
         if report.outcome not in {"passed", "failed", "skipped"}:
             return  # a worker crashed, and another will judge
         verdict = properties_of(report).get("verdict")
-        self._count(report, verdict)
+        self._reckoning.count(report, verdict)
         self._heed_maxfail()
         # A worker that crashed left a report without properties.
         case_id = case_of(report) or self._plan.cases.get(report.nodeid, "")
         if report.skipped and verdict is None:
-            self._tally.skipped.add(case_id)  # the test did not ask what became of the job
+            self._reckoning.skip(case_id, report)
         elif self._run and self._run.knows(case_id) and (report.when == "call" or not report.passed):
             self._record(case_id, failure(report) if report.failed else "")
 
     def _record(self, case_id: str, failed: str) -> None:
         assert self._run is not None
-        with self._noticing():
+        with self._reckoning.noticing():
             entry = self._run.rule(case_id, failed)
             for name, reporter in self._reporters.items():
                 with guarded(self._config, f"reporter {name!r}"):
                     reporter.case(entry)
             self._publish(self._run.entry())
-        if self._tally.unrecorded:
+        if unrecorded := self._reckoning.tally.unrecorded:
             # The hosts would meet the same full disk next, and end the run with a traceback.
-            pytest.exit(f"the run cannot be recorded: {self._tally.unrecorded}", returncode=exitcode.INTERNAL)
-
-    def _count(self, report: pytest.TestReport, verdict: Any) -> None:
-        if report.failed:
-            broken = report.when == "setup" and verdict == Ruling.BROKEN.value
-            inconclusive = report.when == "call" and verdict == Ruling.INCONCLUSIVE.value
-            self._tally.failures += 1
-            self._tally.failed += not (broken or inconclusive)
-
-    def _maxfail_reached(self) -> bool:
-        return 0 < (self._config.getvalue("maxfail") or 0) <= self._tally.failures
+            pytest.exit(f"the run cannot be recorded: {unrecorded}", returncode=exitcode.INTERNAL)
 
     def _heed_maxfail(self) -> None:
         """xdist ends -x only when every worker has ended its test, and ours may wait for hours."""
-        if self._run and self._workers and self._maxfail_reached():
+        if self._run and self._workers and self._reckoning.enough():
             self._run.fleet.give_up()
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        # xdist ends -x and --maxfail with an interrupt of its own; nobody pressed a key.
-        self._tally.stopped_early = excinfo.type.__module__.startswith("xdist") and self._maxfail_reached()
+        self._reckoning.interrupted(excinfo.type)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, object, object]:
         """Inside the terminal's wrapper and around the hosts, whose files may meet a full disk too."""
-        code = self._code(exitstatus)
+        code = self._reckoning.code(exitstatus, self._run)
         session.exitstatus = code
         if self._run is None:
             return (yield)
-        with self._noticing():
+        with self._reckoning.noticing():
             entry = self._run.finish(code)
             for name, reporter in self._reporters.items():
                 with guarded(self._config, f"reporter {name!r}"):
                     reporter.run(entry)
             self._publish(entry)
-        with self._noticing():
+        with self._reckoning.noticing():
             yield
-        session.exitstatus = self._code(exitstatus)
+        session.exitstatus = self._reckoning.code(exitstatus, self._run)
         if session.exitstatus != code:
-            with self._noticing():
+            with self._reckoning.noticing():
                 self._publish(self._run.finish(int(session.exitstatus)))
         return None
 
-    def _code(self, exitstatus: int) -> int:
-        self._tally.terminated = self._signals.terminated
-        if self._signals.seen:
-            exitstatus = exitcode.INTERRUPTED
-        if self._run and self._config.stash[SETTINGS].tester_required:
-            with self._noticing():
-                self._tally.undelivered = self._undelivered(self._run.entry())
-        return self._tally.code(int(exitstatus), self._run.rulings() if self._run else {})
-
-    def _undelivered(self, entry: RunEntry) -> int:
-        """Judged cases whose last word the Tester has not got; without a Tester, all of them."""
-        newest = {upload["case"]: upload["state"] for upload in entry.uploads}
-        return sum(newest.get(case.id) != State.DELIVERED.value for case in entry.cases if case.verdict)
-
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if self._run:
-            width = shutil.get_terminal_size((80, 24)).columns
-            here = f"{self._config.invocation_params.dir}/"
-            folder = str(self._run.folder).removeprefix(here)
-            page = str(getattr(self._config.option, "htmlpath", None) or folder).removeprefix(here)
-            terminalreporter.section("aisbench")
-            if self._tally.unrecorded:
-                terminalreporter.write_line(f"not recorded: {self._tally.unrecorded}", red=True)
-            for line, markup in summary(self._run.entry(), folder, page, width):
-                terminalreporter.write_line(line, **markup)
+        missing, run = self._reckoning.missing(self._run), self._run
+        if run:
+            unrecorded = self._reckoning.tally.unrecorded
+            show(terminalreporter, self._config, missing, folder=run.folder, run=run.entry(), unrecorded=unrecorded)
+        elif missing:
+            show(terminalreporter, self._config, missing)
 
     def pytest_unconfigure(self) -> None:
         if self._workers:

@@ -53,6 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(fixtures, "pytest_aisbench.fixtures")
     if config.stash[SETTINGS].dry_run:
         _rehearse(config)
+    elif config.stash[SETTINGS].required and not hasattr(config, "workerinput"):
+        enlist()  # also where nothing is collected somebody must miss it
 
 
 def _rehearse(config: pytest.Config) -> None:

@@ -103,6 +103,7 @@ class Settings:
     apulis: ApulisAccess = ApulisAccess()
     sources: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # worth a line before the run
+    required: tuple[str, ...] = ()  # the cases of the manifest that `require` names
 
     def public(self) -> dict[str, Any]:
         """What a report may show: no secret, no account, no path of this machine."""
@@ -116,6 +117,7 @@ class Settings:
             "queue_timeout_s": self.queue_timeout,
             "run_timeout_s": self.run_timeout,
             "region": self.access.region_name,
+            **({"required": list(self.required)} if self.required else {}),
         }
 
 
@@ -202,9 +204,21 @@ def freeze(
     _no_strangers(environment, options, used | for_tester | for_apulis)
     values.setdefault("reports", root / "reports")
     sources = {key: told.source for key, told in given.items()}
+    values["required"] = _required(values.get("require"), sources)
     settings = Settings(**values, access=access, tester_access=tester, apulis=apulis, sources=sources, notes=notes)
     _no_contradictions(settings)
     return settings
+
+
+def _required(manifest: Path | None, sources: Mapping[str, str]) -> tuple[str, ...]:
+    if manifest is None:
+        return ()
+    from pytest_aisbench.manifest import read
+
+    try:
+        return read(manifest)
+    except UsageFault as fault:
+        raise UsageFault(f"{sources['require']}: {fault}") from None
 
 
 def _taken(options: Mapping[str, Option], given: Mapping[str, Given], *, keyless: bool) -> Taken | None:

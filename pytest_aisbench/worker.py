@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,9 @@ class Worker:
             collection.check(self._config, items)
         except UsageFault as fault:
             self._link.call("fault", fault)
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        collection.leave_out(self._config, items)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:

@@ -13,6 +13,7 @@ INTERRUPTED = 2
 INTERNAL = 3
 USAGE = 4
 NOTHING_JUDGED = 5
+MISSING = 11
 BROKEN = 12
 INCONCLUSIVE = 13
 TERMINATED = 143
@@ -25,8 +26,11 @@ class Tally:
     failed: int = 0  # tests that failed for a reason of their own, not by a verdict that is BROKEN or INCONCLUSIVE
     failures: int = 0  # all that failed, as pytest counts them for --maxfail
     expected: set[str] = field(default_factory=set)  # cases that selected tests were to judge
-    skipped: set[str] = field(default_factory=set)  # cases that a test chose not to judge
+    selected: set[str] = field(default_factory=set)  # cases that selected tests are about, judged by them or not
+    skipped: dict[str, str] = field(default_factory=dict)  # cases that a test chose not to judge, and its reason
     unmatched: bool = False  # --nodes matched no case, whatever else was run
+    deselected: set[str] = field(default_factory=set)  # cases that were collected, and then left out
+    required: tuple[str, ...] = ()  # cases that must be judged
     undelivered: int = 0  # results that the Tester must have and has not
     unrecorded: str = ""  # why the ledger or the reports could not be written
     terminated: bool = False  # by SIGTERM
@@ -45,18 +49,33 @@ class Tally:
         if self.unrecorded:
             return INTERNAL
         found = set(rulings.values())
-        if self.failed or Ruling.FAILED in found:
-            return FAILED
+        unexplained = status in {FAILED, INTERRUPTED} and not found & {Ruling.BROKEN, Ruling.INCONCLUSIVE}
+        if self.failed or Ruling.FAILED in found or unexplained:
+            return FAILED  # also where pytest saw a failure that we did not: fail closed
+        if self.missing(rulings):
+            return MISSING
         if Ruling.BROKEN in found or self.undelivered:
             return BROKEN
         if Ruling.INCONCLUSIVE in found:
             return INCONCLUSIVE
-        if status in {FAILED, INTERRUPTED}:
-            return FAILED  # pytest saw a failure that we did not: fail closed
         if (self.expected or self.unmatched) and not rulings:
             return NOTHING_JUDGED
         return INTERRUPTED if self._unreported(rulings) else status
 
+    def missing(self, judged: Iterable[str]) -> dict[str, str]:
+        """Why each required case that has no verdict has none."""
+        known = set(judged)
+        return {case: self._why(case) for case in self.required if case not in known}
+
+    def _why(self, case: str) -> str:
+        if case in self.skipped:
+            return f"skipped: {self.skipped[case]}".removesuffix(": ")
+        if case in self.expected:
+            return "the run ended before it was judged"
+        if case in self.selected:
+            return "no selected test judges it"
+        return "deselected" if case in self.deselected else "not collected"
+
     def _unreported(self, judged: Iterable[str]) -> set[str]:
         """Cases that were to be judged, were not, and nobody said why: something ended the run before its end."""
-        return self.expected - set(judged) - self.skipped
+        return self.expected - set(judged) - set(self.skipped)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_aisbench.reporters.terminal import NARROWEST, Line, fit, wrapped
+from pytest_aisbench.reporters.columns import fit
+from pytest_aisbench.reporters.terminal import NARROWEST, Line, wrapped
 from pytest_aisbench.reporters.text import span
 from pytest_aisbench.services.budget import hours
 from pytest_aisbench.services.rehearsal import Forecast, Prospect

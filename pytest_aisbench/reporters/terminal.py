@@ -1,16 +1,21 @@
-"""The end of a run on the terminal: what was judged, against what, whose turn it is, and where to read more."""
+"""The end of a run on the terminal: what is wrong and whose turn it is, then all that was judged, and where it is."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from pytest_aisbench.domain.case import Mode
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, mean
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Outcome, Ruling
-from pytest_aisbench.reporters.text import plain, what_to_do
+from pytest_aisbench.reporters.columns import fit, padded, wide, wrap
+from pytest_aisbench.reporters.text import plain, what_to_do, worst_first
 
 Line = tuple[str, dict[str, bool]]
 
@@ -25,30 +30,61 @@ MARKUP = {
 }
 
 
+def show(
+    terminal: Any,
+    config: pytest.Config,
+    missing: Mapping[str, str],
+    *,
+    folder: Path | None = None,
+    run: RunEntry | None = None,
+    unrecorded: str = "",
+) -> None:
+    """Write the summary to pytest's own terminal, which knows whether there may be colours."""
+    width = shutil.get_terminal_size((80, 24)).columns
+    terminal.section("aisbench")
+    if unrecorded:
+        terminal.write_line(f"not recorded: {unrecorded}", red=True)
+    lines = list(absent(missing, width))
+    if run is not None and folder is not None:
+        here = f"{config.invocation_params.dir}/"
+        place = str(folder).removeprefix(here)
+        page = str(getattr(config.option, "htmlpath", None) or place).removeprefix(here)
+        lines += [("", {}), *summary(run, place, page, width)] if lines else summary(run, place, page, width)
+    for line, markup in lines:
+        terminal.write_line(line, **markup)
+
+
+def absent(missing: Mapping[str, str], width: int) -> Iterator[Line]:
+    """The required cases that have no verdict, a line each."""
+    for case, why in missing.items():
+        yield from wrapped(f"missing: {plain(case)}: {why}", "  ", max(width, NARROWEST), {"red": True})
+
+
 def summary(run: RunEntry, folder: str, page: str, width: int) -> list[Line]:
     """Lines with pytest's markup for each, none wider than the terminal."""
     width = max(width, NARROWEST)
+    cases = worst_first(run.cases)
+    troubles = [*_troubles(cases, folder, width), *_notes(cases, width)]
     return [
-        *_table(run.cases, width),
-        *_nodes(run.cases),
-        *_troubles(run.cases, folder, width),
-        *_notes(run.cases, width),
-        *_end(run, page, width),
+        *([*troubles[1:], ("", {})] if troubles else ()),  # each begins with an empty line
+        *_table(cases, width),
+        *_nodes(cases),
+        *_end(run, cases, page, width),
     ]
 
 
 def _table(cases: Sequence[CaseEntry], width: int) -> Iterator[Line]:
     rows = [_row(case) for case in cases]
-    columns = [max(map(len, column)) for column in zip(HEADINGS, *rows, strict=True)]
+    columns = [max(map(wide, column)) for column in zip(HEADINGS, *rows, strict=True)]
     # What does not fit is cut from the longest names first: numbers are what the table is for.
     over = sum(columns) + 2 * (len(columns) - 1) - width
     for index, least in ((0, 16), (3, 10), (2, 12), (5, 8), (0, 8)):
         cut = min(max(over, 0), max(columns[index] - least, 0))
         columns[index] -= cut
         over -= cut
-    yield _line(HEADINGS, columns)[:width], {"bold": True}
+    yield fit(_line(HEADINGS, columns), width), {"bold": True}
     for case, row in zip(cases, rows, strict=True):
-        yield _line(row, columns)[:width], MARKUP[case.verdict]
+        yield fit(_line(row, columns), width), MARKUP[case.verdict]
 
 
 def _row(case: CaseEntry) -> tuple[str, ...]:
@@ -74,15 +110,7 @@ def _wanted(case: CaseEntry, metric: str) -> str:
 
 
 def _line(cells: Sequence[str], columns: Sequence[int]) -> str:
-    return "  ".join(fit(cell, size).ljust(size) for cell, size in zip(cells, columns, strict=True)).rstrip()
-
-
-def fit(cell: str, size: int) -> str:
-    """Cut in the middle: a case is known by its name and its shape."""
-    if len(cell) <= size:
-        return cell
-    tail = (size - 1) // 2
-    return f"{cell[: size - 1 - tail]}…{cell[len(cell) - tail :]}"
+    return "  ".join(padded(fit(cell, size), size) for cell, size in zip(cells, columns, strict=True)).rstrip()
 
 
 def _nodes(cases: Sequence[CaseEntry]) -> Iterator[Line]:
@@ -126,21 +154,22 @@ def _troubles(cases: Sequence[CaseEntry], folder: str, width: int) -> Iterator[L
 
 
 def _notes(cases: Sequence[CaseEntry], width: int) -> Iterator[Line]:
-    notes = [(case.id, note) for case in cases for trial in case.trials for note in trial.notes]
-    if notes:
+    told = [(case.id, "warning", text) for case in cases if case.background for text in case.background.warnings]
+    told += [(case.id, "note", note) for case in cases for trial in case.trials for note in trial.notes]
+    if told:
         yield "", {}
-    for case_id, note in notes:
-        yield from wrapped(f"note: {case_id}: {plain(note)}", "      ", width, {"yellow": True})
+    for case_id, kind, text in told:
+        yield from wrapped(f"{kind}: {case_id}: {plain(text)}", "      ", width, {"yellow": True})
 
 
 def wrapped(text: str, indent: str, width: int, markup: dict[str, bool] | None = None) -> Iterator[Line]:
-    for line in textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False):
+    for line in wrap(text, indent, width):
         yield line, markup or {}
 
 
-def _end(run: RunEntry, page: str, width: int) -> Iterator[Line]:
+def _end(run: RunEntry, cases: Sequence[CaseEntry], page: str, width: int) -> Iterator[Line]:
     counts: dict[str, int] = {}
-    for case in run.cases:
+    for case in cases:
         word = case.verdict.value.lower() if case.verdict else "not judged"
         counts[word] = counts.get(word, 0) + 1
     told = ", ".join(f"{count} {word}" for word, count in counts.items())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pytest_aisbench.domain.entry import CaseEntry
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.verdict import Ruling
 
-__all__ = ["WHAT_TO_DO", "plain", "span", "what_to_do", "words"]
+__all__ = ["WHAT_TO_DO", "plain", "span", "what_to_do", "words", "worst_first"]
 
 _WITHOUT_A_JOB = "no job ran: change what the reason names"
 WHAT_TO_DO = {
@@ -22,6 +24,12 @@ def what_to_do(case: CaseEntry) -> str:
     if case.verdict is Ruling.FAILED and not ran:
         return _WITHOUT_A_JOB
     return WHAT_TO_DO.get(case.verdict, "") if case.verdict else ""
+
+
+def worst_first(cases: Iterable[CaseEntry]) -> list[CaseEntry]:
+    """What somebody must act on stands before what is as it should be."""
+    order = [Ruling.FAILED, Ruling.BROKEN, Ruling.INCONCLUSIVE, None, Ruling.PASSED]
+    return sorted(cases, key=lambda case: order.index(case.verdict))
 
 
 def span(seconds: float | None) -> str:

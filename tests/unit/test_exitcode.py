@@ -22,10 +22,21 @@ P, F, B, I = Ruling.PASSED, Ruling.FAILED, Ruling.BROKEN, Ruling.INCONCLUSIVE  #
         (Tally(), 0, [P, F], 1),  # an expected failure is not a case that passed
         (Tally(), 0, [P, B], 12),
         (Tally(), 0, [], 5),  # all skipped: nothing was judged
-        (Tally(skipped={"0"}), 0, [], 5),
-        (Tally(skipped={"1"}), 0, [P], 0),  # one was skipped, the other passed
+        (Tally(skipped={"0": ""}), 0, [], 5),
+        (Tally(skipped={"1": ""}), 0, [P], 0),  # one was skipped, the other passed
         (Tally(), 0, [P], 2),  # one was neither judged nor skipped
         (Tally(), 5, [], 5),
+        (Tally(required=("0", "1")), 0, [P, P], 0),
+        (Tally(required=("9",)), 0, [P, P], 11),
+        (Tally(required=("9",)), 5, [], 11),  # nothing was collected at all
+        (Tally(required=("9",), failures=1), 1, [P, B], 11),
+        (Tally(required=("9",), failures=1), 1, [P, I], 11),
+        (Tally(required=("9",), failed=1, failures=1), 1, [P, P], 1),
+        (Tally(required=("9",)), 1, [P, P], 1),  # pytest saw a failure that we did not
+        (Tally(required=("9",)), 2, [P], 2),
+        (Tally(required=("9",)), 4, [], 4),
+        (Tally(required=("0", "1"), failures=2), 1, [B, I], 12),  # both were judged
+        (Tally(undelivered=1), 1, [P, P], 1),
         (Tally(), 1, [P, P], 1),  # pytest saw a failure that we did not
         (Tally(failed=1), 2, [P, F], 2),
         (Tally(failed=1, stopped_early=True), 2, [F], 1),  # -x under xdist
@@ -45,3 +56,20 @@ def test_first_that_applies(tally: Tally, status: int, rulings: list[Ruling], co
 def test_a_run_that_was_to_judge_nothing_is_as_pytest_says() -> None:
     assert Tally().code(0, {}) == 0
     assert Tally(unmatched=True).code(0, {}) == 5  # but --nodes wanted a case
+
+
+def test_a_missing_case_says_why() -> None:
+    tally = Tally(required=("judged", "late", "skipped", "mute", "staged", "left", "never"))
+    tally.selected = {"judged", "late", "skipped", "mute", "staged"}
+    tally.expected = {"judged", "late", "skipped", "mute"}
+    tally.skipped = {"skipped": "no cards", "mute": ""}
+    tally.deselected = {"left"}
+
+    assert tally.missing(["judged", "another"]) == {
+        "late": "the run ended before it was judged",
+        "skipped": "skipped: no cards",
+        "mute": "skipped",
+        "staged": "no selected test judges it",
+        "left": "deselected",
+        "never": "not collected",
+    }

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from pytest_aisbench.domain.background import Background
 from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, TrialEntry, Value
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
-from pytest_aisbench.reporters.terminal import summary
+from pytest_aisbench.reporters.columns import wide
+from pytest_aisbench.reporters.terminal import absent, summary
 
 MET = Finding("throughput", Outcome.MET, 14151.2, ">= 13443.6 images/s", "throughput is fine")
 ACCURATE = Finding("accuracy", Outcome.MET, 0.7612, ">= 0.759", "accuracy is fine")
@@ -92,8 +94,7 @@ def test_a_passed_run_is_a_table_and_where_to_read_more() -> None:
 def test_what_did_not_pass_says_why_and_whose_turn_it_is() -> None:
     text = told(PASSED, FAILED, BROKEN, WAITING)
 
-    start = text.index("resnet50-8x8 FAILED: throughput 12000 images/s, wanted >= 13443.6 images/s")
-    assert text[start:] == [
+    assert text == [
         "resnet50-8x8 FAILED: throughput 12000 images/s, wanted >= 13443.6 images/s",
         "  (10.7% below)",
         "  missed     accuracy 0.2, wanted >= 0.759",
@@ -109,13 +110,19 @@ def test_what_did_not_pass_says_why_and_whose_turn_it_is() -> None:
         "",
         "note: bert-large-4x8: the platform said Dreaming, which we do not know",
         "",
-        "4 cases: 1 passed, 1 failed, 1 broken, 1 not judged; 10 card-hours",
+        "case            verdict     throughput        wanted      accuracy  wanted",
+        "resnet50-8x8    FAILED      12000 images/s    >= 13443.6  0.2       >= 0.759",
+        "bert-large-4x8  BROKEN      -                 -           -         -",
+        "late-1x1        not judged  -                 -           -         -",
+        "resnet50-1x8    PASSED      14151.2 images/s  >= 13443.6  0.7612    >= 0.759",
+        "",
+        "4 cases: 1 failed, 1 broken, 1 not judged, 1 passed; 10 card-hours",
         "report: reports/run-1/report.html",
     ]
 
 
 def test_what_was_not_measured_is_a_dash() -> None:
-    row = next(line for line in told(BROKEN) if line.startswith("bert"))
+    row = next(line for line in told(BROKEN) if line.startswith("bert") and "  " in line)
 
     assert row.split() == ["bert-large-4x8", "BROKEN", "-", "-", "-", "-"]
 
@@ -139,7 +146,9 @@ def test_a_cut_name_keeps_its_shape() -> None:
 
 
 def test_colours_follow_the_verdict() -> None:
-    markup = {text.split()[0]: mark for text, mark in marked(PASSED, FAILED, BROKEN, NOISY)[1:5]}
+    lines = marked(PASSED, FAILED, BROKEN, NOISY)
+    table = next(number for number, (text, _) in enumerate(lines) if text.startswith("case "))
+    markup = {text.split()[0]: mark for text, mark in lines[table + 1 : table + 5]}
 
     assert markup == {
         "resnet50-1x8": {"green": True},
@@ -155,6 +164,31 @@ def test_a_job_cannot_write_on_the_terminal() -> None:
 
     assert all(line.isprintable() for line in told(case))
     assert "resnet50-8x8 FAILED: gone\\x1b[2J\\x00 \\x202edrow \\xd800" in told(case)
+
+
+def test_what_warns_is_told_and_changes_no_verdict() -> None:
+    case = replace(PASSED, background=Background(warnings=("the last five runs are each slower than the one before",)))
+
+    text = told(case)
+
+    assert text[0] == "warning: resnet50-1x8: the last five runs are each slower than the one before"
+    assert text[-2] == "1 case: 1 passed; 2.5 card-hours"
+
+
+def test_required_cases_that_are_missing_are_a_line_each() -> None:
+    lines = list(absent({"bert-1x8": "not collected", "gpt-2x8": f"skipped: {'too long ' * 12}"}, 80))
+
+    assert lines[0] == ("missing: bert-1x8: not collected", {"red": True})
+    assert all(len(line) <= 80 for line, _ in lines)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_chinese_takes_two_columns_a_character(width: int) -> None:
+    reason = "吞吐量低于参考值" * 12
+    lines = told(replace(FAILED, reason=reason, metrics={"throughput": Value(12.0, "张图片每秒")}), width=width)
+
+    assert max(wide(line) for line in lines if not line.startswith(("report:", "  log"))) <= width
+    assert reason in "".join(line.strip() for line in lines)
 
 
 def test_no_case_is_said_so() -> None:

@@ -1,0 +1,58 @@
+"""Text in the columns of a terminal, where a Chinese character is as wide as two letters."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+_PIECES = re.compile(r"\s+|[^\s\u1100-\uffff]+|[\u1100-\uffff]")
+
+
+def wide(text: str) -> int:
+    """How many columns it takes."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def padded(text: str, size: int) -> str:
+    return text + " " * (size - wide(text))
+
+
+def fit(text: str, size: int) -> str:
+    """Cut in the middle: a case is known by its name and its shape."""
+    if wide(text) <= size:
+        return text
+    tail = (size - 1) // 2
+    return f"{_start(text, size - 1 - tail)}…{_start(text[::-1], tail)[::-1]}"
+
+
+def _start(text: str, size: int) -> str:
+    """As much of it as takes no more than so many columns."""
+    end = min(len(text), size)
+    while wide(text[:end]) > size:
+        end -= 1
+    return text[:end]
+
+
+def wrap(text: str, indent: str, width: int) -> Iterator[str]:
+    """Lines no wider than that, the second and later ones indented; broken between words, a word only if it must be."""
+    line = ""
+    for piece in _PIECES.findall(text):
+        if wide(line + piece.rstrip()) <= width:
+            line += piece
+            continue
+        if line.strip():
+            yield line.rstrip()
+            line = indent
+        rest = piece.strip()
+        while wide(line + rest) > width:
+            part = _start(rest, width - wide(line))
+            yield line + part
+            line, rest = indent, rest[len(part) :]
+        line += rest
+    if line.strip():
+        yield line.rstrip()
