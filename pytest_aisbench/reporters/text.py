@@ -7,23 +7,17 @@ from collections.abc import Iterable
 from pytest_aisbench.domain.entry import CaseEntry
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.reporters.wording import ENGLISH, Wording
 
-__all__ = ["WHAT_TO_DO", "plain", "span", "what_to_do", "words", "worst_first"]
-
-_WITHOUT_A_JOB = "no job ran: change what the reason names"
-WHAT_TO_DO = {
-    Ruling.FAILED: "the workload is to blame: read the job's log, then the findings",
-    Ruling.BROKEN: "the platform is to blame: run it again; if it stays, give its operator the job id",
-    Ruling.INCONCLUSIVE: "the noise is larger than the margin: run it again on a quieter machine, or widen the margin",
-}
+__all__ = ["plain", "span", "what_to_do", "words", "worst_first"]
 
 
-def what_to_do(case: CaseEntry) -> str:
+def what_to_do(case: CaseEntry, say: Wording = ENGLISH) -> str:
     """Whose turn it is; empty for a case that passed or was not judged."""
+    if case.verdict is None or case.verdict is Ruling.PASSED:
+        return ""
     ran = any(trial.job_id for trial in case.trials)
-    if case.verdict is Ruling.FAILED and not ran:
-        return _WITHOUT_A_JOB
-    return WHAT_TO_DO.get(case.verdict, "") if case.verdict else ""
+    return say("do nothing ran" if case.verdict is Ruling.FAILED and not ran else f"do {case.verdict.value}")
 
 
 def worst_first(cases: Iterable[CaseEntry]) -> list[CaseEntry]:
@@ -32,16 +26,16 @@ def worst_first(cases: Iterable[CaseEntry]) -> list[CaseEntry]:
     return sorted(cases, key=lambda case: order.index(case.verdict))
 
 
-def span(seconds: float | None) -> str:
+def span(seconds: float | None, say: Wording = ENGLISH) -> str:
     """A duration as a person says it: `3.2 s`, `4 min 05 s`, `2 h 10 min`."""
     if seconds is None:
         return "-"
     if seconds < 59.95:
-        return f"{seconds:.1f} s"
+        return say("seconds", value=f"{seconds:.1f}")
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
+        return say("minutes", minutes=minutes, seconds=f"{rest:02d}")
+    return say("hours", hours=minutes // 60, minutes=f"{minutes % 60:02d}")
 
 
 def words(value: object) -> str:

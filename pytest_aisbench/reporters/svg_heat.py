@@ -1,0 +1,128 @@
+"""A cluster as a map: a column for each node, a row for each card, coloured by how far a card is from the median.
+
+The cells are one image of a pixel each: a thousand of them weigh less than a paragraph.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import struct
+import zlib
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from pytest_aisbench.reporters.svg import odd_ones, outliers
+from pytest_aisbench.reporters.svg_frame import FAINT, GRID, INK, TOP, WIDTH, picture, seal, short
+from pytest_aisbench.reporters.wording import ENGLISH, Wording
+
+MOST_NODES = 256  # columns; above, a column is the slowest of several nodes
+MOST_SIGNS = 200
+_LEFT, _RIGHT, _FULL = 76, 676, 0.20  # a card that is 20 % off has the full colour
+_STEPS = 10  # of colour on each side
+_SLOW, _EVEN, _FAST, _GONE = (194, 65, 12), (236, 239, 242), (47, 107, 176), (0, 0, 0)
+
+
+def heat_map(values: Sequence[float | None], devices: int, *, title: str, say: Wording = ENGLISH) -> str:
+    """'' for fewer than two nodes, which bars show better, and where nothing was measured."""
+    ranks = [value if value is not None and math.isfinite(value) else None for value in values]
+    known = [value for value in ranks if value is not None]
+    nodes = math.ceil(len(ranks) / devices)
+    if nodes < 2 or devices < 2 or not known:
+        return ""
+    return _Map(ranks, statistics.median(known), devices, nodes, say).drawn(title)
+
+
+class _Map:
+    def __init__(self, ranks: Sequence[float | None], median: float, devices: int, nodes: int, say: Wording) -> None:
+        self.ranks, self.median, self.devices, self.say = ranks, median, devices, say
+        self.per = math.ceil(nodes / MOST_NODES)  # nodes of a column
+        self.columns = math.ceil(nodes / self.per)
+        self.cells = [[self.slowest(column, card) for column in range(self.columns)] for card in range(devices)]
+        self.odd = outliers(ranks)
+        self.high = max(8.0, min(22.0, 176 / devices))
+        self.wide = min(44.0, (_RIGHT - _LEFT) / self.columns)
+        self.right, self.floor = _LEFT + self.wide * self.columns, TOP + self.high * devices
+
+    def drawn(self, title: str) -> str:
+        image = b64encode(_png([[_colour(value, self.median) for value in row] for row in self.cells])).decode()
+        size = f"width='{short(self.right - _LEFT)}' height='{short(self.floor - TOP)}' preserveAspectRatio='none'"
+        parts = [
+            f"<image x='{_LEFT}' y='{TOP}' {size} style='image-rendering:pixelated'",
+            f" href='data:image/png;base64,{image}'/>",
+            f"<path d='M{_LEFT} {TOP}H{short(self.right)}V{short(self.floor)}H{_LEFT}z' fill='none' stroke='{GRID}'/>",
+            *self.signs(),
+            *self.names(),
+            *_key(self.say),
+        ]
+        told = [self.say("each cell", count=self.per)] if self.per > 1 else []
+        story = " · ".join((*told, *odd_ones(self.ranks, self.odd, self.median, self.say)))
+        return picture(title, story, parts, math.ceil(self.floor) + 28, seal(title, self.ranks, "map"))
+
+    def slowest(self, column: int, card: int) -> float | None:
+        nodes = range(column * self.per, (column + 1) * self.per)
+        found = [self.ranks[at] for node in nodes if (at := node * self.devices + card) < len(self.ranks)]
+        known = [value for value in found if value is not None]
+        return min(known) if known and len(known) == len(found) else None
+
+    def corner(self, column: int, card: int) -> str:
+        return f"M{short(_LEFT + self.wide * column)} {short(TOP + self.high * card)}"
+
+    def signs(self) -> Iterator[str]:
+        """A ring around what is odd and a cross where nothing was told: colour alone does not say it."""
+        wide, high = short(self.wide), short(self.high)
+        odd = sorted({((rank // self.devices) // self.per, rank % self.devices) for rank in self.odd})
+        gone = [(column, card) for card, row in enumerate(self.cells) for column, at in enumerate(row) if at is None]
+        rings = "".join(f"{self.corner(*cell)}h{wide}v{high}h-{wide}z" for cell in odd[:MOST_SIGNS])
+        crosses = "".join(f"{self.corner(*cell)}l{wide} {high}m-{wide} 0l{wide}-{high}" for cell in gone[:MOST_SIGNS])
+        for shape, colour in ((rings, INK), (crosses, FAINT)):
+            if shape:
+                yield f"<path d='{shape}' fill='none' stroke='{colour}' stroke-width='1.5'/>"
+
+    def names(self) -> Iterator[str]:
+        every = max(1, math.ceil(52 / self.wide))
+        for column in range(0, self.columns, every):
+            first = every > 1 and column == 0
+            x = _LEFT if first else _LEFT + self.wide * (column + 0.5)
+            name, anchor = escape(self.say("node n", node=column * self.per)), "start" if first else "middle"
+            yield f"<text x='{short(x)}' y='{short(self.floor + 14)}' text-anchor='{anchor}'>{name}</text>"
+        for card in range(0, self.devices, max(1, math.ceil(11 / self.high))):
+            y = short(TOP + self.high * (card + 0.5) + 4)
+            yield f"<text x='{_LEFT - 6}' y='{y}' text-anchor='end'>{escape(self.say('card'))} {card}</text>"
+
+
+def _colour(value: float | None, median: float) -> int:
+    """An index: 0 is missing, then from slow to fast."""
+    if value is None:
+        return 0
+    share = (value / median - 1) / _FULL if median else 0.0
+    return 1 + _STEPS + round(max(-1.0, min(1.0, share)) * _STEPS)
+
+
+def _png(rows: Sequence[Sequence[int]]) -> bytes:
+    """Indexed colours, so that a palette is all that it knows of them."""
+    sides = [(_SLOW, 1 - step / _STEPS) for step in range(_STEPS)] + [(_EVEN, 1.0)]
+    sides += [(_FAST, step / _STEPS) for step in range(1, _STEPS + 1)]
+    palette = bytes(_GONE) + b"".join(bytes(_mixed(colour, share)) for colour, share in sides)
+    size = struct.pack(">IIBBBBB", len(rows[0]), len(rows), 8, 3, 0, 0, 0)
+    data = zlib.compress(b"".join(b"\0" + bytes(row) for row in rows), 9)
+    chunks = ((b"IHDR", size), (b"PLTE", palette), (b"tRNS", b"\0"), (b"IDAT", data), (b"IEND", b""))
+    body = b"".join(
+        struct.pack(">I", len(told)) + name + told + struct.pack(">I", zlib.crc32(name + told)) for name, told in chunks
+    )
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+def _mixed(colour: tuple[int, int, int], share: float) -> tuple[int, ...]:
+    return tuple(round(even + (full - even) * share) for even, full in zip(_EVEN, colour, strict=True))
+
+
+def _key(say: Wording) -> Iterator[str]:
+    """What the colours mean."""
+    x = WIDTH - 68
+    for index, (share, text) in enumerate(((-1.0, f"-{_FULL:.0%}"), (0.0, say("median")), (1.0, f"+{_FULL:.0%}"))):
+        colour = _SLOW if share < 0 else _FAST if share > 0 else _EVEN
+        y = TOP + 18 * index
+        yield f"<rect x='{x}' y='{y}' width='12' height='12' fill='rgb{colour}' stroke='{GRID}'/>".replace(", ", ",")
+        yield f"<text x='{x + 17}' y='{y + 10}'>{escape(text)}</text>"

@@ -1,0 +1,136 @@
+"""A case beside its past and beside its other shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from html import escape
+
+from pytest_aisbench.domain.background import Background, ScalePoint
+from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.reporters.svg_frame import (
+    BAND,
+    BAR,
+    FAINT,
+    INK,
+    LEFT,
+    MARK,
+    ODD,
+    RIGHT,
+    TOP,
+    Scale,
+    fitted,
+    levels,
+    line,
+    path,
+    picture,
+    seal,
+    short,
+    ticks,
+)
+from pytest_aisbench.reporters.wording import ENGLISH, Wording
+
+MOST_PAST = 100
+MOST_SHAPES = 12
+HEIGHT, FLOOR = 190, 154
+
+
+def history_chart(
+    background: Background, now: float | None, *, title: str, unit: str = "", say: Wording = ENGLISH
+) -> str:
+    """Every comparable trial of before as a dot, this run's as a diamond; '' without a past."""
+    past = [each for each in background.history if math.isfinite(each.value)][-MOST_PAST:]
+    if not past:
+        return ""
+    values = [each.value for each in past]
+    interval = background.interval or ()
+    bounds = [b for b in (background.low, background.high, background.reference) if b is not None]
+    known = [*values, *bounds, *interval, *([now] if now is not None else [])]
+    marks = ticks(min(known), max(known))
+    y, x = Scale(marks[0], marks[-1], FLOOR, TOP), Scale(0, len(past), LEFT + 10, RIGHT - 12)
+    parts = [_band(background, y), levels(y, marks)]
+    places = [(x(index), y(value)) for index, value in enumerate(values)]
+    parts.append(f"<path d='{path(places)}' fill='none' stroke='{BAR}'/>")
+    dots = "".join(f"M{short(a - 2.5)} {short(b)}a2.5 2.5 0 1 0 5 0a2.5 2.5 0 1 0-5 0" for a, b in places)
+    parts.append(f"<path d='{dots}' fill='{BAR}'/>")
+    story = [say("history story", count=len(background.history))]
+    if now is not None:
+        parts += _current(x(len(past)), y, now, interval, background)
+        story.append(say("this trial", value=f"{number(now)} {unit}".strip()))
+    if interval:
+        story.append(say("interval", low=number(interval[0]), high=number(interval[-1])))
+    if background.reference is not None:
+        parts.append(line(y, background.reference, say("reference")))
+    first = datetime.fromtimestamp(past[0].at, timezone.utc).strftime("%Y-%m-%d")
+    parts.append(f"<text x='{LEFT + 10}' y='{FLOOR + 16}'>{first}</text>")
+    parts.append(f"<text x='{RIGHT - 12}' y='{FLOOR + 16}' text-anchor='end'>{escape(say('this run'))}</text>")
+    parts.append(f"<text x='12' y='{HEIGHT - 6}' fill='{FAINT}'>{escape(fitted(unit, 20))}</text>")
+    return picture(title, " · ".join(story), parts, HEIGHT, seal(title, past, now))
+
+
+def _band(background: Background, y: Scale) -> str:
+    if background.low is None and background.high is None:
+        return ""
+    top = TOP if background.high is None else y(background.high)
+    floor = FLOOR if background.low is None else y(background.low)
+    return f"<path d='M{LEFT} {short(top)}H{RIGHT}V{short(floor)}H{LEFT}z' fill='{BAND}'/>"
+
+
+def _current(at: float, y: Scale, now: float, interval: Sequence[float], background: Background) -> Iterator[str]:
+    """A diamond, and a whisker for what the trials tell; outside the band it is of another colour."""
+    low, high = background.low, background.high
+    inside = (low is None or now >= low) and (high is None or now <= high)
+    if interval:
+        a, b = y(interval[0]), y(interval[-1])
+        whisker = f"M{short(at)} {short(a)}V{short(b)}m-4 0h8M{short(at - 4)} {short(a)}h8"
+        yield f"<path d='{whisker}' stroke='{INK}' fill='none'/>"
+    yield f"<path d='M{short(at - 5.5)} {short(y(now))}l5.5-5.5l5.5 5.5l-5.5 5.5z' fill='{MARK if inside else ODD}'/>"
+
+
+def scaling_chart(points: Sequence[ScalePoint], *, title: str, unit: str = "", say: Wording = ENGLISH) -> str:
+    """A bar for each shape, below the outline of what as many cards would do at the base's speed."""
+    shown = [point for point in points if math.isfinite(point.value) and point.value > 0][:MOST_SHAPES]
+    if len(shown) < 2:
+        return ""
+    ideals = [_ideal(point, shown[0]) for point in shown]
+    marks = ticks(0.0, max([*ideals, *(point.value for point in shown)]))
+    y, slot = Scale(0.0, marks[-1], FLOOR, TOP), (RIGHT - LEFT) / len(shown)
+    wide = min(64.0, slot * 0.6)
+    parts = [levels(y, marks)]
+    for index, (point, ideal) in enumerate(zip(shown, ideals, strict=True)):
+        x = LEFT + slot * (index + 0.5) - wide / 2
+        efficiency = "" if point.efficiency is None else say("efficiency", share=f"{point.efficiency:.0%}")
+        told = f"{point.shape}: {number(point.value)} {unit}, {efficiency} ({point.source})"
+        top, best = short(y(point.value)), short(y(ideal))
+        parts.append(
+            f"<path d='M{short(x)} {FLOOR}V{top}h{short(wide)}V{FLOOR}z' fill='{BAR}'>"
+            f"<title>{escape(fitted(told, 120))}</title></path>"
+            f"<path d='M{short(x - 3)} {best}h{short(wide + 6)}' stroke='{INK}' stroke-dasharray='5 4'/>"
+        )
+        share = "" if point.efficiency is None else f"{point.efficiency:.0%}"
+        middle = short(x + wide / 2)
+        parts.append(
+            f"<g text-anchor='middle'><text x='{middle}' y='{short(min(y(point.value), y(ideal)) - 5)}'>{share}</text>"
+            f"<text x='{middle}' y='{FLOOR + 15}'>{escape(fitted(point.shape, 12))}</text></g>"
+        )
+    parts.append(f"<path d='M{RIGHT + 5} {TOP + 6}h22' stroke='{INK}' stroke-dasharray='5 4'/>")
+    parts.append(f"<text x='{RIGHT + 31}' y='{TOP + 10}'>{escape(say('ideal'))}</text>")
+    parts.append(f"<text x='12' y='{HEIGHT - 6}' fill='{FAINT}'>{escape(fitted(unit, 20))}</text>")
+    last = shown[-1]
+    story = [say("scaling story", value=f"{number(last.value)} {unit}".strip(), shape=last.shape)]
+    if last.efficiency is not None:
+        story.append(say("efficiency", share=f"{last.efficiency:.1%}"))
+    return picture(title, " · ".join(story), parts, HEIGHT, seal(title, shown))
+
+
+def _ideal(point: ScalePoint, base: ScalePoint) -> float:
+    if point.efficiency:
+        return point.value / point.efficiency
+    return base.value * _cards(point) / _cards(base)
+
+
+def _cards(point: ScalePoint) -> int:
+    nodes, _, devices = point.shape.partition("x")
+    return Shape(int(nodes), int(devices)).world if nodes.isdigit() and devices.isdigit() else 1
