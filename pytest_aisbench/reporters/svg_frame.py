@@ -71,22 +71,21 @@ def fitted(text: str, wide: float) -> str:
     return text if columns(text) <= wide else f"{clip(text, int(wide) - 1)}…"
 
 
-def levels(scale: Scale, values: Sequence[float], left: float = LEFT, right: float = RIGHT) -> str:
+def levels(scale: Scale, values: Sequence[float], *, in_percent: bool = False) -> str:
     """Lines across the plot, each with its number."""
-    lines = "".join(f"M{short(left)} {short(scale(value))}H{short(right)}" for value in values)
-    texts = "".join(
-        f"<text x='{short(left - 6)}' y='{short(scale(each) + 4)}'>{number(each)}</text>" for each in values
-    )
+    lines = "".join(f"M{LEFT} {short(scale(value))}H{RIGHT}" for value in values)
+    named = [(scale(value) + 4, f"{value:.0%}" if in_percent else number(value)) for value in values]
+    texts = "".join(f"<text x='{LEFT - 6}' y='{short(y)}'>{name}</text>" for y, name in named)
     return f"<path d='{lines}' stroke='{GRID}'/><g text-anchor='end'>{texts}</g>"
 
 
-def line(scale: Scale, value: float, name: str, left: float = LEFT, right: float = RIGHT) -> str:
+def line(scale: Scale, value: float, name: str, told: str = "") -> str:
     """A dashed line at a value, named and told at its end."""
     y = scale(value)
     return (
-        f"<path d='M{short(left)} {short(y)}H{short(right)}' stroke='{INK}' stroke-dasharray='5 4'/>"
-        f"<text x='{short(right + 5)}' y='{short(y)}'>{escape(name)}"
-        f"<tspan x='{short(right + 5)}' dy='12'>{number(value)}</tspan></text>"
+        f"<path d='M{LEFT} {short(y)}H{RIGHT}' stroke='{INK}' stroke-dasharray='5 4'/>"
+        f"<text x='{RIGHT + 5}' y='{short(y)}'>{escape(name)}"
+        f"<tspan x='{RIGHT + 5}' dy='12'>{told or number(value)}</tspan></text>"
     )
 
 

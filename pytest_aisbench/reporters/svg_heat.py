@@ -13,30 +13,35 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from html import escape
 
+from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.reporters.bars import columns
 from pytest_aisbench.reporters.svg import odd_ones, outliers
 from pytest_aisbench.reporters.svg_frame import FAINT, GRID, INK, TOP, WIDTH, picture, seal, short
+from pytest_aisbench.reporters.text import plain
 from pytest_aisbench.reporters.wording import ENGLISH, Wording
 
 MOST_NODES = 256  # columns; above, a column is the slowest of several nodes
 MOST_SIGNS = 200
 _LEFT, _RIGHT, _FULL = 76, 676, 0.20  # a card that is 20 % off has the full colour
 _STEPS = 10  # of colour on each side
-_SLOW, _EVEN, _FAST, _GONE = (194, 65, 12), (236, 239, 242), (47, 107, 176), (0, 0, 0)
+_SLOW, _FAST = (214, 80, 20), (58, 122, 200)  # the more so, the less of the paper is seen through
 
 
-def heat_map(values: Sequence[float | None], devices: int, *, title: str, say: Wording = ENGLISH) -> str:
+def heat_map(
+    values: Sequence[float | None], devices: int, *, title: str, unit: str = "", say: Wording = ENGLISH
+) -> str:
     """'' for fewer than two nodes, which bars show better, and where nothing was measured."""
     ranks = [value if value is not None and math.isfinite(value) else None for value in values]
-    known = [value for value in ranks if value is not None]
     nodes = math.ceil(len(ranks) / devices)
-    if nodes < 2 or devices < 2 or not known:
+    if nodes < 2 or devices < 2 or all(value is None for value in ranks):
         return ""
-    return _Map(ranks, statistics.median(known), devices, nodes, say).drawn(title)
+    return _Map(ranks, devices, nodes, plain(unit, 20), say).drawn(title)
 
 
 class _Map:
-    def __init__(self, ranks: Sequence[float | None], median: float, devices: int, nodes: int, say: Wording) -> None:
-        self.ranks, self.median, self.devices, self.say = ranks, median, devices, say
+    def __init__(self, ranks: Sequence[float | None], devices: int, nodes: int, unit: str, say: Wording) -> None:
+        self.ranks, self.devices, self.unit, self.say = ranks, devices, unit, say
+        self.median = statistics.median(value for value in ranks if value is not None)
         self.per = math.ceil(nodes / MOST_NODES)  # nodes of a column
         self.columns = math.ceil(nodes / self.per)
         self.cells = [[self.slowest(column, card) for column in range(self.columns)] for card in range(devices)]
@@ -56,7 +61,9 @@ class _Map:
             *self.names(),
             *_key(self.say),
         ]
-        told = [self.say("each cell", count=self.per)] if self.per > 1 else []
+        told = [self.say("median story", value=f"{number(self.median)} {self.unit}".strip())]
+        if self.per > 1:
+            told.append(self.say("each cell", count=self.per))
         story = " · ".join((*told, *odd_ones(self.ranks, self.odd, self.median, self.say)))
         return picture(title, story, parts, math.ceil(self.floor) + 28, seal(title, self.ranks, "map"))
 
@@ -81,12 +88,13 @@ class _Map:
                 yield f"<path d='{shape}' fill='none' stroke='{colour}' stroke-width='1.5'/>"
 
     def names(self) -> Iterator[str]:
-        every = max(1, math.ceil(52 / self.wide))
+        widest = 6.2 * columns(self.say("node n", node=self.columns * self.per)) + 6
+        every = math.ceil(widest / self.wide)
         for column in range(0, self.columns, every):
-            first = every > 1 and column == 0
-            x = _LEFT if first else _LEFT + self.wide * (column + 0.5)
-            name, anchor = escape(self.say("node n", node=column * self.per)), "start" if first else "middle"
-            yield f"<text x='{short(x)}' y='{short(self.floor + 14)}' text-anchor='{anchor}'>{name}</text>"
+            x, anchor = (self.wide / 2, "middle") if every == 1 else (0.0, "start")
+            x, name = x + _LEFT + self.wide * column, escape(self.say("node n", node=column * self.per))
+            if x + widest < WIDTH:
+                yield f"<text x='{short(x)}' y='{short(self.floor + 14)}' text-anchor='{anchor}'>{name}</text>"
         for card in range(0, self.devices, max(1, math.ceil(11 / self.high))):
             y = short(TOP + self.high * (card + 0.5) + 4)
             yield f"<text x='{_LEFT - 6}' y='{y}' text-anchor='end'>{escape(self.say('card'))} {card}</text>"
@@ -101,28 +109,23 @@ def _colour(value: float | None, median: float) -> int:
 
 
 def _png(rows: Sequence[Sequence[int]]) -> bytes:
-    """Indexed colours, so that a palette is all that it knows of them."""
-    sides = [(_SLOW, 1 - step / _STEPS) for step in range(_STEPS)] + [(_EVEN, 1.0)]
-    sides += [(_FAST, step / _STEPS) for step in range(1, _STEPS + 1)]
-    palette = bytes(_GONE) + b"".join(bytes(_mixed(colour, share)) for colour, share in sides)
+    """Indexed colours, as solid as they are far from the median: the same on a light and on a dark page."""
+    sides = [(_SLOW, step / _STEPS) for step in range(_STEPS, -1, -1)]
+    sides = [(_SLOW, 0.0), *sides, *((_FAST, step / _STEPS) for step in range(1, _STEPS + 1))]
+    palette, solid = b"".join(bytes(colour) for colour, _ in sides), bytes(round(255 * share) for _, share in sides)
     size = struct.pack(">IIBBBBB", len(rows[0]), len(rows), 8, 3, 0, 0, 0)
     data = zlib.compress(b"".join(b"\0" + bytes(row) for row in rows), 9)
-    chunks = ((b"IHDR", size), (b"PLTE", palette), (b"tRNS", b"\0"), (b"IDAT", data), (b"IEND", b""))
+    chunks = ((b"IHDR", size), (b"PLTE", palette), (b"tRNS", solid), (b"IDAT", data), (b"IEND", b""))
     body = b"".join(
         struct.pack(">I", len(told)) + name + told + struct.pack(">I", zlib.crc32(name + told)) for name, told in chunks
     )
     return b"\x89PNG\r\n\x1a\n" + body
 
 
-def _mixed(colour: tuple[int, int, int], share: float) -> tuple[int, ...]:
-    return tuple(round(even + (full - even) * share) for even, full in zip(_EVEN, colour, strict=True))
-
-
 def _key(say: Wording) -> Iterator[str]:
     """What the colours mean."""
-    x = WIDTH - 68
-    for index, (share, text) in enumerate(((-1.0, f"-{_FULL:.0%}"), (0.0, say("median")), (1.0, f"+{_FULL:.0%}"))):
-        colour = _SLOW if share < 0 else _FAST if share > 0 else _EVEN
-        y = TOP + 18 * index
-        yield f"<rect x='{x}' y='{y}' width='12' height='12' fill='rgb{colour}' stroke='{GRID}'/>".replace(", ", ",")
+    x, away = WIDTH - 68, f"{_FULL:.0%}"
+    for index, (colour, text) in enumerate(((_SLOW, f"-{away}"), (None, say("median")), (_FAST, f"+{away}"))):
+        y, filled = TOP + 18 * index, "none" if colour is None else "rgb({},{},{})".format(*colour)
+        yield f"<rect x='{x}' y='{y}' width='12' height='12' fill='{filled}' stroke='{GRID}'/>"
         yield f"<text x='{x + 17}' y='{y + 10}'>{escape(text)}</text>"

@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 from html import escape
 
 from pytest_aisbench.domain.background import Background, ScalePoint
-from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.reporters.svg_frame import (
     BAND,
@@ -18,6 +17,7 @@ from pytest_aisbench.reporters.svg_frame import (
     LEFT,
     MARK,
     ODD,
+    PAPER,
     RIGHT,
     TOP,
     Scale,
@@ -90,47 +90,38 @@ def _current(at: float, y: Scale, now: float, interval: Sequence[float], backgro
 
 
 def scaling_chart(points: Sequence[ScalePoint], *, title: str, unit: str = "", say: Wording = ENGLISH) -> str:
-    """A bar for each shape, below the outline of what as many cards would do at the base's speed."""
+    """A bar for each shape: what share of the base's speed its cards keep. '' for fewer than two."""
     shown = [point for point in points if math.isfinite(point.value) and point.value > 0][:MOST_SHAPES]
     if len(shown) < 2:
         return ""
-    ideals = [_ideal(point, shown[0]) for point in shown]
-    marks = ticks(0.0, max([*ideals, *(point.value for point in shown)]))
-    y, slot = Scale(0.0, marks[-1], FLOOR, TOP), (RIGHT - LEFT) / len(shown)
+    shares = [_share(point, shown[0]) for point in shown]
+    y, slot = Scale(0.0, max([1.1, *shares]), FLOOR, TOP), (RIGHT - LEFT) / len(shown)
     wide = min(64.0, slot * 0.6)
-    parts = [levels(y, marks)]
-    for index, (point, ideal) in enumerate(zip(shown, ideals, strict=True)):
-        x = LEFT + slot * (index + 0.5) - wide / 2
-        efficiency = "" if point.efficiency is None else say("efficiency", share=f"{point.efficiency:.0%}")
-        told = f"{point.shape}: {number(point.value)} {unit}, {efficiency} ({point.source})"
-        top, best = short(y(point.value)), short(y(ideal))
+    parts = [levels(y, (0.0, 0.5), in_percent=True)]
+    for index, (point, share) in enumerate(zip(shown, shares, strict=True)):
+        x, top = LEFT + slot * (index + 0.5), y(share)
+        told = f"{point.shape}: {number(point.value)} {unit}, {say('efficiency', share=f'{share:.1%}')}, {point.source}"
         parts.append(
-            f"<path d='M{short(x)} {FLOOR}V{top}h{short(wide)}V{FLOOR}z' fill='{BAR}'>"
-            f"<title>{escape(fitted(told, 120))}</title></path>"
-            f"<path d='M{short(x - 3)} {best}h{short(wide + 6)}' stroke='{INK}' stroke-dasharray='5 4'/>"
+            f"<path d='M{short(x - wide / 2)} {FLOOR}V{short(top)}h{short(wide)}V{FLOOR}z' fill='{BAR}'>"
+            f"<title>{escape(fitted(told, 120))}</title></path><g text-anchor='middle'>"
+            f"<text x='{short(x)}' y='{short(top + 14)}' fill='{PAPER}'>{share:.0%}</text>"
+            f"<text x='{short(x)}' y='{FLOOR + 14}'>{escape(fitted(point.shape, 12))}</text>"
+            f"<text x='{short(x)}' y='{FLOOR + 27}' fill='{FAINT}'>{number(point.value)}</text></g>"
         )
-        share = "" if point.efficiency is None else f"{point.efficiency:.0%}"
-        middle = short(x + wide / 2)
-        parts.append(
-            f"<g text-anchor='middle'><text x='{middle}' y='{short(min(y(point.value), y(ideal)) - 5)}'>{share}</text>"
-            f"<text x='{middle}' y='{FLOOR + 15}'>{escape(fitted(point.shape, 12))}</text></g>"
-        )
-    parts.append(f"<path d='M{RIGHT + 5} {TOP + 6}h22' stroke='{INK}' stroke-dasharray='5 4'/>")
-    parts.append(f"<text x='{RIGHT + 31}' y='{TOP + 10}'>{escape(say('ideal'))}</text>")
-    parts.append(f"<text x='12' y='{HEIGHT - 6}' fill='{FAINT}'>{escape(fitted(unit, 20))}</text>")
+    parts.append(line(y, 1.0, say("ideal"), "100%"))
+    parts.append(f"<text x='12' y='{FLOOR + 27}' fill='{FAINT}'>{escape(fitted(unit, 9))}</text>")
     last = shown[-1]
-    story = [say("scaling story", value=f"{number(last.value)} {unit}".strip(), shape=last.shape)]
-    if last.efficiency is not None:
-        story.append(say("efficiency", share=f"{last.efficiency:.1%}"))
-    return picture(title, " · ".join(story), parts, HEIGHT, seal(title, shown))
+    story = say("scaling story", value=f"{number(last.value)} {unit}".strip(), shape=last.shape)
+    story = f"{story} · {say('efficiency', share=f'{shares[-1]:.1%}')}"
+    return picture(title, story, parts, HEIGHT, seal(title, shown))
 
 
-def _ideal(point: ScalePoint, base: ScalePoint) -> float:
-    if point.efficiency:
-        return point.value / point.efficiency
-    return base.value * _cards(point) / _cards(base)
+def _share(point: ScalePoint, base: ScalePoint) -> float:
+    if point.efficiency is not None and math.isfinite(point.efficiency):
+        return max(point.efficiency, 0.0)
+    return point.value / base.value * _cards(base) / _cards(point)
 
 
 def _cards(point: ScalePoint) -> int:
     nodes, _, devices = point.shape.partition("x")
-    return Shape(int(nodes), int(devices)).world if nodes.isdigit() and devices.isdigit() else 1
+    return int(nodes) * int(devices) or 1 if nodes.isdecimal() and devices.isdecimal() else 1

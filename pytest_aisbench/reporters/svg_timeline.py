@@ -33,6 +33,7 @@ COLOURS = {
 }  # fmt: skip
 MOST_ROWS = 8
 _LEFT, _RIGHT, _ROW, _LEAST = 76, 748, 24, 2.0
+_CLOCK = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200)
 
 
 def timeline(trials: Sequence[TrialEntry], *, title: str, say: Wording = ENGLISH) -> str:
@@ -71,7 +72,9 @@ def _piece(each: Span, scale: Scale, start: float, y: float, say: Wording) -> st
 
 
 def _axis(scale: Scale, floor: float, start: float, say: Wording) -> Iterator[str]:
-    marks = [mark for mark in ticks(0.0, scale.high, 6) if mark <= scale.high]
+    step = next((step for step in _CLOCK if scale.high <= 7 * step), None)
+    marks = [step * index for index in range(8)] if step else ticks(0.0, scale.high, 6)
+    marks = [mark for mark in marks if mark <= scale.high]
     lines = "".join(f"M{short(scale(mark))} {TOP}V{short(floor)}" for mark in marks)
     yield f"<path d='{lines}' stroke='{GRID}'/>"
     for mark in marks:
