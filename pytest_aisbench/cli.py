@@ -7,19 +7,16 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pytest_aisbench import __version__, cli_judge, cli_ranktable, cli_require
+from pytest_aisbench import __version__, cli_history, cli_judge, cli_means, cli_ranktable, cli_require
 from pytest_aisbench.errors import AisbenchError, LedgerError, UsageFault
 
 if TYPE_CHECKING:
     from pytest_aisbench.domain.checkup import Check
-    from pytest_aisbench.domain.ports import Platform
-    from pytest_aisbench.services.jobs import JobLedger
-    from pytest_aisbench.settings import Settings
 
 _FAILED, _INTERRUPTED, _INTERNAL, _USAGE = 1, 2, 3, 4
 _SHOWN = 50  # trials of `jobs --all`
@@ -69,22 +66,22 @@ def _parser() -> argparse.ArgumentParser:
     jobs = acts.add_parser("jobs", help="what runs, as the ledger says, and who owns it")
     jobs.add_argument("--json", action="store_true", help="for programs")
     jobs.add_argument("--all", action="store_true", help=f"the last {_SHOWN} trials, whatever became of them")
-    _ledger_options(jobs)
+    cli_means.ledger_options(jobs)
     jobs.set_defaults(act=_jobs)
     stop = acts.add_parser("stop", help="stop jobs of the ledger, and wait until the platform confirms")
     stop.add_argument("job", nargs="*", metavar="JOB_ID", help="the id of a job (of V1: JOB/VERSION), or its name")
     stop.add_argument("--all-mine", action="store_true", help="every job of the ledger that no live run holds")
     stop.add_argument("--force", action="store_true", help="also what a live run holds, or the ledger does not know")
-    _ledger_options(stop)
-    _platform_options(stop)
+    cli_means.ledger_options(stop)
+    cli_means.platform_options(stop)
     stop.set_defaults(act=_stop)
     logs = acts.add_parser("logs", help="print the log of a job")
     _log_options(logs)
     logs.set_defaults(act=_logs)
     doctor = acts.add_parser("doctor", help="check everything that a run needs; nothing is submitted or paid for")
     _doctor_options(doctor)
-    _ledger_options(doctor)
-    _platform_options(doctor)
+    cli_means.ledger_options(doctor)
+    cli_means.platform_options(doctor)
     doctor.set_defaults(act=_doctor)
     flush = acts.add_parser("flush", help="deliver the results that runs could not upload to their Tester")
     what = flush.add_mutually_exclusive_group()
@@ -99,13 +96,14 @@ def _parser() -> argparse.ArgumentParser:
     flush.add_argument("--patience", default="30s", metavar="TIME", help="try each Tester for so long (default 30s)")
     flush.add_argument("--tester", metavar="URL", help="the Tester of --stub-log, and whose token is in [tester]")
     flush.add_argument("--config", metavar="FILE", help="settings in TOML (default: aisbench.toml in this folder)")
-    _ledger_options(flush)
+    cli_means.ledger_options(flush)
     flush.set_defaults(act=_flush)
     stubs = acts.add_parser("stubs", help="exit as benchmark.sh of an ais-bench package does, by results.json")
     stubs.add_argument("results", nargs="?", type=Path, metavar="FILE", help="default: reports/latest/results.json")
     stubs.set_defaults(act=_stubs)
     cli_ranktable.register(acts)
-    cli_judge.register(acts, _offered)
+    cli_judge.register(acts)
+    cli_history.register(acts)
     cli_require.register(acts)
     return parser
 
@@ -129,22 +127,7 @@ def _log_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--follow", action="store_true", help="go on until the job is over")
     how.add_argument("--curve", action="store_true", help="instead: how loss and speed went so far")
     parser.add_argument("--ranks", type=_ranks, default=1, metavar="N", help="as many write to it (--curve; default 1)")
-    _platform_options(parser)
-
-
-def _ledger_options(parser: argparse.ArgumentParser) -> None:
-    one = parser.add_mutually_exclusive_group()
-    one.add_argument("--ledger", metavar="FILE", help="the record of all runs (default: ledger.db among the reports)")
-    one.add_argument("--reports", metavar="DIR", help="where it is (default: reports/)")
-
-
-def _platform_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--platform", metavar="NAME", help="where the job runs")
-    parser.add_argument("--cloud", metavar="FILE", help="a local cloud that runs: what `aisbench cloud --json` printed")
-    parser.add_argument("--config", metavar="FILE", help="settings in TOML (default: aisbench.toml in this folder)")
-
-    parser.add_argument("--modelarts-version", metavar="V1|V2", help="which training-job API")
-    parser.add_argument("--modelarts-client", metavar="sdk|wheel", help="the SDK, or the vendor's modelarts wheel")
+    cli_means.platform_options(parser)
 
 
 def _node(text: str) -> int:
@@ -199,7 +182,7 @@ def _jobs(options: argparse.Namespace) -> None:
     from pytest_aisbench.services.clock import SystemClock
 
     # No platform is asked, so no key of one needs to be set.
-    with closing(_ledger(_settings(options, platform="local"))) as ledger:
+    with closing(cli_means.ledger(cli_means.settings(options, platform="local"))) as ledger:
         now = SystemClock().now()
         found = ledger.latest(_SHOWN, now) if options.all else ledger.in_flight(now)
     if options.json:
@@ -216,8 +199,8 @@ def _stop(options: argparse.Namespace) -> int:
 
     if bool(options.job) == options.all_mine:
         raise UsageFault("name jobs, or --all-mine", advice="`aisbench jobs` shows them")
-    settings, code = _settings(options), 0
-    with closing(_ledger(settings)) as ledger, closing(_platform(settings)) as platform:
+    settings, code = cli_means.settings(options), 0
+    with closing(cli_means.ledger(settings)) as ledger, closing(cli_means.platform(settings)) as platform:
         stopping = Stopping(ledger, platform, SystemClock(), options.force)
         for answer in stopping.all_mine() if options.all_mine else stopping.named(options.job):
             print(plain(stopped(answer)).replace("--aisbench-", "--"), flush=True)
@@ -229,7 +212,7 @@ def _logs(options: argparse.Namespace) -> None:
     from pytest_aisbench.services.clock import SystemClock
     from pytest_aisbench.services.tail import follow
 
-    with closing(_platform(_settings(options))) as platform:
+    with closing(cli_means.platform(cli_means.settings(options))) as platform:
         if options.curve:
             from pytest_aisbench.domain.curve import curve
             from pytest_aisbench.reporters.curve import lines
@@ -265,8 +248,8 @@ def _examined(options: argparse.Namespace) -> Iterator[Check]:
     from pytest_aisbench.domain.checkup import fallen
 
     try:
-        settings = _settings(options)
-        offered = _offered(settings.platform)
+        settings = cli_means.settings(options)
+        offered = cli_means.offered(settings.platform)
         platform = offers.load("platform", settings.platform, offered)
     except UsageFault as fault:
         yield fallen("configuration", fault)
@@ -286,8 +269,8 @@ def _flush(options: argparse.Namespace) -> int:
         patience_s = duration(options.patience)
     except ValueError as error:
         raise UsageFault(f"--patience: {error}") from None
-    settings = _settings(options, platform="local")
-    with closing(_ledger(settings, new=options.stub_log is not None)) as ledger:
+    settings = cli_means.settings(options, platform="local")
+    with closing(cli_means.ledger(settings, new=options.stub_log is not None)) as ledger:
         flushing = Flushing(settings, ledger.database, patience_s)
         if options.requeue:
             flushing.requeue(options.requeue)
@@ -304,51 +287,9 @@ def _flush(options: argparse.Namespace) -> int:
 def _stubs(options: argparse.Namespace) -> int:
     from pytest_aisbench.adapters.stubs import benchmark_exit
 
-    file = options.results or _settings(options).reports / "latest" / "results.json"
+    file = options.results or cli_means.settings(options).reports / "latest" / "results.json"
     try:
         return benchmark_exit(json.loads(file.read_bytes()))
     except (OSError, ValueError, LookupError, TypeError) as error:
         print(f"aisbench stubs: {file} cannot be read: {error}", file=sys.stderr)
         return 1  # the step that comes first failed
-
-
-def _settings(options: argparse.Namespace, **given: str) -> Settings:
-    """As pytest reads them, in this folder and without its ini file."""
-    from pytest_aisbench.settings import freeze, table
-
-    told = {row.name: getattr(options, row.name, None) for row in table()}
-    return freeze({**told, **given}, {}, os.environ, Path.cwd())
-
-
-def _ledger(settings: Settings, *, new: bool = False) -> JobLedger:
-    from pytest_aisbench.services.jobs import JobLedger
-    from pytest_aisbench.services.run import LEDGER_FILE
-
-    return JobLedger(settings.ledger or settings.reports / LEDGER_FILE, new=new)
-
-
-def _platform(settings: Settings) -> Platform:
-    from pytest_aisbench import offers
-
-    if settings.platform == "local" and settings.cloud is None:
-        advice = "name --cloud FILE, or another --platform"
-        raise UsageFault("the platform local, without a cloud that runs, has no jobs but a run's own", advice=advice)
-    platform: Platform = offers.load("platform", settings.platform, _offered(settings.platform))(settings)
-    return platform
-
-
-def _offered(name: str) -> Mapping[str, str]:
-    """The platforms of the built-in hook; only for another name those of pytest's other installed plugins."""
-    from importlib.metadata import entry_points
-
-    from pytest_aisbench.plugin import pytest_aisbench_platforms
-
-    known = dict(pytest_aisbench_platforms())
-    for entry in () if name in known else entry_points(group="pytest11"):
-        try:
-            offer = getattr(entry.load(), "pytest_aisbench_platforms", None)
-        except Exception as error:  # noqa: BLE001 - any plugin of pytest's: most are no concern of ours
-            print(f"aisbench: the plugin {entry.name} cannot be imported: {error}", file=sys.stderr)
-            continue
-        known = {**(offer() if offer else {}), **known}
-    return known

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_aisbench import cli_means
 from pytest_aisbench.errors import UsageFault
 
 if TYPE_CHECKING:
@@ -15,11 +16,8 @@ if TYPE_CHECKING:
     from pytest_aisbench.domain.mlperf import Result
     from pytest_aisbench.domain.verdict import Verdict
 
-Offered = Callable[[str], Mapping[str, str]]
 
-
-def register(acts: Any, offered: Offered) -> None:
-    """`offered` has the platforms by name, since each has keys of its own in workload.toml."""
+def register(acts: Any) -> None:
     verdict = acts.add_parser("judge", help="judge results of MLPerf's that exist already, and run nothing")
     verdict.add_argument("folder", type=Path, metavar="FOLDER", help="where they are, or one of them")
     verdict.add_argument("--workload", required=True, metavar="NAME", help="whose thresholds hold")
@@ -28,7 +26,7 @@ def register(acts: Any, offered: Offered) -> None:
     verdict.add_argument("--platform", default="modelarts", metavar="NAME", help="whose claims (default: modelarts)")
     verdict.add_argument("--shape", metavar="2x8", help="what trained (default: one node with the workload's cards)")
     verdict.add_argument("--json", action="store_true", help="for programs")
-    verdict.set_defaults(act=lambda options: _judge(options, offered))
+    verdict.set_defaults(act=_judge)
     mllog = acts.add_parser("mllog", help="write a case of results.json as a log of MLPerf's")
     mllog.add_argument("case", metavar="CASE", help="such as resnet50-2x8")
     mllog.add_argument(
@@ -39,13 +37,13 @@ def register(acts: Any, offered: Offered) -> None:
     mllog.set_defaults(act=_mllog)
 
 
-def _judge(options: argparse.Namespace, offered: Offered) -> int:
+def _judge(options: argparse.Namespace) -> int:
     from pytest_aisbench.domain.exitcode import Tally
     from pytest_aisbench.domain.mlperf import judged, judged_set
     from pytest_aisbench.services import result_files
     from pytest_aisbench.services.clock import SystemClock, day
 
-    case, today = _case(options, offered), day(SystemClock().now())
+    case, today = _case(options), day(SystemClock().now())
     results = result_files.read(options.folder)
     files = [(each, judged(case, each, today)) for each in results]
     whole = judged_set(case, files, today) if files else None
@@ -63,13 +61,13 @@ def _judge(options: argparse.Namespace, offered: Offered) -> int:
     return code
 
 
-def _case(options: argparse.Namespace, offered: Offered) -> Case:
+def _case(options: argparse.Namespace) -> Case:
     from pytest_aisbench import offers
     from pytest_aisbench.domain.case import Shape
     from pytest_aisbench.services import result_files, suite
 
     folder = result_files.suite_of(options.workload, options.suites)
-    known = offered(options.platform)
+    known = cli_means.offered(options.platform)  # each has keys of its own in workload.toml
     platform = offers.load("platform", options.platform, known)
     loaded = suite.load(folder, options.platform, platform.options, known, trains=False)
     shape = Shape.parse(options.shape) if options.shape else Shape(1, loaded.workload.devices)

@@ -10,6 +10,13 @@ import pytest
 
 from pytest_aisbench.errors import UsageFault
 
+# Our own, which come by the same hook as everybody's.
+PLATFORMS = {
+    "local": "pytest_aisbench.adapters.local:Local",
+    "modelarts": "pytest_aisbench.adapters.modelarts:ModelArts",
+    "apulis": "pytest_aisbench.adapters.apulis:Apulis",
+}
+
 
 def platforms(config: pytest.Config) -> dict[str, str]:
     return _merged("platform", config.hook.pytest_aisbench_platforms())

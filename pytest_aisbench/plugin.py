@@ -12,8 +12,9 @@ import pytest
 
 from pytest_aisbench import fixtures
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.fixtures import CREW, SETTINGS
+from pytest_aisbench.fixtures import CREW
 from pytest_aisbench.settings import freeze, table
+from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
     from pytest_aisbench.fixtures import Crew
@@ -113,11 +114,9 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_aisbench_platforms() -> dict[str, str]:
-    return {
-        "local": "pytest_aisbench.adapters.local:Local",
-        "modelarts": "pytest_aisbench.adapters.modelarts:ModelArts",
-        "apulis": "pytest_aisbench.adapters.apulis:Apulis",
-    }
+    from pytest_aisbench import offers
+
+    return dict(offers.PLATFORMS)
 
 
 def pytest_aisbench_reporters() -> dict[str, str]:

@@ -1,0 +1,172 @@
+"""`aisbench history` and `aisbench references`: what a case has done so far, and what that lets one claim."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_aisbench import cli_means
+from pytest_aisbench.errors import UsageFault
+
+if TYPE_CHECKING:
+    from pytest_aisbench.services.references import Checked, Known, Review
+    from pytest_aisbench.services.suite import Suite
+
+_SHOWN = 100  # trials; the gate looks at no more either
+
+
+def register(acts: Any) -> None:
+    history = acts.add_parser("history", help="what the trials of a case have measured, by what makes them comparable")
+    history.add_argument("case", nargs="?", metavar="CASE", help="such as resnet50-2x8 (default: list the cases)")
+    history.add_argument("--limit", type=_count, default=_SHOWN, metavar="N", help=f"the newest (default {_SHOWN})")
+    history.add_argument("--svg", type=Path, metavar="FILE", help="also draw it here")
+    history.add_argument("--json", action="store_true", help="for programs")
+    cli_means.ledger_options(history)
+    history.set_defaults(act=_history)
+    references = acts.add_parser("references", help="claims from history: propose them, or see how they would judge it")
+    kinds = references.add_subparsers(required=True, metavar="propose|check", dest="kind")
+    for kind, text in (
+        ("propose", "print the change of thresholds.toml that history suggests, as a diff to review"),
+        ("check", "how every claim would have judged the trials so far"),
+    ):
+        parser = kinds.add_parser(kind, help=text, description=text)
+        parser.add_argument("suites", nargs="*", type=Path, metavar="DIR", help="folders of suites (default: suites/)")
+        parser.add_argument("--platform", metavar="NAME", help="whose claims and trials (default: local)")
+        parser.add_argument("--case", action="append", metavar="CASE", help="only this one; may be given again")
+        parser.add_argument("--json", action="store_true", help="for programs")
+        cli_means.ledger_options(parser)
+        if kind == "propose":
+            parser.add_argument("--apply", action="store_true", help="write the change too")
+        act = _propose if kind == "propose" else _check
+        parser.set_defaults(act=partial(_reviewed, act))
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of trials: 1 or more")
+    return int(text)
+
+
+def _history(options: argparse.Namespace) -> None:
+    from pytest_aisbench.reporters import chronicle as told
+    from pytest_aisbench.services.chronicle import chronicle
+    from pytest_aisbench.services.history import History
+
+    with closing(cli_means.ledger(cli_means.settings(options))) as ledger:
+        if options.case is None:
+            cases = History(ledger.database).cases()
+            print(json.dumps({"schema": told.SCHEMA, "cases": cases}) if options.json else "\n".join(cases))
+            return
+        story = chronicle(ledger, options.case, options.limit)
+    if options.svg:
+        _write(options.svg, told.picture(story))
+    print(
+        json.dumps(told.document(story), indent=2, ensure_ascii=False) if options.json else "\n".join(told.lines(story))
+    )
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageFault(f"{file}: {error.strerror}") from None
+
+
+def _reviewed(act: Callable[[argparse.Namespace, Sequence[Known]], None], options: argparse.Namespace) -> None:
+    from pytest_aisbench.services import references
+    from pytest_aisbench.services.history import History
+
+    settings = cli_means.settings(options)
+    folders = options.suites or [Path("suites")]
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageFault(f"there is no folder {folder}", advice="name the folders of your suites")
+    with closing(cli_means.ledger(settings)) as opened:
+        load = _loader(settings.platform)
+        found = list(references.known(History(opened.database), folders, settings.platform, load))
+    if options.case:
+        found = [each for each in found if each.case.id in options.case]
+    if not found:
+        where = f"{', '.join(map(str, folders))} on platform {settings.platform}"
+        raise UsageFault(f"the ledger has no judged trial of a case in {where}", advice="see aisbench history")
+    act(options, found)
+
+
+def _loader(name: str) -> Callable[[Path, Sequence[str]], Suite]:
+    from pytest_aisbench import offers
+    from pytest_aisbench.services import suite
+
+    known = cli_means.offered(name)
+    platform = offers.load("platform", name, known)
+    return lambda folder, frameworks: suite.load(
+        folder, name, platform.options, known, trains=False, frameworks=frameworks
+    )
+
+
+def _propose(options: argparse.Namespace, cases: Sequence[Known]) -> None:
+    from pytest_aisbench.services import references
+
+    reviews, texts = references.proposals(cases)
+    change = "".join(references.diff(file, text) for file, text in texts.items())
+    if options.json:
+        print(json.dumps({"schema": "aisbench-references/1", "claims": list(map(_review, reviews)), "diff": change}))
+    else:
+        # The diff alone goes to stdout, so that it can be piped to `git apply`.
+        print(change, end="")
+        print("\n".join(map(_line, reviews)), file=sys.stderr)
+    if options.apply:
+        for file, text in texts.items():
+            _write(file, text)
+
+
+def _line(review: Review) -> str:
+    words = f"{review.old} -> {review.new}" if review.new else review.old
+    return f"{review.case_id} {review.metric}: {words}: {review.text}"
+
+
+def _review(review: Review) -> dict[str, Any]:
+    evidence = review.evidence
+    return {
+        "case": review.case_id,
+        "metric": review.metric,
+        "wanted": review.old,
+        "proposed": review.new or None,
+        "trials": evidence.count if evidence else None,
+        "mean": evidence.mean if evidence else None,
+        "cv": evidence.cv if evidence else None,
+        "text": review.text,
+    }
+
+
+def _check(options: argparse.Namespace, cases: Sequence[Known]) -> None:
+    from pytest_aisbench.services import references
+
+    found = list(references.checks(cases, cli_means.settings(options).max_trials))
+    if options.json:
+        print(json.dumps({"schema": "aisbench-references/1", "claims": list(map(_checked, found))}))
+        return
+    for each in found:
+        past = each.replay
+        counts = f"{past.count} trials: {past.met} met, {past.missed} missed, {past.undecided} undecided"
+        first = f", first missed in {each.first_missed.run}" if each.first_missed else ""
+        worst = "" if past.worst is None else f", at worst {past.worst:.6g}"
+        print(f"{each.case_id} {each.metric} {each.wanted}: {counts}{first}{worst}")
+
+
+def _checked(each: Checked) -> dict[str, Any]:
+    from pytest_aisbench.domain.codec import dump
+
+    first = each.first_missed.run if each.first_missed else None
+    return {
+        "case": each.case_id,
+        "metric": each.metric,
+        "wanted": each.wanted,
+        **dump(each.replay),
+        "first_missed": first,
+    }

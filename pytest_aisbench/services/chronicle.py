@@ -1,0 +1,85 @@
+"""The history of a case as a story: chapters of trials that can be compared, and what changed between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_aisbench.domain import codec
+from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.changes import changes
+from pytest_aisbench.domain.drift import drift
+from pytest_aisbench.domain.fingerprint import differences
+from pytest_aisbench.domain.measure import Measure
+from pytest_aisbench.domain.metric import THROUGHPUT
+from pytest_aisbench.domain.trial import Trial
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.services.history import History, values
+from pytest_aisbench.services.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """Trials of one fingerprint, oldest first."""
+
+    key: str
+    traits: Mapping[str, str]
+    changed: tuple[str, ...]  # against the chapter before
+    measures: tuple[Measure, ...]
+    remarks: tuple[str, ...]  # changes of level, and a drift
+
+    @property
+    def speeds(self) -> list[float]:
+        """Of those that count."""
+        return values((each for each in self.measures if each.counts), THROUGHPUT)
+
+
+@dataclass(frozen=True)
+class Chronicle:
+    """`case` is as its newest trial had it, with the claims of that day."""
+
+    case: Case
+    chapters: tuple[Chapter, ...]  # the newest last
+
+    @property
+    def unit(self) -> str:
+        metric = self.case.workload.metrics.get(THROUGHPUT)
+        return metric.unit if metric else ""
+
+
+def chronicle(ledger: Ledger, case_id: str, limit: int) -> Chronicle:
+    """Of the newest trials."""
+    history = History(ledger.database)
+    found = history.all(case_id, limit)
+    if not found:
+        known = history.cases()
+        advice = f"known: {', '.join(known[:20])}{' …' if len(known) > 20 else ''}" if known else "none was judged yet"
+        raise UsageFault(f"{ledger.path} has no judged trial of {case_id!r}", advice=advice)
+    case = _case(ledger, found[-1].trial)
+    groups: dict[str, list[Measure]] = {}
+    for measure in found:
+        groups.setdefault(measure.key, []).append(measure)
+    chapters: list[Chapter] = []
+    for key, measures in sorted(groups.items(), key=lambda group: group[1][-1].at):
+        traits = history.traits(key)
+        before = chapters[-1].traits if chapters else {}
+        changed = differences(before, traits) if before and traits else ()
+        chapter = Chapter(key, traits, changed, tuple(measures), ())
+        chapters.append(_remarked(chapter, case))
+    return Chronicle(case, tuple(chapters))
+
+
+def _remarked(chapter: Chapter, case: Case) -> Chapter:
+    """A value is named by its place among those that count, as the list of them shows it."""
+    metric = case.workload.metrics.get(THROUGHPUT)
+    unit = metric.unit if metric else ""
+    told = [change.text(THROUGHPUT, unit) for change in changes(chapter.speeds)]
+    if found := drift(chapter.speeds):
+        told.append(found.text(THROUGHPUT, unit))
+    return Chapter(chapter.key, chapter.traits, chapter.changed, chapter.measures, tuple(told))
+
+
+def _case(ledger: Ledger, trial: str) -> Case:
+    rows = ledger.database.read("SELECT record FROM trials WHERE trial = ?", trial)
+    return codec.load(Trial, json.loads(rows[0][0])).case
