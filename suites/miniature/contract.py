@@ -2,9 +2,9 @@
 
 Given, once per card: ``--data_url``, ``--train_url`` (folders; by API V1 urls, which ``moxing`` reaches) and the
 workload's parameters; in the environment RANK_ID, RANK_SIZE, RANK_TABLE_FILE, and MASTER_ADDR and MASTER_PORT, where
-the ranks meet. Left behind, in ``train_url``: bare numbers in ``throughput_<rank>.json``, ``ranksize.json`` and
-``accuracy.json``; with SINGLESERVER_MODE=True, where every server trains alone, ``<server>/throughput_<card>.json`` and
-``accuracy_<server>.json``.
+the ranks meet. A launcher counts the ranks in variables of its own. Left behind, in ``train_url``: bare numbers in
+``throughput_<rank>.json``, ``ranksize.json`` and ``accuracy.json``; with SINGLESERVER_MODE=True, where every server
+trains alone, ``<server>/throughput_<card>.json`` and ``accuracy_<server>.json``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     Server = tuple[str, Sequence[int]]  # its address and its ranks
+
+# Of horovodrun and of mpirun: they start the ranks themselves, where the platform does not.
+LAUNCHERS = ("HOROVOD", "OMPI_COMM_WORLD")
 
 
 class ContractError(Exception):
@@ -84,11 +87,15 @@ def fetched(place: str | None) -> str | None:
 
 
 def run(parser: argparse.ArgumentParser, train: Callable[[Job], None]) -> None:
+    answer_for(lambda: train(read_job(parser, sys.argv[1:], os.environ)), os.environ.get("RANK_ID", "0"))
+
+
+def answer_for(train: Callable[[], None], rank: str) -> None:
     """Train; what the user can mend, or another rank broke, is one line and exit code 1."""
     try:
-        train(read_job(parser, sys.argv[1:], os.environ))
+        train()
     except (ContractError, ExchangeError, OSError) as error:
-        print(f"[ERROR] rank {os.environ.get('RANK_ID', '0')}: {error}", file=sys.stderr, flush=True)
+        print(f"[ERROR] rank {rank}: {error}", file=sys.stderr, flush=True)
         sys.exit(1)
 
 
@@ -96,8 +103,7 @@ def read_job(parser: argparse.ArgumentParser, argv: Sequence[str], environment: 
     parser.add_argument("--data_url", help="folder of the data set")
     parser.add_argument("--train_url", required=True, help="folder for the results")
     arguments, _ = parser.parse_known_args(argv)  # a platform may add arguments of its own
-    size = number(environment, "RANK_SIZE", 1)
-    rank = number(environment, "RANK_ID", 0)
+    rank, size = rank_and_size(environment)
     if not 0 <= rank < size:
         raise ContractError(f"RANK_ID is {rank}, which is no rank among RANK_SIZE={size}")
     host, port = environment.get("MASTER_ADDR", ""), number(environment, "MASTER_PORT", 0)
@@ -108,6 +114,13 @@ def read_job(parser: argparse.ArgumentParser, argv: Sequence[str], environment: 
     if servers and sorted(r for _, ranks in servers for r in ranks) != list(range(size)):
         raise ContractError(f"rank table {table} does not list the ranks 0 to {size - 1}, each once")
     return alone(job, servers, port) if environment.get("SINGLESERVER_MODE") == "True" else job
+
+
+def rank_and_size(environment: Mapping[str, str]) -> tuple[int, int]:
+    launcher = next((name for name in LAUNCHERS if f"{name}_RANK" in environment), "")
+    if launcher and "RANK_ID" not in environment:
+        return number(environment, f"{launcher}_RANK", 0), number(environment, f"{launcher}_SIZE", 1)
+    return number(environment, "RANK_ID", 0), number(environment, "RANK_SIZE", 1)
 
 
 def alone(job: Job, servers: Sequence[Server], port: int) -> Job:
@@ -127,9 +140,14 @@ def number(environment: Mapping[str, str], name: str, default: int) -> int:
 
 
 def read_rank_table(path: Path) -> list[Server]:
-    """The servers of a table of version 1.0, in its order."""
+    """The servers, in the table's order: of version 1.0, or of the lab format, which Apulis writes."""
     try:
         table: Any = json.loads(path.read_text(encoding="utf-8"))
-        return [(str(s["server_id"]), [int(d["rank_id"]) for d in s["device"]]) for s in table["server_list"]]
+        if "deploy_mode" not in table:
+            return [(str(s["server_id"]), [int(d["rank_id"]) for d in s["device"]]) for s in table["server_list"]]
+        servers: dict[str, list[int]] = {}
+        for card in (card for group in table["group_list"] for card in group["instance_list"]):
+            servers.setdefault(str(card["server_id"]), []).append(int(card["rank_id"]))
+        return list(servers.items())
     except (ValueError, KeyError, TypeError) as error:
         raise ContractError(f"{path} is not a rank table of version 1.0: {error!r}") from error

@@ -104,11 +104,11 @@ class Block:
 
 
 class ResidualNet:
-    """Images (n, height, width, 3) in, class scores out."""
+    """Images (n, height, width, channels) in, class scores out."""
 
-    def __init__(self, rng: np.random.Generator, patch: int, width: int, classes: int) -> None:
+    def __init__(self, rng: np.random.Generator, patch: int, width: int, classes: int, channels: int = 3) -> None:
         self.layers: list[Layer] = [
-            Patches(rng, patch, 3, width),
+            Patches(rng, patch, channels, width),
             LayerNorm(width),
             Relu(),
             Block(rng, width, width),

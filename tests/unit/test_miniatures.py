@@ -23,7 +23,7 @@ from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.services import suite
 
 SUITES = Path(__file__).parents[2] / "suites"
-NAMES = ("resnet50", "bert", "resnet50_cifar10")
+NAMES = ("resnet50", "bert", "resnet50_cifar10", "horovod_mnist")
 NONE: Mapping[Any, str] = MappingProxyType({})
 DEADLINE = 45.0  # seconds, for anything; less than the 60 that ranks wait for each other on their own
 
@@ -191,7 +191,9 @@ def test_without_exchange_a_rank_knows_its_own_share_only(cluster: Cluster) -> N
 
 # Sixteen are the hardest: at 2x8, the largest shape of the suites, a rank's share is the smallest.
 @pytest.mark.parametrize(
-    ("cluster", "size"), [("resnet50", 4), ("bert", 4), ("resnet50_cifar10", 16)], indirect=["cluster"]
+    ("cluster", "size"),
+    [("resnet50", 4), ("bert", 4), ("resnet50_cifar10", 16), ("horovod_mnist", 16)],
+    indirect=["cluster"],
 )
 def test_no_rank_is_left_out_unnoticed(cluster: Cluster, size: int) -> None:
     cluster.replace_exchange(LEFT_OUT)

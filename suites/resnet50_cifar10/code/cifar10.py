@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from contract import ContractError
+from looks import CLASSES, LOOKS, PIXELS, draw, patterns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,10 +20,8 @@ if TYPE_CHECKING:
 
     Records = NDArray[np.uint8]
 
-CLASSES, SIZE = 10, 32
+SIZE = 32
 RECORD = 1 + 3 * SIZE * SIZE
-LOOKS = 16  # of the whole set: the ranks of the largest shape, each of which then has a look of its own to teach
-CONTRAST = 48  # of 128; the noise takes the rest
 
 
 def train_records(folder: Path) -> Records:
@@ -58,36 +57,12 @@ def decode(records: Records) -> tuple[Array, Labels]:
 
 
 def generate(folder: Path, seed: int, per_file: int, looks: int = LOOKS) -> None:
-    """Write a data set in which every look of a class is a pattern of coloured tiles under noise.
-
-    The images of a class come look by look, so that a rank which takes its share of them in their order holds looks
-    that nobody else does. Nor can the others guess these. Every look has a double in another class, which differs from
-    it in the first row of tiles only; and that row is one of two, which every class has about equally often. So
-    whoever has not been taught a look takes it for its double.
-    """
-    tiles = np.random.default_rng([seed, 0]).choice([0, 2 * CONTRAST], (CLASSES, looks, 3, 8, 8)).astype(np.uint8)
-    row, half = tiles[0, 0, :, 0].copy(), (CLASSES // 2, looks // 2)
-    tiles[half[0] :, looks - half[1] :] = tiles[: half[0], : half[1]]
-    tiles[:, :, :, 0] = row
-    tiles[: half[0], ::2, :, 0] ^= 2 * CONTRAST  # of two doubles, one has the row inverted
-    tiles[half[0] :, 1::2, :, 0] ^= 2 * CONTRAST
-    patterns = tiles.repeat(4, axis=3).repeat(4, axis=4).reshape(CLASSES, looks, -1)
-    train = draw(np.random.default_rng([seed, 1]), patterns, 5 * per_file)
-    held_out = draw(np.random.default_rng([seed, 2]), patterns, per_file)
+    """Write a data set of images that are made to be learnt, and not by one rank alone."""
+    shown = patterns(np.random.default_rng([seed, 0]), channels=3, tiles=SIZE // PIXELS, looks=looks)
+    train = draw(np.random.default_rng([seed, 1]), shown, 5 * per_file)
+    held_out = draw(np.random.default_rng([seed, 2]), shown, per_file)
     names = [*(f"train/data_batch_{k}.bin" for k in range(1, 6)), "eval/test_batch.bin"]
     for name, records in zip(names, [*np.split(train, 5), held_out], strict=True):
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         records.tofile(path)
-
-
-def draw(rng: np.random.Generator, patterns: Records, count: int) -> Records:
-    """Records in random order, but within a class in that of its looks; classes and looks are equally frequent."""
-    places = np.arange(count)
-    labels = rng.permutation(places * CLASSES // count)
-    looks = np.empty_like(places)
-    looks[np.argsort(labels, kind="stable")] = places * patterns.shape[1] // count
-    records = rng.integers(256 - 2 * CONTRAST, size=(count, RECORD), dtype=np.uint8)  # the noise
-    records[:, 0] = labels
-    records[:, 1:] += patterns[labels, looks]
-    return records

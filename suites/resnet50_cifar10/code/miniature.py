@@ -19,8 +19,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
-from cifar10 import CLASSES, decode, eval_records, generate, train_records
+from cifar10 import decode, eval_records, generate, train_records
 from contract import ContractError, Job, run
+from looks import CLASSES
 from residual import ResidualNet
 from training import arguments, positive, streams_of, train
 

@@ -11,10 +11,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import network_arguments
-from cifar10 import CLASSES, SIZE, eval_records, generate, train_records
+from cifar10 import SIZE, eval_records, generate, train_records
 from collective import joined
 from contract import Job, run
 from fitting import arguments, data_folder, yes
+from looks import CLASSES
 
 if TYPE_CHECKING:
     import argparse
