@@ -89,7 +89,8 @@ def decide(
     unit = f" {claim.unit}" if claim.unit else ""
     if noise is None:
         met = low <= mean <= high and claim.sides(shape) > 0
-        text = f"{claim.metric} {number(mean)}{unit}{_of(trials)}, wanted {wanted}; unqualified: {_why(past, trials)}"
+        told = f"{claim.metric} {number(mean)}{unit}{_of(trials) or ','} wanted {wanted}{claim.gap(shape, mean)}"
+        text = f"{told}; unqualified: {_why(past, trials)}"
         return Decision(claim.metric, Ruling.PASSED if met else Ruling.FAILED, mean, None, wanted, text)
     count, looks = len(trials), max(max_trials, len(trials))
     level = 1 - ALPHA / looks / max(claim.sides(shape), 1)
@@ -148,6 +149,8 @@ def _of(trials: Sequence[float]) -> str:
 
 
 def _why(history: Sequence[float], trials: Sequence[float]) -> str:
+    if not history and len(trials) == 1:
+        return "no comparable history"
     together = f"{len(history)} in history and {len(trials)} now"
     if max(len(history) - 1, 0) + max(len(trials) - 1, 0) < _FEWEST:
         return f"{together} do not tell the noise"

@@ -1,13 +1,46 @@
-"""Whether a case needs one more trial, and why."""
+"""Whether a case needs one more trial, and why; and which other case a trial waits for."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from pytest_aisbench.domain.case import Case, Shape
 from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.domain.verdict import Outcome
 
 
 def why_again(trial: Trial, max_trials: int) -> str:
     """Empty where the trial decides its case. A workload that failed would only fail again, at the same cost."""
-    fault = trial.fault
-    if trial.step is not Step.DONE or not fault or not fault.passing or trial.number >= max_trials:
+    if trial.step is not Step.DONE or trial.number >= max_trials:
         return ""
-    return f"tried again: {fault.text} (trial {trial.number}, job {trial.job_id})"
+    if trial.due:
+        return f"tried again: {trial.due}"
+    fault = trial.fault
+    return f"tried again: {fault.text} (trial {trial.number}, job {trial.job_id})" if fault and fault.passing else ""
+
+
+def not_again(trial: Trial, why: str) -> Trial:
+    """The trial as its case's last, though another was due: what it left open stays so, and says why."""
+    verdict = trial.judged
+    if not trial.due or verdict is None:
+        return trial.noted(f"not tried again: {why}")
+    findings = tuple(
+        replace(finding, text=f"{finding.text}; no other trial: {why}")
+        if finding.outcome is Outcome.UNDECIDED
+        else finding
+        for finding in verdict.findings
+    )
+    verdict = replace(verdict, reason=f"{verdict.reason}; no other trial: {why}", findings=findings)
+    return replace(trial, due="", judged=verdict)
+
+
+def base_of(case: Case) -> Shape | None:
+    """The shape that its claim on scaling is measured against; None where there is no such claim, or it is its own."""
+    base = next((Shape.parse(claim.base) for claim in case.thresholds if claim.base), None)
+    return None if base == case.shape else base
+
+
+def awaited(case: Case) -> str:
+    """The id of the case that must have been measured before this one is judged; empty where there is none."""
+    base = base_of(case)
+    return replace(case, shape=base).id if base else ""

@@ -45,8 +45,15 @@ class Threshold:
     def band(self, shape: Shape) -> tuple[float, float]:
         """The smallest and the largest value that meet the claim at this shape."""
         low, high = self._band_of_one()
-        times = {"node": shape.nodes, "device": shape.world}.get(self.per or "", 1)
+        times = self._times(shape)
         return low * times, high * times
+
+    def expected(self, shape: Shape) -> float | None:
+        """The reference at this shape; None for a bare limit."""
+        return None if self.reference is None else self.reference * self._times(shape)
+
+    def _times(self, shape: Shape) -> int:
+        return {"node": shape.nodes, "device": shape.world}.get(self.per or "", 1)
 
     def _band_of_one(self) -> tuple[float, float]:
         if self.reference is None:
@@ -62,6 +69,14 @@ class Threshold:
         low = -math.inf if self.lower is None else self.reference + self.lower * span
         high = math.inf if self.upper is None else self.reference + self.upper * span
         return low, high
+
+    def gap(self, shape: Shape, value: float) -> str:
+        """How far a value is outside the band, ` (1.2% below)`; empty inside, and where the bound is 0."""
+        low, high = self.band(shape)
+        bound = low if value < low else high
+        if low <= value <= high or not bound:
+            return ""
+        return f" ({abs(value / bound - 1):.1%} {'below' if value < low else 'above'})"
 
     def sides(self, shape: Shape) -> int:
         """How many bounds there are; a claim with none claims nothing."""

@@ -58,6 +58,7 @@ class Trial:
     curve: Curve | None = None  # what its log told of loss and speed
     fault: Fault | None = None  # what ended it before its results could be judged
     judged: Verdict | None = None
+    due: str = ""  # why another trial must decide; empty where none is due
     times: Mapping[str, float] = field(default_factory=dict)  # when each step began, and "done"
     notes: tuple[str, ...] = ()  # warnings worth a line in the report
     events: tuple[str, ...] = ()  # where it did not pass: what the platform says happened last

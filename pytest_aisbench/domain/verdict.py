@@ -105,8 +105,8 @@ def judge(
             if told.outcome is Outcome.MISSED and findings[-1].outcome is Outcome.WAIVED:
                 excused.add(told.metric)
     findings = [_remarked(finding, (remarks or {}).get(finding.metric, "")) for finding in findings]
-    findings = _throughput_needs_accuracy([*findings, *itertools.chain.from_iterable(known.values())], excused)
     claimed = excused | {finding.metric for finding in findings if finding.outcome is not Outcome.WAIVED}
+    findings = _throughput_needs_accuracy([*findings, *itertools.chain.from_iterable(known.values())], excused)
     findings += [
         Finding(name, Outcome.UNMEASURED, measured.get(name), "a claim", f"{name}: nothing is claimed of it")
         for name in (THROUGHPUT, ACCURACY)
@@ -141,10 +141,7 @@ def _weigh(threshold: Threshold, value: float | None, shape: Shape) -> Finding:
     low, high = threshold.band(shape)
     met = low <= value <= high
     unit = f" {threshold.unit}" if threshold.unit else ""
-    text = f"{name} {number(value)}{unit}, wanted {wanted}"
-    if not met:
-        bound = low if value < low else high
-        text += f" ({abs(value / bound - 1):.1%} {'below' if value < low else 'above'})" if bound else ""
+    text = f"{name} {number(value)}{unit}, wanted {wanted}{threshold.gap(shape, value)}"
     return Finding(name, Outcome.MET if met else Outcome.MISSED, value, wanted, text)
 
 

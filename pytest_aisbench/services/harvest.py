@@ -17,6 +17,7 @@ from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.services import logs, pacing
+from pytest_aisbench.services.traits import told
 
 RANK_SIZE = "ranksize.json"
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)
@@ -44,7 +45,7 @@ def gather(trial: Trial, store: Store, folder: Path) -> Trial:
         names = logs.found(folder / home)
         trial = trial.noted(f"its logs did not come home: {error}")  # why the job ended matters more
     trial = replace(trial, logs=tuple(f"{home}/{name}" for name in names))
-    trial = replace(trial, curve=pacing.curve_of(trial, folder))
+    trial = replace(trial, curve=pacing.curve_of(trial, folder), traits={**trial.traits, **told(trial, folder)})
     if well:
         measurements, flaws = harvest(store, stage.outputs, trial.case)
         trial = replace(trial, measurements=tuple(measurements), flaws=tuple(flaws))

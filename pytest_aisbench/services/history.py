@@ -25,10 +25,12 @@ class History:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def of(self, case_id: str, key: str, limit: int = NEWEST, *, without: str = "") -> tuple[Measure, ...]:
-        """The newest that are comparable and count."""
-        where = "WHERE case_id = ? AND key = ? AND counts = 1 AND run != ? ORDER BY at DESC LIMIT ?"
-        return self._read(where, case_id, key, without, limit)[::-1] if key else ()
+    def of(
+        self, case_id: str, key: str, limit: int = NEWEST, *, without: str = "", counted: bool = True
+    ) -> tuple[Measure, ...]:
+        """The newest that are comparable; `counted` are those whose accuracy held."""
+        where = "WHERE case_id = ? AND key = ? AND counts >= ? AND run != ? ORDER BY at DESC LIMIT ?"
+        return self._read(where, case_id, key, int(counted), without, limit)[::-1] if key else ()
 
     def first(self, case_id: str, key: str, limit: int, *, without: str = "") -> tuple[Measure, ...]:
         """The oldest that are comparable and count."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.job import Phase
-from pytest_aisbench.domain.sequel import why_again
+from pytest_aisbench.domain.sequel import awaited, not_again, why_again
 from pytest_aisbench.domain.trial import Step, Trial
 
 Begin = Callable[[Case, int], Trial]  # a case's trial of this number
@@ -50,9 +50,9 @@ class Roster:
         with self.changed:
             for text in self._remarks.get(trial.id, ()):
                 trial = trial.noted(text)
-            why = "" if last else why_again(trial, self._max_trials)
-            refusal = self._refuse(trial.case) if why else ""
-            kept = [trial.noted(f"not tried again: {refusal}") if refusal else trial]
+            why = "" if last and not trial.due else why_again(trial, self._max_trials)
+            refusal = ("the run is ending" if last else self._refuse(trial.case)) if why else ""
+            kept = [not_again(trial, refusal) if refusal else trial]
             if why and not refusal:
                 self._past.append(trial)
                 kept.append(self._begin(trial.case, trial.number + 1).noted(why))
@@ -92,9 +92,16 @@ class Roster:
             found = [
                 trial
                 for key, trial in self._latest.items()
-                if key not in self._busy and trial.step < _goal(trial, self._until[key])
+                if key not in self._busy and trial.step < _goal(trial, self._until[key]) and not self._waits(trial)
             ]
         return sorted(found, key=lambda trial: -trial.expected_s)
+
+    def _waits(self, trial: Trial) -> bool:
+        """Until the base of its claim on scaling has been measured, if it ever will be; nobody waits for a verdict."""
+        base = self._latest.get(awaited(trial.case)) if trial.step is Step.JUDGE else None
+        if base is None or base.step >= Step.JUDGE or self._until[base.case.id] < Step.JUDGE:
+            return False
+        return not any(past.case.id == base.case.id and past.measurements for past in self._past)
 
     def needs_place(self, trial: Trial) -> bool:
         """It has no job yet, and will have one."""

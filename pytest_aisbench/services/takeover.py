@@ -26,14 +26,17 @@ class Fingerprints:
     """Of everything that decides what a case's job does; its thresholds do not. Each tree is read once."""
 
     def __init__(self) -> None:
-        self._trees: dict[str, str] = {}
+        self._trees: dict[str, tuple[str, str]] = {}
+
+    def digests(self, workload: Workload) -> tuple[str, str]:
+        """Of its code, and of its data where that is staged."""
+        key = json.dumps(codec.dump(workload), sort_keys=True)
+        if key not in self._trees:
+            self._trees[key] = code_tree(workload).digest, _data_digest(workload)
+        return self._trees[key]
 
     def of(self, case: Case) -> str:
-        workload = case.workload
-        written = codec.dump(workload)
-        key = json.dumps(written, sort_keys=True)
-        if key not in self._trees:
-            self._trees[key] = code_tree(workload).digest + _data_digest(workload)
+        written = codec.dump(case.workload)
         told = {
             **written,
             "folder": "",
@@ -42,7 +45,7 @@ class Fingerprints:
             "shape": str(case.shape),
             "mode": case.mode.value,
         }
-        told["tree"] = self._trees[key]
+        told["tree"] = "".join(self.digests(case.workload))
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
@@ -100,7 +103,7 @@ class Takeover:
         attempts = max(trial.attempts, 1) if step is Step.SUBMIT else trial.attempts
         times = {**trial.times, step.name.lower(): now} if step is Step.SUBMIT else trial.times
         taken = replace(trial, run=self.run, case=case, step=step, attempts=attempts, times=times)
-        taken = replace(taken, judged=None, fault=None, flaws=(), measurements=())
+        taken = replace(taken, judged=None, due="", fault=None, flaws=(), measurements=(), background=None)
         taken = taken.noted(f"taken over from run {trial.run}")
         if not self.ledger.swap_trial(taken, now, left.record):
             self.say(f"{case.id}: job {job} of run {trial.run} was taken over by another run")

@@ -102,7 +102,9 @@ def test_without_history_the_plain_band_decides_and_says_so(
     decision = decide(CLAIM, ONE, history, [value], MOST)
     assert decision.ruling is ruling
     assert not decision.qualified
-    assert decision.text.endswith(f"unqualified: {len(history)} in history and 1 now do not tell the noise")
+    known = f"{len(history)} in history and 1 now do not tell the noise" if history else "no comparable history"
+    short = " (0.1% below)" if ruling is Ruling.FAILED else ""
+    assert decision.text.endswith(f", wanted >= 95{short}; unqualified: {known}")
 
 
 def test_a_history_without_noise_qualifies_nothing() -> None:

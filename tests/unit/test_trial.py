@@ -42,7 +42,8 @@ def drive(clock: Any, case: Case, tmp_path: Path) -> Callable[..., Trial]:
 def test_a_healthy_trial_passes(healthy: Make, drive: Make) -> None:
     trial = drive(healthy())
     assert trial.verdict.ruling is Ruling.PASSED
-    assert trial.verdict.reason == "throughput 50 images/s, wanted >= 40 images/s; accuracy 0.95, wanted >= 0.9"
+    speed = "throughput 50 images/s, wanted >= 40 images/s; unqualified: no comparable history"
+    assert trial.verdict.reason == f"{speed}; accuracy 0.95, wanted >= 0.9"
     assert list(trial.times) == [
         "stage",
         "submit",
@@ -90,7 +91,10 @@ def test_a_slow_card_is_named_in_the_verdict_and_in_the_entry(healthy: Make, dri
     trial = drive(healthy(throughput_2=b"6.25"))
     assert trial.verdict.ruling is Ruling.PASSED
     told = "slow: node 1 card 0 (rank 2) at 50.0% of the others, which costs the whole 12.5%"
-    assert f"throughput 43.75 images/s, wanted >= 40 images/s; {told}" in trial.verdict.reason
+    assert (
+        f"throughput 43.75 images/s, wanted >= 40 images/s; unqualified: no comparable history; {told}"
+        in trial.verdict.reason
+    )
     assert [(each.node, each.card) for each in trial_entry(trial).stragglers] == [(1, 0)]
 
 

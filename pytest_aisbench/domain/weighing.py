@@ -1,0 +1,195 @@
+"""Weighing a trial with all that is known beside it: earlier trials of its case, comparable history, other shapes.
+
+Claims on speed, and those that have a reference, are decided by the gate over all trials of the case. Bare limits on
+anything else are met by every trial, or missed. What is only worth a look is a warning.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from pytest_aisbench.domain.background import Background, Past, ScalePoint
+from pytest_aisbench.domain.case import Case, Shape
+from pytest_aisbench.domain.changes import changes
+from pytest_aisbench.domain.drift import drift
+from pytest_aisbench.domain.entry import values
+from pytest_aisbench.domain.gate import Decision, decide
+from pytest_aisbench.domain.measure import Measure
+from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
+from pytest_aisbench.domain.scaling import Base, scaled
+from pytest_aisbench.domain.suspicion import suspicions
+from pytest_aisbench.domain.threshold import Threshold, number
+from pytest_aisbench.domain.trial import Trial
+from pytest_aisbench.domain.verdict import Finding, Outcome
+
+ANCHOR = 10  # oldest values that a drift is held against where no claim has a reference
+_SHOWN = 60  # points of history that go with a verdict
+_NEWS = 10  # a change of level further back than so many values is no news
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the user decides."""
+
+    max_trials: int = 1
+    drift_fails: bool = False
+
+
+@dataclass(frozen=True)
+class Known:
+    """What there is beside the trial itself."""
+
+    earlier: tuple[Trial, ...] = ()  # of the case in this run: those that are whole, in their order
+    past: tuple[Measure, ...] = ()  # comparable trials of other runs that are whole, oldest first
+    first: tuple[Measure, ...] = ()  # the oldest of them, where `past` does not reach back to them
+    base: Base | None = None  # of its claim on scaling
+    scaling: tuple[ScalePoint, ...] = ()
+    changed: tuple[str, ...] = ()  # what differs from the newest trial that is not comparable
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """What `judge` is told, and what a report shows beside it."""
+
+    settled: tuple[Finding, ...]
+    background: Background
+    due: str  # why another trial must decide; empty where none is due
+
+
+def weigh(trial: Trial, known: Known, rules: Rules) -> Weighed:
+    case, measured = trial.case, values(trial)
+    gated = [claim for claim in case.thresholds if is_gated(claim) and claim.metric in measured]
+    decisions = [_decided(claim, trial, known, rules) for claim in gated]
+    settled = [decision.finding for decision in decisions]
+    for claim in case.thresholds:
+        if claim.base is not None:
+            settled.append(_scaled(claim, case, _mean(THROUGHPUT, trial, known), known.base))
+        elif not is_gated(claim) and known.earlier and claim.metric in measured:
+            settled.append(_limited(claim, trial, known))
+    drifts, warnings = _trends(trial, known)
+    if rules.drift_fails:
+        settled += drifts
+    else:
+        warnings = [*(finding.text for finding in drifts), *warnings]
+    due = next((decision.text for decision in decisions if decision.again), "")
+    return Weighed(tuple(settled), _background(trial, known, decisions, warnings), due)
+
+
+def is_gated(claim: Threshold) -> bool:
+    return claim.base is None and (claim.reference is not None or claim.metric in {THROUGHPUT, STEADY_THROUGHPUT})
+
+
+def _decided(claim: Threshold, trial: Trial, known: Known, rules: Rules) -> Decision:
+    past = _newest_level([value for _, value in _past(claim.metric, known.past)])
+    decision = decide(claim, trial.case.judged_shape, past, _series(claim.metric, trial, known), rules.max_trials)
+    if decision.again and trial.number >= rules.max_trials:  # some were lost, and count as well
+        return decision.closed(f"all {rules.max_trials} were used")
+    return decision
+
+
+def _series(metric: str, trial: Trial, known: Known) -> list[float]:
+    """Of every trial of the case in this run; one that lacks it is no number, and so nothing is met."""
+    return [values(each).get(metric, math.nan) for each in (*known.earlier, trial)]
+
+
+def _past(metric: str, measures: Sequence[Measure]) -> list[tuple[str, float]]:
+    """By run. A speed counts where the accuracy held; an accuracy always, or bad ones would be forgotten."""
+    counted = [each for each in measures if each.counts or metric == ACCURACY]
+    return [(each.run, value) for each in counted if (value := each.value(metric)) is not None]
+
+
+def _newest_level(past: Sequence[float]) -> Sequence[float]:
+    """Since the last change: a step that once was is no noise."""
+    found = changes(past)
+    return past[found[-1].index :] if found else past
+
+
+def _mean(metric: str, trial: Trial, known: Known) -> float | None:
+    found = _series(metric, trial, known)
+    return fmean(found) if all(map(math.isfinite, found)) else None
+
+
+def _limited(claim: Threshold, trial: Trial, known: Known) -> Finding:
+    """A bare limit over several trials: the text names the one that decides."""
+    shape = trial.case.judged_shape
+    low, high = claim.band(shape)
+    numbered = [
+        (min(value - low, high - value), each.number, value)
+        for each, value in zip((*known.earlier, trial), _series(claim.metric, trial, known), strict=True)
+    ]
+    room, at, value = min(numbered, key=lambda found: (not math.isnan(found[0]), found[0]))
+    name, wanted, unit = claim.metric, claim.wanted(shape), f" {claim.unit}" if claim.unit else ""
+    if room >= 0:
+        mean = fmean(value for _, _, value in numbered)
+        text = f"{name} {number(mean)}{unit}, mean of {len(numbered)} trials, at worst {number(value)} in trial {at}"
+        return Finding(name, Outcome.MET, mean, wanted, f"{text}, wanted {wanted}")
+    if math.isnan(room):
+        return Finding(name, Outcome.UNMEASURED, None, wanted, f"{name}: not measured in trial {at}, wanted {wanted}")
+    text = f"{name} {number(value)}{unit} in trial {at}, wanted {wanted}{claim.gap(shape, value)}"
+    return Finding(name, Outcome.MISSED, value, wanted, text)
+
+
+def _scaled(claim: Threshold, case: Case, value: float | None, base: Base | None) -> Finding:
+    shape = Shape.parse(claim.base or str(case.shape))
+    if case.alone and case.shape != shape and (shape.nodes > 1 or shape == case.judged_shape):
+        text = f"{claim.metric}: waived, every node trains alone, so nothing is scaled from {shape} to {case.shape}"
+        return Finding(claim.metric, Outcome.WAIVED, None, claim.wanted(case.judged_shape), text)
+    unit = case.workload.metrics[THROUGHPUT].unit if THROUGHPUT in case.workload.metrics else ""
+    return scaled(claim, case.judged_shape, value, base, unit)
+
+
+def _trends(trial: Trial, known: Known) -> tuple[list[Finding], list[str]]:
+    """Drifts, and warnings, of the speed and of what was learnt."""
+    drifts, warnings = [], []
+    for metric in (THROUGHPUT, ACCURACY):
+        mean = _mean(metric, trial, known)
+        if mean is None:
+            continue
+        past = _past(metric, known.past)
+        series = [*(value for _, value in past), mean]
+        unit = trial.case.workload.metrics[metric].unit if metric in trial.case.workload.metrics else ""
+        if found := drift(series, _anchor(metric, trial.case, known)):
+            drifts.append(found.finding(metric, unit))
+        for change in changes(series)[-1:]:
+            if change.index >= len(series) - _NEWS:
+                since = past[change.index][0] if change.index < len(past) else trial.run
+                warnings.append(f"{change.text(metric, unit)}: run {since}")
+        warnings += suspicions(metric, _series(metric, trial, known), [value for _, value in past], unit)
+    return drifts, warnings
+
+
+def _anchor(metric: str, case: Case, known: Known) -> float | None:
+    """It does not move: a claim's reference, or else what was measured first."""
+    claimed = (claim.expected(case.judged_shape) for claim in case.thresholds if claim.metric == metric)
+    if found := next((reference for reference in claimed if reference), None):
+        return found
+    first = [value for _, value in _past(metric, known.first)]
+    return fmean(first) if len(first) >= ANCHOR else None
+
+
+def _background(trial: Trial, known: Known, decisions: Sequence[Decision], warnings: Sequence[str]) -> Background:
+    case = trial.case
+    claim = next((each for each in case.thresholds if each.metric == THROUGHPUT and each.base is None), None)
+    low, high = claim.band(case.judged_shape) if claim else (-math.inf, math.inf)
+    interval = next((decision.interval for decision in decisions if decision.metric == THROUGHPUT), None)
+    history = itertools.chain((each.past for each in known.past if each.counts), map(_of_this_run, known.earlier))
+    return Background(
+        reference=claim.expected(case.judged_shape) if claim else None,
+        low=low if math.isfinite(low) else None,
+        high=high if math.isfinite(high) else None,
+        interval=interval if interval and all(map(math.isfinite, interval)) else None,
+        history=tuple(history)[-_SHOWN:],
+        scaling=known.scaling,
+        warnings=tuple(warnings),
+        changed=known.changed,
+        time_to_accuracy_s=values(trial).get(TIME_TO_ACCURACY),
+    )
+
+
+def _of_this_run(trial: Trial) -> Past:
+    found = values(trial)
+    return Past(trial.run, trial.times.get("done", 0.0), found[THROUGHPUT], found.get(ACCURACY))
