@@ -104,7 +104,7 @@ def test_without_history_the_plain_band_decides_and_says_so(
     assert not decision.qualified
     known = f"{len(history)} in history and 1 now do not tell the noise" if history else "no comparable history"
     short = " (0.1% below)" if ruling is Ruling.FAILED else ""
-    assert decision.text.endswith(f", wanted >= 95{short}; unqualified: {known}")
+    assert decision.text.endswith(f", wanted >= 95 images/s{short}; unqualified: {known}")
 
 
 def test_a_history_without_noise_qualifies_nothing() -> None:
