@@ -54,6 +54,15 @@ class Series:
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """What the training had learnt, and after how many seconds of it, where the log tells."""
+
+    epoch: int
+    accuracy: float
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
 class Curve:
     loss: Series = Series()
     speed: Series = Series()
@@ -61,6 +70,8 @@ class Curve:
     of: str = ""  # whose speed it is: the `rank` that was followed, or the whole `job`
     told: float | None = None  # samples/s over the whole run, as the log itself says at its end
     batch: int | None = None  # samples of a step of one rank, where the log says it
+    evaluations: tuple[Evaluation, ...] = ()
+    began: float | None = None  # when the first stamped line was printed that is no evaluation's, by its own clock
 
 
 @dataclass(frozen=True)
@@ -117,6 +128,13 @@ def pace(known: Curve) -> Pace | None:
     )
 
 
+def reached(known: Curve, accuracy: float) -> float | None:
+    """After how many seconds of training an evaluation was first at least so good; None where none was, or nobody
+    knows when. Of very many evaluations some are not kept: then it is the first of those that are, never too soon."""
+    times = (each.seconds for each in known.evaluations if each.accuracy >= accuracy)
+    return next((time for time in times if time is not None), None)
+
+
 def warm_up(speeds: Sequence[float]) -> int | None:
     """How many points at the beginning are not steady yet; None where that cannot be told."""
     if len(speeds) < _FEWEST:
@@ -137,6 +155,10 @@ def _with(known: Curve, before: Progress, after: Progress, told: Told) -> Curve:
     if told.final:
         said = told.throughput if told.total is None else told.total
         return replace(known, told=said if said and said > 0 else known.told, batch=told.batch or known.batch)
+    if told.at is not None and told.accuracy is None and known.began is None:
+        known = replace(known, began=told.at)
+    if told.accuracy is not None:
+        known = _evaluated(known, Evaluation(after.epoch, told.accuracy, _since(known.began, told)))
     at = (after.epoch, after.step)
     moved = at != (before.epoch, before.step)
     if told.loss is not None and (moved or told.step is None):
@@ -149,6 +171,18 @@ def _with(known: Curve, before: Progress, after: Progress, told: Told) -> Curve:
     if again and told.total is None:
         return known
     return replace(known, speed=known.speed.and_then(Point(*at, speed)), unit=unit, of=of)
+
+
+def _evaluated(known: Curve, evaluation: Evaluation) -> Curve:
+    kept = known.evaluations if len(known.evaluations) < MOST else known.evaluations[::2]
+    return replace(known, evaluations=(*kept, evaluation))
+
+
+def _since(began: float | None, told: Told) -> float | None:
+    seconds = told.elapsed
+    if seconds is None and told.at is not None and began is not None:
+        seconds = told.at - began
+    return seconds if seconds is not None and seconds >= 0 else None
 
 
 def _speed(told: Told) -> tuple[float | None, str, str]:

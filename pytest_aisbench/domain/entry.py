@@ -11,6 +11,7 @@ from pytest_aisbench.domain.background import Background
 from pytest_aisbench.domain.case import Case, Shape
 from pytest_aisbench.domain.comparison import Before, Brief
 from pytest_aisbench.domain.curve import Curve, Pace, pace
+from pytest_aisbench.domain.logged import logged
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, mean, total
 from pytest_aisbench.domain.rollcall import flaws_of
 from pytest_aisbench.domain.stragglers import Straggler, stragglers
@@ -88,14 +89,14 @@ def brief(case: CaseEntry) -> Brief:
 
 def values(trial: Trial) -> dict[str, float]:
     """The case's metrics: throughput is the sum over ranks; where every node trains alone, each is the mean over the
-    nodes. One that is flawed or not finite has no value."""
+    nodes. One that is flawed or not finite has no value. Beside them stands what the log measures by itself."""
     flawed = {flaw.metric for flaw in flaws_of(trial)}
     by_metric: dict[str, list[Measurement]] = {}
     for measurement in trial.measurements:
         by_metric.setdefault(measurement.metric, []).append(measurement)
     whole = by_node if trial.case.alone else total
     found = {name: whole(measured) for name, measured in by_metric.items() if name not in flawed}
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+    return {name: value for name, value in {**logged(trial), **found}.items() if math.isfinite(value)}
 
 
 def by_node(measured: Sequence[Measurement]) -> float:
@@ -158,6 +159,9 @@ def _unjudged(trials: tuple[Trial, ...]) -> str:
 def case_entry(case: Case, trials: tuple[Trial, ...], verdict: Verdict | None) -> CaseEntry:
     """`verdict` is the case's: the last trial's, unless the test itself did not pass."""
     measured = values(trials[-1]) if trials else {}
+    # Of several trials a finding has the value that was judged: the first on a metric is that on its claim.
+    judged = {each.metric: each.measured for each in reversed(verdict.findings if verdict else ())}
+    measured.update({name: value for name, value in judged.items() if value is not None})
     metrics = {name: Value(measured.get(name), metric.unit) for name, metric in case.workload.metrics.items()}
     hours = sum(t.job.ran_s or 0.0 for t in trials if t.job) * case.shape.world / 3600
     return CaseEntry(

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_aisbench.domain.stamp import moment
+
 LONGEST = 4096  # characters of a line that are looked at; a job may print a gigabyte without a line's end
 _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|-inf)"
 _COUNT = r"(\d{1,12})"
@@ -39,6 +41,8 @@ class Told:
     final: bool = False  # its throughput is that of the whole run
     batch: int | None = None
     accuracy: float | None = None
+    elapsed: float | None = None  # seconds of training before the evaluation that it tells of
+    at: float | None = None  # seconds since some moment that all lines of the log share
 
 
 Reader = Callable[[str], "Told | None"]
@@ -88,14 +92,18 @@ def _bert(line: str) -> Told | None:
 _DONE = re.compile(rf"train done\b.*\bsingle_throughput_rate:\s*{_NUMBER}")
 _BATCH = re.compile(rf"\bbatchsize:\s*{_COUNT}")
 _ACCURACY = re.compile(rf"(?:eval ckpt result:|Accuracy is:)\s*(?:\{{[^:]*:)?\s*{_NUMBER}")
+_EVALUATION = re.compile(rf"eval epoch:\s*{_COUNT},\s*accuracy:\s*{_NUMBER},\s*elapsed:\s*{_NUMBER}\s*s\b")
 
 
 def _aisbench(line: str) -> Told | None:
+    """What AIS-Bench's own scripts print, and the line of an evaluation that we ask of a script."""
     if found := _DONE.match(line):
         batch = _BATCH.search(line)
         return Told(throughput=_finite(found[1]), final=True, batch=int(batch[1]) if batch else None)
     if found := _ACCURACY.match(line):
         return Told(accuracy=_finite(found[1]))
+    if found := _EVALUATION.match(line):
+        return Told(accuracy=_finite(found[2]), elapsed=_finite(found[3]))
     return None
 
 
@@ -118,9 +126,10 @@ def _paddle(line: str) -> Told | None:
             has_loss="loss" in fields,
             ms_per_step=cost * 1000 if cost and math.isfinite(cost * 1000) else None,
             throughput=fields.get("ips") or fields.get("avg_ips"),
+            at=moment(line),
         )
     if found := _PADDLE_EVAL.match(line):
-        return Told(accuracy=_fields(line[found.end() :]).get("top1"))
+        return Told(accuracy=_fields(line[found.end() :]).get("top1"), at=moment(line))
     return None
 
 
@@ -186,8 +195,11 @@ def _mlperf(line: str) -> Told | None:
     if key in {"epoch_start", "block_start"}:
         number = _real(metadata.get("epoch_num", metadata.get("first_epoch_num")))
         return Told(max(1, int(number)), 0) if number is not None and 0 <= number < _MOST_EPOCHS else None
+    time = _real(found.get("time_ms"))
     if key == "eval_accuracy":
-        return Told(accuracy=_real(value))
+        return Told(accuracy=_real(value), at=None if time is None else time / 1000)
+    if key == "run_start":
+        return None if time is None else Told(at=time / 1000)
     if key in {"train_loss", "loss"}:
         return Told(step=_step(metadata), loss=_real(value), has_loss=True)
     if key in {"tracked_stats", "throughput"}:

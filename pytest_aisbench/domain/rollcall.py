@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.logged import unlogged
 from pytest_aisbench.domain.metric import THROUGHPUT, Flaw, Measurement
 from pytest_aisbench.domain.trial import Trial
 
@@ -18,9 +19,11 @@ _Label = tuple[int | None, int | None]  # rank, server
 
 
 def flaws_of(trial: Trial) -> tuple[Flaw, ...]:
-    """Those that harvesting found, and what is wrong with the metrics that it did not object to."""
+    """Those that harvesting found, what is wrong with the metrics that it did not object to, and what is claimed of
+    the log and not in it."""
     known = {flaw.metric for flaw in trial.flaws}
-    found = objections(trial.case, trial.measurements) if trial.measurements or trial.flaws else ()
+    found = objections(trial.case, trial.measurements) if trial.measurements or trial.flaws else []
+    found += unlogged(trial)
     return (*trial.flaws, *(flaw for flaw in found if flaw.metric not in known))
 
 

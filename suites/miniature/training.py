@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 MOMENTUM = np.float32(0.9)
 WARM_UP = 0.1
 LONGEST = 1.0
+EVALUATED = 4  # of how many samples that are held out one is looked at after each epoch
 
 
 class Network(Protocol):
@@ -72,25 +73,29 @@ def streams_of(job: Job) -> range:
 def train(job: Job, network: Network, shard: Samples, held_out: Samples) -> None:
     """Train on this rank's shard, arrays of (stream, sample, …); judge the network; write the results."""
     with closing(Exchange(job.rank, job.size, job.rendezvous, job.arguments.timeout)) as exchange:
-        job.write_throughput(descend(job, exchange, network, shard))
+        job.write_throughput(descend(job, exchange, network, shard, held_out))
     if job.rank == 0:
         accuracy = network.accuracy(*held_out)
         print(f"eval ckpt result:{{'accuracy': {accuracy}}}", flush=True)
         job.write_accuracy(accuracy)
 
 
-def descend(job: Job, exchange: Exchange, network: Network, shard: Samples) -> float:
-    """Stochastic gradient descent with momentum; returns this rank's throughput."""
+def descend(job: Job, exchange: Exchange, network: Network, shard: Samples, held_out: Samples) -> float:
+    """Stochastic gradient descent with momentum; returns this rank's throughput.
+
+    After each epoch a part of what is held out tells how far the training is; no clock of the throughput runs then.
+    """
     options, streams, (inputs, labels) = job.arguments, streams_of(job), shard
     steps = inputs.shape[1]  # of an epoch: every stream gives one sample per step
     weights, gradients = flatten(network.parameters())
     velocity = np.zeros_like(weights)
     message = np.zeros(gradients.size + 1, np.float32)  # the loss travels with the gradients
     busy: list[float] = []
+    wall = 0.0
     exchange.broadcast(weights)
-    exchange.sum(np.zeros(1, np.float32))  # nobody's clock starts before everybody is there
     began, started = time.time(), time.perf_counter()
     for epoch in range(options.epochs):
+        exchange.sum(np.zeros(1, np.float32))  # nobody's clock starts before everybody is there
         epoch_started = time.perf_counter()
         picks = np.stack([np.random.default_rng([options.seed, epoch, s]).permutation(steps) for s in streams])
         for step in range(steps):
@@ -106,10 +111,14 @@ def descend(job: Job, exchange: Exchange, network: Network, shard: Samples) -> f
             velocity *= MOMENTUM
             velocity += clip(message[:-1])
             weights -= np.float32(options.learning_rate * schedule(done)) * velocity
-        took = (time.perf_counter() - epoch_started) * 1000
+        took = time.perf_counter() - epoch_started
+        wall += took
         print(f"epoch: {epoch + 1} step: {steps}, loss is {message[-1]:.7g}")
-        print(f"Train epoch time: {took:.3f} ms, per step time: {took / steps:.3f} ms", flush=True)
-    wall = time.perf_counter() - started
+        print(f"Train epoch time: {took * 1000:.3f} ms, per step time: {took * 1000 / steps:.3f} ms", flush=True)
+        if job.rank == 0:
+            learnt = network.accuracy(*(part[::EVALUATED] for part in held_out))
+            elapsed = time.perf_counter() - started
+            print(f"eval epoch: {epoch + 1}, accuracy: {learnt:.7g}, elapsed: {elapsed:.3f} s", flush=True)
     taken = options.epochs * steps  # steps, each with one sample of every stream
     rate = throughput(exchange, taken * options.batch_size / wall, len(streams) / median(busy))
     print(

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.curve import MOST, Curve, curve, extended, pace, warm_up
+from pytest_aisbench.domain.curve import MOST, Curve, Evaluation, curve, extended, pace, reached, warm_up
 from pytest_aisbench.domain.log_readers import tell
 from pytest_aisbench.domain.progress import Progress, read
+from pytest_aisbench.domain.stamp import moment
 
 CLAS = (
     "[2022/04/04 17:51:12] root INFO: [Train][Epoch 1/20][Iter: 0/8]lr: 0.00031, CELoss: 4.64081, loss: 4.64081, "
@@ -54,6 +55,9 @@ def event(key: str, value: object = "null", **metadata: object) -> str:
         (CLAS, {"epoch": 1, "step": 0, "loss": 4.64081, "throughput": 40.64869, "ms_per_step": pytest.approx(3148.93)}),
         (PADDLE, {"epoch": 1, "step": 4780, "loss": 5.34719, "throughput": 1156.08863}),
         ("[2022/04/04 17:51:12] ppcls INFO: [Eval][Epoch 1][Avg]loss: 1.2, top1: 0.75, top5: 0.9", {"accuracy": 0.75}),
+        ("eval epoch: 2, accuracy: 0.953125, elapsed: 3.214 s", {"accuracy": 0.953125, "elapsed": 3.214}),
+        (event("run_start"), {"at": 0.001}),
+        (event("eval_accuracy", 0.72), {"accuracy": 0.72, "at": 0.001}),
         ("step 10/938 - loss: 0.5 - acc: 0.8 - 5ms/step", {"step": 10, "loss": 0.5, "ms_per_step": 5.0}),
         ("Iter #0: 26.1 img/sec per CPU", {"step": 1, "throughput": 26.1}),
         ("Total img/sec on 4 CPU(s): 104.5 +-0.1", {"total": 104.5, "final": True}),
@@ -155,6 +159,78 @@ def test_warm_up_and_steady_state_stand_beside_the_whole() -> None:
 )
 def test_the_rule_of_the_warm_up(speeds: list[float], slow: int | None) -> None:
     assert warm_up(speeds) == slow
+
+
+MLPERF_RUN = """ 0: :::MLLOG {"time_ms": 1000000, "key": "init_start", "value": null, "metadata": {}}
+ 0: :::MLLOG {"time_ms": 2000000, "key": "run_start", "value": null, "metadata": {}}
+ 0: :::MLLOG {"time_ms": 2600000, "key": "eval_accuracy", "value": 0.71, "metadata": {"epoch_num": 1}}
+ 0: :::MLLOG {"time_ms": 3100500, "key": "eval_accuracy", "value": 0.76, "metadata": {"epoch_num": 2}}
+ 0: :::MLLOG {"time_ms": 3600000, "key": "eval_accuracy", "value": 0.755, "metadata": {"epoch_num": 3}}
+"""
+PADDLE_RUN = f"""{CLAS}
+{CLAS.replace("17:51:12", "17:52:00").replace("Iter: 0/8", "Iter: 7/8")}
+[2022/04/04 17:53:12] ppcls INFO: [Eval][Epoch 1][Avg]loss: 1.2, top1: 0.75, top5: 0.9
+[2022/04/05 00:00:02] ppcls INFO: [Eval][Epoch 2][Avg]loss: 1.0, top1: 0.78, top5: 0.9
+"""
+OUR_RUN = """epoch: 1 step: 60, loss is 1.5
+Train epoch time: 500 ms, per step time: 8 ms
+eval epoch: 1, accuracy: 0.5, elapsed: 0.700 s
+epoch: 2 step: 60, loss is 1.0
+Train epoch time: 500 ms, per step time: 8 ms
+eval epoch: 2, accuracy: 0.9375, elapsed: 1.400 s
+eval ckpt result:{'accuracy': 0.94}
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "times"),
+    [
+        (MLPERF_RUN, {0.7: 600.0, 0.72: 1100.5, 0.76: 1100.5, 0.77: None}),
+        (PADDLE_RUN, {0.75: 120.0, 0.751: 22130.0, 0.79: None}),
+        (OUR_RUN, {0.0: 0.7, 0.51: 1.4, 0.9375: 1.4, 0.94: None}),
+        ("eval ckpt result:{'accuracy': 0.94}\n", {0.5: None}),
+        ("[2022/04/04 17:53:12] ppcls INFO: [Eval][Epoch 1][Avg]loss: 1.2, top1: 0.75\n", {0.5: None}),
+        ("eval epoch: 1, accuracy: nan, elapsed: 0.7 s\neval epoch: 1, accuracy: 0.9, elapsed: -3 s\n", {0.5: None}),
+    ],
+)
+def test_the_time_to_an_accuracy_is_that_of_the_first_evaluation_at_or_above(
+    log: str, times: dict[float, float | None]
+) -> None:
+    assert {target: reached(curve(log), target) for target in times} == times
+
+
+def test_evaluations_stand_in_the_curve_with_their_epochs() -> None:
+    assert curve(OUR_RUN).evaluations == (Evaluation(1, 0.5, 0.7), Evaluation(2, 0.9375, 1.4), Evaluation(2, 0.94))
+    assert len(curve(OUR_RUN).speed.points) == 2
+
+
+def test_of_very_many_evaluations_some_are_kept_and_no_time_is_too_short() -> None:
+    told = [(number / 1000, float(number)) for number in range(900)]
+    known = curve("".join(f"eval epoch: 1, accuracy: {much}, elapsed: {after} s\n" for much, after in told))
+    assert len(known.evaluations) <= MOST
+    assert reached(known, 0.899) == 899.0
+    late = reached(known, 0.5)
+    assert late is not None
+    assert late >= 500
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        ("[2022/04/04 17:51:12] x", 0.0),
+        ("[2022-04-04 17:51:12.250] x", 0.25),
+        ("[2022/04/05 00:00:00,5] x", 22128.5),
+        ("[2022/05/04 17:51:12] x", 30 * 86400.0),
+        ("[2021/04/04 17:51:12] x", -365 * 86400.0),
+        ("[2024/04/04 17:51:12] x", 731 * 86400.0),
+    ],
+)
+def test_stamps_count_days_months_and_leap_years(line: str, seconds: float) -> None:
+    began, now = moment("[2022/04/04 17:51:12]"), moment(line)
+    assert began is not None
+    assert now is not None
+    assert now - began == seconds
+    assert moment(f" {line}") is moment("17:51:12") is None
 
 
 def test_ranks_that_share_a_log_make_one_curve() -> None:

@@ -1,0 +1,144 @@
+"""What a log measures by itself, claimed beside what the script wrote and never mixed with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
+from pytest_aisbench.domain.curve import curve
+from pytest_aisbench.domain.entry import case_entry, values
+from pytest_aisbench.domain.logged import remarks, steady, time_to_accuracy
+from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY, Measurement, Metric
+from pytest_aisbench.domain.rollcall import flaws_of
+from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.domain.trial import Trial
+from pytest_aisbench.domain.verdict import Outcome, Ruling, Verdict, judge
+
+UNIT = "images/s"
+METRICS = {THROUGHPUT: Metric(THROUGHPUT, UNIT), ACCURACY: Metric(ACCURACY, "")}
+WORKLOAD = Workload("toy", "", ("code",), "train.py", "python", 2, METRICS)
+PLAIN = (Threshold(THROUGHPUT, UNIT, at_least=100.0), Threshold(ACCURACY, at_least=0.9))
+STEADY = Threshold(STEADY_THROUGHPUT, UNIT, at_least=600.0)
+SOON = Threshold(TIME_TO_ACCURACY, "s", at_most=60.0)
+EPOCHS = "".join(
+    f"epoch: {epoch} step: 10, loss is 1.0\nTrain epoch time: 1 ms, per step time: {ms} ms\n"
+    for epoch, ms in enumerate((200, 100, 100, 100, 100), start=1)
+)
+DONE = (
+    "train done starttime:1 endtime:2 stepsize:10 batchsize:16 epochsize:5 alldatasum:800 single_throughput_rate:90\n"
+)
+EVALUATED = "eval epoch: 5, accuracy: 0.95, elapsed: 40 s\n"
+
+
+def trial(log: str, *claims: Threshold, shape: str = "2x2", mode: Mode = Mode.CLUSTER) -> Trial:
+    case = Case(WORKLOAD, Shape.parse(shape), (*PLAIN, *claims), mode)
+    nodes = range(case.shape.nodes) if case.alone else [None]
+    speeds = [
+        Measurement(THROUGHPUT, 100.0, UNIT, "", rank, rank // case.shape.devices if case.alone else None)
+        for rank in range(case.shape.world)
+    ]
+    learnt = [Measurement(ACCURACY, 0.95, "", "", server=node) for node in nodes]
+    return Trial("run/toy/1", "run", case, 1, "toy", measurements=(*speeds, *learnt), curve=curve(log) if log else None)
+
+
+def judged(tried: Trial) -> Verdict:
+    claims, shape = tried.case.thresholds, tried.case.judged_shape
+    return judge(claims, values(tried), flaws_of(tried), shape, remarks=remarks(tried))
+
+
+def test_steady_state_and_whole_run_are_judged_apart_and_named() -> None:
+    verdict = judged(trial(EPOCHS + DONE, STEADY))
+    assert verdict.passed
+    how = "in steady state by the log of one rank × 4, without a warm-up of 1 point"
+    assert [finding.text for finding in verdict.findings] == [
+        "throughput 400 images/s, wanted >= 100 images/s; over the whole run",
+        "accuracy 0.95, wanted >= 0.9",
+        f"steady_throughput 640 images/s, wanted >= 600 images/s; {how}",
+    ]
+    slow = judged(trial(EPOCHS + DONE, replace(STEADY, at_least=641.0)))
+    assert slow.ruling is Ruling.FAILED
+    assert slow.reason.startswith("steady_throughput 640 images/s, wanted >= 641 images/s (0.2% below)")
+
+
+def test_a_good_steady_state_saves_no_slow_run() -> None:
+    tried = trial(EPOCHS + DONE, STEADY)
+    slow = replace(tried, case=replace(tried.case, thresholds=(replace(PLAIN[0], at_least=500.0), PLAIN[1], STEADY)))
+    assert judged(slow).ruling is Ruling.FAILED
+    assert judged(slow).reason.startswith("throughput 400 images/s")
+
+
+def test_the_speed_of_a_whole_job_is_taken_as_it_is() -> None:
+    lines = "".join(
+        f':::MLLOG {{"time_ms": 1, "key": "throughput", "value": {speed}}}\n' for speed in (50, 700, 700, 700)
+    )
+    assert steady(trial(lines)) == 700.0
+
+
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        ("", "the log tells no speed"),
+        (EPOCHS, "the log tells steps/s, and not how many samples a step has"),
+        (DONE, "the log tells too few speeds to tell the steady state from the warm-up"),
+    ],
+)
+def test_a_steady_state_that_the_log_does_not_tell_is_unmeasured(log: str, why: str) -> None:
+    verdict = judged(trial(log, STEADY))
+    assert verdict.ruling is Ruling.FAILED
+    assert verdict.reason == f"steady_throughput: not measured: {why}"
+    assert judged(trial(log)).passed  # nobody asked
+
+
+def test_time_to_accuracy_is_judged_where_the_log_tells_it() -> None:
+    verdict = judged(trial(EPOCHS + EVALUATED, SOON))
+    assert verdict.passed
+    assert (
+        verdict.findings[-1].text == "time_to_accuracy 40 s, wanted <= 60 s; until the first evaluation of 0.9 or more"
+    )
+    assert judged(trial(EVALUATED, replace(SOON, at_most=39.0))).ruling is Ruling.FAILED
+
+
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        ("", "the log tells of no evaluation"),
+        ("eval ckpt result:{'accuracy': 0.95}\n", "the log does not tell when its evaluations were"),
+        (
+            "eval epoch: 5, accuracy: 0.85, elapsed: 40 s\n",
+            "no evaluation of the log reached 0.9, the best is 0.85",
+        ),
+        (
+            "eval epoch: 5, accuracy: 85, elapsed: 40 s\n",
+            "the log's evaluations are not ratios between 0 and 1, as the accuracy is",
+        ),
+    ],
+)
+def test_an_accuracy_that_was_not_seen_to_be_reached_has_no_time(log: str, why: str) -> None:
+    tried = trial(log, SOON)
+    assert time_to_accuracy(tried) == why
+    [finding] = [each for each in judged(tried).findings if each.metric == TIME_TO_ACCURACY]
+    assert (finding.outcome, finding.text) == (Outcome.UNMEASURED, f"time_to_accuracy: not measured: {why}")
+    assert judged(tried).ruling is Ruling.FAILED
+
+
+def test_there_is_no_time_to_an_accuracy_that_nobody_claims() -> None:
+    tried = trial(EVALUATED)
+    upper = replace(tried, case=replace(tried.case, thresholds=(PLAIN[0], Threshold(ACCURACY, at_most=0.99))))
+    assert time_to_accuracy(upper) == "the claim on accuracy has no lower bound to reach"
+
+
+def test_nodes_that_train_alone_have_one_log_each_and_one_is_read() -> None:
+    log = EPOCHS + DONE + EVALUATED
+    alone = trial(log, STEADY, SOON, mode=Mode.SINGLE_SERVER)
+    assert judged(alone).ruling is Ruling.FAILED
+    assert {flaw.metric for flaw in flaws_of(alone)} == {STEADY_THROUGHPUT, TIME_TO_ACCURACY}
+    one = trial(log, replace(STEADY, at_least=300.0), SOON, shape="1x2", mode=Mode.SINGLE_SERVER)
+    assert judged(one).passed
+    assert values(one)[STEADY_THROUGHPUT] == 320.0
+
+
+def test_the_metrics_of_a_case_are_the_workloads_own() -> None:
+    tried = trial(EPOCHS + DONE, STEADY)
+    assert set(case_entry(tried.case, (tried,), judged(tried)).metrics) == {THROUGHPUT, ACCURACY}
