@@ -43,10 +43,10 @@ class Fleet:
         saved: Callable[[Trial], None] = lambda _: None,
     ) -> None:
         """`saved` is told of every trial that changed, once the ledger has it."""
-        self._tools = tools
         self._ledger = ledger
         self._saved = saved
         self._roster = Roster(begin, self._refuse, max_jobs, max_trials)
+        self._tools = replace(tools, others=self._roster.trials)
         self._changed = self._roster.changed
         self._looks: dict[str, float] = {}  # when each trial is due
         self._next_look = 0.0

@@ -11,16 +11,20 @@ from pytest_aisbench.domain.entry import CaseEntry, RunEntry, case_entry
 from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
+from pytest_aisbench.domain.weighing import Rules
 from pytest_aisbench.errors import LedgerError
 from pytest_aisbench.services import claims, folder, lease, preflight, watch
 from pytest_aisbench.services.budget import Budget, estimates
 from pytest_aisbench.services.clock import day
 from pytest_aisbench.services.fleet import Fleet
+from pytest_aisbench.services.history import History
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.recall import unstopped
 from pytest_aisbench.services.submission import new_trial
 from pytest_aisbench.services.takeover import Fingerprints, Takeover
+from pytest_aisbench.services.traits import Traits
 from pytest_aisbench.services.trial import Tools
+from pytest_aisbench.services.weighing import Weighing
 from pytest_aisbench.settings import Settings
 
 LEDGER_FILE = "ledger.db"
@@ -50,6 +54,7 @@ class Run:
             say(line)
         ledger = settings.ledger or settings.reports / LEDGER_FILE
         self._fingerprints = Fingerprints()
+        self._traits = Traits(platform.name, platform.place, self._fingerprints)
         estimated = estimates(self._wants, platform.place, settings.run_timeout, ledger, self._fingerprints.of)
         self._budget = Budget(settings.budget, estimated)
         self._budget.require()
@@ -64,8 +69,9 @@ class Run:
         self._head = self.ledger.entry(self.id)
         self._lease = lease.Lease(self.ledger, self.id, clock)
         limits = watch.Limits(settings.queue_timeout, settings.run_timeout)
+        weighing = Weighing(Rules(settings.max_trials, settings.drift == "fail"), History(self.ledger.database))
         self.fleet = Fleet(
-            Tools(platform, clock, limits, self.folder, self._budget),
+            Tools(platform, clock, limits, self.folder, self._budget, weighing=weighing),
             self.ledger,
             self._new_trial,
             max_jobs=settings.max_jobs or platform.max_jobs,
@@ -84,7 +90,7 @@ class Run:
         """Let the jobs of all announced cases go; those that another run left go on."""
         for case in self._cases.values() if self._takes_over else ():
             if trial := self._takeover.of(case):
-                self.fleet.adopt(trial)
+                self.fleet.adopt(replace(trial, traits=self._traits.of(case)))
         for case, until in self._wants:
             self.fleet.want(case, until)
 
@@ -140,6 +146,7 @@ class Run:
             trial,
             place=self.platform.place,
             fingerprint=self._fingerprints.of(case),
+            traits=self._traits.of(case),
             expected_s=self._budget.expected_s(case),
         )
 

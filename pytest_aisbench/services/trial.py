@@ -8,12 +8,13 @@ request are on record before the request leaves.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_aisbench.domain.entry import by_rank, values
 from pytest_aisbench.domain.job import Job
+from pytest_aisbench.domain.logged import remarks
 from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.rollcall import flaws_of
@@ -26,6 +27,7 @@ from pytest_aisbench.services.budget import Budget
 from pytest_aisbench.services.clock import day
 from pytest_aisbench.services.harvest import gather
 from pytest_aisbench.services.logs import last_lines
+from pytest_aisbench.services.weighing import Weighing
 
 _LAST = 10  # lines of the log, and events, that go with a failure
 
@@ -40,6 +42,8 @@ class Tools:
     folder: Path  # of the run's reports; logs come home below it
     budget: Budget | None = None
     inspect: Callable[[str], Job] | None = None  # an answer that is known already, for all jobs at once
+    weighing: Weighing = field(default_factory=Weighing)
+    others: Callable[[], Iterable[Trial]] = tuple  # all trials of the run
 
 
 def advance(trial: Trial, tools: Tools) -> Trial:
@@ -111,13 +115,28 @@ def _harvest(trial: Trial, tools: Tools) -> Trial:
 def _judge(trial: Trial, tools: Tools) -> Trial:
     if fault := trial.fault or watch.fault_of(trial, tools.folder):
         return _ended(_explained(trial, tools), fault, tools)
-    remarks = {THROUGHPUT: summary(stragglers(by_rank(trial), trial.case.shape))}
     case, today = trial.case, day(tools.clock.now())
-    verdict = judge(case.thresholds, values(trial), flaws_of(trial), case.judged_shape, remarks=remarks, today=today)
-    trial = trial if verdict.passed else _explained(trial, tools)
-    for text in expectations(case.thresholds, verdict):
+    weighed, strange = tools.weighing.weigh(trial, tools.others())
+    verdict = judge(
+        case.thresholds,
+        values(trial),
+        flaws_of(trial),
+        case.judged_shape,
+        settled=weighed.settled,
+        remarks=_remarks(trial),
+        today=today,
+    )
+    due = weighed.due if verdict.ruling is Ruling.INCONCLUSIVE else ""
+    trial = trial if verdict.passed or due else _explained(trial, tools)
+    trial = replace(trial, background=weighed.background, due=due)
+    for text in filter(None, (*weighed.background.warnings, strange, *expectations(case.thresholds, verdict))):
         trial = trial.noted(text)
     return trial.moved(Step.DONE, tools.clock.now(), judged=verdict)
+
+
+def _remarks(trial: Trial) -> dict[str, str]:
+    said, slow = remarks(trial), summary(stragglers(by_rank(trial), trial.case.shape))
+    return {**said, THROUGHPUT: "; ".join(filter(None, (said.get(THROUGHPUT), slow)))}
 
 
 def _explained(trial: Trial, tools: Tools) -> Trial:
