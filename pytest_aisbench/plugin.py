@@ -124,7 +124,11 @@ def pytest_aisbench_reporters() -> dict[str, str]:
         "html": "pytest_aisbench.reporters.html:Html",
         "junit": "pytest_aisbench.reporters.junit:Junit",
         "allure": "pytest_aisbench.reporters.allure:Allure",
+        "ci": "pytest_aisbench.reporters.ci:Files",
+        "github": "pytest_aisbench.reporters.ci:GitHub",
         "tester": "pytest_aisbench.uploading:Tester",
+        "index": "pytest_aisbench.archive:Index",
+        "transcript": "pytest_aisbench.archive:Scribe",  # the last, so that it hears a report first
     }
 
 

@@ -1,0 +1,79 @@
+"""A case and a run as flat names and values, for CI servers that know no more than that."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pytest_aisbench import __version__
+from pytest_aisbench.domain import exitcode
+from pytest_aisbench.domain.entry import CaseEntry, RunEntry, TrialEntry
+from pytest_aisbench.domain.metric import THROUGHPUT
+from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.reporters.text import plain, words
+
+
+def of_case(case: CaseEntry, where: str = "") -> dict[str, str]:
+    """What the ledger has of it, `where` being the platform."""
+    found = dict(_case(case, where))
+    return {name: plain(str(value)) for name, value in found.items() if value is not None}
+
+
+def _case(case: CaseEntry, where: str) -> Iterator[tuple[str, Any]]:
+    yield from (("case", case.id), ("workload", case.workload), ("platform", where or None))
+    yield from (("nodes", case.nodes), ("devices_per_node", case.devices_per_node))
+    yield from (("shape", f"{case.nodes}x{case.devices_per_node}"), ("mode", case.mode))
+    yield from (("verdict", case.verdict.value if case.verdict else None), ("reason", case.reason))
+    yield from (("trials", len(case.trials)), ("card_hours", case.card_hours))
+    for name, metric in case.metrics.items():
+        yield from ((name, metric.value), (f"{name}.unit", metric.unit or None))
+    for finding in case.findings:
+        yield from ((f"{finding.metric}.wanted", finding.wanted), (f"{finding.metric}.outcome", finding.outcome.value))
+    if case.background and case.background.reference is not None:
+        yield f"{THROUGHPUT}.reference", number(case.background.reference)
+    if case.background and case.background.interval:
+        yield f"{THROUGHPUT}.interval", " .. ".join(map(number, case.background.interval))
+    yield "efficiency", None if (share := efficiency(case)) is None else number(share)
+    if case.trials:
+        yield from _trial(case, case.trials[-1])
+
+
+def _trial(case: CaseEntry, newest: TrialEntry) -> Iterator[tuple[str, Any]]:
+    yield from (("job_id", newest.job_id), ("phase", newest.phase))
+    yield from (("queued_s", total(case, "queued_s")), ("ran_s", total(case, "ran_s")))
+    yield "stragglers", "; ".join(map(str, newest.stragglers)) or None
+    for name, trait in newest.traits.items():
+        yield f"trait.{name}", trait
+
+
+def of_run(run: RunEntry) -> dict[str, str]:
+    """What it was, where it ran, by which versions, and how it ended."""
+    found: dict[str, Any] = {"run": run.run, "schema": run.schema, "started": run.started, "finished": run.finished}
+    found |= {name: words(run.settings[name]) for name in ("platform", "nodes") if name in run.settings}
+    found |= {"version": __version__, "python": platform.python_version(), "pytest": pytest.__version__}
+    if run.exit_code is not None:
+        found |= {"exit_code": run.exit_code, "exit": exitcode.MEANING.get(run.exit_code, "")}
+    found["missing"] = ",".join(missing(run)) or None
+    return {name: plain(str(value)) for name, value in found.items() if value is not None}
+
+
+def missing(run: RunEntry) -> list[str]:
+    """The required cases that nobody judged."""
+    judged = {case.id for case in run.cases if case.verdict}
+    return [case for case in run.settings.get("required") or () if case not in judged]
+
+
+def efficiency(case: CaseEntry) -> float | None:
+    """The share of the base's speed that a card keeps at this shape, where that is known."""
+    shape = f"{case.nodes}x{case.devices_per_node}"
+    points = case.background.scaling if case.background else ()
+    return next((point.efficiency for point in points if point.shape == shape), None)
+
+
+def total(case: CaseEntry, name: str) -> float | None:
+    """Of all trials, in seconds; None where none of them knows."""
+    known = [value for trial in case.trials if (value := getattr(trial, name)) is not None]
+    return round(sum(known), 3) if known else None

@@ -1,0 +1,177 @@
+"""`summary.md`: the verdicts of a run where a CI server shows Markdown, what is wrong before what is right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from pytest_aisbench.domain import exitcode
+from pytest_aisbench.domain.entry import CaseEntry, RunEntry
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
+from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.domain.verdict import Outcome, Ruling
+from pytest_aisbench.reporters.facts import missing
+from pytest_aisbench.reporters.text import plain, what_to_do, worst_first
+from pytest_aisbench.reporters.wording import Wording, wording
+
+MOST = 900_000  # bytes; GitHub takes 1 MiB from a step, and nothing of what is longer
+_MOST_TROUBLES = 50
+_LONGEST = 300  # characters of a reason or a log line
+_MEANING = re.compile(r"([\\`*_{}\[\]()|~#!$])")
+WORDS = {
+    "en": {
+        "title": "aisbench: exit code {code}, {meaning}",
+        "unfinished": "aisbench: not finished",
+        "missing": "required, and not judged",
+        "not judged": "not judged",
+        "job": "job", "log": "log", "console": "console", "what": "what to do", "warning": "warning", "note": "note",
+        "headings": "case;verdict;throughput;wanted;accuracy;wanted;trials;card-hours",
+        "more": "and {count} more in results.json",
+        "run": "run", "on": "on", "cases": "{count} case|{count} cases", "cost": "{count} card-hours",
+        "files": "beside this file",
+        "Tester": "Tester",
+    },
+    "zh": {
+        "title": "aisbench：退出码 {code}，{meaning}",
+        "unfinished": "aisbench：未结束",
+        "missing": "必需但未判定",
+        "not judged": "未判定",
+        "job": "作业", "log": "日志", "console": "控制台", "what": "处理建议", "warning": "警告", "note": "说明",
+        "headings": "用例;判定;吞吐量;要求;精度;要求;试验;卡时",
+        "more": "其余 {count} 个见 results.json",
+        "run": "运行", "on": "平台", "cases": "{count} 个用例", "cost": "{count} 卡时",
+        "files": "同目录文件",
+        "Tester": "Tester",
+    },
+}  # fmt: skip
+_MEANING_ZH = {
+    exitcode.PASSED: "所选用例全部通过",
+    exitcode.FAILED: "有用例 FAILED 或测试失败",
+    exitcode.INTERRUPTED: "被中断",
+    exitcode.INTERNAL: "无法记录或内部错误",
+    exitcode.USAGE: "用法错误",
+    exitcode.NOTHING_JUDGED: "没有判定任何用例",
+    exitcode.MISSING: "缺少必需的用例",
+    exitcode.BROKEN: "有用例 BROKEN：平台原因，可重试",
+    exitcode.INCONCLUSIVE: "有用例 INCONCLUSIVE：噪声大于裕量",
+    exitcode.TERMINATED: "被终止",
+}
+FILES = ("report.html", "junit.xml", "results.json", "metrics.txt", "metrics.csv")
+
+
+def text(run: RunEntry, lang: str = "en", most: int = MOST) -> str:
+    """No longer than `most` bytes: the cases that do not fit are counted."""
+    say, words = Wording(lang, WORDS["zh" if lang == "zh" else "en"]), wording(lang)
+    cases = worst_first(run.cases)
+    head = [f"## {_title(run, say)}", "", _facts(run, say), ""]
+    head += [f"- **{escaped(case)}**: {say('missing')}" for case in missing(run)[:_MOST_TROUBLES]]
+    bad = [case for case in cases if case.verdict is not Ruling.PASSED or _warnings(case)]
+    for case in bad[:_MOST_TROUBLES]:
+        head += _trouble(case, say, words)
+    if len(bad) > _MOST_TROUBLES:
+        head.append(f"- {say('more', count=len(bad) - _MOST_TROUBLES)}")
+    headings = say("headings").split(";")
+    head += ["", f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+    tail = ["", *_uploads(run, say), f"{say('files')}: {', '.join(f'[{name}]({name})' for name in FILES)}", ""]
+    room = most - sum(len(line.encode()) + 1 for line in (*head, *tail)) - 200
+    rows = [*_fitting((_row(case, say, words) for case in cases), room)]
+    if len(rows) < len(cases):
+        tail.insert(0, f"\n{say('more', count=len(cases) - len(rows))}")
+    return "\n".join([*head, *rows, *tail])
+
+
+def escaped(told: str, limit: int = _LONGEST) -> str:
+    """Somebody else's words as words: no markup, no HTML, no second cell."""
+    shown = plain(told, limit).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _MEANING.sub(r"\\\1", shown)
+
+
+def _title(run: RunEntry, say: Wording) -> str:
+    if run.exit_code is None:
+        return say("unfinished")
+    meanings = _MEANING_ZH if say.lang == "zh" else exitcode.MEANING
+    return say("title", code=run.exit_code, meaning=meanings.get(run.exit_code, ""))
+
+
+def _facts(run: RunEntry, say: Wording) -> str:
+    counts: dict[str, int] = {}
+    for case in worst_first(run.cases):
+        word = case.verdict.value if case.verdict else say("not judged")
+        counts[word] = counts.get(word, 0) + 1
+    told = ", ".join(f"{count} {word}" for word, count in counts.items())
+    cost = number(sum(case.card_hours for case in run.cases))
+    where = escaped(str(run.settings.get("platform", "-")))
+    cases = say("cases", count=len(run.cases)) + (f": {told}" if told else "")
+    return f"{say('run')} `{plain(run.run)}` {say('on')} {where}; {cases}; {say('cost', count=cost)}"
+
+
+def _trouble(case: CaseEntry, say: Wording, words: Wording) -> Iterator[str]:
+    verdict = words.word(case.verdict.value) if case.verdict else say("not judged")
+    yield f"- **{escaped(case.id)}** {verdict}: {escaped(case.reason)}"
+    for finding in case.findings:
+        if finding.outcome not in {Outcome.MET, Outcome.WAIVED} and finding.text != case.reason:
+            yield f"  - {words.word(finding.outcome.value)}: {escaped(finding.text)}"
+    yield from (f"  - {say('warning')}: {escaped(warning)}" for warning in _warnings(case))
+    if case.verdict is Ruling.PASSED:
+        return
+    if case.trials:
+        newest = case.trials[-1]
+        if newest.job_id:
+            console = _link(say("console"), newest.console)
+            yield f"  - {say('job')} {escaped(newest.job_id)}, {escaped(newest.platform_phase or '-')}{console}"
+        for log in [name for name in newest.logs if "worker" in name][:1]:
+            yield f"  - {say('log')} {escaped(log)}"
+        yield from (f"  - {say('note')}: {escaped(note)}" for note in newest.notes[:5])
+    if todo := what_to_do(case):
+        yield f"  - {say('what')}: {_todo(case, todo, words)}"
+
+
+def _todo(case: CaseEntry, todo: str, words: Wording) -> str:
+    """In the page's words, where there are others than English ones."""
+    ran = any(trial.job_id for trial in case.trials)
+    if words.lang == "en" or case.verdict is None:
+        return todo
+    return words("do nothing ran" if case.verdict is Ruling.FAILED and not ran else f"do {case.verdict.value}")
+
+
+def _link(name: str, address: str) -> str:
+    """Of a console, if it is one that can be opened and nothing else."""
+    return f", [{name}](<{address}>)" if re.fullmatch(r"https?://[^\s<>\\]+", address) else ""
+
+
+def _row(case: CaseEntry, say: Wording, words: Wording) -> str:
+    cells = [
+        escaped(case.id),
+        words.word(case.verdict.value) if case.verdict else say("not judged"),
+        *_metric(case, THROUGHPUT),
+        *_metric(case, ACCURACY),
+        str(len(case.trials)),
+        number(case.card_hours),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _metric(case: CaseEntry, name: str) -> tuple[str, str]:
+    metric = case.metrics.get(name)
+    value = "-" if metric is None or metric.value is None else f"{number(metric.value)} {metric.unit}".rstrip()
+    wanted = next((finding.wanted for finding in case.findings if finding.metric == name), "-")
+    return escaped(value), escaped(wanted)
+
+
+def _warnings(case: CaseEntry) -> Sequence[str]:
+    return case.background.warnings if case.background else ()
+
+
+def _uploads(run: RunEntry, say: Wording) -> Iterator[str]:
+    for state in ("spooled", "dead"):
+        if count := sum(upload["state"] == state for upload in run.uploads):
+            yield f"{say('Tester')}: {count} {state}"
+            yield ""
+
+
+def _fitting(rows: Iterator[str], room: int) -> Iterator[str]:
+    for row in rows:
+        room -= len(row.encode()) + 1
+        if room < 0:
+            return
+        yield row
