@@ -56,7 +56,7 @@ def chronicle(ledger: Ledger, case_id: str, limit: int) -> Chronicle:
         known = history.cases()
         advice = f"known: {', '.join(known[:20])}{' …' if len(known) > 20 else ''}" if known else "none was judged yet"
         raise UsageFault(f"{ledger.path} has no judged trial of {case_id!r}", advice=advice)
-    case = _case(ledger, found[-1].trial)
+    case = _case(ledger, case_id)
     groups: dict[str, list[Measure]] = {}
     for measure in found:
         groups.setdefault(measure.key, []).append(measure)
@@ -80,6 +80,7 @@ def _remarked(chapter: Chapter, case: Case) -> Chapter:
     return Chapter(chapter.key, chapter.traits, chapter.changed, chapter.measures, tuple(told))
 
 
-def _case(ledger: Ledger, trial: str) -> Case:
-    rows = ledger.database.read("SELECT record FROM trials WHERE trial = ?", trial)
+def _case(ledger: Ledger, case_id: str) -> Case:
+    statement = "SELECT record FROM trials WHERE case_id = ? ORDER BY updated DESC LIMIT 1"
+    rows = ledger.database.read(statement, case_id)
     return codec.load(Trial, json.loads(rows[0][0])).case

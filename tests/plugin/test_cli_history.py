@@ -1,0 +1,163 @@
+"""`aisbench history` and `aisbench references`, after a run whose case has a past."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from yard import Yard
+
+from pytest_aisbench import places
+from pytest_aisbench.domain.fingerprint import key
+from pytest_aisbench.domain.measure import Measure
+from pytest_aisbench.services import history
+from pytest_aisbench.services.ledger import Ledger
+
+AISBENCH = [sys.executable, "-m", "pytest_aisbench"]
+DAY = 86400.0
+
+
+class Told:
+    """What a command printed."""
+
+    def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
+        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+
+
+Command = Callable[..., Told]
+
+
+@pytest.fixture
+def aisbench(yard: Yard) -> Command:
+    def run(*arguments: str) -> Told:
+        return Told(
+            subprocess.run(
+                [*AISBENCH, *arguments],
+                cwd=yard.folder,
+                env=yard.environment(),
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        )
+
+    return run
+
+
+@pytest.fixture
+def newest(yard: Yard) -> Measure:
+    """What one real run left, with thirty trials of the same kind before it, one percent apart."""
+    yard.suite(thresholds='[local."*"]\nthroughput = { at_least = 1 }  # a floor\naccuracy = { at_least = 0.5 }\n')
+    assert yard.pytest("suites", "--nodes", "1").code == 0
+    with closing(Ledger(yard.folder / "reports" / "ledger.db")) as ledger:
+        found = history.History(ledger.database)
+        last = found.all("toy-1x2")[-1]
+        chance = random.Random(3)
+        for number in range(30):
+            value = chance.gauss(last.throughput, 0.01 * last.throughput)
+            earlier = replace(
+                last,
+                trial=f"past/{number}",
+                run=f"past-{number:02d}",
+                at=last.at - (30 - number) * DAY,
+                throughput=value,
+                metrics={**last.metrics, "throughput": value},
+            )
+            history.add(ledger.database, earlier, found.traits(last.key))
+    return last
+
+
+def claims(yard: Yard) -> Path:
+    return yard.folder / "suites" / "toy" / "thresholds.toml"
+
+
+def test_a_case_tells_its_past(yard: Yard, newest: Measure, aisbench: Command) -> None:
+    told = aisbench("history", "toy-1x2", "--svg", "past.svg")
+    assert told.code == 0, told.err
+    assert "toy-1x2: 31 trials" in told.out
+    assert "claimed at last: throughput >= 1 images/s" in told.out
+    assert f"fingerprint {newest.key}: 31 trials" in told.out
+    assert "31 that count: mean" in told.out
+    assert "past-07" in told.out
+    assert all(len(line) <= 80 for line in told.out.splitlines())
+    assert (yard.folder / "past.svg").read_text(encoding="utf-8").startswith("<svg")
+    machine = json.loads(aisbench("history", "toy-1x2", "--json", "--limit", "5").out)
+    assert machine["schema"] == "aisbench-history/1"
+    (only,) = machine["fingerprints"]
+    assert [trial["run"] for trial in only["trials"]] == [*(f"past-{n}" for n in (26, 27, 28, 29)), newest.run]
+    assert only["traits"]["platform"] == "local"
+    assert aisbench("history").out.split() == ["toy-1x2"]
+
+
+def test_a_change_of_what_is_trained_opens_a_chapter_that_says_what_changed(
+    yard: Yard, newest: Measure, aisbench: Command
+) -> None:
+    with closing(Ledger(yard.folder / "reports" / "ledger.db")) as ledger:
+        traits = {**history.History(ledger.database).traits(newest.key), "image": "mindspore-9"}
+        later = replace(newest, trial="later", run="later", at=newest.at + DAY, key=key(traits))
+        history.add(ledger.database, later, traits)
+    told = aisbench("history", "toy-1x2").out
+    assert f"fingerprint {newest.key}: 31 trials" in told
+    assert "  changed  image: none -> mindspore-9" in told
+    assert "fingerprint" in told.rpartition("changed")[0].rpartition("past-29")[2]
+
+
+def test_an_unknown_case_names_those_that_are_known(yard: Yard, newest: Measure, aisbench: Command) -> None:
+    told = aisbench("history", "toy-9x9")
+    assert told.code == 4
+    assert told.err.count("\n") == 1
+    assert "known: toy-1x2" in told.err
+
+
+def test_a_proposal_is_a_diff_that_applies_and_then_stands(yard: Yard, newest: Measure, aisbench: Command) -> None:
+    before = claims(yard).read_text(encoding="utf-8")
+    told = aisbench("references", "propose")
+    assert told.code == 0, told.err
+    assert claims(yard).read_text(encoding="utf-8") == before
+    assert "toy-1x2 throughput: >= 1 images/s -> >= " in told.err
+    assert f"fingerprint {newest.key}" in told.err
+    applied = subprocess.run(["git", "apply"], input=told.out, cwd=yard.folder, text=True, check=False)
+    assert applied.returncode == 0
+    text = claims(yard).read_text(encoding="utf-8")
+    assert before.rstrip() in text
+    assert "# From history: 31 trials " in text
+    claim = places.parse(text)["local"]["1x2"]["throughput"]
+    assert claim["reference"] == pytest.approx(newest.throughput, rel=0.01)
+    assert -0.08 < claim["lower"] < -0.02
+    again = aisbench("references", "propose")
+    assert again.out == ""
+    assert "stands: 31 trials" in again.err
+    assert yard.pytest("suites", "--nodes", "1").code == 0
+
+
+def test_the_proposal_is_written_where_one_asks_for_it(yard: Yard, newest: Measure, aisbench: Command) -> None:
+    assert aisbench("references", "propose", "--apply", "--case", "toy-1x2").code == 0
+    assert "# From history" in claims(yard).read_text(encoding="utf-8")
+    machine = json.loads(aisbench("references", "propose", "--json").out)
+    assert {claim["metric"]: claim["proposed"] for claim in machine["claims"]}["throughput"] is None
+
+
+def test_a_claim_is_held_against_the_past(yard: Yard, newest: Measure, aisbench: Command) -> None:
+    floor = newest.throughput * 1.5
+    claims(yard).write_text(
+        f'[local."*"]\nthroughput = {{ at_least = {floor} }}\naccuracy = {{ at_least = 0.5 }}\n', encoding="utf-8"
+    )
+    told = aisbench("references", "check")
+    assert told.code == 0, told.err
+    assert "toy-1x2 throughput" in told.out
+    assert "31 trials: 0 met, 31 missed, 0 undecided, first missed in past-00" in told.out
+    assert "toy-1x2 accuracy >= 0.5: 31 trials: 31 met, 0 missed" in told.out
+
+
+def test_suites_that_history_does_not_have_are_one_line(yard: Yard, newest: Measure, aisbench: Command) -> None:
+    told = aisbench("references", "check", "--platform", "modelarts")
+    assert told.code == 4
+    assert told.err.count("\n") == 1
