@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -52,9 +53,10 @@ def aisbench(yard: Yard) -> Command:
     return run
 
 
-@pytest.fixture
-def newest(yard: Yard) -> Measure:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, card: Path) -> Yard:
     """What one real run left, with thirty trials of the same kind before it, one percent apart."""
+    yard = Yard(tmp_path_factory.mktemp("trained"), card)
     yard.suite(thresholds='[local."*"]\nthroughput = { at_least = 1 }  # a floor\naccuracy = { at_least = 0.5 }\n')
     assert yard.pytest("suites", "--nodes", "1").code == 0
     with closing(Ledger(yard.folder / "reports" / "ledger.db")) as ledger:
@@ -72,7 +74,15 @@ def newest(yard: Yard) -> Measure:
                 metrics={**last.metrics, "throughput": value},
             )
             history.add(ledger.database, earlier, found.traits(last.key))
-    return last
+    return yard
+
+
+@pytest.fixture
+def newest(yard: Yard, trained: Yard) -> Measure:
+    """A copy of it for each test, and what its run measured."""
+    shutil.copytree(trained.folder, yard.folder, symlinks=True, dirs_exist_ok=True)
+    with closing(Ledger(yard.folder / "reports" / "ledger.db")) as ledger:
+        return history.History(ledger.database).all("toy-1x2")[-1]
 
 
 def claims(yard: Yard) -> Path:
