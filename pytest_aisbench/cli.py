@@ -12,7 +12,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pytest_aisbench import __version__, cli_history, cli_judge, cli_means, cli_ranktable, cli_require
+from pytest_aisbench import (
+    __version__,
+    cli_history,
+    cli_judge,
+    cli_means,
+    cli_ranktable,
+    cli_report,
+    cli_require,
+    cli_tester,
+)
 from pytest_aisbench.errors import AisbenchError, LedgerError, UsageFault
 
 if TYPE_CHECKING:
@@ -101,10 +110,8 @@ def _parser() -> argparse.ArgumentParser:
     stubs = acts.add_parser("stubs", help="exit as benchmark.sh of an ais-bench package does, by results.json")
     stubs.add_argument("results", nargs="?", type=Path, metavar="FILE", help="default: reports/latest/results.json")
     stubs.set_defaults(act=_stubs)
-    cli_ranktable.register(acts)
-    cli_judge.register(acts)
-    cli_history.register(acts)
-    cli_require.register(acts)
+    for more in (cli_ranktable, cli_judge, cli_history, cli_require, cli_report, cli_tester):
+        more.register(acts)
     return parser
 
 

@@ -13,10 +13,10 @@ from pytest_aisbench import offers
 from pytest_aisbench.domain.case import Case, Mode, Shape
 from pytest_aisbench.domain.trial import Step
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.fixtures import SETTINGS
 from pytest_aisbench.option_types import pythons
-from pytest_aisbench.services import suite
+from pytest_aisbench.services import sections, suite
 from pytest_aisbench.settings import Settings
+from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
     from pytest_aisbench.adapters.legacy_package import Package
@@ -66,7 +66,12 @@ def _cases(config: pytest.Config, test: Path, marker: pytest.Mark) -> list[Case]
         found = offers.platforms(config)
         platform = offers.load("platform", settings.platform, found)
         known[folder] = suite.load(
-            folder, settings.platform, platform.options, found, frameworks=pythons(settings.frameworks)
+            folder,
+            settings.platform,
+            platform.options,
+            found,
+            frameworks=pythons(settings.frameworks),
+            stand_in=sections.stand_in(settings, platform),
         )
     loaded = known[folder]
     _only_one(known, folder)

@@ -14,16 +14,16 @@ from pytest_aisbench.domain import exitcode
 from pytest_aisbench.domain.ports import Platform, Reporter
 from pytest_aisbench.ending import Signals, one_line
 from pytest_aisbench.errors import Crashed, UsageFault
-from pytest_aisbench.fixtures import SETTINGS
 from pytest_aisbench.judging import failure
 from pytest_aisbench.order import run_ready_first
 from pytest_aisbench.reckoning import Reckoning
 from pytest_aisbench.reporters import results
 from pytest_aisbench.reporters.hosts import guarded
-from pytest_aisbench.reporters.properties import case_of, properties_of
+from pytest_aisbench.reporters.properties import PREFIX, case_of, properties_of
 from pytest_aisbench.reporters.terminal import show
 from pytest_aisbench.services.clock import SystemClock
 from pytest_aisbench.services.run import Run
+from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
     from pytest_aisbench.domain.case import Case
@@ -207,6 +207,8 @@ class Controller:
         self._heed_maxfail()
         # A worker that crashed left a report without properties.
         case_id = case_of(report) or self._plan.cases.get(report.nodeid, "")
+        if case_id and case_of(report) is None:
+            report.user_properties.append((f"{PREFIX}case", case_id))
         if report.skipped and verdict is None:
             self._reckoning.skip(case_id, report)
         elif self._run and self._run.knows(case_id) and (report.when == "call" or not report.passed):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from pytest_aisbench.errors import AisbenchError, Crashed, GivenUp, LedgerError, PlatformError, UsageFault
-from pytest_aisbench.settings import Settings
+from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
     from pytest_aisbench.desk import Desk
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from pytest_aisbench.domain.ports import Platform, Store
     from pytest_aisbench.domain.stage import Stage
     from pytest_aisbench.domain.trial import Step, Trial
-
-
-SETTINGS = pytest.StashKey[Settings]()
 
 
 VERDICT_DUE = pytest.StashKey[bool]()  # the test has its trial, by whatever way it asked

@@ -13,7 +13,7 @@ from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.upload import State
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import LedgerError
-from pytest_aisbench.fixtures import SETTINGS
+from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
     from pytest_aisbench.collection import Plan

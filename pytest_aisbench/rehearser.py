@@ -11,11 +11,11 @@ from pytest_aisbench import collection, offers
 from pytest_aisbench.domain import exitcode
 from pytest_aisbench.ending import one_line
 from pytest_aisbench.errors import GivenUp
-from pytest_aisbench.fixtures import SETTINGS
 from pytest_aisbench.reporters.plan import plan
 from pytest_aisbench.services import claims
 from pytest_aisbench.services.clock import SystemClock, day
 from pytest_aisbench.services.rehearsal import Forecast, rehearse
+from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
     from pytest_aisbench.domain.case import Case

@@ -11,7 +11,7 @@ from pytest_aisbench.adapters.tester import transport
 from pytest_aisbench.desk import PATIENCE_S, bound
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.domain.upload import PRIVATE
-from pytest_aisbench.fixtures import CREW, SETTINGS
+from pytest_aisbench.fixtures import CREW
 from pytest_aisbench.reporters import tester
 from pytest_aisbench.reporters.hosts import guarded, warn
 from pytest_aisbench.services.clock import SystemClock
@@ -19,12 +19,14 @@ from pytest_aisbench.services.courier import Courier
 from pytest_aisbench.services.database import Database
 from pytest_aisbench.services.run import LEDGER_FILE
 from pytest_aisbench.services.spool import Spool
+from pytest_aisbench.stash import SETTINGS
 
 
 class Tester:
     """Reporter. It changes no verdict; inert where there is no Tester."""
 
     on_workers = False
+    once = True  # an old run that is told again is not sent again
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config = config

@@ -11,9 +11,9 @@ import pytest
 
 from pytest_aisbench import collection, offers
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.fixtures import SETTINGS
 from pytest_aisbench.reporters.hosts import guarded
 from pytest_aisbench.services.link import RemoteLink
+from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
     from pytest_aisbench.domain.case import Case

@@ -1,4 +1,4 @@
-"""The four Protocols at which everything outside us is met."""
+"""The Protocols at which everything outside us is met."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from pytest_aisbench.domain.checkup import Check
+    from pytest_aisbench.domain.energy import Sample
     from pytest_aisbench.domain.entry import CaseEntry, RunEntry
     from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Request
     from pytest_aisbench.domain.stage import StoreUrl
@@ -137,10 +138,23 @@ class Platform(Protocol):
 
 class Reporter(Protocol):
     """Turns ledger entries into something. Built as `Class(config, folder)` and registered as a pytest plugin,
-    so that it may implement pytest's hooks too."""
+    so that it may implement pytest's hooks too. One with `on_workers = True` is built in the workers of xdist as well;
+    one with `once = True` is left out when an old run is told again, because it acts on more than its folder."""
 
     def case(self, entry: CaseEntry) -> None:
         """A case ended."""
 
     def run(self, entry: RunEntry) -> None:
         """The run ended."""
+
+
+class PowerSource(Protocol):
+    """Where samples of power come from: a file, a BMC, npu-smi. Built as `Class(settings)` when the run opens, so that
+    one that must look while jobs run can begin to."""
+
+    def samples(self, job_id: str, start: float, end: float) -> Iterable[Sample]:
+        """Of the job's nodes and of no others, from a little before its start to a little after its end, both in
+        seconds since the epoch; none where it knows of none. Whatever it raises is a reason, and breaks nothing."""
+
+    def close(self) -> None:
+        """May be called twice."""

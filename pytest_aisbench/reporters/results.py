@@ -18,7 +18,7 @@ _FOR_PEOPLE = ("notes", "times", "pace", "curve", "events", "last_lines", "trait
 
 def document(entry: RunEntry) -> Any:
     """The entry in the published shape, no more: what people read beside it is in other reports."""
-    return {**_head(entry), "cases": [_case(case) for case in entry.cases]}
+    return {**_head(entry), "cases": [case_document(case) for case in entry.cases]}
 
 
 def write(entry: RunEntry, folder: Path) -> Path:
@@ -58,7 +58,7 @@ class Results:
         for case in cases:
             known, text = self._cases.get(case.id, (None, b""))
             if known is not case:
-                text = _text(_case(case), 2)
+                text = _text(case_document(case), 2)
                 self._cases[case.id] = (case, text)
             yield comma
             yield text
@@ -72,7 +72,7 @@ def _head(entry: RunEntry) -> dict[str, Any]:
     return data
 
 
-def _case(case: CaseEntry) -> Any:
+def case_document(case: CaseEntry) -> Any:
     bare = replace(case, background=None, trials=tuple(replace(trial, curve=None) for trial in case.trials))
     data = dump(bare)  # the long things are not put in words only to be dropped
     del data["background"]

@@ -39,6 +39,11 @@ def point_latest(reports: Path, run: str) -> None:
         raise _fault(reports / LATEST, error) from None
 
 
+def request_name(case: str, number: int) -> str:
+    """Of the request of a case's trial; most cases have one."""
+    return f"{case}.trial-{number}" if number > 1 else case
+
+
 def write_request(folder: Path, name: str, request: Request) -> Path:
     """What is sent, to be read by a person; it holds no secret."""
     target = folder / "requests" / f"{name}.json"

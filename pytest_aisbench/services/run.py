@@ -161,6 +161,6 @@ class Run:
 
     def _write_request(self, trial: Trial) -> None:
         if trial.step is Step.SUBMIT and trial.request:
-            again = f".trial-{trial.number}" if trial.number > 1 else ""
+            name = folder.request_name(trial.case.id, trial.number)
             with contextlib.suppress(LedgerError):  # the ledger has it too, and a full disk shows there
-                folder.write_request(self.folder, f"{trial.case.id}{again}", trial.request)
+                folder.write_request(self.folder, name, trial.request)

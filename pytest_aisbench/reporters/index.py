@@ -1,0 +1,119 @@
+"""`index.html` among the reports: all runs on one page, the newest first, with links to what each left."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
+
+from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.reporters import index_page
+from pytest_aisbench.reporters.text import plain, span, words
+from pytest_aisbench.reporters.wording import Wording, wording
+from pytest_aisbench.services.database import Database
+from pytest_aisbench.services.runs import UNJUDGED, RunSummary, newest
+
+NAME = "index.html"
+MOST = 500  # runs on the page
+_LINKS = ("report.html", "allure.html", "results.json", "junit.xml")
+_BATCH = 200
+
+
+def write(database: Database, reports: Path, lang: str = "en") -> Path:
+    """Whole or not at all, and one after the other: who comes last has seen what the others had to tell."""
+    path, draft = reports / NAME, reports / f".{NAME}.{os.getpid()}"
+    with _alone(reports):
+        shown, more = _present(database, reports)
+        draft.write_text(page(shown, reports, lang, more=more), encoding="utf-8", errors="replace")
+        draft.replace(path)
+    return path
+
+
+@contextmanager
+def _alone(reports: Path) -> Iterator[None]:
+    with (reports / f".{NAME}.lock").open("w") as lock:
+        with suppress(OSError):  # a file system without locks: then the last one wins
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _present(database: Database, reports: Path) -> tuple[list[RunSummary], bool]:
+    """The newest whose folder is here, and whether there are more: a ledger may serve several workspaces, and outlive
+    them."""
+    here = {entry.name for entry in os.scandir(reports) if entry.is_dir(follow_symlinks=False)}
+    found: list[RunSummary] = []
+    skip = 0
+    while batch := newest(database, _BATCH, skip=skip):
+        skip += len(batch)
+        found += [run for run in batch if run.run in here]
+        if len(found) > MOST:
+            return found[:MOST], True
+    return found, False
+
+
+def page(runs: Sequence[RunSummary], reports: Path, lang: str, *, more: bool = False) -> str:
+    say = Wording(lang, index_page.WORDS["zh" if lang == "zh" else "en"])
+    heads = "".join(
+        f'<th scope="col" data-kind="{kind}"><button type="button">{escape(say(name))}</button></th>'
+        for name, kind in index_page.COLUMNS
+    )
+    rows = "\n".join(_row(run, reports, say) for run in runs)
+    note = say("newest", count=MOST) if more else say("runs", count=len(runs))
+    return index_page.PAGE.format(
+        lang="zh-CN" if lang == "zh" else "en",
+        title=escape(say("title")),
+        note=escape(note),
+        heads=heads,
+        rows=rows,
+        style=index_page.STYLE,
+        script=index_page.SCRIPT,
+    )
+
+
+def _row(run: RunSummary, reports: Path, say: Wording) -> str:
+    started = datetime.fromtimestamp(run.started, timezone.utc)
+    seconds = None if run.finished is None else max(run.finished - run.started, 0.0)
+    nodes = words(run.settings.get("nodes") or [say("all")])
+    code = say("not finished") if run.exit_code is None else str(run.exit_code)
+    cells = [
+        (run.run, f"<code>{escape(plain(run.run))}</code>"),
+        (str(run.started), f'<time datetime="{started.isoformat()}">{started:%Y-%m-%d %H:%M:%S}</time>'),
+        ("", escape(plain(str(run.settings.get("platform", ""))))),
+        ("", escape(plain(nodes))),
+        (str(_weight(run)), _verdicts(run, say)),
+        ("-1" if run.exit_code is None else code, escape(code)),
+        (str(-1.0 if seconds is None else seconds), escape(span(seconds))),
+        ("", _links(run.run, reports)),
+    ]
+    told = "".join(
+        f'<td data-value="{escape(value)}">{text}</td>' if value else f"<td>{text}</td>" for value, text in cells
+    )
+    return f"<tr>{told}</tr>"
+
+
+def _weight(run: RunSummary) -> int:
+    """By how much a run went wrong: a run with failures sorts before one that is merely broken."""
+    found = run.verdicts
+    return sum(
+        factor * found.get(ruling.value, 0)
+        for ruling, factor in ((Ruling.FAILED, 10**8), (Ruling.BROKEN, 10**4), (Ruling.INCONCLUSIVE, 1))
+    )
+
+
+def _verdicts(run: RunSummary, say: Wording) -> str:
+    order = [*(ruling.value for ruling in Ruling), UNJUDGED]
+    found = [(name, run.verdicts[name]) for name in order if run.verdicts.get(name)]
+    return " ".join(
+        f'<span class="{name.replace(" ", "-")}">{count} {escape(wording(say.lang).word(name))}</span>'
+        for name, count in found
+    )
+
+
+def _links(run: str, reports: Path) -> str:
+    there = [name for name in _LINKS if (reports / run / name).is_file()]
+    return " ".join(f'<a href="{quote(f"{run}/{name}")}">{name}</a>' for name in there)
