@@ -1,0 +1,199 @@
+"""POST and GET /api/v1/tests/…: the upload contract over HTTP."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Engine, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.upload import SCHEMA
+from pytest_aisbench.tester_server import audit, contract, intake
+from pytest_aisbench.tester_server.database import passing, writing
+from pytest_aisbench.tester_server.door import Denied, Door
+from pytest_aisbench.tester_server.limits import Rate
+from pytest_aisbench.tester_server.tables import PARCELS
+from pytest_aisbench.tester_server.tokens import Holder
+
+_LOG = logging.getLogger("aisbench.tester")
+_RETRY_S = 5
+_SHOWN = 1000  # parcels of one answer
+_HEARD_OUT = 64 * 1024 * 1024  # bytes beyond what is allowed
+
+
+class TooLarge(Exception):
+    pass
+
+
+@dataclass(frozen=True)
+class Api:
+    engine: Engine
+    door: Door
+    rate: Rate
+    largest: int  # bytes of a body
+    now: Callable[[], float]
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/api/v1/tests", self.tests, methods=["GET"]),
+            Route("/api/v1/tests/{testid}/{kind}", self.post, methods=["POST"]),
+            Route("/api/v1/tests/{testid}/{kind}", self.show, methods=["GET"]),
+            Route("/api/v1/tests/{testid}/{kind}/{run_id:path}", self.show, methods=["GET"]),
+            Route("/api/{rest:path}", _nothing, methods=["GET", "POST", "PUT", "DELETE"]),
+        ]
+
+    async def post(self, request: Request) -> Response:
+        try:
+            content = await self._read(request)
+        except ClientDisconnect:
+            return _error(400, "half a request")  # nobody is left to read it
+        except TooLarge:
+            content = None
+        return await run_in_threadpool(self._guarded, self._take, request, content)
+
+    async def show(self, request: Request) -> Response:
+        return await run_in_threadpool(self._guarded, self._show, request)
+
+    async def tests(self, request: Request) -> Response:
+        return await run_in_threadpool(self._guarded, self._tests, request)
+
+    async def _read(self, request: Request) -> bytes:
+        """No more than is allowed is ever held. Some of the rest is read: who still sends does not hear the answer."""
+        parts, size = list[bytes](), 0
+        async for part in request.stream():
+            size += len(part)
+            if size <= self.largest:
+                parts.append(part)
+            elif size > self.largest + _HEARD_OUT:
+                break
+            else:
+                parts.clear()
+        if size > self.largest:
+            raise TooLarge
+        return b"".join(parts)
+
+    def _guarded(self, answer: Callable[..., Response], *arguments: Any) -> Response:
+        try:
+            return answer(*arguments)
+        except Denied as denied:
+            headers = {"WWW-Authenticate": "Bearer"} if denied.status == 401 else {}
+            return _error(denied.status, str(denied), headers=headers)
+        except (DBAPIError, PoolTimeout) as error:
+            if isinstance(error, DBAPIError) and not passing(error):
+                raise
+            _LOG.warning("the database does not answer: %s", plain(str(error), 300))
+            return _error(503, "the database does not answer", headers={"Retry-After": str(_RETRY_S)})
+
+    def _take(self, request: Request, content: bytes | None) -> Response:
+        testid, kind = request.path_params["testid"], request.path_params["kind"]
+        with self.engine.connect() as connection:
+            holder = self._sender(connection, request)
+        wait_s = self.rate.wait_s(holder.id)
+        if wait_s:
+            return _error(429, "this token sends too often", headers={"Retry-After": str(wait_s)})
+        key = request.headers.get("idempotency-key", "")
+        if content is None:
+            why = f"more than {self.largest} bytes"
+            # What may be left of the body is not read: the connection ends with the answer.
+            return self._refuse(request, holder, 413, "", why, headers={"Connection": "close"})
+        if kind not in contract.KINDS:
+            return _error(404, f"{plain(kind, 40)} is not taken here")
+        if not contract.is_key(key):
+            return self._refuse(request, holder, 400, "Idempotency-Key", "the header Idempotency-Key is missing")
+        try:
+            body = contract.read(content, testid, kind)
+        except contract.Unfit as unfit:
+            return self._refuse(request, holder, 422, unfit.field, str(unfit), size=len(content))
+        sent = intake.Sent(holder, _address(request), kind, key, content, body)
+        with writing(self.engine).begin() as connection:
+            status = intake.take(connection, sent, self.now())
+        if status == intake.CONFLICT:
+            return _error(status, intake.OTHER)
+        return JSONResponse({"schema": SCHEMA, "key": key}, status)
+
+    def _sender(self, connection: Any, request: Request) -> Holder:
+        try:
+            return self.door.sender(connection, request)
+        except Denied as denied:
+            _LOG.warning("%s: %s", _address(request), denied)
+            if denied.holder:
+                connection.rollback()
+                self._refuse(request, denied.holder, denied.status, "", str(denied))
+            raise
+
+    def _refuse(
+        self,
+        request: Request,
+        holder: Holder,
+        status: int,
+        field: str,
+        why: str,
+        *,
+        size: int = 0,
+        headers: dict[str, str] | None = None,
+    ) -> Response:
+        """Told to whoever sent it, and to the audit."""
+        with writing(self.engine).begin() as connection:
+            audit.write(
+                connection,
+                at=self.now(),
+                project=holder.project,
+                token=holder.id,
+                label=holder.label,
+                address=_address(request),
+                act=plain(request.path_params["kind"], 40),
+                testid=plain(request.path_params["testid"], 128),
+                key=plain(request.headers.get("idempotency-key", ""), 200),
+                status=status,
+                size=size,
+                why=plain(why, 300),
+            )
+        return _error(status, plain(why, 300), field, headers=headers)
+
+    def _show(self, request: Request) -> Response:
+        """The newest where there are very many, in the order of arrival."""
+        where = dict(request.path_params)
+        if where["kind"] not in contract.KINDS:
+            return _error(404, "not served here")
+        with self.engine.connect() as connection:
+            project = self.door.reader(connection, request)
+            found = select(PARCELS.c.body).where(*(PARCELS.c[name] == value for name, value in where.items()))
+            if project is not None:
+                found = found.where(PARCELS.c.project == project)
+            bodies = connection.execute(found.order_by(PARCELS.c.id.desc()).limit(_SHOWN)).scalars().all()
+        if not bodies and "run_id" in where:
+            return _error(404, f"nothing of {plain(where['run_id'], 100)}")
+        shown = [json.loads(body) for body in reversed(bodies)]
+        return JSONResponse({"schema": SCHEMA, where["kind"]: shown})
+
+    def _tests(self, request: Request) -> Response:
+        with self.engine.connect() as connection:
+            project = self.door.reader(connection, request)
+            found = select(PARCELS.c.testid).distinct().order_by(PARCELS.c.testid).limit(_SHOWN)
+            if project is not None:
+                found = found.where(PARCELS.c.project == project)
+            return JSONResponse({"tests": list(connection.execute(found).scalars())})
+
+
+async def _nothing(request: Request) -> Response:
+    return _error(404, f"{request.method} {plain(request.url.path, 100)} is not served here")
+
+
+def _address(request: Request) -> str:
+    """Of the connection: what a header says, anybody may have written."""
+    return request.client.host if request.client else "unknown"
+
+
+def _error(status: int, message: str, field: str = "", headers: dict[str, str] | None = None) -> JSONResponse:
+    told = {"schema": SCHEMA, "error": message, **({"field": field} if field else {})}
+    return JSONResponse(told, status, headers)

@@ -1,0 +1,90 @@
+"""The ASGI application: the API, the pages, and what holds for every answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from pytest_aisbench.tester_server.api import Api
+from pytest_aisbench.tester_server.door import Door
+from pytest_aisbench.tester_server.frame import Frame
+from pytest_aisbench.tester_server.limits import Rate
+from pytest_aisbench.tester_server.pages import Pages
+
+LARGEST = 4 * 1024 * 1024
+PER_SECOND = 100.0
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'none'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+def application(
+    engine: Engine,
+    door: Door,
+    *,
+    largest: int = LARGEST,
+    per_second: float = PER_SECOND,
+    now: Callable[[], float] = time.time,
+) -> Any:
+    api = Api(engine, door, Rate(per_second, time.monotonic), largest, now)
+    frame = Frame(engine, door)
+
+    async def missing(request: Request, _error: Exception) -> Response:
+        return frame.missing(request)
+
+    app = Starlette(
+        routes=[
+            *api.routes(),
+            Route("/login", frame.login, methods=["POST"]),
+            Route("/logout", frame.logout, methods=["POST"]),
+            Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
+            *Pages(frame).routes(),
+        ],
+        exception_handlers={404: missing},
+    )
+    return _Guard(app, door)
+
+
+class _Guard:
+    """Around all of it: only for those who call it by its name, and with the same headers on every answer."""
+
+    def __init__(self, app: Any, door: Door) -> None:
+        self._app = app
+        self._door = door
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                told = {name.lower() for name, _ in message["headers"]}
+                extra = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *(e for e in extra if e[0] not in told)]}
+            await send(message)
+
+        host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+        if self._door.knows(host):
+            await self._app(scope, receive, send_guarded)
+        else:
+            refusal = PlainTextResponse("This Tester does not go by that name.\n", 421)
+            await refusal(scope, receive, send_guarded)

@@ -1,0 +1,175 @@
+"""Where the strokes of a chart go; templates draw them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+WIDTH, HEIGHT = 960, 260
+LEFT, RIGHT, TOP, BOTTOM = 84, 16, 14, 30
+
+
+@dataclass(frozen=True)
+class Dot:
+    x: float
+    y: float
+    row: Any  # what it stands for
+
+
+@dataclass(frozen=True)
+class Tick:
+    at: float
+    value: float
+
+
+@dataclass(frozen=True)
+class Chart:
+    line: str  # points of a polyline
+    band: tuple[str, ...]  # polygons
+    reference: tuple[str, ...]  # polylines
+    dots: tuple[Dot, ...]
+    ticks: tuple[Tick, ...]
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = LEFT
+    right: int = WIDTH - RIGHT
+    top: int = TOP
+    bottom: int = HEIGHT - BOTTOM
+
+
+def trend(rows: Sequence[Any]) -> Chart | None:
+    """Throughput in the order of `rows`, oldest first, over the band that each was judged by."""
+    shown = [row for row in rows if row.throughput is not None]
+    if not shown:
+        return None
+    edges = [edge for row in shown for edge in (row.low, row.high, row.reference) if edge is not None]
+    bottom, top = span([row.throughput for row in shown] + edges)
+    step = (WIDTH - LEFT - RIGHT) / len(shown)
+    across = [LEFT + step * (index + 0.5) for index in range(len(shown))]
+    dots = tuple(Dot(_r(x), _down(row.throughput, bottom, top), row) for x, row in zip(across, shown, strict=True))
+    band, reference = [], []
+    for x, row in zip(across, shown, strict=True):
+        left, right = _r(x - step / 2), _r(x + step / 2)
+        if row.low is not None or row.high is not None:
+            upper = _down(top if row.high is None else row.high, bottom, top)
+            lower = _down(bottom if row.low is None else row.low, bottom, top)
+            band.append(f"{left},{upper} {right},{upper} {right},{lower} {left},{lower}")
+        if row.reference is not None:
+            y = _down(row.reference, bottom, top)
+            reference.append(f"{left},{y} {right},{y}")
+    line = " ".join(f"{dot.x},{dot.y}" for dot in dots)
+    ticks = tuple(Tick(_down(value, bottom, top), value) for value in round_values(bottom, top))
+    return Chart(line, tuple(band), tuple(reference), dots, ticks)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A shape beside the one with the fewest cards."""
+
+    row: Any
+    cards: int
+    efficiency: float | None  # what share of the base's speed a card keeps
+
+
+def scaled(rows: Sequence[Any]) -> list[Scaled]:
+    """`rows` from few cards to many; the base is the first that was measured."""
+    base: float | None = None
+    found = []
+    for row in rows:
+        cards = (row.nodes or 0) * (row.devices or 0)
+        # Where every node trains alone the throughput is that of one node.
+        share = (row.devices or 0) if row.mode == "single-server" else cards
+        each = row.throughput / share if row.throughput and share else None
+        base = base or each
+        found.append(Scaled(row, cards, each / base if each and base else None))
+    return found
+
+
+def efficiency(points: Sequence[Scaled]) -> Chart | None:
+    """Over the number of cards, each twice as far as the last; the ideal is the reference."""
+    shown = [point for point in points if point.efficiency is not None and point.cards]
+    if len(shown) < 2:
+        return None
+    bottom, top = span([point.efficiency or 0.0 for point in shown] + [1.0, 0.5])
+    logs = [math.log2(point.cards) for point in shown]
+    reach = (logs[-1] - logs[0]) or 1.0
+    room = WIDTH - LEFT - RIGHT - 40
+    dots = tuple(
+        Dot(_r(LEFT + 20 + room * (log - logs[0]) / reach), _down(point.efficiency or 0.0, bottom, top), point)
+        for log, point in zip(logs, shown, strict=True)
+    )
+    ideal = _down(1.0, bottom, top)
+    ticks = tuple(Tick(_down(value, bottom, top), value) for value in round_values(bottom, top))
+    line = " ".join(f"{dot.x},{dot.y}" for dot in dots)
+    return Chart(line, (), (f"{LEFT},{ideal} {WIDTH - RIGHT},{ideal}",), dots, ticks)
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A node or card, and how much it cost in each of equal spans of time."""
+
+    node: int
+    card: int | None
+    seen: int
+    worst: float  # ratio
+    cost: float  # mean over what was seen
+    last: Any
+    cells: tuple[tuple[int, float, int], ...]  # which span, mean cost, how often
+
+
+def strips(rows: Sequence[Any], spans: int = 40, limit: int = 60) -> list[Strip]:
+    """The costliest first; `rows` are sightings, newest first."""
+    if not rows:
+        return []
+    oldest, newest = min(row.ended for row in rows), max(row.ended for row in rows)
+    length = (newest - oldest) / spans or 1.0
+    groups: dict[tuple[int, int | None], list[Any]] = {}
+    for row in rows:
+        groups.setdefault((row.node, row.card), []).append(row)
+    found = []
+    for (node, card), seen in groups.items():
+        cells: dict[int, list[float]] = {}
+        for row in seen:
+            cells.setdefault(min(spans - 1, int((row.ended - oldest) / length)), []).append(row.cost)
+        told = tuple((at, sum(costs) / len(costs), len(costs)) for at, costs in sorted(cells.items()))
+        cost = sum(row.cost for row in seen) / len(seen)
+        found.append(Strip(node, card, len(seen), min(row.ratio for row in seen), cost, seen[0], told))
+    return sorted(found, key=lambda strip: -strip.cost * strip.seen)[:limit]
+
+
+def sparkline(values: Sequence[float], width: int = 120, height: int = 24) -> str:
+    """Points of a polyline; empty for fewer than two."""
+    if len(values) < 2:
+        return ""
+    bottom, top = span(values)
+    step = (width - 4) / (len(values) - 1)
+    return " ".join(
+        f"{_r(2 + step * index)},{_r(2 + (height - 4) * (top - value) / (top - bottom))}"
+        for index, value in enumerate(values)
+    )
+
+
+def span(values: Sequence[float]) -> tuple[float, float]:
+    """From below the least to above the largest; never empty."""
+    low, high = min(values), max(values)
+    room = (high - low) * 0.08 or abs(high) * 0.08 or 1.0
+    return low - room, high + room
+
+
+def round_values(bottom: float, top: float) -> list[float]:
+    """Three to six values that people like, within the span."""
+    raw = (top - bottom) / 4
+    scale = 10.0 ** math.floor(math.log10(raw))
+    step = next(scale * nice for nice in (1, 2, 2.5, 5, 10) if scale * nice >= raw)
+    first = math.ceil(bottom / step)
+    return [round(step * (first + index), 12) for index in range(10) if step * (first + index) <= top]
+
+
+def _down(value: float, bottom: float, top: float) -> float:
+    return _r(TOP + (HEIGHT - TOP - BOTTOM) * (top - value) / (top - bottom))
+
+
+def _r(value: float) -> float:
+    return round(value, 1)

@@ -1,0 +1,67 @@
+"""Tables for other programs: CSV for spreadsheets, JSON for all else; written as they are read, of any length."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from starlette.responses import Response, StreamingResponse
+
+SCHEMA = "aisbench-tester-export/1"
+FORMATS = ("csv", "json")
+_TIMES = frozenset({"started", "ended", "received", "at"})
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def answer(kind: str, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Response:
+    """Times are UTC."""
+    headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
+    plain = ({column: _value(column, row[column]) for column in columns} for row in rows)
+    if kind == "csv":
+        return StreamingResponse(_csv(columns, plain), media_type="text/csv; charset=utf-8", headers=headers)
+    return StreamingResponse(_json(plain), media_type="application/json", headers=headers)
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    return _csv(columns, ({column: _value(column, row[column]) for column in columns} for row in rows))
+
+
+def _value(column: str, value: Any) -> Any:
+    if column in _TIMES and isinstance(value, float):
+        return moment(value)
+    return value
+
+
+def moment(value: float) -> str:
+    return datetime.fromtimestamp(value, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    sheet = io.StringIO()
+    writer = csv.writer(sheet)
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_cell(row[column]) for column in columns])
+        if sheet.tell() > 1 << 16:
+            yield sheet.getvalue()
+            sheet.seek(0)
+            sheet.truncate()
+    yield sheet.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """A text that a spreadsheet would take for a formula is made one that it does not."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def _json(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    yield f'{{"schema": "{SCHEMA}", "rows": ['
+    separator = "\n"
+    for row in rows:
+        yield separator + json.dumps(row, ensure_ascii=False, allow_nan=False)
+        separator = ",\n"
+    yield "\n]}\n"
