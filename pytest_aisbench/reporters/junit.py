@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
+from pytest_aisbench.reporters import facts
 from pytest_aisbench.reporters.hosts import guarded, switched_on, uncollected
 from pytest_aisbench.reporters.properties import PREFIX, case_of
-from pytest_aisbench.reporters.text import words
 
 
 class Junit:
@@ -18,7 +20,7 @@ class Junit:
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config = config
-        self._cases: dict[str, CaseEntry] = {}
+        self._cases: dict[str, str] = {}  # by test
         with guarded(config, "no junit.xml"):
             if switched_on(config, "junitxml", "xmlpath", folder / "junit.xml"):
                 log = self._log()
@@ -32,16 +34,11 @@ class Junit:
         return self._config.stash[xml_key]
 
     def case(self, entry: CaseEntry) -> None:
-        self._cases[entry.id] = entry
+        """All is told at the end: a test that comes later may change the story of its case."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """pytest takes the properties of the last report. They were written before the test had its say:
-        where the test itself failed, the case's verdict is no longer that of its trial."""
-        entry = self._cases.get(case_of(report) or "")
-        if report.when == "teardown" and entry and entry.verdict:
-            late = {f"{PREFIX}verdict": entry.verdict.value, f"{PREFIX}reason": entry.reason}
-            kept = [(name, value) for name, value in report.user_properties if name not in late]
-            report.user_properties = [*kept, *late.items()]
+        if case := case_of(report):
+            self._cases[report.nodeid] = case
 
     @pytest.hookimpl(specname="pytest_runtest_logreport", trylast=True)
     def pytest_runtest_logreport_forget(self, report: pytest.TestReport) -> None:
@@ -56,14 +53,41 @@ class Junit:
                     del log.node_reporters[key]
 
     def run(self, entry: RunEntry) -> None:
-        """Properties of the suite: pytest's own fixture for them is deaf under xdist."""
+        """Before pytest writes the file. Its own fixture for properties of the suite is deaf under xdist."""
         if not getattr(self._config.option, "xmlpath", None):
             return
+        with guarded(self._config, "no properties of cases in junit.xml"):
+            cases, where = {case.id: case for case in entry.cases}, str(entry.settings.get("platform", ""))
+            for told in self._log().node_reporters_ordered:
+                case = cases.get(self._cases.get(str(getattr(told, "id", "")), ""))
+                element = _finished(told)
+                if case := case or cases.get(_property(element, "case")):
+                    _retell(element, facts.of_case(case, where))
         with guarded(self._config, "no suite properties in junit.xml"):
             log = self._log()
-            facts = {"run": entry.run, "schema": entry.schema, "started": entry.started}
-            for name in ("platform", "nodes"):
-                if name in entry.settings:
-                    facts[name] = words(entry.settings[name])
-            for name, value in facts.items():
+            for name, value in facts.of_run(entry).items():
                 log.add_global_property(PREFIX + name, value)
+
+
+def _finished(told: Any) -> ET.Element:
+    """A test that has not ended, such as one that took its worker with it, ends here."""
+    if "properties" in vars(told):
+        told.finalize()
+    element: ET.Element = told.to_xml()
+    return element
+
+
+def _property(element: ET.Element, name: str) -> str:
+    found = element.find(f"./properties/property[@name='{PREFIX}{name}']")
+    return "" if found is None else found.get("value", "")
+
+
+def _retell(element: ET.Element, told: Mapping[str, str]) -> None:
+    """Ours in place of what was known when the test ended; whatever else a test recorded stays."""
+    properties = element.find("properties")
+    if properties is None:
+        properties = ET.Element("properties")
+        element.insert(0, properties)
+    for old in [each for each in properties if each.get("name", "").startswith(PREFIX)]:
+        properties.remove(old)
+    properties.extend(ET.Element("property", name=PREFIX + name, value=value) for name, value in told.items())

@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from junit_schema import properties, strictly
 from yard import SCRIPT, THRESHOLDS, Yard, submitted
 
 BOTH = pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
@@ -148,6 +149,23 @@ def test_a_test_that_fails_after_its_verdict_is_told_alike_everywhere(yard: Yard
         each.get("name"): each.get("value") for each in ET.parse(ended.reports / "junit.xml").iter("property")
     }
     assert properties["aisbench.verdict"] == "FAILED"
+
+
+@BOTH
+def test_an_earlier_test_of_a_case_does_not_keep_an_old_verdict(yard: Yard, workers: list[str]) -> None:
+    late = "def test_a(trial):\n    trial.verdict.require()\n\n\ndef test_b(trial):\n    assert trial.number == 2\n"
+    yard.suite(test=HEAD + late)
+    ended = yard.pytest("suites", *workers, *(["--dist", "loadfile"] if workers else []))
+    assert ended.code == 1
+    suite = strictly(ended.reports / "junit.xml")
+    assert properties(suite)["aisbench.exit_code"] == "1"
+    told = {case.get("name"): properties(case) for case in suite.iter("testcase")}
+    assert {name: facts["aisbench.verdict"] for name, facts in told.items()} == {
+        "test_a[toy-1x2]": "FAILED",
+        "test_b[toy-1x2]": "FAILED",
+    }
+    assert told["test_a[toy-1x2]"]["aisbench.throughput.unit"] == "images/s"
+    assert told["test_a[toy-1x2]"]["aisbench.shape"] == "1x2"
 
 
 def test_a_collection_error_submits_nothing(yard: Yard, card: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -11,6 +12,9 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from junit_schema import properties, strictly
+
+from pytest_aisbench import __version__
 
 pytest_plugins = ["pytester"]
 
@@ -139,7 +143,7 @@ PLAIN_COLUMNS = ("verdict", "throughput", "accuracy", "wanted")
 
 
 def check_junit(path: Path) -> None:
-    suite = ET.parse(path).getroot()[0]
+    suite = strictly(path)
     assert {name: suite.get(name) for name in ("tests", "failures", "errors")} == {
         "tests": "5", "failures": "2", "errors": "1",
     }  # fmt: skip
@@ -147,8 +151,14 @@ def check_junit(path: Path) -> None:
         "aisbench.run": "run-1",
         "aisbench.schema": "aisbench-results/1",
         "aisbench.started": "2024-01-01T00:00:00Z",
+        "aisbench.finished": "2024-01-01T02:00:00Z",
         "aisbench.platform": "local",
         "aisbench.nodes": "1,2,4",
+        "aisbench.version": __version__,
+        "aisbench.python": platform.python_version(),
+        "aisbench.pytest": pytest.__version__,
+        "aisbench.exit_code": "1",
+        "aisbench.exit": "a verdict is FAILED, or a test failed",
     }
     cases = {case.get("name"): properties(case) for case in suite.iter("testcase")}
     assert cases["test_trains[passed]"]["aisbench.throughput"] == "1600.0"
@@ -162,10 +172,6 @@ def check_junit(path: Path) -> None:
         "test_plain": None,
     }
     assert "<script>" in (cases["test_trains[hostile]"]["aisbench.reason"] or "")
-
-
-def properties(element: ET.Element) -> dict[str | None, str | None]:
-    return {found.get("name"): found.get("value") for found in element.findall("./properties/property")}
 
 
 def check_allure(folder: Path) -> None:
