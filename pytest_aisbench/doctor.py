@@ -20,7 +20,7 @@ from pytest_aisbench.domain.checkup import Check, failure, fallen, fine, looked,
 from pytest_aisbench.domain.ports import Platform
 from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.option_types import pythons
-from pytest_aisbench.services import mounts, preflight, suite
+from pytest_aisbench.services import mounts, preflight, sections, suite
 from pytest_aisbench.services.run import LEDGER_FILE
 from pytest_aisbench.settings import Settings
 
@@ -102,7 +102,14 @@ class Doctor:
 
     def _suite(self, folder: Path) -> tuple[suite.Suite, int]:
         told = self._settings
-        loaded = suite.load(folder, told.platform, self._options, self._platforms, frameworks=pythons(told.frameworks))
+        loaded = suite.load(
+            folder,
+            told.platform,
+            self._options,
+            self._platforms,
+            frameworks=pythons(told.frameworks),
+            stand_in=sections.stand_in(told, self._platform),
+        )
         return loaded, 1
 
     def _packaged(self) -> tuple[suite.Suite, int]:

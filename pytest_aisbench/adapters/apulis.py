@@ -49,6 +49,7 @@ class Apulis:
 
     name = "apulis"
     options = apulis_options.KEYS
+    training = frozenset({"command", "done", "code_dir", "data_dir"})  # those of them that say what is trained
     takes_environment = True
 
     def __init__(self, settings: Settings) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_aisbench.localcloud.accounts import Account
+    from pytest_aisbench.localcloud.catalog import Catalog
     from pytest_aisbench.localcloud.jobs import Jobs
     from pytest_aisbench.localcloud.launch import Engine
     from pytest_aisbench.localcloud.message import Request
@@ -30,11 +31,18 @@ _PAGE = b"<!DOCTYPE HTML>\n<title>500 Internal Server Error</title>\n<h1>Interna
 
 class Apulis:
     def __init__(
-        self, account: Account, jobs: Jobs, engine: Engine, storage: Path, *, time_limit: float | None = None
+        self,
+        account: Account,
+        jobs: Jobs,
+        engine: Engine,
+        storage: Path,
+        catalog: Catalog,
+        *,
+        time_limit: float | None = None,
     ) -> None:
         """`time_limit`: of every job, in seconds, as the administrator of a virtual cluster may set it."""
         login = Login(account)
-        self._jobs = ApulisJobs(jobs, account, storage, time_limit)
+        self._jobs = ApulisJobs(jobs, account, storage, catalog, time_limit)
         reading, acting = Reading(self._jobs, JobLog(engine), login), Acting(self._jobs, login)
         self._calls: dict[tuple[str, str], tuple[str, Callable[[Request], Response]]] = {
             (method, _APIS + name): (name, call) for (method, name), call in (reading.calls | acting.calls).items()

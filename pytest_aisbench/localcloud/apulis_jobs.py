@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_aisbench.localcloud.accounts import Account
+    from pytest_aisbench.localcloud.catalog import Catalog
     from pytest_aisbench.localcloud.job import Job
     from pytest_aisbench.localcloud.jobs import Jobs
     from pytest_aisbench.localcloud.launch import Launch
@@ -97,10 +98,13 @@ class Entry:
 
 
 class ApulisJobs:
-    def __init__(self, jobs: Jobs, account: Account, storage: Path, time_limit: float | None = None) -> None:
+    def __init__(
+        self, jobs: Jobs, account: Account, storage: Path, catalog: Catalog, time_limit: float | None = None
+    ) -> None:
         self._jobs = jobs
         self._account = account
         self._storage = storage
+        self._catalog = catalog
         self._time_limit = time_limit
         self._entries: dict[str, Entry] = {}
         self._orders = itertools.count()
@@ -180,9 +184,15 @@ class ApulisJobs:
         entry.job = self._jobs.accept(self._account, launch, entry.params, name, name, alias=entry.id)
 
     def _launch(self, params: Mapping[str, Any]) -> Launch:
-        email = f"{params['userName']}@{self._account.domain}"
         try:
-            return apulis_rules.launch(params, self._storage, self.rest_api, email=email, time_limit=self._time_limit)
+            return apulis_rules.launch(
+                params,
+                self._storage,
+                self.rest_api,
+                email=f"{params['userName']}@{self._account.domain}",
+                interpreter=self._catalog.interpreter_in(str(params.get("image"))),
+                time_limit=self._time_limit,
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise UnlaunchableError(f"Cannot submit job! {error}") from None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import secrets
 import shlex
-import sys
 import time
 import uuid
 from pathlib import Path
@@ -60,7 +59,13 @@ def checked(body: Mapping[str, Any], *, may_use: bool) -> dict[str, Any]:
 
 
 def launch(
-    params: Mapping[str, Any], storage: Path, rest_api: str, *, email: str, time_limit: float | None = None
+    params: Mapping[str, Any],
+    storage: Path,
+    rest_api: str,
+    *,
+    email: str,
+    interpreter: str,
+    time_limit: float | None = None,
 ) -> Launch:
     kind = params.get("jobtrainingtype", KINDS[0])
     if kind not in KINDS:
@@ -95,7 +100,7 @@ def launch(
         nodes=len(roles),
         cards=trainers[0].cards,
         engine_version="",
-        interpreter=sys.executable,
+        interpreter=interpreter,
         code=None,
         boot_file="",
         parameters=tuple((environment | arguments).items()),

@@ -1,7 +1,8 @@
 """What the local ModelArts offers: engines, flavors and one dedicated pool.
 
-Beside the vendor's names there are two of the local cloud's own: the flavors `modelarts.local.<n>` with any number
-of cards from 1 to 64, and the engine version `python-local`, which promises nothing but Python.
+Beside the vendor's names there are some of the local cloud's own: the flavors `modelarts.local.<n>` with any number
+of cards from 1 to 64, the engine version `python-local`, which promises nothing but Python, and `horovod-local`,
+which starts the ranks as all of these engines do: the vendor's own starts them by mpirun, on GPUs.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _VERSIONS = (
     "mindspore_2.0.0-cann_6.3.0-py_3.7-euler_2.8.3-aarch64",
     "tensorflow_1.15-cann_5.0.2-py_3.7-euler_2.8.3-aarch64",
     "python-local",
+    "horovod-local",
 )
 
 

@@ -136,7 +136,7 @@ class LocalCloud:
         )
         stack.callback(trainer.close)
         limit, storage = self._apulis_time_limit, data / "apulis"
-        platform = Apulis(account, trainer.jobs, trainer.engine, storage, time_limit=limit)
+        platform = Apulis(account, trainer.jobs, trainer.engine, storage, self._catalog, time_limit=limit)
         services.append(Faulty("apulis", platform, self.faults))
         apulis = Listener(services[-1], clock_skew=self._clock_skew)
         stack.callback(apulis.stop)

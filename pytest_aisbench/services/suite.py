@@ -19,15 +19,12 @@ from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.services import claims
 from pytest_aisbench.services.claims import ANY
+from pytest_aisbench.services.sections import KEYS, Sections, StandIn
 
 WORKLOAD_FILE = "workload.toml"
 THRESHOLDS_FILE = "thresholds.toml"
 
 _REQUIRED = ("name", "code", "entry")
-_KEYS = frozenset({
-    *_REQUIRED,
-    *("framework", "devices", "parameters", "environment", "data", "data_contains", "expected", "metrics", "update"),
-})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,6 +62,7 @@ def load(
     *,
     trains: bool = True,
     frameworks: Collection[str] = (),
+    stand_in: StandIn | None = None,
 ) -> Suite:
     """`options` are the chosen platform's own keys; sections of other known platforms are not looked into.
 
@@ -72,9 +70,12 @@ def load(
     section has one of its own for them, such as `[local.mindspore]`.
     """
     document = places.read(folder / WORKLOAD_FILE)
-    workload = _workload(document, platform, options, platforms, trains=trains, frameworks=frameworks)
+    workload = _workload(document, platform, options, platforms, trains=trains, sections=Sections(frameworks, stand_in))
     thresholds = places.read(folder / THRESHOLDS_FILE)
-    return Suite(workload, claims.read(thresholds, workload, platforms), platform, str(thresholds.path))
+    claimed = claims.read(thresholds, workload, platforms)
+    if stand_in and stand_in.name in thresholds.data:
+        platform = stand_in.name
+    return Suite(workload, claimed, platform, str(thresholds.path))
 
 
 def _workload(
@@ -84,22 +85,22 @@ def _workload(
     platforms: Collection[str],
     *,
     trains: bool,
-    frameworks: Collection[str],
+    sections: Sections,
 ) -> Workload:
     for key, value in document.data.items():
         if key in platforms:
             if not isinstance(value, dict):
                 raise document.fault(f"{key} is a section", key, advice=f"write [{key}] on a line of its own")
-        elif key not in _KEYS:
-            advice = f"known: {', '.join(sorted(_KEYS))}; sections: {', '.join(sorted(platforms))}"
+        elif key not in KEYS:
+            advice = f"known: {', '.join(sorted(KEYS))}; sections: {', '.join(sorted(platforms))}"
             raise document.fault(f"unknown key {key!r}", key, advice=advice)
-    where, section = _section(document, platform, frameworks)
-    own = {key: value for key, value in section.items() if key not in _KEYS}
+    where, section = sections.of(document, platform)
+    own = {key: value for key, value in section.items() if key not in KEYS}
     for key in own:
         if key not in options:
-            advice = f"known: {', '.join(sorted({*_KEYS, *options}))}"
+            advice = f"known: {', '.join(sorted({*KEYS, *options}))}"
             raise document.fault(f"unknown key {key!r} in [{platform}]", *where(key), key, advice=advice)
-    fields = _Fields(document, where, {**{k: v for k, v in document.data.items() if k in _KEYS}, **section})
+    fields = _Fields(document, where, {**{k: v for k, v in document.data.items() if k in KEYS}, **section})
     for key in _REQUIRED:
         fields.need(key)
     name = fields.text("name")
@@ -130,27 +131,6 @@ def _workload(
         options=own,
         update=_update(fields, document.path.parent),
     )
-
-
-def _section(
-    document: places.Document, platform: str, frameworks: Collection[str]
-) -> tuple[Callable[[str], tuple[str, ...]], dict[str, Any]]:
-    """The keys of the platform, replaced by those of the framework to train with; and where each of them stands."""
-    common: dict[str, Any] = {}
-    chosen: dict[str, Any] = {}
-    framework = ""
-    for key, value in document.data.get(platform, {}).items():
-        if key not in option_types.FRAMEWORKS:
-            common[key] = value
-        elif not isinstance(value, dict):
-            raise document.fault(f"{platform}.{key} is a section", platform, key)
-        elif key in frameworks and not framework:
-            framework, chosen = key, {"framework": key, **value}
-
-    def where(key: str) -> tuple[str, ...]:
-        return (platform, framework) if key in chosen else (platform,) if key in common else ()
-
-    return where, common | chosen
 
 
 def _holds(folder: Path, entry: str) -> bool:
