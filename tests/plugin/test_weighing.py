@@ -1,0 +1,133 @@
+"""Verdicts that know noise, by real runs: another trial where one does not decide, history, other shapes, drifts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from past import remember, spread
+from yard import WORKLOAD, Ended, Yard
+
+from pytest_aisbench.localcloud.server import LocalCloud
+
+# Two ranks of 12.5: every trial of 1x2 measures exactly 25 images/s, and only history knows noise.
+FAST = WORKLOAD + '\n[local]\nparameters = { seconds = "0.1", throughput = "12.5" }\n'
+CLAIMS = """[local."*"]
+throughput = { at_least = 24.5 }
+accuracy = { at_least = 0.5 }
+"""
+SCALING = CLAIMS + '[local."2x2"]\nscaling = { at_least = 0.9, base = "1x2" }\n'
+BOTH = pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
+
+
+@pytest.fixture(scope="module")
+def pretended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with LocalCloud(engine="pretend") as cloud:
+        card = tmp_path_factory.mktemp("pretended") / "card.json"
+        card.write_text(json.dumps(cloud.card()))
+        yield card
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory, pretended: Path) -> Ended:
+    """A case that was measured once."""
+    yard = Yard(tmp_path_factory.mktemp("measured"), pretended)
+    yard.suite(workload=FAST, thresholds=CLAIMS)
+    return yard.pytest("suites", "--nodes", "1")
+
+
+@pytest.fixture
+def yard(tmp_path: Path, pretended: Path, measured: Ended) -> Yard:
+    shutil.copytree(measured.folder, tmp_path, symlinks=True, dirs_exist_ok=True)
+    return Yard(tmp_path, pretended)
+
+
+def ledger(yard: Yard) -> Path:
+    return yard.folder / "reports" / "ledger.db"
+
+
+def case(ended: Ended, case_id: str = "toy-1x2") -> Any:
+    return next(case for case in ended.results["cases"] if case["id"] == case_id)
+
+
+def finding(ended: Ended, metric: str, case_id: str = "toy-1x2") -> Any:
+    return next(found for found in case(ended, case_id)["findings"] if found["metric"] == metric)
+
+
+@BOTH
+def test_noise_that_one_trial_cannot_rule_out_gets_another(yard: Yard, measured: Ended, workers: list[str]) -> None:
+    assert measured.code == 0, measured.out
+    assert "unqualified: no comparable history" in finding(measured, "throughput")["text"]
+    remember(ledger(yard), "toy-1x2", spread(25.0, 0.25, 30))
+    second = yard.pytest("suites", "--nodes", "1", *workers)
+    assert second.code == 0, second.out
+    assert case(second)["verdict"] == "PASSED"
+    assert [trial["trial"] for trial in case(second)["trials"]] == [1, 2]
+    interval = "± 0.394323 (t 2.231 at 0.9833 with 30 degrees × s 0.25 / √2; 30 in history)"
+    decided = "wanted >= 24.5 images/s: 24.6057 .. 25.3943 is inside"
+    assert finding(second, "throughput")["text"] == f"throughput 25 images/s, mean of 2 trials, {interval}, {decided}"
+    learnt = "accuracy 0.9, mean of 2 trials, at worst 0.9 in trial 1, wanted >= 0.5"
+    assert finding(second, "accuracy")["text"] == learnt
+
+
+def test_noise_that_no_trial_rules_out_leaves_a_case_open(yard: Yard) -> None:
+    remember(ledger(yard), "toy-1x2", spread(25.0, 1.0, 30))
+    ended = yard.pytest("suites", "--nodes", "1")
+    assert ended.code == ended.results["exit_code"] == 13, ended.out
+    assert case(ended)["verdict"] == "INCONCLUSIVE"
+    assert len(case(ended)["trials"]) == 3
+    assert case(ended)["metrics"]["throughput"]["value"] == finding(ended, "throughput")["measured"] == 25.0
+    assert finding(ended, "throughput")["text"].endswith("is not decided after 3 of at most 3 trials")
+
+
+def test_a_shape_is_held_against_its_base_in_this_run_or_in_history_or_says_that_there_is_none(yard: Yard) -> None:
+    yard.suite(workload=FAST, thresholds=SCALING)
+    alone = yard.pytest("suites", "--nodes", "2", "--aisbench-ledger", "reports/another.db")
+    assert alone.code == 0, alone.out
+    assert finding(alone, "scaling", "toy-2x2") == {
+        "metric": "scaling",
+        "outcome": "waived",
+        "measured": None,
+        "wanted": ">= 0.9",
+        "text": "scaling: waived, the base 1x2 was measured neither in this run nor in its history",
+    }
+    together = yard.pytest("suites")
+    assert together.code == 0, together.out
+    run = together.results["run"]
+    told = finding(together, "scaling", "toy-2x2")
+    assert (told["outcome"], told["measured"]) == ("met", 1.0)
+    assert "12.5 images/s per card at 2x2 and 12.5 images/s at 1x2 (this run), wanted >= 0.9" in told["text"]
+    later = yard.pytest("suites", "--nodes", "2")
+    assert later.code == 0, later.out
+    told = finding(later, "scaling", "toy-2x2")
+    assert (told["outcome"], told["measured"]) == ("met", 1.0)
+    assert f"at 1x2 (history: 2 trials until run {run})" in told["text"]
+
+
+def test_a_decline_that_no_two_runs_show_is_told_and_may_fail(yard: Yard) -> None:
+    yard.suite(workload=FAST, thresholds=CLAIMS.replace("24.5", "20"))
+    slowly = [25.0 * 1.0025 ** (40 - number) for number in range(40)]  # a quarter of a percent from run to run
+    remember(ledger(yard), "toy-1x2", slowly)
+    warned = yard.pytest("suites", "--nodes", "1")
+    assert warned.code == 0, warned.out
+    assert "throughput has drifted to 25" in warned.out
+    remember(ledger(yard), "toy-1x2", slowly)
+    failed = yard.pytest("suites", "--nodes", "1", "--aisbench-drift", "fail")
+    assert failed.code == 1, failed.out
+    assert case(failed)["reason"].startswith("throughput has drifted to 25")
+    told = [found["outcome"] for found in case(failed)["findings"] if found["metric"] == "throughput"]
+    assert told == ["met", "missed"]
+
+
+def test_what_changed_is_told_and_history_is_not_mixed(yard: Yard) -> None:
+    remember(ledger(yard), "toy-1x2", spread(25.0, 1.0, 30))
+    yard.suite(workload=FAST.replace('"12.5"', '"12.6"'), thresholds=CLAIMS)
+    after = yard.pytest("suites", "--nodes", "1")
+    assert after.code == 0, after.out
+    assert len(case(after)["trials"]) == 1
+    assert "unqualified: no comparable history" in finding(after, "throughput")["text"]
+    assert "not compared to run run-0029: parameter throughput: 12.5 -> 12.6" in after.out

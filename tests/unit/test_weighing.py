@@ -1,0 +1,295 @@
+"""A trial is weighed with the others of its case, with comparable history, and with other shapes."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_aisbench.domain.case import Case, Mode, Shape
+from pytest_aisbench.domain.entry import case_entry, values
+from pytest_aisbench.domain.fingerprint import key
+from pytest_aisbench.domain.measure import Measure
+from pytest_aisbench.domain.metric import Measurement
+from pytest_aisbench.domain.scaling import Base
+from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.domain.verdict import Outcome, Ruling, Verdict, judge
+from pytest_aisbench.domain.weighing import Known, Rules, Weighed, weigh
+from pytest_aisbench.services.history import History
+from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.services.submission import new_trial
+from pytest_aisbench.services.weighing import Weighing
+
+SPEED = Threshold("throughput", "images/s", reference=100.0, lower=-0.05)
+LEARNT = Threshold("accuracy", at_least=0.9)
+SCALING = Threshold("scaling", at_least=0.9, base="1x1")
+RULES = Rules(max_trials=3)
+NOISY = [99.0, 101.0] * 10  # a standard deviation of about 1
+
+
+@pytest.fixture
+def one(case: Case) -> Case:
+    return replace(case, shape=Shape(1, 1), thresholds=(SPEED, LEARNT))
+
+
+def trial(case: Case, speed: float, learnt: float = 0.95, number: int = 1, **other: Any) -> Trial:
+    """Harvested; `speed` is the whole job's."""
+    world = case.shape.world
+    node = {rank: rank // case.shape.devices if case.alone else None for rank in range(world)}
+    share = speed / case.judged_shape.world
+    found = [Measurement("throughput", share, "images/s", f"{rank}", rank, node[rank]) for rank in range(world)]
+    nodes: list[int | None] = list(range(case.shape.nodes)) if case.alone else [None]
+    found += [Measurement("accuracy", learnt, "", "accuracy", server=each) for each in nodes]
+    made = replace(new_trial("now", case, 0.0, number), measurements=tuple(found), step=Step.JUDGE)
+    return replace(made, traits={"nodes": str(case.shape.nodes), "code": "c0de"}, **other)
+
+
+def past(case: Case, speeds: Sequence[float], learnt: float = 0.95, **other: Any) -> tuple[Measure, ...]:
+    told = {
+        "case_id": case.id,
+        "workload": "toy",
+        "shape": str(case.shape),
+        "mode": "cluster",
+        "key": "k",
+        "family": "f",
+    }
+    return tuple(
+        Measure(
+            **{
+                "trial": f"r{at}/1",
+                "run": f"r{at}",
+                "at": float(at),
+                "throughput": speed,
+                **told,
+                "accuracy": learnt,
+                **other,
+            }
+        )
+        for at, speed in enumerate(speeds)
+    )
+
+
+def verdict(judged: Trial, weighed: Weighed) -> Verdict:
+    case = judged.case
+    return judge(case.thresholds, values(judged), (), case.judged_shape, settled=weighed.settled)
+
+
+def test_without_history_the_plain_band_decides_as_ever(one: Case) -> None:
+    for speed, ruling in ((95.0, Ruling.PASSED), (94.9, Ruling.FAILED)):
+        weighed = weigh(trial(one, speed), Known(), RULES)
+        assert verdict(trial(one, speed), weighed).ruling is ruling
+        assert not weighed.due
+        assert weighed.background.interval is None
+
+
+def test_a_trial_that_noise_leaves_open_asks_for_another_and_both_decide(one: Case) -> None:
+    first = trial(one, 97.0)
+    known = Known(past=past(one, NOISY))
+    weighed = weigh(first, known, RULES)
+    assert verdict(first, weighed).ruling is Ruling.INCONCLUSIVE
+    assert weighed.due.endswith("is not decided, trial 2 of at most 3 is due")
+    second = trial(one, 98.0, number=2)
+    weighed = weigh(second, replace(known, earlier=(first,)), RULES)
+    told = verdict(second, weighed)
+    assert (told.ruling, weighed.due) == (Ruling.PASSED, "")
+    assert told.findings[0].measured == 97.5
+    assert "97.5 images/s, mean of 2 trials," in told.reason
+    entry = case_entry(one, (first, replace(second, judged=told)), told)
+    assert entry.metrics["throughput"].value == 97.5  # what was judged is what is reported
+
+
+def test_trials_that_were_lost_leave_fewer_to_decide(one: Case) -> None:
+    third = trial(one, 95.0, number=3)
+    weighed = weigh(third, Known(past=past(one, NOISY)), RULES)
+    assert (verdict(third, weighed).ruling, weighed.due) == (Ruling.INCONCLUSIVE, "")
+    assert "no other trial: all 3 were used" in weighed.settled[0].text
+
+
+def test_a_trial_that_was_not_accurate_is_not_forgotten(one: Case) -> None:
+    """Or one would be tried again until it is lucky."""
+    by_reference = replace(one, thresholds=(SPEED, Threshold("accuracy", reference=0.9, lower=-0.01)))
+    known = Known((trial(by_reference, 100.0, 0.80),), past(one, NOISY))
+    lucky = trial(by_reference, 100.0, 0.99, number=2)
+    found = next(each for each in weigh(lucky, known, RULES).settled if each.metric == "accuracy")
+    assert found.measured == pytest.approx(0.895)
+
+
+@pytest.mark.parametrize(("bad", "at"), [((0.95, 0.4), 2), ((0.4, 0.95), 1)])
+def test_every_trial_must_meet_a_bare_limit(one: Case, bad: tuple[float, float], at: int) -> None:
+    second = trial(one, 100.0, bad[1], number=2)
+    told = verdict(second, weigh(second, Known((trial(one, 100.0, bad[0]),)), RULES))
+    assert told.ruling is Ruling.FAILED
+    assert told.reason == f"accuracy 0.4 in trial {at}, wanted >= 0.9 (55.6% below)"
+
+
+def test_a_step_that_once_was_is_no_noise(one: Case) -> None:
+    stepped = [*(speed * 1.3 for speed in NOISY), *NOISY]
+    (speed, *_) = weigh(trial(one, 100.0), Known(past=past(one, stepped)), RULES).settled
+    assert speed.outcome is Outcome.MET
+    assert "20 in history" in speed.text
+
+
+def test_speeds_without_accuracy_teach_nothing(one: Case) -> None:
+    fast = past(one, [500.0, 600.0, 700.0], counts=False)
+    weighed = weigh(trial(one, 100.0), Known(past=fast), RULES)
+    assert "unqualified" in weighed.settled[0].text
+    assert weighed.background.history == ()
+
+
+def test_a_slow_decline_is_seen_against_the_reference_and_fails_only_where_asked(one: Case) -> None:
+    dice = random.Random(7)
+    speeds = [100.0 * (1 - 0.00075 * at) + dice.gauss(0, 0.2) for at in range(40)]
+    assert max(before / after for before, after in itertools.pairwise(speeds)) < 1.02  # nobody sees it
+    newest, known = trial(one, 97.0), Known(past=past(one, speeds))
+    warned = weigh(newest, known, RULES)
+    assert verdict(newest, warned).passed
+    assert warned.background.warnings[0].startswith("throughput has drifted to 97")
+    failed = weigh(newest, known, replace(RULES, drift_fails=True))
+    assert verdict(newest, failed).ruling is Ruling.FAILED
+    assert not any("drifted" in warning for warning in failed.background.warnings)
+
+
+def test_without_a_reference_the_oldest_trials_are_the_anchor_however_long_ago(one: Case) -> None:
+    bare = replace(one, thresholds=(Threshold("throughput", "images/s", at_least=1.0), LEARNT))
+    dice = random.Random(3)
+    level = past(bare, [95.0 + dice.gauss(0, 0.3) for _ in range(100)])  # all that is in sight is lower
+    first = past(bare, [100.0 + dice.gauss(0, 0.3) for _ in range(10)])
+    assert not weigh(trial(bare, 95.0), Known(past=level), RULES).background.warnings
+    (warning,) = weigh(trial(bare, 95.0), Known(past=level, first=first), RULES).background.warnings
+    assert "-4.9% from the anchor 99.9133" in warning
+
+
+def test_a_new_level_is_news_for_a_while_and_names_its_run(one: Case) -> None:
+    bare = replace(one, thresholds=(Threshold("throughput", "images/s", at_least=1.0), LEARNT))
+
+    def told(newer: int) -> list[str]:
+        known = Known(past=past(bare, [*NOISY, *[90.0, 90.5] * newer]))
+        return [each for each in weigh(trial(bare, 90.0), known, RULES).background.warnings if "changed" in each]
+
+    (warning,) = told(2)
+    assert warning.startswith("throughput changed by -10")
+    assert warning.endswith(": run r20")
+    assert told(8) == []
+
+
+def test_what_is_too_good_or_too_alike_is_a_warning_and_no_verdict(one: Case) -> None:
+    last = trial(one, 130.0, 0.95, number=3)
+    known = Known((trial(one, 99.0), trial(one, 100.0, number=2)), past(one, NOISY, learnt=0.9501))
+    weighed = weigh(last, known, RULES)
+    assert [warning.partition(":")[0] for warning in weighed.background.warnings] == [
+        "throughput 130 images/s is 30.0% above the mean 100 images/s of 20 trials before it",
+        "accuracy is 0.95 in all of 3 trials, identical to all digits",
+    ]
+
+
+def test_what_goes_with_a_verdict_is_bounded(one: Case) -> None:
+    earlier = trial(one, 97.0, times={"done": 7.0})
+    known = Known((earlier,), past(one, NOISY * 5), changed=("code: a -> b",))
+    told = weigh(trial(one, 98.0, number=2), known, RULES).background
+    assert (told.reference, told.low, told.high) == (100.0, 95.0, None)
+    assert told.interval is not None
+    assert told.interval[0] < 97.5 < told.interval[1]
+    assert len(told.history) == 60
+    assert (told.history[-1].run, told.history[-1].at, told.history[-1].value) == ("now", 7.0, 97.0)
+    assert told.changed == ("code: a -> b",)
+
+
+def test_scaling_is_judged_by_the_mean_of_all_trials(one: Case) -> None:
+    wide = replace(one, shape=Shape(2, 1), thresholds=(replace(SPEED, per="node"), LEARNT, SCALING))
+    known = Known((trial(wide, 196.0),), base=Base(Shape(1, 1), 100.0))
+    found = next(each for each in weigh(trial(wide, 200.0, number=2), known, RULES).settled if each.metric == "scaling")
+    assert found.outcome is Outcome.MET
+    assert found.measured == pytest.approx(0.99)
+
+
+@pytest.mark.parametrize(
+    ("shape", "base", "said"),
+    [
+        (Shape(2, 2), "1x2", "waived, every node trains alone, so nothing is scaled from 1x2 to 2x2"),
+        (Shape(4, 2), "2x2", "waived, every node trains alone, so nothing is scaled from 2x2 to 4x2"),
+        (Shape(1, 2), "1x2", "waived, 1x2 is the base itself"),
+        (
+            Shape(2, 2),
+            "1x1",
+            "scaling 0.9, 90 images/s per card at 1x2 and 100 images/s at 1x1 (this run), wanted >= 0.8",
+        ),
+    ],
+)
+def test_nodes_that_train_alone_scale_by_their_cards_only(case: Case, shape: Shape, base: str, said: str) -> None:
+    claim = replace(SCALING, base=base, at_least=0.8)
+    alone = replace(case, shape=shape, mode=Mode.SINGLE_SERVER, thresholds=(SPEED, LEARNT, claim))
+    weighed = weigh(trial(alone, 180.0), Known(base=Base(Shape(1, 1), 100.0)), RULES)
+    found = next(each for each in weighed.settled if each.metric == "scaling")
+    assert said in found.text
+    assert found.wanted == claim.wanted(alone.judged_shape)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        for run in ("one", "two", "now"):
+            ledger.begin(run, {}, 0.0)
+        yield ledger
+
+
+def judged(made: Trial, run: str, at: float, **other: Any) -> Trial:
+    made = replace(made, id=f"{run}/{made.case.id}/{made.number}", name=f"{run}-{made.case.id}-{made.number}", run=run)
+    return made.moved(Step.DONE, at, judged=Verdict(Ruling.PASSED, "well"), **other)
+
+
+def test_the_base_is_of_this_run_or_else_of_history_and_so_says_the_chart(one: Case, ledger: Ledger) -> None:
+    wide = replace(one, shape=Shape(2, 1), thresholds=(replace(SPEED, per="node"), LEARNT, SCALING))
+    weighing = Weighing(RULES, History(ledger.database))
+
+    def told(*others: Trial) -> tuple[str, list[tuple[str, float, float | None, str]]]:
+        weighed, _ = weighing.weigh(trial(wide, 180.0), others)
+        found = next(each for each in weighed.settled if each.metric == "scaling")
+        return found.text, [(at.shape, at.value, at.efficiency, at.source) for at in weighed.background.scaling]
+
+    nothing, chart = told()
+    assert "measured neither in this run nor in its history" in nothing
+    assert chart == [("2x1", 180.0, 1.0, "this run")]
+    for run, at, speed in (("one", 1.0, 100.0), ("two", 2.0, 104.0)):
+        ledger.save_trial(judged(trial(one, speed), run, at), at)
+    remembered, chart = told()
+    assert "at 1x1 (history: 2 trials until run two)" in remembered
+    assert chart == [
+        ("1x1", 102.0, 1.0, "history: 2 trials until run two"),
+        ("2x1", 180.0, pytest.approx(180 / 204), "this run"),
+    ]
+    assert "90 images/s per card at 2x1 and 100 images/s at 1x1 (this run)" in told(trial(one, 100.0))[0]
+    # Of a base that learnt nothing, or was not harvested, nothing is known in this run.
+    assert "(history: " in told(trial(one, 100.0, 0.1))[0]
+    assert "(history: " in told(trial(one, 100.0, step=Step.WATCH))[0]
+
+
+def test_what_changed_since_the_last_trial_is_told_once(one: Case, ledger: Ledger) -> None:
+    weighing = Weighing(RULES, History(ledger.database))
+    ledger.save_trial(judged(trial(one, 50.0), "one", 1.0, traits={"nodes": "1", "code": "old"}), 1.0)
+    weighed, strange = weighing.weigh(trial(one, 100.0), ())
+    assert strange == "not compared to run one: code: old -> c0de"
+    assert weighed.background.changed == ("code: old -> c0de",)
+    assert weighed.background.history == ()
+    ledger.save_trial(judged(trial(one, 100.0), "two", 2.0), 2.0)
+    weighed, strange = weighing.weigh(trial(one, 100.0), ())
+    assert strange == ""
+    assert weighed.background.changed == ("code: old -> c0de",)
+    assert [known.run for known in weighed.background.history] == ["two"]
+
+
+def test_earlier_trials_of_the_run_are_trials_and_not_history(one: Case, ledger: Ledger) -> None:
+    first = judged(trial(one, 97.0), "now", 1.0)
+    ledger.save_trial(first, 1.0)
+    assert len(History(ledger.database).of(one.id, key(first.traits))) == 1
+    weighed, _ = Weighing(RULES, History(ledger.database)).weigh(trial(one, 98.0, number=2), [first])
+    assert "mean of 2 trials" in weighed.settled[0].text
+    assert "0 in history and 2 now" in weighed.settled[0].text
+    assert statistics.fmean([97.0, 98.0]) == weighed.settled[0].measured
