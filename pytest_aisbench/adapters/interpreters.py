@@ -9,7 +9,13 @@ import sys
 from pytest_aisbench.option_types import FRAMEWORKS, pythons
 from pytest_aisbench.settings import Settings
 
-_LOOK = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
+_LOOK = """import importlib.util, pathlib, sys
+found = importlib.util.find_spec(sys.argv[1])
+folders = found.submodule_search_locations or () if found else ()
+sys.exit(not any(list(pathlib.Path(folder).glob(sys.argv[2])) for folder in folders))
+"""
+# What of a framework must be there: Horovod installs without a word where it was not built for TensorFlow.
+_PARTS = {"horovod": "tensorflow/mpi_lib*"}
 _PATIENCE_S = 30.0
 
 
@@ -37,7 +43,8 @@ def missing(framework: str, settings: Settings) -> str:
 @functools.cache
 def _has(python: str, module: str) -> bool:
     try:
-        looked = subprocess.run([python, "-c", _LOOK, module], capture_output=True, timeout=_PATIENCE_S, check=False)
+        look = [python, "-c", _LOOK, module, _PARTS.get(module, "__init__.py")]
+        looked = subprocess.run(look, capture_output=True, timeout=_PATIENCE_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return looked.returncode == 0

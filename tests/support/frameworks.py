@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-SUITES = {"mindspore": ("resnet50_cifar10", "resnet50", "bert")}
+SUITES = {"mindspore": ("resnet50_cifar10", "resnet50", "bert"), "horovod": ("horovod_mnist",)}
+# What must be there before the extra is: Horovod is compiled against the TensorFlow that it finds, here with Gloo.
+FIRST = {"horovod": ("tensorflow-cpu==2.12.1", "setuptools<81", "wheel", "hatchling")}
+BUILD = {"horovod": {"HOROVOD_WITH_TENSORFLOW": "1", "HOROVOD_WITH_GLOO": "1", "HOROVOD_WITHOUT_MPI": "1"}}
 SHAPES = "1x1,1x2,2x2,2x1-single"
 ALONE = "-single"
 LONGEST_S = 600
@@ -53,7 +57,12 @@ def environment(framework: str) -> Path:
     if not done.exists():
         print(f"{framework}: installing pytest-aisbench[{framework}] into {folder.name}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", f"{ROOT}[{framework}]"], check=True)
+        install = [str(python), "-m", "pip", "install", "--quiet"]
+        if first := FIRST.get(framework):
+            subprocess.run([*install, *first], check=True)
+            install.append("--no-build-isolation")
+        extra = f"{ROOT}[{framework}]"
+        subprocess.run([*install, extra], env={**os.environ, **BUILD.get(framework, {})}, check=True)
         done.touch()
     return python
 
