@@ -86,8 +86,8 @@ def is_gated(claim: Threshold) -> bool:
 def _decided(claim: Threshold, trial: Trial, known: Known, rules: Rules) -> Decision:
     past = _newest_level([value for _, value in _past(claim.metric, known.past)])
     decision = decide(claim, trial.case.judged_shape, past, _series(claim.metric, trial, known), rules.max_trials)
-    if decision.again and trial.number >= rules.max_trials:  # some were lost, and count as well
-        return decision.closed(f"all {rules.max_trials} were used")
+    if decision.again and trial.number >= rules.max_trials:
+        return decision.closed(f"{trial.number - len(known.earlier) - 1} of {rules.max_trials} were lost")
     return decision
 
 

@@ -110,7 +110,7 @@ def test_trials_that_were_lost_leave_fewer_to_decide(one: Case) -> None:
     third = trial(one, 95.0, number=3)
     weighed = weigh(third, Known(past=past(one, NOISY)), RULES)
     assert (verdict(third, weighed).ruling, weighed.due) == (Ruling.INCONCLUSIVE, "")
-    assert "no other trial: all 3 were used" in weighed.settled[0].text
+    assert "no other trial: 2 of 3 were lost" in weighed.settled[0].text
 
 
 def test_a_trial_that_was_not_accurate_is_not_forgotten(one: Case) -> None:

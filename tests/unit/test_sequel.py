@@ -1,0 +1,221 @@
+"""Who runs again, who does not and why, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_aisbench.domain.case import Case, Shape
+from pytest_aisbench.domain.fingerprint import family, key
+from pytest_aisbench.domain.job import Job, Phase
+from pytest_aisbench.domain.measure import Measure
+from pytest_aisbench.domain.metric import Measurement
+from pytest_aisbench.domain.sequel import not_again, why_again
+from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.domain.trial import Fault, Step, Trial
+from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling, Verdict
+from pytest_aisbench.domain.weighing import Rules
+from pytest_aisbench.errors import Blame
+from pytest_aisbench.services import history
+from pytest_aisbench.services.budget import Budget, Estimate
+from pytest_aisbench.services.clock import SystemClock
+from pytest_aisbench.services.fleet import Fleet
+from pytest_aisbench.services.history import History
+from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.services.roster import Roster
+from pytest_aisbench.services.submission import new_trial
+from pytest_aisbench.services.trial import Tools
+from pytest_aisbench.services.watch import Limits
+from pytest_aisbench.services.weighing import Weighing
+
+Make = Callable[..., Any]
+TRAITS = {"code": "c0de"}
+SPEED = Threshold("throughput", "images/s", at_least=49.0)  # a healthy job does 50 at 2x2
+LEARNT = Threshold("accuracy", at_least=0.9)
+OPEN = Finding("throughput", Outcome.UNDECIDED, 50.0, ">= 49 images/s", "throughput is not decided")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        ledger.begin("now", {}, 0.0)
+        yield ledger
+
+
+@pytest.fixture
+def fleet_on(ledger: Ledger, tmp_path: Path) -> Iterator[Make]:
+    fleets: list[Fleet] = []
+
+    def make(platform: Any, budget: Budget | None = None, max_jobs: int = 8) -> Fleet:
+        clock, weighing = SystemClock(), Weighing(Rules(3), History(ledger.database))
+        tools = Tools(platform, clock, Limits(60.0, 60.0), tmp_path / "run", budget, weighing=weighing)
+
+        def begin(case: Case, number: int) -> Trial:
+            return replace(new_trial("now", case, clock.now(), number), traits=TRAITS)
+
+        fleet = Fleet(tools, ledger, begin, max_jobs=max_jobs, max_trials=3)
+        fleet.start()
+        fleets.append(fleet)
+        return fleet
+
+    yield make
+    for fleet in fleets:
+        fleet.close()
+
+
+def remember(ledger: Ledger, case: Case, deviation: float) -> None:
+    for at in range(30):
+        speed = 50.0 + (deviation if at % 2 else -deviation)
+        made = Measure(
+            f"r{at}/1",
+            f"r{at}",
+            case.id,
+            "toy",
+            str(case.shape),
+            "cluster",
+            key(TRAITS),
+            family(TRAITS),
+            at,
+            speed,
+            0.95,
+        )
+        history.add(ledger.database, made, TRAITS)
+
+
+def test_a_case_that_noise_leaves_open_runs_again_until_it_is_decided(
+    healthy: Make, fleet_on: Make, case: Case, ledger: Ledger
+) -> None:
+    case = replace(case, thresholds=(SPEED, LEARNT))
+    remember(ledger, case, 0.5)
+    platform = healthy()
+    last = fleet_on(platform).reached(case, Step.DONE)
+    assert (last.number, last.verdict.ruling, last.due) == (2, Ruling.PASSED, "")
+    assert len(platform.jobs) == 2
+    first, second = ledger.trials("now")
+    assert first.verdict.ruling is Ruling.INCONCLUSIVE
+    assert second == last
+    assert second.notes[0] == f"tried again: {first.due}"
+    assert [found.counts for found in History(ledger.database).all(case.id) if found.run == "now"] == [True, True]
+
+
+def test_a_case_that_stays_open_says_so_after_the_last(
+    healthy: Make, fleet_on: Make, case: Case, ledger: Ledger
+) -> None:
+    case = replace(case, thresholds=(SPEED, LEARNT))
+    remember(ledger, case, 5.0)
+    last = fleet_on(healthy()).reached(case, Step.DONE)
+    assert (last.number, last.verdict.ruling) == (3, Ruling.INCONCLUSIVE)
+    assert last.verdict.reason.endswith("is not decided after 3 of at most 3 trials")
+
+
+def test_no_money_for_another_trial_leaves_it_open_and_says_why(
+    healthy: Make, fleet_on: Make, case: Case, ledger: Ledger
+) -> None:
+    case = replace(case, thresholds=(SPEED, LEARNT))
+    remember(ledger, case, 0.5)
+    budget = Budget(1.0, {case.id: Estimate(case, 3600.0, "expected")})  # 4 card-hours
+    platform = healthy()
+    last = fleet_on(platform, budget).reached(case, Step.DONE)
+    assert (last.number, last.verdict.ruling, len(platform.jobs)) == (1, Ruling.INCONCLUSIVE, 1)
+    assert "another trial of toy-2x2 would cost 4 (expected)" in last.verdict.reason
+    assert "; no other trial: " in last.verdict.findings[0].text
+
+
+def test_a_trial_lost_among_them_leaves_fewer_to_decide(
+    healthy: Make, fleet_on: Make, case: Case, ledger: Ledger
+) -> None:
+    case = replace(case, thresholds=(SPEED, LEARNT))
+    remember(ledger, case, 5.0)
+    platform = healthy(Phase.RUNNING, Phase.LOST)
+    platform.after_loss = [Phase.RUNNING, Phase.SUCCEEDED]
+    last = fleet_on(platform).reached(case, Step.DONE)
+    assert (last.number, last.verdict.ruling, len(platform.jobs)) == (3, Ruling.INCONCLUSIVE, 3)
+    assert last.verdict.reason.endswith("no other trial: 1 of 3 were lost")
+
+
+def test_a_shape_waits_for_its_base_with_one_place_for_both(healthy: Make, fleet_on: Make, case: Case) -> None:
+    scaling = Threshold("scaling", at_least=0.9, base="1x2")
+    wide = replace(case, thresholds=(SPEED, LEARNT, scaling))
+    narrow = replace(case, shape=Shape(1, 2), thresholds=(replace(SPEED, at_least=1.0), LEARNT))
+    fleet = fleet_on(healthy(), max_jobs=1)
+    fleet.want(wide, Step.DONE)
+    fleet.want(narrow, Step.DONE)
+    told = fleet.reached(wide, Step.DONE).verdict
+    assert "12.5 images/s at 1x2 (this run)" in told.reason
+
+
+def undecided(case: Case, number: int = 1) -> Trial:
+    verdict = Verdict(Ruling.INCONCLUSIVE, OPEN.text, (OPEN, replace(OPEN, metric="accuracy", outcome=Outcome.MET)))
+    return new_trial("now", case, 0.0, number).moved(Step.DONE, 1.0, judged=verdict, due="more is to be known")
+
+
+def roster(*wants: tuple[Case, Step]) -> Roster:
+    made = Roster(lambda case, number: new_trial("now", case, 0.0, number), lambda _: "", 8, 3)
+    for case, until in wants:
+        made.want(case, until)
+    return made
+
+
+def test_a_run_that_ends_begins_nothing_more(case: Case) -> None:
+    (kept,) = roster((case, Step.DONE)).put(undecided(case), last=True)
+    assert kept.verdict.reason == "throughput is not decided; no other trial: the run is ending"
+    assert [found.text.endswith("the run is ending") for found in kept.verdict.findings] == [True, False]
+    assert kept.due == ""
+
+
+def test_the_last_that_is_allowed_is_not_followed(case: Case) -> None:
+    assert why_again(undecided(case, 2), 3) == "tried again: more is to be known"
+    assert why_again(undecided(case, 3), 3) == ""
+    lost = new_trial("now", case, 0.0).moved(Step.DONE, 1.0, fault=Fault(Blame.PLATFORM, "lost", passing=True))
+    assert not_again(lost, "no money").notes == ("not tried again: no money",)
+
+
+@pytest.fixture
+def pair(case: Case) -> tuple[Case, Case]:
+    """A shape, and the base of its claim."""
+    claims = (*case.thresholds, Threshold("scaling", at_least=0.9, base="1x2"))
+    return replace(case, thresholds=claims), replace(case, shape=Shape(1, 2))
+
+
+def waits(made: Roster, wide: Case, base: Trial | None) -> bool:
+    made.put(replace(new_trial("now", wide, 0.0), step=Step.JUDGE), last=False)
+    if base:
+        made.put(base, last=False)
+    return wide.id not in {trial.case.id for trial in made.open()}
+
+
+def test_a_verdict_waits_while_its_base_will_be_measured(pair: tuple[Case, Case]) -> None:
+    wide, narrow = pair
+    for step in (Step.STAGE, Step.SUBMIT, Step.WATCH, Step.HARVEST):
+        base = replace(new_trial("now", narrow, 0.0), step=step)
+        assert waits(roster((wide, Step.DONE), (narrow, Step.DONE)), wide, base)
+
+
+def test_a_verdict_waits_neither_for_another_verdict_nor_for_what_will_not_be(pair: tuple[Case, Case]) -> None:
+    wide, narrow = pair
+    both = (wide, Step.DONE), (narrow, Step.DONE)
+    fresh = new_trial("now", narrow, 0.0)
+    assert not waits(roster(*both), wide, replace(fresh, step=Step.JUDGE))  # measured, and not judged
+    broken = replace(fresh, step=Step.DONE, fault=Fault(Blame.PLATFORM, "out of cards"))
+    assert not waits(roster(*both), wide, broken)
+    assert not waits(roster((wide, Step.DONE), (narrow, Step.SUBMIT)), wide, None)  # only staged
+    assert not waits(roster((wide, Step.DONE), (narrow, Step.HARVEST)), wide, None)  # only run
+    assert not waits(roster((wide, Step.DONE)), wide, None)  # not in this run
+    measured = (Measurement("throughput", 1.0, "images/s", "", 0),)
+    again = replace(undecided(narrow), measurements=measured)  # its second trial has begun
+    assert not waits(roster(*both), wide, again)
+
+
+def test_two_that_are_each_others_base_wait_for_no_verdict(pair: tuple[Case, Case]) -> None:
+    wide, narrow = pair
+    claims = (*narrow.thresholds, Threshold("scaling", at_least=0.9, base="2x2"))
+    narrow = replace(narrow, thresholds=claims)
+    made = roster((wide, Step.DONE), (narrow, Step.DONE))
+    for case in (wide, narrow):
+        made.put(replace(new_trial("now", case, 0.0), step=Step.JUDGE, job=Job("j", Phase.SUCCEEDED, "")), last=False)
+    assert {trial.case.id for trial in made.open()} == {wide.id, narrow.id}
