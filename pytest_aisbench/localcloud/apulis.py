@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_aisbench.localcloud import apulis_charts
 from pytest_aisbench.localcloud.apulis_acting import Acting
 from pytest_aisbench.localcloud.apulis_jobs import ApulisJobs
 from pytest_aisbench.localcloud.apulis_log import JobLog
@@ -49,6 +50,7 @@ class Apulis:
         }
         self._calls["POST", _DASHBOARD + "login"] = ("login", login.login)
         self._calls["GET", _DASHBOARD + "currentUser"] = ("currentUser", login.current_user)
+        self._calls["GET", apulis_charts.PATH] = ("query_range", apulis_charts.Charts(self._jobs, engine).query)
         self.operations = sorted({name for name, _ in self._calls.values()})
         for folder in (storage / "work" / account.user, storage / "data"):
             folder.mkdir(parents=True, exist_ok=True)
