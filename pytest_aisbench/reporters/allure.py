@@ -22,6 +22,7 @@ from pytest_aisbench.reporters import allure_case, allure_files
 from pytest_aisbench.reporters.allure_attachments import Attachments
 from pytest_aisbench.reporters.hosts import guarded, switched_on
 from pytest_aisbench.reporters.story import RERUN, Story
+from pytest_aisbench.reporters.wording import wording
 from pytest_aisbench.services.database import Database
 from pytest_aisbench.services.run import LEDGER_FILE
 from pytest_aisbench.services.transcript import Past, past
@@ -34,17 +35,19 @@ class Allure:
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config, self._folder = config, folder
         self._stories: dict[str, Story] = {}
+        settings = config.stash.get(SETTINGS, None)
+        self._say = wording(settings.lang if settings else "en")
         with guarded(config, "no allure-results"):
             switched_on(config, "allure_pytest", "allure_report_dir", folder / allure_files.FOLDER)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """In the test's process: which file it will write."""
+        """In the test's process, at its end: which result it writes."""
         report = yield
         listener: Any = self._config.pluginmanager.get_plugin("allure_listener")
-        with guarded(self._config, "a result of allure-pytest's is not found"):
-            if listener and (result := listener.allure_logger.get_test(None)):
-                report.allure_uuid = result.uuid  # type: ignore[attr-defined]
+        if listener and report.when == "teardown":
+            with guarded(self._config, "a result of allure-pytest's is not found"):
+                report.allure_uuid = listener.allure_logger.get_test(None).uuid  # type: ignore[attr-defined]
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -84,8 +87,8 @@ class Allure:
             return  # allure-pytest has said all
         result = json.loads(found.read_bytes()) if found else allure_case.written(story)
         if case:
-            result = allure_case.told(result, story, case, run)
-            Attachments(place, self._folder, f"{run.run} {story.nodeid}").add(result, case)
+            result = allure_case.told(result, story, case, run, self._say)
+            Attachments(place, self._folder, f"{run.run} {story.nodeid}", self._say).add(result, case)
         file = found or place / f"{story.uuid}-result.json"
         draft = file.with_name(f".{file.name}.{os.getpid()}")
         draft.write_text(json.dumps(result, ensure_ascii=True), encoding="ascii")

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
-from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.verdict import Verdict
 from pytest_aisbench.reporters import results
-from pytest_aisbench.reporters.svg import rank_chart
+from pytest_aisbench.reporters.page_charts import charts
 from pytest_aisbench.reporters.text import plain
+from pytest_aisbench.reporters.wording import Wording
 from pytest_aisbench.services.folder import request_name
 
 MOST_LOGS = 16  # of a trial
@@ -25,45 +25,47 @@ _TYPES = {"svg": "image/svg+xml", "txt": "text/plain", "json": "application/json
 class Attachments:
     """Named by what they are of: a run that is told again writes the same files again."""
 
-    def __init__(self, place: Path, folder: Path, of: str) -> None:
+    def __init__(self, place: Path, folder: Path, of: str, say: Wording) -> None:
         """`place` is where the results are, `folder` the run's own."""
-        self._place, self._folder, self._of = place, folder, of
+        self._place, self._folder, self._of, self._say = place, folder, of, say
 
     def add(self, result: dict[str, Any], case: CaseEntry) -> None:
-        """Documents of the case on top, each trial's own with its step."""
-        verdict = str(Verdict(case.verdict, case.reason, case.findings)) if case.verdict else case.reason
-        document = json.dumps(results.case_document(case), ensure_ascii=True, indent=1)
-        ours = [self._attached("verdict", verdict, "txt"), self._attached("case", document, "json")]
+        """What is of the case on top, what is of a trial with its step."""
+        ours = [self._attached("case", *each) for each in self._of_case(case)]
         mine = {attachment["source"] for attachment in ours}
         theirs = [each for each in result.get("attachments", ()) if each["source"] not in mine]
         result["attachments"] = [*ours, *theirs]
         for step, trial in zip(result["steps"], case.trials, strict=False):
-            step["attachments"] = [self._attached(*each) for each in self._of_trial(case, trial)]
+            step["attachments"] = [
+                self._attached(f"trial {trial.trial}", *each) for each in self._of_trial(case, trial)
+            ]
 
-    def _attached(self, name: str, body: str | bytes, kind: str) -> dict[str, str]:
-        file = f"{uuid.uuid5(uuid.NAMESPACE_OID, f'{self._of} {name}')}-attachment.{kind}"
+    def _attached(self, whose: str, name: str, body: str | bytes, kind: str) -> dict[str, str]:
+        file = f"{uuid.uuid5(uuid.NAMESPACE_OID, f'{self._of} {whose} {name}')}-attachment.{kind}"
         data = body if isinstance(body, bytes) else body.encode("utf-8", "replace")
         draft = self._place / f".{file}.{os.getpid()}"
         draft.write_bytes(data)
         draft.replace(self._place / file)
         return {"name": name, "source": file, "type": _TYPES[kind]}
 
+    def _of_case(self, case: CaseEntry) -> Iterator[tuple[str, str | bytes, str]]:
+        for name, picture, _ in charts(case, self._say):
+            if picture:
+                yield plain(name.removeprefix(case.id).lstrip(":： ")), picture, "svg"
+        yield "verdict", str(Verdict(case.verdict, case.reason, case.findings)) if case.verdict else case.reason, "txt"
+        yield "case", json.dumps(results.case_document(case), ensure_ascii=True, indent=1), "json"
+
     def _of_trial(self, case: CaseEntry, trial: TrialEntry) -> Iterator[tuple[str, str | bytes, str]]:
-        number = f"trial {trial.trial}"
-        unit = case.metrics[THROUGHPUT].unit if THROUGHPUT in case.metrics else ""
-        title = f"{case.id}: throughput by rank"
-        if chart := rank_chart(trial.throughput_by_rank, case.devices_per_node, title=title, unit=unit):
-            yield f"{number}: throughput by rank", chart, "svg"
         request = self._folder / "requests" / f"{request_name(case.id, trial.trial)}.json"
         if request.is_file():
-            yield f"{number}: request", request.read_bytes(), "json"
+            yield "request", request.read_bytes(), "json"
         if trial.events:
-            yield f"{number}: what the platform says happened", "\n".join(map(plain, trial.events)), "txt"
+            yield "what the platform says happened", "\n".join(map(plain, trial.events)), "txt"
         logs = [log for log in trial.logs if self._is_there(log)]
         for log in logs[:MOST_LOGS]:
-            yield f"{number}: {plain(Path(log).name)}", self._end_of(self._folder / log), "txt"
+            yield plain(Path(log).name), self._end_of(self._folder / log), "txt"
         if trial.last_lines and not logs:
-            yield f"{number}: last lines", "\n".join(map(plain, trial.last_lines)), "txt"
+            yield "last lines", "\n".join(map(plain, trial.last_lines)), "txt"
 
     def _is_there(self, log: str) -> bool:
         """And below the run's folder: a name in the ledger may be anything."""

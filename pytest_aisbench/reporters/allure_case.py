@@ -7,7 +7,7 @@ the history of a case goes on when a threshold, a place or a version changes.
 from __future__ import annotations
 
 import hashlib
-import itertools
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,10 +15,12 @@ from urllib.parse import urlsplit
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry, TrialEntry
 from pytest_aisbench.domain.job import Phase
 from pytest_aisbench.domain.threshold import number
-from pytest_aisbench.domain.trial import Step
 from pytest_aisbench.domain.verdict import Ruling, Verdict
+from pytest_aisbench.reporters.lifecycle import Span, spans
 from pytest_aisbench.reporters.story import STATUS, Story
 from pytest_aisbench.reporters.text import plain, what_to_do
+from pytest_aisbench.reporters.wording import ENGLISH, Wording
+from pytest_aisbench.services.transcript import JOB_TIME, job_time
 
 # Our messages begin with the ruling. `[\s\S]` is any character, in Java's and in JavaScript's expressions alike.
 CATEGORIES = (
@@ -27,9 +29,9 @@ CATEGORIES = (
     {"name": "Noise (INCONCLUSIVE)", "matchedStatuses": ["failed"], "messageRegex": r"INCONCLUSIVE: [\s\S]*"},
 )
 OWNERS = {Ruling.FAILED: "workload", Ruling.BROKEN: "platform", Ruling.INCONCLUSIVE: "noise"}
+BETTER = {"throughput": "higher", "accuracy": "higher", "loss": "lower"}  # of others nobody knows
 # Who writes them decides by process and machine; we decide by case, so that they are alike with and without xdist.
 _OURS = {"parentSuite", "suite", "subSuite", "host", "thread", "epic", "feature", "story", "owner"}
-_STEPS = [step.name.lower() for step in Step]
 
 
 def written(story: Story) -> dict[str, Any]:
@@ -61,7 +63,9 @@ def written(story: Story) -> dict[str, Any]:
     }
 
 
-def told(result: Mapping[str, Any], story: Story, case: CaseEntry, run: RunEntry) -> dict[str, Any]:
+def told(
+    result: Mapping[str, Any], story: Story, case: CaseEntry, run: RunEntry, say: Wording = ENGLISH
+) -> dict[str, Any]:
     """The result with all that the ledger has of its case; only the attachments are missing."""
     start, stop = story.span(case)
     status = story.status(case)
@@ -74,7 +78,7 @@ def told(result: Mapping[str, Any], story: Story, case: CaseEntry, run: RunEntry
         "historyId": _md5(story.nodeid),
         "status": status,
         "statusDetails": _details(result.get("statusDetails") or {}, story, case, status),
-        "description": result.get("description") or what_to_do(case),
+        "description": result.get("description") or what_to_do(case, say),
         "labels": [*kept, *({"name": name, "value": plain(value)} for name, value in labels(case, run) if value)],
         "parameters": [{"name": name, "value": value, "excluded": True} for name, value in parameters(case, run)],
         "links": [*links, *({"type": "link", "name": name, "url": url} for name, url in links_of(case, run))],
@@ -125,13 +129,14 @@ def labels(case: CaseEntry, run: RunEntry) -> list[tuple[str, str]]:
 
 
 def parameters(case: CaseEntry, run: RunEntry) -> list[tuple[str, str]]:
-    facts: dict[str, object] = {"platform": run.settings.get("platform", "")}
-    facts |= {"nodes": case.nodes, "devices per node": case.devices_per_node, "mode": case.mode}
-    facts |= {"trials": len(case.trials), "card-hours": case.card_hours}
+    """What was measured first: of a long list the page shows the beginning."""
+    facts: dict[str, object] = {}
     for name, metric in case.metrics.items():
         facts[name] = "not measured" if metric.value is None else f"{number(metric.value)} {metric.unit}".strip()
-    if case.trials:
-        facts = {**case.trials[-1].traits, **facts}
+    facts |= {"platform": run.settings.get("platform", ""), "nodes": case.nodes, "devices": case.devices_per_node}
+    facts |= {"mode": case.mode, "trials": len(case.trials), "card-hours": case.card_hours}
+    traits = case.trials[-1].traits if case.trials else {}
+    facts |= {name: value for name, value in traits.items() if name not in facts}
     return [(plain(name), plain(str(value))) for name, value in facts.items()]
 
 
@@ -155,7 +160,7 @@ def step(case: CaseEntry, trial: TrialEntry) -> dict[str, Any]:
     """A trial: what became of it, and each step of its life."""
     is_last = trial is case.trials[-1]
     status = STATUS[case.verdict] if is_last and case.verdict else _outcome(trial)
-    spans = _spans(trial)
+    life = spans(trial.times, trial.queued_s)
     times = list(trial.times.values())
     job = f": job {plain(trial.job_id, 80)} {plain(trial.platform_phase or '', 40)}" if trial.job_id else ""
     return {
@@ -163,15 +168,7 @@ def step(case: CaseEntry, trial: TrialEntry) -> dict[str, Any]:
         "status": status,
         "start": _ms(min(times, default=0.0)),
         "stop": _ms(max(times, default=0.0)),
-        "steps": [
-            {
-                "name": name,
-                "status": _part(trial, name, status, last=at == len(spans) - 1),
-                "start": _ms(a),
-                "stop": _ms(b),
-            }
-            for at, (name, a, b) in enumerate(spans)
-        ],
+        "steps": [_part(trial, each, status, last=each is life[-1]) for each in life],
     }
 
 
@@ -181,26 +178,14 @@ def _outcome(trial: TrialEntry) -> str:
     return known.get(trial.phase or "", "broken")
 
 
-def _part(trial: TrialEntry, name: str, status: str, *, last: bool) -> str:
-    if name == "run" and trial.phase == Phase.FAILED.value:
-        return "failed"
-    return status if last else "passed"
-
-
-def _spans(trial: TrialEntry) -> list[tuple[str, float, float]]:
-    """Each step from when it began until the next did; the watch is told as the queue and the run."""
-    times = sorted((at, _STEPS.index(name)) for name, at in trial.times.items() if name in _STEPS)
-    spans: list[tuple[str, float, float]] = []
-    for (start, number_), (stop, _) in itertools.pairwise(times):
-        name = _STEPS[number_]
-        if name != "watch":
-            spans.append((name, start, stop))
-        elif trial.queued_s is None:
-            spans.append(("queue and run", start, stop))
-        else:
-            middle = min(max(start + trial.queued_s, start), stop)
-            spans += [("queue", start, middle), ("run", middle, stop)]
-    return spans
+def _part(trial: TrialEntry, span: Span, status: str, *, last: bool) -> dict[str, Any]:
+    failed = span.name == "train" and trial.phase == Phase.FAILED.value
+    return {
+        "name": "queue and train" if span.name == "watch" else span.name,
+        "status": "failed" if failed else status if last else "passed",
+        "start": _ms(span.start),
+        "stop": _ms(span.stop),
+    }
 
 
 def metrics(run: RunEntry) -> list[dict[str, Any]]:
@@ -210,30 +195,23 @@ def metrics(run: RunEntry) -> list[dict[str, Any]]:
 
 def _samples(case: CaseEntry, run: RunEntry) -> Iterable[Mapping[str, Any]]:
     times = [at for trial in case.trials for at in trial.times.values()] or [0.0]
-    place = {
-        "group": case.workload,
-        "groupTitle": plain(case.workload),
-        "start": _ms(min(times)),
-        "stop": _ms(max(times)),
-    }
-    measured = [(name, metric.value, metric.unit, _better(name)) for name, metric in case.metrics.items()]
-    for name, value, unit, better in (*measured, ("card_hours", case.card_hours, "card-hours", "lower")):
-        if value is not None:
+    lasted = job_time(case.card_hours, case.nodes, case.devices_per_node)
+    measured = [(name, metric.value, metric.unit) for name, metric in case.metrics.items()]
+    for name, value, unit in (*measured, (JOB_TIME, lasted, "s")):
+        if value is not None and math.isfinite(value):
             key = f"{case.id}.{name}"
-            title = f"{case.id} {name.replace('_', ' ')}"
             yield {
                 "id": f"{run.run}.{key}",
                 "key": key,
                 "value": value,
-                "title": title,
                 "unit": plain(unit),
-                **place,
-            } | ({"better": better} if better else {})
-
-
-def _better(metric: str) -> str:
-    """Of a metric that a suite made up nobody knows."""
-    return {"throughput": "higher", "accuracy": "higher", "loss": "lower"}.get(metric, "")
+                "title": plain(f"{case.id} {name.replace('_', ' ')}"),
+                "group": case.workload,
+                "groupTitle": plain(case.workload),
+                "better": BETTER.get(name, "neutral"),
+                "start": _ms(min(times)),
+                "stop": _ms(max(times)),
+            }
 
 
 def _first_line(text: str) -> str:

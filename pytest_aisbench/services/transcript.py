@@ -80,13 +80,23 @@ def _brief(database: Database, run: str) -> list[Told]:
 
 
 def _metrics(database: Database, run: str) -> dict[str, float]:
+    """As the run itself told them."""
     rows = database.read(
-        "SELECT case_id, json_extract(record, '$.metrics'), json_extract(record, '$.card_hours') FROM cases"
-        " WHERE run = ?",
+        "SELECT case_id, json_extract(record, '$.metrics'), json_extract(record, '$.card_hours'),"
+        " json_extract(record, '$.nodes'), json_extract(record, '$.devices_per_node') FROM cases WHERE run = ?",
         run,
     )
-    found = {f"{case}.card_hours": hours for case, _, hours in rows}
-    for case, metrics, _ in rows:
+    found: dict[str, float] = {}
+    for case, metrics, hours, nodes, devices in rows:
         told = {f"{case}.{name}": metric["value"] for name, metric in json.loads(metrics).items()}
         found |= {key: value for key, value in told.items() if value is not None}
+        found[f"{case}.{JOB_TIME}"] = job_time(hours, nodes, devices)
     return found
+
+
+JOB_TIME = "job_time"
+
+
+def job_time(card_hours: float, nodes: int, devices: int) -> float:
+    """How many seconds the jobs of a case ran, all trials together."""
+    return round(card_hours * 3600 / (nodes * devices), 3)
