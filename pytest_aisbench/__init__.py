@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from pytest_aisbench.access import Access
     from pytest_aisbench.domain.case import Case, Shape, Workload
     from pytest_aisbench.domain.checkup import Check, Health
+    from pytest_aisbench.domain.energy import Sample
     from pytest_aisbench.domain.entry import CaseEntry, RunEntry, TrialEntry
     from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Phase, Request
     from pytest_aisbench.domain.metric import Measurement, Metric
-    from pytest_aisbench.domain.ports import Clock, Head, Platform, Reporter, Store, Upload
+    from pytest_aisbench.domain.ports import Clock, Head, Platform, PowerSource, Reporter, Store, Upload
     from pytest_aisbench.domain.stage import Stage, StoreUrl
     from pytest_aisbench.domain.threshold import Threshold
     from pytest_aisbench.domain.trial import Step, Trial
@@ -31,10 +32,11 @@ _HOMES = {
     "access": ("Access",),
     "domain.case": ("Case", "Shape", "Workload"),
     "domain.checkup": ("Check", "Health"),
+    "domain.energy": ("Sample",),
     "domain.entry": ("CaseEntry", "RunEntry", "TrialEntry"),
     "domain.job": ("Job", "JobSpec", "LogPart", "Phase", "Request"),
     "domain.metric": ("Measurement", "Metric"),
-    "domain.ports": ("Clock", "Head", "Platform", "Reporter", "Store", "Upload"),
+    "domain.ports": ("Clock", "Head", "Platform", "PowerSource", "Reporter", "Store", "Upload"),
     "domain.stage": ("Stage", "StoreUrl"),
     "domain.threshold": ("Threshold",),
     "domain.trial": ("Step", "Trial"),
@@ -63,10 +65,12 @@ __all__ = [
     "Phase",
     "Platform",
     "PlatformError",
+    "PowerSource",
     "Reporter",
     "Request",
     "Ruling",
     "RunEntry",
+    "Sample",
     "Secret",
     "Settings",
     "Shape",

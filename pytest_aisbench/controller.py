@@ -23,6 +23,7 @@ from pytest_aisbench.reporters.properties import PREFIX, case_of, properties_of
 from pytest_aisbench.reporters.terminal import show
 from pytest_aisbench.services.clock import SystemClock
 from pytest_aisbench.services.run import Run
+from pytest_aisbench.services.sampling import Meter
 from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pytest_aisbench.domain.entry import RunEntry
     from pytest_aisbench.domain.trial import Step, Trial
     from pytest_aisbench.reporters.live import Live
+    from pytest_aisbench.settings import Settings
     from pytest_aisbench.workers import Workers
 
 
@@ -160,9 +162,14 @@ class Controller:
                 self._plan = plan
             if plan.wants and self._run is None:
                 settings = self._config.stash[SETTINGS]
-                self._run = Run(settings, self.platform(), SystemClock(), plan.wants, self._say)
+                meter = self._meter(settings)
+                self._run = Run(settings, self.platform(), SystemClock(), plan.wants, self._say, meter=meter)
                 self._results = results.Results(self._run.folder)
             return str(self._run.folder) if self._run else None
+
+    def _meter(self, settings: Settings) -> Meter:
+        found = offers.power_sources(self._config)
+        return Meter({name: offers.load("power source", name, found)(settings) for name in found})
 
     def _say(self, line: str) -> None:
         if self._live:

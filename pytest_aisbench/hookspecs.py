@@ -30,3 +30,15 @@ def pytest_aisbench_reporters() -> Mapping[str, str]:  # type: ignore[empty-body
     `pytest_aisbench.Reporter` says, and is registered as a pytest plugin, so that it may implement pytest's hooks too.
     An error in `case` or `run` is a warning and changes no verdict.
     """
+
+
+@pytest.hookspec
+def pytest_aisbench_power_sources() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Sources of power samples by name, each as `"module:Class"`; of a job the first that knows of it counts::
+
+        def pytest_aisbench_power_sources():
+            return {"bmc": "our_bmc:Bmc"}
+
+    The class is built as `Bmc(settings)` when the run opens and does what `pytest_aisbench.PowerSource` says. An error
+    in `samples` is the reason why the power of a job is not known, and changes no verdict.
+    """

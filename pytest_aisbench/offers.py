@@ -1,4 +1,4 @@
-"""What the hooks offer: names of platforms and reporters, and the classes behind them."""
+"""What the hooks offer: names of platforms, reporters and sources of power, and the classes behind them."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ def platforms(config: pytest.Config) -> dict[str, str]:
 
 def reporters(config: pytest.Config) -> dict[str, str]:
     return _merged("reporter", config.hook.pytest_aisbench_reporters())
+
+
+def power_sources(config: pytest.Config) -> dict[str, str]:
+    return _merged("power source", config.hook.pytest_aisbench_power_sources())
 
 
 def _merged(kind: str, offers: Iterable[Mapping[str, str]]) -> dict[str, str]:

@@ -126,10 +126,15 @@ def pytest_aisbench_reporters() -> dict[str, str]:
         "allure": "pytest_aisbench.reporters.allure:Allure",
         "ci": "pytest_aisbench.reporters.ci:Files",
         "github": "pytest_aisbench.reporters.ci:GitHub",
+        "fields": "pytest_aisbench.reporters.fields:Fields",
         "tester": "pytest_aisbench.uploading:Tester",
         "index": "pytest_aisbench.archive:Index",
         "transcript": "pytest_aisbench.archive:Scribe",  # the last, so that it hears a report first
     }
+
+
+def pytest_aisbench_power_sources() -> dict[str, str]:
+    return {"file": "pytest_aisbench.adapters.power_file:PowerFile"}
 
 
 def _enlist(config: pytest.Config) -> Crew:

@@ -114,7 +114,13 @@ class JobsV2:
 
     def usage(self, job_id: str, node: int = 0) -> Mapping[str, Sequence[float]]:
         """One average per minute; a minute that was not sampled is left out."""
-        answer = self._session.call("GET", f"{_path(job_id)}/metrics/worker-{node}", ignore=(_NO_SAMPLE_YET,))
+        answer = self._session.call(
+            "GET",
+            f"{_path(job_id)}/metrics/worker-{node}",
+            patience_s=min(LOOK_S, self._session.patience_s),  # nobody waits out an outage for it
+            timeout_s=LOOK_TIMEOUT_S,
+            ignore=(_NO_SAMPLE_YET,),
+        )
         with reading("the use of a node"):
             told = {
                 str(row["metric"]): [float(v) for v in row.get("value") or ()] for row in answer.get("metrics") or ()

@@ -71,6 +71,7 @@ class Curve:
     told: float | None = None  # samples/s over the whole run, as the log itself says at its end
     batch: int | None = None  # samples of a step of one rank, where the log says it
     evaluations: tuple[Evaluation, ...] = ()
+    window: tuple[float, ...] | None = None  # when training began and ended, seconds since the epoch by its nodes
     began: float | None = None  # when the first stamped line was printed that is no evaluation's, by its own clock
 
 
@@ -154,7 +155,12 @@ def _mean(speeds: Sequence[float]) -> float:
 def _with(known: Curve, before: Progress, after: Progress, told: Told) -> Curve:
     if told.final:
         said = told.throughput if told.total is None else told.total
-        return replace(known, told=said if said and said > 0 else known.told, batch=told.batch or known.batch)
+        return replace(
+            known,
+            told=said if said and said > 0 else known.told,
+            batch=told.batch or known.batch,
+            window=_spanned(known.window, told.window),
+        )
     if told.at is not None and told.accuracy is None and known.began is None:
         known = replace(known, began=told.at)
     if told.accuracy is not None:
@@ -171,6 +177,12 @@ def _with(known: Curve, before: Progress, after: Progress, told: Told) -> Curve:
     if again and told.total is None:
         return known
     return replace(known, speed=known.speed.and_then(Point(*at, speed)), unit=unit, of=of)
+
+
+def _spanned(known: tuple[float, ...] | None, told: tuple[float, ...] | None) -> tuple[float, ...] | None:
+    """From the first rank's beginning to the last one's end."""
+    ends = [each for each in (known, told) if each]
+    return (min(start for start, _ in ends), max(end for _, end in ends)) if ends else None
 
 
 def _evaluated(known: Curve, evaluation: Evaluation) -> Curve:

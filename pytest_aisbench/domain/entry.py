@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pytest_aisbench.domain.background import Background
-from pytest_aisbench.domain.case import Case, Shape
+from pytest_aisbench.domain.case import Case, Mode, Shape
 from pytest_aisbench.domain.comparison import Before, Brief
 from pytest_aisbench.domain.curve import Curve, Pace, pace
-from pytest_aisbench.domain.logged import logged
+from pytest_aisbench.domain.energy import Power
+from pytest_aisbench.domain.logged import logged, target_accuracy
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, mean, total
 from pytest_aisbench.domain.rollcall import flaws_of
+from pytest_aisbench.domain.standard import Field, fields
 from pytest_aisbench.domain.stragglers import Straggler, stragglers
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Finding, Ruling, Verdict
@@ -51,6 +54,8 @@ class TrialEntry:
     last_lines: tuple[str, ...] = ()
     traits: Mapping[str, str] = field(default_factory=dict)
     console: str = ""
+    usage: Mapping[str, float] = field(default_factory=dict)
+    power: Power | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,21 @@ class CaseEntry:
     findings: tuple[Finding, ...]
     trials: tuple[TrialEntry, ...]
     background: Background | None = None  # what its last trial was judged against
+    target_accuracy: float | None = None  # the lower bound of the claim on it
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.nodes, self.devices_per_node)
+
+    @property
+    def alone(self) -> bool:
+        """Whether every node trains by itself."""
+        return self.mode == Mode.SINGLE_SERVER.value
+
+    @cached_property
+    def standard(self) -> Mapping[str, Field]:
+        """The figures that standards of the field ask for, by name."""
+        return fields(self)
 
 
 @dataclass(frozen=True)
@@ -138,6 +158,8 @@ def trial_entry(trial: Trial) -> TrialEntry:
         last_lines=trial.last_lines,
         traits=trial.traits,
         console=trial.console,
+        usage=trial.usage,
+        power=trial.power,
     )
 
 
@@ -177,4 +199,5 @@ def case_entry(case: Case, trials: tuple[Trial, ...], verdict: Verdict | None) -
         findings=verdict.findings if verdict else (),
         trials=tuple(trial_entry(trial) for trial in trials),
         background=trials[-1].background if trials else None,
+        target_accuracy=target_accuracy(case),
     )

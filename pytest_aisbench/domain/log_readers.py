@@ -43,6 +43,7 @@ class Told:
     accuracy: float | None = None
     elapsed: float | None = None  # seconds of training before the evaluation that it tells of
     at: float | None = None  # seconds since some moment that all lines of the log share
+    window: tuple[float, float] | None = None  # when the training began and ended, seconds since the epoch
 
 
 Reader = Callable[[str], "Told | None"]
@@ -99,12 +100,23 @@ def _aisbench(line: str) -> Told | None:
     """What AIS-Bench's own scripts print, and the line of an evaluation that we ask of a script."""
     if found := _DONE.match(line):
         batch = _BATCH.search(line)
-        return Told(throughput=_finite(found[1]), final=True, batch=int(batch[1]) if batch else None)
+        return Told(
+            throughput=_finite(found[1]), final=True, batch=int(batch[1]) if batch else None, window=_window(line)
+        )
     if found := _ACCURACY.match(line):
         return Told(accuracy=_finite(found[1]))
     if found := _EVALUATION.match(line):
         return Told(accuracy=_finite(found[2]), elapsed=_finite(found[3]))
     return None
+
+
+_WINDOW = re.compile(rf"\bstarttime:\s*{_NUMBER} endtime:\s*{_NUMBER} ")
+
+
+def _window(line: str) -> tuple[float, float] | None:
+    found = _WINDOW.search(line)
+    start, end = (_finite(found[1]), _finite(found[2])) if found else (None, None)
+    return (start, end) if start is not None and end is not None and 0 < start < end else None
 
 
 _PADDLE = re.compile(

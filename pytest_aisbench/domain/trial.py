@@ -10,6 +10,7 @@ from typing import Any
 from pytest_aisbench.domain.background import Background
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.curve import Curve
+from pytest_aisbench.domain.energy import Power
 from pytest_aisbench.domain.job import Job, Request
 from pytest_aisbench.domain.metric import Flaw, Measurement
 from pytest_aisbench.domain.stage import Stage
@@ -69,6 +70,8 @@ class Trial:
     traits: Mapping[str, str] = field(default_factory=dict)  # what history must share to be compared, by name
     background: Background | None = None  # what it was judged against
     console: str = ""  # where the platform shows its job to people
+    usage: Mapping[str, float] = field(default_factory=dict)  # percent by what was used: mean over time and nodes
+    power: Power | None = None  # what its nodes drew
 
     @property
     def verdict(self) -> Verdict:

@@ -13,7 +13,7 @@ from pytest_aisbench.domain.codec import dump
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 
 NAME = "results.json"
-_FOR_PEOPLE = ("notes", "times", "pace", "curve", "events", "last_lines", "traits", "console")
+_FOR_PEOPLE = ("notes", "times", "pace", "curve", "events", "last_lines", "traits", "console", "usage", "power")
 
 
 def document(entry: RunEntry) -> Any:
@@ -75,7 +75,7 @@ def _head(entry: RunEntry) -> dict[str, Any]:
 def case_document(case: CaseEntry) -> Any:
     bare = replace(case, background=None, trials=tuple(replace(trial, curve=None) for trial in case.trials))
     data = dump(bare)  # the long things are not put in words only to be dropped
-    del data["background"]
+    del data["background"], data["target_accuracy"]
     for trial in data["trials"]:
         for key in _FOR_PEOPLE:
             del trial[key]

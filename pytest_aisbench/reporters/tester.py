@@ -7,16 +7,16 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from typing import Any
 
 from pytest_aisbench.domain.background import Background
 from pytest_aisbench.domain.codec import dump
 from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
+from pytest_aisbench.domain.standard import TIME, Field, fields
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.upload import ATTACHMENTS, RESULTS, SCHEMA, Bound, Parcel, canonical, parcel
 from pytest_aisbench.domain.verdict import Finding, Ruling
+from pytest_aisbench.reporters.fields import shown
 
 SENTINEL = "2020-01-30 14:16:00"  # how ais-bench-stubs writes a time that nobody set; a number nobody set is 0
 # Keys of train_result_info, in the predecessor's spelling and order, and the unit of each.
@@ -37,9 +37,7 @@ UNITS: Mapping[str, str] = {
     "total_end_time": "time",
     "total_start_time": "time",
 }
-_METRICS = {"throughput_ratio": THROUGHPUT, "accuracy": ACCURACY}  # a metric of any other key's own name fills it
-_UNMEASURED = "the workload measures no {}"
-_OUR_CLOCK = "clock of the run"
+_NEEDED = ("throughput_ratio", "accuracy")  # a test of the stub's without both has not ended well
 _MANY = 256  # of findings, slow cards and other shapes: a result stays far below what a Tester takes
 
 
@@ -61,13 +59,13 @@ def body(
 ) -> dict[str, Any]:
     """The same entry makes the same body, to the last byte."""
     trial = case.trials[-1] if case.trials else None
-    measured = _measured(case, trial)
+    measured = fields(case, bound.config)
     return {
         **_head(bound, run, case.id, attempt),
         "config": _config(bound.config, case),
         "status": "OK" if case.verdict is Ruling.PASSED else "FAILED",
-        "train_result_info": {key: _legacy(key, measured[key]["value"], trial) for key in UNITS},
-        "measured": measured,
+        "train_result_info": {key: _legacy(measured[key]) for key in UNITS},
+        "measured": shown(measured),
         "system": dict(bound.system),
         "artifacts": [dict(artifact) for artifact in artifacts],
         "job": {
@@ -125,55 +123,16 @@ def _config(told: Mapping[str, Any], case: CaseEntry) -> dict[str, Any]:
     }
 
 
-def _measured(case: CaseEntry, trial: TrialEntry | None) -> dict[str, dict[str, Any]]:
-    found = {key: _known(key, unit, case, trial) for key, unit in UNITS.items()}
-    others = {name for name in case.metrics if name not in {THROUGHPUT, ACCURACY, *UNITS}}
-    return found | {name: _metric(name, case) for name in sorted(others)}
-
-
-def _known(key: str, unit: str, case: CaseEntry, trial: TrialEntry | None) -> dict[str, Any]:
-    name = _METRICS.get(key, key)
-    if name in case.metrics:
-        return _metric(name, case)
-    moment = _total(key, trial)
-    if moment is not None:
-        stamp = datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
-        return _value(stamp, "UTC", _OUR_CLOCK, None)
-    return _value(None, "UTC" if unit == "time" else unit, None, _UNMEASURED.format(name))
-
-
-def _metric(name: str, case: CaseEntry) -> dict[str, Any]:
-    value, unit = case.metrics[name].value, case.metrics[name].unit
-    if value is None:
-        return _value(None, unit, None, _why_not(name, case))
-    alone = case.mode != "cluster"
-    across = "sum over ranks" if name == THROUGHPUT and not alone else "mean over servers" if alone else "whole job"
-    return _value(value, unit, f"{name}: {across}", None)
-
-
-def _why_not(name: str, case: CaseEntry) -> str:
-    told = next((finding.text for finding in case.findings if finding.metric == name), "")
-    return plain(told or case.reason)
+def _legacy(field: Field) -> str | int:
+    """As a package prints it: what was set is text, times are of the machine's own zone."""
+    if field.unit == TIME:
+        known = field.value is not None
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(field.value)) if known else SENTINEL
+    return 0 if field.value is None else str(field.value)
 
 
 def _value(value: Any, unit: str, source: str | None, null_reason: str | None) -> dict[str, Any]:
     return {"value": value, "unit": unit, "source": source, "null_reason": null_reason}
-
-
-def _total(key: str, trial: TrialEntry | None) -> float | None:
-    """The whole test, from its first step to its verdict."""
-    times = trial.times if trial else {}
-    if key == "total_start_time":
-        return min(times.values(), default=None)
-    return times.get("done") if key == "total_end_time" else None
-
-
-def _legacy(key: str, value: Any, trial: TrialEntry | None) -> str | int:
-    """As a package prints it: what was set is text, times are of the machine's own zone."""
-    if UNITS[key] == "time":
-        moment = _total(key, trial)
-        return SENTINEL if moment is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
-    return 0 if value is None else str(value)
 
 
 def of_stub(bound: Bound, config: Mapping[str, str], info: Mapping[str, str | int | float]) -> Parcel:
@@ -181,7 +140,7 @@ def of_stub(bound: Bound, config: Mapping[str, str], info: Mapping[str, str | in
     run = f"stub-{hashlib.sha256(canonical([config, info]).encode()).hexdigest()[:16]}"
     name = plain(config.get("Model") or "stub", 80)
     measured = {key: _told(key, info.get(key)) for key in UNITS}
-    complete = all(measured[key]["value"] is not None for key in _METRICS)
+    complete = all(measured[key]["value"] is not None for key in _NEEDED)
     told = {
         **_head(replace(bound, testid=bound.testid or config.get("testid", "")), run, name, 1),
         "config": {key: value for key, value in config.items() if key != "testid"},

@@ -20,6 +20,7 @@ from pytest_aisbench.services.fleet import Fleet
 from pytest_aisbench.services.history import History
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.recall import unstopped
+from pytest_aisbench.services.sampling import Meter
 from pytest_aisbench.services.submission import new_trial
 from pytest_aisbench.services.takeover import Fingerprints, Takeover
 from pytest_aisbench.services.traits import Traits
@@ -40,10 +41,13 @@ class Run:
         clock: Clock,
         wants: Iterable[tuple[Case, Step]],
         say: Callable[[str], None],
+        *,
+        meter: Meter | None = None,
     ) -> None:
         """Check, then open: a UsageFault leaves nothing behind. `say` takes lines for whoever waits."""
         self.platform = platform
         self._clock = clock
+        self._meter = meter or Meter({})
         self._wants = list(wants)
         self._cases = {case.id: case for case, _ in self._wants}
         self._verdicts: dict[str, Verdict] = {}
@@ -71,7 +75,7 @@ class Run:
         limits = watch.Limits(settings.queue_timeout, settings.run_timeout)
         weighing = Weighing(Rules(settings.max_trials, settings.drift == "fail"), History(self.ledger.database))
         self.fleet = Fleet(
-            Tools(platform, clock, limits, self.folder, self._budget, weighing=weighing),
+            Tools(platform, clock, limits, self.folder, self._budget, weighing=weighing, meter=self._meter),
             self.ledger,
             self._new_trial,
             max_jobs=settings.max_jobs or platform.max_jobs,
@@ -137,6 +141,7 @@ class Run:
     def close(self) -> None:
         self.fleet.close()
         self._lease.close()
+        self._meter.close()
         self.platform.close()
         self.ledger.close()
 

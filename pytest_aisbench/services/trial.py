@@ -27,6 +27,7 @@ from pytest_aisbench.services.budget import Budget
 from pytest_aisbench.services.clock import day
 from pytest_aisbench.services.harvest import gather
 from pytest_aisbench.services.logs import last_lines
+from pytest_aisbench.services.sampling import Meter, sampled
 from pytest_aisbench.services.weighing import Weighing
 
 _LAST = 10  # lines of the log, and events, that go with a failure
@@ -44,6 +45,7 @@ class Tools:
     inspect: Callable[[str], Job] | None = None  # an answer that is known already, for all jobs at once
     weighing: Weighing = field(default_factory=Weighing)
     others: Callable[[], Iterable[Trial]] = tuple  # all trials of the run
+    meter: Meter = field(default_factory=lambda: Meter({}))
 
 
 def advance(trial: Trial, tools: Tools) -> Trial:
@@ -104,7 +106,8 @@ def _watch(trial: Trial, tools: Tools) -> Trial:
 def _harvest(trial: Trial, tools: Tools) -> Trial:
     now = tools.clock.now()
     try:
-        return gather(trial, tools.platform.store, tools.folder).moved(Step.JUDGE, now)
+        home = gather(trial, tools.platform.store, tools.folder)
+        return (sampled(home, tools.platform, tools.meter) if home.measurements else home).moved(Step.JUDGE, now)
     except AisbenchError as error:
         # What has been paid for is worth waiting for; but a private cloud that is gone does not come back.
         if not error.retryable or not tools.platform.place:

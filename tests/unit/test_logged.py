@@ -9,7 +9,7 @@ import pytest
 from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
 from pytest_aisbench.domain.curve import curve
 from pytest_aisbench.domain.entry import case_entry, values
-from pytest_aisbench.domain.logged import remarks, steady, time_to_accuracy
+from pytest_aisbench.domain.logged import remarks
 from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY, Measurement, Metric
 from pytest_aisbench.domain.rollcall import flaws_of
 from pytest_aisbench.domain.threshold import Threshold
@@ -73,7 +73,7 @@ def test_the_speed_of_a_whole_job_is_taken_as_it_is() -> None:
     lines = "".join(
         f':::MLLOG {{"time_ms": 1, "key": "throughput", "value": {speed}}}\n' for speed in (50, 700, 700, 700)
     )
-    assert steady(trial(lines)) == 700.0
+    assert values(trial(lines))[STEADY_THROUGHPUT] == 700.0
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,6 @@ def test_time_to_accuracy_is_judged_where_the_log_tells_it() -> None:
 )
 def test_an_accuracy_that_was_not_seen_to_be_reached_has_no_time(log: str, why: str) -> None:
     tried = trial(log, SOON)
-    assert time_to_accuracy(tried) == why
     [finding] = [each for each in judged(tried).findings if each.metric == TIME_TO_ACCURACY]
     assert (finding.outcome, finding.text) == (Outcome.UNMEASURED, f"time_to_accuracy: not measured: {why}")
     assert judged(tried).ruling is Ruling.FAILED
@@ -126,7 +125,12 @@ def test_an_accuracy_that_was_not_seen_to_be_reached_has_no_time(log: str, why: 
 def test_there_is_no_time_to_an_accuracy_that_nobody_claims() -> None:
     tried = trial(EVALUATED)
     upper = replace(tried, case=replace(tried.case, thresholds=(PLAIN[0], Threshold(ACCURACY, at_most=0.99))))
-    assert time_to_accuracy(upper) == "the claim on accuracy has no lower bound to reach"
+    assert TIME_TO_ACCURACY in values(tried)
+    assert TIME_TO_ACCURACY not in values(upper)
+    claimed = replace(upper, case=replace(upper.case, thresholds=(*upper.case.thresholds, SOON)))
+    assert [flaw.text for flaw in flaws_of(claimed)] == [
+        "not measured: the claim on accuracy has no lower bound to reach"
+    ]
 
 
 def test_nodes_that_train_alone_have_one_log_each_and_one_is_read() -> None:

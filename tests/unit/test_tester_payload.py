@@ -209,6 +209,7 @@ def test_inside_a_package_results_are_set_by_its_own_script(tmp_path: Path, shan
     assert lines == [
         ["training", "accuracy", "0.77"],
         ["training", "average_power", "2150.0"],
+        ["training", "efficientcy", "6.582093023255814"],
         ["training", "throughput_ratio", "14151.5"],
         ["training", "result", "OK"],
     ]

@@ -1,0 +1,206 @@
+"""The figures that IEEE 2937 and T/CESA 1169 ask of a training, as far as a case tells them.
+
+The names are those of ais-bench's `train_result_info`, in its own spelling, with a few beside them. What was not
+measured is null with the reason, never 0. The definitions are ours: nobody claims here to conform to a standard.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+from pytest_aisbench.domain.energy import Power
+from pytest_aisbench.domain.logged import steady, time_to_accuracy
+from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
+from pytest_aisbench.domain.text import plain
+
+if TYPE_CHECKING:
+    from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
+
+TIME = "time"  # the unit of a moment: seconds since the epoch, until somebody writes it as a date
+PHASES = ("total", "prepare", "dataload", "proc")
+_CLOCK = "clock of the run"
+_LOG = "log of the training"
+_NO_POWER = "no source of power was given"
+_NO_SPEED = "the throughput of some rank is missing"
+_ACCELERATORS = ("npu", "gpu")
+
+
+@dataclass(frozen=True)
+class Field:
+    """A number, a word, or None with the reason."""
+
+    value: Any
+    unit: str = ""
+    source: str | None = None
+    null_reason: str | None = None
+
+
+def fields(case: CaseEntry, config: Mapping[str, Any] | None = None) -> dict[str, Field]:
+    """Of the case's last trial; `config` is what config.json says of the test, if there is one."""
+    trial = case.trials[-1] if case.trials else None
+    found = {
+        **_phases(trial),
+        **_results(case, trial),
+        **_powered(case, trial),
+        **_stability(case, trial),
+        **_context(case, trial, config or {}),
+    }
+    own = {name: _metric(name, case) for name in case.metrics if name not in {THROUGHPUT, ACCURACY}}
+    return found | own  # what a workload measures itself is the best there is
+
+
+def _phases(trial: TrialEntry | None) -> dict[str, Field]:
+    """When each began and ended, and how long it was."""
+    times = trial.times if trial else {}
+    started = min(times.values(), default=None)
+    window = trial.curve.window if trial and trial.curve else None
+    running = times.get("running")
+    spans: dict[str, tuple[float | None, float | None, str, str]] = {
+        "total": (started, times.get("done"), _CLOCK, "the case was not judged"),
+        "proc": (*(window or (None, None)), _LOG, "the log does not tell when training began and ended"),
+        "prepare": (None, None, "", "the log does not tell when training began"),
+        "dataload": (None, None, "", "nobody tells when the data were loaded"),
+    }
+    if window and running is not None and running <= window[0]:
+        source = f"from the job's start ({_CLOCK}) to the training's ({_LOG}), loading of data included"
+        spans["prepare"] = (running, window[0], source, "")
+    elif window:
+        spans["prepare"] = (None, None, "", "nobody saw the job run before training began")
+    found: dict[str, Field] = {}
+    for phase in PHASES:
+        start, end, source, why = spans[phase]
+        found[f"{phase}_start_time"] = _value(start, TIME, source, why)
+        found[f"{phase}_end_time"] = _value(end, TIME, source, why)
+        lasted = end - start if start is not None and end is not None else None
+        found[f"{phase}_time"] = _value(lasted, "s", source, why)
+    return found
+
+
+def _results(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
+    throughput = _metric(THROUGHPUT, case)
+    cards = case.shape.devices if case.alone else case.shape.world
+    per_card = None if throughput.value is None else throughput.value / cards
+    curve, unit = trial.curve if trial else None, throughput.unit
+    accuracy = case.metrics[ACCURACY].unit if ACCURACY in case.metrics else ""
+    return {
+        "throughput_ratio": throughput,
+        "throughput_per_card": _value(per_card, unit, f"throughput by {cards} cards", throughput.null_reason or ""),
+        STEADY_THROUGHPUT: _or_why(steady(curve, case), unit, f"{_LOG}, without its warm-up"),
+        ACCURACY: _metric(ACCURACY, case),
+        "target_accuracy": _value(
+            case.target_accuracy, accuracy, "claim on accuracy", "no lower bound of the accuracy is claimed"
+        ),
+        TIME_TO_ACCURACY: _or_why(time_to_accuracy(curve, case, case.target_accuracy, accuracy), "s", _LOG),
+    }
+
+
+def _powered(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
+    power = (trial.power if trial else None) or Power(why=_NO_POWER)
+    source = "; ".join((f"{power.source}, not net of idle power", *power.gaps))
+    unit = case.metrics[THROUGHPUT].unit if THROUGHPUT in case.metrics else ""
+    work = f"{unit[:-2]}/J" if unit.endswith("/s") else f"{unit}/W"
+    average = _value(power.average_w, "W", source, power.why)
+    average = _metric("average_power", case) if "average_power" in case.metrics else average
+    speed = _speed(trial)  # of the trial whose power it is, and of all its nodes
+    efficiency = speed / average.value if speed is not None and average.value else None
+    usage = trial.usage if trial else {}
+    busy = next((name for name in _ACCELERATORS if name in usage), None)
+    utilised = "mean over time and nodes, by the platform"
+    return {
+        "average_power": average,
+        "max_power": _value(power.max_w, "W", source, power.why),
+        "energy_consumption": _value(power.energy_j, "J", source, power.why),
+        "efficientcy": _value(efficiency, work, "throughput by average power", average.null_reason or _NO_SPEED),
+        "resource_util_ratio": _value(
+            usage[busy] if busy else None, "%", f"{busy}: {utilised}", "the platform sampled no accelerator of the job"
+        ),
+        **{f"{name.replace(' ', '_')}_util": _value(value, "%", utilised, "") for name, value in sorted(usage.items())},
+    }
+
+
+def _stability(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
+    """How a case scales, and how its trials and nodes differ."""
+    points = case.background.scaling if case.background else ()
+    point = next((point for point in points if point.shape == str(case.shape)), None)
+    speeds = [speed for speed in map(_speed, case.trials) if speed is not None]
+    servers = [each for each in (trial.throughput_by_server if trial else ()) if each is not None]
+    spread = max(servers) / min(servers) if len(servers) == case.nodes > 1 and min(servers) > 0 else None
+    known = point is not None and point.efficiency is not None
+    return {
+        "scaling_efficiency": _value(
+            point.efficiency if point else None,
+            "",
+            "throughput per card, by that of the base" if known else "",
+            "the throughput of fewer cards is not known",
+        ),
+        "throughput_cv": _value(
+            _variation(speeds), "", f"{len(speeds)} trials of this run", "there are fewer than two whole trials"
+        ),
+        "server_spread": _value(
+            spread, "", "fastest node by slowest node", "there are fewer than two nodes with a throughput"
+        ),
+    }
+
+
+def _context(case: CaseEntry, trial: TrialEntry | None, config: Mapping[str, Any]) -> dict[str, Field]:
+    traits = trial.traits if trial else {}
+    unsaid = "no config.json tells it"
+    about = {
+        "division": (config.get("Division", config.get("Divsion")), "config.json", unsaid),
+        "scenario": (config.get("Scenario"), "config.json", unsaid),
+        "test_object_type": ("single" if case.nodes == 1 else "cluster", "case", ""),
+        "model": (config.get("Model") or case.workload, "config.json" if config.get("Model") else "workload.toml", ""),
+        "dataset": (traits.get("data"), "workload.toml", "the workload names no data"),
+        "framework": (traits.get("framework"), "workload.toml", "not on record"),
+        "framework_version": (_first(traits, "framework_version", "image_url"), "workload.toml", "nothing names it"),
+        "cann": (traits.get("cann"), _LOG, "the log does not tell it"),
+        "driver": (traits.get("driver"), _LOG, "the log does not tell it"),
+    }
+    found = {name: _value(_word(value), "", source, why) for name, (value, source, why) in about.items()}
+    found["nodes"] = Field(case.nodes, "", "case")
+    found["cards_per_node"] = Field(case.devices_per_node, "", "case")
+    return found
+
+
+def _metric(name: str, case: CaseEntry) -> Field:
+    if name not in case.metrics:
+        return Field(None, null_reason=f"the workload measures no {name}")
+    value, unit = case.metrics[name].value, case.metrics[name].unit
+    if value is None:
+        told = next((finding.text for finding in case.findings if finding.metric == name), "")
+        return Field(None, unit, null_reason=plain(told or case.reason))
+    across = "sum over ranks" if name == THROUGHPUT else "whole job"
+    return Field(value, unit, f"{name}: {'mean over servers' if case.alone else across}")
+
+
+def _speed(trial: TrialEntry | None) -> float | None:
+    """Of all ranks of a trial together."""
+    ranks = trial.throughput_by_rank if trial else ()
+    known = [rank for rank in ranks if rank is not None]
+    return math.fsum(known) if known and len(known) == len(ranks) else None
+
+
+def _variation(speeds: Sequence[float]) -> float | None:
+    return stdev(speeds) / fmean(speeds) if len(speeds) > 1 and fmean(speeds) > 0 else None
+
+
+def _or_why(found: float | str, unit: str, source: str) -> Field:
+    return Field(None, unit, null_reason=found) if isinstance(found, str) else Field(found, unit, source)
+
+
+def _value(value: Any, unit: str, source: str, why: str) -> Field:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return Field(None, unit, null_reason=why or "it is not a finite number")
+    return Field(value, unit, source)
+
+
+def _first(traits: Mapping[str, str], *names: str) -> str | None:
+    return next((traits[name] for name in names if name in traits), None)
+
+
+def _word(value: Any) -> str | None:
+    return None if value is None or value == "" else plain(str(value), 200)
