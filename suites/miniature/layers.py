@@ -116,6 +116,19 @@ class Relu:
         return dy * self.positive
 
 
+class Tanh:
+    def parameters(self) -> list[Parameter]:
+        return []
+
+    def forward(self, x: Array) -> Array:
+        self.y: Array = np.tanh(x)
+        return self.y
+
+    def backward(self, dy: Array) -> Array:
+        dx: Array = dy * (1 - self.y * self.y)
+        return dx
+
+
 class Gelu:
     """The Gaussian error linear unit in its tanh form, as BERT has it."""
 

@@ -1,0 +1,79 @@
+"""What a command in an image of one's own is told of its job, once for each node and not for each card.
+
+V1 tells it by DLS_ and BATCH_ variables, parameters included; its data and results are urls, which ``moxing`` reaches.
+V2 tells it by VC_ and MA_ variables, and by arguments; its data and results are folders.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from contract import ContractError, number
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+PORT = 6170  # where the nodes meet, if nobody tells
+DEVICES = Path("/dev")
+CARD = re.compile(r"(nvidia|davinci)\d+")  # what a machine has for each GPU, or NPU
+KEY = re.compile(r"(?:^|_)(?:AK|SK|KEY|SECRET|TOKEN|PASSWORD|CREDENTIALS?)(?:_|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Node:
+    index: int
+    hosts: tuple[str, ...]  # of all nodes, in their order
+    port: int  # free on each of them
+    cards: int  # of each
+    accelerated: bool
+
+    @property
+    def host(self) -> str:
+        return self.hosts[self.index]
+
+
+def read_node(environment: Mapping[str, str], devices: Path = DEVICES) -> Node:
+    by_v1 = "DLS_TASK_INDEX" in environment
+    index, hosts, port = _v1(environment) if by_v1 else _v2(environment)
+    if not 0 <= index < len(hosts):
+        raise ContractError(f"this is node {index}, and there are {len(hosts)}: {', '.join(hosts)}")
+    found = [path for path in devices.iterdir() if CARD.fullmatch(path.name)]
+    cards = number(environment, "MA_NUM_GPUS", len(found)) or 1
+    return Node(index, hosts, number(environment, "MASTER_PORT", port), cards, bool(found))
+
+
+def _v1(environment: Mapping[str, str]) -> tuple[int, tuple[str, ...], int]:
+    index, nodes = number(environment, "DLS_TASK_INDEX", 0), number(environment, "DLS_TASK_NUMBER", 1)
+    port = number(environment, "BATCH_CURRENT_PORT", PORT)
+    if nodes == 1:
+        return index, (environment.get("BATCH_CURRENT_HOST", "127.0.0.1"),), port
+    names = [f"BATCH_CUSTOM{node}_HOSTS" for node in range(nodes)]
+    if missing := [name for name in names if name not in environment]:
+        raise ContractError(f"there are {nodes} nodes, and {missing[0]} is not set")
+    # Each is host:port, and who asks for hosts does not want the port.
+    places = [environment[name].split(":") for name in names]
+    return index, tuple(place[0] for place in places), int(places[0][1]) if len(places[0]) > 1 else port
+
+
+def _v2(environment: Mapping[str, str]) -> tuple[int, tuple[str, ...], int]:
+    hosts = tuple(filter(None, environment.get("VC_WORKER_HOSTS", "").split(",")))
+    return number(environment, "VC_TASK_INDEX", 0), hosts or ("127.0.0.1",), PORT
+
+
+def arguments(parser: argparse.ArgumentParser, argv: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """What the script is to be told: by V2 it stands in the command already, by V1 in the environment."""
+    if "DLS_TASK_INDEX" not in environment:
+        return list(argv)
+    known = vars(parser.parse_known_args([])[0])
+    told = [f"--{name}={environment[name]}" for name in known if name in environment]
+    urls = {"train_url": environment.get("DLS_TRAIN_URL"), "data_url": environment.get("DLS_DATA_URL")}
+    return [*told, *(f"--{name}={url}" for name, url in urls.items() if url), *argv]
+
+
+def without_keys(environment: Mapping[str, str]) -> dict[str, str]:
+    """For a launcher that writes down what it was given."""
+    return {name: value for name, value in environment.items() if not KEY.search(name)}
