@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 needs_mounts = pytest.mark.skipif(not container_support()[0], reason=container_support()[1])
 
 RULE = "=" * 57
+CHARTS = "/endpoints/grafana/api/datasources/proxy/1/api/v1/query_range"
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +200,68 @@ def test_without_private_mounts_commands_are_told_where_the_folders_are(
     path = apulis.storage / "work" / apulis.of("GetJobDetailV2", job)["jobParams"]["jobPath"]
     assert (path / "found").read_text() == "fine\n"
     assert str(apulis.storage / "work" / apulis.user) in log.splitlines()
+
+
+@needs_mounts
+def test_horovodrun_starts_ranks_on_the_hosts_of_ib_config(apulis: Apulis) -> None:
+    """Where the pod's Python has no Horovod: each rank is told who it is, on the pod that it is meant for."""
+    rank = "bash -c 'echo rank $HOROVOD_RANK of $HOROVOD_SIZE, $HOROVOD_LOCAL_RANK on $POD_NAME in $PWD'"
+    launch = "horovodrun -np 3 -hostfile ~/ib_config -p $DLWS_SD_worker0_SSH_PORT --network-interface ib0"
+    job = apulis.distribute("sleep 600", masterCmd=f"cd /data && {launch} {rank}", gpuType=GPU, resourcegpu=2)
+    lines = apulis.finished(job).splitlines()
+    assert f"[0]<stdout>:rank 0 of 3, 0 on {job}-worker0 in /data" in lines
+    assert f"[1]<stdout>:rank 1 of 3, 1 on {job}-worker0 in /data" in lines
+    assert f"[2]<stdout>:rank 2 of 3, 0 on {job}-worker1 in /data" in lines
+
+
+def test_a_rank_that_fails_ends_those_that_horovodrun_started(apulis: Apulis) -> None:
+    mark = uuid.uuid4().hex
+    rank = f"bash -c 'test $HOROVOD_RANK = 0 || exit 3; exec -a {mark} sleep 600'"
+    job = apulis.submit(f"horovodrun -np 2 {rank}", resourcegpu=2)
+    assert apulis.until(job, ENDED)["jobStatus"] == "failed"
+    assert not running(mark)
+
+
+@needs_mounts
+def test_ssh_takes_options_on_either_side_of_the_host(apulis: Apulis) -> None:
+    """As Horovod writes them."""
+    command = (
+        "ssh -o StrictHostKeyChecking=no worker-1 -p $DLWS_SD_worker1_SSH_PORT -o ConnectTimeout=9 'echo in $POD_NAME'"
+    )
+    job = apulis.distribute(f"[ $DLWS_ROLE_IDX = 1 ] || {command}", gpuType=GPU, resourcegpu=1)
+    assert f"in {job}-worker1" in apulis.finished(job).splitlines()
+
+
+def test_an_image_has_the_python_of_the_framework_that_it_is_called_after(tmp_path: Path) -> None:
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\necho the Python of Horovod\n")
+    python.chmod(0o755)
+    with LocalCloud(interpreters={"horovod": str(python)}) as cloud:
+        apulis = Apulis(cloud, Path(cloud.card()["apulis_storage"]))
+        jobs = {name: apulis.submit("python -V", image=name) for name in ("horovod/horovod:0.28.1", "mindspore:1.3")}
+        said = {name: apulis.finished(job).splitlines() for name, job in jobs.items()}
+    assert "the Python of Horovod" in said["horovod/horovod:0.28.1"]
+    assert any(line.startswith("Python 3.") for line in said["mindspore:1.3"])
+
+
+def test_charts_tell_how_busy_the_pods_are(apulis: Apulis) -> None:
+    job = apulis.distribute("for i in $(seq 100); do sleep 0.1; done", gpuType=GPU, resourcegpu=1)
+
+    def series(metric: str) -> list[dict[str, Any]]:
+        status, answer = apulis.raw("GET", CHARTS, query=f'{metric}{{job_name="{job}"}}', start=0, end=1, step=60)
+        assert status == 200, answer
+        found: list[dict[str, Any]] = json.loads(answer)["data"]["result"]
+        return found
+
+    assert eventually(lambda: len(series("task_cpu_percent")) == 2)
+    assert {row["metric"]["pod_name"] for row in series("task_mem_usage_percent")} == {
+        f"{job}-worker{i}" for i in (0, 1)
+    }
+    assert all(0 <= float(value) <= 100 for row in series("task_cpu_percent") for _, value in row["values"])
+    assert series("task_device_percent") == []
+    assert apulis.raw("GET", CHARTS, query="up")[0] == 400
+    apulis.of("KillJob", job)
 
 
 def running(mark: str) -> list[str]:
