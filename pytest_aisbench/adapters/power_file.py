@@ -30,13 +30,16 @@ class PowerFile:
         if self._path is None:
             return
         columns: tuple[str, ...] = COLUMNS
+        first = True
         try:
             with self._path.open(encoding="utf-8") as file:
                 for number, line in enumerate(file, start=1):
                     text = line.strip()
                     if not text or text.startswith("#") or not line.endswith("\n"):
                         continue
-                    if number == 1 and (header := _header(text)):
+                    header = _header(text) if first else None
+                    first = False
+                    if header:
                         columns = header
                         continue
                     try:

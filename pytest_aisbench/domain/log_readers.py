@@ -110,13 +110,14 @@ def _aisbench(line: str) -> Told | None:
     return None
 
 
+_DOOMSDAY = 1e11  # seconds since the epoch; no calendar goes much further
 _WINDOW = re.compile(rf"\bstarttime:\s*{_NUMBER} endtime:\s*{_NUMBER} ")
 
 
 def _window(line: str) -> tuple[float, float] | None:
     found = _WINDOW.search(line)
     start, end = (_finite(found[1]), _finite(found[2])) if found else (None, None)
-    return (start, end) if start is not None and end is not None and 0 < start < end else None
+    return (start, end) if start is not None and end is not None and 0 < start < end < _DOOMSDAY else None
 
 
 _PADDLE = re.compile(
