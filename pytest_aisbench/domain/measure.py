@@ -15,6 +15,8 @@ from pytest_aisbench.domain.rollcall import flaws_of
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling
 
+LARGEST = 1e100  # no machine does more, and squares of what is below are finite
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -49,6 +51,8 @@ def counts(trial: Trial) -> bool:
     """Whether its speed may be compared: no result is missing or wrong, and every claim on the accuracy holds."""
     found = values(trial)
     if trial.fault or flaws_of(trial) or THROUGHPUT not in found:
+        return False
+    if not 0 < found[THROUGHPUT] < LARGEST:
         return False
     claims = [claim for claim in trial.case.thresholds if claim.metric == ACCURACY]
     bands = [claim.band(trial.case.judged_shape) for claim in claims]

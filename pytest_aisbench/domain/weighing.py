@@ -6,7 +6,6 @@ anything else are met by every trial, or missed. What is only worth a look is a 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pytest_aisbench.domain.changes import changes
 from pytest_aisbench.domain.drift import drift
 from pytest_aisbench.domain.entry import values
 from pytest_aisbench.domain.gate import Decision, decide
-from pytest_aisbench.domain.measure import Measure
+from pytest_aisbench.domain.measure import LARGEST, Measure
 from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
 from pytest_aisbench.domain.scaling import Base, scaled
 from pytest_aisbench.domain.suspicion import suspicions
@@ -43,7 +42,7 @@ class Rules:
 class Known:
     """What there is beside the trial itself."""
 
-    earlier: tuple[Trial, ...] = ()  # of the case in this run: those that are whole, in their order
+    earlier: tuple[Trial, ...] = ()  # of the case in this run: those that were measured, in their order
     past: tuple[Measure, ...] = ()  # comparable trials of other runs that are whole, oldest first
     first: tuple[Measure, ...] = ()  # the oldest of them, where `past` does not reach back to them
     base: Base | None = None  # of its claim on scaling
@@ -99,7 +98,8 @@ def _series(metric: str, trial: Trial, known: Known) -> list[float]:
 def _past(metric: str, measures: Sequence[Measure]) -> list[tuple[str, float]]:
     """By run. A speed counts where the accuracy held; an accuracy always, or bad ones would be forgotten."""
     counted = [each for each in measures if each.counts or metric == ACCURACY]
-    return [(each.run, value) for each in counted if (value := each.value(metric)) is not None]
+    told = ((each.run, each.value(metric)) for each in counted)
+    return [(run, value) for run, value in told if value is not None and abs(value) < LARGEST]
 
 
 def _newest_level(past: Sequence[float]) -> Sequence[float]:
@@ -110,7 +110,7 @@ def _newest_level(past: Sequence[float]) -> Sequence[float]:
 
 def _mean(metric: str, trial: Trial, known: Known) -> float | None:
     found = _series(metric, trial, known)
-    return fmean(found) if all(map(math.isfinite, found)) else None
+    return fmean(found) if all(abs(value) < LARGEST for value in found) else None
 
 
 def _limited(claim: Threshold, trial: Trial, known: Known) -> Finding:
@@ -121,10 +121,10 @@ def _limited(claim: Threshold, trial: Trial, known: Known) -> Finding:
         (min(value - low, high - value), each.number, value)
         for each, value in zip((*known.earlier, trial), _series(claim.metric, trial, known), strict=True)
     ]
-    room, at, value = min(numbered, key=lambda found: (not math.isnan(found[0]), found[0]))
+    room, at, value = min(numbered, key=lambda found: (not math.isnan(found[0]), found[0], found[2]))
     name, wanted, unit = claim.metric, claim.wanted(shape), f" {claim.unit}" if claim.unit else ""
     if room >= 0:
-        mean = fmean(value for _, _, value in numbered)
+        mean = math.fsum(value / len(numbered) for _, _, value in numbered)
         text = f"{name} {number(mean)}{unit}, mean of {len(numbered)} trials, at worst {number(value)} in trial {at}"
         return Finding(name, Outcome.MET, mean, wanted, f"{text}, wanted {wanted}")
     if math.isnan(room):
@@ -176,20 +176,23 @@ def _background(trial: Trial, known: Known, decisions: Sequence[Decision], warni
     claim = next((each for each in case.thresholds if each.metric == THROUGHPUT and each.base is None), None)
     low, high = claim.band(case.judged_shape) if claim else (-math.inf, math.inf)
     interval = next((decision.interval for decision in decisions if decision.metric == THROUGHPUT), None)
-    history = itertools.chain((each.past for each in known.past if each.counts), map(_of_this_run, known.earlier))
+    earlier = ((each, values(each)) for each in known.earlier)
+    history = [
+        *(each.past for each in known.past if each.counts),
+        *(
+            Past(each.run, each.times.get("done", 0.0), found[THROUGHPUT], found.get(ACCURACY))
+            for each, found in earlier
+            if THROUGHPUT in found
+        ),
+    ]
     return Background(
         reference=claim.expected(case.judged_shape) if claim else None,
         low=low if math.isfinite(low) else None,
         high=high if math.isfinite(high) else None,
         interval=interval if interval and all(map(math.isfinite, interval)) else None,
-        history=tuple(history)[-_SHOWN:],
+        history=tuple(history[-_SHOWN:]),
         scaling=known.scaling,
         warnings=tuple(warnings),
         changed=known.changed,
         time_to_accuracy_s=values(trial).get(TIME_TO_ACCURACY),
     )
-
-
-def _of_this_run(trial: Trial) -> Past:
-    found = values(trial)
-    return Past(trial.run, trial.times.get("done", 0.0), found[THROUGHPUT], found.get(ACCURACY))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import statistics
 from collections.abc import Iterator, Sequence
@@ -12,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from pytest_aisbench.domain.case import Case, Mode, Shape
+from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
 from pytest_aisbench.domain.entry import case_entry, values
 from pytest_aisbench.domain.fingerprint import key
 from pytest_aisbench.domain.measure import Measure
-from pytest_aisbench.domain.metric import Measurement
+from pytest_aisbench.domain.metric import Measurement, Metric
+from pytest_aisbench.domain.rollcall import flaws_of
 from pytest_aisbench.domain.scaling import Base
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Step, Trial
@@ -293,3 +297,74 @@ def test_earlier_trials_of_the_run_are_trials_and_not_history(one: Case, ledger:
     assert "mean of 2 trials" in weighed.settled[0].text
     assert "0 in history and 2 now" in weighed.settled[0].text
     assert statistics.fmean([97.0, 98.0]) == weighed.settled[0].measured
+
+
+speeds = st.floats(1.0, 1e4)
+anything = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(speeds, min_size=1, max_size=4),
+    st.lists(speeds, max_size=12),
+    st.lists(st.floats(0.0, 1.0), min_size=1, max_size=4),
+    st.randoms(),
+)
+def test_the_order_of_trials_does_not_matter(
+    made: list[float], history: list[float], learnt: list[float], dice: random.Random
+) -> None:
+    rounds = [(speed, learnt[at % len(learnt)]) for at, speed in enumerate(made)]
+    told = ruled(rounds, history)
+    dice.shuffle(rounds)
+    again = ruled(rounds, history)
+    assert (told.ruling, [found.measured for found in told.findings]) == (
+        again.ruling,
+        [found.measured for found in again.findings],
+    )
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(speeds, min_size=1, max_size=3), st.lists(speeds, max_size=12), st.data())
+def test_one_value_that_is_none_among_all_trials_never_passes(
+    made: list[float], history: list[float], data: st.DataObject
+) -> None:
+    rounds = [(speed, 0.95) for speed in made]
+    at = data.draw(st.integers(0, len(made) - 1))
+    bad = data.draw(st.sampled_from([math.nan, math.inf, -math.inf]))
+    rounds[at] = data.draw(st.sampled_from([(bad, 0.95), (made[at], bad)]))
+    assert not ruled(rounds, history).passed
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(speeds, min_size=1, max_size=3),
+    st.lists(speeds, max_size=12),
+    st.lists(st.floats(-1.0, -0.001), min_size=2, max_size=2),
+    st.floats(1.0, 1e4),
+)
+def test_a_tighter_claim_never_passes_what_a_looser_one_does_not(
+    made: list[float], history: list[float], lowers: list[float], reference: float
+) -> None:
+    rounds = [(speed, 0.95) for speed in made]
+    loose, tight = (
+        ruled(rounds, history, Threshold("throughput", "images/s", reference=reference, lower=lower))
+        for lower in sorted(lowers)
+    )
+    assert loose.passed or not tight.passed
+    assert tight.ruling is Ruling.FAILED or loose.ruling is not Ruling.FAILED
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(anything, max_size=12), speeds)
+def test_whatever_is_in_history_no_speed_passes_below_its_band(history: list[float], speed: float) -> None:
+    claim = Threshold("throughput", "images/s", at_least=speed * 1.01)
+    assert not ruled([(speed, 0.95)], history, claim).passed
+
+
+def ruled(rounds: Sequence[tuple[float, float]], history: Sequence[float], claim: Threshold = SPEED) -> Verdict:
+    """Of the last of several trials, each with its speed and what it learnt."""
+    metrics = {"throughput": Metric("throughput", "images/s"), "accuracy": Metric("accuracy", "")}
+    case = Case(Workload("toy", "", ("code",), "train.py", "python", 1, metrics), Shape(1, 1), (claim, LEARNT))
+    *earlier, last = (trial(case, *each, number=at) for at, each in enumerate(rounds, start=1))
+    weighed = weigh(last, Known(tuple(earlier), past(case, history)), RULES)
+    return judge(case.thresholds, values(last), flaws_of(last), case.judged_shape, settled=weighed.settled)
