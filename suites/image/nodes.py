@@ -1,7 +1,8 @@
 """What a command in an image of one's own is told of its job, once for each node and not for each card.
 
 V1 tells it by DLS_ and BATCH_ variables, parameters included; its data and results are urls, which ``moxing`` reaches.
-V2 tells it by VC_ and MA_ variables, and by arguments; its data and results are folders.
+V2 tells it by VC_ and MA_ variables, and by arguments; its data and results are folders. Apulis tells it by DLWS_
+variables, and by arguments.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ class Node:
 
 
 def read_node(environment: Mapping[str, str], devices: Path = DEVICES) -> Node:
-    by_v1 = "DLS_TASK_INDEX" in environment
-    index, hosts, port = _v1(environment) if by_v1 else _v2(environment)
+    told_by = _v1 if "DLS_TASK_INDEX" in environment else _apulis if "DLWS_JOB_ID" in environment else _v2
+    index, hosts, port = told_by(environment)
     if not 0 <= index < len(hosts):
         raise ContractError(f"this is node {index}, and there are {len(hosts)}: {', '.join(hosts)}")
     found = [path for path in devices.iterdir() if CARD.fullmatch(path.name)]
-    cards = number(environment, "MA_NUM_GPUS", len(found)) or 1
+    cards = number(environment, "MA_NUM_GPUS", number(environment, "DLWS_NUM_GPU_PER_WORKER", len(found))) or 1
     return Node(index, hosts, number(environment, "MASTER_PORT", port), cards, bool(found))
 
 
@@ -62,6 +63,12 @@ def _v1(environment: Mapping[str, str]) -> tuple[int, tuple[str, ...], int]:
 def _v2(environment: Mapping[str, str]) -> tuple[int, tuple[str, ...], int]:
     hosts = tuple(filter(None, environment.get("VC_WORKER_HOSTS", "").split(",")))
     return number(environment, "VC_TASK_INDEX", 0), hosts or ("127.0.0.1",), PORT
+
+
+def _apulis(environment: Mapping[str, str]) -> tuple[int, tuple[str, ...], int]:
+    nodes = range(number(environment, "DLWS_NUM_WORKER", 1))
+    hosts = tuple(environment.get(f"DLWS_SD_worker{node}_IP", "127.0.0.1") for node in nodes)
+    return number(environment, "DLWS_ROLE_IDX", 0), hosts, PORT
 
 
 def arguments(parser: argparse.ArgumentParser, argv: Sequence[str], environment: Mapping[str, str]) -> list[str]:

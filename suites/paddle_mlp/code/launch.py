@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from contract import ContractError, answer_for, is_remote
+from contract import ContractError, answer_for, is_remote, number
 from nodes import Node, arguments, read_node, without_keys
 from train import parser
 
@@ -43,6 +43,8 @@ def for_ranks(environment: Mapping[str, str], node: Node) -> dict[str, str]:
 
 
 def main() -> None:
+    if number(os.environ, "DEVICE_ID", 0):
+        return  # a platform that starts it for each card: the first one starts them all
     node = read_node(os.environ)
     told = arguments(parser(), sys.argv[1:], os.environ)
     train_url = next((text.partition("=")[2] for text in told if text.startswith("--train_url=")), "")
