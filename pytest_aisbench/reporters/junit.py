@@ -21,6 +21,7 @@ class Junit:
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config = config
         self._cases: dict[str, str] = {}  # by test
+        self._begun: dict[str, pytest.TestReport] = {}  # the last word of tests that have not ended
         with guarded(config, "no junit.xml"):
             if switched_on(config, "junitxml", "xmlpath", folder / "junit.xml"):
                 log = self._log()
@@ -37,6 +38,9 @@ class Junit:
         """All is told at the end: a test that comes later may change the story of its case."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._begun[report.nodeid] = report
+        if report.when == "teardown":
+            del self._begun[report.nodeid]
         if case := case_of(report):
             self._cases[report.nodeid] = case
 
@@ -59,22 +63,27 @@ class Junit:
         with guarded(self._config, "no properties of cases in junit.xml"):
             cases, where = {case.id: case for case in entry.cases}, str(entry.settings.get("platform", ""))
             for told in self._log().node_reporters_ordered:
-                case = cases.get(self._cases.get(str(getattr(told, "id", "")), ""))
-                element = _finished(told)
-                if case := case or cases.get(_property(element, "case")):
-                    _retell(element, facts.of_case(case, where))
+                case = self._cases.get(str(getattr(told, "id", "")), "")
+                element = self._ended(told)
+                if found := cases.get(case or _property(element, "case")):
+                    _retell(element, facts.of_case(found, where))
         with guarded(self._config, "no suite properties in junit.xml"):
             log = self._log()
             for name, value in facts.of_run(entry).items():
                 log.add_global_property(PREFIX + name, value)
 
-
-def _finished(told: Any) -> ET.Element:
-    """A test that has not ended, such as one that took its worker with it, ends here."""
-    if "properties" in vars(told):
-        told.finalize()
-    element: ET.Element = told.to_xml()
-    return element
+    def _ended(self, told: Any) -> ET.Element:
+        """What pytest writes of a test. One that was interrupted, or took its worker with it, would have no name there,
+        and no outcome, which reads as a pass."""
+        if "properties" in vars(told):
+            report = self._begun.get(str(told.id))
+            if report is not None and not told.attrs:
+                told.record_testreport(report)
+            if report is not None and report.when == "setup" and not told.nodes:
+                told._add_simple("skipped", "the run ended before this test did")  # noqa: SLF001
+            told.finalize()
+        element: ET.Element = told.to_xml()
+        return element
 
 
 def _property(element: ET.Element, name: str) -> str:

@@ -1,146 +1,240 @@
-"""What the exit code says, JUnit, HTML, Allure, results.json, the ledger and the terminal say alike."""
+"""What the exit code says, JUnit, HTML, Allure, results.json, the ledger, the Tester, the files for CI and the terminal
+say alike."""
 
 from __future__ import annotations
 
 import html
 import json
 import re
+import signal
 import sqlite3
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
-from yard import SCRIPT, THRESHOLDS, Ended, Yard
+from junit_schema import properties, strictly
+from past import remember, spread
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from yard import SCRIPT, TEST, THRESHOLDS, WORKLOAD, Ended, Yard
+
+from pytest_aisbench.localcloud.fault import Fault
+from pytest_aisbench.localcloud.server import LocalCloud
+
+Words = dict[str, str | None]  # what is said of each case; None where it was not judged
 
 HARD = THRESHOLDS.replace("at_least = 1 ", "at_least = 1e9 ")
-# The gate that can find a case inconclusive is not built yet; its verdict must already travel everywhere.
-UNDECIDED = """
-import pytest
-from pytest_aisbench import Ruling, Verdict
-from pytest_aisbench.services import trial
+TIGHT = THRESHOLDS.replace("at_least = 1 ", "at_least = 24.5 ")
+FAST = WORKLOAD + '[local]\nparameters = { seconds = "0.1", throughput = "12.5" }\n'
+VETO = TEST.replace("(trial)", "(veto, trial)") + "\n\n@pytest.fixture\ndef veto():\n    pytest.skip('no cards')\n"
+# Says that a test has ended for whoever writes about it.
+FLAG = """
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Flag())
 
-judge = trial.judge
-
-
-def doubt(thresholds, measured, flaws, shape, **more):
-    verdict = judge(thresholds, measured, flaws, shape, **more)
-    if any(threshold.at_least == 7 for threshold in thresholds):
-        return Verdict(Ruling.INCONCLUSIVE, "the noise is larger than the margin", verdict.findings)
-    return verdict
-
-
-trial.judge = doubt
+class Flag:
+    def pytest_runtest_logfinish(self):
+        open("ended", "w").close()
 """
-# Somebody else, with the same keys, stops the job in the middle: not the workload's fault.
-MEDDLER = """
-
-def pytest_sessionstart(session):
-    import threading
-    import pytest_aisbench.adapters.local  # here, and not in two threads at once
-    if not hasattr(session.config, "workerinput"):
-        threading.Thread(target=meddle, args=(session.config.getoption("aisbench_cloud"),), daemon=True).start()
-
-
-def meddle(card):
-    import pathlib, time
-    from pytest_aisbench import Settings
-    from pytest_aisbench.adapters.local import Local
-    platform = Local(Settings(cloud=pathlib.Path(card)))
-    wanted = {"offset": 0, "limit": 50, "filters": [{"key": "phase", "operator": "in", "value": ["Running"]}]}
-    while True:
-        try:
-            found = platform.session.call("POST", "/v2/{project_id}/training-job-searches", wanted)
-            for job in found["items"]:
-                if job["metadata"]["name"].startswith("broken-"):
-                    platform.cancel(job["metadata"]["id"])
-        except Exception:
-            pass
-        time.sleep(0.1)
-"""
-CASES = {
+SUITES: dict[str, dict[str, str]] = {
     "passed": {},
     "failed": {"thresholds": HARD},
-    "broken": {"script": "import time\ntime.sleep(600)\n"},
-    "inconclusive": {"thresholds": THRESHOLDS.replace("at_least = 1 ", "at_least = 7 ")},
+    "broken": {},  # the platform loses its jobs
+    "inconclusive": {"thresholds": TIGHT},  # its history is noisy
+    "skipped": {"test": VETO},
+    "held": {"workload": FAST.replace('"0.1"', '"600"')},
 }
-EXIT = {"passed": 0, "failed": 1, "broken": 12, "inconclusive": 13}
+EXIT = {"passed": 0, "failed": 1, "broken": 12, "inconclusive": 13, "skipped": 5}
+JUDGED = ("passed", "failed", "broken", "inconclusive")
+WORKERS = pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
 
 
-def run(yard: Yard, kinds: list[str], workers: list[str]) -> Ended:
-    for kind in kinds:
-        yard.suite(kind, **CASES[kind])
-    (yard.folder / "conftest.py").write_text(UNDECIDED + (MEDDLER if "broken" in kinds else ""))
-    return yard.pytest("suites", "--nodes", "1", *workers)
+@pytest.fixture(scope="module")
+def lossy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A local cloud whose jobs cost no process, and which loses some of them."""
+    with LocalCloud(engine="pretend", faults=[Fault(name="broken-1x2", job="lost")]) as cloud:
+        card = tmp_path_factory.mktemp("lossy") / "card.json"
+        card.write_text(json.dumps(cloud.card()))
+        yield card
 
 
-def junit(folder: Path) -> dict[str, str]:
-    words = {}
-    for case in ET.parse(folder / "junit.xml").iter("testcase"):
-        properties = {each.get("name"): each.get("value") for each in case.iter("property")}
-        outcome = "error" if case.find("error") is not None else "failure" if case.find("failure") is not None else "ok"
-        expected = {"PASSED": "ok", "FAILED": "failure", "INCONCLUSIVE": "failure", "BROKEN": "error"}
-        verdict = str(properties["aisbench.verdict"])
-        assert expected[verdict] == outcome
-        words[str(properties["aisbench.case"])] = verdict
+@pytest.fixture
+def yard(tmp_path: Path, lossy: Path) -> Yard:
+    return Yard(tmp_path, lossy)
+
+
+def suite(yard: Yard, kind: str) -> None:
+    yard.suite(kind, **{"workload": FAST, **SUITES[kind]})
+    if kind == "inconclusive":
+        yard.pytest(f"suites/{kind}", "--nodes", "1")
+        remember(yard.folder / "reports" / "ledger.db", f"{kind}-1x2", spread(25.0, 1.0, 30))
+
+
+def wanted(*kinds: str) -> Words:
+    return {f"{kind}-1x2": kind.upper() if kind in JUDGED else None for kind in kinds}
+
+
+def junit(ended: Ended) -> Words:
+    words: Words = {}
+    for case in strictly(ended.reports / "junit.xml").iter("testcase"):
+        told = properties(case)
+        verdict = told.get("aisbench.verdict")
+        outcome = {"PASSED": None, "FAILED": "failure", "INCONCLUSIVE": "failure", "BROKEN": "error", None: "skipped"}
+        found = [each.tag for each in case if each.tag in {"failure", "error", "skipped"}]
+        if told or found:  # a test that was interrupted has said nothing
+            assert found == [outcome[verdict]] if outcome[verdict] else not found
+            words[bracketed(str(case.get("name")))] = verdict
     return words
 
 
-def page(folder: Path) -> dict[str, str]:
+def page(ended: Ended) -> Words:
     """The rows of pytest-html, which keeps its data as JSON in an attribute."""
-    text = (folder / "report.html").read_text(encoding="utf-8")
+    text = (ended.reports / "report.html").read_text(encoding="utf-8")
     blob = re.search(r'data-jsonblob="([^"]*)"', text)
     assert blob
-    data = json.loads(html.unescape(blob[1]))
-    words = {}
-    for name, tests in data["tests"].items():
+    words: Words = {}
+    for name, tests in json.loads(html.unescape(blob[1]))["tests"].items():
         cells = re.sub(r"<!--.*?-->|<[^>]+>", " ", " ".join(tests[-1]["resultsTableRow"])).split()
-        case = re.search(r"\[(.+)\]", name)
-        assert case
-        words[case[1]] = next(word for word in cells if word in {kind.upper() for kind in CASES})
-        expected = {"PASSED": "Passed", "FAILED": "Failed", "INCONCLUSIVE": "Failed", "BROKEN": "Error"}
-        assert tests[-1]["result"] == expected[words[case[1]]]
+        verdict = next((word for word in cells if word in {kind.upper() for kind in JUDGED}), None)
+        expected = {
+            "PASSED": "Passed",
+            "FAILED": "Failed",
+            "INCONCLUSIVE": "Failed",
+            "BROKEN": "Error",
+            None: "Skipped",
+        }
+        assert tests[-1]["result"] == expected[verdict], (name, cells)
+        words[bracketed(name)] = verdict
     return words
 
 
-def allure(folder: Path) -> dict[str, str]:
-    words = {}
-    for file in (folder / "allure-results").glob("*-result.json"):
+def allure(ended: Ended) -> Words:
+    words: Words = {}
+    for file in (ended.reports / "allure-results").glob("*-result.json"):
         result = json.loads(file.read_text(encoding="utf-8"))
-        labels = {label["name"]: label["value"] for label in result["labels"]}
-        case = re.search(r"\[(.+)\]", result["name"]) or re.search(r"(\S+-\d+x\d+)", json.dumps(result))
-        assert case
-        verdict = labels["verdict"]
-        expected = {"PASSED": "passed", "FAILED": "failed", "INCONCLUSIVE": "failed", "BROKEN": "broken"}
-        assert result["status"] == expected[verdict]
-        words[case[1]] = verdict
+        verdict = {label["name"]: label["value"] for label in result["labels"]}.get("verdict")
+        statuses = {"PASSED": "passed", "FAILED": "failed", "INCONCLUSIVE": "failed", "BROKEN": "broken"}
+        if verdict is None and result["status"] != "skipped":
+            continue  # a test that was interrupted
+        assert result["status"] == (statuses[verdict] if verdict else "skipped")
+        words[bracketed(result["name"])] = verdict
     return words
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
+def bracketed(name: str) -> str:
+    found = re.search(r"\[(.+)\]", name)
+    assert found, name
+    return found[1]
+
+
+def ledger(ended: Ended) -> Words:
+    with sqlite3.connect(ended.folder / "reports" / "ledger.db") as database:
+        run = str(ended.results["run"])
+        (exit_code,) = database.execute("SELECT exit_code FROM runs WHERE run = ?", [run]).fetchone()
+        records = [json.loads(row[0]) for row in database.execute("SELECT record FROM cases WHERE run = ?", [run])]
+    database.close()
+    assert exit_code == ended.code
+    return {record["id"]: record["verdict"] for record in records}
+
+
+def uploaded(ended: Ended, card: Path) -> Words:
+    """What has no verdict is not uploaded."""
+    address = f"{json.loads(card.read_text())['tester_endpoint']}/api/v1/tests/{ended.results['run']}/results"
+    with urllib.request.urlopen(address, timeout=10) as answer:
+        found = json.load(answer)["results"]
+    for each in found:
+        assert (each["status"] == "OK") == (each["case"]["verdict"] == "PASSED")
+    return {each["case"]["id"]: each["case"]["verdict"] for each in found}
+
+
+def metrics(ended: Ended) -> Words:
+    words: Words = {}
+    text = (ended.reports / "metrics.txt").read_text(encoding="utf-8")
+    for family in text_string_to_metric_families(text):  # type: ignore[no-untyped-call]
+        for sample in family.samples:
+            if family.name == "aisbench_exit_code":
+                assert sample.value == ended.code
+            if family.name == "aisbench_verdict":
+                words.setdefault(sample.labels["case"], None)
+                if sample.value:
+                    words[sample.labels["case"]] = sample.labels["aisbench_verdict"]
+    return words
+
+
+def table(text: str, start: str, gap: str) -> Words:
+    """The rows of a summary: on the terminal, or in Markdown."""
+    rows = re.findall(rf"^{start}(\S+-1x2){gap}(not judged|[A-Z]+)\b", text, re.MULTILINE)
+    return {case: None if word == "not judged" else word for case, word in rows}
+
+
+def everywhere(ended: Ended, card: Path, words: Words, shown: Words) -> None:
+    """`shown` are the cases whose tests have ended."""
+    summary = (ended.reports / "summary.md").read_text(encoding="utf-8")
+    readers: dict[str, Callable[[], Words]] = {
+        "results.json": lambda: ended.verdicts,
+        "the ledger": lambda: ledger(ended),
+        "metrics.txt": lambda: metrics(ended),
+        "summary.md": lambda: table(summary, r"\| ", r" \| "),
+        "the terminal": lambda: table(ended.out, "", "  +"),
+    }
+    assert {name: reader() for name, reader in readers.items()} == dict.fromkeys(readers, words)
+    hosts: dict[str, Callable[[], Words]] = {
+        "junit.xml": lambda: junit(ended),
+        "report.html": lambda: page(ended),
+        "allure-results": lambda: allure(ended),
+    }
+    assert {name: reader() for name, reader in hosts.items()} == dict.fromkeys(hosts, shown)
+    assert uploaded(ended, card) == {case: word for case, word in words.items() if word}
+    assert ended.results["exit_code"] == ended.code
+    assert f"exit code {ended.code}," in summary
+    suite = strictly(ended.reports / "junit.xml")
+    assert properties(suite)["aisbench.exit_code"] == str(ended.code)
+
+
+@WORKERS
 def test_everything_written_agrees(yard: Yard, workers: list[str]) -> None:
-    ended = run(yard, list(CASES), workers)
-    wanted = {f"{kind}-1x2": kind.upper() for kind in CASES}
+    kinds = (*JUDGED, "skipped")
+    for kind in kinds:
+        suite(yard, kind)
+    ended = yard.pytest("suites", "--nodes", "1", *workers)
     assert ended.code == 1, ended.out  # the first that applies: something FAILED
-    assert ended.results["exit_code"] == 1
-    assert ended.verdicts == wanted
-    assert junit(ended.reports) == wanted
-    assert page(ended.reports) == wanted
-    assert allure(ended.reports) == wanted
-    for case, verdict in wanted.items():
-        assert re.search(rf"^{case} +{verdict}", ended.out, re.MULTILINE)
-    with sqlite3.connect(yard.folder / "reports" / "ledger.db") as ledger:
-        (exit_code,) = ledger.execute("SELECT exit_code FROM runs").fetchone()
-        records = [json.loads(row[0]) for row in ledger.execute("SELECT record FROM cases")]
-    ledger.close()
-    assert exit_code == 1
-    assert {record["id"]: record["verdict"] for record in records} == wanted
+    everywhere(ended, yard.card, wanted(*kinds), wanted(*kinds))
 
 
-@pytest.mark.parametrize("kind", CASES)
+@WORKERS
+def test_an_interrupted_run_is_told_alike_too(yard: Yard, workers: list[str]) -> None:
+    for kind in ("passed", "held"):
+        suite(yard, kind)
+    (yard.folder / "conftest.py").write_text(FLAG)
+    with subprocess.Popen(
+        yard.command("suites", "--nodes", "1", *workers),
+        cwd=yard.folder,
+        env=yard.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as run:
+        deadline = time.monotonic() + 120
+        while not (flag := yard.folder / "ended").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        run.send_signal(signal.SIGINT)
+        out, _ = run.communicate(timeout=120)
+    assert flag.exists(), out
+    ended = Ended(run.returncode, out, yard.folder)
+    assert ended.code == 2, ended.out
+    everywhere(ended, yard.card, wanted("passed", "held"), wanted("passed"))
+
+
+@pytest.mark.parametrize("kind", EXIT)
 def test_each_verdict_has_its_exit_code(yard: Yard, kind: str) -> None:
-    ended = run(yard, [kind], [])
+    suite(yard, kind)
+    ended = yard.pytest(f"suites/{kind}", "--nodes", "1")
     assert ended.code == EXIT[kind], ended.out
-    assert ended.results["exit_code"] == EXIT[kind]
+    everywhere(ended, yard.card, wanted(kind), wanted(kind))
 
 
 def test_single_and_xdist_write_the_same_results(yard: Yard) -> None:
@@ -154,12 +248,14 @@ def test_single_and_xdist_write_the_same_results(yard: Yard) -> None:
                     trial[key] = bool(trial[key])
         return sorted(cases, key=lambda case: str(case["id"]))
 
-    single = run(yard, ["passed", "failed"], [])
-    first = essence(single)
-    assert first == essence(run(yard, ["passed", "failed"], ["-n", "2"]))
+    for kind in ("passed", "failed"):
+        suite(yard, kind)
+    first = essence(yard.pytest("suites", "--nodes", "1"))
+    assert first == essence(yard.pytest("suites", "--nodes", "1", "-n", "2", "--aisbench-ledger", "other.db"))
 
 
-def test_results_json_is_as_the_design_says(yard: Yard) -> None:
+def test_results_json_is_as_the_design_says(tmp_path: Path, card: Path) -> None:
+    yard = Yard(tmp_path, card)
     yard.suite(script=SCRIPT)
     results = yard.pytest("suites", "--nodes", "2").results
     assert results["schema"] == "aisbench-results/1"
@@ -184,7 +280,7 @@ def test_results_json_is_as_the_design_says(yard: Yard) -> None:
         "outcome": "met",
         "measured": 50.0,
         "wanted": ">= 1 images/s",
-        "text": "throughput 50 images/s, wanted >= 1 images/s",
+        "text": "throughput 50 images/s, wanted >= 1 images/s; unqualified: no comparable history",
     }
     (trial,) = case["trials"]
     assert list(trial) == [

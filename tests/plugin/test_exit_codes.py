@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from yard import THRESHOLDS, Ended, Gate, Yard, submitted
+from past import remember, spread
+from yard import THRESHOLDS, WORKLOAD, Ended, Gate, Yard, submitted
 
 from pytest_aisbench.localcloud.fault import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
@@ -19,34 +21,26 @@ BOTH = pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdi
 HEAD = 'import pytest\n\npytestmark = pytest.mark.workload("{name}", nodes=[1])\n\n'
 SKIPPED = HEAD + "def test_trains(case, request):\n    pytest.skip('no cards')\n    request.getfixturevalue('trial')\n"
 HARD = THRESHOLDS.replace("at_least = 1 ", "at_least = 1e9 ")
-# A gate that has not seen enough: what it finds is undecided.
-UNDECIDED = """
-from dataclasses import replace
-from pytest_aisbench.domain.verdict import Finding, Outcome
-from pytest_aisbench.services import trial
-
-judge = trial.judge
-
-def doubt(thresholds, measured, flaws, shape, **more):
-    claim = next(claim for claim in thresholds if claim.metric == "throughput")
-    text = "throughput 25 images/s, wanted >= 1 images/s: the noise is larger than the margin"
-    found = Finding("throughput", Outcome.UNDECIDED, 25.0, claim.wanted(shape), text)
-    return judge(thresholds, measured, flaws, shape, **{**more, "settled": [found]})
-
-trial.judge = doubt
-"""
 
 
 def interrupted(yard: Yard, number: signal.Signals) -> Ended:
     """A run that gets a signal while its job runs."""
     yard.suite(script=Gate().wait)
     with yard.start("-s") as run:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not [*yard.folder.glob("reports/latest/requests/*")] and time.monotonic() < deadline:
             time.sleep(0.05)
         run.send_signal(number)
-        out, _ = run.communicate(timeout=60)
+        out, _ = run.communicate(timeout=120)
     return Ended(run.returncode, out, yard.folder)
+
+
+@pytest.fixture
+def pretended(tmp_path: Path) -> Iterator[Yard]:
+    """On a local cloud whose jobs cost no process, and which loses some of them."""
+    with LocalCloud(engine="pretend", faults=[Fault(name="lost-1x2", job="lost")]) as cloud:
+        (tmp_path / "card.json").write_text(json.dumps(cloud.card()))
+        yield Yard(tmp_path, tmp_path / "card.json")
 
 
 def test_0_every_selected_case_passed(yard: Yard) -> None:
@@ -98,20 +92,19 @@ def test_5_nothing_was_judged(yard: Yard, asked: list[str]) -> None:
     assert yard.pytest("suites", *asked).code == 5
 
 
-def test_12_the_platform_is_to_blame(tmp_path: Path) -> None:
-    with LocalCloud(engine="pretend", faults=[Fault(name="toy-1x2", job="lost")]) as cloud:
-        (tmp_path / "card.json").write_text(json.dumps(cloud.card()))
-        yard = Yard(tmp_path, tmp_path / "card.json")
-        yard.suite()
-        ended = yard.pytest("suites", "--nodes", "1", "--aisbench-max-trials", "1")
+def test_12_the_platform_is_to_blame(pretended: Yard) -> None:
+    pretended.suite("lost")
+    ended = pretended.pytest("suites", "--nodes", "1", "--aisbench-max-trials", "1")
     assert ended.code == ended.results["exit_code"] == 12, ended.out
-    assert ended.verdicts == {"toy-1x2": "BROKEN"}
+    assert ended.verdicts == {"lost-1x2": "BROKEN"}
 
 
-def test_13_the_noise_is_larger_than_the_margin(yard: Yard) -> None:
-    yard.suite()
-    (yard.folder / "conftest.py").write_text(UNDECIDED)
-    ended = yard.pytest("suites", "--nodes", "1")
+def test_13_the_noise_is_larger_than_the_margin(pretended: Yard) -> None:
+    fast = WORKLOAD + '[local]\nparameters = { seconds = "0.1", throughput = "12.5" }\n'
+    pretended.suite(workload=fast, thresholds=THRESHOLDS.replace("at_least = 1 ", "at_least = 24.5 "))
+    assert pretended.pytest("suites", "--nodes", "1").code == 0
+    remember(pretended.folder / "reports" / "ledger.db", "toy-1x2", spread(25.0, 1.0, 30))
+    ended = pretended.pytest("suites", "--nodes", "1")
     assert ended.code == ended.results["exit_code"] == 13, ended.out
     assert ended.verdicts == {"toy-1x2": "INCONCLUSIVE"}
 

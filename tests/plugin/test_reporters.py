@@ -354,3 +354,15 @@ def test_a_test_that_fails_in_its_teardown_has_the_last_word(run: Run, pytester:
     assert "its test failed in teardown" in call["extras"][0]["content"]
     case = next(ET.parse(folder / "junit.xml").getroot().iter("testcase"))
     assert properties(case)["aisbench.verdict"] == "FAILED"
+
+
+def test_a_test_that_was_interrupted_has_a_name_and_has_not_passed(run: Run, pytester: pytest.Pytester) -> None:
+    source = TRAINS.replace("    trial.verdict.require()", "    raise KeyboardInterrupt")
+
+    assert run("-k", "passed", source=source).ret == pytest.ExitCode.INTERRUPTED
+
+    (case,) = strictly(pytester.path / "reports" / "run-1" / "junit.xml").iter("testcase")
+    assert case.get("name") == "test_trains[passed]"
+    skipped = case.find("skipped")
+    assert skipped is not None
+    assert skipped.get("message") == "the run ended before this test did"
