@@ -1,0 +1,144 @@
+"""The words of every kind of verdict, as people and scripts have come to know them.
+
+A change of words shows here. If it is meant: python tests/unit/test_golden_verdicts.py > tests/unit/golden/verdicts.txt
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
+from pytest_aisbench.domain.curve import curve
+from pytest_aisbench.domain.drift import drift
+from pytest_aisbench.domain.entry import by_rank, values
+from pytest_aisbench.domain.gate import decide
+from pytest_aisbench.domain.logged import remarks
+from pytest_aisbench.domain.metric import (
+    ACCURACY,
+    SCALING,
+    STEADY_THROUGHPUT,
+    THROUGHPUT,
+    TIME_TO_ACCURACY,
+    Measurement,
+    Metric,
+)
+from pytest_aisbench.domain.rollcall import flaws_of
+from pytest_aisbench.domain.scaling import Base, scaled
+from pytest_aisbench.domain.stragglers import stragglers, summary
+from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
+from pytest_aisbench.domain.trial import Trial
+from pytest_aisbench.domain.verdict import Finding, Ruling, Verdict, judge
+
+GOLDEN = Path(__file__).parent / "golden" / "verdicts.txt"
+UNIT = "images/s"
+SHAPE = Shape(2, 2)
+METRICS = {THROUGHPUT: Metric(THROUGHPUT, UNIT), ACCURACY: Metric(ACCURACY, "")}
+WORKLOAD = Workload("toy", "", ("code",), "train.py", "python", 2, METRICS)
+SPEED = Threshold(THROUGHPUT, UNIT, reference=1000.0, lower=-0.05, per="node")
+LEARNT = Threshold(ACCURACY, at_least=0.759)
+SCALED = Threshold(SCALING, at_least=0.9, base="1x2")
+STEADY = Threshold(STEADY_THROUGHPUT, UNIT, at_least=2200.0)
+SOON = Threshold(TIME_TO_ACCURACY, "s", at_most=3600.0)
+OLD = ExpectedFailure("HCCL of driver 21.0.2 is slow", "2027-01-31")
+LOG = "".join(f"Iter #{step}: {speed} img/sec per NPU\n" for step, speed in enumerate((200, 560, 560, 560, 560)))
+EVALUATED = "eval epoch: 1, accuracy: 0.7, elapsed: 900 s\neval epoch: 2, accuracy: 0.77, elapsed: 1800.5 s\n"
+STILL = "eval epoch: 1, accuracy: 0.7, elapsed: 900 s\n"
+QUIET, NOISY = (2010.0, 2012.0, 2008.0, 2011.0, 2009.0), (2010.0, 1850.0, 2200.0, 1900.0, 2150.0)
+
+
+def verdict(
+    *claims: Threshold,
+    speed: float | Sequence[float] = 500.0,
+    learnt: float = 0.77,
+    log: str = "",
+    settled: Sequence[Finding] = (),
+    today: str = "2027-01-15",
+    mode: Mode = Mode.CLUSTER,
+) -> Verdict:
+    """Of a job whose four ranks wrote this."""
+    speeds = [speed] * 4 if isinstance(speed, float) else list(speed)
+    measured = [
+        *(Measurement(THROUGHPUT, each, UNIT, f"throughput_{rank}.json", rank) for rank, each in enumerate(speeds)),
+        Measurement(ACCURACY, learnt, "", "accuracy.json"),
+    ]
+    if mode is Mode.SINGLE_SERVER:
+        measured = [replace(each, server=(each.rank or 0) // 2) for each in measured]
+        measured.append(replace(measured[-1], server=1))
+    case = Case(WORKLOAD, SHAPE, claims or (SPEED, LEARNT), mode)
+    trial = Trial("run/toy-2x2/1", "run", case, 1, "toy", measurements=tuple(measured), curve=curve(log))
+    said, slow = remarks(trial), summary(stragglers(by_rank(trial), SHAPE))
+    return judge(
+        case.thresholds,
+        values(trial),
+        flaws_of(trial),
+        case.judged_shape,
+        settled=settled,
+        remarks={**said, THROUGHPUT: "; ".join(filter(None, (said.get(THROUGHPUT), slow)))},
+        today=today,
+    )
+
+
+def gated(history: Sequence[float], *trials: float, most: int = 3) -> Verdict:
+    return verdict(settled=[decide(SPEED, SHAPE, history, trials, most).finding])
+
+
+def drifted() -> Finding:
+    found = drift([2000.0 - 6 * run for run in range(20)], 2000.0)
+    assert found
+    return found.finding(THROUGHPUT, UNIT)
+
+
+def expected(claim: Threshold) -> Threshold:
+    return replace(claim, expected_failure=OLD)
+
+
+def verdicts() -> Mapping[str, Verdict]:
+    one = Base(Shape(1, 2), 1010.0)
+    return {
+        "both claims are met": verdict(),
+        "every node trains alone": verdict(mode=Mode.SINGLE_SERVER),
+        "the throughput is too low": verdict(speed=450.0),
+        "a value is above what is allowed": verdict(replace(SPEED, upper=0.05), LEARNT, speed=600.0),
+        "the accuracy is too low, and speed does not count": verdict(learnt=0.7),
+        "a card is slow": verdict(speed=(500.0, 500.0, 500.0, 400.0)),
+        "a rank is missing": verdict(speed=(500.0, 500.0, 500.0)),
+        "a value is not finite": verdict(learnt=float("nan")),
+        "nothing is claimed of the accuracy": verdict(SPEED),
+        "the gate is sure, and content": gated(QUIET, 2010.0),
+        "the gate is sure of a loss": gated(QUIET, 1880.0),
+        "the gate asks for another trial": gated(NOISY, 1920.0),
+        "the gate has no trial left": gated(NOISY, 1920.0, 1905.0, 1890.0),
+        "the gate knows no noise": gated((), 2010.0),
+        "a drift fails the case": verdict(settled=[drifted()]),
+        "scaling is met": verdict(SPEED, LEARNT, SCALED, settled=[scaled(SCALED, SHAPE, 2000.0, one, UNIT)]),
+        "scaling is missed": verdict(SPEED, LEARNT, SCALED, settled=[scaled(SCALED, SHAPE, 1750.0, one, UNIT)]),
+        "the base of scaling is not known": verdict(
+            SPEED, LEARNT, SCALED, settled=[scaled(SCALED, SHAPE, 2000.0, None, UNIT)]
+        ),
+        "steady state is claimed beside the whole run": verdict(SPEED, LEARNT, STEADY, log=LOG),
+        "steady state is missed": verdict(SPEED, LEARNT, replace(STEADY, at_least=2300.0), log=LOG),
+        "steady state is not told": verdict(SPEED, LEARNT, STEADY),
+        "the accuracy was reached in time": verdict(SPEED, LEARNT, SOON, log=EVALUATED),
+        "the accuracy was reached too late": verdict(SPEED, LEARNT, replace(SOON, at_most=1700.0), log=EVALUATED),
+        "the accuracy was not seen to be reached": verdict(SPEED, LEARNT, SOON, log=STILL),
+        "a throughput is missed as expected": verdict(expected(SPEED), LEARNT, speed=450.0),
+        "an accuracy is missed as expected": verdict(SPEED, expected(LEARNT), learnt=0.7),
+        "an expected failure has expired": verdict(expected(SPEED), LEARNT, speed=450.0, today="2027-02-01"),
+        "an expected failure is met": verdict(expected(SPEED), LEARNT),
+        "an expected failure does not excuse what is missing": verdict(expected(SPEED), LEARNT, speed=(500.0,)),
+        "the platform is to blame": Verdict(Ruling.BROKEN, "the platform lost the job: job j does not exist"),
+    }
+
+
+def document() -> str:
+    return "\n".join(f"## {name}\n{told}\n" for name, told in verdicts().items())
+
+
+def test_every_verdict_is_worded_as_it_was() -> None:
+    assert document() == GOLDEN.read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    print(document(), end="")
