@@ -1,20 +1,30 @@
-"""`report.html`, the page that people review; pytest-html writes it."""
+"""`report.html`, the page that people review and sign; pytest-html writes it."""
 
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from pytest_aisbench.domain.comparison import Brief
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
+from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.reporters import page
 from pytest_aisbench.reporters.hosts import guarded, session_of, switched_on, uncollected
+from pytest_aisbench.reporters.page_case import BUDGET, Frame, console_of, details, weight
+from pytest_aisbench.reporters.page_style import STYLE, page_style
+from pytest_aisbench.reporters.page_summary import overview
 from pytest_aisbench.reporters.properties import case_of, properties_of
+from pytest_aisbench.reporters.wording import wording
+from pytest_aisbench.stash import SETTINGS
 
 COLUMN = 2  # after the result and the name of the test
+WHOLE = 10_000_000  # bytes that all cases may weigh; a browser then opens the page within seconds
+LEAST = 6_000  # of a case, in a run of thousands
 
 
 class Html:
@@ -22,10 +32,14 @@ class Html:
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config, self._folder = config, folder
+        settings = config.stash.get(SETTINGS, None)
+        self._say = wording(settings.lang if settings else "en")
         self._cases: dict[str, CaseEntry] = {}
         self._run: RunEntry | None = None
-        self._shown: dict[str, dict[str, Any]] = {}  # details by test
+        self._past: dict[str, Brief] = {}  # what the last run said of each case
+        self._shown: list[tuple[str, dict[str, Any]]] = []  # case and what is shown of it
         self._ours = False
+        self._styled = False  # in the head of the page, where a style belongs
         self._columns = False  # a row with more cells than the header stops pytest-html
         self._page = folder  # the folder that the page is in: links start there
         with guarded(config, "no report.html"):
@@ -37,12 +51,18 @@ class Html:
 
     def _enter(self) -> None:
         host = self._host()
+        report = host._report  # noqa: SLF001 - no hook comes this late
         if self._ours:
-            host._report.title = f"aisbench {self._folder.name}"  # noqa: SLF001 - no hook comes this late
+            report.title = f"aisbench {self._folder.name}"
             host.pytest_sessionstart(session_of(self._config))
-            for report in uncollected(self._config):
-                host.pytest_collectreport(report)
-        host._report.table_header[COLUMN:COLUMN] = page.HEADERS  # noqa: SLF001
+            for missed in uncollected(self._config):
+                host.pytest_collectreport(missed)
+            for name, told in report.outcomes.items():
+                told["label"] = self._say(f"outcome {name}")
+            host._css += STYLE + page_style(self._say)  # noqa: SLF001
+            self._styled = True
+        report.table_header[:] = [page.host_header(cell, self._say) for cell in report.table_header]
+        report.table_header[COLUMN:COLUMN] = page.headers(self._say)
         self._columns = True
         self._page = host._report_path.parent  # noqa: SLF001
 
@@ -56,28 +76,59 @@ class Html:
 
     def run(self, entry: RunEntry) -> None:
         self._run = entry
+        self._cases |= {case.id: case for case in entry.cases}
+        self._past = {case.id: case for case in entry.before.cases} if entry.before else {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """The details hang on the report that decided the case; pytest-html makes its rows after the last one, so that
-        a teardown that fails may still change the story."""
+        """The details hang on the report that decided the case. They are written when everything is known, or after
+        each test where pytest-html writes its page as often."""
         entry = self._cases.get(case_of(report) or "")
         if entry is None or not self._columns:
             return
         with guarded(self._config, f"no details of {entry.id} in report.html"):
-            if report.when == "teardown":
-                if shown := self._shown.pop(report.nodeid, None):
-                    shown["content"] = page.details(entry, self._link)
-            elif report.when == "call" or report.failed:
+            if report.when != "teardown" and (report.when == "call" or report.failed):
                 self._show(report, entry)
+            elif report.when == "teardown" and self._config.getini("generate_report_on_test"):
+                self._fill([(name, shown) for name, shown in self._shown if name == entry.id])
 
     def _show(self, report: Any, entry: CaseEntry) -> None:
         from pytest_html import extras
 
-        shown = extras.html(page.details(entry, self._link))
-        logs = entry.trials[-1].logs[:1] if entry.trials else ()
-        links = [extras.url(self._link(log), name="log") for log in logs]
+        shown = extras.html("")
+        self._shown.append((entry.id, shown))
+        last = entry.trials[-1] if entry.trials else None
+        request = self._request(entry)
+        files = {"log": last.logs[0] if last and last.logs else "", "request": request}
+        links = [extras.url(self._link(file), name=self._say(key)) for key, file in files.items() if file]
+        if last and (console := console_of(last)):
+            links.append(extras.url(console.replace('"', "%22"), name=self._say("console")))
         report.extras = [*getattr(report, "extras", ()), shown, *links]
-        self._shown[report.nodeid] = shown
+
+    def _fill(self, shown: list[tuple[str, dict[str, Any]]]) -> None:
+        """Cases that did not pass have the room they need, the others what it leaves."""
+        told = []
+        for name, part in shown:
+            with guarded(self._config, f"no details of {name} in report.html"):
+                part["content"] = details(self._cases[name], self._frame(name))
+                told.append((name, part, weight(part["content"])))
+        over = sum(size for _, _, size in told) - WHOLE
+        passed = [each for each in told if self._cases[each[0]].verdict is Ruling.PASSED]
+        if over > 0 and passed:
+            share = max((sum(size for _, _, size in passed) - over) // len(passed), LEAST)
+            for name, part, size in passed:
+                if size > share:
+                    part["content"] = details(self._cases[name], self._frame(name), min(share, BUDGET))
+
+    def _frame(self, name: str) -> Frame:
+        before = self._run.before if self._run else None
+        past = (before.run, self._past[name]) if before and name in self._past else None
+        return Frame(self._link, self._say, self._request(self._cases[name]), past)
+
+    def _request(self, entry: CaseEntry) -> str:
+        """The newest that there is of it."""
+        number = entry.trials[-1].trial if entry.trials else 1
+        names = [f"requests/{entry.id}.trial-{number}.json", f"requests/{entry.id}.json"]
+        return next((name for name in names if (self._folder / name).is_file()), "")
 
     def _link(self, file: str) -> str:
         return quote(os.path.relpath(self._folder / file, self._page))
@@ -90,10 +141,28 @@ class Html:
         entry = self._cases.get(facts.get("case", ""))
         if entry and entry.verdict:  # the test had its say after the properties were written
             facts["verdict"] = entry.verdict.value
-        cells[COLUMN:COLUMN] = page.cells(facts)
+        if entry and (ran := page.duration(entry)):
+            told = f'<td class="col-duration">{ran}</td>'
+            cells[:] = [told if 'class="col-duration"' in str(cell) else cell for cell in cells]
+        cells[COLUMN:COLUMN] = page.cells(facts, entry, self._say)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_html_results_summary(self, prefix: list[Any]) -> None:
-        if self._columns:
-            cases = self._run.cases if self._run else self._cases.values()
-            prefix += [page.STYLE, page.PAGE_STYLE if self._ours else "", page.overview(cases, self._run)]
+    def pytest_html_results_summary(self, prefix: list[Any], postfix: list[Any]) -> None:
+        """The last call before the page is written."""
+        if not self._columns:
+            return
+        self._fill(self._shown)
+        cases = self._run.cases if self._run else self._cases.values()
+        style = "" if self._styled else f"<style>{STYLE}</style>"
+        prefix += [style, overview(cases, self._run, self._say, _versions())]
+        postfix += [page.translation(self._say)] if self._ours else []
+
+
+def _versions() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        own = version("pytest-aisbench")
+    except PackageNotFoundError:
+        own = "?"
+    return f"pytest-aisbench {own}, pytest {pytest.__version__}, Python {platform.python_version()}"

@@ -1,70 +1,100 @@
-"""The pieces of HTML that a case and a run have in `report.html`; pure."""
+"""The columns that a case has in `report.html`, and the words of pytest-html in the language of the page; pure."""
 
 from __future__ import annotations
 
+import json
 import re
 import struct
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timezone
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from pytest_aisbench.domain.entry import CaseEntry, RunEntry, TrialEntry
+from pytest_aisbench.domain.entry import CaseEntry
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import number
-from pytest_aisbench.domain.verdict import Finding, Ruling
-from pytest_aisbench.reporters.svg import rank_chart
-from pytest_aisbench.reporters.text import plain, span, what_to_do, words
+from pytest_aisbench.reporters.markup import word
+from pytest_aisbench.reporters.text import plain
+from pytest_aisbench.reporters.wording import ENGLISH, Wording
 
-# A case may weigh this much, as the page carries it, or the page of a large run opens slowly.
-BUDGET = 48_000
-MOST_ROWS = 10
-MOST_LOGS = 32
-
-STYLE = """<style>
-.aisbench{color:#1f2933;font-size:13px;line-height:1.5;margin:6px 4px 10px}
-.aisbench table{border-collapse:collapse;margin:6px 0}
-#results-table .aisbench th,#results-table .aisbench td{border:1px solid #d5dae0;padding:3px 9px;vertical-align:top}
-.aisbench th{background:#f3f5f7;font-weight:600}
-.aisbench a{color:#1d4f91}
-.aisbench svg{display:block;margin:8px 0}
-.aisbench code{font-size:12px;overflow-wrap:anywhere}
-.aisbench .lead{font-size:14px}
-td.col-throughput,td.col-accuracy{white-space:nowrap;font-variant-numeric:tabular-nums}
-.aisbench-PASSED,.aisbench-met{color:#166534;font-weight:600}
-.aisbench-FAILED,.aisbench-BROKEN,.aisbench-missed,.aisbench-unmeasured{color:#b42318;font-weight:600}
-.aisbench-INCONCLUSIVE,.aisbench-undecided,.aisbench-waived{color:#8a5300;font-weight:600}
-</style>"""
-
-# Where the page is ours: the verdicts before the versions of packages, and darker ink than pytest-html's grey.
-PAGE_STYLE = """<style>
-body{color:#3e4a56;max-width:1500px;margin:16px auto;padding:0 16px;font-size:13px;display:flex;flex-direction:column}
-#environment-header,#environment{order:1}
-#environment{align-self:flex-start}
-#results-table{color:#1f2933;font-size:13px}
-a{color:#1d4f91}
-</style>"""
-
-HEADERS = (
-    '<th class="sortable" data-column-type="verdict">Verdict</th>',
-    '<th class="sortable" data-column-type="throughput">Throughput</th>',
-    '<th class="sortable" data-column-type="accuracy">Accuracy</th>',
-    '<th class="sortable" data-column-type="wanted">Wanted</th>',
-)
+COLUMNS = ("verdict", THROUGHPUT, ACCURACY, "wanted", "remarks")
+# Where pytest-html writes words of its own, and what they are.
+_HOST = {
+    "#environment-header h2": "environment",
+    ".summary__data > h2": "summary",
+    "p.filter": "filter",
+    "#show_all_details": "show all",
+    "#hide_all_details": "hide all",
+}
 
 
-def cells(facts: dict[str, Any]) -> list[str]:
-    """The four cells of a row, from the properties that its report carries; empty ones for other tests."""
+def headers(say: Wording = ENGLISH) -> list[str]:
+    return [f'<th class="sortable" data-column-type="{name}">{escape(say(name))}</th>' for name in COLUMNS]
+
+
+def host_header(cell: str, say: Wording) -> str:
+    """A heading of pytest-html's own, in the language of the page; its duration is that of the jobs."""
+    for name, key in (("result", "result"), ("testId", "test"), ("duration", "job time")):
+        if f'data-column-type="{name}"' in cell:
+            about = f' title="{escape(say("job time means"))}"' if name == "duration" else ""
+            return f'<th class="sortable" data-column-type="{name}"{about}>{escape(say(key))}</th>'
+    return f"<th>{escape(say('links'))}</th>" if "Links" in cell else cell
+
+
+def cells(facts: dict[str, Any], case: CaseEntry | None = None, say: Wording = ENGLISH) -> list[str]:
+    """Our cells of a row, from the properties that its report carries; empty ones for other tests."""
     if not facts.get("case"):
-        return [f'<td class="col-{name}"></td>' for name in ("verdict", THROUGHPUT, ACCURACY, "wanted")]
-    verdict = escape(plain(str(facts.get("verdict", ""))))
+        return [f'<td class="col-{name}"></td>' for name in COLUMNS]
+    verdict = plain(str(facts.get("verdict", "")))
     wanted = [str(facts[f"{name}.wanted"]) for name in (THROUGHPUT, ACCURACY) if f"{name}.wanted" in facts]
+    shown = word(verdict, say) if verdict.isalpha() else escape(say("not judged"))
     return [
-        f'<td class="col-verdict"><span class="aisbench-{verdict}">{verdict}</span></td>',
+        f'<td class="col-verdict">{shown}</td>',
         f'<td class="col-throughput">{_number(facts, THROUGHPUT)}</td>',
         f'<td class="col-accuracy">{_number(facts, ACCURACY)}</td>',
         f'<td class="col-wanted">{_order(_first_number(wanted))}{escape(plain("; ".join(wanted), 200))}</td>',
+        f'<td class="col-remarks">{_remarks(case, say) if case else ""}</td>',
     ]
+
+
+def duration(case: CaseEntry) -> str | None:
+    """How long its jobs ran, as pytest-html writes and sorts it; None where none did."""
+    ran = [trial.ran_s for trial in case.trials if trial.ran_s is not None]
+    if not ran:
+        return None
+    seconds = sum(ran)
+    if seconds < 1:
+        return f"{round(seconds * 1000)} ms"
+    whole = round(seconds)
+    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def translation(say: Wording) -> str:
+    """A script that says in which language the page is, and gives pytest-html's own words that language."""
+    lines = [f"document.documentElement.lang='{say.lang}'"]
+    if say.lang != ENGLISH.lang:
+        table = {selector: say(key) for selector, key in _HOST.items()}
+        found = "const found=document.querySelector(at)"
+        lines += [
+            f"const put=(at,change)=>{{{found};if(found)found.textContent=change(found.textContent)}}",
+            f"for(const [at,text] of Object.entries({_literal(table)}))put(at,()=>text)",
+            f"put('p.run-count',text=>text.replace(/^(\\d+) tests? took (.*)\\.$/,{_literal(say('took'))}))",
+        ]
+    return f"<script>{';'.join(lines)}</script>"
+
+
+def _literal(value: object) -> str:
+    return json.dumps(value).replace("<", "\\u003c")
+
+
+def _remarks(case: CaseEntry, say: Wording) -> str:
+    """What one should look at although it decided nothing; more of it sorts later."""
+    if not case.trials:
+        return ""
+    last = case.trials[-1]
+    counts = [("slow", len(last.stragglers)), ("notes", len(last.notes))]
+    counts += [("trials", len(case.trials))] if len(case.trials) > 1 else []
+    told = ", ".join(say(key, count=count) for key, count in counts if count)
+    return f"{_order(float(sum(count for _, count in counts)))}{escape(told)}" if told else ""
 
 
 def _number(facts: dict[str, Any], metric: str) -> str:
@@ -88,85 +118,3 @@ def _order(value: float | None) -> str:
 def _first_number(texts: Sequence[str]) -> float | None:
     found = re.search(r"-?\d+(\.\d+)?(e[+-]?\d+)?", texts[0] if texts else "")
     return float(found[0]) if found else None
-
-
-def details(case: CaseEntry, link: Callable[[str], str]) -> str:
-    """Everything about a case below its row; `link` turns a file of the run into a reference from the page."""
-    text = ""
-    for limit in (1000, 200, 40):  # words that need much escaping are cut shorter
-        text = _details(case, link, limit)
-        if len(escape(text)) < BUDGET:
-            break
-    return text
-
-
-def _details(case: CaseEntry, link: Callable[[str], str], limit: int) -> str:
-    parts = [f"<div class='lead'>{_ruling(case.verdict)}: {_text(case.reason, limit)}</div>"]
-    if todo := what_to_do(case):
-        parts.append(f"<div>What to do: {escape(todo)}</div>")
-    if case.findings:
-        rows = (_finding(finding, limit) for finding in case.findings[:MOST_ROWS])
-        parts += [_table(("finding", "metric", "measured", "wanted", "in words"), rows), _more(case.findings)]
-    if case.trials:
-        last = case.trials[-1]
-        headings = ("trial", "job", "phase", "queued", "ran", "began (UTC)", "stage")
-        parts.append(_table(headings, (_trial(trial, limit) for trial in case.trials[-MOST_ROWS:])))
-        parts += [f"<div>Pace: {_text(str(last.pace), limit)}</div>"] if last.pace else []
-        parts += [f"<div>Note: {_text(note, limit)}</div>" for note in last.notes[:MOST_ROWS]]
-        parts.append(_more(last.notes))
-        unit = case.metrics[THROUGHPUT].unit if THROUGHPUT in case.metrics else ""
-        title = f"{case.id}: throughput by rank"
-        parts.append(rank_chart(last.throughput_by_rank, case.devices_per_node, title=title, unit=unit))
-        logs = [f"<a href='{escape(link(log))}'>{_text(log, limit)}</a>" for log in last.logs[:MOST_LOGS]]
-        parts += [f"<div>Logs: {', '.join(logs)}</div>" if logs else "", _more(last.logs, MOST_LOGS)]
-    return f"<div class='aisbench'>{''.join(parts)}</div>"
-
-
-def _more(things: Sequence[object], shown: int = MOST_ROWS) -> str:
-    return f"<div>and {len(things) - shown} more in results.json</div>" if len(things) > shown else ""
-
-
-def _finding(finding: Finding, limit: int) -> tuple[str, ...]:
-    word = finding.outcome.value
-    measured = "-" if finding.measured is None else number(finding.measured)
-    told = (_text(text, limit) for text in (finding.wanted, finding.text))
-    return f"<span class='aisbench-{word}'>{word}</span>", _text(finding.metric, limit), measured, *told
-
-
-def _trial(trial: TrialEntry, limit: int) -> tuple[str, ...]:
-    began = min(trial.times.values(), default=None)
-    when = "-" if began is None else datetime.fromtimestamp(began, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
-    phase = " / ".join(word for word in (trial.phase, trial.platform_phase) if word)
-    stage = f"<code>{_text(trial.stage, limit)}</code>" if trial.stage else "-"
-    job = f"<code>{_text(trial.job_id, limit)}</code>" if trial.job_id else "-"
-    return str(trial.trial), job, _text(phase or "-", limit), span(trial.queued_s), span(trial.ran_s), when, stage
-
-
-def overview(cases: Iterable[CaseEntry], run: RunEntry | None) -> str:
-    """The prefix of the page: how many of each verdict, of which run, at what cost."""
-    told = list(cases)
-    counts = {ruling: sum(case.verdict is ruling for case in told) for ruling in (*Ruling, None)}
-    verdicts = ", ".join(f"{many} {_ruling(ruling)}" for ruling, many in counts.items() if many)
-    hours = sum(case.card_hours for case in told)
-    count = f"{len(told)} case{'s' if len(told) != 1 else ''}"
-    lines = [f"<div class='lead'>{count}: {verdicts or 'none judged'}; {number(hours)} card-hours</div>"]
-    if run:
-        shown = {"run": run.run, "platform": run.settings.get("platform"), "nodes": run.settings.get("nodes")}
-        shown["started"] = run.started
-        facts = (f"{name} {_text(words(value), 200)}" for name, value in shown.items() if value)
-        lines.append(f"<div>{' · '.join(facts)}</div>")
-    return f"<div class='aisbench'>{''.join(lines)}</div>"
-
-
-def _ruling(ruling: Ruling | None) -> str:
-    return f"<span class='aisbench-{ruling.value}'>{ruling.value}</span>" if ruling else "not judged"
-
-
-def _text(text: str, limit: int) -> str:
-    return escape(plain(text, limit))
-
-
-def _table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    head = "".join(f"<th>{heading}</th>" for heading in headings)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"

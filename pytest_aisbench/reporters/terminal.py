@@ -16,6 +16,8 @@ from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Outcome, Ruling
 from pytest_aisbench.reporters.columns import fit, padded, wide, wrap
 from pytest_aisbench.reporters.text import plain, what_to_do, worst_first
+from pytest_aisbench.reporters.wording import ENGLISH, Wording, wording
+from pytest_aisbench.stash import SETTINGS
 
 Line = tuple[str, dict[str, bool]]
 
@@ -41,54 +43,57 @@ def show(
 ) -> None:
     """Write the summary to pytest's own terminal, which knows whether there may be colours."""
     width = shutil.get_terminal_size((80, 24)).columns
+    settings = config.stash.get(SETTINGS, None)
+    say = wording(settings.lang if settings else None)
     terminal.section("aisbench")
     if unrecorded:
-        terminal.write_line(f"not recorded: {unrecorded}", red=True)
-    lines = list(absent(missing, width))
+        terminal.write_line(f"{say('not recorded')}: {unrecorded}", red=True)
+    lines = list(absent(missing, width, say))
     if run is not None and folder is not None:
         here = f"{config.invocation_params.dir}/"
         place = str(folder).removeprefix(here)
         page = str(getattr(config.option, "htmlpath", None) or place).removeprefix(here)
-        lines += [("", {}), *summary(run, place, page, width)] if lines else summary(run, place, page, width)
+        told = summary(run, place, page, width, say)
+        lines += [("", {}), *told] if lines else told
     for line, markup in lines:
         terminal.write_line(line, **markup)
 
 
-def absent(missing: Mapping[str, str], width: int) -> Iterator[Line]:
+def absent(missing: Mapping[str, str], width: int, say: Wording = ENGLISH) -> Iterator[Line]:
     """The required cases that have no verdict, a line each."""
     for case, why in missing.items():
-        yield from wrapped(f"missing: {plain(case)}: {why}", "  ", max(width, NARROWEST), {"red": True})
+        yield from wrapped(f"{say('missing')}: {plain(case)}: {why}", "  ", max(width, NARROWEST), {"red": True})
 
 
-def summary(run: RunEntry, folder: str, page: str, width: int) -> list[Line]:
+def summary(run: RunEntry, folder: str, page: str, width: int, say: Wording = ENGLISH) -> list[Line]:
     """Lines with pytest's markup for each, none wider than the terminal."""
     width = max(width, NARROWEST)
     cases = worst_first(run.cases)
-    troubles = [*_troubles(cases, folder, width), *_notes(cases, width)]
+    troubles = [*_troubles(cases, folder, width, say), *_notes(cases, width, say)]
     return [
         *([*troubles[1:], ("", {})] if troubles else ()),  # each begins with an empty line
-        *_table(cases, width),
+        *_table(cases, width, say),
         *_nodes(cases),
-        *_end(run, cases, page, width),
+        *_end(run, cases, page, width, say),
     ]
 
 
-def _table(cases: Sequence[CaseEntry], width: int) -> Iterator[Line]:
-    rows = [_row(case) for case in cases]
-    columns = [max(map(wide, column)) for column in zip(HEADINGS, *rows, strict=True)]
+def _table(cases: Sequence[CaseEntry], width: int, say: Wording) -> Iterator[Line]:
+    rows, headings = [_row(case, say) for case in cases], [say(key).lower() for key in HEADINGS]
+    columns = [max(map(wide, column)) for column in zip(headings, *rows, strict=True)]
     # What does not fit is cut from the longest names first: numbers are what the table is for.
     over = sum(columns) + 2 * (len(columns) - 1) - width
     for index, least in ((0, 16), (3, 10), (2, 12), (5, 8), (0, 8)):
         cut = min(max(over, 0), max(columns[index] - least, 0))
         columns[index] -= cut
         over -= cut
-    yield fit(_line(HEADINGS, columns), width), {"bold": True}
+    yield fit(_line(headings, columns), width), {"bold": True}
     for case, row in zip(cases, rows, strict=True):
         yield fit(_line(row, columns), width), MARKUP[case.verdict]
 
 
-def _row(case: CaseEntry) -> tuple[str, ...]:
-    verdict = case.verdict.value if case.verdict else "not judged"
+def _row(case: CaseEntry, say: Wording) -> tuple[str, ...]:
+    verdict = say.word(case.verdict.value) if case.verdict else say("not judged")
     unit = case.metrics[THROUGHPUT].unit if THROUGHPUT in case.metrics else ""
     return (
         case.id,
@@ -129,37 +134,44 @@ def _nodes(cases: Sequence[CaseEntry]) -> Iterator[Line]:
                 yield f"report >> {metric}_list:{list(found)} average:{average}", {}
 
 
-def _troubles(cases: Sequence[CaseEntry], folder: str, width: int) -> Iterator[Line]:
+def _troubles(cases: Sequence[CaseEntry], folder: str, width: int, say: Wording) -> Iterator[Line]:
+    size = max(wide(say.word(outcome.value)) for outcome in Outcome)
+    indent = " " * (size + 3)
+
+    def labelled(label: str, text: str) -> str:
+        return f"  {padded(label, size)} {text}"
+
     for case in cases:
         if case.verdict is Ruling.PASSED:
             continue
         yield "", {}
         why = plain(case.reason)
-        said = f"{case.verdict.value}: {why}" if case.verdict else why if "not judged" in why else f"not judged: {why}"
+        said = f"{say.word(case.verdict.value)}: {why}" if case.verdict else why
+        said = said if case.verdict or "not judged" in why else f"{say('not judged')}: {why}"
         yield from wrapped(f"{case.id} {said}", "  ", width, MARKUP[case.verdict])
         for finding in case.findings:
             if finding.outcome is not Outcome.MET and finding.text != case.reason:
-                yield from wrapped(f"  {finding.outcome.value:<10} {plain(finding.text)}", " " * 13, width)
+                told = labelled(say.word(finding.outcome.value), plain(finding.text))
+                yield from wrapped(told, indent, width)
         trial = case.trials[-1] if case.trials else None
         if trial and trial.job_id:
-            yield from wrapped(
-                f"  job        {plain(trial.job_id)}, {plain(trial.platform_phase or '-')}", " " * 13, width
-            )
+            job = f"{plain(trial.job_id)}, {plain(trial.platform_phase or '-')}"
+            yield from wrapped(labelled(say("job"), job), indent, width)
         if trial and trial.logs:
             quoted = [name for name in trial.logs if name in case.reason]
             log = next(iter([*quoted, *(name for name in trial.logs if "worker" in name), *trial.logs]))
-            yield f"  log        {folder.rstrip('/')}/{plain(log)}", {}  # unbroken, to be copied
-        if todo := what_to_do(case):
-            yield from wrapped(f"  what to do {todo}", " " * 13, width)
+            yield labelled(say("log"), f"{folder.rstrip('/')}/{plain(log)}"), {}  # unbroken, to be copied
+        if todo := what_to_do(case, say):
+            yield from wrapped(labelled(say("what to do").lower(), todo), indent, width)
 
 
-def _notes(cases: Sequence[CaseEntry], width: int) -> Iterator[Line]:
+def _notes(cases: Sequence[CaseEntry], width: int, say: Wording) -> Iterator[Line]:
     told = [(case.id, "warning", text) for case in cases if case.background for text in case.background.warnings]
     told += [(case.id, "note", note) for case in cases for trial in case.trials for note in trial.notes]
     if told:
         yield "", {}
     for case_id, kind, text in told:
-        yield from wrapped(f"{kind}: {case_id}: {plain(text)}", "      ", width, {"yellow": True})
+        yield from wrapped(f"{say(kind).lower()}: {case_id}: {plain(text)}", "      ", width, {"yellow": True})
 
 
 def wrapped(text: str, indent: str, width: int, markup: dict[str, bool] | None = None) -> Iterator[Line]:
@@ -167,18 +179,17 @@ def wrapped(text: str, indent: str, width: int, markup: dict[str, bool] | None =
         yield line, markup or {}
 
 
-def _end(run: RunEntry, cases: Sequence[CaseEntry], page: str, width: int) -> Iterator[Line]:
+def _end(run: RunEntry, cases: Sequence[CaseEntry], page: str, width: int, say: Wording) -> Iterator[Line]:
     counts: dict[str, int] = {}
     for case in cases:
-        word = case.verdict.value.lower() if case.verdict else "not judged"
+        word = say.meaning(case.verdict.value).lower() if case.verdict else say("not judged")
         counts[word] = counts.get(word, 0) + 1
     told = ", ".join(f"{count} {word}" for word, count in counts.items())
-    hours = sum(case.card_hours for case in run.cases)
-    total = f"{len(run.cases)} case{'s' if len(run.cases) != 1 else ''}: {told or 'none'}; {number(hours)} card-hours"
+    hours = say("card-hours", count=number(sum(case.card_hours for case in run.cases)))
     yield "", {}
-    yield from wrapped(total, "  ", width)
+    yield from wrapped(f"{say('cases', count=len(run.cases))}: {told or say('none')}; {hours}", "  ", width)
     yield from _uploads(run, width)
-    yield f"report: {page}", {}  # unbroken, to be copied
+    yield f"{say('report')}: {page}", {}  # unbroken, to be copied
 
 
 def _uploads(run: RunEntry, width: int) -> Iterator[Line]:

@@ -31,7 +31,7 @@ ENGLISH_WORDS: dict[str, str] = {
     "cases": "{count} case|{count} cases", "card-hours": "{count} card-hours",
     "run": "Run", "started": "Started (UTC)", "wall time": "Wall time", "platform": "Platform", "cluster": "Cluster",
     "region": "region {name}", "nodes": "nodes {names}", "versions": "Versions", "cost": "Cost",
-    "verdicts": "Verdicts", "not finished": "not finished", "exit code": "Exit code",
+    "not finished": "not finished", "exit code": "Exit code",
     "since": "Against the last run", "no last run": "there is no earlier run on this platform in the ledger",
     "new cases": "New", "gone cases": "Not in this run", "turned": "Verdict turned", "speed": "Throughput",
     "before": "before", "now": "now", "change": "change", "case": "case",
@@ -47,18 +47,18 @@ ENGLISH_WORDS: dict[str, str] = {
     "against last run": "Against run {run}: {was} → {now} ({share})",
     "stragglers": "Slow cards and nodes", "node": "node", "card": "card", "rank": "rank",
     "of the others": "of the others", "costs": "costs the whole", "all cards": "all",
-    "fields": "Fields of the standard", "field": "field", "value": "value",
+    "fields": "Fields of IEEE 2937 and T/CESA 1169", "field": "field", "value": "value", "source": "source",
     "traits": "What was compared", "changed": "Changed since the last trial that is not comparable",
     "last lines": "Last lines of the log", "events": "What the platform says happened",
     # Charts
     "lifecycle": "{case}: lifecycle", "life stage": "staged", "life submit": "submitted", "life queue": "queued",
     "life train": "running", "life watch": "queued and running", "life harvest": "harvested", "life judge": "judged",
-    "nothing": "nothing", "from the start": "from the start, {clock} UTC",
+    "from the start": "from the start, {clock} UTC",
     "speed curve": "{case}: speed through the training", "loss curve": "{case}: loss through the training",
     "speed story": "{last} at the end", "steady": "steady {value}", "warm-up": "warm-up",
     "warm-up story": "warm-up of {count} point|warm-up of {count} points", "of job": "whole job", "of rank": "one rank",
     "loss story": "from {first} to {last}", "step": "step", "epoch": "epoch", "point": "point",
-    "reference": "reference", "band": "band of the claim", "by log": "by its log",
+    "reference": "reference", "by log": "by its log",
     "rank chart": "{case}: throughput by rank", "heat map": "{case}: throughput by node and card",
     "median": "median", "median story": "median {value} per rank",
     "each bar": "each bar is the slowest of {count} ranks",
@@ -66,17 +66,21 @@ ENGLISH_WORDS: dict[str, str] = {
     "missing ranks": "{count} missing: rank {names}|{count} missing: ranks {names}",
     "no outlier": "no outlier among {count} ranks", "and more": "{names} and {count} more", "missing": "missing",
     "node n": "node {node}", "rank n": "rank {first}", "ranks n": "ranks {first} to {last}", "no result": "no result",
-    "faster": "faster", "slower": "slower", "each cell": "each cell is the slowest of {count} nodes",
-    "scaling": "{case}: scaling", "ideal": "ideal", "cards": "cards", "efficiency": "{share} efficiency",
+    "each cell": "each cell is the slowest of {count} nodes",
+    "scaling": "{case}: scaling", "ideal": "ideal", "efficiency": "{share} efficiency",
     "scaling story": "{value} at {shape}", "this run": "this run",
     "history": "{case}: history of the throughput", "history story": "{count} earlier trial|{count} earlier trials",
     "interval": "what the trials tell: {low} to {high}", "this trial": "this run {value}",
     "seconds": "{value} s", "minutes": "{minutes} min {seconds} s", "hours": "{hours} h {minutes} min",
     # The terminal
-    "card hours": "card-hours", "what": "what to do", "report": "report",
+    "report": "report", "none": "none", "not recorded": "not recorded",
     # pytest-html's own
-    "Passed": "Passed", "Failed": "Failed", "Skipped": "Skipped", "Error": "Errors", "XFailed": "Expected failures",
-    "XPassed": "Unexpected passes", "Rerun": "Reruns", "Retried": "Retried",
+    "environment": "Environment", "summary": "Summary", "filter": "(Un)check the boxes to filter the results.",
+    "show all": "Show all details", "hide all": "Hide all details", "hide details": "hide details",
+    "show details": "show details", "expand": "expand", "collapse": "collapse", "took": "$1 tests took $2.",
+    "outcome passed": "Passed", "outcome failed": "Failed", "outcome skipped": "Skipped", "outcome error": "Errors",
+    "outcome xfailed": "Expected failures", "outcome xpassed": "Unexpected passes", "outcome rerun": "Reruns",
+    "outcome retried": "Retried",
 }  # fmt: skip
 
 CHINESE_WORDS: dict[str, str] = {
@@ -90,7 +94,7 @@ CHINESE_WORDS: dict[str, str] = {
     "do INCONCLUSIVE": "噪声大于裕量：请在更空闲的机器上重新运行，或放宽裕量",
     "do nothing ran": "没有作业运行过：请按原因所述修改",
     "in a sentence": "{metric}实测 {measured}，要求 {wanted}：{outcome}",
-    "in a sentence unmeasured": "{metric}未测得，要求 {wanted}：{outcome}",
+    "in a sentence unmeasured": "{metric}未测得，要求 {wanted}",
     "result": "结果", "test": "测试", "verdict": "判定", "throughput": "吞吐量", "accuracy": "精度",
     "wanted": "要求", "remarks": "备注", "links": "链接", "job time": "作业时长",
     "job time means": "该用例全部试验的作业运行时长之和；其他测试为测试本身的时长",
@@ -99,7 +103,7 @@ CHINESE_WORDS: dict[str, str] = {
     "cases": "{count} 个用例", "card-hours": "{count} 卡时",
     "run": "运行", "started": "开始时间（UTC）", "wall time": "总用时", "platform": "平台", "cluster": "集群",
     "region": "区域 {name}", "nodes": "节点数 {names}", "versions": "版本", "cost": "成本",
-    "verdicts": "判定", "not finished": "未结束", "exit code": "退出码",
+    "not finished": "未结束", "exit code": "退出码",
     "since": "与上次运行相比", "no last run": "台账中没有该平台更早的运行",
     "new cases": "新增", "gone cases": "本次没有", "turned": "判定变化", "speed": "吞吐量",
     "before": "上次", "now": "本次", "change": "变化", "case": "用例",
@@ -114,17 +118,17 @@ CHINESE_WORDS: dict[str, str] = {
     "against last run": "与运行 {run} 相比：{was} → {now}（{share}）",
     "stragglers": "偏慢的卡与节点", "node": "节点", "card": "卡", "rank": "rank",
     "of the others": "相对其他", "costs": "整体损失", "all cards": "全部",
-    "fields": "标准字段", "field": "字段", "value": "值",
+    "fields": "IEEE 2937 与 T/CESA 1169 字段", "field": "字段", "value": "值", "source": "来源",
     "traits": "可比条件", "changed": "与上一次不可比试验的差异",
     "last lines": "日志末尾", "events": "平台事件",
     "lifecycle": "{case}：生命周期", "life stage": "暂存", "life submit": "提交", "life queue": "排队",
     "life train": "运行", "life watch": "排队与运行", "life harvest": "收集", "life judge": "判定",
-    "nothing": "无", "from the start": "自 {clock} UTC 起",
+    "from the start": "自 {clock} UTC 起",
     "speed curve": "{case}：训练速度曲线", "loss curve": "{case}：损失曲线",
     "speed story": "结束时 {last}", "steady": "稳态 {value}", "warm-up": "预热",
     "warm-up story": "预热 {count} 个点", "of job": "整个作业", "of rank": "单个 rank",
     "loss story": "从 {first} 到 {last}", "step": "步", "epoch": "轮", "point": "点",
-    "reference": "基准", "band": "要求区间", "by log": "据日志",
+    "reference": "基准", "by log": "据日志",
     "rank chart": "{case}：各 rank 吞吐量", "heat map": "{case}：各节点各卡吞吐量",
     "median": "中位数", "median story": "每 rank 中位数 {value}",
     "each bar": "每根柱为 {count} 个 rank 中最慢者",
@@ -132,15 +136,18 @@ CHINESE_WORDS: dict[str, str] = {
     "missing ranks": "{count} 个缺失：rank {names}",
     "no outlier": "{count} 个 rank 无异常", "and more": "{names} 等另 {count} 个", "missing": "缺失",
     "node n": "节点 {node}", "rank n": "rank {first}", "ranks n": "rank {first} 至 {last}", "no result": "无结果",
-    "faster": "较快", "slower": "较慢", "each cell": "每格为 {count} 个节点中最慢者",
-    "scaling": "{case}：扩展性", "ideal": "理想", "cards": "卡数", "efficiency": "效率 {share}",
+    "each cell": "每格为 {count} 个节点中最慢者",
+    "scaling": "{case}：扩展性", "ideal": "理想", "efficiency": "效率 {share}",
     "scaling story": "{shape} 时 {value}", "this run": "本次运行",
     "history": "{case}：吞吐量历史", "history story": "此前 {count} 次试验",
     "interval": "试验所示区间：{low} 至 {high}", "this trial": "本次 {value}",
     "seconds": "{value} 秒", "minutes": "{minutes} 分 {seconds} 秒", "hours": "{hours} 小时 {minutes} 分",
-    "card hours": "卡时", "what": "处理建议", "report": "报告",
-    "Passed": "通过", "Failed": "失败", "Skipped": "跳过", "Error": "错误", "XFailed": "预期失败",
-    "XPassed": "意外通过", "Rerun": "重跑", "Retried": "重试",
+    "report": "报告", "none": "无", "not recorded": "未能记录",
+    "environment": "环境", "summary": "摘要", "filter": "勾选以筛选结果。",
+    "show all": "展开全部", "hide all": "收起全部", "hide details": "收起", "show details": "展开",
+    "expand": "展开", "collapse": "收起", "took": "$1 个测试，用时 $2。",
+    "outcome passed": "通过", "outcome failed": "失败", "outcome skipped": "跳过", "outcome error": "错误",
+    "outcome xfailed": "预期失败", "outcome xpassed": "意外通过", "outcome rerun": "重跑", "outcome retried": "重试",
 }  # fmt: skip
 
 
@@ -155,6 +162,10 @@ class Wording:
         one, _, many = self._table[key].partition("|")
         text = many if many and str(facts.get("count")) != "1" else one
         return text.format(**facts) if facts else text
+
+    def meaning(self, word: str) -> str:
+        """Of a word that programs know; the word itself where it needs none."""
+        return self._table.get(word, "") or word
 
     def word(self, word: str) -> str:
         """A word that programs know, with its meaning where that is another language's."""

@@ -7,11 +7,17 @@ import re
 from html import escape
 
 import pytest
+import showcase
 
-from pytest_aisbench.domain.entry import CaseEntry, TrialEntry, Value
+from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.entry import CaseEntry, RunEntry, TrialEntry, Value
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
-from pytest_aisbench.reporters.page import HEADERS, cells, details, overview
+from pytest_aisbench.reporters.page import cells, duration, headers
+from pytest_aisbench.reporters.page_case import Frame, details, weight
+from pytest_aisbench.reporters.page_summary import overview
+from pytest_aisbench.reporters.wording import CHINESE, ENGLISH, Wording
 
+PLAIN = Frame(lambda file: file)
 AMOUNTS = [-1e9, -2.5, -2.0, 0.0, 1e-9, 0.9, 9.5, 10.0, 123.4, 14151.2, 1e12]
 
 
@@ -39,7 +45,7 @@ def test_what_was_wanted_sorts_by_its_number() -> None:
 
 
 def test_other_tests_have_as_many_cells() -> None:
-    assert len(cells({})) == len(HEADERS) == len(cells({"case": "a-1x1"}))
+    assert len(cells({})) == len(headers()) == len(cells({"case": "a-1x1"}))
 
 
 def heavy() -> CaseEntry:
@@ -78,7 +84,7 @@ def heavy() -> CaseEntry:
 
 
 def test_the_heaviest_case_stays_within_its_budget() -> None:
-    text = details(heavy(), lambda log: log)
+    text = details(heavy(), PLAIN)
 
     assert len(escape(json.dumps(text))) < 50_000  # as the page carries it
     assert text.count("and 246 more in results.json") == 2  # findings, notes
@@ -86,7 +92,93 @@ def test_the_heaviest_case_stays_within_its_budget() -> None:
     assert not re.search("<b[ >]", text)
 
 
-def test_the_overview_counts_every_verdict() -> None:
-    text = re.sub("<[^>]*>", "", overview([heavy(), heavy()], None))
+@pytest.mark.parametrize("say", [ENGLISH, CHINESE])
+@pytest.mark.parametrize("shape", [Shape(2, 8), Shape(16, 8), Shape(128, 8)])
+def test_a_case_with_everything_on_it_is_whole_and_within_its_budget(shape: Shape, say: Wording) -> None:
+    case = showcase.case(shape)
 
-    assert text == "2 cases: 2 FAILED; 2 card-hours"
+    text = details(case, Frame(lambda file: file, say, "requests/a.json"))
+
+    assert weight(text) < 48_000
+    shown = re.findall("<title id='[^']*'>([^<]*)</title>", text)
+    by_card = "heat map" if shape.nodes > 2 else "rank chart"
+    keys = ("lifecycle", by_card, "speed curve", "history", "scaling", "loss curve")
+    assert shown == [say(key, case=case.id) for key in keys]
+    assert say("left out", names="")[:4] not in text
+
+
+def test_where_there_is_no_room_pictures_go_before_words() -> None:
+    case = showcase.failed()
+
+    text = details(case, PLAIN, 15_000)
+
+    assert weight(text) < 15_000
+    assert "bert-4x8: loss through the training" not in re.findall("<title id='[^']*'>([^<]*)</title>", text)
+    assert "left out, to keep the page small: " in text
+    for kept in (case.findings[0].text, "Last lines of the log", "RuntimeError: no such file", "Slow cards and nodes"):
+        assert kept.replace(">", "&gt;") in text
+
+
+def test_words_of_others_stay_words() -> None:
+    text = details(showcase.failed(), PLAIN)
+
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "javascript:" not in text  # a console that is none is no link
+    assert text.count("&lt;script&gt;") == 4  # a finding, a note, a line of the log, an event
+
+
+def test_slow_cards_are_told_with_what_they_cost() -> None:
+    text = re.sub("<[^>]+>", " ", details(showcase.failed(), PLAIN))
+
+    assert re.search(r"1 +all +- +8\d\.\d% +\d\.\d%", text)  # node 1, all of its cards
+    assert re.search(r"0 +5 +5 +6\d\.\d% +\d\.\d%", text)
+
+
+def test_a_chinese_page_says_what_was_decided_and_keeps_the_words_of_programs() -> None:
+    text = re.sub("<[^>]+>", "", details(showcase.failed(), Frame(lambda file: file, CHINESE)))
+
+    assert "FAILED 未通过" in text
+    assert "吞吐量未测得，要求 &gt;= 53777.6 images/s；精度实测 0.41，要求 &gt;= 0.759：未达标" in text
+    assert "处理建议: 责任在工作负载" in text
+    assert "throughput: rank 31 said nothing" in text
+
+
+def test_the_time_of_a_case_is_that_of_its_jobs() -> None:
+    assert duration(showcase.case()) == "03:33:20"  # two trials of 6400 s
+    assert duration(showcase.broken()) is None
+
+
+def shown_words(html: str) -> str:
+    return re.sub(" +", " ", re.sub("<[^>]*>", " ", html))
+
+
+def test_the_overview_counts_every_verdict() -> None:
+    assert shown_words(overview([heavy(), heavy()], None)).strip() == "2 cases: 2 FAILED ; 2 card-hours"
+
+
+def test_the_overview_says_what_changed_since_the_last_run() -> None:
+    run = showcase.run()
+
+    text = shown_words(overview(run.cases, run, ENGLISH, "pytest-aisbench 1.0"))
+
+    for part in (
+        "5 cases: 2 PASSED , 1 FAILED , 1 BROKEN , 1 INCONCLUSIVE ; 4067.56 card-hours",
+        "Wall time 3 h 57 min",
+        "region cn-north-4, nodes 1,2,4,8,128, flavor modelarts.kat1.8xlarge",
+        "pytest-aisbench 1.0, framework mindspore",
+        "Verdict turned bert-4x8: PASSED → FAILED",
+        "New resnet50-128x8, gpt-1x8, resnet50-8x8",
+        "Not in this run vgg16-1x8",
+        "resnet50-2x8 30269 28288.7 images/s -6.5%",
+    ):
+        assert part in text
+
+
+def test_a_first_run_has_nothing_to_be_held_against() -> None:
+    run = RunEntry("", "run-1", "2024-01-01T00:00:00Z", None, None, {}, (showcase.case(),))
+
+    text = shown_words(overview(run.cases, run))
+
+    assert "there is no earlier run on this platform" in text
+    assert "Wall time not finished" in text

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import showcase
 
 from pytest_aisbench.domain.background import Background
 from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, TrialEntry, Value
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.reporters.columns import wide
 from pytest_aisbench.reporters.terminal import absent, summary
+from pytest_aisbench.reporters.wording import CHINESE
 
 MET = Finding("throughput", Outcome.MET, 14151.2, ">= 13443.6 images/s", "throughput is fine")
 ACCURATE = Finding("accuracy", Outcome.MET, 0.7612, ">= 0.759", "accuracy is fine")
@@ -229,3 +232,18 @@ def test_nodes_that_train_alone_are_listed_as_ais_bench_stubs_printed_them(
     case = replace(PASSED, nodes=2, mode="single-server", trials=(trial,))
     run = RunEntry(SCHEMA, "r", "", None, 0, {}, (case,))
     assert line in [text for text, _ in summary(run, "reports/r", "reports/r/report.html", 80)]
+
+
+def test_it_speaks_chinese_beside_the_words_of_programs() -> None:
+    run = showcase.run()
+
+    lines = [line for line, _ in summary(run, "reports/run-1", "reports/run-1/report.html", 100, CHINESE)]
+
+    assert all(wide(line) <= 100 for line in lines)
+    text = "\n".join(lines)
+    assert re.search(r"用例 +判定 +吞吐量 +要求 +精度 +要求", text)
+    assert "bert-4x8 FAILED 未通过: throughput: rank 31 said nothing" in text
+    assert re.search(r"\n  missed 未达标 +accuracy 0.41", text)
+    assert "  处理建议          责任在平台" in text
+    assert "5 个用例: 1 未通过, 1 平台故障, 1 无法判定, 2 通过; 4067.56 卡时" in text
+    assert lines[-1] == "报告: reports/run-1/report.html"

@@ -1,0 +1,54 @@
+"""The few pieces of HTML that our parts of a page are made of; everything that goes in is escaped or made by us."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from pytest_aisbench.domain.verdict import Outcome, Ruling
+from pytest_aisbench.reporters.text import plain
+from pytest_aisbench.reporters.wording import Wording
+
+
+def text(words: str, limit: int = 200) -> str:
+    return escape(plain(words, limit))
+
+
+def table(headings: Iterable[str], rows: Iterable[Iterable[str]], *, numbers: Sequence[int] = ()) -> str:
+    """Cells are HTML already; `numbers` are the columns to be set to the right."""
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    kinds = dict.fromkeys(numbers, " class='number'")
+    body = "".join(
+        f"<tr>{''.join(f'<td{kinds.get(at, str())}>{cell}</td>' for at, cell in enumerate(row))}</tr>" for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> str:
+    """Names and what is to be said of each, one a line; the values are HTML already."""
+    rows = "".join(f"<tr><th scope='row'>{escape(name)}</th><td>{value}</td></tr>" for name, value in pairs if value)
+    return f"<table class='facts'><tbody>{rows}</tbody></table>" if rows else ""
+
+
+def folded(title: str, inside: str) -> str:
+    """Closed on a screen, open on paper."""
+    return f"<details><summary>{escape(title)}</summary>{inside}</details>" if inside else ""
+
+
+def block(title: str, lines: Iterable[str], limit: int) -> str:
+    """Lines as a machine wrote them."""
+    told = "\n".join(text(line, limit) for line in lines)
+    return f"<h3>{escape(title)}</h3><pre>{told}</pre>" if told else ""
+
+
+def ruling(verdict: Ruling | None, say: Wording) -> str:
+    return word(verdict.value, say) if verdict else escape(say("not judged"))
+
+
+def word(known: str, say: Wording) -> str:
+    """A verdict or an outcome: the word that programs know, in its colour."""
+    return f"<span class='aisbench-{known}'>{escape(say.word(known))}</span>"
+
+
+def outcome(found: Outcome, say: Wording) -> str:
+    return word(found.value, say)

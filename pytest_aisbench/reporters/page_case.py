@@ -1,0 +1,238 @@
+"""Everything about a case below its row of the page; pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from html import escape
+from typing import NamedTuple
+
+from pytest_aisbench.domain.comparison import Brief
+from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
+from pytest_aisbench.domain.standard import TIME, Field, fields
+from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
+from pytest_aisbench.reporters.markup import block, facts, folded, outcome, ruling, table, text
+from pytest_aisbench.reporters.page_charts import charts
+from pytest_aisbench.reporters.text import plain, span, what_to_do
+from pytest_aisbench.reporters.wording import ENGLISH, Wording
+
+# A case may weigh this much, as the page carries it, or the page of a large run opens slowly.
+BUDGET = 48_000
+MOST_ROWS = 10
+MOST_LOGS = 32
+MOST_TRAITS = 60
+_LIMITS = (1000, 200, 40)  # words that need much escaping are cut shorter
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a case is told with: how a file of the run is reached from the page, and what was there before."""
+
+    link: Callable[[str], str]
+    say: Wording = ENGLISH
+    request: str = ""  # its file
+    before: tuple[str, Brief] | None = None  # the run, and the case there
+
+
+class Part(NamedTuple):
+    name: str
+    body: str
+    rank: int  # the highest is left out first where there is no room; 0 stays
+
+
+def details(case: CaseEntry, frame: Frame, budget: int = BUDGET) -> str:
+    """As much as the budget holds: pictures go before words do."""
+    said = ""
+    for limit in _LIMITS:
+        parts = [part for part in _parts(case, frame, limit) if part.body]
+        left_out: list[str] = []
+        while True:
+            note = frame.say("left out", names=", ".join(reversed(left_out))) if left_out else ""
+            said = _joined(parts, note, frame.say)
+            extra = max((part for part in parts if part.rank), key=lambda part: part.rank, default=None)
+            if extra is None or weight(said) < budget:
+                break
+            parts.remove(extra)
+            left_out.append(extra.name)
+        if weight(said) < budget:
+            break
+    return said
+
+
+def weight(html: str) -> int:
+    """Bytes that the page needs for it: it lies in an attribute, as JSON."""
+    return len(escape(json.dumps(html)))
+
+
+def _joined(parts: Sequence[Part], note: str, say: Wording) -> str:
+    """Pictures that follow each other stand side by side where the screen is wide."""
+    told, row = "", ""
+    for part in parts:
+        if part.body.startswith("<svg"):
+            row += part.body
+            continue
+        told += (f"<div class='charts'>{row}</div>" if row else "") + part.body
+        row = ""
+    told += f"<div class='charts'>{row}</div>" if row else ""
+    return f"<div class='aisbench' lang='{say.lang}'>{told}{f'<div>{escape(note)}</div>' if note else ''}</div>"
+
+
+def _parts(case: CaseEntry, frame: Frame, limit: int) -> Iterator[Part]:
+    say, last = frame.say, case.trials[-1] if case.trials else None
+    yield Part("", _lead(case, frame, limit), 0)
+    yield Part("", _findings(case.findings, say, limit), 0)
+    if last:
+        warnings = tuple(w for w in case.background.warnings if w not in last.notes) if case.background else ()
+        yield Part("", _lines(say("warning"), warnings, say, limit) + _lines(say("note"), last.notes, say, limit), 0)
+        yield Part("", _lines(say("pace"), (str(last.pace),) if last.pace else (), say, limit), 0)
+        yield Part("", _stragglers(last, say), 1)
+        if case.verdict is not Ruling.PASSED:
+            yield Part(say("last lines"), block(say("last lines"), last.last_lines[-MOST_ROWS:], limit), 2)
+            yield Part(say("events"), block(say("events"), last.events[-MOST_ROWS:], limit), 3)
+    for chart in charts(case, say):
+        yield Part(*chart)
+    if last:
+        yield Part(say("trial"), _trials(case.trials, say, limit), 1)
+        yield Part(say("fields"), folded(say("fields"), _standard(case, say, limit)), 11)
+        yield Part(
+            say("changed"), _lines(say("changed"), case.background.changed if case.background else (), say, limit), 4
+        )
+        yield Part(say("traits"), folded(say("traits"), _traits(last.traits, limit)), 12)
+        yield Part("", _files(last, frame, limit), 0)
+
+
+def _lead(case: CaseEntry, frame: Frame, limit: int) -> str:
+    say = frame.say
+    lines = [f"<div class='lead'>{ruling(case.verdict, say)}: {text(case.reason, limit)}</div>"]
+    if told := sentence(case.findings, say):
+        lines.append(f"<div class='lead'>{text(told, limit)}</div>")
+    if todo := what_to_do(case, say):
+        lines.append(f"<div>{escape(say('what to do'))}: {escape(todo)}</div>")
+    speed = case.metrics.get("throughput")
+    if frame.before and speed and speed.value and frame.before[1].throughput and frame.before[1].unit == speed.unit:
+        run, was = frame.before[0], frame.before[1].throughput
+        told = say(
+            "against last run", run=run, was=number(was), now=number(speed.value), share=f"{speed.value / was - 1:+.1%}"
+        )
+        lines.append(f"<div>{text(told, limit)}</div>")
+    return "".join(lines)
+
+
+def sentence(findings: Sequence[Finding], say: Wording) -> str:
+    """What was decided in the language of the page; the findings' own words are English, and stand beside it."""
+    bad = [each for each in findings if each.outcome not in {Outcome.MET, Outcome.WAIVED}]
+    told = (
+        say(
+            "in a sentence" if each.measured is not None else "in a sentence unmeasured",
+            metric=say.meaning(each.metric),
+            measured="" if each.measured is None else number(each.measured),
+            wanted=each.wanted,
+            outcome=say.meaning(each.outcome.value),
+        )
+        for each in (bad or findings)[:MOST_ROWS]
+    )
+    return "；".join(filter(None, told))
+
+
+def _findings(findings: Sequence[Finding], say: Wording, limit: int) -> str:
+    if not findings:
+        return ""
+    rows = (
+        (
+            outcome(each.outcome, say),
+            text(say.word(each.metric), limit),
+            "-" if each.measured is None else number(each.measured),
+            text(each.wanted, limit),
+            text(each.text, limit),
+        )
+        for each in findings[:MOST_ROWS]
+    )
+    headings = [say(key) for key in ("finding", "metric", "measured", "wanted", "in words")]
+    return table(headings, rows, numbers=(2,)) + _more(findings, say)
+
+
+def _stragglers(trial: TrialEntry, say: Wording) -> str:
+    if not trial.stragglers:
+        return ""
+    rows = (
+        (
+            str(each.node),
+            escape(say("all cards")) if each.card is None else str(each.card),
+            "-" if each.rank is None else str(each.rank),
+            f"{each.ratio:.1%}",
+            f"{each.cost:.1%}",
+        )
+        for each in trial.stragglers[:MOST_ROWS]
+    )
+    headings = [say(key) for key in ("node", "card", "rank", "of the others", "costs")]
+    told = table(headings, rows, numbers=range(5)) + _more(trial.stragglers, say)
+    return f"<h3>{escape(say('stragglers'))}</h3>{told}"
+
+
+def _trials(trials: Sequence[TrialEntry], say: Wording, limit: int) -> str:
+    headings = [say(key) for key in ("trial", "job", "phase", "queued", "ran", "began", "stage")]
+    return table(headings, (_trial(trial, say, limit) for trial in trials[-MOST_ROWS:]), numbers=(3, 4))
+
+
+def _trial(trial: TrialEntry, say: Wording, limit: int) -> tuple[str, ...]:
+    began = min(trial.times.values(), default=None)
+    when = "-" if began is None else datetime.fromtimestamp(began, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    phase = " / ".join(word for word in (trial.phase, trial.platform_phase) if word)
+    stage = f"<code>{text(trial.stage, limit)}</code>" if trial.stage else "-"
+    job = f"<code>{text(trial.job_id, limit)}</code>" if trial.job_id else "-"
+    times = (escape(span(seconds, say)) for seconds in (trial.queued_s, trial.ran_s))
+    return str(trial.trial), job, text(phase or "-", limit), *times, when, stage
+
+
+def _standard(case: CaseEntry, say: Wording, limit: int) -> str:
+    """What is known as a table, what is not by its reason."""
+    known: list[tuple[str, ...]] = []
+    unknown: dict[str, list[str]] = {}
+    for name, field in fields(case).items():
+        if field.value is None:
+            unknown.setdefault(field.null_reason or "-", []).append(name)
+        else:
+            known.append((text(name), text(_value(field), limit), text(field.source or "", limit)))
+    gone = "".join(f"<div>{text(', '.join(names), limit)}: {text(why, limit)}</div>" for why, names in unknown.items())
+    return table([say(key) for key in ("field", "value", "source")], known) + gone
+
+
+def _value(field: Field) -> str:
+    if isinstance(field.value, float) and field.unit == TIME:
+        return f"{datetime.fromtimestamp(field.value, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    shown = number(field.value) if isinstance(field.value, float) else str(field.value)
+    return f"{shown} {field.unit}".rstrip()
+
+
+def _traits(traits: Mapping[str, str], limit: int) -> str:
+    return facts((plain(name, 60), text(value, min(limit, 200))) for name, value in list(traits.items())[:MOST_TRAITS])
+
+
+def _lines(name: str, lines: Sequence[str], say: Wording, limit: int) -> str:
+    told = "".join(f"<div>{escape(name)}: {text(each, limit)}</div>" for each in lines[:MOST_ROWS])
+    return told + _more(lines, say)
+
+
+def _files(trial: TrialEntry, frame: Frame, limit: int) -> str:
+    say = frame.say
+    logs = [f"<a href='{escape(frame.link(log))}'>{text(log, limit)}</a>" for log in trial.logs[:MOST_LOGS]]
+    told = f"<div>{escape(say('logs'))}: {', '.join(logs)}</div>" if logs else ""
+    told += _more(trial.logs, say, MOST_LOGS)
+    if frame.request:
+        href, name = escape(frame.link(frame.request)), text(frame.request, limit)
+        told += f"<div>{escape(say('request'))}: <a href='{href}'>{name}</a></div>"
+    if console := console_of(trial):
+        told += f"<div>{escape(say('console'))}: <a href='{escape(console)}'>{text(console, limit)}</a></div>"
+    return told
+
+
+def console_of(trial: TrialEntry) -> str:
+    """Where the platform shows the job; nothing that a browser would do something else with."""
+    return trial.console if trial.console.startswith(("https://", "http://")) and len(trial.console) < 2000 else ""
+
+
+def _more(things: Sequence[object], say: Wording, shown: int = MOST_ROWS) -> str:
+    return f"<div>{escape(say('more in results', count=len(things) - shown))}</div>" if len(things) > shown else ""

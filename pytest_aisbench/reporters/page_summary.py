@@ -1,0 +1,116 @@
+"""The head of the page: what was run, where, at what cost, with what result, and what changed; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from html import escape
+
+from pytest_aisbench.domain.comparison import Difference, compare
+from pytest_aisbench.domain.entry import CaseEntry, RunEntry, brief
+from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.reporters.markup import facts, ruling, table, text
+from pytest_aisbench.reporters.text import span, words
+from pytest_aisbench.reporters.wording import ENGLISH, Wording
+
+MOST = 10
+_CLUSTER = ("flavor", "pool_id", "worker_server_num", "vc", "gpuType")
+_VERSIONS = ("framework", "framework_type", "framework_version", "engine", "image", "CANN", "driver", "firmware")
+_STEADY = 0.01  # changes of speed that are not worth a table
+
+
+def overview(cases: Iterable[CaseEntry], run: RunEntry | None, say: Wording = ENGLISH, versions: str = "") -> str:
+    """The prefix of the page."""
+    told = list(cases)
+    counts = {verdict: sum(case.verdict is verdict for case in told) for verdict in (*Ruling, None)}
+    verdicts = ", ".join(f"{many} {ruling(verdict, say)}" for verdict, many in counts.items() if many)
+    hours = number(sum(case.card_hours for case in told))
+    lead = f"{escape(say('cases', count=len(told)))}: {verdicts or escape(say('none judged'))}"
+    lines = [f"<div class='lead'>{lead}; {escape(say('card-hours', count=hours))}</div>"]
+    if run:
+        since = f"<h3>{escape(say('since'))}</h3>{''.join(_since(run, told, say))}"
+        lines.append(f"<div class='sides'><div>{facts(_facts(told, run, say, versions))}</div><div>{since}</div></div>")
+        lines.append(_signatures(say))
+    return f"<div class='aisbench' lang='{say.lang}'>{''.join(lines)}</div>"
+
+
+def _facts(cases: Sequence[CaseEntry], run: RunEntry, say: Wording, versions: str) -> Iterator[tuple[str, str]]:
+    settings = run.settings
+    yield say("run"), text(run.run)
+    yield say("started"), text(_clock(run.started))
+    yield say("wall time"), escape(wall_time(run, say))
+    yield say("platform"), text(words(settings.get("platform") or ""))
+    cluster = [say("region", name=settings["region"])] if settings.get("region") else []
+    cluster += [say("nodes", names=words(settings["nodes"]))] if settings.get("nodes") else []
+    yield say("cluster"), text(", ".join((*cluster, *_traits(cases, _CLUSTER))), 400)
+    yield say("versions"), text(", ".join(filter(None, (versions, *_traits(cases, _VERSIONS)))), 600)
+    hours = number(sum(case.card_hours for case in cases))
+    yield say("cost"), escape(say("card-hours", count=hours))
+    yield say("exit code"), "" if run.exit_code is None else str(run.exit_code)
+
+
+def _traits(cases: Iterable[CaseEntry], names: Iterable[str]) -> list[str]:
+    """What the trials say of themselves, each once."""
+    known = [case.trials[-1].traits for case in cases if case.trials]
+    found = ((name, traits[name]) for name in names for traits in known if traits.get(name))
+    return list(dict.fromkeys(f"{name} {value}" for name, value in found))[:MOST]
+
+
+def wall_time(run: RunEntry, say: Wording) -> str:
+    if run.finished is None:
+        return say("not finished")
+    started, finished = (datetime.fromisoformat(at.replace("Z", "+00:00")) for at in (run.started, run.finished))
+    return span((finished - started).total_seconds(), say)
+
+
+def _clock(stamp: str) -> str:
+    return stamp.partition(".")[0].removesuffix("Z").replace("T", " ")
+
+
+def _since(run: RunEntry, cases: Sequence[CaseEntry], say: Wording) -> Iterator[str]:
+    if run.before is None:
+        yield f"<div>{escape(say('no last run'))}</div>"
+        return
+    found = compare(run.before, map(brief, cases))
+    turned = "; ".join(
+        f"{text(turn.id)}: {ruling(turn.was, say)} → {ruling(turn.now, say)}" for turn in found.turned[:MOST]
+    )
+    yield facts(
+        (
+            (say("run"), text(f"{run.before.run}, {_clock(run.before.started)}")),
+            (say("turned"), turned + _more(found.turned, say) if turned else escape(say("turned none"))),
+            (say("new cases"), _names(found.new, say)),
+            (say("gone cases"), _names(found.gone, say)),
+            (say("speed"), _alike(found, say)),
+        )
+    )
+    moved = [move for move in found.moved if abs(move.share) > _STEADY]
+    if moved:
+        rows = (
+            (text(move.id), number(move.was), text(f"{number(move.now)} {move.unit}", 60), f"{move.share:+.1%}")
+            for move in moved[:MOST]
+        )
+        headings = [say(key) for key in ("case", "before", "now", "change")]
+        yield table(headings, rows, numbers=(1, 2, 3)) + _more(moved, say)
+
+
+def _alike(found: Difference, say: Wording) -> str:
+    steady = [move for move in found.moved if abs(move.share) <= _STEADY]
+    if not found.moved or len(steady) < len(found.moved):
+        return ""
+    return escape(say("speed alike", share=f"{_STEADY:.0%}", count=len(steady)))
+
+
+def _names(names: Sequence[str], say: Wording) -> str:
+    return ", ".join(map(text, names[:MOST])) + _more(names, say)
+
+
+def _more(things: Sequence[object], say: Wording) -> str:
+    return f" {escape(say('more', count=len(things) - MOST))}" if len(things) > MOST else ""
+
+
+def _signatures(say: Wording) -> str:
+    """On paper only."""
+    cells = "".join(f"<td>{escape(say(key))}</td>" for key in ("tested by", "reviewed by", "date"))
+    return f"<table class='sign'><tbody><tr>{cells}</tr></tbody></table>"
