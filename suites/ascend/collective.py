@@ -61,15 +61,33 @@ def ascend_variables(job: Job, table: str) -> dict[str, str]:
         return {}
     narrowed = Path(tempfile.mkdtemp(prefix="rank-table-")) / "jobstart_hccl.json"
     narrowed.write_text(json.dumps(of_one_server(json.loads(Path(table).read_text()), job.server)), encoding="utf-8")
-    return {"RANK_TABLE_FILE": str(narrowed), "RANK_ID": str(job.rank), "RANK_SIZE": str(job.size)}
+    # MindSpore 0.x asks for the second name first; Apulis sets both.
+    files = dict.fromkeys(("RANK_TABLE_FILE", "MINDSPORE_HCCL_CONFIG_PATH"), str(narrowed))
+    return {**files, "RANK_ID": str(job.rank), "RANK_SIZE": str(job.size)}
 
 
 def of_one_server(table: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """A rank table of version 1.0 with this server only, whose ranks are counted from 0."""
+    """A rank table of version 1.0, or of the lab format, with this server only, whose ranks are counted from 0."""
+    if "deploy_mode" in table:
+        return _of_one_server_of_a_lab(table, index)
     server = table["server_list"][index]
     devices = sorted(server["device"], key=lambda device: int(device["rank_id"]))
     counted = [{**device, "rank_id": str(rank)} for rank, device in enumerate(devices)]
     return {**table, "server_count": "1", "server_list": [{**server, "device": counted}]}
+
+
+def _of_one_server_of_a_lab(table: Mapping[str, Any], index: int) -> dict[str, Any]:
+    cards = [card for group in table["group_list"] for card in group["instance_list"]]
+    wanted = list(dict.fromkeys(card["server_id"] for card in cards))[index]
+    mine = sorted((card for card in cards if card["server_id"] == wanted), key=lambda card: int(card["rank_id"]))
+    count = str(len(mine))
+    group = {
+        **table["group_list"][0],
+        **dict.fromkeys(("device_num", "instance_count"), count),
+        "server_num": "1",
+        "instance_list": [{**card, "rank_id": str(rank)} for rank, card in enumerate(mine)],
+    }
+    return {**table, "group_count": "1", "group_list": [group]}
 
 
 @contextmanager

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import hashlib
 import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 
 from pytest_aisbench import Settings
 from pytest_aisbench.adapters.apulis import Apulis
 from pytest_aisbench.apulis_access import ApulisAccess
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.job import JobSpec, Phase
-from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.errors import Refused, UsageFault
+from pytest_aisbench.secret import Secret
 from pytest_aisbench.testing import PlatformContract
 
 pytest.importorskip("pytest_aisbench.localcloud.apulis")
@@ -73,6 +77,34 @@ def test_a_command_that_never_ends_is_over_when_its_log_says_so(card: Path, code
         assert (job.phase, job.platform_phase, job.exit_code) == (phase, "killed", code or None)
     with contextlib.closing(Apulis(Settings(platform="apulis", cloud=card))) as another:
         assert another.inspect([job_id])[job_id] == job, "whoever takes it over knows it as well"
+
+
+def test_a_token_does_instead_of_a_login(card: Path) -> None:
+    told = json.loads(card.read_text())
+    user, share = told["apulis_user"], f"{told['apulis_storage']}/data"
+    digest = hashlib.md5(told["apulis_password"].encode(), usedforsecurity=False).hexdigest()
+    login = f"{told['apulis_endpoint']}/custom-user-dashboard-backend/auth/login"
+    token = requests.post(login, json={"userName": user, "password": digest}, timeout=30).json()["token"]
+    access = ApulisAccess(told["apulis_endpoint"], user=user, token=Secret(token), vc=told["apulis_vc"], share=share)
+    with contextlib.closing(Apulis(Settings(platform="apulis", apulis=access))) as platform:
+        platform.check()
+    stale = dataclasses.replace(access, token=Secret(f"{token}x"))
+    with contextlib.closing(Apulis(Settings(platform="apulis", apulis=stale))) as platform, pytest.raises(Refused):
+        platform.check()
+
+
+def test_the_charts_of_the_platform_say_how_busy_a_node_was(card: Path) -> None:
+    with contextlib.closing(Apulis(Settings(platform="apulis", cloud=card))) as platform:
+        place = platform.root / f"busy-{uuid.uuid4().hex[:8]}/"
+        platform.store.write(
+            place / "code/train.py", b"import time\nend = time.time() + 3\nwhile time.time() < end: pass"
+        )
+        outputs, logs = place / "outputs/", place / "logs/"
+        name = f"busy-{uuid.uuid4().hex[:8]}"
+        spec = JobSpec(name, Shape(1, 1), place / "code/", "train.py", outputs, logs, options=GPU)
+        job = TestApulis().ended(platform, platform.submit(platform.render(spec)))
+        assert job.phase is Phase.SUCCEEDED
+        assert max(platform.usage(job.id)["cpu"]) > 0
 
 
 def test_a_cloud_without_apulis_says_so(card: Path, tmp_path: Path) -> None:

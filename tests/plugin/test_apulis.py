@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from yard import THRESHOLDS, WORKLOAD, Yard
+from yard import SCRIPT, THRESHOLDS, WORKLOAD, Yard
 
 pytest.importorskip("pytest_aisbench.localcloud.apulis")
 SECTION = """[apulis]
@@ -26,6 +28,25 @@ def test_the_seeds_two_node_job_passes(yard: Yard) -> None:
     second = (ended.reports / trial["logs"][1]).read_text()
     assert "rank 15 of 16" in second
     assert "rank 0 of" not in second
+
+
+def test_results_come_through_obs_where_the_configuration_says_so(yard: Yard) -> None:
+    by_url = SCRIPT.replace(
+        "pathlib.Path(parser.parse_known_args()[0].train_url)", "parser.parse_known_args()[0].train_url"
+    )
+    by_url = by_url.replace('(out / f"{name}.json").write_text(text)', 'moxing.file.write(f"{out}{name}.json", text)')
+    yard.suite(script=f"import moxing\n{by_url}", workload=WORKLOAD + SECTION.replace("8", "2"), thresholds=CLAIMS)
+    (yard.folder / "aisbench.toml").write_text('[apulis]\nresults = "obs"\nsend_obs_keys = "yes"\n')
+    told = ("--aisbench-platform", "apulis", "--aisbench-config", "aisbench.toml")
+    ended = yard.pytest("suites", "--nodes", "1", *told)
+    assert ended.code == 0, ended.out
+    (trial,) = ended.results["cases"][0]["trials"]
+    assert trial["stage"].startswith(f"obs://{json.loads(yard.card.read_text())['bucket']}/aisbench/")
+    assert trial["throughput_by_rank"] == [12.5, 12.5]
+    secret = json.loads(yard.card.read_text())["secret_key"]
+    assert not [
+        file for file in ended.reports.rglob("*") if file.is_file() and secret in file.read_text(errors="replace")
+    ]
 
 
 def test_a_failure_names_the_node_and_its_last_words(yard: Yard) -> None:

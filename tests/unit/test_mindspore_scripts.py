@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from pytest_aisbench.domain import ranktable_reading, ranktable_rules
+from pytest_aisbench.domain.ranktable import Order
+
 SUITES = Path(__file__).parents[2] / "suites"
 NAMES = ("resnet50_cifar10", "resnet50", "bert")
 
@@ -141,6 +144,42 @@ def test_a_server_that_trains_alone_shows_hccl_its_own_cards_only(tmp_path: Path
     assert [(card["rank_id"], card["device_ip"]) for card in server["device"]] == [
         ("0", "192.1.1.0"),
         ("1", "192.1.1.1"),
+    ]
+
+
+def test_a_server_of_apulis_that_trains_alone_has_a_table_of_its_own(tmp_path: Path) -> None:
+    """In the lab format, which that platform writes; it still keeps the rules."""
+    cards = [
+        {"devices": [{"device_id": str(card), "device_ip": f"192.1.{node}.{card}"}], "server_id": f"10.0.0.{node}"}
+        for node in range(2)
+        for card in range(2)
+    ]
+    instances = [{**card, "rank_id": str(rank)} for rank, card in enumerate(cards)]
+    counts = {"device_num": "4", "server_num": "2", "instance_count": "4", "group_name": "test"}
+    lab = {
+        "board_id": "0x0020",
+        "chip_info": "910",
+        "deploy_mode": "lab",
+        "group_count": "1",
+        "group_list": [{**counts, "instance_list": instances}],
+        "para_plane_nic_location": "device",
+        "para_plane_nic_num": "2",
+        "para_plane_nic_name": ["eth0", "eth1"],
+        "status": "completed",
+    }
+    path = tmp_path / "hccl_ms.json"
+    path.write_text(json.dumps(lab))
+    alone = RANK | {"RANK_TABLE_FILE": str(path), "SINGLESERVER_MODE": "True"}
+    told = f"__import__('collective').ascend_variables(job, {str(path)!r})"
+    variables = read("resnet50", ["--train_url=/x"], told, alone)
+    assert variables["MINDSPORE_HCCL_CONFIG_PATH"] == variables["RANK_TABLE_FILE"]
+    table, problems = ranktable_reading.read(Path(variables["RANK_TABLE_FILE"]).read_text(), Order.PODS)
+    assert table is not None
+    assert [*problems, *ranktable_rules.checked(table)] == []
+    (group,) = json.loads(Path(variables["RANK_TABLE_FILE"]).read_text())["group_list"]
+    assert [(card["rank_id"], card["server_id"]) for card in group["instance_list"]] == [
+        ("0", "10.0.0.1"),
+        ("1", "10.0.0.1"),
     ]
 
 
