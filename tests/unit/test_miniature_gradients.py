@@ -45,10 +45,19 @@ network = Encoder(rng, vocabulary=9, length=5, features=8, heads=2, depth=2)
 inputs, labels = rng.integers(9, size=(6, 5)), np.full((6, 5), -1)
 labels[:, 1], labels[:, 3] = rng.integers(9, size=(2, 6))
 """
+PERCEPTRON = """
+from miniature import Perceptron
+network = Perceptron(rng, 5, 7, 4)
+inputs, labels = rng.standard_normal((6, 5), dtype=np.float32), np.array([0, 1, 2, 3, 1, 2])
+"""
 
 
-@pytest.mark.parametrize(("suite", "network"), [("resnet50", RESIDUAL), ("bert", ENCODER)], ids=["residual", "encoder"])
-def test_gradients_are_the_slopes_of_the_loss(suite: str, network: str) -> None:
+@pytest.mark.parametrize(
+    ("suite", "network", "parameters"),
+    [("resnet50", RESIDUAL, 20), ("bert", ENCODER, 20), ("paddle_mlp", PERCEPTRON, 6)],
+    ids=["residual", "encoder", "perceptron"],
+)
+def test_gradients_are_the_slopes_of_the_loss(suite: str, network: str, parameters: int) -> None:
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(SUITES / "miniature"), str(SUITES / suite / "code")]),
@@ -56,7 +65,7 @@ def test_gradients_are_the_slopes_of_the_loss(suite: str, network: str) -> None:
     command = [sys.executable, "-B", "-c", GRADIENTS.format(network)]
     run = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     rows = [tuple(map(float, line.split())) for line in run.stdout.splitlines()]
-    assert len(rows) >= 20
+    assert len(rows) >= parameters
     for length, claimed, measured in rows:
         assert length > 0
         assert claimed == pytest.approx(measured, rel=0.01, abs=0.01 * length)

@@ -23,7 +23,7 @@ from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.services import suite
 
 SUITES = Path(__file__).parents[2] / "suites"
-NAMES = ("resnet50", "bert", "resnet50_cifar10", "horovod_mnist")
+NAMES = ("resnet50", "bert", "resnet50_cifar10", "horovod_mnist", "paddle_mlp")
 NONE: Mapping[Any, str] = MappingProxyType({})
 DEADLINE = 45.0  # seconds, for anything; less than the 60 that ranks wait for each other on their own
 

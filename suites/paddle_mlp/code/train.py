@@ -1,4 +1,4 @@
-"""A perceptron with PaddlePaddle and fleet, after PaddlePaddle's guide to ModelArts; `launch.py` starts it for each card.
+"""A perceptron with PaddlePaddle and fleet, after the guide to ModelArts; `launch.py` starts it for each card.
 
 The guide trains on labels drawn at random, of which nothing can be learnt. Here a rank generates the points of its own
 classes, so that the accuracy says whether the gradients were exchanged.
