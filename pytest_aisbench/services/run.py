@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -50,6 +51,7 @@ class Run:
         self._meter = meter or Meter({})
         self._wants = list(wants)
         self._cases = {case.id: case for case, _ in self._wants}
+        self._shapes = Counter(case.workload.name for case in self._cases.values())
         self._verdicts: dict[str, Verdict] = {}
         self._ordinals: dict[str, int] = {}
         self._entries: dict[str, CaseEntry] = {}  # what the ledger has of each
@@ -73,9 +75,9 @@ class Run:
         self._head = self.ledger.entry(self.id)
         self._lease = lease.Lease(self.ledger, self.id, clock)
         limits = watch.Limits(settings.queue_timeout, settings.run_timeout)
-        weighing = Weighing(Rules(settings.max_trials, settings.drift == "fail"), History(self.ledger.database))
+        self._weighing = Weighing(Rules(settings.max_trials, settings.drift == "fail"), History(self.ledger.database))
         self.fleet = Fleet(
-            Tools(platform, clock, limits, self.folder, self._budget, weighing=weighing, meter=self._meter),
+            Tools(platform, clock, limits, self.folder, self._budget, weighing=self._weighing, meter=self._meter),
             self.ledger,
             self._new_trial,
             max_jobs=settings.max_jobs or platform.max_jobs,
@@ -130,7 +132,7 @@ class Run:
             self.fleet.leave()
         self.fleet.close()
         for case in self._cases.values():
-            self._record(case)
+            self._record(case, last=True)
         return [] if leave else unstopped(self.fleet.trials())
 
     def finish(self, exit_code: int) -> RunEntry:
@@ -158,8 +160,13 @@ class Run:
     def _trials(self, case_id: str) -> list[Trial]:
         return self.fleet.trials_of(case_id)
 
-    def _record(self, case: Case) -> CaseEntry:
-        entry = case_entry(case, tuple(self._trials(case.id)), self._verdicts.get(case.id))
+    def _record(self, case: Case, *, last: bool = False) -> CaseEntry:
+        trials = self._trials(case.id)
+        entry = case_entry(case, tuple(trials), self._verdicts.get(case.id))
+        if last and entry.background and self._shapes[case.workload.name] > 1:
+            # Some shapes were measured after this one was judged.
+            scaling = self._weighing.chart(trials[-1], self.fleet.trials())
+            entry = replace(entry, background=replace(entry.background, scaling=scaling))
         self.ledger.save_case(self.id, self._ordinals.setdefault(case.id, len(self._ordinals)), entry)
         self._entries[case.id] = entry
         return entry

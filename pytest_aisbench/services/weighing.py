@@ -35,6 +35,10 @@ class Weighing:
         known, strange = self._known(trial, siblings)
         return weigh(trial, known, self.rules), strange
 
+    def chart(self, trial: Trial, others: Iterable[Trial]) -> tuple[ScalePoint, ...]:
+        """What all shapes of its workload do, as far as they are known by now."""
+        return _chart(trial.case, self._points(trial, [each for each in others if _is_sibling(each, trial)]))
+
     def _known(self, trial: Trial, siblings: Sequence[Trial]) -> tuple[Known, str]:
         case, key, run = trial.case, fingerprint.key(trial.traits), trial.run
         points = self._points(trial, siblings)

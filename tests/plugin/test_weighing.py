@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from past import remember, spread
 from yard import WORKLOAD, Ended, Yard
 
 from pytest_aisbench.localcloud.server import LocalCloud
+from pytest_aisbench.services.ledger import Ledger
 
 # Two ranks of 12.5: every trial of 1x2 measures exactly 25 images/s, and only history knows noise.
 FAST = WORKLOAD + '\n[local]\nparameters = { seconds = "0.1", throughput = "12.5" }\n'
@@ -48,6 +50,11 @@ def yard(tmp_path: Path, pretended: Path, measured: Ended) -> Yard:
 
 def ledger(yard: Yard) -> Path:
     return yard.folder / "reports" / "ledger.db"
+
+
+def entry(yard: Yard, run: str) -> Any:
+    with closing(Ledger(ledger(yard))) as book:
+        return book.entry(run)
 
 
 def case(ended: Ended, case_id: str = "toy-1x2") -> Any:
@@ -98,6 +105,8 @@ def test_a_shape_is_held_against_its_base_in_this_run_or_in_history_or_says_that
     together = yard.pytest("suites")
     assert together.code == 0, together.out
     run = together.results["run"]
+    for each in entry(yard, run).cases:
+        assert [(at.shape, at.source) for at in each.background.scaling] == [("1x2", "this run"), ("2x2", "this run")]
     told = finding(together, "scaling", "toy-2x2")
     assert (told["outcome"], told["measured"]) == ("met", 1.0)
     assert "12.5 images/s per card at 2x2 and 12.5 images/s at 1x2 (this run), wanted >= 0.9" in told["text"]
