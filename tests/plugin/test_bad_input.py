@@ -70,8 +70,12 @@ def usage(ended: Ended) -> str:
         ),
         ({"thresholds": THRESHOLDS + "loss = { at_most = 1 }\n"}, "thresholds.toml:4: loss: nobody writes this metric"),
         ({"thresholds": '[local."*"]\naccuracy = { at_least = 0.5 }\n'}, "toy-1x2 has no claim on throughput"),
+        (
+            {"thresholds": THRESHOLDS.replace("= 0.5", "= 0.5, expected_failure = { until = 2027-01-31 }")},
+            "thresholds.toml:3: accuracy.expected_failure: reason is missing",
+        ),
     ],
-    ids=["toml", "entry", "metric", "claim"],
+    ids=["toml", "entry", "metric", "claim", "excuse"],
 )
 def test_a_bad_suite_is_one_line_and_exit_4(yard: Yard, change: dict[str, str], told: str, workers: list[str]) -> None:
     yard.suite(**change)
