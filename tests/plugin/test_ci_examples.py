@@ -1,0 +1,140 @@
+"""The files of docs/ci: what they promise their CI server, and their own commands, run here on a local cloud."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from junit_schema import strictly
+from yard import WORKLOAD, Yard
+
+from pytest_aisbench.localcloud.fault import Fault
+from pytest_aisbench.localcloud.server import LocalCloud
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "ci"
+FAST = WORKLOAD + '[local]\nparameters = { seconds = "0.1" }\n'
+
+
+def gitlab() -> Any:
+    return yaml.safe_load((EXAMPLES / "gitlab-ci.yml").read_text(encoding="utf-8"))
+
+
+def github() -> Any:
+    return yaml.safe_load((EXAMPLES / "github-workflow.yml").read_text(encoding="utf-8"))
+
+
+def jenkins() -> str:
+    return (EXAMPLES / "Jenkinsfile").read_text(encoding="utf-8")
+
+
+def commands(name: str) -> list[str]:
+    """What each hands to a shell, in its order."""
+    if name == "gitlab-ci.yml":
+        job = gitlab()["acceptance"]
+        found = [*job["before_script"], *job["script"], *job["after_script"]]
+    elif name == "github-workflow.yml":
+        found = [step["run"] for step in github()["jobs"]["acceptance"]["steps"] if "run" in step]
+    else:
+        found = [one or two for one, two in re.findall(r"\bsh '([^']*)'|\bsh\(.*script: '([^']*)'\)", jenkins())]
+    assert sum("pip install pytest-aisbench" in command for command in found) == 1
+    return [command for command in found if "pip install" not in command]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Yard]:
+    """A workspace of two suites on a local cloud that loses the first job it is given."""
+    with LocalCloud(engine="pretend", faults=[Fault(name="lost-1x2", job="lost", times=1)]) as cloud:
+        (tmp_path / "card.json").write_text(json.dumps(cloud.card()))
+        yard = Yard(tmp_path / "workspace", tmp_path / "card.json")
+        yard.suite(workload=FAST)
+        yield yard
+
+
+def run(site: Yard, command: str, **more: str) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = site.environment(PATH=path, HOME=str(site.folder.parent), AISBENCH_CLOUD=str(site.card), **more)
+    return subprocess.run(
+        ["sh", "-ec", command], cwd=site.folder, env=env, capture_output=True, text=True, check=False, timeout=180
+    )
+
+
+@pytest.mark.parametrize("name", ["gitlab-ci.yml", "Jenkinsfile"])
+def test_its_commands_train_and_leave_what_it_collects(site: Yard, name: str) -> None:
+    made = run(site, "aisbench require suites/ --nodes 1,2 > required.txt")
+    assert made.returncode == 0, made.stderr
+    assert (site.folder / "required.txt").read_text() == "toy-1x2\ntoy-2x2\n"
+    for command in commands(name):
+        done = run(site, command)
+        assert done.returncode == 0, done.stdout + done.stderr
+    strictly(site.folder / "latest" / "junit.xml")
+    for file in ("metrics.txt", "metrics.csv", "summary.md", "report.html", "results.json"):
+        assert (site.folder / "latest" / file).is_file(), file
+    ledgers = {"gitlab-ci.yml": site.folder / "ledger", "Jenkinsfile": site.folder.parent / "aisbench"}
+    assert (ledgers[name] / "ledger.db").is_file()
+    assert not (site.folder / "reports" / "ledger.db").exists()
+
+
+def test_the_workflow_tries_again_what_the_platform_broke_and_tells_github(site: Yard) -> None:
+    site.suite("lost", workload=FAST)
+    (site.folder / "required.txt").write_text("toy-1x2\nlost-1x2\n")
+    (command,) = commands("github-workflow.yml")
+    summary = site.folder.parent / "step.md"
+    summary.write_text("# before\n")
+    done = run(
+        site, command, AISBENCH_MAX_TRIALS="1", GITHUB_STEP_SUMMARY=str(summary), GITHUB_ACTIONS="true",
+        GITHUB_WORKSPACE=str(site.folder),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second = [*re.findall(r"^## aisbench: exit code (\d+)", summary.read_text(), re.MULTILINE)]
+    assert (first, second) == ("12", "0")
+    assert summary.read_text().startswith("# before\n")
+    (notice,) = re.findall(r"^::.*", done.stdout, re.MULTILINE)
+    assert notice.startswith("::error file=suites/lost/test_lost.py,line=6,title=lost-1x2 BROKEN::")
+
+
+def test_gitlab_is_told_what_to_keep_to_retry_and_to_warn_of() -> None:
+    job = gitlab()["acceptance"]
+    known = {"image", "timeout", "resource_group", "cache", "before_script", "script", "after_script", "retry"}
+    assert set(job) == known | {"allow_failure", "artifacts"}
+    assert job["retry"] == {"max": 1, "exit_codes": [12]}
+    assert job["allow_failure"] == {"exit_codes": [13]}
+    assert job["cache"]["when"] == job["artifacts"]["when"] == "always"
+    assert job["artifacts"]["reports"] == {"junit": "latest/junit.xml", "metrics": "latest/metrics.txt"}
+
+
+def test_github_keeps_ledger_and_reports_also_of_a_run_that_failed() -> None:
+    workflow = github()
+    assert set(workflow) == {"name", True, "concurrency", "jobs"}  # YAML 1.1 reads `on` as a yes
+    steps = workflow["jobs"]["acceptance"]["steps"]
+    assert all(set(step) <= {"name", "uses", "run", "with", "env", "if"} for step in steps)
+    assert all(("uses" in step) != ("run" in step) for step in steps)
+    kept = [step["with"]["path"] for step in steps if step.get("if") == "always()"]
+    assert kept == ["ledger", "reports/"]
+
+
+def test_the_jenkinsfile_is_one_pipeline_whose_blocks_close() -> None:
+    text = re.sub(r"//.*", "", jenkins())
+    bare = re.sub(r"'[^']*'|\"[^\"]*\"", "''", text)
+    depth, opened = 0, []
+    for number, char in enumerate(bare):
+        if char == "{":
+            opened.append((depth, bare[:number].split("\n")[-1].strip()))
+            depth += 1
+        depth -= char == "}"
+        assert depth >= 0
+    assert depth == 0
+    assert [name for level, name in opened if level == 0] == ["pipeline"]
+    assert [name for level, name in opened if level == 1] == ["options", "environment", "stages", "post"]
+    for opening, closing in ("()", "[]"):
+        assert bare.count(opening) == bare.count(closing)
+    for step in ("junit ", "archiveArtifacts ", "plot group", "unstable(", "error("):
+        assert step in bare
+    assert "code == 13" in bare
