@@ -62,6 +62,7 @@ class Scribe:
 
     def _serialized(self, report: pytest.TestReport) -> Any:
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        data.pop("node", None)  # xdist's own, of the process that ran the test
         return {**data, "sections": [(name, _shortened(text)) for name, text in report.sections]}
 
     def _end(self, nodeid: str) -> None:

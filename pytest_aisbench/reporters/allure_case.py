@@ -31,7 +31,7 @@ CATEGORIES = (
 OWNERS = {Ruling.FAILED: "workload", Ruling.BROKEN: "platform", Ruling.INCONCLUSIVE: "noise"}
 BETTER = {"throughput": "higher", "accuracy": "higher", "loss": "lower"}  # of others nobody knows
 # Who writes them decides by process and machine; we decide by case, so that they are alike with and without xdist.
-_OURS = {"parentSuite", "suite", "subSuite", "host", "thread", "epic", "feature", "story", "owner"}
+_REPLACED = {"parentSuite", "suite", "subSuite", "host", "thread"}
 
 
 def written(story: Story) -> dict[str, Any]:
@@ -69,7 +69,8 @@ def told(
     """The result with all that the ledger has of its case; only the attachments are missing."""
     start, stop = story.span(case)
     status = story.status(case)
-    kept = [label for label in result.get("labels", ()) if label["name"] not in _OURS]
+    ours = [{"name": name, "value": plain(value)} for name, value in labels(case, run) if value]
+    kept = [label for label in result.get("labels", ()) if label["name"] not in _REPLACED and label not in ours]
     links = [link for link in result.get("links", ()) if link.get("name") not in {"console", "Tester"}]
     theirs = [step for step in result.get("steps", ()) if not step["name"].startswith("trial ")]
     return {
@@ -79,7 +80,7 @@ def told(
         "status": status,
         "statusDetails": _details(result.get("statusDetails") or {}, story, case, status),
         "description": result.get("description") or what_to_do(case, say),
-        "labels": [*kept, *({"name": name, "value": plain(value)} for name, value in labels(case, run) if value)],
+        "labels": [*kept, *ours],
         "parameters": [{"name": name, "value": value, "excluded": True} for name, value in parameters(case, run)],
         "links": [*links, *({"type": "link", "name": name, "url": url} for name, url in links_of(case, run))],
         "steps": [*(step(case, trial) for trial in case.trials), *theirs],

@@ -42,7 +42,9 @@ class Transcript:
         with self._database.transaction():
             for test in tests:
                 ordinal = self._ordinals.setdefault(test.nodeid, len(self._ordinals))
-                row = (self._run, test.nodeid, ordinal, *test[1:5], json.dumps(test.reports, separators=(",", ":")))
+                # Plugins hang all kinds of things on a report: what JSON does not know is kept as a text.
+                said = json.dumps(test.reports, separators=(",", ":"), default=str)
+                row = (self._run, test.nodeid, ordinal, *test[1:5], said)
                 self._database.write("INSERT OR REPLACE INTO tests VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
 
 

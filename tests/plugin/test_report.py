@@ -1,0 +1,257 @@
+"""`aisbench report` and what it rests on: an old run told again from the ledger as the run itself told it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from yard import TEST, THRESHOLDS, WORKLOAD, Ended, Yard
+
+from pytest_aisbench.localcloud.fault import Fault
+from pytest_aisbench.localcloud.server import LocalCloud
+
+FAST = WORKLOAD + '[local]\nparameters = { seconds = "0.1", throughput = "12.5" }\n'
+HARD = THRESHOLDS.replace("at_least = 1 ", "at_least = 1e9 ")
+KILLS = TEST.replace("    trial.verdict", "    import os\n\n    os._exit(1)\n    trial.verdict")
+PLAIN = """
+import pytest
+
+def test_plain():
+    print("said <b>aloud</b>")
+
+def test_wrong():
+    assert 1 == 2
+
+@pytest.mark.skip(reason="not today")
+def test_later():
+    pass
+
+@pytest.mark.xfail(reason="known")
+def test_known():
+    raise RuntimeError
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
+    """Two runs of the same suites, the first without xdist and the second with it, on one ledger."""
+    with LocalCloud(engine="pretend", faults=[Fault(name="lost-1x2", job="lost")]) as cloud:
+        card = tmp_path_factory.mktemp("cloud") / "card.json"
+        card.write_text(json.dumps(cloud.card()))
+        yard = Yard(tmp_path_factory.mktemp("yard"), card)
+        yard.suite("well", workload=FAST)
+        yard.suite("slow", workload=FAST, thresholds=HARD)
+        yard.suite("lost", workload=FAST)
+        (yard.folder / "suites" / "well" / "test_plain.py").write_text(PLAIN)
+        assert run(yard).code == 1
+        yard.suite("kills", workload=FAST, test=KILLS)
+        assert run(yard, "-n", "2").code == 1
+        yield yard
+
+
+def run(yard: Yard, *arguments: str) -> Ended:
+    return yard.pytest("suites", "--nodes", "1", "--aisbench-max-trials", "2", "--aisbench-tester", "none", *arguments)
+
+
+def report(yard: Yard, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest_aisbench", "report", *arguments]
+    return subprocess.run(
+        command,
+        cwd=yard.folder,
+        env=yard.environment(**env),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def runs(yard: Yard) -> list[Path]:
+    """Oldest first."""
+    return sorted(path for path in (yard.folder / "reports").iterdir() if path.is_dir() and not path.is_symlink())
+
+
+def allure(folder: Path) -> dict[str, dict[str, Any]]:
+    """What results say, without what no two runs have in common."""
+    found = {}
+    for file in (folder / "allure-results").glob("*-result.json"):
+        result = json.loads(file.read_bytes())
+        name = result["name"]
+        assert name not in found, f"{name} is told twice"
+        for each in attachments(result):
+            assert (folder / "allure-results" / each["source"]).is_file()
+        found[name] = result
+    return found
+
+
+def attachments(result: dict[str, Any]) -> list[dict[str, str]]:
+    return [one for part in (result, *result.get("steps", ())) for one in part.get("attachments", ())]
+
+
+def shape(result: dict[str, Any]) -> dict[str, Any]:
+    """Of a case: everything but times, ids and what history adds."""
+    steps = [
+        (step["name"].split(":")[0], step["status"], [(each["name"], each["status"]) for each in step["steps"]])
+        for step in result["steps"]
+    ]
+    return {
+        **{key: result.get(key) for key in ("fullName", "historyId", "testCaseId", "status", "labels", "description")},
+        "parameters": [each["name"] for each in result["parameters"]],
+        "message": result["statusDetails"].get("message", "").split(";")[0],
+        "steps": steps,
+        "attachments": [(each["name"], each["type"]) for each in attachments(result) if "history" not in each["name"]],
+    }
+
+
+def suite_of(folder: Path) -> list[tuple[Any, ...]]:
+    """What junit.xml says, but for the seconds of its suite."""
+    suite = ET.parse(folder / "junit.xml").getroot()[0]
+    counts = tuple(sorted((key, value) for key, value in suite.items() if key not in {"time", "timestamp"}))
+    return [counts, *(tuple(ET.tostring(each, encoding="unicode").split("\n")) for each in suite)]
+
+
+def test_an_old_run_is_told_again_as_it_was(told: Yard, tmp_path: Path) -> None:
+    first, second = runs(told)
+    for old in (first, second):
+        target = tmp_path / old.name
+        done = report(told, old.name, "--output", str(target), GITHUB_STEP_SUMMARY=str(tmp_path / "steps.md"))
+
+        assert (done.returncode, done.stderr) == (0, "")
+        assert {path.name for path in target.iterdir()} == {path.name for path in old.iterdir()}
+        for name in ("results.json", "summary.md", "metrics.txt", "metrics.csv"):
+            assert (target / name).read_bytes() == (old / name).read_bytes(), name
+        assert suite_of(target) == suite_of(old)
+        assert rows(target / "report.html") == rows(old / "report.html")
+        again, before = allure(target), allure(old)
+        assert again.keys() == before.keys()
+        for name, result in before.items():
+            if "trains" in name:
+                assert shape(again[name]) == shape(result)
+            assert again[name]["status"] == result["status"]
+    assert not (tmp_path / "steps.md").exists()  # a CI server's page is of the run, not of its retelling
+
+
+def rows(page: Path) -> Any:
+    text = page.read_text(encoding="utf-8")
+    blob = text.split('data-jsonblob="', 1)[1].split('"', 1)[0]
+    return [blob.count(f"[{case}-1x2]") for case in ("well", "slow", "lost")], len(blob)
+
+
+def test_a_case_is_the_same_in_allure_with_xdist_and_without(told: Yard) -> None:
+    single, parallel = (allure(folder) for folder in runs(told))
+
+    for case, status in (("well", "passed"), ("slow", "failed"), ("lost", "broken")):
+        name = f"test_trains[{case}-1x2]"
+        assert single[name]["status"] == status
+        assert shape(single[name]) == shape(parallel[name])
+    assert [step["status"] for step in single["test_trains[lost-1x2]"]["steps"]] == ["broken", "broken"]
+    trial = single["test_trains[slow-1x2]"]["steps"][0]
+    assert [step["name"] for step in trial["steps"]] == ["stage", "submit", "queue", "train", "harvest", "judge"]
+    assert trial["steps"][-1]["status"] == "failed"
+    times = [(step["start"], step["stop"]) for step in trial["steps"]]
+    assert times == sorted(times)
+    assert {"request", "worker-0.log"} <= {each["name"] for each in trial["attachments"]}
+    assert single["test_plain"]["status"] == "passed"
+    assert single["test_later"]["status"] == "skipped"
+
+
+def test_a_test_whose_worker_crashed_has_its_result(told: Yard) -> None:
+    crashed = allure(runs(told)[1])["test_trains[kills-1x2]"]
+
+    assert crashed["status"] == "failed"
+    assert "crashed" in crashed["statusDetails"]["message"]
+    assert crashed["steps"][0]["name"].startswith("trial 1")
+    assert {"name": "feature", "value": "kills"} in crashed["labels"]
+
+
+def test_the_results_know_the_runs_before(told: Yard) -> None:
+    first, second = (folder / "allure-results" for folder in runs(told))
+
+    assert not (first / "history").exists()
+    history = json.loads((second / "history" / "history.json").read_bytes())
+    slow = allure(runs(told)[1])["test_trains[slow-1x2]"]
+    assert history[slow["historyId"]]["items"][0]["status"] == "failed"
+    (trend,) = json.loads((second / "history" / "history-trend.json").read_bytes())
+    assert trend["data"] == {"failed": 1, "broken": 1, "skipped": 0, "passed": 1, "unknown": 0, "total": 3}
+    (file,) = second.glob("*-perf.json")
+    metrics = {each["key"]: each for each in json.loads(file.read_bytes())}
+    assert (metrics["well-1x2.throughput"]["value"], metrics["well-1x2.throughput"]["better"]) == (25.0, "higher")
+    assert json.loads((second / "executor.json").read_bytes())["type"] == "local"
+
+
+def test_a_wiped_workspace_is_told_from_the_ledger_alone(told: Yard, tmp_path: Path) -> None:
+    old, _ = runs(told)
+    ledger = tmp_path / "ledger.db"
+    shutil.copy(told.folder / "reports" / "ledger.db", ledger)
+    options = ["--ledger", str(ledger), "--reports", str(tmp_path / "reports")]
+
+    done = report(told, old.name[:-1], *options, "--lang", "zh")
+
+    assert done.returncode == 0, done.stderr
+    assert "log files are not here" in done.stderr
+    new = tmp_path / "reports" / old.name
+    assert (new / "results.json").read_bytes() == (old / "results.json").read_bytes()
+    assert (new / "requests" / "slow-1x2.json").read_bytes() == (old / "requests" / "slow-1x2.json").read_bytes()
+    assert "lang='zh" in (new / "report.html").read_text(encoding="utf-8").replace("&#x27;", "'").replace("&#39;", "'")
+    listed = (tmp_path / "reports" / "index.html").read_text(encoding="utf-8")
+    assert listed.count("<tr>") == 2  # its head, and the one run whose folder is here
+    assert f'href="{old.name}/report.html"' in listed
+
+
+def test_the_list_of_runs_has_the_newest_first(told: Yard) -> None:
+    first, second = runs(told)
+    page = (told.folder / "reports" / "index.html").read_text(encoding="utf-8")
+
+    assert page.index(second.name) < page.index(first.name)
+    assert "1 PASSED" in page
+    assert f'href="{first.name}/results.json"' in page
+    assert report(told, "--index").stdout.strip() == str(told.folder / "reports" / "index.html")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nonsense"], "the ledger has no run 'nonsense'; the newest are "),
+        (["20"], "is the beginning of "),
+        (["--ledger", "none.db"], "there is no ledger "),
+        (["--lang", "fr"], "--lang"),
+        (["--allure", "--index"], "not allowed with"),
+    ],
+)
+def test_what_cannot_be_told_is_one_line(told: Yard, arguments: list[str], said: str) -> None:
+    done = report(told, *arguments)
+
+    assert done.returncode == 4
+    assert said in done.stderr.splitlines()[-1]
+
+
+def test_allure_without_node_is_one_line(told: Yard, tmp_path: Path) -> None:
+    done = report(told, "--allure", PATH=str(tmp_path))
+
+    assert done.returncode == 4
+    assert done.stderr == (
+        "aisbench report: the page of Allure is made by Node.js, which is not installed here; install Node.js 20 or"
+        " newer (https://nodejs.org); all other reports need none\n"
+    )
+
+
+def test_a_run_that_is_under_way_is_left_alone(told: Yard, tmp_path: Path) -> None:
+    from pytest_aisbench.services.lease import owner
+    from pytest_aisbench.services.ledger import Ledger
+
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.begin("20990101-000000-abcdef", {"platform": "local"}, 4e9, owner(), 5e9)
+    ledger.close()
+
+    done = report(told, "--reports", str(tmp_path))
+
+    assert done.returncode == 4
+    assert "is still under way" in done.stderr
+    assert not (tmp_path / "20990101-000000-abcdef").exists()
