@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from contract import Job
 
 WARM_UP = 0.1
+LEAST = 30  # steps of an epoch on generated data
 
 
 def yes(text: str) -> bool:
@@ -43,6 +44,12 @@ def data_folder(job: Job) -> str:
     if not job.arguments.data_url:
         raise ContractError("there are no data: give --data_url, or --synthetic=N for a generated set of N samples")
     return str(job.arguments.data_url)
+
+
+def generated(job: Job) -> int:
+    """As many samples as told; or more, where many ranks would share them in too few steps to learn anything."""
+    told, batch = int(job.arguments.synthetic), int(job.arguments.batch_size)
+    return told if job.size == 1 else max(told, LEAST * batch * job.size)
 
 
 def steps_of(data: Any, job: Job) -> int:

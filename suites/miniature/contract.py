@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Of horovodrun and of mpirun: they start the ranks themselves, where the platform does not.
 LAUNCHERS = ("HOROVOD", "OMPI_COMM_WORLD")
+# What platforms call the address of this server.
+ADDRESSES = ("MA_CURRENT_HOST_IP", "MA_CURRENT_IP", "DLWS_SD_SELF_HOST_IP", "DLWS_SD_SELF_IP", "POD_IP")
 
 
 class ContractError(Exception):
@@ -113,7 +115,20 @@ def read_job(parser: argparse.ArgumentParser, argv: Sequence[str], environment: 
     servers = read_rank_table(Path(table)) if table else []
     if servers and sorted(r for _, ranks in servers for r in ranks) != list(range(size)):
         raise ContractError(f"rank table {table} does not list the ranks 0 to {size - 1}, each once")
+    require_own_rank(rank, servers, environment)
     return alone(job, servers, port) if environment.get("SINGLESERVER_MODE") == "True" else job
+
+
+def require_own_rank(rank: int, servers: Sequence[Server], environment: Mapping[str, str]) -> None:
+    """Nodes that both number their cards from 0 would wait for ever for the ranks that nobody is: say so instead."""
+    ranks = dict(servers)
+    here = next((environment[name] for name in ADDRESSES if environment.get(name) in ranks), "")
+    if here and len(ranks) == len(servers) and rank not in ranks[here]:
+        own = f"{min(ranks[here])} to {max(ranks[here])}"
+        raise ContractError(
+            f"RANK_ID is {rank}, and the rank table has {own} on this server, {here}; "
+            "count through all nodes: RANK_ID = number of the node × cards per node + card"
+        )
 
 
 def rank_and_size(environment: Mapping[str, str]) -> tuple[int, int]:

@@ -270,6 +270,19 @@ def test_a_wrong_environment_is_one_clear_line(cluster: Cluster, environment: di
     assert cluster.log(0) == f"[ERROR] rank {environment.get('RANK_ID', '0')}: {complaint}\n"
 
 
+def test_nodes_that_both_count_their_cards_from_0_end_at_once(cluster: Cluster) -> None:
+    """As the guide's script does: RANK_ID is the number of the card, on each of two nodes."""
+    table = rank_table(cluster.folder / "table.json", [0, 1], [2, 3])
+    told = {"RANK_TABLE_FILE": table, "RANK_SIZE": "4", "MA_CURRENT_HOST_IP": "127.0.0.3"}
+    cluster.start(2, environment=told)  # the second node
+    assert cluster.end() == [1, 1]
+    for rank in (0, 1):
+        assert cluster.log(rank) == (
+            f"[ERROR] rank {rank}: RANK_ID is {rank}, and the rank table has 2 to 3 on this server, 127.0.0.3; "
+            "count through all nodes: RANK_ID = number of the node × cards per node + card\n"
+        )
+
+
 @pytest.mark.parametrize("cluster", ["resnet50_cifar10"], indirect=True)
 def test_cifar10_is_read_from_its_binary_format(cluster: Cluster) -> None:
     cluster.train(1, "--epochs=1", "--samples=640")

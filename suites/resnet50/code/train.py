@@ -14,7 +14,7 @@ import network_arguments
 import numpy as np
 from collective import joined
 from contract import ContractError, Job, run
-from fitting import arguments, data_folder, yes
+from fitting import arguments, data_folder, generated, yes
 
 if TYPE_CHECKING:
     import argparse
@@ -31,7 +31,7 @@ def data_set(job: Job) -> Path:
     if not job.arguments.synthetic:
         return Path(data_folder(job))
     folder = Path(mkdtemp(prefix="images-"))
-    count = max(1, job.arguments.synthetic // KINDS)
+    count = max(1, generated(job) // KINDS)
     for part, (seed, each) in {"train": (1, count), "val": (2, -(-count // HELD_OUT))}.items():
         generate(folder / part, [job.arguments.seed, seed], each)
     return folder

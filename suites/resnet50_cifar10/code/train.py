@@ -14,7 +14,7 @@ import network_arguments
 from cifar10 import SIZE, eval_records, generate, train_records
 from collective import joined
 from contract import Job, run
-from fitting import arguments, data_folder, yes
+from fitting import arguments, data_folder, generated, yes
 from looks import CLASSES
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def records(job: Job) -> tuple[Records, Records]:
         folder = Path(data_folder(job))
         return train_records(folder), eval_records(folder)
     with TemporaryDirectory(prefix="cifar10-") as made:
-        generate(Path(made), job.arguments.seed, -(-job.arguments.synthetic // FILES), looks=1)
+        generate(Path(made), job.arguments.seed, -(-generated(job) // FILES), looks=1)
         return train_records(Path(made)), eval_records(Path(made))
 
 
