@@ -54,17 +54,19 @@ body{color:#3e4a56;max-width:1560px;margin:16px auto;padding:0 16px;font-size:13
 #environment{align-self:flex-start}
 #results-table{color:#1f2933;font-size:13px}
 #results-table td.extra{overflow-wrap:anywhere}
-#results-table td.col-testId{overflow-wrap:break-word;min-width:130px}
+#results-table td.col-testId{overflow-wrap:anywhere;min-width:130px}
 span.passed,.passed .col-result{color:#166534}
 span.skipped,span.xfailed,span.rerun,.skipped .col-result,.xfailed .col-result,.rerun .col-result{color:#8a5300}
 span.error,span.failed,span.xpassed,.error .col-result,.failed .col-result,.xpassed .col-result{color:#b42318}
 .summary__data{flex:1 1 auto}
-.collapse button{color:#1d4f91}
+.collapse button,.collapse button:hover{color:#1d4f91}
 a{color:#1d4f91}
 @media print{
 @page{margin:12mm}
 body{max-width:none;margin:0;padding:0}
 .col-result{width:auto}
+td.col-remarks,td.col-throughput{white-space:normal}
+#results-table td.col-testId{min-width:90px}
 #results-table>thead th:last-child,.col-links{display:none}
 .aisbench td{overflow-wrap:break-word}
 .extras-row.hidden{display:table-row}
@@ -88,7 +90,7 @@ h1,h2,h3,p,.logwrapper .log{color:#e4e8ec}
 .logwrapper,.logwrapper .logexpander{background:#1b2128;border-color:#3a444f}
 .logwrapper .logexpander:hover{color:#fff;border-color:#fff}
 .logwrapper .log{border-color:#3a444f}
-a,.aisbench a,.collapse button{color:#8ab8f0}
+a,.aisbench a,.collapse button,.collapse button:hover{color:#8ab8f0}
 .aisbench-PASSED,.aisbench-met,span.passed,.passed .col-result{color:#6fc48f}
 .aisbench-FAILED,.aisbench-BROKEN,.aisbench-missed,.aisbench-unmeasured,span.error,span.failed,span.xpassed,
 .error .col-result,.failed .col-result,.xpassed .col-result{color:#ff8a7a}
