@@ -37,10 +37,12 @@ class Measure:
     ran_s: float | None = None
     ruling: Ruling = Ruling.PASSED  # of the trial: INCONCLUSIVE where another was to decide
     counts: bool = True  # it is whole, and its accuracy held: its speed may be compared
-    metrics: Mapping[str, float] = field(default_factory=dict)  # all of the case's, by name
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the others, by name
 
     def value(self, metric: str) -> float | None:
-        return self.metrics.get(metric, {THROUGHPUT: self.throughput, ACCURACY: self.accuracy}.get(metric))
+        if metric == THROUGHPUT:
+            return self.throughput
+        return self.accuracy if metric == ACCURACY else self.metrics.get(metric)
 
     @property
     def past(self) -> Past:
@@ -82,5 +84,5 @@ def measure_of(trial: Trial) -> Measure | None:
         ran_s=trial.job.ran_s if trial.job else None,
         ruling=trial.judged.ruling,
         counts=counts(trial),
-        metrics=found,
+        metrics={name: value for name, value in found.items() if name not in {THROUGHPUT, ACCURACY}},
     )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pytest_aisbench.domain.measure import Measure
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.services.database import Database
 
@@ -39,13 +40,19 @@ class History:
 
     def base(self, workload: str, shape: str, family: str, limit: int, *, without: str = "") -> tuple[Measure, ...]:
         """The newest of another shape, alike in everything else."""
-        where = "WHERE family = ? AND shape = ? AND counts = 1 AND workload = ? AND run != ? ORDER BY at DESC LIMIT ?"
-        return self._read(where, family, shape, workload, without, limit)[::-1] if family else ()
+        where = "WHERE family = ? AND workload = ? AND shape = ? AND counts = 1 AND run != ? ORDER BY at DESC LIMIT ?"
+        return self._read(where, family, workload, shape, without, limit)[::-1] if family else ()
 
     def shapes(self, workload: str, family: str) -> tuple[str, ...]:
         """Which shapes there are that are alike in everything else."""
-        statement = "SELECT DISTINCT shape FROM measures WHERE family = ? AND counts = 1 AND workload = ?"
-        return tuple(row[0] for row in self._database.read(statement, family, workload)) if family else ()
+        found: list[str] = []
+        while family:  # from one to the next by the index: DISTINCT would read them all
+            statement = "SELECT min(shape) FROM measures WHERE family = ? AND workload = ? AND shape > ?"
+            ((shape,),) = self._database.read(statement, family, workload, found[-1] if found else "")
+            if shape is None:
+                break
+            found.append(shape)
+        return tuple(found)
 
     def newest(self, case_id: str, *, without: str = "", key: str = "") -> Measure | None:
         """The newest whose traits are known and are not those of `key`, whether it counts or not."""
@@ -86,12 +93,13 @@ def values(measures: Iterable[Measure], metric: str) -> list[float]:
 
 
 def _row(measure: Measure) -> tuple[Any, ...]:
-    metrics = json.dumps(dict(measure.metrics), allow_nan=False, separators=(",", ":"))
+    others = {name: value for name, value in measure.metrics.items() if name not in {THROUGHPUT, ACCURACY}}
+    metrics = json.dumps(others, allow_nan=False, separators=(",", ":"))
     told = {"ruling": measure.ruling.value, "counts": int(measure.counts), "metrics": metrics}
     return tuple(told.get(name, getattr(measure, name)) for name in _NAMES)
 
 
 def _measure(row: tuple[Any, ...]) -> Measure:
-    known = dict(zip(_NAMES, row, strict=True))
-    told = {"ruling": Ruling(known["ruling"]), "counts": bool(known["counts"]), "metrics": json.loads(known["metrics"])}
-    return Measure(**{**known, **told})
+    *told, ruling, counted, metrics = row
+    known: tuple[Any, ...] = (*told, Ruling(ruling), bool(counted), json.loads(metrics) if metrics != "{}" else {})
+    return Measure(*known)

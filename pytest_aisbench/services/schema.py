@@ -44,9 +44,9 @@ CREATE TABLE measures (
     trial TEXT PRIMARY KEY, run TEXT NOT NULL, case_id TEXT NOT NULL, workload TEXT NOT NULL, shape TEXT NOT NULL,
     mode TEXT NOT NULL, key TEXT NOT NULL, family TEXT NOT NULL, at REAL NOT NULL, throughput REAL NOT NULL,
     accuracy REAL, steady REAL, ran_s REAL, ruling TEXT NOT NULL, counts INTEGER NOT NULL, metrics TEXT NOT NULL);
-CREATE INDEX measures_of_a_case ON measures (case_id, at);
+CREATE INDEX measures_of_a_case ON measures (case_id, at, key, run);
 CREATE INDEX measures_alike ON measures (case_id, key, at);
-CREATE INDEX measures_of_a_family ON measures (family, shape, at);
+CREATE INDEX measures_of_a_family ON measures (family, workload, shape, at);
 INSERT INTO measures
     SELECT trial, run, case_id, json_extract(record, '$.case.workload.name'),
         json_extract(record, '$.case.shape.nodes') || 'x' || json_extract(record, '$.case.shape.devices'),

@@ -23,8 +23,7 @@ def remember(file: Path, case_id: str, speeds: Sequence[float]) -> None:
             database.write("DELETE FROM measures WHERE case_id = ?", case_id)
             for number, speed in enumerate(speeds):
                 run, at = f"run-{number:04}", newest.at - len(speeds) + number
-                metrics = {**newest.metrics, "throughput": speed}
-                made = replace(newest, trial=f"{run}/{case_id}/1", run=run, at=at, throughput=speed, metrics=metrics)
+                made = replace(newest, trial=f"{run}/{case_id}/1", run=run, at=at, throughput=speed)
                 history.add(database, made, traits)
 
 

@@ -1,0 +1,99 @@
+"""How long it takes to weigh a trial with the history in a ledger: looked up, decided, held against drifts.
+
+    python tests/bench/weighing.py
+
+Ledgers of so many trials of one case, all comparable, and as many of another shape; the median of many rounds, in CPU
+time. Beside it stands what reading the trials' own records would take.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_aisbench.domain import codec
+from pytest_aisbench.domain.case import Case, Shape, Workload
+from pytest_aisbench.domain.fingerprint import key
+from pytest_aisbench.domain.measure import measure_of
+from pytest_aisbench.domain.metric import Measurement, Metric
+from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.domain.verdict import Ruling, Verdict
+from pytest_aisbench.domain.weighing import Rules
+from pytest_aisbench.services import history
+from pytest_aisbench.services.history import History
+from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.services.submission import new_trial
+from pytest_aisbench.services.weighing import Weighing
+
+ROUNDS = 50
+METRICS = {"throughput": Metric("throughput", "images/s"), "accuracy": Metric("accuracy", "")}
+CLAIMS = (
+    Threshold("throughput", "images/s", reference=14151.0, lower=-0.05, per="node"),
+    Threshold("accuracy", at_least=0.759),
+    Threshold("scaling", at_least=0.9, base="1x8"),
+)
+TRAITS = {f"trait {number}": "x" * 20 for number in range(20)}
+
+
+def trial(run: str, nodes: int, dice: random.Random) -> Trial:
+    case = Case(Workload("resnet50", "", ("code",), "train.py", "mindspore", 8, METRICS), Shape(nodes, 8), CLAIMS)
+    ranks = range(case.shape.world)
+    found = [Measurement("throughput", dice.gauss(1768.9, 17.0), "images/s", f"{rank}", rank) for rank in ranks]
+    found.append(Measurement("accuracy", dice.gauss(0.77, 0.0002), "", "accuracy.json"))
+    made = replace(new_trial(run, case, 0.0), step=Step.JUDGE, measurements=tuple(found))
+    return replace(made, traits={**TRAITS, "nodes": str(nodes)})
+
+
+def fill(ledger: Ledger, count: int, dice: random.Random) -> None:
+    with ledger.database.transaction():
+        for number in range(count):
+            for nodes in (1, 2):
+                made = trial(f"run-{number}", nodes, dice)
+                made = made.moved(Step.DONE, float(number), judged=Verdict(Ruling.PASSED, "well"))
+                measure = measure_of(made)
+                assert measure is not None
+                history.add(ledger.database, measure, made.traits)
+    ledger.begin("run", {}, 0.0)
+
+
+def median_ms(act: Callable[[], object], rounds: int = ROUNDS) -> float:
+    took = []
+    for _ in range(rounds):
+        began = time.process_time()
+        act()
+        took.append(time.process_time() - began)
+    return statistics.median(took) * 1000
+
+
+def main() -> None:
+    dice = random.Random(1)
+    newest = trial("now", 2, dice)
+    record = json.dumps(codec.dump(newest))
+    by_record = median_ms(lambda: codec.load(Trial, json.loads(record)))
+    print(
+        "| comparable trials | the newest 100, ms | a whole weighing, ms | reading as many records, ms | ledger, MiB |"
+    )
+    print("|---|---|---|---|---|")
+    for count in (100, 1000, 10_000):
+        with tempfile.TemporaryDirectory() as folder, closing(Ledger(Path(folder) / "ledger.db")) as ledger:
+            fill(ledger, count, dice)
+            known = History(ledger.database)
+            weighing = Weighing(Rules(3), known)
+            case_id, same = newest.case.id, key(newest.traits)
+            look_up = median_ms(lambda: known.of(case_id, same))  # noqa: B023
+            whole = median_ms(lambda: weighing.weigh(newest, ()))  # noqa: B023
+            ledger.database.read("PRAGMA wal_checkpoint(TRUNCATE)")
+            size = ledger.path.stat().st_size / 2**20
+            print(f"| {count:,} | {look_up:.2f} | {whole:.2f} | {by_record * count:,.0f} | {size:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
