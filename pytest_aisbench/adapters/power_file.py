@@ -19,7 +19,7 @@ COLUMNS = ("time", "node", "watts", "job")  # the last may be left out
 
 
 class PowerFile:
-    """PowerSource: `--aisbench-power FILE`. Without one it knows of nothing."""
+    """PowerSource: `--aisbench-power FILE`."""
 
     def __init__(self, settings: Settings) -> None:
         self._path: Path | None = settings.power
@@ -28,7 +28,7 @@ class PowerFile:
         """One bad line spoils the file: nobody knows what else is wrong with it. A last line that is not complete is
         still being written, and is left out."""
         if self._path is None:
-            return
+            raise UsageFault("--aisbench-power names none")
         columns: tuple[str, ...] = COLUMNS
         first = True
         try:

@@ -24,7 +24,7 @@ TIME = "time"  # the unit of a moment: seconds since the epoch, until somebody w
 PHASES = ("total", "prepare", "dataload", "proc")
 _CLOCK = "clock of the run"
 _LOG = "log of the training"
-_NO_POWER = "no source of power was given"
+_NO_POWER = "nobody was asked for power: the job left no result"
 _NO_SPEED = "the throughput of some rank is missing"
 _ACCELERATORS = ("npu", "gpu")
 
@@ -125,17 +125,17 @@ def _powered(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
 def _stability(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
     """How a case scales, and how its trials and nodes differ."""
     points = case.background.scaling if case.background else ()
-    point = next((point for point in points if point.shape == str(case.shape)), None)
+    # A shape that is its own base has lost nothing to itself, which says nothing.
+    point = next((point for point in points if point.shape == str(case.shape) and point.efficiency != 1), None)
     speeds = [speed for speed in map(_speed, case.trials) if speed is not None]
     servers = [each for each in (trial.throughput_by_server if trial else ()) if each is not None]
     spread = max(servers) / min(servers) if len(servers) == case.nodes > 1 and min(servers) > 0 else None
-    known = point is not None and point.efficiency is not None
     return {
         "scaling_efficiency": _value(
             point.efficiency if point else None,
             "",
-            "throughput per card, by that of the base" if known else "",
-            "the throughput of fewer cards is not known",
+            "throughput per card, by that of the base",
+            "it is the base itself, or the throughput of no other shape is known",
         ),
         "throughput_cv": _value(
             _variation(speeds), "", f"{len(speeds)} trials of this run", "there are fewer than two whole trials"

@@ -35,9 +35,8 @@ class Meter:
                 continue
             if found:
                 return drawn(found, start, end, trial.case.shape.nodes, f"{name}, over {which}")
-        return Power(
-            why="; ".join(reasons) or f"no source of power has a sample of the job ({', '.join(self._sources)})"
-        )
+            reasons.append(f"{name}: it has no sample of the job")
+        return Power(why="; ".join(reasons))
 
     def close(self) -> None:
         sources, self._sources = self._sources, {}

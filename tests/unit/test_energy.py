@@ -154,7 +154,8 @@ def test_one_bad_line_spoils_the_file_and_is_named(tmp_path: Path, text: str, wh
 def test_a_file_that_is_not_there_is_a_reason_and_none_at_all_is_no_source(tmp_path: Path) -> None:
     with pytest.raises(UsageFault, match=r"gone\.csv cannot be read: No such file"):
         list(PowerFile(Settings(power=tmp_path / "gone.csv")).samples("j", 0, 1))
-    assert list(PowerFile(Settings()).samples("j", 0, 1)) == []
+    with pytest.raises(UsageFault, match="--aisbench-power names none"):
+        list(PowerFile(Settings()).samples("j", 0, 1))
 
 
 # The meter.
@@ -177,8 +178,9 @@ def test_the_first_source_that_knows_of_the_job_counts_and_a_broken_one_breaks_n
     meter = Meter({"bmc": Broken(), "file": PowerFile(Settings(power=file))})
     assert meter.of(TRIAL) == Power(300.0, 300.0, 90_000.0, "file, over the job")
     assert Meter({"bmc": Broken()}).of(TRIAL) == Power(why="bmc: the BMC does not answer")
-    silent = Meter({"file": PowerFile(Settings())}).of(TRIAL)
-    assert silent is None or silent.energy_j is None
+    assert Meter({"file": PowerFile(Settings())}).of(TRIAL) == Power(why="file: --aisbench-power names none")
+    elsewhere = replace(TRIAL, times={"running": 9000.0, "harvest": 9100.0})
+    assert meter.of(elsewhere) == Power(why="bmc: the BMC does not answer; file: it has no sample of the job")
     assert Meter({}).of(TRIAL) is None
     assert meter.of(replace(TRIAL, times={})) is None
 

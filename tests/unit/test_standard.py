@@ -112,12 +112,12 @@ def test_whatever_was_not_measured_is_null_with_a_reason_and_never_zero() -> Non
 
 
 REASONS = {
-    "average_power": "no source of power was given",
+    "average_power": "nobody was asked for power: the job left no result",
     "resource_util_ratio": "the platform sampled no accelerator of the job",
     "proc_time": "the log does not tell when training began and ended",
     "time_to_accuracy": "the log tells of no evaluation",
     "steady_throughput": "the log tells no speed",
-    "scaling_efficiency": "the throughput of fewer cards is not known",
+    "scaling_efficiency": "it is the base itself, or the throughput of no other shape is known",
     "throughput_cv": "there are fewer than two whole trials",
     "cann": "the log does not tell it",
     "division": "no config.json tells it",
@@ -159,6 +159,11 @@ def test_trials_of_a_run_tell_how_much_they_vary() -> None:
     faster = replace(TRIAL, measurements=(replace(TRIAL.measurements[0], value=120.0), *TRIAL.measurements[1:]))
     both = case_entry(CASE, (TRIAL, faster), PASSED)
     assert both.standard["throughput_cv"].value == pytest.approx(14.1421 / 390, rel=1e-4)
+
+
+def test_a_shape_does_not_scale_against_itself() -> None:
+    alone = replace(TRIAL, background=Background(scaling=(ScalePoint("2x2", 380.0, 1.0, "this run"),)))
+    assert entry(alone).standard["scaling_efficiency"].value is None
 
 
 def test_what_config_json_says_of_the_test_is_told() -> None:
