@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 from pytest_aisbench.access import Access
 from pytest_aisbench.adapters import apulis_job, apulis_options
@@ -58,6 +59,8 @@ class Apulis:
             settings = _by_card(settings, settings.cloud)
             self.max_jobs, self.poll_s, patience_s = machine_cores(), 0.2, 5.0
         require_apulis(settings)
+        where = urlsplit(settings.apulis.endpoint)
+        self._site = "" if settings.cloud else f"{where.scheme}://{where.netloc}"
         self._access, self._keys = settings.apulis, settings.access
         self._share = "" if self._access.by_obs else BUCKET
         self.store: Store
@@ -149,6 +152,10 @@ class Apulis:
 
     def events(self, job_id: str) -> Sequence[str]:
         return self._watch.events(job_id)
+
+    def console(self, job_id: str) -> str:
+        """The page of a training in AIArts, which a local cloud does not have."""
+        return f"{self._site}/AIarts/model-training/{quote(job_id, safe='')}/detail" if self._site else ""
 
     def cancel(self, job_id: str) -> None:
         answer = self._http.ask("KillJob", jobId=job_id, userName=self._access.user)

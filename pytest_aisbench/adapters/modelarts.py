@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from pytest_aisbench.access import Access
 from pytest_aisbench.adapters import jobs_wheel, jobs_wheel_v1, training_job
@@ -18,6 +19,7 @@ from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.settings import Settings
 
+_CONSOLE = "https://console.huaweicloud.com/modelarts/"
 _CHECK_S = 10.0  # somebody waits for the prompt
 
 
@@ -128,6 +130,13 @@ class ModelArts:
 
     def events(self, job_id: str) -> Sequence[str]:
         return self.jobs.events(job_id)
+
+    def console(self, job_id: str) -> str:
+        """The page of a job, which only a region of the public cloud has at an address that is known; V1 has a list."""
+        if self.access.modelarts_endpoint or not self.access.region_name:
+            return ""
+        page = "trainingJobs" if isinstance(self.jobs, JobsV1) else f"training/detail/{quote(job_id, safe='')}"
+        return f"{_CONSOLE}?region={quote(self.access.region_name, safe='')}#/{page}"
 
     def cancel(self, job_id: str) -> None:
         self.jobs.cancel(job_id)

@@ -136,6 +136,13 @@ class Platform(Protocol):
         """May be called twice."""
 
 
+class Shown(Protocol):
+    """What a platform may have beside: a page on which it shows its jobs to people."""
+
+    def console(self, job_id: str) -> str:
+        """Its address; empty where there is none, or none that is known for certain."""
+
+
 class Reporter(Protocol):
     """Turns ledger entries into something. Built as `Class(config, folder)` and registered as a pytest plugin,
     so that it may implement pytest's hooks too. One with `on_workers = True` is built in the workers of xdist as well;

@@ -93,7 +93,13 @@ def _submit(trial: Trial, tools: Tools) -> Trial:
         if not trial.attempts:
             trial = trial.noted(f"no answer when the job was submitted: {lost}")
         return watch.spared(replace(trial, attempts=trial.attempts + 1), lost, now, tools.limits)
-    return trial.moved(Step.WATCH, now, job_id=job_id)
+    return trial.moved(Step.WATCH, now, job_id=job_id, console=_console(tools.platform, job_id))
+
+
+def _console(platform: Platform, job_id: str) -> str:
+    """Of a platform that is `Shown`; others need not know that there is such a thing."""
+    console: Callable[[str], str] | None = getattr(platform, "console", None)
+    return console(job_id) if console else ""
 
 
 def _watch(trial: Trial, tools: Tools) -> Trial:
