@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, select, text
 
 from pytest_aisbench.tester_server.tables import AUDIT
 
 COLUMNS = tuple(column.name for column in AUDIT.c)
 _CHUNK = 1000
+_INSERT = text("""
+INSERT INTO audit (at, project, token, label, address, act, testid, run_id, key, status, size, why)
+VALUES (:at, :project, :token, :label, :address, :act, :testid, :run_id, :key, :status, :size, :why)
+""")
 
 
 def write(connection: Connection, **told: Any) -> None:
     """`address` is empty for what was done on the machine itself."""
     blank = {"address": "", "testid": "", "run_id": "", "key": "", "why": "", "status": 0, "size": 0}
-    connection.execute(insert(AUDIT), {**blank, **told})
+    connection.execute(_INSERT, {**blank, **told})
 
 
 def newest(connection: Connection, project: str, before: int | None, limit: int) -> list[dict[str, Any]]:

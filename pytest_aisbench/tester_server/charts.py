@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,15 +50,17 @@ def trend(rows: Sequence[Any]) -> Chart | None:
     step = (WIDTH - LEFT - RIGHT) / len(shown)
     across = [LEFT + step * (index + 0.5) for index in range(len(shown))]
     dots = tuple(Dot(_r(x), _down(row.throughput, bottom, top), row) for x, row in zip(across, shown, strict=True))
-    band, reference = [], []
-    for x, row in zip(across, shown, strict=True):
-        left, right = _r(x - step / 2), _r(x + step / 2)
-        if row.low is not None or row.high is not None:
-            upper = _down(top if row.high is None else row.high, bottom, top)
-            lower = _down(bottom if row.low is None else row.low, bottom, top)
+    band, reference, at = [], [], 0
+    for edge, group in itertools.groupby(shown, key=lambda row: (row.low, row.high, row.reference)):
+        low, high, middle = edge
+        first, at = at, at + len(list(group))
+        left, right = _r(LEFT + step * first), _r(LEFT + step * at)
+        if low is not None or high is not None:
+            upper = _down(top if high is None else high, bottom, top)
+            lower = _down(bottom if low is None else low, bottom, top)
             band.append(f"{left},{upper} {right},{upper} {right},{lower} {left},{lower}")
-        if row.reference is not None:
-            y = _down(row.reference, bottom, top)
+        if middle is not None:
+            y = _down(middle, bottom, top)
             reference.append(f"{left},{y} {right},{y}")
     line = " ".join(f"{dot.x},{dot.y}" for dot in dots)
     ticks = tuple(Tick(_down(value, bottom, top), value) for value in round_values(bottom, top))

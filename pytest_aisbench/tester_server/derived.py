@@ -6,92 +6,74 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, case, delete, func, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, text
 
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.tester_server.contract import number
-from pytest_aisbench.tester_server.database import is_sqlite
-from pytest_aisbench.tester_server.tables import RESULTS, RUNS, SERIES, STRAGGLERS
 
 _MOST = 256  # slow cards of one result
+
+# Plain statements, made once: this is what every upload waits for.
+_RUN = text("""
+INSERT INTO runs
+    (project, testid, name, platform, started, ended, card_hours, cases, passed, failed, broken, inconclusive)
+VALUES (:project, :testid, :run, :platform, :started, :ended, 0, 0, 0, 0, 0, 0)
+ON CONFLICT (project, testid, name) DO UPDATE SET platform = excluded.platform RETURNING id
+""")
+_SERIES = text("""
+INSERT INTO series (project, platform, name, workload, mode, unit, nodes, devices, results)
+VALUES (:project, :platform, :name, :workload, :mode, :unit, :nodes, :devices, :new)
+ON CONFLICT (project, platform, name) DO UPDATE SET unit = excluded.unit, results = series.results + excluded.results
+RETURNING id
+""")
+_KNOWN = text("SELECT id, attempt FROM results WHERE run = :run AND name = :name")
+_COLUMNS = (
+    "project", "run", "series", "parcel", "attempt", "name", "verdict", "status", "reason", "job_id", "unit",
+    "throughput", "accuracy", "reference", "low", "high", "card_hours", "started", "ended",
+)  # fmt: skip
+_INSERT = text(f"""
+INSERT INTO results ({", ".join(_COLUMNS)}) VALUES ({", ".join(f":{name}" for name in _COLUMNS)}) RETURNING id
+""")  # noqa: S608 - our own names
+_REPLACE = text(f"UPDATE results SET {', '.join(f'{name} = :{name}' for name in _COLUMNS)} WHERE id = :known")  # noqa: S608
+_FORGET = text("DELETE FROM stragglers WHERE result = :known")
+_LAST = text("""
+UPDATE series SET last = :result, last_ended = :ended
+WHERE id = :series AND (last_ended IS NULL OR last_ended <= :ended)
+""")
+_SLOW = text("""
+INSERT INTO stragglers (result, series, project, platform, ended, node, card, ratio, cost)
+VALUES (:result, :series, :project, :platform, :ended, :node, :card, :ratio, :cost)
+""")
+_COUNTED = ", ".join(
+    f"sum(CASE WHEN verdict = '{each.value}' THEN 1 ELSE 0 END) AS {each.value.lower()}" for each in Ruling
+)
+_RECOUNT = text(f"""
+UPDATE runs SET cases = found.cases, passed = found.passed, failed = found.failed, broken = found.broken,
+    inconclusive = found.inconclusive, card_hours = found.card_hours, started = found.started, ended = found.ended
+FROM (SELECT count(*) AS cases, {_COUNTED}, sum(card_hours) AS card_hours, min(started) AS started, max(ended) AS ended
+      FROM results WHERE run = :run) AS found
+WHERE id = :run
+""")  # noqa: S608 - our own names
 
 
 def derive(connection: Connection, parcel: int, project: str, body: Mapping[str, Any], received: float) -> None:
     """One row for a case in a run, that of its last attempt. The run's row is locked first: its counts are exact."""
-    told = _told(body, received)
-    run = _upsert(
-        connection,
-        RUNS,
-        ("project", "testid", "name"),
-        {
-            "project": project,
-            "testid": body["testid"],
-            "name": told["run"],
-            "platform": told["platform"],
-            "started": told["started"],
-            "ended": told["ended"],
-            **dict.fromkeys(("card_hours", "cases", "passed", "failed", "broken", "inconclusive"), 0),
-        },
-        changed="platform",
-    )
-    place = RESULTS.c.run == run, RESULTS.c.name == told["name"]
-    known = connection.execute(select(RESULTS.c.id, RESULTS.c.attempt).where(*place)).one_or_none()
+    told = {"project": project, "testid": body["testid"], "attempt": body["attempt"], **_told(body, received)}
+    run = connection.execute(_RUN, told).scalar_one()
+    known = connection.execute(_KNOWN, {"run": run, "name": told["name"]}).one_or_none()
     if known and known.attempt >= body["attempt"]:
         return
-    series = _series(connection, project, told, new=known is None)
-    row = {name: told[name] for name in RESULTS.c.keys() if name in told and name != "run"}  # noqa: SIM118 - columns
-    row |= {"run": run, "series": series, "parcel": parcel, "attempt": body["attempt"], "project": project}
+    series = connection.execute(_SERIES, {**told, "new": 0 if known else 1}).scalar_one()
+    row = {**told, "run": run, "series": series, "parcel": parcel}
     if known:
-        connection.execute(delete(STRAGGLERS).where(STRAGGLERS.c.result == known.id))
-        connection.execute(update(RESULTS).where(RESULTS.c.id == known.id).values(row))
-        result = known.id
-    else:
-        result = connection.execute(insert(RESULTS).values(row).returning(RESULTS.c.id)).scalar_one()
-    newest = SERIES.c.last_ended.is_(None) | (SERIES.c.last_ended <= told["ended"])
-    connection.execute(
-        update(SERIES).where(SERIES.c.id == series, newest).values(last=result, last_ended=told["ended"])
-    )
-    common = {"result": result, "series": series, "project": project, "platform": told["platform"]}
-    slow = [{**common, "ended": told["ended"], **each} for each in told["stragglers"]]
-    if slow:
-        connection.execute(insert(STRAGGLERS), slow)
-    _recount(connection, run)
-
-
-def _series(connection: Connection, project: str, told: Mapping[str, Any], *, new: bool) -> int:
-    values = {name: told[name] for name in ("platform", "name", "workload", "mode", "unit", "nodes", "devices")}
-    row = {"project": project, **values, "results": 0}
-    series = _upsert(connection, SERIES, ("project", "platform", "name"), row, changed="unit")
-    if new:
-        more = update(SERIES).where(SERIES.c.id == series).values(results=SERIES.c.results + 1)
-        connection.execute(more)
-    return series
-
-
-def _upsert(connection: Connection, table: Any, unique: tuple[str, ...], row: dict[str, Any], *, changed: str) -> int:
-    """The id of the row, which is locked from now on."""
-    made: Any = sqlite.insert(table) if is_sqlite(connection) else postgresql.insert(table)
-    made = made.values(row)
-    made = made.on_conflict_do_update(index_elements=list(unique), set_={changed: made.excluded[changed]})
-    return int(connection.execute(made.returning(table.c.id)).scalar_one())
-
-
-def _recount(connection: Connection, run: int) -> None:
-    counts = {
-        ruling.value.lower(): func.coalesce(func.sum(case((RESULTS.c.verdict == ruling.value, 1), else_=0)), 0)
-        for ruling in Ruling
-    }
-    columns = {
-        **counts,
-        "cases": func.count(),
-        "card_hours": func.sum(RESULTS.c.card_hours),
-        "started": func.min(RESULTS.c.started),
-        "ended": func.max(RESULTS.c.ended),
-    }
-    found = select(*(column.label(name) for name, column in columns.items())).where(RESULTS.c.run == run)
-    connection.execute(update(RUNS).where(RUNS.c.id == run).values(dict(connection.execute(found).one()._mapping)))  # noqa: SLF001 - the documented name
+        connection.execute(_FORGET, {"known": known.id})
+        connection.execute(_REPLACE, {**row, "known": known.id})
+    result = known.id if known else connection.execute(_INSERT, row).scalar_one()
+    connection.execute(_LAST, {"result": result, "series": series, "ended": told["ended"]})
+    if told["stragglers"]:
+        connection.execute(_SLOW, [{**row, "result": result, **each} for each in told["stragglers"]])
+    connection.execute(_RECOUNT, {"run": run})
 
 
 def _told(body: Mapping[str, Any], received: float) -> dict[str, Any]:

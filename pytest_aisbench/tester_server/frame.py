@@ -16,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from pytest_aisbench.domain.text import plain
 from pytest_aisbench.tester_server import exports, shown, words
 from pytest_aisbench.tester_server.database import passing
 from pytest_aisbench.tester_server.door import COOKIE, Denied, Door
@@ -83,6 +84,7 @@ class Frame:
             loader=PackageLoader("pytest_aisbench.tester_server"),
             autoescape=True,
             undefined=StrictUndefined,
+            finalize=_shown,
             trim_blocks=True,
             lstrip_blocks=True,
         )
@@ -166,6 +168,11 @@ class Frame:
         answer = RedirectResponse("/", 303)
         answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return answer
+
+
+def _shown(value: Any) -> Any:
+    """What somebody sent is one printable line, whatever it was; what a template made is left as it is."""
+    return plain(value) if type(value) is str and not value.isprintable() else value
 
 
 def _here(request: Request, **changed: str) -> str:

@@ -6,18 +6,21 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, text
 
 from pytest_aisbench.domain.upload import RESULTS
 from pytest_aisbench.tester_server import audit
-from pytest_aisbench.tester_server.database import is_sqlite
 from pytest_aisbench.tester_server.derived import derive
-from pytest_aisbench.tester_server.tables import PARCELS
 from pytest_aisbench.tester_server.tokens import Holder
 
 CREATED, REPLAYED, CONFLICT = 201, 200, 409
 OTHER = "something else was stored under this key"
+_INSERT = text("""
+INSERT INTO parcels (project, key, kind, testid, run_id, attempt, digest, received, token, body)
+VALUES (:project, :key, :kind, :testid, :run_id, :attempt, :digest, :received, :token, :body)
+ON CONFLICT (project, key) DO NOTHING RETURNING id
+""")
+_KNOWN = text("SELECT digest FROM parcels WHERE project = :project AND key = :key")
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,8 @@ def take(connection: Connection, sent: Sent, now: float) -> int:
         if sent.kind == RESULTS:
             derive(connection, parcel, sent.holder.project, sent.body, now)
     else:
-        where = PARCELS.c.project == sent.holder.project, PARCELS.c.key == sent.key
-        same = connection.execute(select(PARCELS.c.digest).where(*where)).scalar_one() == digest
-        status = REPLAYED if same else CONFLICT
+        known = connection.execute(_KNOWN, {"project": sent.holder.project, "key": sent.key}).scalar_one()
+        status = REPLAYED if known == digest else CONFLICT
     audit.write(
         connection,
         at=now,
@@ -76,7 +78,5 @@ def _insert(connection: Connection, sent: Sent, digest: str, now: float) -> int 
         "token": sent.holder.id,
         "body": sent.content.decode(),
     }
-    made: Any = sqlite.insert(PARCELS) if is_sqlite(connection) else postgresql.insert(PARCELS)
-    made = made.values(row).on_conflict_do_nothing(index_elements=["project", "key"])
-    found: int | None = connection.execute(made.returning(PARCELS.c.id)).scalar_one_or_none()
+    found: int | None = connection.execute(_INSERT, row).scalar_one_or_none()
     return found

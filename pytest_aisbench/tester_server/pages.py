@@ -89,13 +89,12 @@ class Pages:
         if result is None:
             raise NotThere
         parcel = queries.parcel(visit.connection, result.parcel)
-        body = json.loads(parcel.body)
         attempts = queries.attempts(visit.connection, visit.project, run.testid, parcel.run_id)
         chosen = next((each for each in attempts if str(each.attempt) == visit.asked("attempt")), None)
         if chosen and chosen.id != parcel.id:
-            body = json.loads(queries.parcel(visit.connection, chosen.id).body)
+            parcel = queries.parcel(visit.connection, chosen.id)
         if visit.format == "json":
-            return Response(json.dumps(body, indent=1), media_type="application/json")
+            return Response(parcel.body, media_type="application/json")  # as it was sent
         series = queries.one_series(visit.connection, visit.project, result.platform, result.name)
         assert series is not None
         recent = list(reversed(queries.trend(visit.connection, series.id, limit=_ON_A_CHART // 2)))
@@ -103,7 +102,7 @@ class Pages:
             "result.html",
             run=run,
             result=result,
-            body=body,
+            body=json.loads(parcel.body),
             attempts=attempts,
             sender=queries.sender(visit.connection, parcel),
             chart=charts.trend(recent),

@@ -9,7 +9,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, func, insert, select, text, update
 
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.secret import Secret
@@ -17,6 +17,7 @@ from pytest_aisbench.tester_server import audit
 from pytest_aisbench.tester_server.tables import AUDIT, TOKENS
 
 PROJECT = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+_FIND = text("SELECT id, project, kind, label, revoked FROM tokens WHERE digest = :digest")
 _PREFIX = "aisbt_"  # so that a scanner of secrets knows one when it sees it
 
 
@@ -67,7 +68,7 @@ def every(connection: Connection) -> list[dict[str, Any]]:
 
 def find(connection: Connection, token: str) -> Holder | None:
     """By its digest: nothing is learned from how long it takes."""
-    row = connection.execute(select(TOKENS).where(TOKENS.c.digest == _digest(token))).one_or_none()
+    row = connection.execute(_FIND, {"digest": _digest(token)}).one_or_none()
     return Holder(row.id, row.project, Kind(row.kind), row.label, row.revoked is not None) if row else None
 
 

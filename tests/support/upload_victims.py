@@ -19,6 +19,7 @@ from pytest_aisbench.domain.entry import CaseEntry, Value
 from pytest_aisbench.domain.upload import Bound, Parcel, State
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.reporters.tester import result
+from pytest_aisbench.secret import Secret
 from pytest_aisbench.services import courier, lease
 from pytest_aisbench.services.clock import SystemClock
 from pytest_aisbench.services.ledger import Ledger
@@ -37,6 +38,7 @@ POINTS = (
     "marked",
 )
 RUN = "run-1"
+TOKEN = os.environ.get("TESTER_TOKEN", "")  # the local cloud's Tester asks for none
 CASE = CaseEntry(
     id="toy-1x1",
     workload="toy",
@@ -85,7 +87,7 @@ def main(file: Path, tester: str, point: str) -> None:
         _Traced(ledger, "INSERT INTO uploads")
     courier.collect(spool, result, clock.now(), RUN)
     reach("spooled")
-    way = transport(tester, TesterAccess())
+    way = transport(tester, TesterAccess(token=Secret(TOKEN)))
 
     def send(parcel: Parcel) -> None:
         if point in {"while sending", "sent", "stored"}:
@@ -107,7 +109,7 @@ def _half(tester: str, parcel: Parcel, point: str) -> None:
     body = parcel.body.encode()
     head = (
         f"POST /api/v1/tests/{parcel.testid}/results HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {parcel.key}\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
+        f"Authorization: Bearer {TOKEN}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     with socket.create_connection((address.hostname or "", address.port or 0)) as connection:
         connection.sendall(head.encode() + (body[: len(body) // 2] if point == "while sending" else body))
