@@ -9,7 +9,8 @@ from typing import Any
 
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.log_readers import MLLOG, event
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, mean
+from pytest_aisbench.domain.logged import target_accuracy
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, TIME_TO_ACCURACY, Flaw, mean
 from pytest_aisbench.domain.verdict import Ruling, Verdict, judge
 
 _MOST_EPOCHS = 100_000  # beyond, it is samples that are counted, as BERT's logs do
@@ -28,6 +29,7 @@ class Result:
     measured: Mapping[str, float]
     flaws: tuple[Flaw, ...]
     throughput_from: str = ""  # how the throughput was reckoned
+    evaluations: tuple[tuple[float, float], ...] = ()  # seconds since run_start, and the accuracy then
 
 
 @dataclass
@@ -127,7 +129,9 @@ def _concluded(name: str, events: _Events) -> Result:
             else:
                 told = "neither train_samples with epochs, nor tracked_stats with a throughput"
                 flaws.append(Flaw(THROUGHPUT, f"its events tell no throughput: {told}"))
-    return Result(name, status, seconds, measured, tuple(flaws), source)
+    begun = min(events.starts, default=math.inf)
+    evaluated = sorted(((time - begun) / 1000, accuracy) for time, accuracy in events.accuracies if time >= begun)
+    return Result(name, status, seconds, measured, tuple(flaws), source, tuple(evaluated))
 
 
 def _speed(events: _Events, seconds: float) -> tuple[float, str]:
@@ -145,15 +149,22 @@ def _speed(events: _Events, seconds: float) -> tuple[float, str]:
 
 def judged(case: Case, found: Result, today: str = "") -> Verdict:
     """Of one file; fail closed, as for every case."""
-    return judge(case.thresholds, found.measured, found.flaws, case.shape, today=today)
+    return judge(case.thresholds, _measured(case, found), found.flaws, case.shape, today=today)
+
+
+def _measured(case: Case, found: Result) -> dict[str, float]:
+    target = target_accuracy(case)
+    times = [seconds for seconds, accuracy in found.evaluations if target is not None and accuracy >= target]
+    return {**found.measured, **({TIME_TO_ACCURACY: times[0]} if times else {})}
 
 
 def judged_set(case: Case, files: Sequence[tuple[Result, Verdict]], today: str = "") -> Verdict:
     """Of all: every file must pass, and so must the mean over them."""
+    measured = [_measured(case, each) for each, _ in files]
     means = {
-        metric: mean([each.measured[metric] for each, _ in files])
-        for metric in (THROUGHPUT, ACCURACY)
-        if all(metric in each.measured for each, _ in files)
+        metric: mean([each[metric] for each in measured])
+        for metric in (THROUGHPUT, ACCURACY, TIME_TO_ACCURACY)
+        if all(metric in each for each in measured)
     }
     whole = judge(case.thresholds, means, (), case.shape, today=today)
     failed = [each.name for each, verdict in files if not verdict.passed]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -41,7 +42,8 @@ class Meter:
     def close(self) -> None:
         sources, self._sources = self._sources, {}
         for source in sources.values():
-            source.close()
+            with contextlib.suppress(Exception):  # whoever wrote it: the run has ended
+                source.close()
 
 
 def sampled(trial: Trial, platform: Platform, meter: Meter) -> Trial:

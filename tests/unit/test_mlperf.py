@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from hypothesis import strategies as st
 from pytest_aisbench.cli import main
 from pytest_aisbench.domain.case import Case, Shape, Workload
 from pytest_aisbench.domain.metric import Metric
-from pytest_aisbench.domain.mlperf import Result, judged, result
-from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.domain.mlperf import Result, judged, judged_set, result
+from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.reporters.mllog import benchmark, text
 
@@ -51,6 +52,26 @@ def test_what_a_file_says() -> None:
     assert (found.status, found.seconds, found.flaws) == ("success", 180.0, ())
     assert found.throughput_from == "train_samples × epochs / (run_stop − run_start)"
     assert judged(CASE, found).passed
+
+
+def test_the_time_to_accuracy_is_in_its_evaluations_and_a_set_has_the_mean() -> None:
+    soon = replace(CASE, thresholds=(*CLAIMS, Threshold("time_to_accuracy", "s", at_most=2.4)))
+    fast, slow = result("a", ran()), result("b", ran(epochs=3))  # after 2 s and after 3 s
+    assert judged(soon, fast).passed
+    assert judged(soon, slow).reason.startswith("time_to_accuracy 3 s, wanted <= 2.4 s")
+    later = replace(soon, thresholds=(*CLAIMS, Threshold("time_to_accuracy", "s", at_most=3.0)))
+    both = [(each, judged(later, each)) for each in (fast, slow)]
+    assert judged_set(later, both).findings[-1].measured == 2.5
+    never = judged(soon, result("c", ran(accuracy=0.7)))
+    assert [finding.outcome.value for finding in never.findings] == ["missed", "unmeasured", "undecided"]
+
+
+def test_a_failure_of_mlperfs_may_be_expected_too() -> None:
+    known = replace(CLAIMS[1], expected_failure=ExpectedFailure("the old data", "2027-01-31"))
+    case, found = replace(CASE, thresholds=(CLAIMS[0], known)), result("a", ran(accuracy=0.7))
+    assert judged(case, found, "2027-01-31").passed
+    assert judged(case, found, "2027-02-01").ruling is Ruling.FAILED
+    assert judged_set(case, [(found, judged(case, found, "2027-01-31"))], "2027-01-31").passed
 
 
 def test_blocks_of_epochs_count_as_their_epochs() -> None:
