@@ -105,3 +105,49 @@ def test_bert_reads_tfrecord(tmp_path: Path) -> None:
             tfrecord(json.loads(made(suite, program % (seed, rows))))
         )
     train(suite, tmp_path / "reports", *shape(1, 1))
+
+
+CHECKPOINT = """
+import pathlib
+import mindspore, model_zoo, networks, train
+from contract import ContractError
+from pretraining import Bert
+
+def made(seed, **sizes):
+    mindspore.set_seed(seed)
+    return Bert(networks.replace(networks.NETWORKS["tiny"], most_rows=4, **sizes))
+
+theirs, file = made(1, length=24), pathlib.Path("model_zoo.ckpt")
+rows = []
+for weight in theirs.trainable_params():
+    name = "bert.bert." + model_zoo.names(weight.name)[0]
+    rows.append({"name": name, "data": mindspore.Tensor(weight.asnumpy().squeeze())})
+mindspore.save_checkpoint(rows, str(file))
+ours = made(2)
+train.start_from(file, ours)
+for weight, source in zip(ours.trainable_params(), theirs.trainable_params()):
+    wanted = source.asnumpy()[:, :16] if weight.name == "positions" else source.asnumpy()
+    assert (weight.asnumpy() == wanted).all(), weight.name
+for other, complaint in ((made(1, layers=3), "it lacks 16 weights"), (made(1, hidden=32), "and the network has")):
+    try:
+        train.start_from(file, other)
+    except ContractError as error:
+        assert complaint in str(error), error
+    else:
+        raise AssertionError(complaint)
+print("started from model_zoo")
+"""
+
+
+def test_bert_starts_from_a_checkpoint_of_model_zoo(tmp_path: Path) -> None:
+    folders = [ROOT / "suites/bert/code", ROOT / "suites/miniature", ROOT / "suites/ascend"]
+    done = subprocess.run(
+        [PYTHON, "-c", CHECKPOINT],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "GLOG_v": "3"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert "started from model_zoo" in done.stdout, done.stderr

@@ -87,6 +87,29 @@ def test_a_card_fetches_no_more_steps_than_there_are() -> None:
     assert said("bert", program) == [[120, 100], [1, 30]]
 
 
+def test_the_names_of_model_zoos_checkpoints_are_known() -> None:
+    own = [
+        "words.embedding_table",
+        "positions",
+        "norm.gamma",
+        "blocks.11.attention.query.weight",
+        "blocks.0.outer.bias",
+    ]
+    saved = [
+        "bert.bert.bert_embedding_lookup.embedding_table",
+        "bert.bert.bert_embedding_postprocessor.full_position_embeddings",
+        "bert.bert.bert_embedding_postprocessor.layernorm.gamma",
+        "bert.bert.bert_encoder.layers.11.attention.attention.query_layer.weight",
+        "bert.bert.bert_encoder.layers.0.output.dense.bias",
+    ]
+    program = f"import json, model_zoo; print(json.dumps(model_zoo.found({own!r}, {{}})))"
+    assert said("bert", program.replace("{}", f"{[*saved, 'global_step']!r}")) == dict(zip(own, saved, strict=True))
+    assert said("bert", program.replace("{}", f"{saved[1:]!r}")).keys() == set(own[1:])
+    later = ["bert.bert_embedding_postprocessor.full_position_embedding.embedding_table", "bert.cls1.output_bias"]
+    program = f"import json, model_zoo; print(json.dumps(model_zoo.found(['positions', 'vocabulary_bias'], {later!r})))"
+    assert list(said("bert", program).values()) == later
+
+
 RANK = {"RANK_ID": "3", "RANK_SIZE": "4", "MASTER_ADDR": "127.0.0.2", "MASTER_PORT": "20001"}
 
 

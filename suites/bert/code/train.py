@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import enwiki
+import model_zoo
 import networks
 from collective import ASCEND, joined
 from contract import ContractError, Job, is_remote, run
@@ -69,16 +70,31 @@ def data_set(job: Job, shape: Shape) -> Path:
 
 
 def start_from(checkpoint: Path, bert: Any) -> None:
-    """A checkpoint of another network would leave some weights as they are, and nobody would know."""
-    from mindspore.train.serialization import load_checkpoint, load_param_into_net
+    """Ours, or one of model_zoo. Another network's would leave some weights as they are, and nobody would know."""
+    from mindspore.train.serialization import load_checkpoint
 
     saved = load_checkpoint(str(checkpoint))
-    missing = [p.name for p in bert.trainable_params() if p.name not in saved]
+    weights = {weight.name: weight for weight in bert.trainable_params()}
+    known = {name: name for name in weights if name in saved} or model_zoo.found(weights, saved)
+    missing = [name for name in weights if name not in known]
     if missing:
         raise ContractError(
             f"{checkpoint} is of another network: it lacks {len(missing)} weights, such as {missing[0]}"
         )
-    load_param_into_net(bert, saved)
+    for name, weight in weights.items():
+        weight.set_data(fitted(saved[known[name]], weight, checkpoint))
+
+
+def fitted(saved: Any, weight: Any, checkpoint: Path) -> Any:
+    """Positions may be for longer sentences than ours; everything else must be as large as it is here."""
+    import mindspore
+
+    values = saved.asnumpy()
+    if weight.name == "positions":
+        values = values.reshape(-1, values.shape[-1])[: weight.shape[1]][None]
+    if values.shape != tuple(weight.shape):
+        raise ContractError(f"{checkpoint}: {saved.name} is {values.shape}, and the network has {tuple(weight.shape)}")
+    return mindspore.Tensor(values.copy(), weight.dtype)
 
 
 def main(job: Job) -> None:
