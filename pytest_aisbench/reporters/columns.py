@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
+_COMMAND = "::"  # a line that begins so, GitHub takes for a command, whatever is before it in blanks
 _PIECES = re.compile(r"\s+|[^\s\u1100-\uffff]+|[\u1100-\uffff]")
 
 
@@ -48,7 +49,7 @@ def wrap(text: str, indent: str, width: int) -> Iterator[str]:
         if line.strip():
             yield line.rstrip()
             line = indent
-        rest = piece.strip()
+        rest = f"…{piece.strip()}" if piece.startswith(_COMMAND) else piece.strip()
         while wide(line + rest) > width:
             part = _start(rest, width - wide(line))
             yield line + part

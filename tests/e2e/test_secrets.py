@@ -1,15 +1,26 @@
-"""No secret leaves: not in the terminal, the reports, the requests, the ledger, or what a job can see."""
+"""No secret leaves: not in the terminal, the reports, the requests, the ledger, the Tester, or what a job can see. And
+what strangers wrote stays text, wherever it is shown."""
 
 from __future__ import annotations
 
 import base64
+import html
 import json
+import re
+import urllib.request
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 import pytest
 from centre import DOMAIN, SERVICES, Authority, front_of, temporary_keys
-from yard import SCRIPT, THRESHOLDS, WORKLOAD, Yard
+from junit_schema import properties, strictly
+from markdown_page import Page
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from yard import SCRIPT, THRESHOLDS, WORKLOAD, Ended, Yard
+
+from pytest_aisbench.domain.text import plain
+from pytest_aisbench.localcloud.fault import Fault
+from pytest_aisbench.localcloud.server import LocalCloud
 
 PEEK = SCRIPT + "\nprint(dict(os.environ), open('/proc/self/cmdline').read(), flush=True)\n"
 # A test that fails with everything it can reach in its frame, and locals shown.
@@ -42,21 +53,49 @@ flavor = "modelarts.kat1.2xlarge"
 VARIABLES = ("HUAWEICLOUD_SDK_AK", "HUAWEICLOUD_SDK_SK", "HUAWEICLOUD_SDK_SECURITY_TOKEN")
 
 
+HOSTILE = "<script>alert(1)</script>]]>|`x`**b**\x1b[31mred\n::error::forged\r\u202eltr \x07 é &amp; \"' end"
+FORGED = re.compile(r"^\s*::", re.MULTILINE)  # what GitHub would take for a command
+
+
 def forms(secret: str) -> list[bytes]:
-    return [secret.encode(), base64.b64encode(secret.encode())[:-4], quote(secret, safe="").encode()]
+    """As itself, in URLs, in JSON, in hex, and in base64 wherever in a longer text it stands."""
+    raw = secret.encode()
+    aligned = [base64.b64encode(b"?" * offset + raw)[offset + (offset > 0) : -4] for offset in range(3)]
+    quoted = [quote(secret, safe="").encode(), quote(secret).encode(), quote_plus(secret).encode()]
+    webby = [form.replace(b"+", b"-").replace(b"/", b"_") for form in aligned]
+    escaped = [json.dumps(secret)[1:-1].encode(), html.escape(secret).encode()]
+    return [raw, raw[::-1], raw.hex().encode(), raw.hex().upper().encode(), *quoted, *aligned, *webby, *escaped]
+
+
+def uploaded(card: Path, run: str) -> bytes:
+    """What the Tester of a local cloud was told of a run."""
+    address = f"{json.loads(card.read_text())['tester_endpoint']}/api/v1/tests/{run}/results"
+    with urllib.request.urlopen(address, timeout=10) as answer:
+        data: bytes = answer.read()
+    return data
+
+
+def leaks(secret: str, ended: Ended, *more: bytes) -> list[str]:
+    """Where it is found, in any form."""
+    written = {str(file): file.read_bytes() for file in (ended.folder / "reports").rglob("*") if file.is_file()}
+    assert {"results.json", "junit.xml", "report.html", "metrics.txt", "metrics.csv", "summary.md"} <= {
+        Path(name).name for name in written
+    }
+    told = {"the terminal": ended.out.encode(), **{f"more {number}": data for number, data in enumerate(more)}}
+    found = {name for form in forms(secret) for name, data in {**written, **told}.items() if form in data}
+    return sorted(found)
 
 
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
 def test_the_keys_are_nowhere(yard: Yard, card: Path, workers: list[str]) -> None:
     keys = json.loads(card.read_text())
     yard.suite(script=PEEK, test=CURIOUS)
-    ended = yard.pytest("suites", "-vv", "--showlocals", *workers)
+    step = yard.folder / "step.md"
+    env = {"GITHUB_STEP_SUMMARY": str(step), "GITHUB_ACTIONS": "true"}
+    ended = yard.pytest("suites", "-vv", "--showlocals", *workers, env=env)
     assert ended.code == 1
+    assert leaks(keys["secret_key"], ended, step.read_bytes(), uploaded(card, ended.results["run"])) == []
     written = {file: file.read_bytes() for file in (yard.folder / "reports").rglob("*") if file.is_file()}
-    assert len(written) > 8
-    for form in forms(keys["secret_key"]):
-        assert form not in ended.out.encode()
-        assert [str(file) for file, data in written.items() if form in data] == []
     log = next(data for file, data in written.items() if file.name == "worker-0.log")
     assert b"RANK_ID" in log
     assert keys["access_key"].encode() not in log
@@ -93,11 +132,8 @@ def test_nor_are_temporary_keys_and_their_token(yard: Yard, card: Path, tmp_path
     assert ("chmod 600" in ended.out) == (source == "file")
     assert ("keys: HUAWEICLOUD_SDK_AK" in ended.out) == (source == "environment")
     assert set(front.asked) == {f"iam.{DOMAIN}", f"modelarts.{DOMAIN}", f"{cloud['bucket']}.obs.{DOMAIN}"}
-    written = {file: file.read_bytes() for file in (yard.folder / "reports").rglob("*") if file.is_file()}
     for secret in (keys["secret"], keys["securitytoken"]):
-        for form in forms(secret):
-            assert form not in ended.out.encode()
-            assert [str(file) for file, data in written.items() if form in data] == []
+        assert leaks(secret, ended) == []
 
 
 def test_a_centre_whose_authority_is_not_trusted_is_one_line(yard: Yard, card: Path, tmp_path: Path) -> None:
@@ -116,3 +152,80 @@ def test_a_centre_whose_authority_is_not_trusted_is_one_line(yard: Yard, card: P
     assert f"iam.{DOMAIN}:{front.port}" in line
     assert "certificate is not trusted; name the certificate of its authority: ca_file in [access]" in line
     assert front.asked == []
+
+
+TOKEN = "to/ken+of=the~tester~0123456789"
+PLANTED = 'pl"anted <se&cret> of the environment | 4711'
+WILD = f"""{WORKLOAD.replace('"images/s"', json.dumps(HOSTILE))}
+[local]
+parameters = {{ note = {json.dumps(HOSTILE)} }}
+environment = {{ NOTE = {json.dumps(HOSTILE)} }}
+"""
+LOUD = f"import os, sys\nprint({HOSTILE!r}, os.environ['NOTE'], flush=True)\nsys.exit({HOSTILE!r})\n"
+# Asks for more than its verdict, and fails with a stranger's words.
+TELLING = """import pytest
+
+pytestmark = pytest.mark.workload("{name}", nodes=[1])
+
+
+def test_trains(trial, case, request):
+    request.node.user_properties.append(("said", HOSTILE))
+    raise RuntimeError(HOSTILE)
+
+
+HOSTILE = """ + repr(HOSTILE)
+
+
+def test_what_strangers_write_stays_text_everywhere(tmp_path: Path) -> None:
+    """In a workload's parameters, environment and units, in logs, in errors of jobs, tests and the platform, in names.
+    The Tester is not there, so that all that it would get lies in the spool; its token is a secret, and so is a
+    variable of the shell."""
+    faults = [Fault(service="modelarts", operation="create", times=1, status=400, code="X.1", message=HOSTILE)]
+    with LocalCloud(faults=faults) as cloud:
+        (tmp_path / "card.json").write_text(json.dumps(cloud.card()))
+        yard = Yard(tmp_path / "yard", tmp_path / "card.json")
+        yard.suite("loud", script=LOUD, workload=WILD)
+        yard.suite("telling", workload=WILD, test=TELLING)
+        yard.suite("third", workload=WILD)
+        tester = f'[tester]\nurl = "http://127.0.0.1:1/"\ntoken = "{TOKEN}"\n'
+        (yard.folder / "aisbench.toml").write_text(tester)
+        (yard.folder / "pytest.ini").write_text("[pytest]\n")
+        step = yard.folder / "step.md"
+        env = {"MY_PASSWORD": PLANTED, "GITHUB_STEP_SUMMARY": str(step), "GITHUB_ACTIONS": "true"}
+        env["GITHUB_WORKSPACE"] = str(yard.folder)
+        ended = yard.pytest("suites", "--nodes", "1", "--showlocals", "--aisbench-max-jobs", "1", env=env)
+    assert ended.code == 1, ended.out
+    assert set(ended.verdicts.values()) == {"FAILED", "PASSED"} or "BROKEN" in ended.verdicts.values()
+    assert leaks(TOKEN, ended, step.read_bytes()) == []
+    assert leaks(PLANTED, ended, step.read_bytes()) == []
+    ours = re.split(r"^=+ (?:aisbench|short test summary info) =+$", ended.out, flags=re.MULTILINE)[1]
+    assert all(line.isprintable() for line in ours.splitlines())
+    commands = [line for line in ended.out.splitlines() if FORGED.match(line)]
+    assert commands
+    genuine = re.compile(r"::error file=suites/\w+/test_\w+\.py,line=\d+,title=\w+-1x2 [A-Z]+::")
+    assert [line for line in commands if not genuine.match(line)] == []
+    suite = strictly(ended.reports / "junit.xml")
+    reasons = [str(properties(case)["aisbench.reason"]) for case in suite.iter("testcase")]
+    assert any("<script>" in reason for reason in reasons)
+    text = (ended.reports / "metrics.txt").read_text(encoding="utf-8")
+    units = {
+        sample.labels["unit"]
+        for family in text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
+        if family.name == "aisbench_throughput"
+        for sample in family.samples
+    }
+    assert units == {plain(HOSTILE)}
+    for file in (step, ended.reports / "summary.md"):
+        page = Page(file.read_text(encoding="utf-8"))
+        assert not {"script", "img", "em", "del"} & set(page.tags)
+        assert page.tags.count("strong") == len([word for word in ended.verdicts.values() if word != "PASSED"])
+        assert set(page.rows) == {8}
+    for file in (ended.reports / "allure-results").glob("*.json"):
+        json.loads(file.read_text(encoding="utf-8"))
+    shown = (ended.reports / "report.html").read_text(encoding="utf-8")
+    blob = re.search(r'data-jsonblob="([^"]*)"', shown)
+    assert blob
+    for tests in json.loads(html.unescape(blob[1]))["tests"].values():
+        for row in tests:
+            for part in (*row["resultsTableRow"], *(str(extra["content"]) for extra in row["extras"]), row["log"]):
+                assert "<script" not in part

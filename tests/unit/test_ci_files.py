@@ -6,13 +6,12 @@ import csv
 import io
 import math
 from dataclasses import replace
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from markdown_it import MarkdownIt
+from markdown_page import Page
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from pytest_aisbench.domain.background import Background, ScalePoint
@@ -130,28 +129,6 @@ def test_the_table_for_plots_is_names_and_values() -> None:
         "b-2x8 throughput": "14150", "b-2x8 accuracy": "0.7612", "b-2x8 ran seconds": "61", "b-2x8 card hours": "0.27",
         "c-2x8 card hours": "0",
     }  # fmt: skip
-
-
-class Page(HTMLParser):
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.rows: list[int] = []
-        self.words = ""
-        self.links: list[str | None] = []
-        self.feed(MarkdownIt("commonmark", {"html": True}).enable("table").render(text))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        if tag == "tr":
-            self.rows.append(0)
-        elif tag in {"td", "th"}:
-            self.rows[-1] += 1
-        elif tag == "a":
-            self.links.append(dict(attrs)["href"])
-
-    def handle_data(self, data: str) -> None:
-        self.words += data
 
 
 def columns(text: str) -> set[int]:

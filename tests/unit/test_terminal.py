@@ -194,6 +194,14 @@ def test_chinese_takes_two_columns_a_character(width: int) -> None:
     assert reason in "".join(line.strip() for line in lines)
 
 
+@pytest.mark.parametrize("width", range(40, 60))
+def test_a_stranger_cannot_give_commands_to_a_ci_server(width: int) -> None:
+    lines = told(replace(FAILED, reason="the platform said so much that it wraps ::error::forged"), width=width)
+
+    assert not [line for line in lines if line.lstrip().startswith("::")]
+    assert any("::error::forged" in line for line in lines)
+
+
 def test_no_case_is_said_so() -> None:
     assert "0 cases: none; 0 card-hours" in told()
 
