@@ -7,6 +7,10 @@ outside; otherwise another trial is due, and after the last one the case is inco
 and 1 - α / 2K for a claim with two sides: K looks, each with its share of α, let a wrong decision happen in at most α
 of all cases that sit on the limit, and ever fewer away from it.
 
+What is never negative does not fall to 0 by noise: where half of the mean is less than t · s / √k, the lower end is not
+the mean less that but mean² / (4 · t · s / √k), which goes on smoothly from there and stays above 0. So a floor that
+is far below is met on a machine whose speed doubles and halves from day to day.
+
 Without three comparable values nobody knows the noise. The mean is then held against the plain band, and the text says
 "unqualified".
 """
@@ -96,7 +100,7 @@ def decide(
     level = 1 - ALPHA / looks / max(claim.sides(shape), 1)
     t = student.quantile(level, noise.degrees)
     half = t * noise.deviation / math.sqrt(count)
-    interval = (mean - half, mean + half)
+    interval = (_bottom(mean, half, positive=min(*past, *trials) > 0), mean + half)
     text = (
         f"{claim.metric} {number(mean)}{unit}{_of(trials)} ± {number(half)}"
         f" (t {t:.4g} at {level:.4g} with {noise.degrees} degrees × s {number(noise.deviation)}"
@@ -118,6 +122,10 @@ def pooled(history: Sequence[float], trials: Sequence[float]) -> Noise | None:
     if degrees < _FEWEST or not 0 < squares < math.inf:
         return None
     return Noise(math.sqrt(squares / degrees), degrees)
+
+
+def _bottom(mean: float, half: float, *, positive: bool) -> float:
+    return mean / (4 * half / mean) if positive and half > mean / 2 else mean - half
 
 
 def _place(interval: tuple[float, float], band: tuple[float, float]) -> tuple[Ruling | None, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -117,6 +118,32 @@ def test_three_trials_tell_their_own_noise() -> None:
     decision = decide(CLAIM, ONE, (), [99.9, 100.0, 100.1], MOST)
     assert decision.qualified
     assert decision.ruling is Ruling.PASSED
+
+
+def test_a_far_floor_is_met_however_noisy_a_speed_is() -> None:
+    """A laptop that others work on: the normal interval would reach below 0, which no speed does."""
+    floor = Threshold("throughput", "images/s", at_least=100.0)
+    laptop = [1773.0, 1476.0, 2875.0]
+    decision = decide(floor, ONE, laptop, [1500.0], 3)
+    assert decision.ruling is Ruling.PASSED
+    assert decision.interval is not None
+    assert 0 < decision.interval[0] < 200
+    near = decide(replace(floor, at_least=1000.0), ONE, laptop, [1500.0], 3)
+    assert near.again
+    below = decide(floor, ONE, [-1.0, 1.0, 3.0], [1.0], 3)  # what may be negative may well be below 0
+    assert below.interval is not None
+    assert below.interval[0] < 0
+
+
+@given(st.floats(0.001, 1e6), st.floats(0.0, 10.0))
+def test_the_lower_end_falls_with_the_noise_and_never_to_nothing(mean: float, noise: float) -> None:
+    def bottom(deviation: float) -> float:
+        history = [mean * (1 + deviation), mean, mean / (1 + deviation)] * 3
+        found = decide(CLAIM, ONE, history, [mean], MOST).interval
+        return found[0] if found else mean
+
+    assert 0 < bottom(noise * 1.1 + 0.001) < mean
+    assert bottom(noise * 1.1 + 0.001) <= bottom(noise) * (1 + 1e-9)
 
 
 def test_a_claim_with_two_sides_gives_each_its_share() -> None:
