@@ -57,7 +57,7 @@ class Scribe:
             said.append(self._serialized(report))
             if report.outcome == RERUN:
                 del self._begun[report.nodeid]  # another worker will tell it
-            elif report.when not in {"setup", "call"}:  # a worker that crashed does not know when
+            elif report.when == "teardown":
                 self._end(report.nodeid)
 
     def _serialized(self, report: pytest.TestReport) -> Any:

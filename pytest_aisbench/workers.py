@@ -27,6 +27,7 @@ class Workers:
         self._controller = controller
         self._failure: AisbenchError | None = None
         self._crashed: set[str] = set()
+        self._over: set[str] = set()  # tests whose crash is the last that is heard of them
         self._lost = 0  # workers
         answers: dict[str, Callable[..., Any]] = {
             "plan": self._planned,
@@ -56,6 +57,9 @@ class Workers:
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
         """The job of a worker that was killed goes on, and another worker judges it. Only once: the second time it is
         the test that kills."""
+        # xdist does not know when it was; pytest-html, JUnit and Allure know a test that failed in its call.
+        report.when = "call"
+        self._over.add(crashitem)
         if crashitem in self._crashed or not self._controller.judges(crashitem) or self._lost > self._restarts:
             return
         self._crashed.add(crashitem)
@@ -63,7 +67,26 @@ class Workers:
             sched.mark_test_pending(crashitem)
         except NotImplementedError:
             return  # schedulers that keep groups of tests together cannot; then it failed
+        self._over.discard(crashitem)
         report.outcome = RERUN  # type: ignore[assignment]
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A page has a row for a test once its teardown is told; that of a worker that crashed told nothing more."""
+        if report.nodeid in self._over:
+            self._over.remove(report.nodeid)
+            end = pytest.TestReport(
+                report.nodeid,
+                report.location,
+                {},
+                "passed",
+                None,
+                "teardown",
+                user_properties=report.user_properties,
+                start=report.start,
+                stop=report.stop,
+            )
+            self._config.hook.pytest_runtest_logreport(report=end)
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, Any] | None:
         return (RERUN, "R", ("RERUN", {"yellow": True})) if report.outcome == RERUN else None

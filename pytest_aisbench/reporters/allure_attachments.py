@@ -69,8 +69,8 @@ class Attachments:
 
     def _is_there(self, log: str) -> bool:
         """And below the run's folder: a name in the ledger may be anything."""
-        path = (self._folder / log).resolve()
-        return path.is_file() and path.is_relative_to(self._folder.resolve())
+        path = Path(log)
+        return not path.is_absolute() and ".." not in path.parts and (self._folder / path).is_file()
 
     def _end_of(self, path: Path) -> bytes:
         with path.open("rb") as file:

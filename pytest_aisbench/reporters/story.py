@@ -30,16 +30,20 @@ class Story:
     start: float = math.inf  # seconds since the epoch
     stop: float = 0.0
     uuid: str = ""  # of the Allure result that the test's process writes
+    is_over: bool = False  # its teardown was told too
 
     def hear(self, report: pytest.TestReport) -> None:
         self.case = self.case or case_of(report) or ""
         self.uuid = getattr(report, "allure_uuid", self.uuid)
+        self.is_over = self.is_over or report.when == "teardown"
         stop = report.stop or time.time()  # a worker that crashed did not look at the clock
         self.start, self.stop = min(self.start, report.start or stop), max(self.stop, stop)
         if self.outcome == "passed" and not report.passed:
             self.outcome, self.when, self.text = report.outcome, str(report.when), _text(report)
 
     def status(self, entry: CaseEntry | None) -> str:
+        if self.outcome == "passed" and not self.is_over:
+            return "skipped"  # it was interrupted
         if self.outcome != "failed":
             return self.outcome
         if entry and entry.verdict and entry.verdict is not Ruling.PASSED:

@@ -26,7 +26,7 @@ def run(*cases: CaseEntry, **changes: Any) -> RunEntry:
 
 
 def story(outcome: str = "failed", when: str = "call", text: str = "") -> Story:
-    return Story(NODE, "toy-1x2", outcome, when, text, 10.0, 11.0, "u")
+    return Story(NODE, "toy-1x2", outcome, when, text, 10.0, 11.0, "u", is_over=True)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,10 @@ def story(outcome: str = "failed", when: str = "call", text: str = "") -> Story:
 )
 def test_a_status_says_who_is_to_blame(outcome: str, when: str, verdict: Ruling | None, status: str) -> None:
     assert story(outcome, when).status(case_entry(verdict)) == status
+
+
+def test_a_test_that_was_interrupted_has_not_passed() -> None:
+    assert Story(NODE, start=1.0, stop=2.0).status(None) == "skipped"
 
 
 @pytest.mark.parametrize(
