@@ -1,0 +1,265 @@
+"""The other pictures of a case: well-formed, small, told in words, and right about what they show."""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+import showcase
+
+from pytest_aisbench.domain.background import Background, Past, ScalePoint
+from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.curve import Curve, Point, Series
+from pytest_aisbench.domain.entry import CaseEntry
+from pytest_aisbench.reporters.lifecycle import Span, spans
+from pytest_aisbench.reporters.page_charts import charts
+from pytest_aisbench.reporters.svg_curve import Claim, loss_chart, speed_chart
+from pytest_aisbench.reporters.svg_frame import BAND, MARK, ODD, ticks
+from pytest_aisbench.reporters.svg_heat import heat_map
+from pytest_aisbench.reporters.svg_past import history_chart, scaling_chart
+from pytest_aisbench.reporters.svg_timeline import COLOURS, timeline
+from pytest_aisbench.reporters.wording import CHINESE, ENGLISH, Wording
+
+SVG = "{http://www.w3.org/2000/svg}"
+HOSTILE = "<script>alert(1)</script> ' \" & ]]> \x1b[2J \x00 \ud800"
+
+
+def drawn(text: str) -> ET.Element:
+    assert '"' not in text  # it travels inside a double-quoted attribute
+    return ET.fromstring(text)
+
+
+def told(svg: ET.Element) -> str:
+    return svg.findtext(f"{SVG}desc") or ""
+
+
+def bands(svg: ET.Element) -> list[ET.Element]:
+    return [path for path in svg.iter(f"{SVG}path") if path.get("fill") == BAND]
+
+
+@pytest.mark.parametrize("say", [ENGLISH, CHINESE])
+@pytest.mark.parametrize("make", [showcase.case, showcase.failed, showcase.broken, showcase.inconclusive])
+def test_every_picture_is_well_formed_and_small(make: Callable[[], CaseEntry], say: Wording) -> None:
+    made = [text for _, text, _ in charts(make(), say) if text]
+
+    assert made
+    for text in made:
+        assert drawn(text).get("role") == "img"
+        assert len(text) < 6000
+
+
+def test_titles_of_strangers_stay_words() -> None:
+    last = showcase.case().trials[-1]
+    assert last.curve
+    ranks = last.throughput_by_rank
+    background = Background(history=(Past("r", 0.0, 1.0),))
+    points = [ScalePoint(HOSTILE, 1.0, None, HOSTILE), ScalePoint("2x8", 2.0, None, HOSTILE)]
+
+    for text in (
+        timeline([last], title=HOSTILE),
+        speed_chart(replace(last.curve, unit=HOSTILE), title=HOSTILE),
+        loss_chart(last.curve, title=HOSTILE),
+        heat_map(ranks, 8, title=HOSTILE, unit=HOSTILE),
+        history_chart(background, 1.0, title=HOSTILE, unit=HOSTILE),
+        scaling_chart(points, title=HOSTILE, unit=HOSTILE),
+    ):
+        svg = drawn(text)
+        assert not list(svg.iter(f"{SVG}script"))
+        assert "<script>" in (svg.findtext(f"{SVG}title") or "")
+
+
+def test_a_life_is_told_at_its_true_times() -> None:
+    times = {
+        "stage": 0.0,
+        "submit": 5.0,
+        "watch": 10.0,
+        "harvest": 110.0,
+        "judge": 111.0,
+        "done": 112.0,
+        "silent": 50.0,
+    }
+
+    assert spans(times, 40.0) == [
+        Span("stage", 0.0, 5.0),
+        Span("submit", 5.0, 10.0),
+        Span("queue", 10.0, 50.0),
+        Span("train", 50.0, 110.0),
+        Span("harvest", 110.0, 111.0),
+        Span("judge", 111.0, 112.0),
+    ]
+    assert Span("watch", 10.0, 110.0) in spans(times, None)
+    assert Span("queue", 10.0, 110.0) in spans(times, 9999.0)  # a clock that is wrong draws nothing outside
+
+
+def test_trials_follow_each_other_on_one_scale() -> None:
+    svg = drawn(timeline(showcase.case().trials, title="a"))
+
+    pieces = [rect for rect in svg.iter(f"{SVG}rect") if rect.get("fill") == COLOURS["train"]]
+    first, second = (float(piece.get("x") or 0) for piece in pieces)
+    width = float(pieces[0].get("width") or 0)
+    assert first + width < second
+    assert pieces[0].findtext(f"{SVG}title") == "running 1 h 46 min"
+    assert told(svg).startswith("staged 14.0 s · submitted 4.0 s · queued 9 min 40 s · running 1 h 46 min")
+
+
+def test_nothing_timed_is_nothing_drawn() -> None:
+    assert not timeline([replace(showcase.case().trials[0], times={})], title="a")
+    assert not timeline([], title="a")
+
+
+def speeds(*values: float) -> Curve:
+    points = tuple(Point(0, 10 * (at + 1), value) for at, value in enumerate(values))
+    return Curve(Series(points), Series(points), "samples/s", "rank")
+
+
+def test_a_curve_has_its_band_and_its_warm_up() -> None:
+    svg = drawn(speed_chart(speeds(10.0, 10.0, *[100.0] * 20), title="a", claim=Claim(100.0, 95.0, None)))
+
+    assert told(svg) == (
+        "one rank · by its log · steady 100 samples/s · warm-up of 2 points · 100 samples/s at the end"
+    )
+    assert len(bands(svg)) == 1
+    assert any("warm-up" in (text.text or "") for text in svg.iter(f"{SVG}text"))
+
+
+@pytest.mark.parametrize("values", [(), (1.0,), (float("nan"), 2.0)])
+def test_too_little_is_no_curve(values: tuple[float, ...]) -> None:
+    assert not speed_chart(speeds(*values), title="a")
+    assert not loss_chart(speeds(*values), title="a")
+
+
+@pytest.mark.parametrize(
+    ("change", "unit", "reference"),
+    [
+        ({}, "images/s", 1769.0),  # a rank's share of sixteen
+        ({"of": "job"}, "images/s", 28304.0),
+        ({"unit": "steps/s", "batch": 256}, "images/s", 1769.0),
+        ({"unit": "steps/s"}, "images/s", None),  # nobody knows how large a step is
+        ({}, "tokens/s", None),  # a log counts samples
+    ],
+)
+def test_the_claim_is_drawn_only_where_the_log_counts_the_same(
+    change: dict[str, object], unit: str, reference: float | None
+) -> None:
+    case = showcase.case()
+    last = case.trials[-1]
+    assert last.curve
+    curve = replace(last.curve, **change)  # type: ignore[arg-type]
+    speed = replace(case.metrics["throughput"], unit=unit)
+    case = replace(case, trials=(replace(last, curve=curve),), metrics={**case.metrics, "throughput": speed})
+
+    found = {name: text for name, text, _ in charts(case, ENGLISH)}
+    texts = list(drawn(found["resnet50-2x8: speed through the training"]).itertext())
+
+    assert ("reference" in texts) is (reference is not None)
+    assert reference is None or f"{reference:.0f}" in texts
+
+
+def cells(text: str) -> list[list[int]]:
+    """The pixels of the map, row by row."""
+    found = re.search("base64,([^']*)'", text)
+    assert found
+    png = base64.b64decode(found[1])
+    wide, high = struct.unpack(">II", png[16:24])
+    start = png.index(b"IDAT")
+    size = struct.unpack(">I", png[start - 4 : start])[0]
+    data = zlib.decompress(png[start + 4 : start + 4 + size])
+    return [list(data[row * (wide + 1) + 1 : (row + 1) * (wide + 1)]) for row in range(high)]
+
+
+@pytest.mark.parametrize("nodes", [2, 8, 128])
+def test_a_map_shows_each_card_at_its_place(nodes: int) -> None:
+    ranks: list[float | None] = [100.0] * (nodes * 8)
+    ranks[8 + 3], ranks[-1] = 70.0, None  # node 1 card 3; the last card of the last node
+
+    text = heat_map(ranks, 8, title="a", unit="images/s")
+
+    found = cells(text)
+    assert (len(found), len(found[0])) == (8, nodes)
+    odd = {(node, card): value for card, row in enumerate(found) for node, value in enumerate(row) if value != 11}
+    assert odd == {(1, 3): 1, (nodes - 1, 7): 0}  # as slow as it gets, and missing
+    story = told(drawn(text))
+    assert story == f"median 100 images/s per rank · 1 outlier: rank 11 (-30%) · 1 missing: rank {nodes * 8 - 1}"
+    assert len(text) < 4000
+
+
+def test_of_a_thousand_nodes_a_column_is_the_slowest_of_several() -> None:
+    ranks: list[float | None] = [100.0] * 8192
+    ranks[5] = 50.0
+
+    text = heat_map(ranks, 8, title="a")
+
+    assert "each cell is the slowest of 4 nodes" in told(drawn(text))
+    assert len(cells(text)[0]) == 256
+    assert cells(text)[5][0] == 1
+    assert len(text) < 5000
+
+
+def test_one_node_needs_no_map() -> None:
+    assert not heat_map([1.0] * 8, 8, title="a")
+    assert not heat_map([None] * 16, 8, title="a")
+
+
+@pytest.mark.parametrize(("now", "colour"), [(100.0, MARK), (90.0, ODD)])
+def test_a_past_has_a_band_a_dot_for_each_trial_and_a_diamond_for_this_run(now: float, colour: str) -> None:
+    past = tuple(Past(f"run-{day}", 86400.0 * day, 100.0 + day % 2) for day in range(5))
+    background = Background(100.0, 95.0, None, (now - 1, now + 1), past)
+
+    svg = drawn(history_chart(background, now, title="a", unit="images/s"))
+
+    assert (
+        told(svg)
+        == f"5 earlier trials · this run {now:.0f} images/s · what the trials tell: {now - 1:.0f} to {now + 1:.0f}"
+    )
+    assert len(bands(svg)) == 1
+    fills = [path.get("fill") for path in svg.iter(f"{SVG}path")]
+    assert colour in fills
+    dots = next(path.get("d", "") for path in svg.iter(f"{SVG}path") if "a2.5" in path.get("d", ""))
+    assert dots.count("M") == 5
+
+
+def test_without_a_past_or_other_shapes_there_is_no_picture_of_them() -> None:
+    assert not history_chart(Background(1.0), 1.0, title="a")
+    assert not scaling_chart([ScalePoint("1x8", 1.0, 1.0, "")], title="a")
+
+
+def test_scaling_is_the_share_of_the_ideal() -> None:
+    points = [
+        ScalePoint("1x8", 100.0, None, "run-1"),
+        ScalePoint("2x8", 180.0, None, "this run"),
+        ScalePoint("4x8", 320.0, 0.8, "this run"),
+    ]
+
+    svg = drawn(scaling_chart(points, title="a", unit="images/s"))
+
+    texts = [text.text for text in svg.iter(f"{SVG}text")]
+    assert [text for text in texts if text in {"100%", "90%", "80%"}] == ["100%", "90%", "80%"]
+    assert told(svg) == "320 images/s at 4x8 · 80.0% efficiency"
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (28100.0, 28500.0), (-3.0, 7.0), (5.0, 5.0), (1e-9, 1e-8)])
+def test_an_axis_has_few_round_numbers_around_all_values(low: float, high: float) -> None:
+    found = ticks(low, high)
+
+    assert found[0] <= low
+    assert found[-1] >= high
+    assert 2 <= len(found) <= 7
+
+
+def test_shapes_from_four_nodes_on_are_a_map() -> None:
+    names = [
+        [name for name, text, _ in charts(showcase.case(shape), ENGLISH) if text and "by" in name]
+        for shape in (Shape(1, 8), Shape(4, 8), Shape(8, 1))
+    ]
+
+    assert names == [
+        ["resnet50-1x8: throughput by rank"],
+        ["resnet50-4x8: throughput by node and card"],
+        ["resnet50-8x1: throughput by rank"],
+    ]
