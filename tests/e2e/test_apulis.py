@@ -87,7 +87,7 @@ def test_pods_train_with_the_framework_of_their_image(
     with LocalCloud(interpreters={framework: python}) as cloud:
         card.write_text(json.dumps(cloud.card()))
         shape = ["--nodes", str(nodes), "--aisbench-devices", str(devices), "--aisbench-frameworks", framework]
-        reports, cases = run(tmp_path / "reports", card, f"suites/{suite}", *shape, timeout=400)
+        reports, cases = run(tmp_path / "reports", card, f"suites/{suite}", *shape, timeout=900)
     (case,) = cases.values()
     assert case["metrics"]["accuracy"]["value"] > 0.9
     told = weights(reports, case["id"])
