@@ -17,7 +17,7 @@ from pytest_aisbench.reporters.wording import Wording, wording
 MOST = 900_000  # bytes; GitHub takes 1 MiB from a step, and nothing of what is longer
 _MOST_TROUBLES = 50
 _LONGEST = 300  # characters of a reason or a log line
-_MEANING = re.compile(r"([\\`*_{}\[\]()|~#!$])")
+_MEANING = re.compile(r"([\\`*_\[\]|~#$])")
 WORDS = {
     "en": {
         "title": "aisbench: exit code {code}, {meaning}",
@@ -122,16 +122,8 @@ def _trouble(case: CaseEntry, say: Wording, words: Wording) -> Iterator[str]:
         for log in [name for name in newest.logs if "worker" in name][:1]:
             yield f"  - {say('log')} {escaped(log)}"
         yield from (f"  - {say('note')}: {escaped(note)}" for note in newest.notes[:5])
-    if todo := what_to_do(case):
-        yield f"  - {say('what')}: {_todo(case, todo, words)}"
-
-
-def _todo(case: CaseEntry, todo: str, words: Wording) -> str:
-    """In the page's words, where there are others than English ones."""
-    ran = any(trial.job_id for trial in case.trials)
-    if words.lang == "en" or case.verdict is None:
-        return todo
-    return words("do nothing ran" if case.verdict is Ruling.FAILED and not ran else f"do {case.verdict.value}")
+    if todo := what_to_do(case, words):
+        yield f"  - {say('what')}: {todo}"
 
 
 def _link(name: str, address: str) -> str:

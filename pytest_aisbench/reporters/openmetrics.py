@@ -96,9 +96,9 @@ def _measured(cases: Iterable[CaseEntry], names: Iterable[str]) -> Iterator[Samp
     for name in names:
         for case in cases:
             if name in case.metrics and (value := case.metrics[name].value) is not None and math.isfinite(value):
-                labels = {**_about(case), "unit": case.metrics[name].unit}
-                other = {} if name in {THROUGHPUT, ACCURACY} else {"metric": name}
-                yield Sample({**labels, **other}, rounded(value, _DIGITS))
+                told = {"metric": "" if name in {THROUGHPUT, ACCURACY} else name, "unit": case.metrics[name].unit}
+                labels = {key: text for key, text in told.items() if text}  # an empty one is none
+                yield Sample({**_about(case), **labels}, rounded(value, _DIGITS))
 
 
 def _each(cases: Iterable[CaseEntry], of: Callable[[CaseEntry], float | None], digits: int = _FEW) -> Iterator[Sample]:

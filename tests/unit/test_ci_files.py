@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_page import Page
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -61,8 +61,8 @@ WILD = replace(
 WAITING = replace(BROKEN, id="late-1x1", verdict=None, reason="not judged")
 
 
-def run(*cases: CaseEntry, code: int | None = 1, **settings: Any) -> RunEntry:
-    return RunEntry(SCHEMA, "run-1", "2024-01-01T00:00:00Z", None, code, {"platform": "local", **settings}, cases)
+def run(*cases: CaseEntry, code: int | None = 1, **told: Any) -> RunEntry:
+    return RunEntry(SCHEMA, "run-1", "2024-01-01T00:00:00Z", None, code, {"platform": "local", **told}, cases)
 
 
 def families(text: str) -> list[Any]:
@@ -111,6 +111,7 @@ def test_strangers_words_stay_labels() -> None:
     assert sample.labels["unit"] == plain(HOSTILE)
 
 
+@settings(deadline=None)
 @given(unit=st.text(max_size=30), value=st.floats() | st.none(), reason=st.text(max_size=60))
 def test_whatever_was_measured_the_files_can_be_read(unit: str, value: float | None, reason: str) -> None:
     case = replace(WILD, metrics={"throughput": Value(value, unit)}, reason=reason)
