@@ -9,6 +9,7 @@ import pytest
 
 from pytest_aisbench import Clock, Reporter, uploading
 from pytest_aisbench.reporters.allure import Allure
+from pytest_aisbench.reporters.fields import Fields
 from pytest_aisbench.reporters.html import Html
 from pytest_aisbench.reporters.junit import Junit
 from pytest_aisbench.services.clock import SystemClock
@@ -25,7 +26,7 @@ class TestSystemClock(ClockContract):
 
 
 class TestBuiltInReporters(ReporterContract):
-    @pytest.fixture(params=[Html, Junit, Allure, uploading.Tester], ids=lambda kind: kind.__name__.lower())
+    @pytest.fixture(params=[Html, Junit, Allure, uploading.Tester, Fields], ids=lambda kind: kind.__name__.lower())
     def reporter(self, request: pytest.FixtureRequest, pytester: pytest.Pytester, tmp_path: Path) -> Reporter:
         """In a pytest of its own, whose session has begun."""
         item = pytester.getitem("def test_nothing(): pass", "test_nothing")
