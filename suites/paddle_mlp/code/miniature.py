@@ -56,4 +56,4 @@ def main(job: Job) -> None:
 
 
 if __name__ == "__main__":
-    run(arguments(epochs=6, learning_rate=0.3), main)
+    run(arguments(epochs=4, learning_rate=0.3), main)
