@@ -22,10 +22,12 @@ class Meter:
         self._sources = dict(sources)
 
     def of(self, trial: Trial) -> Power | None:
-        """None where there is no source at all, or the job never ran."""
-        window = span(trial)
-        if window is None or not self._sources:
+        """None where there is no source at all."""
+        if not self._sources:
             return None
+        window = span(trial)
+        if window is None:
+            return Power(why="nobody saw the job run, and its log does not tell when it trained")
         start, end, which = window
         reasons: list[str] = []
         for name, source in self._sources.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,21 @@ def test_a_run_that_claims_what_its_log_tells_expects_a_failure_and_measures_pow
     assert told["efficientcy"]["value"] == pytest.approx(25 / 2150)
     assert (told["time_to_accuracy"]["value"], told["target_accuracy"]["value"]) == (0.2, 0.5)
     assert told["dataload_time"]["null_reason"] == "nobody tells when the data were loaded"
+
+
+def test_power_from_a_file_is_in_what_the_tester_is_sent(yard: Yard) -> None:
+    now = int(time.time())
+    samples = "".join(f"{now + tick / 10},0,{300 if tick % 2 else 500}\n" for tick in range(-100, 6000))
+    (yard.folder / "power.csv").write_text(f"time,node,watts\n{samples}")
+    yard.suite(script=TALKATIVE)
+    ended = yard.pytest(
+        "suites", "--nodes", "1", "--aisbench-power", "power.csv", "--aisbench-tester", f"file://{yard.folder}/tester"
+    )
+    assert ended.code == 0, ended.out
+    (body,) = [json.loads(file.read_bytes()) for file in (yard.folder / "tester").rglob("*.json")]
+    power = body["measured"]["average_power"]
+    assert power["source"].startswith("file, over the training")
+    assert power["value"] == pytest.approx(400, abs=50)
+    assert float(body["train_result_info"]["energy_consumption"]) == pytest.approx(
+        power["value"] * body["measured"]["proc_time"]["value"]
+    )

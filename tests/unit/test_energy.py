@@ -182,7 +182,8 @@ def test_the_first_source_that_knows_of_the_job_counts_and_a_broken_one_breaks_n
     elsewhere = replace(TRIAL, times={"running": 9000.0, "harvest": 9100.0})
     assert meter.of(elsewhere) == Power(why="bmc: the BMC does not answer; file: it has no sample of the job")
     assert Meter({}).of(TRIAL) is None
-    assert meter.of(replace(TRIAL, times={})) is None
+    unseen = "nobody saw the job run, and its log does not tell when it trained"
+    assert meter.of(replace(TRIAL, times={})) == Power(why=unseen)
 
 
 def test_where_the_log_tells_when_training_was_the_window_is_that(tmp_path: Path) -> None:
