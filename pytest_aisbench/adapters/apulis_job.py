@@ -25,6 +25,7 @@ _FRAMEWORKS = {"mindspore", "tensorflow"}
 _CARDS, _NODE = (1, 2, 4, 8), 8
 # Read back from the platform, so that whoever takes the job over knows it as well.
 _LOGS, _UNTIL = "AIS_LOGS", "AIS_UNTIL"
+_ALONE = "SINGLESERVER_MODE"  # in the environment of a job whose nodes train each for itself
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,9 @@ def check(spec: JobSpec, options: Options) -> None:
             raise UsageFault(f"environment {name}: DLWS_ and DLTS_ are the platform's", advice="rename it")
     if options.launcher == "horovod" and options.command:
         raise UsageFault("[apulis] has both command and launcher", advice="remove launcher: the command starts all")
+    if options.launcher == "horovod" and spec.environment.get(_ALONE) == "True":
+        advice = "leave --aisbench-single-server out, or write launcher = 'ranks' in workload.toml"
+        raise UsageFault("[apulis] launcher horovod joins all cards: no node trains alone", advice=advice)
 
 
 def _check_cards(spec: JobSpec) -> None:

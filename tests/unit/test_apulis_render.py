@@ -124,6 +124,10 @@ def test_options_reach_the_request() -> None:
         ({"options": {"image": "i", "command": "&& sleep infinity"}}, "trains nothing"),
         ({"options": {"image": "i", "command": "a\nb"}}, "several lines"),
         ({"options": {"image": "i", "command": "a", "launcher": "horovod"}}, "both command and launcher"),
+        (
+            {"options": {**GPU, "launcher": "horovod"}, "environment": {"SINGLESERVER_MODE": "True"}},
+            "no node trains alone; leave --aisbench-single-server out",
+        ),
     ],
 )
 def test_what_cannot_run_is_not_sent(changed: dict[str, Any], message: str) -> None:
