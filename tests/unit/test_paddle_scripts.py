@@ -139,10 +139,11 @@ def test_the_reason_is_of_the_rank_that_failed_by_itself(tmp_path: Path) -> None
     assert told("launch.reason([[]])", V2, tmp_path) == "the ranks said nothing"
 
 
+@pytest.mark.parametrize(("script", "whose"), [("train.py", "0"), ("launch.py", "of this node")])
 @pytest.mark.skipif(importlib.util.find_spec("paddle") is not None, reason="PaddlePaddle is installed here")
-def test_without_paddle_a_rank_ends_with_one_line(tmp_path: Path) -> None:
+def test_without_paddle_a_job_ends_with_one_line(script: str, whose: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, CODE[0] / "train.py", f"--train_url={tmp_path}"],
+        [sys.executable, CODE[0] / script, f"--train_url={tmp_path}"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, CODE))},
         capture_output=True,
         text=True,
@@ -150,4 +151,4 @@ def test_without_paddle_a_rank_ends_with_one_line(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr == f"[ERROR] rank 0: paddle is not installed for {sys.executable}\n"
+    assert done.stderr == f"[ERROR] rank {whose}: paddle is not installed for {sys.executable}\n"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from contract import ContractError, answer_for, is_remote, number
 from nodes import Node, arguments, read_node, without_keys
-from train import parser
+from train import parser, require_paddle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -45,6 +45,7 @@ def for_ranks(environment: Mapping[str, str], node: Node) -> dict[str, str]:
 def main() -> None:
     if number(os.environ, "DEVICE_ID", 0):
         return  # a platform that starts it for each card: the first one starts them all
+    require_paddle()
     node = read_node(os.environ)
     told = arguments(parser(), sys.argv[1:], os.environ)
     train_url = next((text.partition("=")[2] for text in told if text.startswith("--train_url=")), "")

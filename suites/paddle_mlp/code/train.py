@@ -45,9 +45,13 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Job:
     return Job(options, options.train_url, rank, size, None, len(node.hosts) * size, server=node.index)
 
 
-def main(job: Job) -> None:
+def require_paddle() -> None:
     if importlib.util.find_spec("paddle") is None:
         raise ContractError(f"paddle is not installed for {sys.executable}")
+
+
+def main(job: Job) -> None:
+    require_paddle()
     import paddle
     from paddle.distributed import fleet
 
