@@ -157,9 +157,10 @@ class Pages:
     def stragglers(self, visit: Visit) -> Response:
         platforms = queries.platforms(visit.connection, visit.project)
         platform = visit.asked("platform") or (platforms[0] if platforms else "")
-        rows = queries.stragglers(visit.connection, visit.project, platform)
         if visit.format:
-            return visit.export("stragglers", _SLOW_COLUMNS, lambda _: _dicts(rows))
+            found = queries.stragglers(visit.connection, visit.project, platform, limit=100_000)
+            return visit.export("stragglers", _SLOW_COLUMNS, lambda _: _dicts(found))
+        rows = queries.sightings(visit.connection, visit.project, platform)
         return visit.show(
             "stragglers.html",
             platform=platform,
@@ -167,7 +168,7 @@ class Pages:
             strips=charts.strips(rows),
             oldest=rows[-1].ended if rows else None,
             newest=rows[0].ended if rows else None,
-            recent=rows[: queries.PAGE],
+            recent=queries.stragglers(visit.connection, visit.project, platform),
         )
 
     def compare(self, visit: Visit) -> Response:

@@ -152,13 +152,23 @@ def shapes(connection: Connection, project: str, platform: str, workload: str, m
     return sorted(rows, key=lambda row: ((row.nodes or 0) * (row.devices or 0), row.nodes or 0))
 
 
-def stragglers(connection: Connection, project: str, platform: str, limit: int = 2000) -> Found:
-    """The newest sightings first."""
-    where = STRAGGLERS.c.project == project, STRAGGLERS.c.platform == platform
-    columns = [STRAGGLERS.c[name] for name in ("id", "ended", "node", "card", "ratio", "cost", "result")]
+def sightings(connection: Connection, project: str, platform: str, limit: int = 2000) -> Found:
+    """Slow cards and nodes, the newest first."""
+    columns = [STRAGGLERS.c[name] for name in ("ended", "node", "card", "ratio", "cost")]
+    return connection.execute(_seen(select(*columns), project, platform).limit(limit)).all()
+
+
+def stragglers(connection: Connection, project: str, platform: str, limit: int = PAGE) -> Found:
+    """The same, and where each was seen."""
+    columns = [STRAGGLERS.c[name] for name in ("ended", "node", "card", "ratio", "cost")]
     found = select(*columns, RESULTS.c.name, RUNS.c.testid, RUNS.c.name.label("run_name"))
     found = found.join(RESULTS, RESULTS.c.id == STRAGGLERS.c.result).join(RUNS, RUNS.c.id == RESULTS.c.run)
-    return connection.execute(found.where(*where).order_by(STRAGGLERS.c.ended.desc()).limit(limit)).all()
+    return connection.execute(_seen(found, project, platform).limit(limit)).all()
+
+
+def _seen(found: Select[Any], project: str, platform: str) -> Select[Any]:
+    where = STRAGGLERS.c.project == project, STRAGGLERS.c.platform == platform
+    return found.where(*where).order_by(STRAGGLERS.c.ended.desc())
 
 
 class Hits(NamedTuple):

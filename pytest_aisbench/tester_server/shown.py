@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -45,7 +46,12 @@ def iso(value: float) -> str:
 
 def path(*parts: str) -> str:
     """An address on this server; each part may be any name."""
-    return "/" + "/".join(quote(part, safe=":@!$,;") for part in parts)
+    return "/" + "/".join(_quoted(part) for part in parts)
+
+
+@lru_cache(4096)  # a page says the same names again and again
+def _quoted(part: str) -> str:
+    return quote(part, safe=":@!$,;")
 
 
 def run_path(project: str, testid: str, name: str) -> str:

@@ -25,10 +25,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import postgres
-from open_tester import LONG_AGO, Serving, history, serving
+from open_tester import LONG_AGO, Serving, fill, history, serving
 
 from pytest_aisbench.domain.upload import Parcel
-from pytest_aisbench.tester_server import contract, intake, tokens
 from pytest_aisbench.tester_server.database import writing
 from pytest_aisbench.tester_server.serve import opened
 from pytest_aisbench.tester_server.tables import META
@@ -58,7 +57,7 @@ MULTIPLIED = {
     },
     "audit": {"id": "id + {turn} * {audit}"},
 }
-ROUNDS = 15
+ROUNDS = 25
 
 
 def main() -> None:
@@ -94,13 +93,15 @@ def measure(db: str, raw: Callable[[list[Parcel]], float], options: argparse.Nam
     alone, rest = fresh[: len(fresh) // 4], fresh[len(fresh) // 4 :]
     with serving(db, "--rate", "0") as tester:
         token = tester.token("centre")
-        one = pace(lambda: tester.send(token, *alone), len(alone))
-        many = pace(lambda: send_at_once(tester, token, rest, options.senders), len(rest))
+        one = pace(tester, lambda: tester.send(token, *alone), len(alone))
+        many = pace(tester, lambda: send_at_once(tester, token, rest, options.senders), len(rest))
+        before = time.process_time()
         bound = len(fresh) / raw(fresh)
-        print("| uploads | per second | of the bound |\n|---|---|---|")
-        print(f"| one sender | {one:.0f} | {one / bound:.2f} |")
-        print(f"| {options.senders} senders at once | {many:.0f} | {many / bound:.2f} |")
-        print(f"| the bound: the driver alone, one commit each | {bound:.0f} | 1 |\n", flush=True)
+        bound_cpu = (time.process_time() - before) * 1000 / len(fresh)
+        print("| uploads | per second | of the bound | CPU ms each |\n|---|---|---|---|")
+        for name, (rate, cpu) in {"one sender": one, f"{options.senders} senders at once": many}.items():
+            print(f"| {name} | {rate:.0f} | {rate / bound:.2f} | {cpu:.2f} |")
+        print(f"| the bound: the driver alone, one commit each | {bound:.0f} | 1 | {bound_cpu:.2f} |\n", flush=True)
         pages(tester, options.results // (SEED * EACH))
 
 
@@ -110,24 +111,24 @@ def _renamed(each: Parcel) -> Parcel:
     return replace(each, key=f"new-{each.key}", testid=testid, body=each.body.replace(each.testid, testid))
 
 
-def pace(act: Callable[[], None], count: int) -> float:
-    start = time.perf_counter()
+def pace(tester: Serving, act: Callable[[], None], count: int) -> tuple[float, float]:
+    """So many a second, and what each cost the server: milliseconds of CPU, which a busy machine changes little."""
+    before, start = cpu_s(tester), time.perf_counter()
     act()
-    return count / (time.perf_counter() - start)
+    taken = time.perf_counter() - start
+    return count / taken, (cpu_s(tester) - before) * 1000 / count
+
+
+def cpu_s(tester: Serving) -> float:
+    """Of the server's process, all threads."""
+    fields = Path(f"/proc/{tester.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def load(db: str, times: int) -> None:
     """Some runs by the code that takes uploads; then the same runs again and again, later, by the database itself."""
+    fill(db, "centre", history(SEED))
     with opened(db) as engine:
-        with writing(engine).begin() as connection:
-            token = tokens.add(connection, "centre", tokens.Kind.SEND, "bench", LONG_AGO).reveal()
-            holder = tokens.find(connection, token)
-            assert holder is not None
-            for each in history(SEED):
-                content = each.body.encode()
-                body = contract.read(content, each.testid, each.kind)
-                sent = intake.Sent(holder, "bench", each.kind, each.key, content, body)
-                intake.take(connection, sent, time.time())
         with writing(engine).begin() as connection:
             multiply(connection, times)
         with engine.connect() as connection:
@@ -216,15 +217,16 @@ def pages(tester: Serving, copies: int) -> None:
         "search for words": "/p/centre/search?q=did+not+answer",
         "audit": "/p/centre/audit",
     }
-    print("| page | median ms | kB |\n|---|---|---|")
+    print("| page | median ms | CPU ms | kB |\n|---|---|---|---|")
     for name, path in asked.items():
-        times, size = [], 0
+        spans, size, before = [], 0, cpu_s(tester)
         for _ in range(ROUNDS):
             start = time.perf_counter()
             answer = tester.get(path)
-            times.append((time.perf_counter() - start) * 1000)
+            spans.append((time.perf_counter() - start) * 1000)
             size = len(answer.text)
-        print(f"| {name} | {statistics.median(times):.1f} | {size / 1000:.0f} |", flush=True)
+        cpu = (cpu_s(tester) - before) * 1000 / ROUNDS
+        print(f"| {name} | {statistics.median(spans):.1f} | {cpu:.1f} | {size / 1000:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

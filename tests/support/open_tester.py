@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.reporters.tester import result
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.tester_access import TesterAccess
-from pytest_aisbench.tester_server import audit, tokens
+from pytest_aisbench.tester_server import audit, contract, intake, tokens
 from pytest_aisbench.tester_server.serve import changing, opened
 
 AISBENCH = [sys.executable, "-m", "pytest_aisbench"]
@@ -90,6 +90,18 @@ def aisbench(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]
     done = subprocess.run([*AISBENCH, *arguments], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == code, done.stdout + done.stderr
     return done
+
+
+def fill(db: str, project: str, parcels: Iterable[Parcel]) -> None:
+    """As if all of it had been sent, in one transaction and without HTTP."""
+    with changing(db) as connection:
+        holder = tokens.find(connection, tokens.add(connection, project, tokens.Kind.SEND, "filled", LONG_AGO).reveal())
+        assert holder is not None
+        for each in parcels:
+            content = each.body.encode()
+            body = contract.read(content, each.testid, each.kind)
+            sent = intake.Sent(holder, "127.0.0.1", each.kind, each.key, content, body)
+            intake.take(connection, sent, time.time())
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The pages, as a reader finds them: in a browser, and asked for what a browser would hide."""
+"""The pages as they are sent, on both databases."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from open_tester import Serving, history, serving
+from open_tester import Serving, fill, history, serving
 
 from pytest_aisbench.tester_server import charts, words
-
-if TYPE_CHECKING:
-    from browser import Browser
 
 TEMPLATES = Path(words.__file__).parent / "templates"
 RUNS = 56  # more than a page of them
@@ -36,8 +33,9 @@ PAGES = (
 
 @pytest.fixture(scope="module")
 def centre(new_database: Callable[[], str]) -> Iterator[Serving]:
-    with serving(new_database(), "--rate", "0") as running:
-        running.send(running.token("centre"), *history(RUNS))
+    db = new_database()
+    fill(db, "centre", history(RUNS))
+    with serving(db) as running:
         yield running
 
 
@@ -120,63 +118,6 @@ def test_search_finds_runs_cases_jobs_and_reasons(centre: Serving) -> None:
     assert "HTTP 503" in centre.get("/p/centre/search?q=503").text
     for words_ in ("%25", "_____", "' OR 1=1 --"):
         assert "Nothing was found" in centre.get(f"/p/centre/search?q={words_.replace(' ', '+')}").text
-
-
-def test_a_reader_clicks_from_runs_to_a_comparison_and_a_trend(centre: Serving, browser: Browser) -> None:
-    page = browser.open(centre.url)
-    assert page.get_by_role("heading", name="Runs").is_visible()
-    chosen = page.get_by_role("button", name="Compare the chosen")
-    assert chosen.is_disabled()
-    page.get_by_label("A: run-00010").check()
-    page.get_by_label(f"B: {LAST}").check()
-    chosen.click()
-    first = page.locator("tbody tr").first
-    assert first.get_attribute("class") == "turned"
-    assert "bert" in first.inner_text()
-    page.get_by_role("columnheader", name="change").first.click()
-    changes = page.locator("tbody tr td:nth-child(6)").all_inner_texts()
-    numbers = [float(text.rstrip("%")) for text in changes if text != "–"]
-    assert numbers == sorted(numbers)
-    page.get_by_role("link", name="Cases").click()
-    page.get_by_role("link", name="bert-8x8").click()
-    dots = page.locator("circle.dot")
-    assert dots.count() >= RUNS - 5
-    assert page.locator("polygon.band").count() == 1
-    page.locator("circle.dot.failed").last.click()
-    assert page.locator("h1 .verdict").inner_text() == "FAILED"
-    assert page.locator("circle.current").count() == 1
-    page.keyboard.press("/")
-    page.keyboard.type("resnet50")
-    page.keyboard.press("Enter")
-    page.get_by_role("link", name="resnet50-1x8").first.click()
-    page.get_by_role("link", name="Scaling").click()
-    assert page.locator("circle.dot").count() == 4
-    page.get_by_role("link", name="Stragglers").click()
-    assert page.locator("rect.cell").count() > 5
-
-
-def test_a_reader_chooses_language_and_theme_and_they_stay(centre: Serving, browser: Browser) -> None:
-    page = browser.open(f"{centre.url}/p/centre/cases", locale="zh-CN")
-    assert page.get_by_role("heading", name="用例").is_visible()
-    page.get_by_role("link", name="English").click()
-    assert page.get_by_role("heading", name="Cases").is_visible()
-    page.get_by_role("link", name="Runs").click()
-    assert page.get_by_role("heading", name="Runs").is_visible()
-
-    def ground() -> str:
-        return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-
-    light = ground()
-    page.get_by_role("button", name="Theme").click()
-    assert ground() != light
-    page.reload()
-    assert ground() != light
-
-
-def test_a_page_needs_no_script_and_fits_a_phone(centre: Serving, browser: Browser) -> None:
-    page = browser.open(f"{centre.url}{PAGES[-1]}", dark=True, width=380)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 380
-    assert page.get_by_text("54720").first.is_visible()
 
 
 def test_charts_hold_whatever_was_sent() -> None:
