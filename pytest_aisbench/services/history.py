@@ -43,10 +43,10 @@ class History:
         where = "WHERE family = ? AND workload = ? AND shape = ? AND counts = 1 AND run != ? ORDER BY at DESC LIMIT ?"
         return self._read(where, family, workload, shape, without, limit)[::-1] if family else ()
 
-    def shapes(self, workload: str, family: str) -> tuple[str, ...]:
+    def shapes(self, workload: str, family: str, limit: int = NEWEST) -> tuple[str, ...]:
         """Which shapes there are that are alike in everything else."""
         found: list[str] = []
-        while family:  # from one to the next by the index: DISTINCT would read them all
+        while family and len(found) < limit:  # from one to the next by the index: DISTINCT would read them all
             statement = "SELECT min(shape) FROM measures WHERE family = ? AND workload = ? AND shape > ?"
             ((shape,),) = self._database.read(statement, family, workload, found[-1] if found else "")
             if shape is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -20,6 +20,7 @@ from pytest_aisbench.domain.weighing import ANCHOR, Known, Rules, Weighed, weigh
 from pytest_aisbench.services.history import NEWEST, History
 
 _OF_A_BASE = 10  # newest trials of another shape, whose mean stands for it
+_SHOWN = 24  # shapes of a workload in a chart
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Weighing:
 
     rules: Rules = field(default_factory=Rules)
     history: History | None = None
+    _speeds: dict[str, float | None] = field(default_factory=dict, repr=False)
 
     def weigh(self, trial: Trial, others: Iterable[Trial]) -> tuple[Weighed, str]:
         """What it weighs beside all trials of the run; and, if it is not comparable to the last, why, in a line."""
@@ -54,23 +56,33 @@ class Weighing:
             strange = f"not compared to run {last.run}: {'; '.join(changed)}"
         return Known(earlier, past, first, _base(case, points), _chart(case, points), changed), strange
 
-    def _points(self, trial: Trial, siblings: Sequence[Trial]) -> Mapping[Shape, Base]:
-        """What every shape of the workload does: as measured in this run, or else in its history."""
-        found = self._remembered(trial) if self.history else {}
-        by_case: dict[Shape, list[float]] = {}
+    def _points(self, trial: Trial, siblings: Sequence[Trial]) -> dict[Shape, Base]:
+        """What the shapes of the workload do: as measured in this run, or else in its history."""
+        found: dict[Shape, list[float]] = {}
         for each in (*siblings, trial):
-            if each.step >= Step.JUDGE and counts(each):
-                by_case.setdefault(each.case.shape, []).append(values(each)[THROUGHPUT])
-        return {**found, **{shape: Base(shape, fmean(speeds)) for shape, speeds in by_case.items()}}
+            if each.step >= Step.JUDGE and (speed := self._speed(each)) is not None:
+                found.setdefault(each.case.shape, []).append(speed)
+        points = {shape: Base(shape, fmean(speeds)) for shape, speeds in found.items()}
+        return {**self._remembered(trial, points), **points} if self.history else points
 
-    def _remembered(self, trial: Trial) -> dict[Shape, Base]:
+    def _speed(self, trial: Trial) -> float | None:
+        """Of a trial that was harvested, once it counts; worked out once, since each of many shapes asks for all."""
+        if trial.id not in self._speeds:
+            self._speeds[trial.id] = values(trial)[THROUGHPUT] if counts(trial) else None
+        return self._speeds[trial.id]
+
+    def _remembered(self, trial: Trial, known: Collection[Shape]) -> dict[Shape, Base]:
         assert self.history is not None
         name, family = trial.case.workload.name, fingerprint.family(trial.traits)
+        base = base_of(trial.case)
+        shapes = {base: None} if base else {}
+        if len(known) < _SHOWN:
+            shapes |= dict.fromkeys(map(Shape.parse, self.history.shapes(name, family, _SHOWN)))
         found: dict[Shape, Base] = {}
-        for shape in self.history.shapes(name, family):
-            past = self.history.base(name, shape, family, _OF_A_BASE, without=trial.run)
+        for shape in shapes.keys() - known:
+            past = self.history.base(name, str(shape), family, _OF_A_BASE, without=trial.run)
             if past:
-                found[Shape.parse(shape)] = Base(Shape.parse(shape), _level(past), _source(past))
+                found[shape] = Base(shape, _level(past), _source(past))
         return found
 
 
@@ -101,12 +113,13 @@ def _base(case: Case, points: Mapping[Shape, Base]) -> Base | None:
 
 
 def _chart(case: Case, points: Mapping[Shape, Base]) -> tuple[ScalePoint, ...]:
-    """Against the claim's base, or else against the fewest cards."""
-    fewest = min(points, key=lambda shape: (shape.world, shape), default=None)
-    base = _base(case, points) or (points[fewest] if fewest else None)
+    """Against the claim's base, or else against the fewest cards; of very many shapes some."""
+    order = sorted(points, key=lambda shape: (shape.world, shape))
+    base = _base(case, points) or (points[order[0]] if order else None)
     if base is None or case.alone:  # nodes that train alone do not scale
         return ()
-    shares = efficiencies({shape: point.value for shape, point in points.items()}, base)
+    shown = {base.shape, case.shape, *order[:: -(-len(order) // _SHOWN)]}
+    shares = efficiencies({shape: points[shape].value for shape in order if shape in shown}, base)
     return tuple(
         ScalePoint(str(shape), points[shape].value, share, points[shape].source) for shape, share in shares.items()
     )

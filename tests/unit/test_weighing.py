@@ -251,10 +251,9 @@ def judged(made: Trial, run: str, at: float, **other: Any) -> Trial:
 
 def test_the_base_is_of_this_run_or_else_of_history_and_so_says_the_chart(one: Case, ledger: Ledger) -> None:
     wide = replace(one, shape=Shape(2, 1), thresholds=(replace(SPEED, per="node"), LEARNT, SCALING))
-    weighing = Weighing(RULES, History(ledger.database))
 
     def told(*others: Trial) -> tuple[str, list[tuple[str, float, float | None, str]]]:
-        weighed, _ = weighing.weigh(trial(wide, 180.0), others)
+        weighed, _ = Weighing(RULES, History(ledger.database)).weigh(trial(wide, 180.0), others)
         found = next(each for each in weighed.settled if each.metric == "scaling")
         return found.text, [(at.shape, at.value, at.efficiency, at.source) for at in weighed.background.scaling]
 
@@ -273,6 +272,16 @@ def test_the_base_is_of_this_run_or_else_of_history_and_so_says_the_chart(one: C
     # Of a base that learnt nothing, or was not harvested, nothing is known in this run.
     assert "(history: " in told(trial(one, 100.0, 0.1))[0]
     assert "(history: " in told(trial(one, 100.0, step=Step.WATCH))[0]
+
+
+def test_a_thousand_shapes_cost_little_and_show_some(one: Case) -> None:
+    wide = [replace(one, shape=Shape(nodes, 1), thresholds=(SPEED, LEARNT, SCALING)) for nodes in range(1, 1001)]
+    others = [trial(each, 100.0 * each.shape.nodes) for each in wide]
+    weighing = Weighing(RULES)
+    points = weighing.chart(others[499], others)
+    assert len(points) <= 26
+    assert {"1x1", "500x1"} <= {point.shape for point in points}
+    assert {point.efficiency for point in points} == {1.0}
 
 
 def test_what_changed_since_the_last_trial_is_told_once(one: Case, ledger: Ledger) -> None:
