@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.stragglers import stragglers
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.reporters.svg_frame import (
     BAR,
@@ -53,6 +55,14 @@ def outliers(ranks: Sequence[float | None]) -> set[int]:
     return {rank for rank, value in enumerate(ranks) if value is not None and abs(value - middle) > far}
 
 
+def odd_ranks(ranks: Sequence[float | None], devices: int) -> set[int]:
+    """Those, and all whom the verdict calls slow: a picture does not contradict the words beside it."""
+    slow = stragglers(ranks, Shape(math.ceil(len(ranks) / devices), devices))
+    cards = (range(devices) if each.card is None else (each.card,) for each in slow)
+    named = {each.node * devices + card for each, mine in zip(slow, cards, strict=True) for card in mine}
+    return outliers(ranks) | {rank for rank in named if rank < len(ranks) and ranks[rank] is not None}
+
+
 @dataclass(frozen=True)
 class _Bar:
     first: int  # its ranks
@@ -67,7 +77,7 @@ class _Chart:
         known = [value for value in ranks if value is not None]
         self.ranks, self.devices, self.title, self.unit, self.say = ranks, devices, title, unit, say
         self.median = statistics.median(known)
-        self.odd = outliers(ranks)
+        self.odd = odd_ranks(ranks, devices)
         self.scale = _round_above(max(known))
         self.size = _bucket(len(ranks), devices)  # ranks per bar
         self.per_node = max(1, devices // self.size)  # bars per node

@@ -15,7 +15,7 @@ from html import escape
 
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.reporters.bars import columns
-from pytest_aisbench.reporters.svg import odd_ones, outliers
+from pytest_aisbench.reporters.svg import odd_ones, odd_ranks
 from pytest_aisbench.reporters.svg_frame import FAINT, GRID, INK, TOP, WIDTH, picture, seal, short
 from pytest_aisbench.reporters.text import plain
 from pytest_aisbench.reporters.wording import ENGLISH, Wording
@@ -45,7 +45,7 @@ class _Map:
         self.per = math.ceil(nodes / MOST_NODES)  # nodes of a column
         self.columns = math.ceil(nodes / self.per)
         self.cells = [[self.slowest(column, card) for column in range(self.columns)] for card in range(devices)]
-        self.odd = outliers(ranks)
+        self.odd = odd_ranks(ranks, devices)
         self.high = max(8.0, min(22.0, 176 / devices))
         self.wide = min(44.0, (_RIGHT - _LEFT) / self.columns)
         self.right, self.floor = _LEFT + self.wide * self.columns, TOP + self.high * devices

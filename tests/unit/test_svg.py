@@ -7,7 +7,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pytest_aisbench.reporters.svg import BAR, ODD, outliers, rank_chart
+from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.stragglers import stragglers
+from pytest_aisbench.reporters.svg import outliers, rank_chart
+from pytest_aisbench.reporters.svg_frame import BAR, ODD
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -129,3 +132,11 @@ def test_noise_hides_what_it_explains() -> None:
     assert outliers([100.0, 100.0, 100.0, 94.0]) == {3}
     assert outliers([80.0, 120.0, 90.0, 110.0, 75.0]) == set()  # all are far from each other
     assert outliers([100.0, 10.0]) == set()  # nobody can say which of two is odd
+
+
+def test_whom_the_verdict_calls_slow_the_picture_marks() -> None:
+    values: list[float | None] = [112.0, 130.0, 124.0, 132.0]
+
+    assert outliers(values) == set()
+    assert [slow.rank for slow in stragglers(values, Shape(2, 2))] == [0]
+    assert told(drawn(values, 2)).endswith("1 outlier: rank 0 (-12%)")
