@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import median
 
 from pytest_aisbench.domain.log_readers import Told
@@ -74,6 +75,11 @@ class Curve:
     window: tuple[float, ...] | None = None  # when training began and ended, seconds since the epoch by its nodes
     began: float | None = None  # when the first stamped line was printed that is no evaluation's, by its own clock
 
+    @cached_property  # whoever weighs a trial asks a dozen times
+    def pace(self) -> Pace | None:
+        """None where the log told no speed."""
+        return _paced(self)
+
 
 @dataclass(frozen=True)
 class Pace:
@@ -113,6 +119,10 @@ def extended(known: Curve, progress: Progress, text: str) -> tuple[Curve, Progre
 
 def pace(known: Curve) -> Pace | None:
     """None where the log told no speed."""
+    return known.pace
+
+
+def _paced(known: Curve) -> Pace | None:
     scale, unit = (known.batch, "samples/s") if known.unit == "steps/s" and known.batch else (1, known.unit)
     speeds = [speed * scale for speed in known.speed.values]
     if not speeds or not all(map(math.isfinite, speeds)):

@@ -10,6 +10,7 @@ from statistics import fmean
 
 from pytest_aisbench.domain.energy import MARGIN_S, Power, drawn
 from pytest_aisbench.domain.ports import Platform, PowerSource
+from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.trial import Trial
 
 _MOST_NODES = 32  # that the platform is asked about: more are as busy as these, and each costs a request
@@ -34,7 +35,7 @@ class Meter:
             try:
                 found = list(source.samples(trial.job_id or "", start - MARGIN_S, end + MARGIN_S))
             except Exception as error:  # noqa: BLE001 - of whoever wrote it: a verdict does not hang on it
-                reasons.append(f"{name}: {error}")
+                reasons.append(f"{name}: {plain(str(error) or type(error).__name__, 200)}")
                 continue
             if found:
                 return drawn(found, start, end, trial.case.shape.nodes, f"{name}, over {which}")
