@@ -15,7 +15,7 @@ from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.reporters import page
 from pytest_aisbench.reporters.hosts import guarded, session_of, switched_on, uncollected
-from pytest_aisbench.reporters.page_case import BUDGET, Frame, console_of, details, weight
+from pytest_aisbench.reporters.page_case import BUDGET, Frame, console_of, details
 from pytest_aisbench.reporters.page_style import STYLE, page_style
 from pytest_aisbench.reporters.page_summary import overview
 from pytest_aisbench.reporters.properties import case_of, properties_of
@@ -23,7 +23,7 @@ from pytest_aisbench.reporters.wording import wording
 from pytest_aisbench.stash import SETTINGS
 
 COLUMN = 2  # after the result and the name of the test
-WHOLE = 10_000_000  # bytes that all cases may weigh; a browser then opens the page within seconds
+WHOLE = 10_000_000  # bytes that cases which passed may weigh together, so that a browser opens the page in seconds
 LEAST = 6_000  # of a case, in a run of thousands
 
 
@@ -105,19 +105,12 @@ class Html:
         report.extras = [*getattr(report, "extras", ()), shown, *links]
 
     def _fill(self, shown: list[tuple[str, dict[str, Any]]]) -> None:
-        """Cases that did not pass have the room they need, the others what it leaves."""
-        told = []
+        """Cases that did not pass have all the room that a case may have, the others share what the page may weigh."""
+        share = min(max(WHOLE // max(len(self._shown), 1), LEAST), BUDGET)
         for name, part in shown:
             with guarded(self._config, f"no details of {name} in report.html"):
-                part["content"] = details(self._cases[name], self._frame(name))
-                told.append((name, part, weight(part["content"])))
-        over = sum(size for _, _, size in told) - WHOLE
-        passed = [each for each in told if self._cases[each[0]].verdict is Ruling.PASSED]
-        if over > 0 and passed:
-            share = max((sum(size for _, _, size in passed) - over) // len(passed), LEAST)
-            for name, part, size in passed:
-                if size > share:
-                    part["content"] = details(self._cases[name], self._frame(name), min(share, BUDGET))
+                case = self._cases[name]
+                part["content"] = details(case, self._frame(name), share if case.verdict is Ruling.PASSED else BUDGET)
 
     def _frame(self, name: str) -> Frame:
         before = self._run.before if self._run else None

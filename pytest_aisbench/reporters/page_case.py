@@ -24,6 +24,7 @@ BUDGET = 48_000
 MOST_ROWS = 10
 MOST_LOGS = 32
 MOST_TRAITS = 60
+_AROUND = 1000  # bytes of the frame, and of the line that says what is left out
 _LIMITS = (1000, 200, 40)  # words that need much escaping are cut shorter
 
 
@@ -48,15 +49,14 @@ def details(case: CaseEntry, frame: Frame, budget: int = BUDGET) -> str:
     said = ""
     for limit in _LIMITS:
         parts = [part for part in _parts(case, frame, limit) if part.body]
-        left_out: list[str] = []
-        while True:
-            note = frame.say("left out", names=", ".join(reversed(left_out))) if left_out else ""
-            said = _joined(parts, note, frame.say)
-            extra = max((part for part in parts if part.rank), key=lambda part: part.rank, default=None)
-            if extra is None or weight(said) < budget:
-                break
-            parts.remove(extra)
-            left_out.append(extra.name)
+        spare = sorted((part for part in parts if part.rank), key=lambda part: part.rank)
+        size, left_out = _AROUND + sum(weight(part.body) for part in parts), []
+        while spare and size >= budget:
+            left_out.append(spare.pop())
+            size -= weight(left_out[-1].body)
+        names = ", ".join(part.name for part in parts if part in left_out and part.name)
+        note = frame.say("left out", names=names) if names else ""
+        said = _joined([part for part in parts if part not in left_out], note, frame.say)
         if weight(said) < budget:
             break
     return said
@@ -88,7 +88,7 @@ def _parts(case: CaseEntry, frame: Frame, limit: int) -> Iterator[Part]:
         warnings = tuple(w for w in case.background.warnings if w not in last.notes) if case.background else ()
         yield Part("", _lines(say("warning"), warnings, say, limit) + _lines(say("note"), last.notes, say, limit), 0)
         yield Part("", _lines(say("pace"), (str(last.pace),) if last.pace else (), say, limit), 0)
-        yield Part("", _stragglers(last, say), 1)
+        yield Part(say("stragglers"), _stragglers(last, say), 1)
         if case.verdict is not Ruling.PASSED:
             yield Part(say("last lines"), block(say("last lines"), last.last_lines[-MOST_ROWS:], limit), 2)
             yield Part(say("events"), block(say("events"), last.events[-MOST_ROWS:], limit), 3)
