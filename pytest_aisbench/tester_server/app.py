@@ -83,8 +83,9 @@ class _Guard:
             await send(message)
 
         host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
-        if self._door.knows(host):
-            await self._app(scope, receive, send_guarded)
-        else:
-            refusal = PlainTextResponse("This Tester does not go by that name.\n", 421)
-            await refusal(scope, receive, send_guarded)
+        answer = self._app
+        if not self._door.knows(host):
+            answer = PlainTextResponse("This Tester does not go by that name.\n", 421)
+        elif b"%00" in scope["raw_path"] + scope["query_string"]:  # no name has it, and PostgreSQL takes no such text
+            answer = PlainTextResponse("A name without NUL, please.\n", 400)
+        await answer(scope, receive, send_guarded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -25,9 +26,10 @@ class Mark(NamedTuple):
     def parse(cls, text: str) -> Mark | None:
         ended, _, number = text.partition("_")
         try:
-            return cls(float(ended), int(number))
-        except (ValueError, OverflowError):
+            mark = cls(float(ended), int(number))
+        except ValueError:
             return None
+        return mark if math.isfinite(mark.ended) and 0 <= mark.id < 2**63 else None
 
     @classmethod
     def of(cls, row: Any) -> Mark:
