@@ -61,9 +61,7 @@ def changing(db: str) -> Iterator[Connection]:
 
 def serve(offer: Offer, show: Callable[[str], None]) -> None:
     """`show` is told the address once requests are taken. Ends at Ctrl-C or SIGTERM, after what is under way."""
-    loopback = is_loopback(offer.host)
-    names = tuple(name.lower() for name in offer.names)
-    door = Door(loopback and not offer.closed, (*_LOOPBACK_NAMES, *names) if loopback or names else ())
+    door = door_of(offer)
     with opened(offer.db) as engine, _listening(offer.host, offer.port) as listener:
         application = app.application(engine, door, largest=offer.largest, per_second=offer.per_second)
         config = uvicorn.Config(
@@ -81,6 +79,12 @@ def serve(offer: Offer, show: Callable[[str], None]) -> None:
         host = f"[{offer.host}]" if ":" in offer.host else offer.host
         show(f"http://{host}:{port}")
         uvicorn.Server(config).run(sockets=[listener])
+
+
+def door_of(offer: Offer) -> Door:
+    loopback = is_loopback(offer.host)
+    names = tuple(name.lower() for name in offer.names)
+    return Door(loopback and not offer.closed, (*_LOOPBACK_NAMES, *names) if loopback or names else ())
 
 
 @contextlib.contextmanager

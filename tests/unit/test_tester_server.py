@@ -10,11 +10,13 @@ import pytest
 
 pytest.importorskip("starlette", reason="the Tester comes with the extra [tester]")
 
-from pytest_aisbench.tester_server import app, charts, shown, words
+from pytest_aisbench.cli import main
+from pytest_aisbench.tester_server import app, charts, serve, shown, words
 from pytest_aisbench.tester_server.database import address, open_engine
 from pytest_aisbench.tester_server.door import Door, is_loopback
 from pytest_aisbench.tester_server.limits import Rate
 from pytest_aisbench.tester_server.queries import Mark
+from pytest_aisbench.tester_server.serve import Offer, door_of
 
 
 def answered(application: Any, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
@@ -62,6 +64,29 @@ def test_a_database_that_is_away_is_said_and_may_be_asked_again(tmp_path: Path) 
 )
 def test_only_loopback_is_loopback(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback
+
+
+def test_pages_are_open_on_loopback_alone_and_only_if_nobody_closed_them() -> None:
+    assert door_of(Offer("db")).open
+    assert not door_of(Offer("db", closed=True)).open
+    assert not door_of(Offer("db", host="0.0.0.0")).open
+    assert not door_of(Offer("db")).knows("tester.example")
+    assert door_of(Offer("db", names=("Tester.example",))).knows("tester.example:443")
+    assert door_of(Offer("db", host="0.0.0.0")).knows("tester.example")
+
+
+def test_another_address_than_loopback_is_told_to_be_plain_http(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serve, "serve", lambda offer, show: show(f"http://{offer.host}:1"))
+    assert main(["tester", "--host", "0.0.0.0"]) == 0
+    told = capsys.readouterr()
+    assert told.out == "The Tester serves http://0.0.0.0:1 until it is stopped (Ctrl-C).\n"
+    assert "this is plain http" in told.err
+    assert main(["tester"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["tester", "--rate", "-1"]) == 4
+    assert main(["tester", "--max-body", "0"]) == 4
 
 
 def test_a_door_knows_its_names() -> None:
