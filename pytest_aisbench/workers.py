@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -70,9 +70,11 @@ class Workers:
         self._over.discard(crashitem)
         report.outcome = RERUN  # type: ignore[assignment]
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A page has a row for a test once its teardown is told; that of a worker that crashed told nothing more."""
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
+        """A page has a row for a test once its teardown is told; that of a worker that crashed told nothing more.
+        It is told when everybody has heard of the crash."""
+        result = yield
         if report.nodeid in self._over:
             self._over.remove(report.nodeid)
             end = pytest.TestReport(
@@ -86,7 +88,9 @@ class Workers:
                 start=report.start,
                 stop=report.stop,
             )
+            end.node = getattr(report, "node", None)  # type: ignore[attr-defined]  # JUnit knows a test by its worker too
             self._config.hook.pytest_runtest_logreport(report=end)
+        return result
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, Any] | None:
         return (RERUN, "R", ("RERUN", {"yellow": True})) if report.outcome == RERUN else None

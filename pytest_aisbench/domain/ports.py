@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from pytest_aisbench.domain.checkup import Check
@@ -136,6 +136,7 @@ class Platform(Protocol):
         """May be called twice."""
 
 
+@runtime_checkable
 class Shown(Protocol):
     """What a platform may have beside: a page on which it shows its jobs to people."""
 

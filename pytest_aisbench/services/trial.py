@@ -16,7 +16,7 @@ from pytest_aisbench.domain.entry import by_rank, values
 from pytest_aisbench.domain.job import Job
 from pytest_aisbench.domain.logged import remarks
 from pytest_aisbench.domain.metric import THROUGHPUT
-from pytest_aisbench.domain.ports import Clock, Platform
+from pytest_aisbench.domain.ports import Clock, Platform, Shown
 from pytest_aisbench.domain.rollcall import flaws_of
 from pytest_aisbench.domain.stragglers import stragglers, summary
 from pytest_aisbench.domain.trial import Fault, Step, Trial
@@ -93,13 +93,8 @@ def _submit(trial: Trial, tools: Tools) -> Trial:
         if not trial.attempts:
             trial = trial.noted(f"no answer when the job was submitted: {lost}")
         return watch.spared(replace(trial, attempts=trial.attempts + 1), lost, now, tools.limits)
-    return trial.moved(Step.WATCH, now, job_id=job_id, console=_console(tools.platform, job_id))
-
-
-def _console(platform: Platform, job_id: str) -> str:
-    """Of a platform that is `Shown`; others need not know that there is such a thing."""
-    console: Callable[[str], str] | None = getattr(platform, "console", None)
-    return console(job_id) if console else ""
+    console = tools.platform.console(job_id) if isinstance(tools.platform, Shown) else ""
+    return trial.moved(Step.WATCH, now, job_id=job_id, console=console)
 
 
 def _watch(trial: Trial, tools: Tools) -> Trial:

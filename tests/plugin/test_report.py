@@ -142,7 +142,7 @@ def test_an_old_run_is_told_again_as_it_was(told: Yard, tmp_path: Path) -> None:
 
 
 def rows(page: Path) -> Any:
-    """What the page's own script reads, but for xdist's line on the worker."""
+    """What the page's own script reads, but for xdist's line on the worker, and for a worker that was replaced."""
     text = page.read_text(encoding="utf-8")
     tests = json.loads(html.unescape(text.split('data-jsonblob="', 1)[1].split('"', 1)[0]))["tests"]
     for told in tests.values():
@@ -150,7 +150,7 @@ def rows(page: Path) -> Any:
             row["log"] = re.sub(
                 r"\[gw\d\] linux -- Python [^\n]*\n+|No log output captured\.|^\n", "", row["log"]
             ).strip()
-    return tests
+    return {name: [row for row in told if row["result"] != "Rerun"] for name, told in tests.items()}
 
 
 def test_a_case_is_the_same_in_allure_with_xdist_and_without(told: Yard) -> None:
@@ -178,6 +178,9 @@ def test_a_test_whose_worker_crashed_has_its_result(told: Yard) -> None:
     assert "crashed" in crashed["statusDetails"]["message"]
     assert crashed["steps"][0]["name"].startswith("trial 1")
     assert {"name": "feature", "value": "kills"} in crashed["labels"]
+    suite = ET.parse(runs(told)[1] / "junit.xml").getroot()[0]
+    (case,) = (case for case in suite.iter("testcase") if "kills" in str(case.get("name")))
+    assert case.find("failure") is not None
 
 
 def test_the_results_know_the_runs_before(told: Yard) -> None:
