@@ -1,17 +1,20 @@
-"""A trial before its job exists: its unique name, its place in the Store, and what is asked of the platform."""
+"""A trial until its job exists: its unique name, its place in the Store, its request, and the sending of that."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.job import JobSpec
-from pytest_aisbench.domain.ports import Platform
+from pytest_aisbench.domain.ports import Platform, Shown
 from pytest_aisbench.domain.stage import Stage, StoreUrl
 from pytest_aisbench.domain.trial import Trial
+from pytest_aisbench.errors import AisbenchError, Rejected, Throttled, Unreachable
+from pytest_aisbench.services import watch
 from pytest_aisbench.services.code import code_tree
 from pytest_aisbench.services.staging import Parcel, data_parcel, put
 
@@ -81,3 +84,31 @@ def unstaged(trial: Trial, root: StoreUrl) -> Stage:
     if workload.data:
         inputs = StoreUrl.parse(workload.data) if "://" in workload.data else root / "data/unstaged/"
     return Stage(root / f"trials/{trial.id}/", root / f"code/unstaged/{workload.code_name}/", inputs)
+
+
+def send(trial: Trial, platform: Platform, now: float, limits: watch.Limits) -> Trial:
+    """The trial with its job; without one where no answer came: the job may exist, and is looked for the next time."""
+    assert trial.request is not None
+    try:
+        # A request without an answer may have arrived: never send it again before asking for the job by its name.
+        job_id = platform.find(trial.request) if trial.attempts else None
+        job_id = job_id or platform.submit(trial.request)
+    except Rejected:
+        # The name may be taken by our own first request, which the platform's list did not show yet.
+        job_id = platform.find(trial.request) if trial.attempts else None
+        if job_id is None:
+            raise
+    except AisbenchError as lost:
+        return _unanswered(trial, lost, now, limits)
+    return replace(trial, job_id=job_id, console=platform.console(job_id) if isinstance(platform, Shown) else "")
+
+
+def _unanswered(trial: Trial, lost: AisbenchError, now: float, limits: watch.Limits) -> Trial:
+    # Once a request may have arrived, no error says that it did not.
+    if not trial.attempts and not isinstance(lost, (Unreachable, Throttled)):
+        raise lost
+    if now - trial.times["submit"] > limits.outage_s:
+        raise Unreachable(f"nobody knows whether job {trial.name} was created: {lost}", advice="look for it") from lost
+    if not trial.attempts:
+        trial = trial.noted(f"no answer when the job was submitted: {lost}")
+    return watch.spared(replace(trial, attempts=trial.attempts + 1), lost, now, limits)

@@ -7,30 +7,22 @@ request are on record before the request leaves.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_aisbench.domain.entry import by_rank, values
 from pytest_aisbench.domain.job import Job
-from pytest_aisbench.domain.logged import remarks
-from pytest_aisbench.domain.metric import THROUGHPUT
-from pytest_aisbench.domain.ports import Clock, Platform, Shown
-from pytest_aisbench.domain.rollcall import flaws_of
-from pytest_aisbench.domain.stragglers import stragglers, summary
+from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.trial import Fault, Step, Trial
-from pytest_aisbench.domain.verdict import Ruling, Verdict, expectations, judge
-from pytest_aisbench.errors import AisbenchError, Blame, PlatformError, Rejected, Throttled, Unreachable
+from pytest_aisbench.domain.verdict import Ruling, Verdict
+from pytest_aisbench.errors import AisbenchError, Blame, PlatformError
 from pytest_aisbench.services import submission, watch
 from pytest_aisbench.services.budget import Budget
 from pytest_aisbench.services.clock import day
 from pytest_aisbench.services.harvest import gather
-from pytest_aisbench.services.logs import last_lines
+from pytest_aisbench.services.judgement import explained, judged
 from pytest_aisbench.services.sampling import Meter, sampled
 from pytest_aisbench.services.weighing import Weighing
-
-_LAST = 10  # lines of the log, and events, that go with a failure
 
 
 @dataclass(frozen=True)
@@ -69,32 +61,11 @@ def _stage(trial: Trial, tools: Tools) -> Trial:
 
 
 def _submit(trial: Trial, tools: Tools) -> Trial:
-    assert trial.request is not None
     now = tools.clock.now()
     if not trial.attempts:
         _require_means(tools)
-    try:
-        # A request without an answer may have arrived: never send it again before asking for the job by its name.
-        job_id = tools.platform.find(trial.request) if trial.attempts else None
-        job_id = job_id or tools.platform.submit(trial.request)
-    except Rejected:
-        # The name may be taken by our own first request, which the platform's list did not show yet.
-        job_id = tools.platform.find(trial.request) if trial.attempts else None
-        if job_id is None:
-            raise
-    except AisbenchError as lost:
-        # Once a request may have arrived, no error says that it did not.
-        if not trial.attempts and not isinstance(lost, (Unreachable, Throttled)):
-            raise
-        if now - trial.times["submit"] > tools.limits.outage_s:
-            raise Unreachable(
-                f"nobody knows whether job {trial.name} was created: {lost}", advice="look for it"
-            ) from lost
-        if not trial.attempts:
-            trial = trial.noted(f"no answer when the job was submitted: {lost}")
-        return watch.spared(replace(trial, attempts=trial.attempts + 1), lost, now, tools.limits)
-    console = tools.platform.console(job_id) if isinstance(tools.platform, Shown) else ""
-    return trial.moved(Step.WATCH, now, job_id=job_id, console=console)
+    sent = submission.send(trial, tools.platform, now, tools.limits)
+    return sent.moved(Step.WATCH, now) if sent.job_id else sent
 
 
 def _watch(trial: Trial, tools: Tools) -> Trial:
@@ -118,38 +89,12 @@ def _harvest(trial: Trial, tools: Tools) -> Trial:
 
 def _judge(trial: Trial, tools: Tools) -> Trial:
     if fault := trial.fault or watch.fault_of(trial, tools.folder):
-        return _ended(_explained(trial, tools), fault, tools)
-    case, today = trial.case, day(tools.clock.now())
-    weighed, strange = tools.weighing.weigh(trial, tools.others())
-    verdict = judge(
-        case.thresholds,
-        values(trial),
-        flaws_of(trial),
-        case.judged_shape,
-        settled=weighed.settled,
-        remarks=_remarks(trial),
-        today=today,
-    )
-    due = weighed.due if verdict.ruling is Ruling.INCONCLUSIVE else ""
-    trial = trial if verdict.passed or due else _explained(trial, tools)
-    trial = replace(trial, background=weighed.background, due=due)
-    for text in filter(None, (*weighed.background.warnings, strange, *expectations(case.thresholds, verdict))):
-        trial = trial.noted(text)
-    return trial.moved(Step.DONE, tools.clock.now(), judged=verdict)
-
-
-def _remarks(trial: Trial) -> dict[str, str]:
-    said, slow = remarks(trial), summary(stragglers(by_rank(trial), trial.case.shape))
-    return {**said, THROUGHPUT: "; ".join(filter(None, (said.get(THROUGHPUT), slow)))}
-
-
-def _explained(trial: Trial, tools: Tools) -> Trial:
-    """With the end of its story, for whoever has to find out why."""
-    events: Sequence[str] = ()
-    with contextlib.suppress(AisbenchError):
-        events = tools.platform.events(trial.job_id or "")
-    _, lines = last_lines(trial, tools.folder, _LAST)
-    return replace(trial, events=tuple(events[-_LAST:]), last_lines=tuple(lines))
+        return _ended(explained(trial, tools.platform, tools.folder), fault, tools)
+    weighed, incomparable = tools.weighing.weigh(trial, tools.others())
+    trial = judged(trial.noted(incomparable) if incomparable else trial, weighed, day(tools.clock.now()))
+    if not trial.verdict.passed and not trial.due:
+        trial = explained(trial, tools.platform, tools.folder)
+    return trial.moved(Step.DONE, tools.clock.now())
 
 
 def given_away(trial: Trial, now: float) -> Trial:
