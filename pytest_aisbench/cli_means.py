@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pytest_aisbench.services.jobs import JobLedger
     from pytest_aisbench.settings import Settings
 
+FAILED, INTERRUPTED, INTERNAL, USAGE = 1, 2, 3, 4  # how a command ends that did not do what it was asked
+
 
 def ledger_options(parser: argparse.ArgumentParser) -> None:
     one = parser.add_mutually_exclusive_group()
