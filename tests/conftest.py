@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser as Chromium
 
 
-@pytest.fixture(scope="session")
-def card(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[Path]:
     """A local cloud of its own process, as `aisbench cloud --json > FILE` leaves its card."""
-    file = tmp_path_factory.mktemp("cloud") / "card.json"
+    file = folder / "card.json"
     command = [sys.executable, "-m", "pytest_aisbench", "cloud", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cloud:
         assert cloud.stdout is not None
@@ -27,6 +28,19 @@ def card(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield file
         cloud.terminate()
         cloud.wait(30)
+
+
+@pytest.fixture(scope="session")
+def card(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with serving(tmp_path_factory.mktemp("cloud")) as file:
+        yield file
+
+
+@pytest.fixture
+def own_card(tmp_path: Path) -> Iterator[Path]:
+    """Of a cloud for one test alone: its faults strike, and its limits count, nobody else."""
+    with serving(tmp_path) as file:
+        yield file
 
 
 @pytest.fixture

@@ -79,8 +79,8 @@ def test_a_command_that_never_ends_is_over_when_its_log_says_so(card: Path, code
         assert another.inspect([job_id])[job_id] == job, "whoever takes it over knows it as well"
 
 
-def test_a_token_does_instead_of_a_login(card: Path) -> None:
-    told = json.loads(card.read_text())
+def test_a_token_does_instead_of_a_login(own_card: Path) -> None:
+    told = json.loads(own_card.read_text())  # not that of all tests, which takes ten logins in ten minutes
     user, share = told["apulis_user"], f"{told['apulis_storage']}/data"
     digest = hashlib.md5(told["apulis_password"].encode(), usedforsecurity=False).hexdigest()
     login = f"{told['apulis_endpoint']}/custom-user-dashboard-backend/auth/login"

@@ -161,11 +161,7 @@ def test_another_content_under_the_same_key_is_refused(local: str) -> None:
         ('"ais-tester/1"', '"ais-tester/9"', "not a ais-tester/1 object"),
         ('"status"', '"statue"', "status is missing"),
         ('"testid":"t:1"', '"testid":"t:2"', "testid of the body and of the path differ"),
-        (
-            '"null_reason":"the workload measures no max_power"',
-            '"null_reason":null',
-            "measured.max_power needs a value",
-        ),
+        ('"max_power":{"null_reason":"', '"max_power":{"reason":"', "measured.max_power needs a value"),
         ("{", "", "not JSON"),
     ],
 )

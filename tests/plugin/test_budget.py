@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-import subprocess
-import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,17 +20,9 @@ PLANTED = "planted-key-that-nobody-may-see"
 
 
 @pytest.fixture
-def card(tmp_path: Path) -> Iterator[Path]:
-    """A cloud of the test's own: its books begin empty. Its jobs are processes."""
-    file = tmp_path / "card.json"
-    with subprocess.Popen(
-        [sys.executable, "-m", "pytest_aisbench", "cloud", "--json"], stdout=subprocess.PIPE, text=True
-    ) as cloud:
-        assert cloud.stdout is not None
-        file.write_text(cloud.stdout.readline())
-        yield file
-        cloud.terminate()
-        cloud.wait(30)
+def card(own_card: Path) -> Path:
+    """Of a cloud whose books begin empty. Its jobs are processes."""
+    return own_card
 
 
 class Books:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
@@ -21,19 +20,6 @@ from pytest_aisbench.services.clock import SystemClock
 from pytest_aisbench.services.jobs import JobLedger
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills processes by what /proc tells of them")
-
-
-@pytest.fixture
-def own_card(tmp_path: Path) -> Iterator[Path]:
-    """A local cloud for this test alone: its faults strike nobody else."""
-    file = tmp_path / "card.json"
-    command = [sys.executable, "-m", "pytest_aisbench", "cloud", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cloud:
-        assert cloud.stdout is not None
-        file.write_text(cloud.stdout.readline())
-        yield file
-        cloud.terminate()
-        cloud.wait(30)
 
 
 @pytest.fixture
