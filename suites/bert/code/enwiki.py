@@ -9,8 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import language
 import numpy as np
 from contract import ContractError
+from language import LENGTH, MASKED
 
 if TYPE_CHECKING:
     from contract import Job
@@ -64,7 +66,7 @@ def sentences(folder: Path, job: Job, shape: Shape, *, training: bool) -> Any:
 
 
 def generate(folder: Path, shape: Shape, seed: int, count: int) -> None:
-    """Write MindRecord files of the language that the miniature speaks, with next sentences that are in its dialect."""
+    """Write MindRecord files of the language that the miniature learns, with next sentences that are in its dialect."""
     from mindspore.mindrecord import FileWriter
 
     kinds = {name: {"type": "int32", "shape": [-1]} for name in COLUMNS}
@@ -79,16 +81,13 @@ def generate(folder: Path, shape: Shape, seed: int, count: int) -> None:
 
 def made(shape: Shape, seed: list[int], rows: int) -> list[dict[str, Any]]:
     """Sentences as rows of the data set. The token 0 fills what a sentence leaves."""
-    from miniature import LENGTH, MASKED
-    from miniature import sentences as spoken
-
     if shape.length < LENGTH or shape.asked < MASKED:
         raise ContractError(
             f"generated sentences need --seq_length of {LENGTH} and --max_predictions_per_seq of {MASKED}"
         )
     filled = []
     for dialect in range(DIALECTS):
-        texts, labels = spoken([*seed, dialect], dialect, -(-rows // DIALECTS))
+        texts, labels = language.sentences([*seed, dialect], dialect, -(-rows // DIALECTS))
         for text, label in zip(texts, labels):
             asked = np.nonzero(label >= 0)[0]
             half = np.arange(LENGTH) >= LENGTH // 2

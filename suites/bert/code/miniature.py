@@ -1,8 +1,6 @@
 """BERT in miniature: a transformer encoder learns to find masked tokens in a language made for the purpose.
 
-A sentence is a word of four letters, said three times; two of its twelve letters are masked. Each must be copied from
-where the word is said again, which only attention can do. Every dialect has an alphabet of its own, and a rank hears
-only its own dialects: to read the others it needs what other ranks have learnt.
+A rank hears only its own dialects: to read the others it needs what other ranks have learnt.
 """
 
 # ruff: noqa: E402 (numpy reads the environment when it is imported)
@@ -14,29 +12,13 @@ import os
 for _library in ("OMP", "OPENBLAS", "MKL"):  # many ranks share few cores
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from contract import Job, run
 from encoder import Encoder
+from language import DIALECTS, LENGTH, MASK, sentences
 from training import arguments, streams_of, train
 
-if TYPE_CHECKING:
-    from layers import Labels
-
-DIALECTS, ALPHABET, WORD, TIMES, MASKED = 16, 6, 4, 3, 2
-LENGTH = WORD * TIMES
-MASK = DIALECTS * ALPHABET  # the token after the last letter
 PER_STREAM, HELD_OUT = 60, 32
-
-
-def sentences(seed: list[int], dialect: int, count: int) -> tuple[Labels, Labels]:
-    """Sentences with masked letters, and labels that are -1 but for the truth about those."""
-    rng = np.random.default_rng(seed)
-    words = rng.integers(ALPHABET, size=(count, WORD)) + dialect * ALPHABET
-    text = np.tile(words, (1, TIMES))
-    masked = rng.permuted(np.tile(np.arange(LENGTH), (count, 1)), axis=1) < MASKED
-    return np.where(masked, MASK, text), np.where(masked, text, -1)
 
 
 def main(job: Job) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from collective import joined
 from contract import ContractError, Job, run
 from fitting import arguments, data_folder, generated, yes
+from textures import textures
 
 if TYPE_CHECKING:
     import argparse
@@ -38,8 +39,7 @@ def data_set(job: Job) -> Path:
 
 
 def generate(folder: Path, seed: list[int], each: int) -> None:
-    """So many images of each kind, in a folder of its own: some textures of the miniature."""
-    from miniature import textures
+    """So many images of each kind, in a folder of its own: some of the miniature's textures."""
     from PIL import Image
 
     for kind in range(KINDS):

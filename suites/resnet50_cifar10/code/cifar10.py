@@ -62,7 +62,7 @@ def generate(folder: Path, seed: int, per_file: int, looks: int = LOOKS) -> None
     train = draw(np.random.default_rng([seed, 1]), shown, 5 * per_file)
     held_out = draw(np.random.default_rng([seed, 2]), shown, per_file)
     names = [*(f"train/data_batch_{k}.bin" for k in range(1, 6)), "eval/test_batch.bin"]
-    for name, records in zip(names, [*np.split(train, 5), held_out], strict=True):
+    for name, records in zip(names, [*np.split(train, 5), held_out]):
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         records.tofile(path)
