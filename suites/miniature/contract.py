@@ -10,6 +10,8 @@ trains alone, ``<server>/throughput_<card>.json`` and ``accuracy_<server>.json``
 from __future__ import annotations
 
 import argparse
+import fcntl
+import hashlib
 import json
 import os
 import sys
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 # Of horovodrun and of mpirun: they start the ranks themselves, where the platform does not.
 LAUNCHERS = ("HOROVOD", "OMPI_COMM_WORLD")
+CACHE = Path("/cache")  # the large disk of a node on ModelArts
 # What platforms call the address of this server.
 ADDRESSES = ("MA_CURRENT_HOST_IP", "MA_CURRENT_IP", "DLWS_SD_SELF_HOST_IP", "DLWS_SD_SELF_IP", "POD_IP")
 
@@ -77,15 +80,25 @@ def is_remote(place: str) -> bool:
     return "://" in place
 
 
-def fetched(place: str | None) -> str | None:
-    """A folder with the data that lie there; None where there are none: V1 always names a place, be it empty."""
+def fetched(place: str | None, environment: Mapping[str, str]) -> str | None:
+    """A folder with the data that lie there; None where there are none: V1 always names a place, be it empty.
+
+    The ranks of a node share one copy. The first of them makes it, on the large disk if there is one; the others wait.
+    """
     if not place or not is_remote(place):
         return place
     import moxing
 
-    folder = tempfile.mkdtemp(prefix="data_url-")
-    moxing.file.copy_parallel(place, folder)
-    return folder if any(Path(folder).iterdir()) else None
+    disk = CACHE if CACHE.is_dir() and "TMPDIR" not in environment else Path(tempfile.gettempdir())
+    job = f"{environment.get('DLS_JOB_ID', '')} {place}"
+    folder = disk / f"data_url-{hashlib.sha256(job.encode()).hexdigest()[:16]}"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a rank that dies lets go of it
+        if not folder.exists():
+            draft = tempfile.mkdtemp(prefix="draft-", dir=str(disk))
+            moxing.file.copy_parallel(place, draft)
+            Path(draft).rename(folder)
+    return str(folder) if any(folder.iterdir()) else None
 
 
 def run(parser: argparse.ArgumentParser, train: Callable[[Job], None]) -> None:
@@ -104,19 +117,27 @@ def answer_for(train: Callable[[], None], rank: str) -> None:
 def read_job(parser: argparse.ArgumentParser, argv: Sequence[str], environment: Mapping[str, str]) -> Job:
     parser.add_argument("--data_url", help="folder of the data set")
     parser.add_argument("--train_url", required=True, help="folder for the results")
-    arguments, _ = parser.parse_known_args(argv)  # a platform may add arguments of its own
     rank, size = rank_and_size(environment)
+    arguments = known_arguments(parser, argv, rank)
     if not 0 <= rank < size:
         raise ContractError(f"RANK_ID is {rank}, which is no rank among RANK_SIZE={size}")
     host, port = environment.get("MASTER_ADDR", ""), number(environment, "MASTER_PORT", 0)
-    arguments.data_url = fetched(arguments.data_url)
     job = Job(arguments, arguments.train_url, rank, size, (host, port) if host and port else None, size)
     table = environment.get("RANK_TABLE_FILE", "")
     servers = read_rank_table(Path(table)) if table else []
     if servers and sorted(r for _, ranks in servers for r in ranks) != list(range(size)):
         raise ContractError(f"rank table {table} does not list the ranks 0 to {size - 1}, each once")
     require_own_rank(rank, servers, environment)
+    arguments.data_url = fetched(arguments.data_url, environment)
     return alone(job, servers, port) if environment.get("SINGLESERVER_MODE") == "True" else job
+
+
+def known_arguments(parser: argparse.ArgumentParser, argv: Sequence[str], rank: int) -> argparse.Namespace:
+    """A platform may add arguments of its own. One that is misspelt looks the same, so that the log names them all."""
+    arguments, others = parser.parse_known_args(argv)
+    if others and rank == 0:
+        print(f"[WARNING] rank 0: this script does not know, and left out: {' '.join(others)}", flush=True)
+    return arguments
 
 
 def require_own_rank(rank: int, servers: Sequence[Server], environment: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contract import ContractError, Job, answer_for, number
+from contract import ContractError, Job, answer_for, known_arguments, number
 from nodes import read_node
 from points import CLASSES, FEATURES, held_out, shard
 from training import arguments, positive
@@ -37,8 +37,8 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Job:
     """The rank as the launcher numbered it; its results and its data are folders here, whatever the platform has."""
     told = parser()
     told.add_argument("--train_url", required=True)
-    options, _ = told.parse_known_args(argv)  # a platform may add arguments of its own
     rank, size = number(environment, "PADDLE_TRAINER_ID", 0), number(environment, "PADDLE_TRAINERS_NUM", 1)
+    options = known_arguments(told, argv, rank)
     if environment.get("SINGLESERVER_MODE") != "True":
         return Job(options, options.train_url, rank, size, None, size)
     node = read_node(environment)
