@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from frameworks import checksums
 
 ROOT = Path(__file__).parents[2]
 PYTHON = os.environ.get("HOROVOD_PYTHON", "")
@@ -25,8 +25,7 @@ def train(reports: Path, *options: str) -> tuple[dict[str, Any], dict[str, list[
     assert done.returncode == 0, done.stdout + done.stderr
     (case,) = json.loads((reports / "latest/results.json").read_text())["cases"]
     assert case["metrics"]["accuracy"]["value"] > 0.9
-    logs = sorted((reports / "latest/logs" / case["id"] / "1").glob("worker-*.log"))
-    return case, {log.stem: re.findall(r"weights crc32:(\w{8})", log.read_text()) for log in logs}
+    return case, checksums(reports, case["id"])
 
 
 @pytest.mark.parametrize(("nodes", "devices"), [(1, 1), (1, 2), (2, 2)])

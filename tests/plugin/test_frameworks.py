@@ -70,6 +70,17 @@ def test_a_framework_that_is_not_installed_is_said_in_one_line_and_is_not_green(
     assert f"mindspore is not installed for {tmp_path}/python; pip install 'pytest-aisbench[mindspore]'" in line
 
 
+def test_a_case_without_its_framework_is_missing_where_it_is_required(yard: Yard, tmp_path: Path) -> None:
+    both(yard)
+    required = tmp_path / "required.txt"
+    required.write_text("toy-1x2\n")
+    told = ["--aisbench-frameworks", f"mindspore={tmp_path}/python", "--aisbench-require", str(required)]
+    ended = yard.pytest("suites", "--nodes", "1", *told, cloud=False)
+    assert ended.code == 11, ended.out
+    (line,) = [line for line in ended.out.splitlines() if "toy-1x2" in line and "not installed" in line]
+    assert "mindspore" in line
+
+
 def test_an_unknown_framework_is_exit_4(yard: Yard) -> None:
     both(yard)
     ended = yard.pytest("suites", "--aisbench-frameworks", "minspore")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import frameworks
@@ -43,9 +44,49 @@ def test_an_extra_that_cannot_be_installed_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(frameworks, "ROOT", tmp_path)  # where there is no project
-    assert frameworks.environment("paddle") is None
+    assert frameworks.environment("paddle", tmp_path) is None
     assert not (tmp_path / ".venv-paddle/installed").exists()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "paddle: installing pytest-aisbench[paddle] into .venv-paddle"
     assert len(lines) == 2
     assert lines[1].startswith("paddle: not here, its suites are left out: ERROR: ")
+
+
+@pytest.mark.parametrize(
+    ("shape", "told", "answer"),
+    [
+        ("1x1", [["a"]], "same on 1 rank"),
+        ("2x2", [["a", "a"], ["a", "a"]], "same on 4 ranks"),
+        ("2x2", [["a", "a"], ["b", "b"]], "differ"),
+        ("2x2-single", [["a", "a"], ["b", "b"]], "same on 2 ranks"),
+        ("2x2-single", [["a", "b"], ["c", "c"]], "differ"),
+        ("2x2", [["a", "a"], ["a"]], "of 3 ranks only"),
+        ("2x1", [["a"]], "of 1 ranks only"),
+    ],
+)
+def test_ranks_that_train_together_must_all_have_the_same_weights(
+    shape: str, told: list[list[str]], answer: str
+) -> None:
+    assert frameworks.compared(told, frameworks.Shape.parse(shape)) == answer
+    row = frameworks.Row("case", "paddle 3.3.1", "1.0", "1.0", answer, "1 s", "PASSED")
+    assert row.is_good() == answer.startswith("same")
+    assert not replace(row, verdict="FAILED").is_good()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["paddle", "--shapes", "2"], "argument --shapes: '2' is not a shape such as 2x1, 2x1-single or 2x1-v1"),
+        (["paddle", "--suites", "bert"], "unknown suite 'bert'; there are paddle_mlp"),
+        (["caffe"], "unknown framework 'caffe'; there are mindspore, paddle, horovod"),
+        (["--python", "/usr/bin/python3"], "--python is for a single framework: name it"),
+    ],
+)
+def test_what_the_script_cannot_do_is_one_line(
+    arguments: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["scripts/frameworks", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        frameworks.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"scripts/frameworks: error: {complaint}"
