@@ -1,10 +1,14 @@
 """Cards and nodes that are slower than the others: which, by how much, and what that costs the whole.
 
-The rule. Each rank is held against the median of all others, itself left out, so that it works from two ranks on: of
-two nodes the slower one is known, where a z-score could never fire. It is slow if it is below that median by more than
-5 % and by more than four times the spread of the others (1.4826 × their median absolute deviation). A node is slow if
-more than half of its cards are; they are then not named one by one. The cost is the share by which the whole falls
-short of what it would be if the slow ones were as fast as the others' median.
+The rule. Each is held against the median of all others, itself left out, so that it works from two on: of two nodes the
+slower one is known, where a z-score could never fire. It is slow if it is below that median by more than 5 %, and by
+more than four times the spread of the others (1.4826 × their median absolute deviation).
+
+Nodes come first, each by the median of its cards, the upper one of an even number: so it is slow only if more than half
+of its cards are, and they are then not named one by one. The spread of nodes is at least what the noise of their cards
+makes of such medians, since two nodes alone tell none. Then every card of the other nodes is held against all of these.
+
+The cost is the share by which the whole falls short of what it would be if the slow ones were as fast as the others.
 """
 
 from __future__ import annotations
@@ -13,13 +17,14 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, median_high
 
 from pytest_aisbench.domain.case import Shape
 
 TOLERANCE = 0.05
 _DEVIATIONS = 4.0
 _SIGMA = 1.4826  # makes the median absolute deviation of normal noise its standard deviation
+_OF_A_MEDIAN = math.sqrt(math.pi / 2)  # its standard deviation is so many times that of a mean
 
 
 @dataclass(frozen=True)
@@ -40,15 +45,20 @@ class Straggler:
 def stragglers(by_rank: Sequence[float | None], shape: Shape) -> tuple[Straggler, ...]:
     """The costliest first. A rank that was not measured is somebody else's concern, and no reference to anybody."""
     found = {rank: value for rank, value in enumerate(by_rank) if value is not None and 0 <= value < math.inf}
-    slow = _slow(found)
-    told: list[Straggler] = []
-    for node in range(shape.nodes):
-        cards = [rank for rank in range(node * shape.devices, (node + 1) * shape.devices) if rank in found]
-        behind = [rank for rank in cards if rank in slow]
-        if shape.nodes > 1 and 2 * len(behind) > len(cards):
-            told.append(Straggler(node, None, None, *_lost(behind, slow, found)))
-        else:
-            told += [Straggler(node, rank % shape.devices, rank, *_lost([rank], slow, found)) for rank in behind]
+    nodes: dict[int, list[int]] = {}
+    for rank in found:
+        nodes.setdefault(rank // shape.devices, []).append(rank)
+    speeds = {node: median_high(found[rank] for rank in ranks) for node, ranks in nodes.items()}
+    slow = _slow(speeds, _noise(nodes, found)) if shape.nodes > 1 else {}
+    told = [
+        Straggler(node, None, None, speeds[node] / others, _lost(nodes[node], others, found))
+        for node, others in slow.items()
+    ]
+    if shape.nodes == 1 or shape.devices > 1:  # the only card of a node is the node
+        healthy = {rank: value for rank, value in found.items() if rank // shape.devices not in slow}
+        for rank, others in _slow(healthy).items():
+            node, card = divmod(rank, shape.devices)
+            told.append(Straggler(node, card, rank, found[rank] / others, _lost([rank], others, found)))
     return tuple(sorted(told, key=lambda each: -each.cost))
 
 
@@ -58,18 +68,29 @@ def summary(found: Sequence[Straggler], most: int = 3) -> str:
     return f"slow: {'; '.join(map(str, found[:most]))}{more}" if found else ""
 
 
-def _slow(found: Mapping[int, float]) -> dict[int, float]:
-    """The ranks that are slow, each with the median of the others."""
+def _noise(nodes: Mapping[int, Sequence[int]], found: Mapping[int, float]) -> float:
+    """What the noise of cards lets two nodes with the fewest of them differ by; 0 where no node has two."""
+    apart = [
+        abs(found[rank] - middle) * math.sqrt(len(ranks) / (len(ranks) - 1))
+        for ranks in nodes.values()
+        if len(ranks) > 1
+        for middle in [median(found[rank] for rank in ranks)]
+        for rank in ranks
+    ]
+    return _SIGMA * median(apart) * _OF_A_MEDIAN * math.sqrt(2 / min(map(len, nodes.values()))) if apart else 0.0
+
+
+def _slow(found: Mapping[int, float], least: float = 0.0) -> dict[int, float]:
+    """Those that are slow, each with the median of the others, whose spread is `least` or more."""
     order = sorted(found.values())
     slow = {}
-    for rank, value in found.items():
+    for name, value in found.items():
         others = _median_without(order, value)
         if value >= others * (1 - TOLERANCE):
             continue
-        rest = [other for name, other in found.items() if name != rank]
-        spread = _SIGMA * median(abs(other - others) for other in rest)
-        if value < others - _DEVIATIONS * spread:
-            slow[rank] = others
+        spread = _SIGMA * median(abs(found[other] - others) for other in found if other != name)
+        if value < others - _DEVIATIONS * max(spread, least):
+            slow[name] = others
     return slow
 
 
@@ -83,7 +104,7 @@ def _median_without(order: Sequence[float], value: float) -> float:
     return (other(last // 2) + other((last + 1) // 2)) / 2 if last >= 0 else value
 
 
-def _lost(ranks: Sequence[int], slow: Mapping[int, float], found: Mapping[int, float]) -> tuple[float, float]:
-    """How fast they are beside the others, and the share of the whole that is lost by it."""
-    measured, others = math.fsum(found[rank] for rank in ranks), math.fsum(slow[rank] for rank in ranks)
-    return measured / others, (others - measured) / (math.fsum(found.values()) + others - measured)
+def _lost(ranks: Sequence[int], level: float, found: Mapping[int, float]) -> float:
+    """The share of the whole that is lost by those of them that are below `level`, that of the others."""
+    lost = math.fsum(max(level - found[rank], 0.0) for rank in ranks)
+    return lost / (math.fsum(found.values()) + lost)
