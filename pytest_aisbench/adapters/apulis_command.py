@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pytest_aisbench.adapters.apulis_options import Options
 from pytest_aisbench.domain.job import JobSpec
 
+ALONE = "SINGLESERVER_MODE"
+"""In the environment of a job whose nodes train each for itself."""
 DONE = "AISBENCH_DONE"
 """The line that a node says last: `AISBENCH_DONE node=1 rc=0`."""
 IDLE = "AISBENCH_IDLE"
@@ -22,9 +24,11 @@ _GRACE_S = 15
 _ENDED = f"for wait in $(seq {5 * _GRACE_S}); do kill -0 $pids 2>/dev/null || break; sleep 0.2; done"
 # Not `wait -n`, which may miss whoever ended before it was asked.
 _WATCHED = (
-    'left=$pids; while [ "$left" ] && [ "$rc" = 0 ]; do sleep 0.2; still=; for pid in $left; do '
-    'if kill -0 "$pid" 2>/dev/null; then still="$still $pid"; else wait "$pid" || rc=$?; fi; done; left=$still; done'
+    'why=; left=$pids; while [ "$left" ] && [ "$rc" = 0 ]; do sleep 0.2; still=; for pid in $left; do '
+    'if kill -0 "$pid" 2>/dev/null; then still="$still $pid"; else wait "$pid" || rc=$?; fi; done; left=$still; '
+    "numbered || rc=1; done"
 )
+_LOOKS, _RARE = 600, 10  # after so many looks at the ranks' numbers, every tenth will do
 _FETCH = "import sys, moxing; moxing.file.copy_parallel(sys.argv[1], sys.argv[2])"
 
 
@@ -75,14 +79,17 @@ def _script(spec: JobSpec, options: Options, places: Places) -> str:
         *([] if "://" in places.outputs else [f"mkdir -p {shlex.quote(places.outputs)}"]),
         *(_rank_table(spec) if options.is_npu and spec.shape.world > 1 else []),
         "pids=",
-        'stop() { exec 2>/dev/null; kill $pids; wait; rm -rf "$mine"; exit 143; }',
+        'signal() { for pid in $pids; do kill "-$1" -- "$pid" "-$pid"; done 2>/dev/null; }',
+        'stop() { exec 2>/dev/null; signal TERM; wait; rm -rf "$mine"; exit 143; }',
         "trap stop TERM INT",
+        *_numbered(spec, options),
         *_started(spec, options, places, launches=launches),
         "rc=0",
         _WATCHED,
         # One rank that fails leaves the others waiting for it.
-        f'if [ "$rc" != 0 ]; then kill $pids 2>/dev/null; {_ENDED}; kill -9 $pids 2>/dev/null; fi',
+        f'if [ "$rc" != 0 ]; then signal TERM; {_ENDED}; signal KILL; fi',
         "wait",
+        '[ -z "$why" ] || fail "$why"',
         'end "$rc"',
     ]
     return "; ".join(parts)
@@ -137,14 +144,43 @@ def _started(spec: JobSpec, options: Options, places: Places, *, launches: bool)
         return _horovod(spec, options, places, entry, launches=launches)
     folder = shlex.quote(f"{places.scratch}/run") if options.workdir == "shared" else '"$mine/run"'
     if options.command:
-        # A script of one's own starts its cards itself: it gets what it needs for that.
+        # A script of one's own starts its cards itself: it gets what it needs for that, and they end with it.
         told = f"TRAIN_URL={shlex.quote(places.outputs)} DATA_URL={shlex.quote(places.data)}"
         ranks = f"RANK_START=$((node * {spec.shape.devices})) SERVER_ID=$node"
-        run = f'( cd "$run" && {told} {ranks} exec bash -c {shlex.quote(options.command)} ) & pids=$!'
-        return [f"run={folder}/node-$node", *_copied(), run]
+        run = f'( cd "$run" && {told} {ranks} exec setsid bash -c {shlex.quote(options.command)} ) & pids=$!'
+        executable = 'chmod -R u+x "$run"'  # a store does not keep who may be executed
+        return [f"run={folder}/node-$node", *_copied(), executable, run]
     one = f'( cd "$run" && DEVICE_ID=$i RANK_ID=$rank exec {entry} ) & pids="$pids $!"'
     rank = f"rank=$((node * {spec.shape.devices} + i)); run={folder}/rank-$rank"
     return [f"for i in $(seq 0 {spec.shape.devices - 1}); do {rank}; {'; '.join(_copied())}; {one}; done"]
+
+
+def _numbered(spec: JobSpec, options: Options) -> list[str]:
+    """`numbered`: fails, and says why, once a rank of this node has a number of another node.
+
+    A script of one's own numbers the ranks itself. Where it begins with 0 on every node, as that of the platform's
+    guide does, all of them wait for the ranks that nobody is. What it told its ranks is seen from outside: in the
+    environment of every process of this pod that is one of all ranks.
+    """
+    if not options.command or spec.shape.nodes == 1 or spec.environment.get(ALONE) == "True":
+        return ["numbered() { :; }"]
+    devices, world = spec.shape.devices, spec.shape.world
+    marks = (
+        '"DLWS_JOB_ID=$DLWS_JOB_ID"',
+        '"DLWS_ROLE_NAME=$DLWS_ROLE_NAME"',
+        '"DLWS_ROLE_IDX=$node"',
+        f"RANK_SIZE={world}",
+    )
+    ours = " | ".join(["ls /proc/[0-9]*/environ", *(f"xargs -r grep -lszxF {mark}" for mark in marks)])
+    told = f"({ours} | xargs -r grep -hszx 'RANK_ID=[0-9][0-9]*' | tr '\\0' '\\n') 2>/dev/null"
+    text = "RANK_ID is $rank on node $node, whose ranks are $first to $last: give card i RANK_ID=\\$((RANK_START + i))"
+    seldom = f'[ "$looks" -lt {_LOOKS} ] || [ $((looks % {_RARE})) = 0 ] || return 0'
+    wrong = f'if [ "$rank" -lt "$first" ] || [ "$rank" -gt "$last" ]; then why="{text}"; return 1; fi'
+    look = f"for rank in $({told}); do rank=${{rank#RANK_ID=}}; {wrong}; done"
+    return [
+        f"looks=0; first=$((node * {devices})); last=$((first + {devices - 1}))",
+        f"numbered() {{ looks=$((looks + 1)); {seldom}; {look}; }}",
+    ]
 
 
 def _copied() -> list[str]:

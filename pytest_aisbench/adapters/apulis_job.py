@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from pytest_aisbench.adapters import apulis_options
-from pytest_aisbench.adapters.apulis_command import Places, commands
+from pytest_aisbench.adapters.apulis_command import ALONE, Places, commands
 from pytest_aisbench.adapters.apulis_options import Options
 from pytest_aisbench.apulis_access import ApulisAccess
 from pytest_aisbench.domain.job import JobSpec
@@ -25,7 +25,6 @@ _FRAMEWORKS = {"mindspore", "tensorflow"}
 _CARDS, _NODE = (1, 2, 4, 8), 8
 # Read back from the platform, so that whoever takes the job over knows it as well.
 _LOGS, _UNTIL = "AIS_LOGS", "AIS_UNTIL"
-_ALONE = "SINGLESERVER_MODE"  # in the environment of a job whose nodes train each for itself
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,10 @@ def check(spec: JobSpec, options: Options) -> None:
             raise UsageFault(f"environment {name}: DLWS_ and DLTS_ are the platform's", advice="rename it")
     if options.launcher == "horovod" and options.command:
         raise UsageFault("[apulis] has both command and launcher", advice="remove launcher: the command starts all")
-    if options.launcher == "horovod" and spec.environment.get(_ALONE) == "True":
+    if spec.shape.nodes > 1 and "horovodrun" in options.command and spec.environment.get(ALONE) != "True":
+        advice = "write launcher = 'horovod' instead of it: that starts horovodrun once, for all nodes"
+        raise UsageFault("[apulis] command would start horovodrun on every node", advice=advice)
+    if options.launcher == "horovod" and spec.environment.get(ALONE) == "True":
         advice = "leave --aisbench-single-server out, or write launcher = 'ranks' in workload.toml"
         raise UsageFault("[apulis] launcher horovod joins all cards: no node trains alone", advice=advice)
 

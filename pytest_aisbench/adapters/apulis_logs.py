@@ -14,8 +14,13 @@ _WORKER = re.compile(r"worker-?(\d+)\Z")
 _DONE = re.compile(rf"{DONE} node=(\d+) rc=(\d+)")
 _CODE = re.compile(r"\brc=(\d+)")
 # The platform gives every container bearer tokens, and scripts print their environment.
-_VARIABLE = re.compile(r"""\b([A-Z][A-Z0-9_]{0,63})(["']?[=:] ?["']?)([^\s"']+)""")
+_NAME = r"[A-Z][A-Z0-9_]{0,63}"
+_PRINTED = re.compile(
+    rf"((?:\[\d+\]<std\w+>:)?(?:export |declare -x )?({_NAME})=).*"
+)  # as `env` does: to the line's end
+_MENTIONED = re.compile(rf"""\b({_NAME})(["']?[=:] ?)("[^"]*"?|'[^']*'?|[^\s"']+)""")
 _SECRET = re.compile(r"TOKEN|PASSWORD|PASSWD|SECRET|ACCESS_KEY|(^|_)[AS]K$")
+_BEARER = re.compile(r"(?i:\b(bearer) +)[\w.~+/=-]{16,}|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*")
 
 
 @dataclass(frozen=True)
@@ -86,4 +91,13 @@ def whole_lines(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    return _VARIABLE.sub(lambda told: f"{told[1]}{told[2]}***" if _SECRET.search(told[1]) else told[0], text)
+    """A line, or several, without the values of variables that are secrets by their names, and without tokens."""
+    return "".join(map(_clean, text.splitlines(keepends=True)))
+
+
+def _clean(line: str) -> str:
+    printed = _PRINTED.match(line)
+    if printed and _SECRET.search(printed[2]):
+        return f"{printed[1]}***{line[printed.end() :]}"
+    line = _MENTIONED.sub(lambda told: f"{told[1]}{told[2]}***" if _SECRET.search(told[1]) else told[0], line)
+    return _BEARER.sub(lambda told: f"{told[1]} ***" if told[1] else "***", line)

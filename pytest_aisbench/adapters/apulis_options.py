@@ -13,7 +13,8 @@ NPU = "huawei_npu_arm64"
 LAUNCHERS = ("ranks", "horovod")
 WORKDIRS = ("local", "shared")
 ENDPOINTS = ("ssh", "ipython", "tensorboard", "vscode")
-_ENDLESS = re.compile(r"\s*(?:&&|;)\s*sleep\s+infinity\s*\Z")
+_LAST_SLEEP = re.compile(r"\s*(?:&&|;)\s*sleep\s+infinity\s*(['\"]?)\s*\Z")  # the quote is that of `bash -c '…'`
+_ENDLESS = re.compile(r"\bsleep\s+inf|\btail\s+-[fF]\s+/dev/null")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -67,9 +68,11 @@ def read(given: Mapping[str, Any]) -> Options:
         raise _fault("command", "has several lines", "join them with &&, or use a script")
     if values.get("command"):
         # As the platform's guide has it, so that somebody may look at the pods; the job would never end.
-        values["command"] = _ENDLESS.sub("", str(values["command"])).strip()
+        values["command"] = _LAST_SLEEP.sub(r"\1", str(values["command"])).strip()
         if not values["command"]:
             raise _fault("command", "trains nothing", "write what the pods are to run")
+        if _ENDLESS.search(values["command"]) and not values.get("done"):
+            raise _fault("command", "never ends", "write done too: how the line begins that says that it is done")
     return Options(preemptible=preemptible, endpoints=tuple(map(str, endpoints)), **values)
 
 

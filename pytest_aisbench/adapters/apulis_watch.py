@@ -99,14 +99,10 @@ class Watch:
         return found
 
     def events(self, job_id: str) -> Sequence[str]:
-        detail, status = self.detail(job_id), self.status(job_id)
-        lines = [
-            f"{row.get('startedAt') or ''} {row['message']}".strip()
-            for row in _records(detail)
-            if isinstance(row.get("message"), str) and row["message"]
-        ]
-        said = status.get("errorMsg")
-        return [*lines, str(said)] if said and str(said) not in lines else lines
+        """Without times, which are none of ours; and a reason that stands in two places is told once."""
+        told = [row.get("message") for row in _records(self.detail(job_id))]
+        told.append(self.status(job_id).get("errorMsg"))
+        return list(dict.fromkeys(apulis_logs.clean(said) for said in told if isinstance(said, str) and said))
 
     def _look(self, job_id: str) -> Job:
         detail = self.detail(job_id)

@@ -177,6 +177,13 @@ def test_only_differences_of_one_clock_are_told(
     assert (job.phase, job.queued_s, job.ran_s) == (Phase.SUCCEEDED, None, ran)
 
 
+def test_what_happened_is_told_once_and_without_the_servers_time(platform: Apulis, script: Script) -> None:
+    records = [{"startedAt": "2021-03-19T18:14:00+00:00", "message": "pod failed"}, {"message": None}, "x"]
+    script.answers["GetJobDetailV2"] = detail("failed", jobStatusDetail=records)
+    script.answers["GetJobStatus"] = {"jobStatus": "failed", "errorMsg": "pod failed"}
+    assert platform.events("j") == ["pod failed"]
+
+
 # Trap 6: nearly everything is HTTP 200; a miss is `null`, `{}` or a page.
 
 

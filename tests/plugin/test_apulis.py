@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from yard import SCRIPT, THRESHOLDS, WORKLOAD, Yard
@@ -55,6 +57,55 @@ def test_a_failure_names_the_node_and_its_last_words(yard: Yard) -> None:
     ended = yard.pytest("suites", "--nodes", "2", "--aisbench-platform", "apulis")
     assert (ended.code, ended.verdicts) == (1, {"toy-2x8": "FAILED"}), ended.out
     assert "the job failed with exit code 1: no memory left (logs/toy-2x8/1/worker-1.log)" in ended.out
+
+
+# After the guide's: a process for each card, its environment kept, and an end that nobody is told of.
+SCRIPT_OF_ONES_OWN = """#!/bin/bash
+for ((i = 0; i < DEVICE_NUM; i++)); do
+    export DEVICE_ID=$i RANK_ID=$((FIRST + i))
+    env
+    python train.py --train_url=$TRAIN_URL &
+done
+wait
+"""
+COMMAND = """[apulis]
+image = "apulistech/horovod:0.19.2"
+device_type = "nvidia_gpu_amd64"
+command = "sudo -E bash -c ' ./run_8p.sh &&sleep infinity'"
+"""
+
+
+def own_script(yard: Yard, first: str, script: str = SCRIPT) -> None:
+    place = yard.suite(script=script, workload=WORKLOAD + COMMAND, thresholds=CLAIMS)
+    (place / "code/run_8p.sh").write_text(SCRIPT_OF_ONES_OWN.replace("FIRST", first))
+
+
+def test_a_script_of_ones_own_trains_and_no_token_that_it_prints_comes_home(yard: Yard) -> None:
+    own_script(yard, "RANK_START")
+    ended = yard.pytest("suites", "--nodes", "2", "--aisbench-platform", "apulis")
+    assert (ended.code, ended.verdicts) == (0, {"toy-2x2": "PASSED"}), ended.out
+    log = (ended.reports / "logs/toy-2x2/1/worker-1.log").read_text()
+    assert "DLTS_JOB_TOKEN=***\n" in log
+    job = ended.results["cases"][0]["trials"][0]["job_id"]
+    kept = Path(json.loads(yard.card.read_text())["apulis_storage"]).rglob(f"log-container-{job}.txt.1")
+    secrets = set(re.findall(r"^(?:\w+_TOKEN|PASSWORD)=(\w{16,})$", next(kept).read_text(), re.MULTILINE))
+    assert len(secrets) == 4
+    found = [file for file in yard.folder.rglob("*") if file.is_file() and _holds(file, secrets)]
+    assert found == []
+
+
+def _holds(file: Path, secrets: set[str]) -> bool:
+    content = file.read_bytes()
+    return any(secret.encode() in content for secret in secrets)
+
+
+def test_a_script_that_numbers_its_ranks_from_0_on_every_node_fails_and_does_not_hang(yard: Yard) -> None:
+    own_script(yard, "0", "import time; time.sleep(600)")
+    ended = yard.pytest("suites", "--nodes", "2", "--aisbench-platform", "apulis", "--aisbench-run-timeout", "100s")
+    assert (ended.code, ended.verdicts) == (1, {"toy-2x2": "FAILED"}), ended.out
+    reason = ended.results["cases"][0]["reason"]
+    assert re.search(r"RANK_ID is [01] on node 1, whose ranks are 2 to 3: give card i RANK_ID=", reason), reason
+    assert ended.results["cases"][0]["trials"][0]["platform_phase"] == "failed", "it ended by itself"
 
 
 def test_without_an_endpoint_it_is_a_usage_error(yard: Yard) -> None:

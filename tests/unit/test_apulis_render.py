@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -123,6 +124,9 @@ def test_options_reach_the_request() -> None:
         ({"options": {"image": "i", "code_dir": "code"}}, "not an absolute path"),
         ({"options": {"image": "i", "command": "&& sleep infinity"}}, "trains nothing"),
         ({"options": {"image": "i", "command": "a\nb"}}, "several lines"),
+        ({"options": {"image": "i", "command": "a && sleep infinity && b"}}, "command .* never ends; write done too"),
+        ({"options": {"image": "i", "command": "a; tail -f /dev/null"}}, "command .* never ends; write done too"),
+        ({"options": {**GPU, "command": "cd ~ && horovodrun -np 16 python a.py"}}, "horovodrun on every node"),
         ({"options": {"image": "i", "command": "a", "launcher": "horovod"}}, "both command and launcher"),
         (
             {"options": {**GPU, "launcher": "horovod"}, "environment": {"SINGLESERVER_MODE": "True"}},
@@ -272,13 +276,66 @@ def test_a_job_ends_though_nobody_watches(pods: Pods) -> None:
     assert not list(pods.folder.glob("aisbench-j/node-*"))
 
 
-@pytest.mark.parametrize("endless", ["", " && sleep infinity", "; sleep infinity ", " &&sleep infinity"])
-def test_a_command_of_ones_own_runs_once_per_node_and_ends(pods: Pods, endless: str) -> None:
-    pods.script('echo "$RANK_START $SERVER_ID of $RANK_SIZE $TRAIN_URL"; exit ${RC:-0}', "run_8p.sh")
-    spec = replace(SPEC, shape=Shape(2, 2), options={**GPU, "command": f"bash run_8p.sh{endless}"})
+@pytest.mark.parametrize(
+    "command",
+    [
+        "./run_8p.sh",
+        "./run_8p.sh && sleep infinity",
+        "./run_8p.sh; sleep infinity ",
+        "bash -c ' ./run_8p.sh &&sleep infinity'",  # as the platform's guide has it
+    ],
+)
+def test_a_command_of_ones_own_runs_once_per_node_and_ends(pods: Pods, command: str) -> None:
+    """Also a script that may not be executed where it was staged."""
+    pods.script('#!/bin/bash\necho "$RANK_START $SERVER_ID of $RANK_SIZE $TRAIN_URL"; exit ${RC:-0}', "run_8p.sh")
+    spec = replace(SPEC, shape=Shape(2, 2), options={**GPU, "command": command})
     outputs = f"{pods.folder}/{SPEC.outputs.key}"
     assert pods.run(spec, "worker", 1) == (0, f"2 1 of 4 {outputs}\nAISBENCH_DONE node=1 rc=0\n")
     assert pods.run(spec, "worker", 1, RC="5")[0] == 5
+
+
+# The guide's script: it numbers the cards of every node from 0, and waits for them without asking how they ended.
+GUIDE = """#!/bin/bash
+export RANK_SIZE=${SIZE:-4}
+for ((i = 0; i < 2; i++)); do
+    export DEVICE_ID=$i RANK_ID=$((${START:-0} + i))
+    python train.py &
+done
+wait
+"""
+
+
+def test_ranks_that_a_script_numbers_from_0_on_every_node_are_caught_before_they_wait(pods: Pods) -> None:
+    pods.script(GUIDE, "run_8p.sh")
+    pods.script("import os, time\nprint('rank', os.environ['RANK_ID'], flush=True)\ntime.sleep(600)")
+    spec = replace(SPEC, shape=Shape(2, 2), options={**GPU, "command": "./run_8p.sh && sleep infinity"})
+    code, out = pods.run(spec, "worker", 1)
+    assert code == 1
+    said, done = out.splitlines()[-2:]
+    advice = "give card i RANK_ID=$((RANK_START + i))"
+    assert re.fullmatch(rf"aisbench: RANK_ID is [01] on node 1, whose ranks are 2 to 3: {re.escape(advice)}", said)
+    assert done == "AISBENCH_DONE node=1 rc=1"
+    assert not _running(pods.folder), "what the script started has ended with it"
+
+
+@pytest.mark.parametrize("told", [{"START": "2"}, {"SIZE": "2"}], ids=["numbered through", "a node by itself"])
+def test_ranks_that_nobody_else_is_are_let_alone(pods: Pods, told: dict[str, str]) -> None:
+    """Nor is a process of one rank, such as that of an evaluation, taken for one of all."""
+    pods.script(GUIDE, "run_8p.sh")
+    pods.script("import os, time\ntime.sleep(1)\nprint('rank', os.environ['RANK_ID'], flush=True)")
+    spec = replace(SPEC, shape=Shape(2, 2), options={**GPU, "command": "./run_8p.sh"})
+    code, out = pods.run(spec, "worker", 1, **told)
+    assert (code, out.splitlines()[-1], out.count("rank ")) == (0, "AISBENCH_DONE node=1 rc=0", 2)
+
+
+def _running(folder: Path) -> list[str]:
+    """Processes that stand in a folder below it."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):
+            place = str(link.readlink())
+            found += [place] if place.startswith(f"{folder}/") else []
+    return found
 
 
 def test_code_that_the_pods_have_is_used(pods: Pods, tmp_path: Path) -> None:
@@ -363,12 +420,25 @@ def test_a_launcher_speaks_for_the_first_node() -> None:
     assert apulis_logs.node_text(said, 0) == "[1,0]: epoch 1\n"
 
 
-def test_tokens_that_a_script_prints_are_masked() -> None:
-    text = "DLTS_JOB_TOKEN=abc\nPASSWORD: hunter2\nexport MY_SK='x y'\n{'IDENTITY_TOKEN': 'eyJ0'}\n"
-    text += "loss=2.5, 900 tokens: 3\n"
-    said = apulis_logs.pods(page(worker0=text))["j-worker0"]
-    assert not [secret for secret in ("abc", "hunter2", "'x", "eyJ0") if secret in said]
-    assert "loss=2.5, 900 tokens: 3" in said
+@pytest.mark.parametrize(
+    ("line", "left"),
+    [
+        ("DLTS_JOB_TOKEN=abc", "DLTS_JOB_TOKEN=***"),
+        ("PASSWORD=two words, 'three'", "PASSWORD=***"),
+        ("export MY_SK='x y'", "export MY_SK=***"),
+        ('declare -x IDENTITY_TOKEN="eyJ0"', "declare -x IDENTITY_TOKEN=***"),
+        ("[3]<stdout>:PASSWORD=two words", "[3]<stdout>:PASSWORD=***"),
+        ("PASSWORD: hunter2", "PASSWORD: ***"),
+        ("+ PASSWORD='two words' ./run.sh", "+ PASSWORD=*** ./run.sh"),
+        ("{'IDENTITY_TOKEN': 'eyJ0', 'RANK_ID': '0'}", "{'IDENTITY_TOKEN': ***, 'RANK_ID': '0'}"),
+        ("Authorization: Bearer 0123456789abcdef0", "Authorization: Bearer ***"),
+        ("token eyJhbGciOiJIUzI1NiJ9.eyJ1aWQiOjF9.a-_ it is", "token *** it is"),
+        ("loss=2.5, 900 tokens: 3", "loss=2.5, 900 tokens: 3"),
+        ("RANK_SIZE=16 DEVICE_ID=0", "RANK_SIZE=16 DEVICE_ID=0"),
+    ],
+)
+def test_tokens_that_a_script_prints_are_masked(line: str, left: str) -> None:
+    assert apulis_logs.pods(page(worker0=f"{line}\n"))["j-worker0"] == f"{left}\n"
 
 
 def test_a_line_without_end_is_read_too() -> None:
