@@ -60,12 +60,17 @@ def _history(options: argparse.Namespace) -> None:
 
     with closing(cli_means.ledger(cli_means.settings(options))) as ledger:
         if options.case is None:
+            if options.svg:
+                raise UsageFault("--svg draws the history of one case", advice="name the CASE")
             cases = History(ledger.database).cases()
             print(json.dumps({"schema": told.SCHEMA, "cases": cases}) if options.json else "\n".join(cases))
             return
         story = chronicle(ledger, options.case, options.limit)
     if options.svg:
-        _write(options.svg, told.picture(story))
+        picture = told.picture(story)
+        if not picture:
+            raise UsageFault(f"fewer than two trials of {options.case} count: there is nothing to draw")
+        _write(options.svg, picture)
     print(
         json.dumps(told.document(story), indent=2, ensure_ascii=False) if options.json else "\n".join(told.lines(story))
     )

@@ -152,7 +152,7 @@ def _trends(trial: Trial, known: Known) -> tuple[list[Finding], list[str]]:
         past = _past(metric, known.past)
         series = [*(value for _, value in past), mean]
         unit = trial.case.workload.metrics[metric].unit if metric in trial.case.workload.metrics else ""
-        if found := drift(series, _anchor(metric, trial.case, known)):
+        if found := drift(series, anchor(metric, trial.case, known.first)):
             drifts.append(found.finding(metric, unit))
         for change in changes(series)[-1:]:
             if change.index >= len(series) - _NEWS:
@@ -162,13 +162,13 @@ def _trends(trial: Trial, known: Known) -> tuple[list[Finding], list[str]]:
     return drifts, warnings
 
 
-def _anchor(metric: str, case: Case, known: Known) -> float | None:
-    """It does not move: a claim's reference, or else what was measured first."""
+def anchor(metric: str, case: Case, first: Sequence[Measure]) -> float | None:
+    """It does not move: a claim's reference, or else what was measured `first`."""
     claimed = (claim.expected(case.judged_shape) for claim in case.thresholds if claim.metric == metric)
     if found := next((reference for reference in claimed if reference), None):
         return found
-    first = [value for _, value in _past(metric, known.first)]
-    return fmean(first) if len(first) >= ANCHOR else None
+    told = [value for _, value in _past(metric, first)]
+    return fmean(told) if len(told) >= ANCHOR else None
 
 
 def _background(trial: Trial, known: Known, decisions: Sequence[Decision], warnings: Sequence[str]) -> Background:

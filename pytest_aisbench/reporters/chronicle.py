@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from statistics import fmean, stdev
@@ -9,21 +10,24 @@ from typing import Any
 
 from pytest_aisbench.domain.background import Background
 from pytest_aisbench.domain.measure import Measure
-from pytest_aisbench.domain.metric import THROUGHPUT
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.threshold import Threshold, number
+from pytest_aisbench.reporters.columns import wrap
 from pytest_aisbench.reporters.curve import drawn
 from pytest_aisbench.reporters.svg_past import MOST_PAST, history_chart
 from pytest_aisbench.services.chronicle import Chapter, Chronicle
 
 SCHEMA = "aisbench-history/1"
-_ROW = "  {:>4}  {:<16}  {:<22} {:>11}  {:>8}  {:<12}"
+_WIDTH = 80
+_ROW = " {:>4} {:<16} {:<22} {:>11} {:>8} {:<12}"
 
 
 def lines(story: Chronicle) -> Iterator[str]:
     case = story.case
     whole = [measure for chapter in story.chapters for measure in chapter.measures]
-    yield f"{case.id}: {_many(len(whole), 'trial')}, {_day(whole[0].at)} to {_day(whole[-1].at)}"
+    newest = "" if len(whole) == story.count else f"the newest {len(whole)} of "
+    yield f"{case.id}: {newest}{_many(story.count, 'trial')}, {_day(whole[0].at)} to {_day(whole[-1].at)}"
     for claim in case.thresholds:
         yield f"  claimed at last: {plain(claim.metric)} {claim.wanted(case.judged_shape)}"
     for chapter in story.chapters:
@@ -35,12 +39,12 @@ def _chapter(chapter: Chapter, unit: str) -> Iterator[str]:
     named = chapter.key or "not known, so comparable to nothing"
     yield f"fingerprint {named}: {_many(len(chapter.measures), 'trial')}"
     for line in chapter.changed:
-        yield f"  changed  {plain(line)}"
+        yield from wrap(f"  changed  {plain(line)}", " " * 11, _WIDTH)
     if speeds := chapter.speeds:
-        yield f"  {drawn(speeds)}  {number(speeds[0])} → {number(speeds[-1])} {unit}".rstrip()
+        yield f"  {drawn(speeds)}"
         yield f"  {_spread(speeds, unit)}"
     for remark in chapter.remarks:
-        yield f"  remark   {plain(remark)}"
+        yield from wrap(f"  remark   {plain(remark)}", " " * 11, _WIDTH)
     yield _ROW.format("", "when (UTC)", "run", "throughput", "accuracy", "verdict").rstrip()
     place = 0
     for measure in chapter.measures:
@@ -69,6 +73,7 @@ def document(story: Chronicle) -> dict[str, Any]:
         "schema": SCHEMA,
         "case": story.case.id,
         "unit": story.unit,
+        "trials": story.count,
         "fingerprints": [
             {
                 "fingerprint": chapter.key or None,
@@ -87,7 +92,7 @@ def _trial(measure: Measure) -> dict[str, Any]:
         "run": measure.run,
         "trial": measure.trial,
         "at": datetime.fromtimestamp(measure.at, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        "metrics": dict(measure.metrics),
+        "metrics": {THROUGHPUT: measure.throughput, ACCURACY: measure.accuracy, **measure.metrics},
         "steady": measure.steady,
         "ran_s": measure.ran_s,
         "verdict": measure.ruling.value,
@@ -96,13 +101,16 @@ def _trial(measure: Measure) -> dict[str, Any]:
 
 
 def picture(story: Chronicle) -> str:
-    """Of the newest chapter, with the band of its claim; empty where no trial counts."""
+    """Of the newest chapter, with the band and the reference of its claim; empty for fewer than two that count."""
     newest = [measure.past for measure in story.chapters[-1].measures if measure.counts][-MOST_PAST:]
+    if len(newest) < 2:
+        return ""
+    shape = story.case.judged_shape
     claim = next((claim for claim in story.case.thresholds if claim.metric == THROUGHPUT), Threshold(THROUGHPUT))
-    low, high = (None if abs(bound) == float("inf") else bound for bound in claim.band(story.case.judged_shape))
-    background = Background(low=low, high=high, history=tuple(newest[:-1]))
-    last = newest[-1].value if newest else None
-    return history_chart(background, last, title=f"{story.case.id}: {THROUGHPUT}", unit=story.unit)
+    low, high = (None if math.isinf(bound) else bound for bound in claim.band(shape))
+    background = Background(claim.expected(shape), low, high, history=tuple(newest[:-1]))
+    title, last = f"{story.case.id}: {THROUGHPUT}", newest[-1]
+    return history_chart(background, last.value, title=title, unit=story.unit, day=_day(last.at))
 
 
 def _many(count: int, what: str) -> str:

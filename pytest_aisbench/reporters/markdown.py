@@ -121,7 +121,8 @@ def _trouble(case: CaseEntry, say: Wording, words: Wording) -> Iterator[str]:
             yield f"  - {say('job')} {escaped(newest.job_id)}, {escaped(newest.platform_phase or '-')}{console}"
         for log in [name for name in newest.logs if "worker" in name][:1]:
             yield f"  - {say('log')} {escaped(log)}"
-        yield from (f"  - {say('note')}: {escaped(note)}" for note in newest.notes[:5])
+        notes = [note for note in newest.notes if note not in _warnings(case)]  # a warning is a note of its trial too
+        yield from (f"  - {say('note')}: {escaped(note)}" for note in notes[:5])
     if todo := what_to_do(case, words):
         yield f"  - {say('what')}: {todo}"
 

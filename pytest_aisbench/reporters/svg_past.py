@@ -35,19 +35,20 @@ from pytest_aisbench.reporters.wording import ENGLISH, Wording
 MOST_PAST = 100
 MOST_SHAPES = 12
 HEIGHT, FLOOR = 190, 154
+_REACH, _LEAST_REACH = 2.0, 0.1  # of the values' range, and of a value: how far bounds may stretch a plot
 
 
 def history_chart(
-    background: Background, now: float | None, *, title: str, unit: str = "", say: Wording = ENGLISH
+    background: Background, now: float | None, *, title: str, unit: str = "", day: str = "", say: Wording = ENGLISH
 ) -> str:
-    """Every comparable trial of before as a dot, this run's as a diamond; '' without a past."""
+    """Every comparable trial of before as a dot, this run's, or that of a `day`, as a diamond; '' without a past."""
     past = [each for each in background.history if math.isfinite(each.value)][-MOST_PAST:]
     if not past:
         return ""
     values = [each.value for each in past]
     interval = background.interval or ()
-    bounds = [b for b in (background.low, background.high, background.reference) if b is not None]
-    known = [*values, *bounds, *interval, *([now] if now is not None else [])]
+    known = [*values, *interval, *([now] if now is not None else [])]
+    known += _near((background.low, background.high, background.reference), min(known), max(known))
     marks = ticks(min(known), max(known))
     y, x = Scale(marks[0], marks[-1], FLOOR, TOP), Scale(0, len(past), LEFT + 10, RIGHT - 12)
     parts = [_band(background, y), levels(y, marks)]
@@ -58,16 +59,22 @@ def history_chart(
     story = [say("history story", count=len(background.history))]
     if now is not None:
         parts += _current(x(len(past)), y, now, interval, background)
-        story.append(say("this trial", value=f"{number(now)} {unit}".strip()))
+        story.append(say("newest trial" if day else "this trial", value=f"{number(now)} {unit}".strip()))
     if interval:
         story.append(say("interval", low=number(interval[0]), high=number(interval[-1])))
-    if background.reference is not None:
+    if background.reference is not None and marks[0] <= background.reference <= marks[-1]:
         parts.append(line(y, background.reference, say("reference")))
     first = datetime.fromtimestamp(past[0].at, timezone.utc).strftime("%Y-%m-%d")
     parts.append(f"<text x='{LEFT + 10}' y='{FLOOR + 16}'>{first}</text>")
-    parts.append(f"<text x='{RIGHT - 12}' y='{FLOOR + 16}' text-anchor='end'>{escape(say('this run'))}</text>")
+    parts.append(f"<text x='{RIGHT - 12}' y='{FLOOR + 16}' text-anchor='end'>{escape(day or say('this run'))}</text>")
     parts.append(f"<text x='12' y='{HEIGHT - 6}' fill='{FAINT}'>{escape(fitted(unit, 20))}</text>")
     return picture(title, " · ".join(story), parts, HEIGHT, seal(title, past, now))
+
+
+def _near(bounds: Sequence[float | None], low: float, high: float) -> list[float]:
+    """Those that are worth their room: a floor far below would make a flat line of every history."""
+    reach = max(_REACH * (high - low), _LEAST_REACH * abs(high))
+    return [bound for bound in bounds if bound is not None and low - reach <= bound <= high + reach]
 
 
 def _band(background: Background, y: Scale) -> str:

@@ -166,11 +166,13 @@ def _troubles(cases: Sequence[CaseEntry], folder: str, width: int, say: Wording)
 
 
 def _notes(cases: Sequence[CaseEntry], width: int, say: Wording) -> Iterator[Line]:
-    told = [(case.id, "warning", text) for case in cases if case.background for text in case.background.warnings]
-    told += [(case.id, "note", note) for case in cases for trial in case.trials for note in trial.notes]
+    told = {(case.id, text): "warning" for case in cases if case.background for text in case.background.warnings}
+    for case in cases:
+        for note in (note for trial in case.trials for note in trial.notes):
+            told.setdefault((case.id, note), "note")  # a warning is a note of its trial too
     if told:
         yield "", {}
-    for case_id, kind, text in told:
+    for (case_id, text), kind in told.items():
         yield from wrapped(f"{say(kind).lower()}: {case_id}: {plain(text)}", "      ", width, {"yellow": True})
 
 

@@ -70,7 +70,7 @@ ENGLISH_WORDS: dict[str, str] = {
     "scaling": "{case}: scaling", "ideal": "ideal", "efficiency": "{share} efficiency",
     "scaling story": "{value} at {shape}", "this run": "this run",
     "history": "{case}: history of the throughput", "history story": "{count} earlier trial|{count} earlier trials",
-    "interval": "what the trials tell: {low} to {high}", "this trial": "this run {value}",
+    "interval": "what the trials tell: {low} to {high}", "this trial": "this run {value}", "newest trial": "newest {value}",
     "seconds": "{value} s", "minutes": "{minutes} min {seconds} s", "hours": "{hours} h {minutes} min",
     # The terminal
     "report": "report", "none": "none", "not recorded": "not recorded",
@@ -140,7 +140,7 @@ CHINESE_WORDS: dict[str, str] = {
     "scaling": "{case}：扩展性", "ideal": "理想", "efficiency": "效率 {share}",
     "scaling story": "{shape} 时 {value}", "this run": "本次运行",
     "history": "{case}：吞吐量历史", "history story": "此前 {count} 次试验",
-    "interval": "试验所示区间：{low} 至 {high}", "this trial": "本次 {value}",
+    "interval": "试验所示区间：{low} 至 {high}", "this trial": "本次 {value}", "newest trial": "最新 {value}",
     "seconds": "{value} 秒", "minutes": "{minutes} 分 {seconds} 秒", "hours": "{hours} 小时 {minutes} 分",
     "report": "报告", "none": "无", "not recorded": "未能记录",
     "environment": "环境", "summary": "摘要", "filter": "勾选以筛选结果。",

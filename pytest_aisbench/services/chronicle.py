@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.case import Case
@@ -14,6 +14,7 @@ from pytest_aisbench.domain.fingerprint import differences
 from pytest_aisbench.domain.measure import Measure
 from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.trial import Trial
+from pytest_aisbench.domain.weighing import ANCHOR, anchor
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.services.history import History, values
 from pytest_aisbench.services.ledger import Ledger
@@ -32,7 +33,7 @@ class Chapter:
     @property
     def speeds(self) -> list[float]:
         """Of those that count."""
-        return values((each for each in self.measures if each.counts), THROUGHPUT)
+        return _speeds(self.measures)
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Chronicle:
 
     case: Case
     chapters: tuple[Chapter, ...]  # the newest last
+    count: int  # of all its trials, shown or not
 
     @property
     def unit(self) -> str:
@@ -61,23 +63,35 @@ def chronicle(ledger: Ledger, case_id: str, limit: int) -> Chronicle:
     for measure in found:
         groups.setdefault(measure.key, []).append(measure)
     chapters: list[Chapter] = []
-    for key, measures in sorted(groups.items(), key=lambda group: group[1][-1].at):
+    order = sorted(groups.items(), key=lambda group: group[1][-1].at)
+    for key, measures in order:
         traits = history.traits(key)
         before = chapters[-1].traits if chapters else {}
         changed = differences(before, traits) if before and traits else ()
-        chapter = Chapter(key, traits, changed, tuple(measures), ())
-        chapters.append(_remarked(chapter, case))
-    return Chronicle(case, tuple(chapters))
+        first = history.first(case_id, key, ANCHOR)
+        shown = {each.trial for each in measures}
+        left_out = () if all(each.trial in shown for each in first) else first
+        # What is claimed now is claimed of the newest only: another platform has another reference.
+        claimed = case if key == order[-1][0] else replace(case, thresholds=())
+        remarks = tuple(_remarks(measures, claimed, left_out))
+        chapters.append(Chapter(key, traits, changed, tuple(measures), remarks))
+    return Chronicle(case, tuple(chapters), history.count(case_id))
 
 
-def _remarked(chapter: Chapter, case: Case) -> Chapter:
-    """A value is named by its place among those that count, as the list of them shows it."""
+def _remarks(measures: Sequence[Measure], case: Case, first: Sequence[Measure]) -> Iterator[str]:
+    """A value is named by its place among those that count, as the list of them shows it. The anchor of a drift is that
+    of verdicts: it does not move with the number of trials that are shown."""
     metric = case.workload.metrics.get(THROUGHPUT)
     unit = metric.unit if metric else ""
-    told = [change.text(THROUGHPUT, unit) for change in changes(chapter.speeds)]
-    if found := drift(chapter.speeds):
-        told.append(found.text(THROUGHPUT, unit))
-    return Chapter(chapter.key, chapter.traits, chapter.changed, chapter.measures, tuple(told))
+    speeds = _speeds(measures)
+    for change in changes(speeds):
+        yield change.text(THROUGHPUT, unit)
+    if found := drift(speeds, anchor(THROUGHPUT, case, first)):
+        yield found.text(THROUGHPUT, unit)
+
+
+def _speeds(measures: Sequence[Measure]) -> list[float]:
+    return values((each for each in measures if each.counts), THROUGHPUT)
 
 
 def _case(ledger: Ledger, case_id: str) -> Case:

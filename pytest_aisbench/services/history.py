@@ -63,6 +63,10 @@ class History:
         """The newest, whatever they can be compared to."""
         return self._read("WHERE case_id = ? ORDER BY at DESC LIMIT ?", case_id, limit)[::-1]
 
+    def count(self, case_id: str) -> int:
+        ((count,),) = self._database.read("SELECT count(*) FROM measures WHERE case_id = ?", case_id)
+        return int(count)
+
     def cases(self) -> tuple[str, ...]:
         return tuple(row[0] for row in self._database.read("SELECT DISTINCT case_id FROM measures ORDER BY case_id"))
 

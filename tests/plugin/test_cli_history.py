@@ -13,11 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from past import remember
 from yard import Yard
 
 from pytest_aisbench import places
 from pytest_aisbench.domain.fingerprint import key
 from pytest_aisbench.domain.measure import Measure
+from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.services import history
 from pytest_aisbench.services.ledger import Ledger
 
@@ -103,8 +105,42 @@ def test_a_case_tells_its_past(yard: Yard, newest: Measure, aisbench: Command) -
     assert machine["schema"] == "aisbench-history/1"
     (only,) = machine["fingerprints"]
     assert [trial["run"] for trial in only["trials"]] == [*(f"past-{n}" for n in (26, 27, 28, 29)), newest.run]
+    assert machine["trials"] == 31
+    assert only["trials"][-1]["metrics"] == {"throughput": newest.throughput, "accuracy": newest.accuracy}
     assert only["traits"]["platform"] == "local"
     assert aisbench("history").out.split() == ["toy-1x2"]
+
+
+def test_a_decline_is_held_against_the_beginning_however_few_trials_are_shown(
+    yard: Yard, newest: Measure, aisbench: Command
+) -> None:
+    chance = random.Random(2)
+    slowly = [25.0 * (1 - 0.0004 * number) + chance.gauss(0.0, 0.05) for number in range(150)]
+    remember(yard.folder / "reports" / "ledger.db", "toy-1x2", slowly, Ruling.INCONCLUSIVE)
+    for limit in ("12", "100", "150"):
+        told = aisbench("history", "toy-1x2", "--limit", limit).out
+        assert "throughput has drifted to 23.5" in " ".join(told.split())
+        assert "from the anchor 24.9" in " ".join(told.split())
+        assert all(len(line) <= 80 for line in told.splitlines())
+    assert "toy-1x2: the newest 100 of 150 trials" in aisbench("history", "toy-1x2").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--svg", "past.svg"], "--svg draws the history of one case; name the CASE"),
+        (["toy-1x2", "--limit", "1", "--svg", "past.svg"], "fewer than two trials of toy-1x2 count"),
+        (["toy-1x2", "--svg", "nowhere/past.svg"], "nowhere/past.svg: No such file or directory"),
+    ],
+)
+def test_a_picture_that_cannot_be_drawn_is_one_line(
+    yard: Yard, newest: Measure, aisbench: Command, arguments: list[str], why: str
+) -> None:
+    told = aisbench("history", *arguments)
+    assert told.code == 4
+    assert why in told.err
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    assert not (yard.folder / "past.svg").exists()
 
 
 def test_a_change_of_what_is_trained_opens_a_chapter_that_says_what_changed(

@@ -7,12 +7,13 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.services import history
 from pytest_aisbench.services.history import History
 from pytest_aisbench.services.ledger import Ledger
 
 
-def remember(file: Path, case_id: str, speeds: Sequence[float]) -> None:
+def remember(file: Path, case_id: str, speeds: Sequence[float], ruling: Ruling = Ruling.PASSED) -> None:
     """Trials like the newest of the case, with these speeds, oldest first, in the place of all that it has."""
     with closing(Ledger(file)) as ledger:
         past, database = History(ledger.database), ledger.database
@@ -23,7 +24,7 @@ def remember(file: Path, case_id: str, speeds: Sequence[float]) -> None:
             database.write("DELETE FROM measures WHERE case_id = ?", case_id)
             for number, speed in enumerate(speeds):
                 run, at = f"run-{number:04}", newest.at - len(speeds) + number
-                made = replace(newest, trial=f"{run}/{case_id}/1", run=run, at=at, throughput=speed)
+                made = replace(newest, trial=f"{run}/{case_id}/1", run=run, at=at, throughput=speed, ruling=ruling)
                 history.add(database, made, traits)
 
 

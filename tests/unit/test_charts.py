@@ -224,6 +224,17 @@ def test_a_past_has_a_band_a_dot_for_each_trial_and_a_diamond_for_this_run(now: 
     assert dots.count("M") == 5
 
 
+def test_a_floor_far_below_leaves_a_past_its_height() -> None:
+    past = tuple(Past(f"run-{day}", 86400.0 * day, 100.0 + day) for day in range(5))
+    svg = drawn(history_chart(Background(5.0, 1.0, None, history=past), 104.0, title="a", day="2027-01-31"))
+    numbers = [text.text for text in svg.iter(f"{SVG}text")]
+    assert "100" in numbers
+    assert not {"0", "1", "5"} & set(numbers)
+    assert "2027-01-31" in numbers
+    assert len(bands(svg)) == 1
+    assert told(svg) == "5 earlier trials · newest 104"
+
+
 def test_without_a_past_or_other_shapes_there_is_no_picture_of_them() -> None:
     assert not history_chart(Background(1.0), 1.0, title="a")
     assert not scaling_chart([ScalePoint("1x8", 1.0, 1.0, "")], title="a")
