@@ -70,7 +70,8 @@ ENGLISH_WORDS: dict[str, str] = {
     "scaling": "{case}: scaling", "ideal": "ideal", "efficiency": "{share} efficiency",
     "scaling story": "{value} at {shape}", "this run": "this run",
     "history": "{case}: history of the throughput", "history story": "{count} earlier trial|{count} earlier trials",
-    "interval": "what the trials tell: {low} to {high}", "this trial": "this run {value}", "newest trial": "newest {value}",
+    "interval": "what the trials tell: {low} to {high}", "this trial": "this run {value}",
+    "newest trial": "newest {value}",
     "seconds": "{value} s", "minutes": "{minutes} min {seconds} s", "hours": "{hours} h {minutes} min",
     # The terminal
     "report": "report", "none": "none", "not recorded": "not recorded",
