@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.access import address_fault, perhaps
+from pytest_aisbench.access import address_fault
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.hosts import NO_HOSTS, Hosts
 from pytest_aisbench.secret import NO_SECRET, Secret
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 NAME = "apulis"
 SECRETS = ("password", "token")
 RESULTS = ("share", "obs")
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _PLAIN = re.compile(r"http://[^/:@\s]+(:[0-9]+)?/?")
 _PATH = re.compile(r"(/[A-Za-z0-9_.~-]+)*")
 _POD_PATH = re.compile(r"(/[A-Za-z0-9_.@+-]+)+/?")
@@ -55,32 +54,16 @@ class ApulisAccess:
 def read_apulis(
     document: places.Document | None, environment: Mapping[str, str], *, used: bool
 ) -> tuple[ApulisAccess, frozenset[str]]:
-    """The table with `${NAME}` taken from the environment, and the names that were taken. Where it is not `used`, a
-    name that is not set is no error."""
-    raw = document.data.get(NAME, {}) if document else {}
-    if not document or not raw:
+    """The table, and the names that were taken from the environment."""
+    if not document:
         return ApulisAccess(), frozenset()
-    if not isinstance(raw, dict):
-        raise document.fault("apulis is a table", NAME, advice="write [apulis] on a line of its own")
     known = [row.name for row in dataclasses.fields(ApulisAccess) if row.name != "hosts"]
-    values: dict[str, Any] = {}
-    taken: set[str] = set()
-    for key, value in raw.items():
-        if key not in known:
-            raise document.fault(f"unknown key {key!r} in [apulis]", NAME, key, advice=perhaps(key, known))
-        if not isinstance(value, str):
-            raise document.fault(f"apulis.{key} is not text", NAME, key, advice="put it in quotes")
-        for wanted in _REFERENCE.findall(value):
-            taken.add(wanted)
-            if used and wanted not in environment:
-                message = f"apulis.{key} takes ${{{wanted}}}, which is not set"
-                raise document.fault(message, NAME, key, advice=f"export {wanted}, or write the value")
-        text = _REFERENCE.sub(lambda match: environment.get(match[1], ""), value)
-        values[key] = _value(document, key, text, used=used)
+    texts, taken = document.texts(NAME, known, environment, used=used)
+    values = {key: _value(document, key, text, used=used) for key, text in texts.items()}
     access = ApulisAccess(**values)
     if used:
         _check_way(document, access)
-    return access, frozenset(taken)
+    return access, taken
 
 
 def require_apulis(settings: Settings) -> None:

@@ -35,7 +35,8 @@ def platform_options(parser: argparse.ArgumentParser) -> None:
 
 def settings(options: argparse.Namespace, **given: str) -> Settings:
     """As pytest reads them, in this folder and without its ini file."""
-    from pytest_aisbench.settings import freeze, table
+    from pytest_aisbench.freezing import freeze
+    from pytest_aisbench.settings import table
 
     told = {row.name: getattr(options, row.name, None) for row in table()}
     return freeze({**told, **given}, {}, os.environ, Path.cwd())

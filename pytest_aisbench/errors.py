@@ -25,6 +25,7 @@ NotPassed (AssertionError)  a verdict that is not PASSED, raised in a test's cal
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 
 
 class Blame(enum.Enum):
@@ -163,3 +164,11 @@ class LedgerError(AisbenchError):
 
 class NotPassed(AssertionError):
     """A verdict that is not PASSED, as a test's failure."""
+
+
+def perhaps(key: str, known: Iterable[str]) -> str:
+    """Advice about a name that nobody knows."""
+    import difflib
+
+    close = difflib.get_close_matches(key, names := list(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(names))}"

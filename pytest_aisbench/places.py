@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.errors import UsageFault, perhaps
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -16,6 +17,7 @@ else:
     import tomli as tomllib
 
 _HEADER = re.compile(r"^\s*\[\[?(?P<path>[^\[\]]+)\]\]?\s*(#.*)?$")
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _KEY = re.compile(r"""^\s*(?P<key>"[^"]*"|'[^']*'|[A-Za-z0-9_.\- ]+?)\s*=""")
 
 
@@ -30,6 +32,29 @@ class Document:
     def fault(self, message: str, *keys: str, advice: str = "") -> UsageFault:
         """An error about the key at the end of the given path; the file and line go in front."""
         return UsageFault(f"{self.place(*keys)}: {message}", advice=advice)
+
+    def texts(
+        self, table: str, known: Iterable[str], environment: Mapping[str, str], *, used: bool
+    ) -> tuple[dict[str, str], frozenset[str]]:
+        """The keys of a table with `${NAME}` taken from the environment, and the names that were taken.
+
+        Where the table is not `used`, as that of a platform on which nothing runs, a name that is not set is no error.
+        """
+        raw = self.data.get(table, {})
+        if not isinstance(raw, dict):
+            raise self.fault(f"{table} is a table", table, advice=f"write [{table}] on a line of its own")
+        taken: set[str] = set()
+        for key, value in raw.items():
+            if key not in known:
+                raise self.fault(f"unknown key {key!r} in [{table}]", table, key, advice=perhaps(key, known))
+            if not isinstance(value, str):
+                raise self.fault(f"{table}.{key} is not text", table, key, advice="put it in quotes")
+            for wanted in _REFERENCE.findall(value):
+                taken.add(wanted)
+                if used and wanted not in environment:
+                    message = f"{table}.{key} takes ${{{wanted}}}, which is not set"
+                    raise self.fault(message, table, key, advice=f"export {wanted}, or write the value")
+        return {key: expanded(value, environment) for key, value in raw.items()}, frozenset(taken)
 
     def place(self, *keys: str) -> str:
         line = self._line(keys)
@@ -53,6 +78,11 @@ class Document:
             if len(path) > depth and path == wanted[: len(path)]:
                 best, depth = number, len(path)
         return best
+
+
+def expanded(text: str, environment: Mapping[str, str]) -> str:
+    """With `${NAME}` taken from the environment; empty where it is not set."""
+    return _REFERENCE.sub(lambda match: environment.get(match[1], ""), text)
 
 
 def header(line: str) -> tuple[str, ...]:

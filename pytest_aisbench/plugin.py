@@ -13,7 +13,8 @@ import pytest
 from pytest_aisbench import fixtures
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.fixtures import CREW
-from pytest_aisbench.settings import freeze, table
+from pytest_aisbench.freezing import freeze
+from pytest_aisbench.settings import table
 from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:

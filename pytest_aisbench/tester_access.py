@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.access import perhaps
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.hosts import NO_HOSTS, Hosts
 from pytest_aisbench.secret import Secret
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 NONE = "none"
 _KEYS = ("url", "token", "ca_file", "testid", "config", "system")
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _WEB = re.compile(r"(https?)://(\[[0-9a-fA-F:]+\]|[^\s/?#@:]+)(:[0-9]+)?(/[^\s?#]*)?")
 _LOOPBACK = re.compile(r"127\.[0-9.]+|localhost|\[::1\]")
 _TESTID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
@@ -63,21 +61,11 @@ def read_tester(
 ) -> tuple[TesterAccess, frozenset[str]]:
     """The `[tester]` table, and the names that were taken from the environment. Papers that it does not name are those
     of the package. Where no Tester is `used`, a name that is not set is no error, and no paper is read."""
-    raw = document.data.get("tester", {}) if document else {}
     values: dict[str, Any] = {}
-    taken: set[str] = set()
-    for key, value in raw.items() if document and isinstance(raw, dict) else ():
-        assert document is not None
-        if key not in _KEYS:
-            raise document.fault(f"unknown key {key!r} in [tester]", "tester", key, advice=perhaps(key, _KEYS))
-        if not isinstance(value, str):
-            raise document.fault(f"tester.{key} is not text", "tester", key, advice="put it in quotes")
-        for wanted in _REFERENCE.findall(value):
-            taken.add(wanted)
-            if used and wanted not in environment:
-                message = f"tester.{key} takes ${{{wanted}}}, which is not set"
-                raise document.fault(message, "tester", key, advice=f"export {wanted}, or write the value")
-        values[key] = _value(document, key, expanded(value, environment), used=used)
+    taken: frozenset[str] = frozenset()
+    if document and isinstance(document.data.get("tester"), dict):  # it may be just an address
+        texts, taken = document.texts("tester", _KEYS, environment, used=used)
+        values = {key: _value(document, key, text, used=used) for key, text in texts.items()}
     for key, places_ in _PAPERS.items() if used and package else ():
         assert package is not None
         found = next((package / place for place in places_ if (package / place).is_file()), None)
@@ -85,12 +73,7 @@ def read_tester(
             values[key] = paper(found)
     if not values.get("testid"):
         values["testid"] = _testid(values.get("config", {}))
-    return TesterAccess(**values), frozenset(taken)
-
-
-def expanded(text: str, environment: Mapping[str, str]) -> str:
-    """With `${NAME}` taken from the environment; empty where it is not set."""
-    return _REFERENCE.sub(lambda match: environment.get(match[1], ""), text)
+    return TesterAccess(**values), taken
 
 
 def _value(document: places.Document, key: str, text: str, *, used: bool) -> Any:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.settings import Settings, freeze, table
+from pytest_aisbench.freezing import freeze
+from pytest_aisbench.settings import Settings, table
 
 
 def frozen(root: Path, toml: str = "", **sources: Any) -> Settings:
