@@ -14,7 +14,7 @@ from pytest_aisbench.errors import UsageFault
 
 if TYPE_CHECKING:
     from pytest_aisbench.domain.ranktable import RankTable
-    from pytest_aisbench.domain.ranktable_reading import Problem
+    from pytest_aisbench.domain.ranktable_entry import Problem
 
 _FORMS = ("lab", "cloud", "1.0")
 _CHIPS = ("910", "910B", "310P", "A3")
@@ -197,7 +197,8 @@ def _refused(place: Path, problems: Sequence[Problem]) -> int:
 
 def _read(options: argparse.Namespace) -> tuple[RankTable | None, list[Problem]]:
     from pytest_aisbench.domain.ranktable import Order
-    from pytest_aisbench.domain.ranktable_reading import Problem, read
+    from pytest_aisbench.domain.ranktable_entry import Problem
+    from pytest_aisbench.domain.ranktable_reading import read
     from pytest_aisbench.domain.ranktable_rules import checked
 
     table, problems = read(_text(options.file), Order(options.order))

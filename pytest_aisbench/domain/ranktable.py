@@ -69,6 +69,15 @@ class RankTable:
         return next((card for card in self.ranks() if card[1].rank == rank), None)
 
 
+def hosts(table: RankTable) -> tuple[Server, ...]:
+    """The servers, each once: a cloud table has one for every pod, and pods may share a machine."""
+    found: dict[str, Server] = {}
+    for server in table.servers:
+        known = found.get(server.id)
+        found[server.id] = replace(known, devices=known.devices + server.devices) if known else server
+    return tuple(found.values())
+
+
 def make(servers: Mapping[str, Mapping[int, str]], form: Form = Form.V1_0) -> RankTable:
     """Ranks in the order of the servers as given, then of the cards; `servers` has an address by device."""
     made, rank = [], 0
@@ -120,21 +129,24 @@ def converted(table: RankTable, form: Form, job: str = "job") -> tuple[RankTable
     notes = []
     if table.pods:
         notes.append("super pods and super_device_id are left out: only version 1.2 has them")
-    servers = table.servers
+    servers = table.servers if form is Form.CLOUD else hosts(table)
     if form is Form.CLOUD:
-        first = {server.id: min((d.rank for d in server.devices), default=0) for server in servers}
         servers = tuple(
             replace(
                 server,
                 pod=server.pod or f"{job}-{index}",
                 devices=tuple(sorted(server.devices, key=lambda device: device.rank)),
             )
-            for index, server in enumerate(sorted(servers, key=lambda server: first[server.id]))
+            for index, server in enumerate(sorted(servers, key=_first))
         )
     made = replace(table, form=form, servers=servers, pods=())
     for order in Order if Form.CLOUD in {form, table.form} else ():
         notes += _moved(made, renumbered(made, order), order)
     return made, notes
+
+
+def _first(server: Server) -> int:
+    return min((device.rank for device in server.devices), default=0)
 
 
 def _moved(table: RankTable, other: RankTable, order: Order) -> list[str]:

@@ -3,84 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
 from pytest_aisbench.domain.ranktable import Device, Form, Order, RankTable, Server, SuperPod, renumbered
+from pytest_aisbench.domain.ranktable_entry import Entry, Problem
 from pytest_aisbench.domain.text import plain
 
-_WHOLE = re.compile(r"\d{1,9}\Z", re.ASCII)
 _LONGEST = 64  # characters of a server_id, by HCCL's guide
 _PER_SERVER = (1, 2, 4, 8, 16)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One line that names the entry."""
-
-    text: str
-    warning: bool = False  # HCCL takes it
-
-    def __str__(self) -> str:
-        return f"{'warning: ' if self.warning else ''}{self.text}"
-
-
-@dataclass
-class _Entry:
-    """One object of the file; what it lacks goes to the list that all entries share."""
-
-    data: dict[str, Any]
-    where: str
-    problems: list[Problem] = field(default_factory=list)
-
-    def say(self, text: str, *, warning: bool = False) -> None:
-        self.problems.append(Problem(plain(f"{self.where}: {text}" if self.where else text, 300), warning))
-
-    def named(self, name: str) -> _Entry:
-        """The same entry, once it is known whose it is."""
-        return _Entry(self.data, f"{self.where.rpartition(', ')[0]}, {name}".removeprefix(", "), self.problems)
-
-    def text(self, key: str, *, needed: bool = True) -> str:
-        value = self.data.get(key)
-        if value is None and key not in self.data:
-            if needed:
-                self.say(f"{key} is missing")
-            return ""
-        if not isinstance(value, str):
-            self.say(f"{key} is {json.dumps(value)[:40]}, and every value is text: write it in quotes")
-            return ""
-        return value
-
-    def whole(self, key: str, *, needed: bool = True) -> int | None:
-        value = self.text(key, needed=needed)
-        if not value:
-            if self.data.get(key) == "":
-                self.say(f"{key} is empty")
-            return None
-        if not _WHOLE.match(value):
-            self.say(f"{key} is {value!r}, which is not a whole number")
-            return None
-        return int(value)
-
-    def entries(self, key: str, kind: str, *, needed: bool = True) -> Iterator[_Entry]:
-        rows = self.data.get(key)
-        if not isinstance(rows, list):
-            if needed or key in self.data:
-                self.say(f"{key} is missing" if key not in self.data else f"{key} is not a list")
-            return
-        for index, row in enumerate(rows):
-            where = f"{self.where}, {kind} number {index}" if self.where else f"{kind} number {index}"
-            if isinstance(row, dict):
-                yield _Entry(row, where, self.problems)
-            else:
-                self.say(f"{kind} number {index} is {json.dumps(row)[:40]}, not an object")
-
-    def counts(self, key: str, found: int, what: str, *, needed: bool = True) -> None:
-        told = self.whole(key, needed=needed)
-        if told is not None and told != found:
-            self.say(f"{key} says {told}, and there are {found} {what}")
+_UNUSED = ("device_port", "backup_device_ip", "backup_device_port", "host_port")  # only that they are text
+_BOARDS = {"0x0000": "x86", "0x0020": "ARM"}
 
 
 def read(text: str, order: Order = Order.PODS) -> tuple[RankTable | None, list[Problem]]:
@@ -91,7 +22,7 @@ def read(text: str, order: Order = Order.PODS) -> tuple[RankTable | None, list[P
         return None, [Problem(plain(f"not JSON: {error}", 200))]
     if not isinstance(data, dict):
         return None, [Problem("not a rank table: the whole must be an object")]
-    top = _Entry(data, "")
+    top = Entry(data, "")
     form = _form(top)
     if form is None:
         return None, top.problems
@@ -105,7 +36,7 @@ def read(text: str, order: Order = Order.PODS) -> tuple[RankTable | None, list[P
     return table, top.problems
 
 
-def _form(top: _Entry) -> Form | None:
+def _form(top: Entry) -> Form | None:
     if "version" not in top.data:
         if "deploy_mode" in top.data:
             return Form.LAB
@@ -123,7 +54,7 @@ def _form(top: _Entry) -> Form | None:
     return None
 
 
-def _status(top: _Entry) -> None:
+def _status(top: Entry) -> None:
     status = top.text("status")
     if status == "initializing":
         top.say("status is 'initializing': the platform has not filled it in yet; wait until it says 'completed'")
@@ -131,30 +62,30 @@ def _status(top: _Entry) -> None:
         top.say(f"status is {status!r}, wanted 'completed'")
 
 
-def _device(entry: _Entry, *, rank: int | None, ip_needed: bool) -> Device | None:
+def _device(entry: Entry, *, rank: int | None) -> Device | None:
     number = entry.whole("device_id")
     if number is None:
         return None
     entry = entry.named(f"device {number}")
-    ips = entry.text("device_ip", needed=ip_needed)
+    ips = entry.optional("device_ip")  # who needs one is a rule
+    for key in _UNUSED:
+        entry.optional(key)
     if rank is None:
         rank = entry.whole("rank_id")
-    super_id = entry.text("super_device_id", needed=False)
+    super_id = entry.optional("super_device_id")
     if rank is None:
         return None
     return Device(number, rank, tuple(ip.strip() for ip in ips.split(",")) if ips else (), super_id)
 
 
-def _server_id(entry: _Entry) -> str:
+def _server_id(entry: Entry) -> str:
     name = entry.text("server_id")
-    if not name and "server_id" in entry.data and isinstance(entry.data["server_id"], str):
-        entry.say("server_id is empty")
     if len(name) > _LONGEST:
         entry.say(f"server_id has {len(name)} characters, {_LONGEST} are allowed")
     return name
 
 
-def _groups(top: _Entry) -> list[_Entry]:
+def _groups(top: Entry) -> list[Entry]:
     groups = list(top.entries("group_list", "group"))
     if isinstance(top.data.get("group_list"), list):
         top.counts("group_count", len(top.data["group_list"]), "groups")
@@ -162,16 +93,22 @@ def _groups(top: _Entry) -> list[_Entry]:
             top.say("group_list is empty")
     names = [group.data.get("group_name") for group in groups]
     for index, group in enumerate(groups):
-        group.text("group_name")
+        group.text("group_name", empty=True)
         if names[index] in names[:index]:
             group.say(f"group_name {names[index]!r} is used by an earlier group too")
     return groups
 
 
-def _lab(top: _Entry) -> RankTable:
+def _lab(top: Entry) -> RankTable:
     where = top.text("para_plane_nic_location")
     if where and where != "device":
         top.say(f"para_plane_nic_location is {where!r}, wanted 'device'")
+    top.text("deploy_mode", empty=True)
+    top.optional("para_plane_nic_num")
+    board = top.optional("board_id")
+    if board and board.lower() not in _BOARDS:
+        known = ", ".join(f"{number} ({machine})" for number, machine in _BOARDS.items())
+        top.say(f"board_id is {board!r}, and guides know {known}", warning=True)
     cards: dict[str, list[Device]] = {}
     for group in _groups(top):
         instances, devices, servers = list(group.entries("instance_list", "instance")), 0, set()
@@ -185,7 +122,7 @@ def _lab(top: _Entry) -> RankTable:
             if len(rows) != 1:
                 instance.say(f"has {len(rows)} devices, and in this form an instance is one card")
             for row in rows:
-                device = _device(row, rank=rank if rank is not None else -1, ip_needed=True)
+                device = _device(row, rank=rank if rank is not None else -1)
                 if device and rank is not None and server:
                     cards.setdefault(server, []).append(device)
         group.counts("instance_count", len(instances), "instances")
@@ -199,10 +136,10 @@ def _lab(top: _Entry) -> RankTable:
     if isinstance(nics, list) and isinstance(told, str) and told != str(len(nics)):
         top.say(f"para_plane_nic_num says {told}, and para_plane_nic_name has {len(nics)}", warning=True)
     found = tuple(Server(name, tuple(devices)) for name, devices in cards.items())
-    return RankTable(Form.LAB, found, top.text("chip_info", needed=False))
+    return RankTable(Form.LAB, found, top.optional("chip_info"))
 
 
-def _cloud(top: _Entry) -> RankTable:
+def _cloud(top: Entry) -> RankTable:
     servers: list[Server] = []
     for group in _groups(top):
         instances, devices = list(group.entries("instance_list", "instance")), 0
@@ -216,14 +153,14 @@ def _cloud(top: _Entry) -> RankTable:
             if not rows:
                 instance.say("has no device")
             devices += len(rows)
-            found = [_device(row, rank=-1, ip_needed=len(instances) > 1) for row in rows]
+            found = [_device(row, rank=-1) for row in rows]
             servers.append(Server(name, tuple(device for device in found if device), pod))
         group.counts("instance_count", len(instances), "instances")
         group.counts("device_count", devices, "devices")
     return RankTable(Form.CLOUD, tuple(servers))
 
 
-def _versioned(top: _Entry, form: Form) -> RankTable:
+def _versioned(top: Entry, form: Form) -> RankTable:
     entries = list(top.entries("server_list", "server"))
     top.counts("server_count", len(entries), "servers", needed=False)
     if "server_count" not in top.data:
@@ -238,14 +175,13 @@ def _versioned(top: _Entry, form: Form) -> RankTable:
         rows = list(entry.entries("device", "device"))
         if isinstance(entry.data.get("device"), list) and not rows:
             entry.say("has no device")
-        found = [_device(row, rank=None, ip_needed=len(entries) > 1) for row in rows]
-        host = entry.text("host_ip", needed=False)
+        found = [_device(row, rank=None) for row in rows]
+        host = entry.optional("host_ip")
+        entry.optional("host_nic_ip")
         servers.append(Server(name, tuple(device for device in found if device), host_ip=host))
     pods = []
     if form is Form.V1_2:
         for pod in top.entries("super_pod_list", "super pod"):
             name = pod.text("super_pod_id")
-            if not name:
-                pod.say("super_pod_id is empty")
             pods.append(SuperPod(name, tuple(_server_id(entry) for entry in pod.entries("server_list", "server"))))
     return RankTable(form, tuple(servers), pods=tuple(pods))

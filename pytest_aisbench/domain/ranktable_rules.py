@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections import Counter
 from collections.abc import Iterator
 
-from pytest_aisbench.domain.ranktable import Device, Form, Order, RankTable, Server, SuperPod
-from pytest_aisbench.domain.ranktable_reading import Problem, read
+from pytest_aisbench.domain.ranktable import Device, Form, Order, RankTable, Server, SuperPod, hosts
+from pytest_aisbench.domain.ranktable_entry import Problem
+from pytest_aisbench.domain.ranktable_reading import read
 from pytest_aisbench.domain.text import plain
 
 CHIPS = {"910": 8, "910B": 16, "310P": 16, "A3": 16}  # device ids of a server are below that
 _RING = 4  # an Ascend 910 server has its cards 0-3 and 4-7 in two rings
+_WHOLE = re.compile(r"\d+\Z", re.ASCII)
 
 
 def check(text: str, chip: str = "", order: Order = Order.PODS) -> list[Problem]:
@@ -54,10 +57,11 @@ def _ranks(table: RankTable) -> Iterator[Problem]:
 
 def _servers(table: RankTable, chip: str) -> Iterator[Problem]:
     limit = 8 if table.form is Form.CLOUD else CHIPS[chip]
-    for name, count in Counter(server.id for server in table.servers if server.id).items():
+    servers = hosts(table) if table.form is Form.CLOUD else table.servers
+    for name, count in Counter(server.id for server in servers if server.id).items():
         if count > 1:
             yield Problem(f"server {name}: server_id is used by {count} servers")
-    for server in table.servers:
+    for server in servers:
         for number, count in Counter(device.id for device in server.devices).items():
             if count > 1:
                 ranks = ", ".join(str(device.rank) for device in server.devices if device.id == number)
@@ -65,10 +69,10 @@ def _servers(table: RankTable, chip: str) -> Iterator[Problem]:
         for device in server.devices:
             if device.id >= limit:
                 yield Problem(f"{_place(server, device)}: device_id is not between 0 and {limit - 1} (chip {chip})")
-    sizes = Counter(len(server.devices) for server in table.servers)
+    sizes = Counter(len(server.devices) for server in servers)
     if len(sizes) > 1:
         usual = sizes.most_common(1)[0][0]
-        for server in table.servers:
+        for server in servers:
             if len(server.devices) != usual:
                 text = f"server {server.id}: has {len(server.devices)} devices, and others have {usual}"
                 yield Problem(text, warning=chip == "910B")
@@ -84,6 +88,7 @@ def _servers(table: RankTable, chip: str) -> Iterator[Problem]:
 def _addresses(table: RankTable) -> Iterator[Problem]:
     if table.form is Form.CLOUD and len(table.servers) == 1:
         return  # nobody connects by them
+    needed = table.form is Form.LAB or len(table.servers) > 1
     owner: dict[str, str] = {}
     families: dict[int, str] = {}
     counts: dict[int, str] = {}
@@ -99,8 +104,8 @@ def _addresses(table: RankTable) -> Iterator[Problem]:
             if same in owner:
                 yield Problem(f"{here}: device_ip {ip} is that of {owner[same]} too")
             owner.setdefault(same, here)
-        if not device.ips and len(table.servers) > 1:
-            yield Problem(f"{here}: has no device_ip, and several servers connect by it")
+        if needed and not device.ips:
+            yield Problem(f"{here}: device_ip is missing, by which the others reach it")
         counts.setdefault(len(device.ips), here)
     if len(families) > 1 and len(table.servers) > 1:
         yield Problem(f"{families[6]}: device_ip is IPv6, and that of {families[4]} is IPv4: one kind for all")
@@ -144,7 +149,7 @@ def _super_devices(table: RankTable, known: dict[str, Server]) -> Iterator[Probl
     for server, device in table.ranks():
         if not device.super_id:
             yield Problem(f"{_place(server, device)}: super_device_id is missing")
-        elif not (device.super_id.isascii() and device.super_id.isdecimal()):
+        elif not _WHOLE.match(device.super_id):
             yield Problem(f"{_place(server, device)}: super_device_id {device.super_id!r} is not a whole number")
     for pod in table.pods:
         seen: dict[str, str] = {}
@@ -159,20 +164,28 @@ def _super_devices(table: RankTable, known: dict[str, Server]) -> Iterator[Probl
 
 def _rings(table: RankTable) -> Iterator[Problem]:
     """By the guides of the 910, not by HCCL's parser: such a table is taken, and may not train."""
-    for server in table.servers:
+    servers = hosts(table)
+    for server in servers:
         cards = {device.id: device for device in server.devices if device.id < 2 * _RING}
+        told = ", ".join(map(str, sorted(cards)))
         if len(server.devices) not in {1, 2, 4, 8}:
-            yield Problem(
-                f"server {server.id}: {len(server.devices)} cards; a 910 server uses 1, 2, 4 or 8", warning=True
-            )
+            yield _doubt(f"server {server.id}: {len(server.devices)} cards; a 910 server uses 1, 2, 4 or 8")
+        elif table.form is Form.LAB and len(servers) > 1 and len(server.devices) != 2 * _RING:
+            text = f"server {server.id}: {len(server.devices)} cards"
+            yield _doubt(f"{text}; MindSpore 0.x, whose form this is, trains on several servers with 8 each")
         elif 1 < len(cards) < 2 * _RING and len({number // _RING for number in cards}) > 1:
-            told = ", ".join(map(str, sorted(cards)))
-            yield Problem(f"server {server.id}: cards {told} are of both rings, 0-3 and 4-7", warning=True)
+            yield _doubt(f"server {server.id}: cards {told} are of both rings, 0-3 and 4-7")
+        elif cards and max(cards) - min(cards) >= len(cards):
+            yield _doubt(f"server {server.id}: cards {told} do not follow one another, as Huawei's hccl_tools wants it")
         for number, device in cards.items():
             other = cards.get(number + _RING)
             if other and _net(device) and _net(other) and _net(device) != _net(other):
                 text = f"device_ip {device.ips[0]} and {other.ips[0]} of device {other.id} are usually of one subnet"
-                yield Problem(f"{_place(server, device)}: {text}", warning=True)
+                yield _doubt(f"{_place(server, device)}: {text}")
+
+
+def _doubt(text: str) -> Problem:
+    return Problem(text, warning=True)
 
 
 def _net(device: Device) -> str:

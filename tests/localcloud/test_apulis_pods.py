@@ -13,6 +13,7 @@ import pytest
 from apulis_client import ENDED, GPU, Apulis
 from cloud_client import eventually
 
+from pytest_aisbench.domain.ranktable_rules import check
 from pytest_aisbench.localcloud import run
 from pytest_aisbench.localcloud.private_root import container_support
 from pytest_aisbench.localcloud.server import LocalCloud
@@ -136,6 +137,7 @@ bash ~/.npu/$DLWS_JOB_ID/train.sh bash -c 'echo rank $RANK_ID device $DEVICE_ID 
     assert lines[:4] == [RULE, RULE, RULE, banners[0]]
 
     path = apulis.storage / "work" / apulis.of("GetJobDetailV2", job)["jobParams"]["jobPath"]
+    assert [check((path / name).read_text()) for name in ("hccl_ms.json", "hccl_tf.json")] == [[], []]
     lab = json.loads((path / "hccl_ms.json").read_text())
     (group,) = lab["group_list"]
     assert (lab["deploy_mode"], lab["para_plane_nic_num"], group["group_name"]) == ("lab", "8", "test")

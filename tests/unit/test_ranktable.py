@@ -102,12 +102,24 @@ def _at(document: Any, path: str) -> tuple[Any, Any]:
     return document, last
 
 
+def changed(document: Any, path: str, value: Any) -> Any:
+    """A copy in which one value is another, or None: missing."""
+    broken = copy.deepcopy(document)
+    where, key = _at(broken, path)
+    if value is None:
+        del where[key]
+    else:
+        where[key] = value
+    return broken
+
+
 DEVICE = "server_list.1.device.2"  # rank 10
 BAD: list[tuple[dict[str, Any], str, Any, str]] = [
     (V1_0, "status", None, "status is missing"),
     (V1_0, "status", "initializing", "the platform has not filled it in yet"),
     (V1_0, "status", "done", "status is 'done', wanted 'completed'"),
     (V1_0, "version", "1.1", "version 1.1 is for clusters of different chips"),
+    (V1_0, "version", "", "version is empty"),
     (V1_0, "version", "2.0", "version '2.0' is not supported"),
     (V1_0, "server_count", "3", "server_count says 3, and there are 2 servers"),
     (V1_0, "server_count", 2, "server_count is 2, and every value is text: write it in quotes"),
@@ -126,7 +138,12 @@ BAD: list[tuple[dict[str, Any], str, Any, str]] = [
     (V1_0, f"{DEVICE}.device_id", "1", "server 10.0.0.1, device 1: device_id is used 2 times, by ranks 9, 10"),
     (V1_0, f"{DEVICE}.device_id", "8", "server 10.0.0.1, device 8, rank 10: device_id is not between 0 and 7"),
     (V1_0, f"{DEVICE}.device_id", None, "server 10.0.0.1, device number 2: device_id is missing"),
-    (V1_0, f"{DEVICE}.device_ip", None, "server 10.0.0.1, device 2: device_ip is missing"),
+    (V1_0, f"{DEVICE}.device_id", "", "server 10.0.0.1, device number 2: device_id is empty"),
+    (V1_0, f"{DEVICE}.device_ip", None, "server 10.0.0.1, device 2, rank 10: device_ip is missing"),
+    (V1_0, f"{DEVICE}.device_ip", "", "server 10.0.0.1, device 2, rank 10: device_ip is missing"),
+    (V1_0, f"{DEVICE}.device_port", 16666, "server 10.0.0.1, device 2: device_port is 16666, and every value is text"),
+    (V1_0, "server_list.1.host_nic_ip", 0, "server 10.0.0.1: host_nic_ip is 0, and every value is text"),
+    (V1_0, "server_list", [], "server_list has no server"),
     (V1_0, f"{DEVICE}.device_ip", "192.3.27", "device 2, rank 10: device_ip '192.3.27' is not an IPv4 or IPv6"),
     (V1_0, f"{DEVICE}.device_ip", "192.1.27.0", "rank 10: device_ip 192.1.27.0 is that of server 10.0.0.0, device 0"),
     (V1_0, f"{DEVICE}.device_ip", "fe80::1", "device 2, rank 10: device_ip is IPv6, and that of server 10.0.0.0"),
@@ -140,18 +157,29 @@ BAD: list[tuple[dict[str, Any], str, Any, str]] = [
     (CLOUD, "group_list.0.instance_list.1.devices.0.device_id", "8", "server 192.168.0.24, device 8, rank 2: device_i"),
     (CLOUD, "group_list.0.instance_list.1.devices.0.device_ip", "x", "server 192.168.0.24, device 0, rank 2: device_i"),
     (CLOUD, "group_list.0.instance_list.1.devices", [], "server 192.168.0.24: has no device"),
+    (CLOUD, "group_list.0.instance_list.1.devices.0.device_ip", None, "device 0, rank 2: device_ip is missing"),
+    (CLOUD, "group_list.0.instance_list.1.server_id", "192.168.0.25", "server 192.168.0.25, device 0: device_id is us"),
     (CLOUD, "group_list", [], "group_list is empty"),
     (V1_2, "super_pod_list.1.super_pod_id", "0", "super pod 0: super_pod_id is used 2 times"),
     (V1_2, "super_pod_list.1.super_pod_id", "", "super_pod_id is empty"),
     (V1_2, "super_pod_list.1.server_list.0.server_id", "10.0.0.9", "super pod 1: server 10.0.0.9 is not in server_li"),
     (V1_2, "super_pod_list.1.server_list.0.server_id", "10.0.0.0", "server 10.0.0.1: is in no super pod"),
+    (V1_2, "super_pod_list.1.server_list.0.server_id", "10.0.0.0", "pod 1: server 10.0.0.0 is in super pod 0 too"),
     (V1_2, "super_pod_list.1.server_list", [], "super pods must have the same number of servers"),
     (V1_2, "super_pod_list", None, "super_pod_list has no super pod"),
     (V1_2, f"{DEVICE}.super_device_id", None, "server 10.0.0.1, device 2, rank 10: super_device_id is missing"),
     (V1_2, f"{DEVICE}.super_device_id", "a", "rank 10: super_device_id 'a' is not a whole number"),
+    (V1_2, f"{DEVICE}.super_device_id", "٣", "rank 10: super_device_id '٣' is not a whole number"),
     (V1_2, f"{DEVICE}.super_device_id", "37748736", "super pod 1, server 10.0.0.1, device 2, rank 10: super_device_id"),
     (json.loads(LAB), "para_plane_nic_location", "host", "para_plane_nic_location is 'host', wanted 'device'"),
+    (json.loads(LAB), "para_plane_nic_location", "", "para_plane_nic_location is empty"),
+    (json.loads(LAB), "deploy_mode", 1, "deploy_mode is 1, and every value is text"),
     (json.loads(LAB), "para_plane_nic_num", "4", "warning: para_plane_nic_num says 4"),
+    (json.loads(LAB), "para_plane_nic_num", 8, "para_plane_nic_num is 8, and every value is text"),
+    (json.loads(LAB), "board_id", 32, "board_id is 32, and every value is text"),
+    (json.loads(LAB), "board_id", "0x0030", "warning: board_id is '0x0030', and guides know 0x0000 (x86), 0x0020"),
+    (json.loads(LAB), "group_list.0.instance_count", "8", "instance_count says 8, and there are 16 instances"),
+    (json.loads(LAB), "group_list.0.instance_list.9.devices.0.device_ip", None, "1, rank 9: device_ip is missing"),
     (json.loads(LAB), "group_list.0.device_num", "8", "group number 0: device_num says 8, and there are 16 devices"),
     (json.loads(LAB), "group_list.0.server_num", "1", "server_num says 1, and there are 2 servers"),
     (json.loads(LAB), "group_list.0.instance_list.9.rank_id", "1", "rank 1 is used repeatedly: server 192.168.3.6"),
@@ -164,15 +192,99 @@ BAD: list[tuple[dict[str, Any], str, Any, str]] = [
 
 @pytest.mark.parametrize(("document", "path", "value", "said"), BAD)
 def test_each_rule_names_the_entry(document: dict[str, Any], path: str, value: Any, said: str) -> None:
-    broken = copy.deepcopy(document)
-    where, key = _at(broken, path)
-    if value is None:
-        del where[key]
-    else:
-        where[key] = value
-    lines = told(broken)
+    lines = told(changed(document, path, value))
     assert any(said in line for line in lines), lines
     assert any(not line.startswith("warning") for line in lines) is not said.startswith("warning")
+
+
+@pytest.mark.parametrize(
+    ("document", "path", "value"),
+    [
+        (V1_0, "server_list.1.server_id", "x" * 64),
+        (V1_0, "server_list.1.host_nic_ip", None),
+        (json.loads(LAB), "board_id", "0x0000"),
+        (json.loads(LAB), "board_id", None),
+        (json.loads(LAB), "group_list.0.group_name", "x"),
+        (json.loads(LAB), "para_plane_nic_num", None),
+    ],
+)
+def test_what_no_rule_forbids_passes(document: dict[str, Any], path: str, value: Any) -> None:
+    assert told(changed(document, path, value)) == []
+
+
+@pytest.mark.parametrize("key", ["status", "group_count", "group_list.0.instance_list.1.pod_name"])
+@pytest.mark.parametrize("value", [None, 1, ""])
+def test_one_mistake_is_one_line(key: str, value: Any) -> None:
+    (line,) = told(changed(CLOUD, key, value))
+    assert key.rpartition(".")[2] in line
+
+
+def test_two_groups_have_names_of_their_own() -> None:
+    for document in (CLOUD, json.loads(LAB)):
+        broken = copy.deepcopy(document)
+        broken["group_count"], name = "2", broken["group_list"][0]["group_name"]
+        broken["group_list"].append(copy.deepcopy(broken["group_list"][0]))
+        assert f"group number 1: group_name {name!r} is used by an earlier group too" in told(broken)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ((8, 8), ""),
+        ((6, 6), "12 devices on 2 servers, and each server must have 1, 2, 4, 8, 16 of them"),
+        ((5, 4), "9 devices on 2 servers, and each server must have 1, 2, 4, 8, 16 of them"),
+    ],
+)
+def test_servers_of_a_lab_table_share_the_cards_evenly(sizes: tuple[int, ...], said: str) -> None:
+    servers = {str(server): {i: f"10.{server}.{i}.1" for i in range(size)} for server, size in enumerate(sizes)}
+    lines = [line for line in told(json.loads(text(make(servers, Form.LAB)))) if line.startswith("group")]
+    assert lines == ([f"group number 0: {said}"] if said else [])
+
+
+def test_all_servers_have_a_host_ip_that_is_one_or_none_has() -> None:
+    document = copy.deepcopy(V1_0)
+    for index, server in enumerate(document["server_list"]):
+        server["host_ip"] = f"10.0.0.{index}"
+    assert told(document) == []
+    document["server_list"][1]["host_ip"] = "nowhere"
+    assert told(document) == ["server 10.0.0.1: host_ip 'nowhere' is not an address"]
+
+
+def test_kinds_of_addresses_matter_between_servers_only() -> None:
+    document = changed(V1_0, "server_list.0.device.4.device_ip", "fe80::1")
+    assert told({**document, "server_count": "1", "server_list": document["server_list"][:1]}) == []
+    assert len(told(document)) == 1
+
+
+def test_several_addresses_of_a_card_are_as_many_on_all() -> None:
+    document = copy.deepcopy(V1_0)
+    for server in document["server_list"]:
+        for device in server["device"]:
+            device["device_ip"] += "," + device["device_ip"].replace("192.", "193.")
+    assert told(document) == []
+    document["server_list"][1]["device"][2]["device_ip"] = ""
+    assert len(told(document)) == 1
+
+
+def test_cards_without_a_super_device_id_do_not_share_one() -> None:
+    document = copy.deepcopy(V1_2)
+    for device in document["server_list"][1]["device"][:2]:
+        del device["super_device_id"]
+    assert [line.rpartition(": ")[2] for line in told(document)] == ["super_device_id is missing"] * 2
+
+
+def test_pods_of_a_cloud_table_may_share_a_server() -> None:
+    """By HCCL and ModelArts alike; in the other forms it is then one server."""
+    document = copy.deepcopy(CLOUD)
+    first, second = document["group_list"][0]["instance_list"]
+    second["server_id"] = first["server_id"]
+    for card, device in enumerate(second["devices"]):
+        device["device_id"] = str(2 + card)
+    assert told(document) == []
+    for form in (Form.V1_0, Form.LAB):
+        made, _ = converted(table(document), form)
+        assert [len(server.devices) for server in made.servers] == [4]
+        assert cards(table(text(made))) == cards(table(document))
 
 
 def test_fewer_cards_on_one_server_are_named() -> None:
@@ -190,12 +302,28 @@ def test_the_chip_decides_the_numbers_of_the_cards() -> None:
 
 @pytest.mark.parametrize(
     ("chosen", "said"),
-    [((2, 3, 4, 5), "of both rings"), ((0, 1, 2), "3 cards; a 910 server uses 1, 2, 4 or 8"), ((4, 5, 6, 7), "")],
+    [
+        ((2, 3, 4, 5), "cards 2, 3, 4, 5 are of both rings"),
+        ((3, 4), "cards 3, 4 are of both rings"),
+        ((0, 1, 2), "3 cards; a 910 server uses 1, 2, 4 or 8"),
+        ((4, 6), "cards 4, 6 do not follow one another"),
+        ((4, 5, 6, 7), ""),
+        ((5,), ""),
+    ],
 )
 def test_rings_of_a_910_are_a_warning(chosen: tuple[int, ...], said: str) -> None:
     found = check(text(make({"a": {card: f"10.0.{card % 4}.{card + 1}" for card in chosen}})))
     assert [problem.warning for problem in found] == [True] * bool(said)
     assert said in "".join(map(str, found))
+
+
+@pytest.mark.parametrize(("form", "doubted"), [(Form.LAB, True), (Form.V1_0, False)])
+def test_mindspore_0_wants_eight_cards_on_each_of_several_servers(form: Form, *, doubted: bool) -> None:
+    found = check(text(make({name: {0: f"10.0.{name}.1", 1: f"10.0.{name}.2"} for name in "12"}, form)))
+    assert [str(problem) for problem in found] == doubted * [
+        f"warning: server {name}: 2 cards; MindSpore 0.x, whose form this is, trains on several servers with 8 each"
+        for name in "12"
+    ]
 
 
 def test_a_single_server_needs_no_addresses() -> None:
@@ -237,6 +365,20 @@ def test_pods_are_counted_by_their_number_not_their_text() -> None:
     rows = document["group_list"][0]["instance_list"]
     rows[0]["pod_name"], rows[1]["pod_name"] = "job-10", "job-9"
     assert [name for name, *_ in cards(table(document))][::2] == ["192.168.0.24", "192.168.0.25"]
+
+
+def test_pods_without_a_number_are_taken_as_listed() -> None:
+    document = changed(CLOUD, "group_list.0.instance_list.0.pod_name", "last")
+    assert [name for name, *_ in cards(table(document))][::2] == ["192.168.0.25", "192.168.0.24"]
+
+
+def test_a_conversion_keeps_the_names_that_there_are() -> None:
+    again = json.loads(text(converted(table(CLOUD), Form.CLOUD)[0], group="job-trainjob"))
+    assert again == CLOUD
+    assert json.loads(text(converted(table(CLOUD), Form.CLOUD)[0])) == CLOUD, "the group's usual name"
+    lab = changed(json.loads(LAB), "chip_info", "910B")
+    assert json.loads(text(converted(table(json.dumps(lab)), Form.LAB)[0])) == lab
+    assert json.loads(text(converted(table(V1_0), Form.LAB)[0]))["chip_info"] == "910"
 
 
 def test_made_of_two_hccn_files() -> None:

@@ -111,6 +111,10 @@ def test_with_a_cloud_table_the_rank_may_be_in_another_variable() -> None:
     assert not problems
     assert alone({"RANK_ID": "job-0", "DEVICE_INDEX": "1", "DEVICE_ID": "1"}, table) == []
     assert alone({"RANK_ID": "job-0", "DEVICE_ID": "1"}, table) == ["DEVICE_INDEX is not set"]
+    assert alone({"RANK_ID": "1", "DEVICE_INDEX": "0", "DEVICE_ID": "1"}, table) == []
+    assert alone({"RANK_ID": "job-1", "DEVICE_INDEX": "0"}, table) == [
+        "RANK_ID is 'job-1', which is not a whole number"
+    ]
 
 
 def test_ranks_that_do_not_agree() -> None:
@@ -123,6 +127,25 @@ def test_ranks_that_do_not_agree() -> None:
         "DEVICE_ID 0 is used 2 times on n: a, b",
         "the ranks do not agree on RANK_SIZE: 1 (b), 2 (a)",
     ]
+
+
+def test_a_card_that_two_ranks_of_a_node_use_is_seen_by_what_the_platform_told_them() -> None:
+    ranks = [
+        Process(str(rank), {"RANK_SIZE": "4", "RANK_ID": str(rank), "DEVICE_ID": card, "DLWS_ROLE_IDX": node})
+        for rank, (node, card) in enumerate([("0", "0"), ("0", "0"), ("1", "0"), ("1", "1")])
+    ]
+    assert together(ranks) == ["DEVICE_ID 0 is used 2 times on 0: 0, 1"]
+
+
+def test_ranks_that_nobody_is_are_listed() -> None:
+    ranks = [Process(rank, {"RANK_SIZE": "9", "RANK_ID": rank}) for rank in ("0", "2", "5")]
+    assert together(ranks) == ["nobody is rank 1, 3-4, 6-8 of 9: the others would wait for ever"]
+
+
+def test_a_node_that_the_table_does_not_have_says_nothing() -> None:
+    told = {"RANK_SIZE": "16", "RANK_ID": "3", "DEVICE_ID": "3"}
+    for node in ("2", "99"):
+        assert alone({**told, "DLWS_ROLE_IDX": node}, lab()) == []
 
 
 WORD = st.sampled_from(["", "0", "1", "7", "16", "-1", "x", "٣", "9" * 30, "192.168.3.2"])
