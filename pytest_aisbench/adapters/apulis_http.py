@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-import re
 import threading
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
+from pytest_aisbench.adapters.plain_http import content_of, masked, opened, reaching
 from pytest_aisbench.adapters.server_time import pause_of
 from pytest_aisbench.apulis_access import ApulisAccess
 from pytest_aisbench.domain.text import plain
@@ -26,10 +25,9 @@ if TYPE_CHECKING:
     import requests
 
 _AUTH = "/custom-user-dashboard-backend/auth"
-_CONNECT_S, _READ_S = 5.0, 30.0
+_CONNECT_S, _READ_S, _ALL_S = 5.0, 30.0, 120.0
 _SPARE_S = 60.0
 _LARGEST = 64 * 1024 * 1024  # bytes of an answer; a page of a log has 2,000 lines
-_LOOPBACK = re.compile(r"127\.[0-9.]+|localhost|::1")
 _KEYS = "check user, and password or token, in [apulis]"
 
 
@@ -131,15 +129,14 @@ class ApulisHttp:
         token: Secret,
         also: tuple[Secret, ...] = (),
     ) -> Any:
-        import requests
-
         headers = {"Accept": "application/json"}
         if token:
             # The API reads the header, all that lies behind the dashboard reads the cookie.
             headers |= {"Authorization": f"Bearer {token.reveal()}", "Cookie": f"token={token.reveal()}"}
         place, secrets = f"{method} {self._base}{path}", (self.access.password, token, *also)
-        try:
-            with self._open().request(
+        with (
+            reaching(place, "apulis", secrets),
+            self._open().request(
                 method,
                 self._base + path,
                 params={key: value for key, value in query.items() if value is not None},
@@ -148,48 +145,23 @@ class ApulisHttp:
                 timeout=(_CONNECT_S, _READ_S),
                 allow_redirects=False,  # it would carry the token to a place that nobody wrote down
                 stream=True,
-            ) as answer:
-                content = _read(answer)
-        except requests.exceptions.SSLError as error:
-            advice = "name the certificates to trust with ca_file in [apulis]"
-            raise Unreachable(f"{place}: no trusted connection: {_said(error, secrets)}", advice=advice) from None
-        except (requests.RequestException, OSError) as error:
-            raise Unreachable(f"{place}: no answer: {_said(error, secrets)}") from None
+            ) as answer,
+        ):
+            content = content_of(answer, _LARGEST, _ALL_S)
         return _judged(place, answer, content, secrets)
 
     def _open(self) -> requests.Session:
-        import requests
-        from requests.utils import get_environ_proxies
-
-        from pytest_aisbench.adapters.hosts_adapter import HostsAdapter
-
         if self._closed:
             raise Unreachable(f"the way to {self._base} has been closed")
         if self._session is None:
-            session = requests.Session()
-            session.mount("https://", HostsAdapter(self.access.hosts))
-            session.trust_env = False  # an entry in ~/.netrc would replace the token
-            session.verify = self.access.ca_file or True
-            if not _LOOPBACK.fullmatch(urlsplit(self._base).hostname or ""):
-                session.proxies.update(get_environ_proxies(self._base))
-            self._session = session
+            self._session = opened(self._base, self.access.ca_file, self.access.hosts)
         self._session.cookies.clear()  # the login's own: we send the token ourselves
         return self._session
 
 
-def _read(answer: requests.Response) -> bytes:
-    parts, size = [], 0
-    for part in answer.iter_content(65536):
-        parts.append(part)
-        size += len(part)
-        if size > _LARGEST:
-            raise OSError(f"an answer of more than {_LARGEST} bytes")
-    return b"".join(parts)
-
-
 def _judged(place: str, answer: requests.Response, content: bytes, secrets: tuple[Secret, ...]) -> Any:
     status, text = answer.status_code, content[:400].decode("utf-8", "replace")
-    said = _masked(plain(" ".join(text.split()), 200), secrets) or "no reason given"
+    said = masked(plain(" ".join(text.split()), 200), secrets) or "no reason given"
     if status in {401, 403}:
         raise Refused(f"{place}: {said}", advice=_KEYS, trail=f"HTTP {status}")
     if status == 429:
@@ -207,15 +179,3 @@ def _judged(place: str, answer: requests.Response, content: bytes, secrets: tupl
     except ValueError:
         advice = "check endpoint and api in [apulis]; a login page may stand between"
         raise Garbled(f"{place} answered {said!r}, not JSON", advice=advice) from None
-
-
-def _said(error: Exception, secrets: tuple[Secret, ...]) -> str:
-    return _masked(plain(str(error), 200), secrets)
-
-
-def _masked(text: str, secrets: tuple[Secret, ...]) -> str:
-    """A server may repeat what it was sent."""
-    for secret in secrets:
-        if secret:
-            text = text.replace(secret.reveal(), "***")
-    return text

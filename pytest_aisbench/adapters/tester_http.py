@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
-import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
+from pytest_aisbench.adapters.plain_http import content_of, masked, opened, reaching
 from pytest_aisbench.adapters.server_time import pause_of
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.upload import Parcel
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 _CONNECT_S, _READ_S, _ALL_S = 5.0, 20.0, 30.0
 _LARGEST_ANSWER = 64 * 1024
-_LOOPBACK = re.compile(r"127\.[0-9.]+|localhost|::1")
 
 
 class Http:
@@ -34,27 +32,22 @@ class Http:
         self._session: requests.Session | None = None
 
     def send(self, parcel: Parcel) -> None:
-        import requests
-
         url = f"{self._base}/api/v1/tests/{quote(parcel.testid, safe='')}/{parcel.kind}"
         headers = {"Content-Type": "application/json", "Idempotency-Key": parcel.key}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token.reveal()}"
-        try:
-            with self._open().post(
+        with (
+            reaching(self._base, "tester", (self._token,)),
+            self._open().post(
                 url,
                 data=parcel.body.encode(),
                 headers=headers,
                 timeout=(_CONNECT_S, _READ_S),
                 allow_redirects=False,  # it would carry the token to a place that nobody wrote down
                 stream=True,
-            ) as answer:
-                content = _read(answer)
-        except requests.exceptions.SSLError as error:
-            advice = "name the certificates to trust with ca_file in [tester]"
-            raise Unreachable(f"{self._base}: no trusted connection: {self._said(error)}", advice=advice) from None
-        except (requests.RequestException, OSError) as error:
-            raise Unreachable(f"{self._base}: no answer: {self._said(error)}") from None
+            ) as answer,
+        ):
+            content = content_of(answer, _LARGEST_ANSWER, _ALL_S)
         self._judge(parcel, answer, content)
 
     def close(self) -> None:
@@ -63,17 +56,7 @@ class Http:
 
     def _open(self) -> requests.Session:
         if self._session is None:
-            import requests
-            from requests.utils import get_environ_proxies
-
-            from pytest_aisbench.adapters.hosts_adapter import HostsAdapter
-
-            self._session = requests.Session()
-            self._session.mount("https://", HostsAdapter(self._hosts))
-            self._session.trust_env = False  # an entry in ~/.netrc would replace the token
-            self._session.verify = self._ca_file or True
-            if not _LOOPBACK.fullmatch(urlsplit(self._base).hostname or ""):
-                self._session.proxies.update(get_environ_proxies(self._base))
+            self._session = opened(self._base, self._ca_file, self._hosts)
         return self._session
 
     def _judge(self, parcel: Parcel, answer: requests.Response, content: bytes) -> None:
@@ -86,29 +69,12 @@ class Http:
         pause_s = pause_of(answer.headers.get("Retry-After", ""), answer.headers.get("Date", ""))
         kind, advice = _kind(status)
         said = _document(content).get("error") or self._line(content) or "no reason given"
-        message = f"{self._base}: {self._masked(plain(str(said), 200))}"
+        message = f"{self._base}: {masked(plain(str(said), 200), (self._token,))}"
         raise kind(message, advice=advice, trail=f"HTTP {status}", pause_s=pause_s)
-
-    def _said(self, error: Exception) -> str:
-        return self._masked(plain(str(error), 200))
 
     def _line(self, content: bytes) -> str:
         text = content[:400].decode("utf-8", "replace").strip()
-        return self._masked(plain(text.splitlines()[0] if text else "", 120))
-
-    def _masked(self, text: str) -> str:
-        """A server may repeat what it was sent."""
-        return text.replace(self._token.reveal(), "***") if self._token else text
-
-
-def _read(answer: requests.Response) -> bytes:
-    """Bounded in size and in time: a timeout of `requests` is one of each packet."""
-    content, deadline = b"", time.monotonic() + _ALL_S
-    for part in answer.iter_content(4096):
-        content += part
-        if len(content) > _LARGEST_ANSWER or time.monotonic() > deadline:
-            break
-    return content
+        return masked(plain(text.splitlines()[0] if text else "", 120), (self._token,))
 
 
 def _document(content: bytes) -> dict[str, Any]:
