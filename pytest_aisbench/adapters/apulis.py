@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from pytest_aisbench.access import Access
 from pytest_aisbench.adapters import apulis_job, apulis_options
 from pytest_aisbench.adapters.apulis_http import ApulisHttp
 from pytest_aisbench.adapters.apulis_watch import PHASES, Watch
+from pytest_aisbench.adapters.endpoints import endpoint
 from pytest_aisbench.adapters.local import read_card
 from pytest_aisbench.adapters.obs import Obs
 from pytest_aisbench.adapters.shared_folder import BUCKET, SharedFolder
@@ -67,7 +67,7 @@ class Apulis:
         if self._share:
             self.store, above = SharedFolder(Path(self._access.share)), StoreUrl(BUCKET, "")
         else:
-            self.store = _obs(self._keys, patience_s)
+            self.store = Obs.of(self._keys, patience_s)
             above = StoreUrl(self._keys.bucket, self._keys.folder.strip("/"))
         self.root = above / "aisbench/"
         self._http = ApulisHttp(self._access, patience_s)
@@ -209,7 +209,7 @@ class Apulis:
             "ACCESS_KEY_ID": keys.access_key.reveal(),
             "SECRET_ACCESS_KEY": keys.secret_access_key.reveal(),
             "SECURITY_TOKEN": keys.security_token.reveal(),
-            "S3_ENDPOINT": _obs_endpoint(keys),
+            "S3_ENDPOINT": endpoint("obs", keys),
         }
         return [{"name": name, "value": value} for name, value in given.items() if value]
 
@@ -229,23 +229,3 @@ def _by_card(settings: Settings, file: Path) -> Settings:
         send_obs_keys=settings.apulis.send_obs_keys,
     )
     return dataclasses.replace(settings, access=access, apulis=apulis)
-
-
-def _obs(access: Access, patience_s: float) -> Obs:
-    return Obs(
-        _obs_endpoint(access),
-        access.access_key,
-        access.secret_access_key,
-        ca_file=access.ca_file,
-        security_token=access.security_token,
-        signature=access.obs_signature,
-        region=access.region_name,
-        hosts=access.hosts,
-        patience=patience_s,
-    )
-
-
-def _obs_endpoint(access: Access) -> str:
-    if not (access.obs_endpoint or access.region_name):
-        raise UsageFault("access.obs_endpoint is missing, and so is region_name", advice="write one of the two")
-    return access.obs_endpoint or f"https://obs.{access.region_name}.myhuaweicloud.com"

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from pytest_aisbench.access import Access
 from pytest_aisbench.adapters import jobs_wheel, jobs_wheel_v1, training_job
+from pytest_aisbench.adapters.endpoints import endpoint
 from pytest_aisbench.adapters.jobs_v1 import JobsV1
 from pytest_aisbench.adapters.jobs_v2 import JobsV2
 from pytest_aisbench.adapters.obs import Obs
@@ -16,7 +16,6 @@ from pytest_aisbench.adapters.wheel import Wheel
 from pytest_aisbench.domain.checkup import Check
 from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Request
 from pytest_aisbench.domain.stage import StoreUrl
-from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.settings import Settings
 
 _CONSOLE = "https://console.huaweicloud.com/modelarts/"
@@ -56,24 +55,14 @@ class ModelArts:
         self._devices_source = settings.sources.get("devices", "--aisbench-devices") if settings.devices else ""
         self.access = access
         self.root = StoreUrl(access.bucket, access.folder.strip("/")) / "aisbench/"
-        self.store = Obs(
-            _endpoint("obs", access),
-            access.access_key,
-            access.secret_access_key,
-            ca_file=access.ca_file,
-            security_token=access.security_token,
-            signature=access.obs_signature,
-            region=access.region_name,
-            hosts=access.hosts,
-            patience=self.patience_s,
-        )
+        self.store = Obs.of(access, self.patience_s)
         self.session = Session(
-            _endpoint("modelarts", access),
+            endpoint("modelarts", access),
             access.access_key,
             access.secret_access_key,
             region=access.region_name,
             project_id=access.project_id,
-            iam_endpoint=_endpoint("iam", access),
+            iam_endpoint=endpoint("iam", access),
             ca_file=access.ca_file,
             security_token=access.security_token,
             hosts=access.hosts,
@@ -94,7 +83,7 @@ class ModelArts:
     @property
     def endpoints(self) -> dict[str, str]:
         """The addresses that are used, by the services' names."""
-        found = {service: _endpoint(service, self.access) for service in ("iam", "obs", "modelarts")}
+        found = {service: endpoint(service, self.access) for service in ("iam", "obs", "modelarts")}
         return {service: endpoint for service, endpoint in found.items() if endpoint}
 
     def share(self) -> Mapping[str, Any]:
@@ -151,7 +140,7 @@ class ModelArts:
         access, services = settings.access, ("iam", "obs", "modelarts")
         endpoints = {}
         if any(getattr(access, f"{service}_endpoint") for service in services):
-            endpoints = {f"{service}_endpoint": _endpoint(service, access) for service in services}
+            endpoints = {f"{service}_endpoint": endpoint(service, access) for service in services}
             endpoints |= {"region_name": access.region_name}
         modules = jobs_wheel_v1.MODULES if settings.modelarts_version == "V1" else jobs_wheel.MODULES
         python = str(settings.modelarts_python or "")
@@ -168,13 +157,3 @@ class ModelArts:
 
     def _placement(self, spec: JobSpec) -> training_job.Placement:
         return training_job.placement(spec, self._devices_source)
-
-
-def _endpoint(service: str, access: Access) -> str:
-    given = str(getattr(access, f"{service}_endpoint"))
-    if given or access.region_name:
-        return given or f"https://{service}.{access.region_name}.myhuaweicloud.com"
-    if service == "iam" and access.project_id:
-        return ""  # only asked for the project
-    advice = "write one of the two to [access]"
-    raise UsageFault(f"access.{service}_endpoint is missing, and so is region_name", advice=advice)

@@ -11,6 +11,8 @@ from functools import partial
 from typing import IO, Any
 from urllib.parse import unquote
 
+from pytest_aisbench.access import Access
+from pytest_aisbench.adapters.endpoints import endpoint
 from pytest_aisbench.adapters.landing import disk_trouble, landing, relative_path
 from pytest_aisbench.adapters.obs_client import Answer, ObsClient, md5_of
 from pytest_aisbench.adapters.obs_parts import upload_in_parts
@@ -59,6 +61,20 @@ class Obs:
             patience=patience,
         )
         self._threads = threads
+
+    @classmethod
+    def of(cls, access: Access, patience: float) -> Obs:
+        return cls(
+            endpoint("obs", access),
+            access.access_key,
+            access.secret_access_key,
+            ca_file=access.ca_file,
+            security_token=access.security_token,
+            signature=access.obs_signature,
+            region=access.region_name,
+            hosts=access.hosts,
+            patience=patience,
+        )
 
     def check(self, url: StoreUrl) -> None:
         # A listing, because its errors carry a code; those of a HEAD do not.
