@@ -177,7 +177,7 @@ def _folder(data: Path | None, stack: ExitStack) -> Path:
         stack.callback(shutil.rmtree, data, ignore_errors=True)
     data.mkdir(parents=True, exist_ok=True)
     _lock(data, stack)
-    return data
+    return data.absolute()  # nodes have working folders of their own
 
 
 def _lock(data: Path, stack: ExitStack) -> None:

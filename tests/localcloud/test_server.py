@@ -12,15 +12,16 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from yard import Yard
 
 from pytest_aisbench.localcloud.server import DataInUseError, LocalCloud
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.filterwarnings(r"ignore:datetime\.datetime\.utcnow:DeprecationWarning"),
@@ -209,6 +210,18 @@ def test_a_restart_on_the_same_data_is_the_same_cloud(
     assert (got.body.buffer, dict(got.header)["who"]) == (b"kept", "me")
     obs.close()
     assert (data / "accounts.json").stat().st_mode & 0o077 == 0
+
+
+def test_jobs_run_in_data_that_were_named_from_where_one_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with LocalCloud(Path("data")) as cloud:
+        (tmp_path / "card.json").write_text(json.dumps(cloud.card()))
+        yard = Yard(tmp_path / "yard", tmp_path / "card.json")
+        yard.suite()
+        ended = yard.pytest("suites", "--nodes", "1", "--aisbench-max-trials", "1", "--aisbench-tester", "none")
+    assert ended.code == 0, ended.out
 
 
 def test_it_sweeps_what_killed_clouds_left_and_nothing_else(
