@@ -14,6 +14,7 @@ from pytest_aisbench.domain.trial import Trial
 
 _TAIL = 65536  # bytes of a log, which may have a gigabyte
 _LONGEST = 300  # characters of a line that is quoted
+_DIGITS = re.compile(r"(\d+)", re.ASCII)
 _V1 = re.compile(r"job\w+-job-.+-(\d+)\.log\Z", re.ASCII)
 _V2 = re.compile(r"modelarts-job-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-(.+)\Z", re.ASCII)
 
@@ -39,15 +40,15 @@ def bring(store: Store, logs: StoreUrl, folder: Path, job_id: str) -> list[str]:
     if len(set(shorts.values())) < len(names) or {short for name, short in shorts.items() if short != name} & set(
         names
     ):
-        return sorted(names)
+        return sorted(names, key=_order)
     for name, short in shorts.items():
         (folder / name).replace(folder / short)
-    return sorted(shorts.values())
+    return sorted(shorts.values(), key=_order)
 
 
 def found(folder: Path) -> list[str]:
     """What came home while the job ran: of use where the whole did not."""
-    return sorted(path.name for path in folder.glob("worker-*.log"))
+    return sorted((path.name for path in folder.glob("worker-*.log")), key=_order)
 
 
 def last_lines(trial: Trial, folder: Path, count: int) -> tuple[str, list[str]]:
@@ -64,6 +65,12 @@ def last_lines(trial: Trial, folder: Path, count: int) -> tuple[str, list[str]]:
         if spoken:
             return name, [plain(line[:_LONGEST]) for line in spoken[-count:]]
     return "", []
+
+
+def _order(name: str) -> tuple[bool, list[str | int]]:
+    """What a node said before what each of its ranks did, and the second before the tenth."""
+    parts = _DIGITS.split(name)  # words and digits take turns, so that like is compared to like
+    return "worker" not in name, [int(part) if at % 2 else part for at, part in enumerate(parts)]
 
 
 def _short(name: str, job_id: str) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from yard import SCRIPT, Gate, Yard
 
+from pytest_aisbench.services import logs
+
 FAILS = "print('about to fail', flush=True)\nraise SystemExit('no such layer: conv7')\n"
 
 
@@ -61,5 +63,12 @@ def test_the_same_by_v1(yard: Yard, card: Path) -> None:
     assert "said last  no such layer: conv7" in ended.out
     (case,) = json.loads((ended.reports / "results.json").read_text())["cases"]
     assert case["trials"][0]["logs"] == [
-        f"logs/toy-1x2/1/{name}" for name in ("proc-rank-0-device-0.txt", "proc-rank-1-device-1.txt", "worker-0.log")
+        f"logs/toy-1x2/1/{name}" for name in ("worker-0.log", "proc-rank-0-device-0.txt", "proc-rank-1-device-1.txt")
     ]
+
+
+def test_the_second_node_comes_before_the_tenth(tmp_path: Path) -> None:
+    for node in (10, 2, 0):
+        (tmp_path / f"worker-{node}.log").touch()
+
+    assert logs.found(tmp_path) == ["worker-0.log", "worker-2.log", "worker-10.log"]
