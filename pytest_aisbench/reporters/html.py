@@ -134,10 +134,18 @@ class Html:
         entry = self._cases.get(facts.get("case", ""))
         if entry and entry.verdict:  # the test had its say after the properties were written
             facts["verdict"] = entry.verdict.value
-        if entry and (ran := page.duration(entry)):
-            told = f'<td class="col-duration">{ran}</td>'
+        if entry and entry.trials:
+            told = page.duration(entry)
             cells[:] = [told if 'class="col-duration"' in str(cell) else cell for cell in cells]
+        if self._ours:
+            cells[:] = [page.outcome(str(cell), self._say) for cell in cells]
         cells[COLUMN:COLUMN] = page.cells(facts, entry, self._say)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_html_results_table_html(self, data: list[str]) -> None:
+        """A test that said nothing has no empty box for it."""
+        if self._ours and data == [page.SILENCE]:
+            data.clear()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_summary(self, prefix: list[Any], postfix: list[Any]) -> None:

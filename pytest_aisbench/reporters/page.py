@@ -16,6 +16,7 @@ from pytest_aisbench.reporters.markup import word
 from pytest_aisbench.reporters.text import plain
 from pytest_aisbench.reporters.wording import ENGLISH, Wording
 
+SILENCE = "No log output captured."  # what pytest-html says of a test that said nothing
 COLUMNS = ("verdict", THROUGHPUT, ACCURACY, "wanted", "remarks")
 # Where pytest-html writes words of its own, and what they are.
 _HOST = {
@@ -56,16 +57,27 @@ def cells(facts: dict[str, Any], case: CaseEntry | None = None, say: Wording = E
     ]
 
 
-def duration(case: CaseEntry) -> str | None:
-    """How long its jobs ran, as pytest-html writes and sorts it; None where none did."""
+def duration(case: CaseEntry) -> str:
+    """The cell that says how long its jobs ran, as pytest-html writes and sorts it."""
     ran = [trial.ran_s for trial in case.trials if trial.ran_s is not None]
-    if not ran:
-        return None
     seconds = sum(ran)
-    if seconds < 1:
-        return f"{round(seconds * 1000)} ms"
     whole = round(seconds)
-    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    told = (
+        f"{round(seconds * 1000)} ms" if seconds < 1 else f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    )
+    return _cell("duration", told, told if ran else "-")
+
+
+def outcome(cell: str, say: Wording) -> str:
+    """A cell of pytest-html's with the result of a test, in the language of the page."""
+    found = re.fullmatch(r'<td class="col-result">(\w+)</td>', cell)
+    return _cell("result", found[1], say(f"one {found[1].lower()}")) if found else cell
+
+
+def _cell(name: str, value: str, shown: str) -> str:
+    """pytest-html sorts and filters by the first cell that it finds in the text, be it in a comment."""
+    cell = f'<td class="col-{name}">{escape(shown)}</td>'
+    return cell if shown == value else f'<!--<td class="col-{name}">{escape(value)}</td>-->{cell}'
 
 
 def translation(say: Wording) -> str:
@@ -73,11 +85,12 @@ def translation(say: Wording) -> str:
     lines = [f"document.documentElement.lang='{say.lang}'"]
     if say.lang != ENGLISH.lang:
         table = {selector: say(key) for selector, key in _HOST.items()}
-        found = "const found=document.querySelector(at)"
+        found = "let found=document.querySelector(at)"
         lines += [
-            f"const put=(at,change)=>{{{found};if(found)found.textContent=change(found.textContent)}}",
+            f"const put=(at,change)=>{{{found};found=found?.firstChild;if(found)found.data=change(found.data)}}",
             f"for(const [at,text] of Object.entries({_literal(table)}))put(at,()=>text)",
-            f"put('p.run-count',text=>text.replace(/^(\\d+) tests? took (.*)\\.$/,{_literal(say('took'))}))",
+            "const made=/^Report generated on (\\S+) at (\\S+) by\\s+/",
+            f"put('#title+p',text=>text.replace(made,{_literal(say('made'))}))",
         ]
     return f"<script>{';'.join(lines)}</script>"
 

@@ -143,14 +143,14 @@ def _findings(findings: Sequence[Finding], say: Wording, limit: int) -> str:
     rows = (
         (
             outcome(each.outcome, say),
-            text(say.word(each.metric), limit),
+            f"<span class='word'>{text(say.metric(each.metric), limit)}</span>",
             "-" if each.measured is None else number(each.measured),
             text(each.wanted, limit),
             text(each.text, limit),
         )
         for each in findings[:MOST_ROWS]
     )
-    headings = [say(key) for key in ("finding", "metric", "measured", "wanted", "in words")]
+    headings = [say(key) for key in ("finding", "metric", "measured", "claim", "in words")]
     return table(headings, rows, numbers=(2,)) + _more(findings, say)
 
 
@@ -223,9 +223,9 @@ def _files(trial: TrialEntry, frame: Frame, limit: int) -> str:
     told += _more(trial.logs, say, MOST_LOGS)
     if frame.request:
         href, name = escape(frame.link(frame.request)), text(frame.request, limit)
-        told += f"<div>{escape(say('request'))}: <a href='{href}'>{name}</a></div>"
+        told += f"<div>{escape(say('request file'))}: <a href='{href}'>{name}</a></div>"
     if console := console_of(trial):
-        told += f"<div>{escape(say('console'))}: <a href='{escape(console)}'>{text(console, limit)}</a></div>"
+        told += f"<div>{escape(say('console page'))}: <a href='{escape(console)}'>{text(console, limit)}</a></div>"
     return told
 
 

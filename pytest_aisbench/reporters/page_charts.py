@@ -26,7 +26,7 @@ def charts(case: CaseEntry, say: Wording) -> Iterator[tuple[str, str, int]]:
 
     if not case.trials:
         return
-    last = case.trials[-1]
+    last, shape = case.trials[-1], f"{case.nodes}x{case.devices_per_node}"
     speed = case.metrics.get(THROUGHPUT)
     unit, now = (speed.unit, speed.value) if speed else ("", None)
     yield named("lifecycle"), timeline(case.trials, title=named("lifecycle"), say=say), 7
@@ -40,7 +40,7 @@ def charts(case: CaseEntry, say: Wording) -> Iterator[tuple[str, str, int]]:
     if case.background:
         past = history_chart(case.background, now, title=named("history"), unit=unit, say=say)
         yield named("history"), past, 6
-        scaling = scaling_chart(case.background.scaling, title=named("scaling"), unit=unit, say=say)
+        scaling = scaling_chart(case.background.scaling, shape, title=named("scaling"), unit=unit, say=say)
         yield named("scaling"), scaling, 9
     if last.curve:
         yield named("loss curve"), loss_chart(last.curve, title=named("loss curve"), say=say), 10

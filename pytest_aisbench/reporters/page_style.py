@@ -12,7 +12,7 @@ STYLE = """
 .aisbench th,.aisbench td,#results-table .aisbench th,#results-table .aisbench td{border:1px solid #d5dae0;
  padding:3px 9px;vertical-align:top;text-align:left}
 .aisbench th{background:#f3f5f7;font-weight:600;white-space:nowrap}
-.aisbench td>span[class^=aisbench]{white-space:nowrap}
+.aisbench td>span[class^=aisbench],.aisbench .word{white-space:nowrap}
 .aisbench td.number,#results-table .aisbench td.number{text-align:right;white-space:nowrap;
  font-variant-numeric:tabular-nums}
 .aisbench a{color:#1d4f91}
@@ -20,8 +20,8 @@ STYLE = """
 .aisbench code,.aisbench pre{font-family:ui-monospace,Consolas,Menlo,monospace;font-size:12px;overflow-wrap:anywhere}
 .aisbench pre{margin:4px 0 8px;padding:6px 9px;background:#f3f5f7;border:1px solid #d5dae0;white-space:pre-wrap}
 .aisbench .lead{font-size:14px;overflow-wrap:anywhere}
-.aisbench .charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(600px,100%),1fr));gap:10px;
- align-items:start;margin:8px 0}
+.aisbench .charts{columns:600px;column-gap:10px;margin:8px 0 0}
+.aisbench .charts svg{break-inside:avoid;margin:0 0 10px}
 .aisbench details{margin:4px 0}
 .aisbench summary{cursor:pointer;font-weight:600}
 .aisbench h3{font-size:14px;margin:12px 0 2px}
@@ -29,7 +29,7 @@ STYLE = """
 .aisbench .facts td{border:0}
 .aisbench .sides{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(480px,100%),1fr));gap:4px 24px}
 .aisbench .sides h3{margin-top:4px}
-.aisbench .sign{display:none}
+.aisbench .sign,.aisbench .roll{display:none}
 td.col-throughput,td.col-accuracy,td.col-duration{white-space:nowrap;font-variant-numeric:tabular-nums}
 td.col-remarks{white-space:nowrap}
 .aisbench-PASSED,.aisbench-met{color:#166534;font-weight:600}
@@ -37,7 +37,9 @@ td.col-remarks{white-space:nowrap}
 .aisbench-INCONCLUSIVE,.aisbench-undecided,.aisbench-waived{color:#8a5300;font-weight:600}
 @media print{
 .aisbench svg,.aisbench tr,.aisbench pre{break-inside:avoid}
-.aisbench .charts{display:block}
+.aisbench .charts{columns:1}
+.aisbench .roll{display:block;font-size:11px;line-height:1.3}
+.aisbench .roll td{overflow-wrap:normal}
 .aisbench svg{margin:8px 0}
 .aisbench details::details-content{content-visibility:visible;display:block}
 .aisbench table{max-width:100%}
@@ -46,7 +48,8 @@ td.col-remarks{white-space:nowrap}
 }
 """
 
-# Where the page is ours: the verdicts before the versions of packages, and darker ink than pytest-html's grey.
+# Where the page is ours: the verdicts before the versions of packages, and darker ink than pytest-html's grey. How many
+# tests took how long is not shown: it leaves some tests out, and of a run told again it is the retelling's time.
 _PAGE = """
 body{color:#3e4a56;max-width:1560px;margin:16px auto;padding:0 16px;font-size:13px;display:flex;flex-direction:column;
  min-width:0;font-family:Helvetica,Arial,"PingFang SC","Microsoft YaHei","Noto Sans CJK SC",sans-serif}
@@ -55,6 +58,7 @@ body{color:#3e4a56;max-width:1560px;margin:16px auto;padding:0 16px;font-size:13
 #results-table{color:#1f2933;font-size:13px}
 #results-table td.extra{overflow-wrap:anywhere}
 #results-table td.col-testId{overflow-wrap:anywhere;min-width:130px}
+.logwrapper:not(:has(.log)),p.run-count{display:none}
 span.passed,.passed .col-result{color:#166534}
 span.skipped,span.xfailed,span.rerun,.skipped .col-result,.xfailed .col-result,.rerun .col-result{color:#8a5300}
 span.error,span.failed,span.xpassed,.error .col-result,.failed .col-result,.xpassed .col-result{color:#b42318}
@@ -73,7 +77,7 @@ td.col-remarks,td.col-throughput{white-space:normal}
 .logwrapper{max-height:none;overflow:visible}
 .logexpander,.controls,p.filter,.summary__reload{display:none!important}
 .logwrapper .log{top:0;height:auto;padding-right:5px;overflow-wrap:anywhere}
-#results-table{table-layout:auto;font-size:11px}
+#results-table{table-layout:auto;font-size:11px;break-before:page}
 #results-table>tbody>tr.collapsible{break-after:avoid}
 #results-table>thead{display:table-header-group}
 }

@@ -8,14 +8,15 @@ from html import escape
 
 from pytest_aisbench.domain.comparison import Difference, compare
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry, brief
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.reporters.markup import facts, ruling, table, text
-from pytest_aisbench.reporters.text import span, words
+from pytest_aisbench.reporters.text import span, words, worst_first
 from pytest_aisbench.reporters.wording import ENGLISH, Wording
 
 MOST = 10
-_CLUSTER = ("flavor", "pool_id", "worker_server_num", "vc", "gpuType")
+_CLUSTER = ("place", "flavor", "pool_id", "worker_server_num", "vc", "gpuType")
 _VERSIONS = ("framework", "framework_type", "framework_version", "engine", "image", "CANN", "driver", "firmware")
 _STEADY = 0.01  # changes of speed that are not worth a table
 
@@ -31,7 +32,7 @@ def overview(cases: Iterable[CaseEntry], run: RunEntry | None, say: Wording = EN
     if run:
         since = f"<h3>{escape(say('since'))}</h3>{''.join(_since(run, told, say))}"
         lines.append(f"<div class='sides'><div>{facts(_facts(told, run, say, versions))}</div><div>{since}</div></div>")
-        lines.append(_signatures(say))
+        lines += [_roll(told, say), _signatures(say)]
     return f"<div class='aisbench' lang='{say.lang}'>{''.join(lines)}</div>"
 
 
@@ -43,6 +44,8 @@ def _facts(cases: Sequence[CaseEntry], run: RunEntry, say: Wording, versions: st
     yield say("platform"), text(words(settings.get("platform") or ""))
     cluster = [say("region", name=settings["region"])] if settings.get("region") else []
     cluster += [say("nodes", names=words(settings["nodes"]))] if settings.get("nodes") else []
+    cards = sorted({case.devices_per_node for case in cases})
+    cluster += [say("cards", names=words(cards))] if cards else []
     yield say("cluster"), text(", ".join((*cluster, *_traits(cases, _CLUSTER))), 400)
     yield say("versions"), text(", ".join(filter(None, (versions, *_traits(cases, _VERSIONS)))), 600)
     hours = number(sum(case.card_hours for case in cases))
@@ -108,6 +111,24 @@ def _names(names: Sequence[str], say: Wording) -> str:
 
 def _more(things: Sequence[object], say: Wording) -> str:
     return f" {escape(say('more', count=len(things) - MOST))}" if len(things) > MOST else ""
+
+
+def _roll(cases: Sequence[CaseEntry], say: Wording) -> str:
+    """On paper only, where the table of tests is spread over as many sheets as there are details: what is signed."""
+    headings = [say(key) for key in ("case", "verdict", THROUGHPUT, "wanted", ACCURACY, "wanted")]
+    rows = (
+        (text(case.id), ruling(case.verdict, say), *_measured(case, THROUGHPUT), *_measured(case, ACCURACY))
+        for case in worst_first(cases)
+    )
+    return f"<div class='roll'>{table(headings, rows, numbers=range(2, 6))}</div>" if cases else ""
+
+
+def _measured(case: CaseEntry, metric: str) -> tuple[str, str]:
+    found = case.metrics.get(metric)
+    unit = f" {found.unit}" if found and found.unit else ""
+    value = "-" if found is None or found.value is None else f"{number(found.value)}{unit}"
+    wanted = next((each.wanted for each in case.findings if each.metric == metric), "-")
+    return text(value, 60), text(wanted.removesuffix(unit), 60)
 
 
 def _signatures(say: Wording) -> str:

@@ -20,7 +20,7 @@ WIDTH = 760
 LEFT, RIGHT, TOP = 64, 676, 50  # the edges of most plots
 PAPER, INK, FAINT, GRID = "#ffffff", "#1f2933", "#5f6b78", "#d5dae0"
 BAR, ODD, BAND, MARK = "#3f74b5", "#c2410c", "#dcebdc", "#2f7d4f"
-STAGE, QUEUE, HARVEST = "#8b98a8", "#d9a441", "#7a5ea8"
+STAGE, QUEUE, HARVEST = "#677585", "#97690f", "#7a5ea8"
 NIGHT = {
     PAPER: "#1b2128", INK: "#e4e8ec", FAINT: "#a3aeba", GRID: "#3a444f",
     BAR: "#6ea0dc", ODD: "#f08a4b", BAND: "#23402e", MARK: "#6fc48f",

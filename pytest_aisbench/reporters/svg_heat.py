@@ -23,6 +23,7 @@ from pytest_aisbench.reporters.wording import ENGLISH, Wording
 MOST_NODES = 256  # columns; above, a column is the slowest of several nodes
 MOST_SIGNS = 200
 _LEFT, _RIGHT, _FULL = 76, 676, 0.20  # a card that is 20 % off has the full colour
+_ROOMY = 12.0  # pixels from which on a cell has lines around it
 _STEPS = 10  # of colour on each side
 _SLOW, _FAST = (214, 80, 20), (58, 122, 200)  # the more so, the less of the paper is seen through
 
@@ -47,7 +48,7 @@ class _Map:
         self.cells = [[self.slowest(column, card) for column in range(self.columns)] for card in range(devices)]
         self.odd = odd_ranks(ranks, devices)
         self.high = max(8.0, min(22.0, 176 / devices))
-        self.wide = min(44.0, (_RIGHT - _LEFT) / self.columns)
+        self.wide = min(96.0, (_RIGHT - _LEFT) / self.columns)
         self.right, self.floor = _LEFT + self.wide * self.columns, TOP + self.high * devices
 
     def drawn(self, title: str) -> str:
@@ -56,7 +57,7 @@ class _Map:
         parts = [
             f"<image x='{_LEFT}' y='{TOP}' {size} style='image-rendering:pixelated'",
             f" href='data:image/png;base64,{image}'/>",
-            f"<path d='M{_LEFT} {TOP}H{short(self.right)}V{short(self.floor)}H{_LEFT}z' fill='none' stroke='{GRID}'/>",
+            f"<path d='{self.grid()}' fill='none' stroke='{GRID}'/>",
             *self.signs(),
             *self.names(),
             *_key(self.say),
@@ -72,6 +73,15 @@ class _Map:
         found = [self.ranks[at] for node in nodes if (at := node * self.devices + card) < len(self.ranks)]
         known = [value for value in found if value is not None]
         return min(known) if known and len(known) == len(found) else None
+
+    def grid(self) -> str:
+        """Around every cell, or around all where they are narrow: cells at the median have no colour."""
+        frame = f"M{_LEFT} {TOP}H{short(self.right)}V{short(self.floor)}H{_LEFT}z"
+        if self.wide < _ROOMY:
+            return frame
+        across = (f"M{_LEFT} {short(TOP + self.high * card)}H{short(self.right)}" for card in range(1, self.devices))
+        down = (f"M{short(_LEFT + self.wide * at)} {TOP}V{short(self.floor)}" for at in range(1, self.columns))
+        return "".join((frame, *across, *down))
 
     def corner(self, column: int, card: int) -> str:
         return f"M{short(_LEFT + self.wide * column)} {short(TOP + self.high * card)}"

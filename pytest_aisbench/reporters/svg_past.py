@@ -96,8 +96,11 @@ def _current(at: float, y: Scale, now: float, interval: Sequence[float], backgro
     yield f"<path d='M{short(at - 5.5)} {short(y(now))}l5.5-5.5l5.5 5.5l-5.5 5.5z' fill='{MARK if inside else ODD}'/>"
 
 
-def scaling_chart(points: Sequence[ScalePoint], *, title: str, unit: str = "", say: Wording = ENGLISH) -> str:
-    """A bar for each shape: what share of the base's speed its cards keep. '' for fewer than two."""
+def scaling_chart(
+    points: Sequence[ScalePoint], shape: str = "", *, title: str, unit: str = "", say: Wording = ENGLISH
+) -> str:
+    """A bar for each shape: what share of the base's speed its cards keep; that of `shape` stands out, and is told.
+    '' for fewer than two."""
     shown = [point for point in points if math.isfinite(point.value) and point.value > 0][:MOST_SHAPES]
     if len(shown) < 2:
         return ""
@@ -107,19 +110,24 @@ def scaling_chart(points: Sequence[ScalePoint], *, title: str, unit: str = "", s
     parts = [levels(y, (0.0, 0.5), in_percent=True)]
     for index, (point, share) in enumerate(zip(shown, shares, strict=True)):
         x, top = LEFT + slot * (index + 0.5), y(share)
+        ring, bold = (
+            (f" stroke='{INK}' stroke-width='1.5'", " font-weight='bold'") if point.shape == shape else ("", "")
+        )
         told = f"{point.shape}: {number(point.value)} {unit}, {say('efficiency', share=f'{share:.1%}')}, {point.source}"
         parts.append(
-            f"<path d='M{short(x - wide / 2)} {FLOOR}V{short(top)}h{short(wide)}V{FLOOR}z' fill='{BAR}'>"
+            f"<path d='M{short(x - wide / 2)} {FLOOR}V{short(top)}h{short(wide)}V{FLOOR}z' fill='{BAR}'{ring}>"
             f"<title>{escape(fitted(told, 120))}</title></path><g text-anchor='middle'>"
             f"<text x='{short(x)}' y='{short(top + 14)}' fill='{PAPER}'>{share:.0%}</text>"
-            f"<text x='{short(x)}' y='{FLOOR + 14}'>{escape(fitted(point.shape, 12))}</text>"
+            f"<text x='{short(x)}' y='{FLOOR + 14}'{bold}>{escape(fitted(point.shape, 12))}</text>"
             f"<text x='{short(x)}' y='{FLOOR + 27}' fill='{FAINT}'>{number(point.value)}</text></g>"
         )
     parts.append(line(y, 1.0, say("ideal"), "100%"))
     parts.append(f"<text x='12' y='{FLOOR + 27}' fill='{FAINT}'>{escape(fitted(unit, 9))}</text>")
-    last = shown[-1]
-    story = say("scaling story", value=f"{number(last.value)} {unit}".strip(), shape=last.shape)
-    story = f"{story} · {say('efficiency', share=f'{shares[-1]:.1%}')}"
+    own, share = next(
+        (each for each in zip(shown, shares, strict=True) if each[0].shape == shape), (shown[-1], shares[-1])
+    )
+    story = say("scaling story", value=f"{number(own.value)} {unit}".strip(), shape=own.shape)
+    story = f"{story} · {say('efficiency', share=f'{share:.1%}')}"
     return picture(title, story, parts, HEIGHT, seal(title, shown))
 
 

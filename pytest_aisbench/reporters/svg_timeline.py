@@ -14,6 +14,7 @@ from pytest_aisbench.reporters.svg_frame import (
     FAINT,
     GRID,
     HARVEST,
+    INK,
     MARK,
     PAPER,
     QUEUE,
@@ -29,7 +30,7 @@ from pytest_aisbench.reporters.text import span
 from pytest_aisbench.reporters.wording import ENGLISH, Wording
 
 COLOURS = {
-    "stage": STAGE, "submit": FAINT, "queue": QUEUE, "train": BAR, "watch": BAR, "harvest": HARVEST, "judge": MARK,
+    "stage": STAGE, "submit": INK, "queue": QUEUE, "train": BAR, "watch": BAR, "harvest": HARVEST, "judge": MARK,
 }  # fmt: skip
 MOST_ROWS = 8
 _LEFT, _RIGHT, _ROW, _LEAST = 76, 748, 24, 2.0

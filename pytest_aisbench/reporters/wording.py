@@ -27,10 +27,14 @@ ENGLISH_WORDS: dict[str, str] = {
     "job time means": "how long the jobs of the case ran, all trials together; of other tests, the test itself",
     "slow": "{count} slow", "notes": "{count} note|{count} notes", "trials": "{count} trial|{count} trials",
     "log": "log", "request": "request", "console": "console",
+    # Metrics by name; one that is not here is called what its workload calls it
+    "metric throughput": "", "metric accuracy": "", "metric scaling": "", "metric steady_throughput": "",
+    "metric time_to_accuracy": "",
     # The summary of the run
     "cases": "{count} case|{count} cases", "card-hours": "{count} card-hours",
     "run": "Run", "started": "Started (UTC)", "wall time": "Wall time", "platform": "Platform", "cluster": "Cluster",
-    "region": "region {name}", "nodes": "nodes {names}", "versions": "Versions", "cost": "Cost",
+    "region": "region {name}", "nodes": "nodes {names}", "cards": "cards per node {names}",
+    "versions": "Versions", "cost": "Cost",
     "not finished": "not finished", "exit code": "Exit code",
     "since": "Against the last run", "no last run": "there is no earlier run on this platform in the ledger",
     "new cases": "New", "gone cases": "Not in this run", "turned": "Verdict turned", "speed": "Throughput",
@@ -44,6 +48,7 @@ ENGLISH_WORDS: dict[str, str] = {
     "finding": "finding", "metric": "metric", "measured": "measured", "in words": "in words",
     "trial": "trial", "job": "job", "phase": "phase", "queued": "queued", "ran": "ran", "began": "began (UTC)",
     "stage": "stage", "pace": "Pace", "note": "Note", "logs": "Logs", "warning": "Warning",
+    "request file": "Request", "console page": "Console", "claim": "wanted",
     "against last run": "Against run {run}: {was} → {now} ({share})",
     "stragglers": "Slow cards and nodes", "node": "node", "card": "card", "rank": "rank",
     "of the others": "of the others", "costs": "costs the whole", "all cards": "all",
@@ -77,8 +82,10 @@ ENGLISH_WORDS: dict[str, str] = {
     "report": "report", "none": "none", "not recorded": "not recorded",
     # pytest-html's own
     "environment": "Environment", "summary": "Summary", "filter": "(Un)check the boxes to filter the results.",
+    "one passed": "Passed", "one failed": "Failed", "one skipped": "Skipped", "one error": "Error",
+    "one xfailed": "XFailed", "one xpassed": "XPassed", "one rerun": "Rerun", "made": "",
     "show all": "Show all details", "hide all": "Hide all details", "hide details": "hide details",
-    "show details": "show details", "expand": "expand", "collapse": "collapse", "took": "$1 tests took $2.",
+    "show details": "show details", "expand": "expand", "collapse": "collapse",
     "outcome passed": "Passed", "outcome failed": "Failed", "outcome skipped": "Skipped", "outcome error": "Errors",
     "outcome xfailed": "Expected failures", "outcome xpassed": "Unexpected passes", "outcome rerun": "Reruns",
     "outcome retried": "Retried",
@@ -101,9 +108,12 @@ CHINESE_WORDS: dict[str, str] = {
     "job time means": "该用例全部试验的作业运行时长之和；其他测试为测试本身的时长",
     "slow": "{count} 处偏慢", "notes": "{count} 条说明", "trials": "{count} 次试验",
     "log": "日志", "request": "请求", "console": "控制台",
+    "metric throughput": "吞吐量", "metric accuracy": "精度", "metric scaling": "扩展效率",
+    "metric steady_throughput": "稳态吞吐量", "metric time_to_accuracy": "达到精度用时",
     "cases": "{count} 个用例", "card-hours": "{count} 卡时",
     "run": "运行", "started": "开始时间（UTC）", "wall time": "总用时", "platform": "平台", "cluster": "集群",
-    "region": "区域 {name}", "nodes": "节点数 {names}", "versions": "版本", "cost": "成本",
+    "region": "区域 {name}", "nodes": "节点数 {names}", "cards": "每节点卡数 {names}",
+    "versions": "版本", "cost": "成本",
     "not finished": "未结束", "exit code": "退出码",
     "since": "与上次运行相比", "no last run": "台账中没有该平台更早的运行",
     "new cases": "新增", "gone cases": "本次没有", "turned": "判定变化", "speed": "吞吐量",
@@ -116,6 +126,7 @@ CHINESE_WORDS: dict[str, str] = {
     "finding": "判定", "metric": "指标", "measured": "实测", "in words": "原文",
     "trial": "试验", "job": "作业", "phase": "阶段", "queued": "排队", "ran": "运行", "began": "开始（UTC）",
     "stage": "暂存位置", "pace": "速度", "note": "说明", "logs": "日志", "warning": "警告",
+    "request file": "请求", "console page": "控制台", "claim": "要求",
     "against last run": "与运行 {run} 相比：{was} → {now}（{share}）",
     "stragglers": "偏慢的卡与节点", "node": "节点", "card": "卡", "rank": "rank",
     "of the others": "相对其他", "costs": "整体损失", "all cards": "全部",
@@ -145,8 +156,10 @@ CHINESE_WORDS: dict[str, str] = {
     "seconds": "{value} 秒", "minutes": "{minutes} 分 {seconds} 秒", "hours": "{hours} 小时 {minutes} 分",
     "report": "报告", "none": "无", "not recorded": "未能记录",
     "environment": "环境", "summary": "摘要", "filter": "勾选以筛选结果。",
+    "one passed": "通过", "one failed": "失败", "one skipped": "跳过", "one error": "错误",
+    "one xfailed": "预期失败", "one xpassed": "意外通过", "one rerun": "重跑", "made": "报告生成于 $1 $2，由 ",
     "show all": "展开全部", "hide all": "收起全部", "hide details": "收起", "show details": "展开",
-    "expand": "展开", "collapse": "收起", "took": "$1 个测试，用时 $2。",
+    "expand": "展开", "collapse": "收起",
     "outcome passed": "通过", "outcome failed": "失败", "outcome skipped": "跳过", "outcome error": "错误",
     "outcome xfailed": "预期失败", "outcome xpassed": "意外通过", "outcome rerun": "重跑", "outcome retried": "重试",
 }  # fmt: skip
@@ -167,6 +180,12 @@ class Wording:
     def meaning(self, word: str) -> str:
         """Of a word that programs know; the word itself where it needs none."""
         return self._table.get(word, "") or word
+
+    def metric(self, name: str) -> str:
+        """A metric by the name that files have for it, with its meaning where that is another language's. Workloads
+        name metrics as they like, so a name is never looked up among the words of the page."""
+        meaning = self._table.get(f"metric {name}", "")
+        return f"{name} {meaning}" if meaning else name
 
     def word(self, word: str) -> str:
         """A word that programs know, with its meaning where that is another language's."""

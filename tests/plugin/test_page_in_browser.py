@@ -86,6 +86,10 @@ def test_the_page_is_read_and_sorted_and_nothing_in_it_acts(browser: Browser, ma
     assert row.locator("svg").count() == 6
     assert row.locator("svg").first.is_visible()
     assert row.get_by_role("img", name="resnet50-2x8: lifecycle").count() == 1
+    assert not row.locator(".logwrapper").is_visible()  # it said nothing
+    assert page.locator("tbody.results-table-row", has_text="gpt-1x8").first.locator(".logwrapper").is_visible()
+    assert column(page, "duration")[0] == "-"  # of a job that nobody saw run, and it sorts as none
+    assert not page.locator(".roll").is_visible()
 
 
 def test_ids_are_unique_and_every_picture_has_a_name(browser: Browser, made: Made) -> None:
@@ -165,6 +169,11 @@ def test_paper_shows_everything_and_clips_nothing(browser: Browser, made: Made) 
     assert closed == 0
     assert wide == []
     assert page.is_visible("text=审核人")
+    signed = page.locator(".roll tbody tr").all_inner_texts()  # what is signed stands together, the worst first
+    assert [row.split()[0] for row in signed] == [
+        "bert-4x8", "gpt-1x8", "resnet50-8x8", "resnet50-2x8", "resnet50-128x8",
+    ]  # fmt: skip
+    assert "FAILED 未通过" in signed[0]
     assert colour(page, ".aisbench", "color") == rgb(INK)  # also of a reader whose screen is dark
     pdf = page.pdf(format="A4")
     assert len(re.findall(rb"/Type\s*/Page\b", pdf)) > 5
@@ -177,7 +186,11 @@ def test_it_speaks_chinese(browser: Browser, made: Made) -> None:
     headings = page.locator("#results-table-head th").all_inner_texts()
     assert headings == ["结果", "测试", "判定", "吞吐量", "精度", "要求", "备注", "作业时长", "链接"]
     assert page.inner_text("#show_all_details") == "展开全部"
-    assert re.fullmatch(r"5 个测试，用时 .*。", page.inner_text("p.run-count"))
+    assert re.fullmatch(r"报告生成于 \S+ \S+，由 pytest-html\s+v.*", page.inner_text("#title + p"))
+    assert column(page, "result") == ["失败", "失败", "失败", "通过", "通过"]
+    page.click("input[data-test-result=passed]")  # what pytest-html filters by are its own words
+    assert column(page, "result") == ["失败", "失败", "失败"]
+    page.click("input[data-test-result=passed]")
     text = page.inner_text(".summary")
     for part in (
         "5 个用例: 2 PASSED 通过",

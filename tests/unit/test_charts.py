@@ -20,7 +20,7 @@ from pytest_aisbench.domain.entry import CaseEntry
 from pytest_aisbench.reporters.lifecycle import Span, spans
 from pytest_aisbench.reporters.page_charts import charts
 from pytest_aisbench.reporters.svg_curve import Claim, loss_chart, speed_chart
-from pytest_aisbench.reporters.svg_frame import BAND, MARK, ODD, ticks
+from pytest_aisbench.reporters.svg_frame import BAND, MARK, NIGHT, ODD, PAPER, ticks
 from pytest_aisbench.reporters.svg_heat import heat_map
 from pytest_aisbench.reporters.svg_past import history_chart, scaling_chart
 from pytest_aisbench.reporters.svg_timeline import COLOURS, timeline
@@ -252,6 +252,29 @@ def test_scaling_is_the_share_of_the_ideal() -> None:
     texts = [text.text for text in svg.iter(f"{SVG}text")]
     assert [text for text in texts if text in {"100%", "90%", "80%"}] == ["100%", "90%", "80%"]
     assert told(svg) == "320 images/s at 4x8 · 80.0% efficiency"
+
+
+def test_the_scaling_of_a_case_tells_its_own_shape() -> None:
+    points = [ScalePoint("1x8", 100.0, 1.0, ""), ScalePoint("2x8", 180.0, 0.9, ""), ScalePoint("4x8", 320.0, 0.8, "")]
+
+    svg = drawn(scaling_chart(points, "2x8", title="a", unit="images/s"))
+
+    assert told(svg) == "180 images/s at 2x8 · 90.0% efficiency"
+    bold = [text.text for text in svg.iter(f"{SVG}text") if text.get("font-weight") == "bold" and text.text != "a"]
+    assert bold == ["2x8"]
+
+
+@pytest.mark.parametrize("name", COLOURS)
+def test_the_words_on_a_piece_of_life_are_readable_by_day_and_by_night(name: str) -> None:
+    for paper, piece in ((PAPER, COLOURS[name]), (NIGHT[PAPER], NIGHT[COLOURS[name]])):
+        dark, light = sorted(map(luminance, (paper, piece)))
+        assert (light + 0.05) / (dark + 0.05) >= 4.5  # WCAG, for text
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (28100.0, 28500.0), (-3.0, 7.0), (5.0, 5.0), (1e-9, 1e-8)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html import escape
 
 import pytest
@@ -145,8 +146,21 @@ def test_a_chinese_page_says_what_was_decided_and_keeps_the_words_of_programs() 
 
 
 def test_the_time_of_a_case_is_that_of_its_jobs() -> None:
-    assert duration(showcase.case()) == "03:33:20"  # two trials of 6400 s
-    assert duration(showcase.broken()) is None
+    assert duration(showcase.case()) == '<td class="col-duration">03:33:20</td>'  # two trials of 6400 s
+    assert duration(showcase.broken()).endswith('--><td class="col-duration">-</td>')  # and none is no time at all
+
+
+def test_a_metric_is_called_what_its_workload_calls_it_whatever_else_the_page_has_words_for() -> None:
+    """`scaling` and `report` are words of the page too."""
+    for say, name, shown in (
+        (ENGLISH, "scaling", "scaling"),
+        (CHINESE, "scaling", "scaling 扩展效率"),
+        (CHINESE, "report", "report"),
+        (ENGLISH, "efficiency", "efficiency"),
+    ):
+        found = (Finding(name, Outcome.MET, 0.9, ">= 0.8", "well"),)
+        text = details(replace(showcase.case(), findings=found), Frame(lambda file: file, say))
+        assert f"<span class='word'>{shown}</span>" in text
 
 
 def shown_words(html: str) -> str:
@@ -165,7 +179,7 @@ def test_the_overview_says_what_changed_since_the_last_run() -> None:
     for part in (
         "5 cases: 2 PASSED , 1 FAILED , 1 BROKEN , 1 INCONCLUSIVE ; 4067.56 card-hours",
         "Wall time 3 h 57 min",
-        "region cn-north-4, nodes 1,2,4,8,128, flavor modelarts.kat1.8xlarge",
+        "region cn-north-4, nodes 1,2,4,8,128, cards per node 8, flavor modelarts.kat1.8xlarge",
         "pytest-aisbench 1.0, framework mindspore",
         "Verdict turned bert-4x8: PASSED → FAILED",
         "New resnet50-128x8, gpt-1x8, resnet50-8x8",

@@ -9,9 +9,11 @@ from string import Formatter
 import pytest
 
 import pytest_aisbench.reporters
+from pytest_aisbench.domain.metric import ACCURACY, RECKONED, THROUGHPUT
 from pytest_aisbench.domain.verdict import Outcome, Ruling
 from pytest_aisbench.reporters.wording import CHINESE, CHINESE_WORDS, ENGLISH, ENGLISH_WORDS, wording
 
+METRICS = (THROUGHPUT, ACCURACY, *RECKONED)
 FOLDER = Path(pytest_aisbench.reporters.__file__).parent
 TEXTS = [path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py") if path.name != "wording.py"]
 # Some have a table of their own.
@@ -35,7 +37,7 @@ def test_everything_that_is_said_is_in_the_table_and_all_of_the_table_is_said() 
     quoted = set(re.findall(r'["\']([A-Za-z][A-Za-z -]*)["\']', SOURCES))
 
     assert said <= set(ENGLISH_WORDS)
-    known = {word.value for word in (*Ruling, *Outcome)}
+    known = {word.value for word in (*Ruling, *Outcome)} | {f"metric {name}" for name in METRICS}
     idle = [key for key in ENGLISH_WORDS if key not in quoted | known and not key.startswith(begun)]
     assert not idle
 
