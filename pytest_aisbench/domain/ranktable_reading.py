@@ -163,7 +163,7 @@ def _cloud(top: Entry) -> RankTable:
 def _versioned(top: Entry, form: Form) -> RankTable:
     entries = list(top.entries("server_list", "server"))
     top.counts("server_count", len(entries), "servers", needed=False)
-    if "server_count" not in top.data:
+    if entries and "server_count" not in top.data:
         top.say(f"server_count is missing; it should say {len(entries)}", warning=True)
     if isinstance(top.data.get("server_list"), list) and not entries:
         top.say("server_list has no server")
@@ -181,7 +181,7 @@ def _versioned(top: Entry, form: Form) -> RankTable:
         servers.append(Server(name, tuple(device for device in found if device), host_ip=host))
     pods = []
     if form is Form.V1_2:
-        for pod in top.entries("super_pod_list", "super pod"):
+        for pod in top.entries("super_pod_list", "super pod", needed=False):
             name = pod.text("super_pod_id")
             pods.append(SuperPod(name, tuple(_server_id(entry) for entry in pod.entries("server_list", "server"))))
     return RankTable(form, tuple(servers), pods=tuple(pods))

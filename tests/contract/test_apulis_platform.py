@@ -9,6 +9,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -18,12 +19,11 @@ from pytest_aisbench.adapters.apulis import Apulis
 from pytest_aisbench.apulis_access import ApulisAccess
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.job import JobSpec, Phase
-from pytest_aisbench.errors import Refused, UsageFault
+from pytest_aisbench.errors import Refused, Rejected, Unreachable, UsageFault
+from pytest_aisbench.localcloud.fault import Fault
+from pytest_aisbench.localcloud.server import LocalCloud
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.testing import PlatformContract
-
-pytest.importorskip("pytest_aisbench.localcloud.apulis")
-
 
 GPU = {"image": "apulistech/horovod:0.19.2", "device_type": "nvidia_gpu_amd64"}
 
@@ -77,6 +77,28 @@ def test_a_command_that_never_ends_is_over_when_its_log_says_so(card: Path, code
         assert (job.phase, job.platform_phase, job.exit_code) == (phase, "killed", code or None)
     with contextlib.closing(Apulis(Settings(platform="apulis", cloud=card))) as another:
         assert another.inspect([job_id])[job_id] == job, "whoever takes it over knows it as well"
+
+
+@pytest.mark.parametrize(
+    ("fault", "made"), [({"drop": "answer"}, 1), ({"truncate": 5}, 1), ({"drop": "request"}, 0), ({"status": 502}, 0)]
+)
+def test_a_request_without_an_answer_is_one_job_at_most(tmp_path: Path, fault: dict[str, Any], made: int) -> None:
+    """By its own id, which the platform takes once: even where the request is sent again."""
+    with LocalCloud(faults=[Fault(service="apulis", operation="PostJob", times=1, **fault)], engine="pretend") as cloud:
+        card = tmp_path / "card.json"
+        card.write_text(json.dumps(cloud.card()))
+        with contextlib.closing(Apulis(Settings(platform="apulis", cloud=card))) as platform:
+            place = platform.root / "lost/"
+            spec = JobSpec("lost", Shape(1, 1), place / "code/", "a.py", place / "out/", place / "logs/", options=GPU)
+            request = platform.render(spec)
+            with pytest.raises(Unreachable):
+                platform.submit(request)
+            found = platform.find(request)
+            assert found == (request.body["jobId"] if made else None)
+            with pytest.raises(Rejected) if made else contextlib.nullcontext():
+                platform.submit(request)
+            assert platform.find(request) == request.body["jobId"]
+        assert [job["name"] for job in cloud.books()["jobs"]] == ["lost"]
 
 
 def test_a_token_does_instead_of_a_login(own_card: Path) -> None:

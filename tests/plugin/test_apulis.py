@@ -6,10 +6,8 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 from yard import SCRIPT, THRESHOLDS, WORKLOAD, Yard
 
-pytest.importorskip("pytest_aisbench.localcloud.apulis")
 SECTION = """[apulis]
 image = "apulistech/mindspore:0.3.0-withtools"
 devices = 8

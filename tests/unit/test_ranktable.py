@@ -212,10 +212,19 @@ def test_what_no_rule_forbids_passes(document: dict[str, Any], path: str, value:
     assert told(changed(document, path, value)) == []
 
 
-@pytest.mark.parametrize("key", ["status", "group_count", "group_list.0.instance_list.1.pod_name"])
-@pytest.mark.parametrize("value", [None, 1, ""])
-def test_one_mistake_is_one_line(key: str, value: Any) -> None:
-    (line,) = told(changed(CLOUD, key, value))
+POD = "group_list.0.instance_list.1.pod_name"
+
+
+@pytest.mark.parametrize(
+    ("document", "key", "value"),
+    [
+        *((CLOUD, key, value) for key in ("status", "group_count", POD) for value in (None, 1, "")),
+        (V1_2, "super_pod_list", None),
+        (V1_0, "server_count", None),
+    ],
+)
+def test_one_mistake_is_one_line(document: dict[str, Any], key: str, value: Any) -> None:
+    (line,) = told(changed(document, key, value))
     assert key.rpartition(".")[2] in line
 
 
@@ -332,6 +341,11 @@ def test_a_single_server_needs_no_addresses() -> None:
     for device in document["server_list"][0]["device"]:
         del device["device_ip"]
     assert told(document) == []
+
+
+def test_a_lab_table_has_an_address_for_every_card() -> None:
+    (problem,) = check(text(make({"a": {0: ""}}, Form.LAB)))
+    assert str(problem) == "server a, device 0, rank 0: device_ip is missing, by which the others reach it"
 
 
 def test_conversion_keeps_every_card_its_rank() -> None:
