@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 
-from pytest_aisbench.domain.log_readers import Told
 from pytest_aisbench.domain.progress import Progress, follow
 from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.domain.told import Told
 
 MOST = 200  # points that are kept of a series; every second goes when there are more
 _FEWEST = 4
@@ -69,7 +69,8 @@ class Curve:
     speed: Series = Series()
     unit: str = ""  # of the speed: `samples/s` or `steps/s`
     of: str = ""  # whose speed it is: the `rank` that was followed, or the whole `job`
-    told: float | None = None  # samples/s over the whole run, as the log itself says at its end
+    told: float | None = None  # samples/s of one rank over the whole run, as the log itself says at its end
+    total: float | None = None  # the same of the whole job
     batch: int | None = None  # samples of a step of one rank, where the log says it
     evaluations: tuple[Evaluation, ...] = ()
     window: tuple[float, ...] | None = None  # when training began and ended, seconds since the epoch by its nodes
@@ -126,12 +127,13 @@ def _paced(known: Curve) -> Pace | None:
     scale, unit = (known.batch, "samples/s") if known.unit == "steps/s" and known.batch else (1, known.unit)
     speeds = [speed * scale for speed in known.speed.values]
     if not speeds or not all(map(math.isfinite, speeds)):
-        return Pace("samples/s", known.of or "rank", known.told) if known.told else None
-    slow = warm_up(speeds)
+        of, whole = ("job", known.total) if known.total else ("rank", known.told)
+        return Pace("samples/s", of, whole) if whole else None
+    slow, told = warm_up(speeds), known.total if known.of == "job" else known.told
     return Pace(
         unit,
         known.of,
-        known.told if known.told and unit == "samples/s" else _mean(speeds),
+        told if told and unit == "samples/s" else _mean(speeds),
         slow or 0,
         _mean(speeds[:slow]) if slow else None,
         None if slow is None else _mean(speeds[slow:]),
@@ -164,10 +166,10 @@ def _mean(speeds: Sequence[float]) -> float:
 
 def _with(known: Curve, before: Progress, after: Progress, told: Told) -> Curve:
     if told.final:
-        said = told.throughput if told.total is None else told.total
         return replace(
             known,
-            told=said if said and said > 0 else known.told,
+            told=_positive(told.throughput) or known.told,
+            total=_positive(told.total) or known.total,
             batch=told.batch or known.batch,
             window=_spanned(known.window, told.window),
         )
@@ -213,6 +215,10 @@ def _speed(told: Told) -> tuple[float | None, str, str]:
     if told.throughput is not None:
         return _usable(told.throughput), "samples/s", "rank"
     return _usable(1000 / told.ms_per_step) if told.ms_per_step else None, "steps/s", "rank"
+
+
+def _positive(speed: float | None) -> float | None:
+    return speed if speed and speed > 0 else None
 
 
 def _usable(speed: float) -> float | None:

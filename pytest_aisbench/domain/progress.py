@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from pytest_aisbench.domain.log_readers import LONGEST, Told, tell
+from pytest_aisbench.domain.log_readers import pending, tell
+from pytest_aisbench.domain.told import Told
+
+_NEWEST = ("ms_per_step", "throughput", "total", "accuracy")  # of these the last that was told counts
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ def follow(progress: Progress, text: str) -> Iterator[tuple[Progress, Told | Non
     """The progress after each line that says something of the rank that is followed, and what; at last, after all."""
     *whole, rest = text.split("\n")
     if not whole:
-        yield replace(progress, rest=(progress.rest + rest)[:LONGEST]), None
+        yield replace(progress, rest=pending(progress.rest + rest)), None
         return
     whole[0] = progress.rest + whole[0]
     lines = progress.lines + len(whole)
@@ -58,29 +61,23 @@ def follow(progress: Progress, text: str) -> Iterator[tuple[Progress, Told | Non
             told = Told(accuracy=told.accuracy)
         progress = _told(progress, rank, told)
         yield progress, told
-    yield replace(progress, lines=lines, rest=rest[:LONGEST]), None
+    yield replace(progress, lines=lines, rest=pending(rest)), None
 
 
 def _told(progress: Progress, rank: str, told: Told) -> Progress:
-    if told.epoch is not None:
+    if told.epoch is not None and told.step is None:  # the epoch goes on, or is the next
+        reached = max(progress.epoch, progress.restarted + told.epoch)
+        progress = replace(progress, epoch=reached, loss=told.loss if told.has_loss else progress.loss, rank=rank)
+    elif told.epoch is not None:
         progress = _trained(progress, rank, told, told.epoch)
     elif told.step is not None and told.step >= progress.step:  # an evaluation counts its own steps, from 1 again
         progress = replace(progress, step=told.step, loss=told.loss if told.has_loss else progress.loss, rank=rank)
     elif told.step is not None and told.total is None and told.throughput is None:
-        return replace(progress, accuracy=_newer(told.accuracy, progress.accuracy))
+        return progress if told.accuracy is None else replace(progress, accuracy=told.accuracy)
     elif told.has_loss:
         progress = replace(progress, loss=told.loss)
-    return replace(
-        progress,
-        ms_per_step=_newer(told.ms_per_step, progress.ms_per_step),
-        throughput=_newer(told.throughput, progress.throughput),
-        total=_newer(told.total, progress.total),
-        accuracy=_newer(told.accuracy, progress.accuracy),
-    )
-
-
-def _newer(now: float | None, before: float | None) -> float | None:
-    return before if now is None else now
+    news = {name: value for name in _NEWEST if (value := getattr(told, name)) is not None}
+    return replace(progress, **news) if news else progress
 
 
 def _trained(progress: Progress, rank: str, told: Told, epoch: int) -> Progress:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_aisbench.domain.curve import MOST, Curve, Evaluation, curve, extended, pace, reached, warm_up
-from pytest_aisbench.domain.log_readers import tell
+from pytest_aisbench.domain.log_readers import LONGEST, tell
 from pytest_aisbench.domain.progress import Progress, read
 from pytest_aisbench.domain.stamp import moment
 
@@ -60,6 +60,7 @@ def event(key: str, value: object = "null", **metadata: object) -> str:
         (event("eval_accuracy", 0.72), {"accuracy": 0.72, "at": 0.001}),
         ("step 10/938 - loss: 0.5 - acc: 0.8 - 5ms/step", {"step": 10, "loss": 0.5, "ms_per_step": 5.0}),
         ("Iter #0: 26.1 img/sec per CPU", {"step": 1, "throughput": 26.1}),
+        ("Img/sec per CPU: 26.1 +-0.0", {"throughput": 26.1, "final": True}),
         ("Total img/sec on 4 CPU(s): 104.5 +-0.1", {"total": 104.5, "final": True}),
         ("Epoch 3/24", {"epoch": 3, "step": 0}),
         (KERAS_2, {"step": 40, "loss": 1.2125, "ms_per_step": 89.0, "accuracy": None}),
@@ -91,7 +92,7 @@ def test_a_line(prefix: str, line: str, said: dict[str, object]) -> None:
         "80/80",
         "2022/04/04 is a date",
         "Epoch 1/2 begins",
-        "Img/sec per CPU: 26.1 +-0.0",
+        "Img/sec per CPU:",
         ":::MLLOG {",
         ":::MLLOG []",
         ':::MLLOG {"key": "eval_accuracy"',
@@ -243,7 +244,16 @@ def test_a_log_without_speeds_or_with_only_the_last_word() -> None:
     assert pace(curve("epoch: 1 step: 2, loss is 3\n")) is None
     told = pace(curve("Total img/sec on 4 CPU(s): 104.5 +-0.1"))
     assert told
-    assert (told.whole, told.steady) == (104.5, None)
+    assert (told.whole, told.steady, told.of) == (104.5, None, "job")
+
+
+@pytest.mark.parametrize(("mean", "whole"), [("", 4 / (1 / 10 + 3 / 26)), ("Img/sec per CPU: 25.5 +-0.0\n", 25.5)])
+def test_the_total_of_a_job_is_no_speed_of_one_rank(mean: str, whole: float) -> None:
+    lines = "".join(f"Iter #{at}: {speed} img/sec per CPU\n" for at, speed in enumerate((10, 26, 26, 26)))
+    told = pace(curve(f"{lines}{mean}Total img/sec on 4 CPU(s): 104.5 +-0.1\n"))
+    assert told
+    assert told.whole == pytest.approx(whole)
+    assert (told.warm_up, told.steady, told.of) == (10.0, 26.0, "rank")
 
 
 def test_a_long_log_keeps_its_shape_and_few_points() -> None:
@@ -259,6 +269,7 @@ def test_a_long_log_keeps_its_shape_and_few_points() -> None:
 LINES = st.sampled_from(
     [
         CLAS, PADDLE, KERAS_2, KERAS_3, KERAS_2_BAR, KERAS_3_BAR, MLLOG, BERT, DONE,
+        "Epoch: [0][ 1/11]\tTime  0.033 ( 0.033)\tLoss 2.2e+00 (2.2e+00)", "{'loss': '10.61', 'epoch': '0.5'}",
         "Epoch 1/3", "Iter #0: 26.1 img/sec per CPU", "epoch: 1 step: 1, loss is 1",
         "Train epoch time: 1e-320 ms, per step time: 1e-320 ms", event("epoch_start", epoch_num="1e400"),
         event("throughput", 10**400), event("tracked_stats", '{"throughput": -1}'), event("train_loss", "NaN"),
@@ -271,7 +282,13 @@ def mangled(draw: st.DrawFn) -> str:
     line = draw(LINES)
     at = draw(st.integers(0, len(line)))
     put = draw(
-        st.one_of(st.just(""), st.text(max_size=3), st.sampled_from(["9" * 400, "-", "nan", "\r", "\x1b[", "{"]))
+        st.one_of(
+            st.just(""),
+            st.text(max_size=3),
+            st.sampled_from(
+                ["9" * 400, "9" * LONGEST, " " * LONGEST, "-", "nan", "inf", "\r", "x\r", "\r  \r", "\x1b[", "{"]
+            ),
+        )
     )
     return (
         draw(st.sampled_from(["", "[1,0]<stdout>:", "[default1]:"]))
@@ -282,14 +299,21 @@ def mangled(draw: st.DrawFn) -> str:
 
 
 @settings(max_examples=300)
-@given(st.lists(st.one_of(mangled(), st.text(max_size=30)), max_size=12), st.integers(0, 500), st.integers(1, 3))
-def test_no_log_breaks_a_reader_and_its_pieces_make_no_difference(lines: list[str], cut: int, ranks: int) -> None:
+@given(
+    st.lists(st.one_of(mangled(), st.text(max_size=30)), max_size=12),
+    st.lists(st.integers(0, 500) | st.integers(0, 3 * LONGEST), max_size=4).map(sorted),
+    st.integers(1, 3),
+)
+def test_no_log_breaks_a_reader_and_its_pieces_make_no_difference(
+    lines: list[str], cuts: list[int], ranks: int
+) -> None:
     text = "\n".join(lines) + "\n"
     found = curve(text, ranks)
     told = pace(found)
     for value in [*found.loss.values, *found.speed.values, *((told.whole,) if told else ())]:
         assert math.isfinite(value)
     known, progress = Curve(), Progress(ranks=ranks)
-    for piece in (text[:cut], text[cut:]):
-        known, progress = extended(known, progress, piece)
+    for start, end in itertools.pairwise([0, *cuts, len(text)]):
+        known, progress = extended(known, progress, text[start:end])
+        assert len(progress.rest) <= 2 * LONGEST
     assert known == found

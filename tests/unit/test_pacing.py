@@ -10,7 +10,7 @@ from pytest_aisbench.domain.codec import dump, load
 from pytest_aisbench.domain.entry import trial_entry
 from pytest_aisbench.domain.metric import Metric
 from pytest_aisbench.domain.trial import Trial
-from pytest_aisbench.services.pacing import curve_of
+from pytest_aisbench.services.pacing import MOST, curve_of
 
 CASE = Case(
     Workload("points", "/s", ("code",), "train.py", "python", 1, {"throughput": Metric("throughput", "points/s")}),
@@ -45,3 +45,24 @@ def test_a_log_that_says_nothing_or_is_not_there_is_no_curve(tmp_path: Path) -> 
     assert curve_of(trial("worker-9.log"), tmp_path) is None
     assert curve_of(trial(), tmp_path) is None
     assert trial_entry(trial()).pace is None
+
+
+def test_of_a_very_long_log_the_beginning_and_the_end_are_read(tmp_path: Path) -> None:
+    filler = f"{'a line of no interest, in 中文 too':<1023}\n".encode()
+    end = "train done batchsize:16 single_throughput_rate:90\neval epoch: 5, accuracy: 0.9, elapsed: 4 s"
+    with (tmp_path / "worker-0.log").open("wb") as log:
+        log.write(LOG.encode())
+        for _ in range(3 * MOST // len(filler)):
+            log.write(filler)
+        log.write(end.encode())
+    found = curve_of(trial("worker-0.log"), tmp_path)
+    assert found
+    assert found.loss.values == [1.0, 0.5, 1 / 3, 0.25, 0.2]
+    assert (found.told, found.batch, len(found.evaluations)) == (90.0, 16, 1)
+
+
+def test_a_case_may_be_called_worker(tmp_path: Path) -> None:
+    for name, text in (("events.txt", "nothing"), ("worker-0.log", LOG)):
+        (tmp_path / "logs" / "worker-1x1").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "logs" / "worker-1x1" / name).write_text(text, encoding="utf-8")
+    assert curve_of(trial("logs/worker-1x1/events.txt", "logs/worker-1x1/worker-0.log"), tmp_path)
