@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from pytest_aisbench.errors import UsageFault
 if TYPE_CHECKING:
     from pytest_aisbench.services.references import Checked, Known, Review
     from pytest_aisbench.services.suite import Suite
+    from pytest_aisbench.settings import Settings
 
 _SHOWN = 100  # trials; the gate looks at no more either
 
@@ -37,7 +39,7 @@ def register(acts: Any) -> None:
     ):
         parser = kinds.add_parser(kind, help=text, description=text)
         parser.add_argument("suites", nargs="*", type=Path, metavar="DIR", help="folders of suites (default: suites/)")
-        parser.add_argument("--platform", metavar="NAME", help="whose claims and trials (default: local)")
+        parser.add_argument("--platform", metavar="NAME", help="whose claims and trials (default: the newest)")
         parser.add_argument("--case", action="append", metavar="CASE", help="only this one; may be given again")
         parser.add_argument("--json", action="store_true", help="for programs")
         cli_means.ledger_options(parser)
@@ -58,7 +60,7 @@ def _history(options: argparse.Namespace) -> None:
     from pytest_aisbench.services.chronicle import chronicle
     from pytest_aisbench.services.history import History
 
-    with closing(cli_means.ledger(cli_means.settings(options))) as ledger:
+    with closing(cli_means.ledger(_settings(options))) as ledger:
         if options.case is None:
             if options.svg:
                 raise UsageFault("--svg draws the history of one case", advice="name the CASE")
@@ -78,7 +80,7 @@ def _history(options: argparse.Namespace) -> None:
 
 def _write(file: Path, text: str) -> None:
     try:
-        file.write_text(text, encoding="utf-8")
+        file.write_bytes(text.encode())  # with the ends of lines as they are
     except OSError as error:
         raise UsageFault(f"{file}: {error.strerror}") from None
 
@@ -87,52 +89,72 @@ def _reviewed(act: Callable[[argparse.Namespace, Sequence[Known]], None], option
     from pytest_aisbench.services import references
     from pytest_aisbench.services.history import History
 
-    settings = cli_means.settings(options)
     folders = options.suites or [Path("suites")]
     for folder in folders:
         if not folder.is_dir():
             raise UsageFault(f"there is no folder {folder}", advice="name the folders of your suites")
-    with closing(cli_means.ledger(settings)) as opened:
-        load = _loader(settings.platform)
-        found = list(references.known(History(opened.database), folders, settings.platform, load))
-    if options.case:
-        found = [each for each in found if each.case.id in options.case]
-    if not found:
-        where = f"{', '.join(map(str, folders))} on platform {settings.platform}"
-        raise UsageFault(f"the ledger has no judged trial of a case in {where}", advice="see aisbench history")
-    act(options, found)
+    if options.platform:
+        _platform(options.platform)  # a name that nobody offers is no empty history
+    with closing(cli_means.ledger(_settings(options))) as opened:
+        found = list(references.known(History(opened.database), folders, options.platform, _suite))
+    known = {each.case.id for each in found}
+    wanted = [case for case in options.case or () if case not in known]
+    if wanted or not found:
+        what = wanted[0] if wanted else "a case"
+        where = f"{', '.join(map(str, folders))}{f' on platform {options.platform}' if options.platform else ''}"
+        raise UsageFault(f"the ledger has no judged trial of {what} in {where}", advice="see aisbench history")
+    act(options, [each for each in found if not options.case or each.case.id in options.case])
 
 
-def _loader(name: str) -> Callable[[Path, Sequence[str]], Suite]:
-    from pytest_aisbench import offers
+def _settings(options: argparse.Namespace) -> Settings:
+    """No platform is reached, so nobody needs its keys."""
+    return cli_means.settings(options, platform="local")
+
+
+def _suite(folder: Path, platform: str, frameworks: Sequence[str]) -> Suite:
     from pytest_aisbench.services import suite
 
+    options, known = _platform(platform)
+    return suite.load(folder, platform, options, known, trains=False, frameworks=frameworks)
+
+
+def _platform(name: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Its own keys of workload.toml, and all platforms that are offered."""
+    from pytest_aisbench import offers
+
     known = cli_means.offered(name)
-    platform = offers.load("platform", name, known)
-    return lambda folder, frameworks: suite.load(
-        folder, name, platform.options, known, trains=False, frameworks=frameworks
-    )
+    return offers.load("platform", name, known).options, known
 
 
 def _propose(options: argparse.Namespace, cases: Sequence[Known]) -> None:
     from pytest_aisbench.services import references
 
     reviews, texts = references.proposals(cases)
-    change = "".join(references.diff(file, text) for file, text in texts.items())
+    folder = Path(os.path.commonpath([Path.cwd(), *(file.resolve().parent for file in texts)]))
+    change = references.diff(texts, folder)
     if options.json:
         print(json.dumps({"schema": "aisbench-references/1", "claims": list(map(_review, reviews)), "diff": change}))
     else:
         # The diff alone goes to stdout, so that it can be piped to `git apply`.
         print(change, end="")
-        print("\n".join(map(_line, reviews)), file=sys.stderr)
+        told = [line for review in reviews for line in _lines(review)]
+        told += [f"the diff applies in {folder}"] if folder != Path.cwd() else []
+        print("\n".join(told), file=sys.stderr)
     if options.apply:
         for file, text in texts.items():
             _write(file, text)
 
 
-def _line(review: Review) -> str:
+def _lines(review: Review) -> Iterator[str]:
     words = f"{review.old} -> {review.new}" if review.new else review.old
-    return f"{review.case_id} {review.metric}: {words}: {review.text}"
+    yield f"{review.case_id} {review.metric}: {words}"
+    yield from _wrapped(review.text)
+
+
+def _wrapped(text: str) -> Iterator[str]:
+    from pytest_aisbench.reporters.columns import wrap
+
+    return wrap(f"  {text}", "  ", 80)
 
 
 def _review(review: Review) -> dict[str, Any]:
@@ -152,26 +174,20 @@ def _review(review: Review) -> dict[str, Any]:
 def _check(options: argparse.Namespace, cases: Sequence[Known]) -> None:
     from pytest_aisbench.services import references
 
-    found = list(references.checks(cases, cli_means.settings(options).max_trials))
+    found = list(references.checks(cases, _settings(options).max_trials))
     if options.json:
         print(json.dumps({"schema": "aisbench-references/1", "claims": list(map(_checked, found))}))
         return
     for each in found:
         past = each.replay
-        counts = f"{past.count} trials: {past.met} met, {past.missed} missed, {past.undecided} undecided"
-        first = f", first missed in {each.first_missed.run}" if each.first_missed else ""
-        worst = "" if past.worst is None else f", at worst {past.worst:.6g}"
-        print(f"{each.case_id} {each.metric} {each.wanted}: {counts}{first}{worst}")
+        counts = f"{past.count} run{'' if past.count == 1 else 's'}: {past.met} met, {past.missed} missed"
+        first = f", first in {past.first_missed}" if past.first_missed else ""
+        worst = "" if past.worst is None else f"; at worst {past.worst:.6g}"
+        print(f"{each.case_id} {each.metric} {each.wanted}")
+        print("\n".join(_wrapped(f"{counts}{first}, {past.undecided} undecided{worst}")))
 
 
 def _checked(each: Checked) -> dict[str, Any]:
     from pytest_aisbench.domain.codec import dump
 
-    first = each.first_missed.run if each.first_missed else None
-    return {
-        "case": each.case_id,
-        "metric": each.metric,
-        "wanted": each.wanted,
-        **dump(each.replay),
-        "first_missed": first,
-    }
+    return {"case": each.case_id, "metric": each.metric, "wanted": each.wanted, **dump(each.replay)}

@@ -3,21 +3,23 @@
 The rule. Only the newest level counts: the values since the last change. The reference is their mean, and the bound
 below it leaves room for one more trial of the same machine: t · s · √(1 + 1/n) at 0.999, as a share of the mean,
 rounded up to half a percent and never below one. Where that is more than a tenth of the mean, nothing is proposed: the
-noise would hide what a claim is for.
+noise would hide what a claim is for. A claim that is bounded from above only, such as a time, stays one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from pytest_aisbench.domain import gate, student
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.changes import changes
+from pytest_aisbench.domain.changes import changes, newest_level
+from pytest_aisbench.domain.measure import Measure
 from pytest_aisbench.domain.threshold import Threshold, number
 from pytest_aisbench.domain.verdict import Outcome
+from pytest_aisbench.domain.weighing import comparable, is_gated
 
 FEWEST = 5  # values; with fewer, t makes a bound of anything
 _LEVEL = 0.999
@@ -59,64 +61,91 @@ def propose(claim: Threshold, shape: Shape, values: Sequence[float]) -> Proposal
     level = finite[since:]
     if len(level) < FEWEST:
         told = f" since {found[-1].text(claim.metric, claim.unit)}" if found else ""
-        return Proposal(None, None, f"{len(level)} comparable trials{told}, and {FEWEST} are needed")
+        trials = f"{len(level)} comparable trial{'' if len(level) == 1 else 's'}"
+        return Proposal(None, None, f"{trials}{told}, and {FEWEST} are needed")
     evidence = Evidence(since, len(level), fmean(level), stdev(level))
     if evidence.mean <= 0:
         return Proposal(None, evidence, f"a mean of {number(evidence.mean)} is no reference")
     reach = student.quantile(_LEVEL, evidence.count - 1) * evidence.deviation * math.sqrt(1 + 1 / evidence.count)
     margin = max(math.ceil(round(reach / evidence.mean / _GRAIN, 9)) * _GRAIN, _LEAST)
     if margin > _MOST:
-        why = f"one trial in a thousand would be {margin:.1%} below the mean by noise alone (CV {evidence.cv:.2%})"
+        side = "above" if from_above(claim, shape) else "below"
+        why = f"one trial in a thousand would be {margin:.1%} {side} the mean by noise alone (CV {evidence.cv:.2%})"
         return Proposal(None, evidence, f"{why}: find its source, or collect more")
     return Proposal(_claim(claim, shape, evidence.mean, margin), evidence)
 
 
+def from_above(claim: Threshold, shape: Shape) -> bool:
+    """Whether nothing but an upper bound is claimed."""
+    low, high = claim.band(shape)
+    return math.isinf(low) and not math.isinf(high)
+
+
 def _claim(old: Threshold, shape: Shape, mean: float, margin: float) -> Threshold:
     times = {"node": shape.nodes, "device": shape.world}.get(old.per or "", 1)
-    bare = replace(old, reference=None, lower=None, upper=None, at_least=None, at_most=None)
-    if old.reference is None and not old.unit:
-        return replace(bare, at_least=_down(mean * (1 - margin) / times), at_most=old.at_most)
-    return replace(bare, reference=_round(mean / times), lower=round(-margin, 4), upper=old.upper)
+    above, bare = from_above(old, shape), old.reference is None and not old.unit
+    limit = mean * (1 + margin if above else 1 - margin) / times
+    new = replace(old, reference=None, lower=None, upper=None, at_least=None, at_most=None)
+    if bare:
+        at_least, at_most = (None, _four_digits(limit, math.ceil)) if above else (_four_digits(limit), old.at_most)
+        return replace(new, at_least=at_least, at_most=at_most)
+    lower, upper = (None, round(margin, 4)) if above else (round(-margin, 4), old.upper)
+    return replace(new, reference=float(f"{mean / times:.{_DIGITS}g}"), lower=lower, upper=upper)
 
 
-def _round(value: float) -> float:
-    return float(f"{value:.{_DIGITS}g}")
-
-
-def _down(value: float) -> float:
-    """To four digits: what was measured must stay above."""
+def _four_digits(value: float, rounded: Callable[[float], int] = math.floor) -> float:
+    """Away from what was measured."""
     grain = 10.0 ** (math.floor(math.log10(value)) - 3)
-    return float(f"{math.floor(value / grain) * grain:.4g}")
+    return float(f"{rounded(value / grain) * grain:.4g}")
 
 
 @dataclass(frozen=True)
 class Replay:
-    """How a claim would have judged each past trial by those before it."""
+    """How a claim would have judged each past run by those before it."""
 
     met: int
     missed: int
     undecided: int
-    first_missed: int | None  # index of the value
-    worst: float | None
+    first_missed: str | None  # a run
+    worst: float | None  # of all values
 
     @property
     def count(self) -> int:
         return self.met + self.missed + self.undecided
 
 
-def replay(claim: Threshold, shape: Shape, values: Sequence[float], max_trials: int, *, gated: bool) -> Replay:
-    """`gated` as its verdicts are: in spite of noise; or else value by value against the plain band."""
-    found: dict[Outcome, list[int]] = {}
-    for at, value in enumerate(values):
-        finding = gate.decide(claim, shape, values[:at] if gated else (), [value], max_trials).finding
-        found.setdefault(finding.outcome, []).append(at)
-    missed = [*found.get(Outcome.MISSED, ()), *found.get(Outcome.UNMEASURED, ())]
-    above = claim.band(shape)[0] == -math.inf
-    finite = [value for value in values if math.isfinite(value)]
+def replay(claim: Threshold, shape: Shape, past: Sequence[Measure], max_trials: int) -> Replay:
+    """As verdicts are made: by all trials of a run together, and those before it that count. Runs that did not measure
+    it say nothing."""
+    runs: dict[str, list[Measure]] = {}
+    for each in past:
+        if each.value(claim.metric) is not None:
+            runs.setdefault(each.run, []).append(each)
+    found: dict[Outcome, list[str]] = {outcome: [] for outcome in Outcome}
+    before: list[Measure] = []
+    for run, trials in runs.items():
+        known = [value for _, value in comparable(claim.metric, before)]
+        found[_outcome(claim, shape, known, _values(trials, claim.metric), max_trials)].append(run)
+        before += trials
+    told = [value for value in _values(past, claim.metric) if math.isfinite(value)]
+    missed = found[Outcome.MISSED] + found[Outcome.UNMEASURED]
     return Replay(
-        len(found.get(Outcome.MET, ())),
-        len(missed),
-        len(found.get(Outcome.UNDECIDED, ())),
-        min(missed, default=None),
-        (max if above else min)(finite, default=None),
+        met=len(found[Outcome.MET]),
+        missed=len(missed),
+        undecided=len(found[Outcome.UNDECIDED]),
+        first_missed=next((run for run in runs if run in missed), None),
+        worst=(max if from_above(claim, shape) else min)(told, default=None),
     )
+
+
+def _outcome(
+    claim: Threshold, shape: Shape, before: Sequence[float], trials: Sequence[float], max_trials: int
+) -> Outcome:
+    if is_gated(claim):
+        return gate.decide(claim, shape, newest_level(before), trials, max_trials).finding.outcome
+    low, high = claim.band(shape)
+    return Outcome.MET if all(low <= value <= high for value in trials) else Outcome.MISSED
+
+
+def _values(measures: Sequence[Measure], metric: str) -> list[float]:
+    return [value for value in (each.value(metric) for each in measures) if value is not None]

@@ -13,7 +13,7 @@ from statistics import fmean
 
 from pytest_aisbench.domain.background import Background, Past, ScalePoint
 from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.changes import changes
+from pytest_aisbench.domain.changes import changes, newest_level
 from pytest_aisbench.domain.drift import drift
 from pytest_aisbench.domain.entry import values
 from pytest_aisbench.domain.gate import Decision, decide
@@ -83,7 +83,7 @@ def is_gated(claim: Threshold) -> bool:
 
 
 def _decided(claim: Threshold, trial: Trial, known: Known, rules: Rules) -> Decision:
-    past = _newest_level([value for _, value in _past(claim.metric, known.past)])
+    past = newest_level([value for _, value in comparable(claim.metric, known.past)])
     decision = decide(claim, trial.case.judged_shape, past, _series(claim.metric, trial, known), rules.max_trials)
     if decision.again and trial.number >= rules.max_trials:
         return decision.closed(f"{trial.number - len(known.earlier) - 1} of {rules.max_trials} were lost")
@@ -95,17 +95,11 @@ def _series(metric: str, trial: Trial, known: Known) -> list[float]:
     return [values(each).get(metric, math.nan) for each in (*known.earlier, trial)]
 
 
-def _past(metric: str, measures: Sequence[Measure]) -> list[tuple[str, float]]:
+def comparable(metric: str, measures: Sequence[Measure]) -> list[tuple[str, float]]:
     """By run. A speed counts where the accuracy held; an accuracy always, or bad ones would be forgotten."""
     counted = [each for each in measures if each.counts or metric == ACCURACY]
     told = ((each.run, each.value(metric)) for each in counted)
     return [(run, value) for run, value in told if value is not None and abs(value) < LARGEST]
-
-
-def _newest_level(past: Sequence[float]) -> Sequence[float]:
-    """Since the last change: a step that once was is no noise."""
-    found = changes(past)
-    return past[found[-1].index :] if found else past
 
 
 def _mean(metric: str, trial: Trial, known: Known) -> float | None:
@@ -149,7 +143,7 @@ def _trends(trial: Trial, known: Known) -> tuple[list[Finding], list[str]]:
         mean = _mean(metric, trial, known)
         if mean is None:
             continue
-        past = _past(metric, known.past)
+        past = comparable(metric, known.past)
         series = [*(value for _, value in past), mean]
         unit = trial.case.workload.metrics[metric].unit if metric in trial.case.workload.metrics else ""
         if found := drift(series, anchor(metric, trial.case, known.first)):
@@ -167,7 +161,7 @@ def anchor(metric: str, case: Case, first: Sequence[Measure]) -> float | None:
     claimed = (claim.expected(case.judged_shape) for claim in case.thresholds if claim.metric == metric)
     if found := next((reference for reference in claimed if reference), None):
         return found
-    told = [value for _, value in _past(metric, first)]
+    told = [value for _, value in comparable(metric, first)]
     return fmean(told) if len(told) >= ANCHOR else None
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import os
-from collections.abc import Callable, Iterator, Sequence
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,15 +14,14 @@ from pytest_aisbench import places
 from pytest_aisbench.domain.case import Case, Mode, Shape
 from pytest_aisbench.domain.measure import Measure
 from pytest_aisbench.domain.metric import THROUGHPUT
-from pytest_aisbench.domain.references import Evidence, Replay, propose, replay
+from pytest_aisbench.domain.references import Evidence, Replay, from_above, propose, replay
 from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.weighing import is_gated
 from pytest_aisbench.option_types import FRAMEWORKS
 from pytest_aisbench.services.history import History, values
 from pytest_aisbench.services.revision import revised
 from pytest_aisbench.services.suite import THRESHOLDS_FILE, WORKLOAD_FILE, Suite
 
-Load = Callable[[Path, Sequence[str]], Suite]  # the suite of a folder, training with these frameworks
+Load = Callable[[Path, str, Sequence[str]], Suite]  # of a folder, on this platform, training with these frameworks
 _NUMBERS = ("reference", "lower", "upper", "at_least", "at_most")
 _AS_BEFORE = 0.1  # of the margin: a reference that moves by less stands
 
@@ -56,29 +55,25 @@ class Checked:
     metric: str
     wanted: str
     replay: Replay
-    first_missed: Measure | None
 
 
-def known(history: History, folders: Sequence[Path], platform: str, load: Load) -> Iterator[Known]:
-    """The cases of these suites that history has on this platform."""
+def known(history: History, folders: Sequence[Path], platform: str | None, load: Load) -> Iterator[Known]:
+    """The cases of these suites that history has, each on this platform, or else where its newest trial ran."""
     files = {str(places.read(file).data.get("name", "")): file for root in folders for file in _workloads(root)}
     for case_id in history.cases():
-        newest = next(
-            (m for m in reversed(history.all(case_id)) if history.traits(m.key).get("platform") == platform), None
+        told = ((each, history.traits(each.key)) for each in reversed(history.all(case_id)))
+        newest, traits = next(
+            ((each, traits) for each, traits in told if traits and platform in {None, traits["platform"]}), (None, {})
         )
         if newest is None or newest.workload not in files:
             continue
-        framework = history.traits(newest.key).get("framework", "")
+        place, framework = traits["platform"], traits.get("framework", "")
         folder = files[newest.workload].parent
-        suite = load(folder, [framework] if framework in FRAMEWORKS else [])
+        suite = load(folder, place, [framework] if framework in FRAMEWORKS else [])
         case = suite.case(Shape.parse(newest.shape), Mode(newest.mode))
-        inner = (framework,) if any(scope[0] == f"{platform}.{framework}" for scope in suite.claims) else ()
-        scope = (platform, *inner, newest.shape)
-        yield Known(case, folder / THRESHOLDS_FILE, scope, newest.key, history.of(case_id, newest.key))
-
-
-def _platform(history: History, measure: Measure) -> str:
-    return history.traits(measure.key).get("platform", "")
+        inner = (framework,) if any(scope[0] == f"{place}.{framework}" for scope in suite.claims) else ()
+        past = history.of(case_id, newest.key, counted=False)
+        yield Known(case, folder / THRESHOLDS_FILE, (place, *inner, newest.shape), newest.key, past)
 
 
 def _workloads(root: Path) -> list[Path]:
@@ -91,10 +86,8 @@ def checks(cases: Sequence[Known], max_trials: int) -> Iterator[Checked]:
         for claim in each.case.thresholds:
             if claim.base is not None:
                 continue  # a share of another case's speed, which its own trials do not tell
-            told = [measure for measure in each.past if measure.value(claim.metric) is not None]
-            found = replay(claim, shape, values(told, claim.metric), max_trials, gated=is_gated(claim))
-            first = None if found.first_missed is None else told[found.first_missed]
-            yield Checked(each.case.id, claim.metric, claim.wanted(shape), found, first)
+            found = replay(claim, shape, each.past, max_trials)
+            yield Checked(each.case.id, claim.metric, claim.wanted(shape), found)
 
 
 def proposals(cases: Sequence[Known]) -> tuple[list[Review], dict[Path, str]]:
@@ -111,12 +104,12 @@ def proposals(cases: Sequence[Known]) -> tuple[list[Review], dict[Path, str]]:
             text = texts.get(each.file, before.text)
             document = replace(before, text=text, data=places.parse(text))
             texts[each.file] = revised(document, each.scope, rows)
-    return reviews, texts
+    return reviews, {file: ended_alike(file, text) for file, text in texts.items()}
 
 
 def _review(each: Known, claim: Threshold, rows: dict[str, tuple[dict[str, Any], str]]) -> Review:
     shape, metric = each.case.judged_shape, claim.metric
-    told = [measure for measure in each.past if measure.value(metric) is not None]
+    told = [measure for measure in each.past if measure.counts and measure.value(metric) is not None]
     found = propose(claim, shape, values(told, metric))
     old = claim.wanted(shape)
     if each.case.alone and claim.per != "node" and metric == THROUGHPUT:
@@ -138,9 +131,11 @@ def _review(each: Known, claim: Threshold, rows: dict[str, tuple[dict[str, Any],
 
 
 def _stands(old: Threshold, new: Threshold, shape: Shape) -> bool:
-    """The floor moves by less than a tenth of the room that the claim leaves for noise."""
-    was, now = old.band(shape)[0], new.band(shape)[0]
-    room = abs(new.reference * new.lower) if new.reference and new.lower else 0.01 * abs(now)
+    """The bound moves by less than a tenth of the room that the claim leaves for noise."""
+    side = int(from_above(new, shape))
+    was, now = old.band(shape)[side], new.band(shape)[side]
+    expected = new.expected(shape)
+    room = 0.01 * abs(now) if expected is None else abs(expected - now)
     return (old.reference is None) == (new.reference is None) and abs(was - now) <= _AS_BEFORE * room
 
 
@@ -158,11 +153,28 @@ def _row(each: Known, metric: str) -> dict[str, Any]:
     return found
 
 
-def diff(file: Path, text: str) -> str:
+def diff(texts: Mapping[Path, str], folder: Path) -> str:
     """For `git apply` or `patch -p1`, where it is run in this folder."""
-    name = os.path.relpath(file)
-    old = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    return "".join(difflib.unified_diff(old, text.splitlines(keepends=True), f"a/{name}", f"b/{name}"))
+    return "".join(_diff(file, text, file.resolve().relative_to(folder).as_posix()) for file, text in texts.items())
+
+
+def _diff(file: Path, text: str, name: str) -> str:
+    name += "\t" if " " in name else ""  # or else `patch` ends the name at the blank
+    lines = difflib.unified_diff(_lines(_written(file)), _lines(text), f"a/{name}", f"b/{name}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _lines(text: str) -> list[str]:
+    return list(io.StringIO(text, newline="\n"))  # as `patch` counts them: other ends of lines are none
+
+
+def _written(file: Path) -> str:
+    return file.read_bytes().decode("utf-8")
+
+
+def ended_alike(file: Path, text: str) -> str:
+    """With ends of lines as the file has them."""
+    return text.replace("\n", "\r\n") if "\r\n" in _written(file) else text
 
 
 def _day(at: float) -> str:

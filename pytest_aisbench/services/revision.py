@@ -18,7 +18,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 def revised(document: places.Document, scope: Sequence[str], rows: Mapping[str, tuple[Mapping[str, Any], str]]) -> str:
     """The text with these claims, each with its evidence in one line, in the table that `scope` names."""
-    lines = document.text.splitlines()
+    lines = document.text.removesuffix("\n").split("\n") if document.text else []
     wanted = copy.deepcopy(document.data)
     for metric, (row, evidence) in rows.items():
         _put(lines, scope, metric, [f"{MARK}{evidence}", f"{_key(metric)} = {_toml(row)}"])
@@ -43,10 +43,17 @@ def _put(lines: list[str], scope: Sequence[str], metric: str, new: list[str]) ->
     end = next((at for at, _ in headers if at > start), len(lines))
     old = next((at for at in range(start + 1, end) if places.assigned(lines[at]) == (metric,)), None)
     if old is None:
-        lines[start + 1 : start + 1] = new
+        last = max(at for at in range(start, end) if at == start or places.assigned(lines[at]))
+        lines[last + 1 : last + 1] = new
         return
     first = old - 1 if lines[old - 1].startswith(MARK) else old
-    lines[first : old + 1] = new
+    lines[first : old + 1] = [*new[:-1], f"{new[-1]}{_comment(lines[old])}"]
+
+
+def _comment(line: str) -> str:
+    """What stands behind the value; a # may be in a text too, so a comment begins where the rest is whole."""
+    marks = (at for at, sign in enumerate(line) if sign == "#")
+    return next((f"  {line[at:].rstrip()}" for at in marks if places.parse(line[:at])), "")
 
 
 def _key(name: str) -> str:

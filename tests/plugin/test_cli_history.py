@@ -39,11 +39,11 @@ Command = Callable[..., Told]
 
 @pytest.fixture
 def aisbench(yard: Yard) -> Command:
-    def run(*arguments: str) -> Told:
+    def run(*arguments: str, folder: str = ".") -> Told:
         return Told(
             subprocess.run(
                 [*AISBENCH, *arguments],
-                cwd=yard.folder,
+                cwd=yard.folder / folder,
                 env=yard.environment(),
                 capture_output=True,
                 text=True,
@@ -169,7 +169,7 @@ def test_a_proposal_is_a_diff_that_applies_and_then_stands(yard: Yard, newest: M
     assert told.code == 0, told.err
     assert claims(yard).read_text(encoding="utf-8") == before
     assert "toy-1x2 throughput: >= 1 images/s -> >= " in told.err
-    assert f"fingerprint {newest.key}" in told.err
+    assert f"fingerprint {newest.key}" in " ".join(told.err.split())
     applied = subprocess.run(["git", "apply"], input=told.out, cwd=yard.folder, text=True, check=False)
     assert applied.returncode == 0
     text = claims(yard).read_text(encoding="utf-8")
@@ -199,11 +199,55 @@ def test_a_claim_is_held_against_the_past(yard: Yard, newest: Measure, aisbench:
     told = aisbench("references", "check")
     assert told.code == 0, told.err
     assert "toy-1x2 throughput" in told.out
-    assert "31 trials: 0 met, 31 missed, 0 undecided, first missed in past-00" in told.out
-    assert "toy-1x2 accuracy >= 0.5: 31 trials: 31 met, 0 missed" in told.out
+    assert "  31 runs: 0 met, 31 missed, first in past-00, 0 undecided; at worst " in told.out
+    assert "toy-1x2 accuracy >= 0.5\n  31 runs: 31 met, 0 missed, 0 undecided; at worst 0.9\n" in told.out
+    machine = json.loads(aisbench("references", "check", "--json").out)
+    assert [(each["metric"], each["met"], each["missed"], each["first_missed"]) for each in machine["claims"]] == [
+        ("throughput", 0, 31, "past-00"),
+        ("accuracy", 31, 0, None),
+    ]
 
 
-def test_suites_that_history_does_not_have_are_one_line(yard: Yard, newest: Measure, aisbench: Command) -> None:
-    told = aisbench("references", "check", "--platform", "modelarts")
+def test_a_diff_of_suites_elsewhere_says_where_it_applies(yard: Yard, newest: Measure, aisbench: Command) -> None:
+    (yard.folder / "below").mkdir()
+    told = aisbench("references", "propose", "../suites", "--reports", "../reports", folder="below")
+    assert told.code == 0, told.err
+    assert told.err.endswith(f"the diff applies in {yard.folder}\n")
+    assert all(len(line) <= 80 for line in told.err.splitlines()[:-1])
+    applied = subprocess.run(["git", "apply"], input=told.out, cwd=yard.folder, text=True, check=False)
+    assert applied.returncode == 0
+    assert "# From history" in claims(yard).read_text(encoding="utf-8")
+
+
+def test_nobody_needs_the_keys_of_a_platform_to_look_at_what_it_did(
+    yard: Yard, newest: Measure, aisbench: Command
+) -> None:
+    (yard.folder / "aisbench.toml").write_text('platform = "modelarts"\n[access]\naccess_key = "${NOBODY_SET_THIS}"\n')
+    with closing(Ledger(yard.folder / "reports" / "ledger.db")) as ledger:
+        traits = {**history.History(ledger.database).traits(newest.key), "platform": "modelarts"}
+        for number in range(9):
+            run, at = f"later-{number}", newest.at + DAY * (1 + number)
+            history.add(ledger.database, replace(newest, trial=run, run=run, at=at, key=key(traits)), traits)
+    claims(yard).write_text(f"{claims(yard).read_text()}{claims(yard).read_text().replace('local', 'modelarts')}")
+    assert aisbench("history").out == "toy-1x2\n"
+    assert "9 runs: 9 met" in aisbench("references", "check").out
+    assert "31 runs: 31 met" in aisbench("references", "check", "--platform", "local").out
+    assert '+[modelarts."1x2"]' in aisbench("references", "propose").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--platform", "modelarts"], "no judged trial of a case in suites on platform modelarts"),
+        (["--case", "toy-1x2", "--case", "toy-9x9"], "no judged trial of toy-9x9 in suites; see"),
+        (["--platform", "slurm"], "unknown platform 'slurm'; known: apulis, local, modelarts"),
+        (["elsewhere"], "there is no folder elsewhere; name the folders of your suites"),
+    ],
+)
+def test_what_history_does_not_have_is_one_line(
+    yard: Yard, newest: Measure, aisbench: Command, arguments: list[str], why: str
+) -> None:
+    told = aisbench("references", "check", *arguments)
     assert told.code == 4
+    assert why in told.err
     assert told.err.count("\n") == 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
+import subprocess
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -12,9 +15,11 @@ from hypothesis import strategies as st
 
 from pytest_aisbench import places
 from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.measure import Measure
 from pytest_aisbench.domain.references import FEWEST, propose, replay
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.services import references
 from pytest_aisbench.services.revision import revised
 
 SPEED = Threshold("throughput", "images/s", reference=900.0, lower=-0.05)
@@ -90,18 +95,81 @@ def test_what_is_proposed_lets_the_mean_pass_and_claims_something(values: list[f
         assert 0 < low < found.evidence.mean
 
 
-def test_the_past_is_judged_trial_by_trial() -> None:
-    values = [*noisy(1000.0, 0.002, 20), 900.0, 1001.0]
+@pytest.mark.parametrize(
+    "claim",
+    [
+        Threshold("time_to_accuracy", "s", at_most=700.0),
+        Threshold("time_to_accuracy", "s", reference=600.0, upper=0.2),
+    ],
+)
+def test_a_time_is_bounded_from_above_as_before(claim: Threshold) -> None:
+    values = noisy(500.0, 0.005, 20)
+    found = propose(claim, TWO, values).claim
+    assert found
+    assert found.reference == pytest.approx(500, rel=0.01)
+    assert (found.lower, found.at_least) == (None, None)
+    low, high = found.band(TWO)
+    assert low == -math.inf
+    assert max(values) < high < 530
+
+
+def test_a_bare_limit_from_above_stays_bare_and_above_what_was_measured() -> None:
+    found = propose(Threshold("loss", at_most=0.4), TWO, [0.2101, 0.2112, 0.2106, 0.2109, 0.2104]).claim
+    assert found
+    assert (found.reference, found.at_least) == (None, None)
+    assert found.at_most
+    assert 0.2112 < found.at_most < 0.22
+
+
+def past(*speeds: float, run: str = "run", accuracy: float = 0.9, counts: bool = True) -> list[Measure]:
+    """A run for each value, or one for all of them."""
+    return [
+        Measure(
+            f"{run}{at}",
+            run if run != "run" else f"run-{at:02}",
+            "toy-2x8",
+            "toy",
+            "2x8",
+            "cluster",
+            "k",
+            "f",
+            float(at),
+            speed,
+            accuracy,
+            counts=counts,
+        )
+        for at, speed in enumerate(speeds)
+    ]
+
+
+def test_the_past_is_judged_run_by_run() -> None:
     claim = Threshold("throughput", "images/s", reference=1000.0, lower=-0.05)
-    found = replay(claim, TWO, values, 3, gated=True)
-    assert (found.met, found.missed, found.undecided) == (21, 1, 0)
-    assert found.first_missed == 20
+    found = replay(claim, TWO, past(*noisy(1000.0, 0.002, 20), 900.0, 1001.0), 3)
+    assert (found.met, found.missed, found.undecided, found.count) == (21, 1, 0, 22)
+    assert found.first_missed == "run-20"
     assert found.worst == 900.0
 
 
+def test_trials_of_one_run_are_judged_together_as_its_verdict_was() -> None:
+    claim = Threshold("throughput", "images/s", at_least=980.0)
+    before = past(*noisy(1000.0, 0.01, 20))
+    alone, again = past(1000.0, run="now"), past(1000.0, 1001.0, 999.0, 1000.0, run="now")
+    assert replay(claim, TWO, [*before, *alone], 5).undecided - replay(claim, TWO, before, 5).undecided == 1
+    assert replay(claim, TWO, [*before, *again], 5).undecided == replay(claim, TWO, before, 5).undecided
+
+
+def test_an_accuracy_that_missed_is_not_forgotten_though_its_speed_does_not_count() -> None:
+    told = [*past(*noisy(1000.0, 0.002, 10)), *past(100.0, run="bad", accuracy=0.2, counts=False)]
+    found = replay(RATIO, TWO, told, 3)
+    assert (found.met, found.missed, found.first_missed, found.worst) == (10, 1, "bad", 0.2)
+    speed = replay(replace(SPEED, reference=1000.0), TWO, [*told, *past(999.0, run="after")], 3)
+    assert (speed.met, speed.missed) == (11, 1)
+
+
 def test_a_claim_from_above_names_the_largest() -> None:
-    found = replay(Threshold("time", "s", at_most=10.0), TWO, [8.0, 12.0, 9.0], 3, gated=False)
-    assert (found.met, found.missed, found.worst) == (2, 1, 12.0)
+    told = [replace(each, metrics={"loss": each.throughput}) for each in past(0.3, 0.5, 0.35)]
+    found = replay(Threshold("loss", at_most=0.4), TWO, told, 3)
+    assert (found.met, found.missed, found.worst) == (2, 1, 0.5)
 
 
 def document(tmp_path: Path, text: str) -> places.Document:
@@ -110,7 +178,7 @@ def document(tmp_path: Path, text: str) -> places.Document:
     return places.read(file)
 
 
-ROW = {"reference": 1000.5, "lower": -0.01, "unit": "images/s"}
+ROW: dict[str, object] = {"reference": 1000.5, "lower": -0.01, "unit": "images/s"}
 
 
 def test_a_claim_changes_its_own_line_alone(tmp_path: Path) -> None:
@@ -118,7 +186,7 @@ def test_a_claim_changes_its_own_line_alone(tmp_path: Path) -> None:
     new = revised(document(tmp_path, text), ("local", "2x8"), {"throughput": (ROW, "20 trials")})
     assert new == (
         '# why\n[local."2x8"]\n# From history: 20 trials\n'
-        'throughput = { reference = 1000.5, lower = -0.01, unit = "images/s" }\n'
+        'throughput = { reference = 1000.5, lower = -0.01, unit = "images/s" }  # a floor\n'
         'accuracy = { at_least = 0.9 }\n\n[x."*"]\n'
     )
     again = revised(document(tmp_path, new), ("local", "2x8"), {"throughput": (ROW, "30 trials")})
@@ -130,6 +198,53 @@ def test_a_scope_that_is_not_there_is_added_at_the_end(tmp_path: Path) -> None:
     new = revised(document(tmp_path, text), ("local", "2x8"), {"throughput": (ROW, "20 trials")})
     assert new.startswith(text)
     assert '\n[local."2x8"]\n# From history: 20 trials\nthroughput = {' in new
+
+
+def test_a_comment_behind_a_claim_stays_and_a_number_sign_in_a_text_is_none(tmp_path: Path) -> None:
+    text = (
+        '[local."2x8"]\nloss = { at_most = 1, expected_failure = { reason = "#4711", until = 2027-01-31 } } # ask Li\n'
+    )
+    row = {"at_most": 2, "expected_failure": {"reason": "#4711", "until": date(2027, 1, 31)}}
+    new = revised(document(tmp_path, text), ("local", "2x8"), {"loss": (row, "20 trials")})
+    assert new.splitlines()[2].endswith('reason = "#4711", until = 2027-01-31 } }  # ask Li')
+
+
+def test_a_claim_that_is_new_in_its_table_comes_last(tmp_path: Path) -> None:
+    text = '[local."2x8"]\naccuracy = { at_least = 0.9 }\n\n# of the other\n[x."*"]\n'
+    new = revised(
+        document(tmp_path, text), ("local", "2x8"), {"throughput": (ROW, "20"), "loss": ({"at_most": 1}, "5")}
+    )
+    lines = new.splitlines()
+    assert [line.partition(" = ")[0] for line in lines[1:6]] == [
+        "accuracy",
+        "# From history: 20",
+        "throughput",
+        "# From history: 5",
+        "loss",
+    ]
+    assert lines[6:] == ["", "# of the other", '[x."*"]']
+
+
+CLAIMS = '# why\n[local."*"]\nthroughput = { at_least = 1 }  # a floor\naccuracy = { at_least = 0.9 }'
+
+
+@pytest.mark.parametrize("text", [f"{CLAIMS}\n", CLAIMS, CLAIMS.replace("\n", "\r\n"), f"{CLAIMS}  # \u2028 x\n"])
+@pytest.mark.parametrize("name", ["toy", "my own"])
+@pytest.mark.parametrize("tool", [["git", "apply"], ["patch", "-p1", "--binary"]], ids=["git", "patch"])
+def test_a_diff_applies_to_any_file(tmp_path: Path, tool: list[str], name: str, text: str) -> None:
+    file = tmp_path / name / "thresholds.toml"
+    file.parent.mkdir()
+    file.write_bytes(text.encode())
+    better: dict[str, object] = {"at_least": 0.95}
+    rows = {"throughput": (ROW, "20 trials"), "accuracy": (better, "20 trials")}
+    new = revised(places.read(file), ("local", "*"), rows)
+    change = references.diff({file: references.ended_alike(file, new)}, tmp_path)
+    done = subprocess.run(tool, input=change.encode(), cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    written = file.read_bytes().decode()
+    assert written == references.ended_alike(file, new)
+    assert ("\r\n" in written) == ("\r\n" in text)
+    assert places.read(file).data["local"]["*"]["throughput"] == ROW
 
 
 def test_a_date_survives(tmp_path: Path) -> None:
