@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.access import address_fault
+from pytest_aisbench.access import Access, address_fault
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.hosts import NO_HOSTS, Hosts
 from pytest_aisbench.secret import NO_SECRET, Secret
 
 if TYPE_CHECKING:
     from pytest_aisbench import places
-    from pytest_aisbench.settings import Settings
 
 NAME = "apulis"
 SECRETS = ("password", "token")
@@ -66,14 +65,13 @@ def read_apulis(
     return access, taken
 
 
-def require_apulis(settings: Settings) -> None:
-    """Raise unless the platform can be reached, and its results."""
-    access, source = settings.apulis, settings.sources.get("platform", "platform")
-    missing = [key for key in ("endpoint", "user", "vc") if not getattr(access, key)]
+def require_apulis(apulis: ApulisAccess, access: Access, source: str) -> None:
+    """Raise, blaming the `source` that chose it, unless the platform can be reached, and its results."""
+    missing = [key for key in ("endpoint", "user", "vc") if not getattr(apulis, key)]
     if missing:
         advice = "write them to [apulis] in aisbench.toml, or name a local cloud with --aisbench-cloud"
         raise UsageFault(f"{source}: platform apulis needs {', '.join(missing)}", advice=advice)
-    if access.by_obs and not (settings.access.access_key and settings.access.bucket):
+    if apulis.by_obs and not (access.access_key and access.bucket):
         advice = "write share to [apulis], or access_key, secret_access_key and bucket to [access]"
         raise UsageFault(f"{source}: platform apulis has neither a shared folder nor a bucket", advice=advice)
 

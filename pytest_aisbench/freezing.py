@@ -193,7 +193,7 @@ def _no_contradictions(settings: Settings) -> None:
         sources = f"{settings.sources['cloud']} and {settings.sources['platform']}"
         raise UsageFault(f"{sources} contradict each other", advice="a running local cloud is platform local")
     if settings.platform == "apulis" and settings.cloud is None:
-        require_apulis(settings)
+        require_apulis(settings.apulis, settings.access, settings.sources["platform"])
     if settings.platform == "modelarts":
         access = settings.access
         needed = ("bucket",) if settings.modelarts_client == "wheel" else ("access_key", "secret_access_key", "bucket")

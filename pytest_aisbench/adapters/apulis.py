@@ -58,7 +58,7 @@ class Apulis:
         if settings.cloud:
             settings = _by_card(settings, settings.cloud)
             self.max_jobs, self.poll_s, patience_s = machine_cores(), 0.2, 5.0
-        require_apulis(settings)
+        require_apulis(settings.apulis, settings.access, settings.sources.get("platform", "platform"))
         where = urlsplit(settings.apulis.endpoint)
         self._site = "" if settings.cloud else f"{where.scheme}://{where.netloc}"
         self._access, self._keys = settings.apulis, settings.access
