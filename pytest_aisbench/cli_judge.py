@@ -122,16 +122,15 @@ def _mllog(options: argparse.Namespace) -> int:
 
     try:
         results = json.loads(options.results.read_bytes())
-        found = {case["id"]: case for case in results["cases"]}
+        found = {case["id"]: case for case in results["cases"] if case["trials"]}
+        text = mllog.text(results, found[options.case], options.org) if options.case in found else ""
     except OSError as error:
         raise UsageFault(f"{options.results}: {error.strerror}", advice="name it with --results") from None
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageFault(f"{options.results} is not a results.json: {error}") from None
-    case = found.get(options.case)
-    if case is None or not case["trials"]:
-        known = ", ".join(sorted(name for name, each in found.items() if each["trials"])) or "none"
+    if not text:
+        known = ", ".join(sorted(found)) or "none"
         raise UsageFault(f"{options.results}: no trial of {options.case!r}", advice=f"known: {known}")
-    text = mllog.text(results, case, options.org)
     if options.output is None:
         print(text, end="")
         return 0

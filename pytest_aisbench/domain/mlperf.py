@@ -15,6 +15,7 @@ from pytest_aisbench.domain.verdict import Ruling, Verdict, judge
 
 _MOST_EPOCHS = 100_000  # beyond, it is samples that are counted, as BERT's logs do
 _SHOWN = 5  # lines that cannot be read; there may be thousands
+_BENCHMARKS = ("resnet", "bert", "ssd", "maskrcnn", "dlrm", "rnnt", "unet3d")
 _COUNTED = "train_samples × epochs / (run_stop − run_start)"
 _TRACKED = "the mean of tracked_stats"
 
@@ -30,6 +31,7 @@ class Result:
     flaws: tuple[Flaw, ...]
     throughput_from: str = ""  # how the throughput was reckoned
     evaluations: tuple[tuple[float, float], ...] = ()  # seconds since run_start, and the accuracy then
+    benchmark: str = ""  # what it says that was trained, in MLPerf's words
 
 
 @dataclass
@@ -46,7 +48,7 @@ class _Events:
     blocks: dict[float, float] = field(default_factory=dict)  # first epoch → how many
     stopped: set[float] = field(default_factory=set)  # blocks, by their first epoch
     flaws: list[Flaw] = field(default_factory=list)
-    ended: bool = False
+    benchmark: str = ""
 
 
 def result(name: str, lines: Iterable[str]) -> Result:
@@ -75,19 +77,18 @@ def _gather(events: _Events, key: str, value: Any, metadata: Mapping[str, Any], 
     epoch = _number(metadata.get("epoch_num"))
     first = _number(metadata.get("first_epoch_num"))
     if key == "run_start":
-        if events.ended:
-            events.flaws.append(Flaw(THROUGHPUT, "it holds more than one run: run_start stands after run_stop"))
         events.starts.append(time)
     elif key == "run_stop":
         events.stops.append(time)
         events.statuses.append(str(metadata.get("status", "")))
-        events.ended = True
     elif key == "eval_accuracy":
         accuracy = _number(value)
         if accuracy is None:
             events.flaws.append(Flaw(ACCURACY, "eval_accuracy is not a finite number"))
         else:
             events.accuracies.append((time, accuracy))
+    elif key == "submission_benchmark":
+        events.benchmark = str(value or "")
     elif key == "train_samples":
         events.samples = _number(value)
     elif key == "epoch_stop" and epoch is not None:
@@ -107,6 +108,8 @@ def _concluded(name: str, events: _Events) -> Result:
     for key, times in (("run_start", events.starts), ("run_stop", events.stops)):
         if not times:
             flaws.append(Flaw(THROUGHPUT, f"{key} is missing{': the run did not end' if key == 'run_stop' else ''}"))
+        elif len(times) > 1:
+            flaws.append(Flaw(THROUGHPUT, f"it holds more than one run: {key} is told {len(times)} times"))
     status = next((told for told in events.statuses if told != "success"), "success") if events.statuses else ""
     if events.statuses and status != "success":
         flaws.append(Flaw(ACCURACY, f"run_stop says {status!r}" if status else "run_stop has no status"))
@@ -131,7 +134,7 @@ def _concluded(name: str, events: _Events) -> Result:
                 flaws.append(Flaw(THROUGHPUT, f"its events tell no throughput: {told}"))
     begun = min(events.starts, default=math.inf)
     evaluated = sorted(((time - begun) / 1000, accuracy) for time, accuracy in events.accuracies if time >= begun)
-    return Result(name, status, seconds, measured, tuple(flaws), source, tuple(evaluated))
+    return Result(name, status, seconds, measured, tuple(flaws), source, tuple(evaluated), events.benchmark)
 
 
 def _speed(events: _Events, seconds: float) -> tuple[float, str]:
@@ -149,7 +152,22 @@ def _speed(events: _Events, seconds: float) -> tuple[float, str]:
 
 def judged(case: Case, found: Result, today: str = "") -> Verdict:
     """Of one file; fail closed, as for every case."""
-    return judge(case.thresholds, _measured(case, found), found.flaws, case.shape, today=today)
+    flaws = (*found.flaws, *_strange(case, found))
+    return judge(case.thresholds, _measured(case, found), flaws, case.shape, today=today)
+
+
+def benchmark(workload: str) -> str:
+    """MLPerf's name of a workload of ours; its own where MLPerf has none."""
+    return next((name for name in _BENCHMARKS if workload.lower().startswith(name)), workload)
+
+
+def _strange(case: Case, found: Result) -> Iterable[Flaw]:
+    """Another model's samples per second and accuracy would be held against these claims."""
+    ours, theirs = benchmark(case.workload.name), found.benchmark
+    if theirs and ours in _BENCHMARKS and not theirs.startswith(ours):
+        yield Flaw(
+            THROUGHPUT, f"submission_benchmark is {theirs!r}, and {case.workload.name} is {ours!r} in MLPerf's words"
+        )
 
 
 def _measured(case: Case, found: Result) -> dict[str, float]:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from pytest_aisbench.domain.mlperf import benchmark
+
 _START, _END, _POINT = "INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"
-_BENCHMARKS = ("resnet", "bert", "ssd", "maskrcnn", "dlrm", "rnnt", "unet3d")
 _FILE = {"file": "results.json", "lineno": 0}
 
 
@@ -33,11 +34,6 @@ def text(results: Mapping[str, Any], case: Mapping[str, Any], org: str) -> str:
         for time, kind, key, value, metadata in _events(results, case, org)
     )
     return "\n".join(lines) + "\n"
-
-
-def benchmark(workload: str) -> str:
-    """MLPerf's name of a workload of ours; its own where MLPerf has none."""
-    return next((name for name in _BENCHMARKS if workload.lower().startswith(name)), workload)
 
 
 def _events(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import subprocess
@@ -17,10 +18,10 @@ from hypothesis import strategies as st
 from pytest_aisbench.cli import main
 from pytest_aisbench.domain.case import Case, Shape, Workload
 from pytest_aisbench.domain.metric import Metric
-from pytest_aisbench.domain.mlperf import Result, judged, judged_set, result
+from pytest_aisbench.domain.mlperf import Result, benchmark, judged, judged_set, result
 from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
 from pytest_aisbench.domain.verdict import Ruling
-from pytest_aisbench.reporters.mllog import benchmark, text
+from pytest_aisbench.reporters.mllog import text
 
 METRICS = {"throughput": Metric("throughput", "images/s"), "accuracy": Metric("accuracy", "")}
 CLAIMS = (Threshold("throughput", unit="images/s", at_least=13_000), Threshold("accuracy", at_least=0.759))
@@ -74,6 +75,13 @@ def test_a_failure_of_mlperfs_may_be_expected_too() -> None:
     assert judged_set(case, [(found, judged(case, found, "2027-01-31"))], "2027-01-31").passed
 
 
+def test_a_benchmark_of_another_name_is_another_only_where_mlperf_has_ours() -> None:
+    lines = [event("submission_benchmark", 0, "resnet"), *ran()]
+    assert judged(CASE, result("a", lines)).passed
+    own = replace(CASE, workload=replace(CASE.workload, name="my_network"))
+    assert judged(own, result("a", lines)).passed
+
+
 def test_blocks_of_epochs_count_as_their_epochs() -> None:
     block = {"first_epoch_num": 1, "epoch_count": 4}
     again = {"first_epoch_num": 5, "epoch_count": 4}
@@ -111,7 +119,15 @@ def test_where_samples_are_counted_instead_of_epochs_the_tracked_throughput_is_t
         (without("run_stop"), "run_stop is missing: the run did not end"),
         (without("run_start"), "run_start is missing"),
         (without("eval_accuracy"), "eval_accuracy is missing"),
-        ([*ran(), *ran()], "it holds more than one run"),
+        ([*ran(), *ran()], "it holds more than one run: run_start is told 2 times"),
+        (
+            [*ran(), event("run_stop", 180_000, status="success")],
+            "it holds more than one run: run_stop is told 2 times",
+        ),
+        (
+            [event("submission_benchmark", 0, "bert"), *ran()],
+            "submission_benchmark is 'bert', and resnet50 is 'resnet'",
+        ),
         ([*ran(), ':::MLLOG {"key": "eval_acc'], "line 11 is not an event of MLPerf's"),
         ([], "there is no line with :::MLLOG"),
     ],
@@ -199,6 +215,34 @@ def test_one_file_that_does_not_pass_fails_the_set(
     assert told["files"][1]["status"] == "aborted"
 
 
+def test_packed_results_and_those_without_a_suffix_count_too(
+    suites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "packed"
+    folder.mkdir()
+    (folder / "result_0.txt.gz").write_bytes(gzip.compress("\n".join(ran()).encode()))
+    assert judge(suites, folder) == 0
+    (folder / "result_1").write_text("\n".join(ran(status="aborted")), encoding="utf-8")
+    (folder / "RUN.LOG").write_text("\n".join(ran(accuracy=0.1)), encoding="utf-8")
+    capsys.readouterr()
+    assert judge(suites, folder) == 1
+    told = capsys.readouterr().out
+    assert "PASSED result_0.txt.gz" in told
+    assert "FAILED the set of 3: 2 of 3 did not pass: RUN.LOG, result_1" in told
+    (folder / "result_0.txt.gz").write_bytes((folder / "result_0.txt.gz").read_bytes()[:-20])
+    assert judge(suites, folder) == 4
+    assert "result_0.txt.gz cannot be unpacked" in capsys.readouterr().err
+
+
+def test_one_run_is_no_set_of_two(suites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = results(tmp_path, a=ran(), b=["another banner", *ran()], c=[], d=[])
+    assert judge(suites, folder) == 1
+    told = capsys.readouterr().out
+    assert "PASSED a/result_a.txt" in told
+    assert "FAILED b/result_b.txt: throughput: it is the same run as a/result_a.txt" in told
+    assert "the same run as c" not in told, "two empty files are two runs that failed"
+
+
 def test_the_platform_chooses_the_claims_and_no_result_is_no_pass(
     suites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,15 +273,15 @@ def test_what_is_typed_wrong_is_one_line(
     assert told.count("\n") == 1
 
 
-def ours(accuracy: float | None = 0.998, outcome: str = "met") -> dict[str, Any]:
+def ours(accuracy: float | None = 0.998, outcome: str = "met", workload: str = "resnet50") -> dict[str, Any]:
     trial = {"trial": 1, "phase": "SUCCEEDED", "queued_s": 0.2, "ran_s": 6.04, "pace": {"epochs": 4}}
     return {
         "started": "2024-01-01T00:00:00Z",
         "settings": {"platform": "local"},
         "cases": [
             {
-                "id": "resnet50-1x8",
-                "workload": "resnet50",
+                "id": f"{workload}-1x8",
+                "workload": workload,
                 "nodes": 1,
                 "devices_per_node": 8,
                 "metrics": {"throughput": {"value": 3772.4, "unit": "images/s"}, "accuracy": {"value": accuracy}},
@@ -264,13 +308,15 @@ def test_a_run_of_ours_in_mlperfs_words_says_what_it_measured() -> None:
     assert (benchmark("resnet50_cifar10"), benchmark("bert"), benchmark("points")) == ("resnet", "bert", "points")
 
 
-@pytest.mark.parametrize("rules", ["2.0.0", "1.1.0"])
-def test_mlperfs_own_checker_accepts_it(rules: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("workload", "rules"), [("resnet50", "1.1.0"), ("resnet50", "4.0.0"), ("bert", "2.0.0"), ("bert", "5.0.0")]
+)
+def test_mlperfs_own_checker_accepts_it(workload: str, rules: str, tmp_path: Path) -> None:
     if not importlib.util.find_spec("mlperf_logging"):
         pytest.skip("mlperf-logging comes with the extra [dev]")
     source, made = tmp_path / "results.json", tmp_path / "result_0.txt"
-    source.write_text(json.dumps(ours()), encoding="utf-8")
-    assert main(["mllog", "resnet50-1x8", "--results", str(source), "--output", str(made)]) == 0
+    source.write_text(json.dumps(ours(workload=workload)), encoding="utf-8")
+    assert main(["mllog", f"{workload}-1x8", "--results", str(source), "--output", str(made)]) == 0
     checker = [sys.executable, "-m", "mlperf_logging.compliance_checker", "--ruleset", rules]
     for file, code in ((made, 0), (tmp_path / "broken.txt", 1)):
         if code:
@@ -286,6 +332,8 @@ def test_mlperfs_own_checker_accepts_it(rules: str, tmp_path: Path, capsys: pyte
     [
         (None, "resnet50-1x8", "No such file"),
         ("[]", "resnet50-1x8", "is not a results.json"),
+        ('{"cases": [{"id": "resnet50-1x8"}]}', "resnet50-1x8", "is not a results.json: 'trials'"),
+        ('{"cases": [{"id": "resnet50-1x8", "trials": [{}]}]}', "resnet50-1x8", "is not a results.json: 'settings'"),
         (json.dumps(ours()), "bert-1x8", "no trial of 'bert-1x8'; known: resnet50-1x8"),
     ],
 )
