@@ -26,6 +26,7 @@ from pytest_aisbench.domain.checkup import Check, failure, fine
 from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Request
 from pytest_aisbench.domain.ports import Store
 from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.domain.text import plain
 from pytest_aisbench.errors import (
     AisbenchError,
     BadAnswer,
@@ -110,17 +111,16 @@ class Apulis:
 
     def submit(self, request: Request) -> str:
         body = {key: value for key, value in request.body.items() if key != "endpoints"}
-        try:
-            answer = self._http.send("PostJob", {**body, "env": [*body["env"], *self._lent()]})
-        except BadAnswer as error:
-            # Something answered, but not with a job: it may be there all the same.
-            raise Unreachable(f"whether the job was created is not known: {error}") from None
+        answer = self._post(body)
+        # A token that has run out looks like every other refusal.
+        if not answer.get("jobId") and self._http.renewed():
+            answer = self._post(body)
         # `code` is 0 and `error` is empty, whatever happened: a job that was made has an id.
-        job_id = str(answer.get("jobId") or "") if isinstance(answer, dict) else ""
+        job_id = str(answer.get("jobId") or "")
         if not job_id:
-            told = answer.get("error") or answer.get("msg") if isinstance(answer, dict) else answer
+            told = answer.get("error") or answer.get("msg") or "no reason given"
             advice = f"check vc in [apulis], and image and device_type in workload.toml for {self._access.user}"
-            raise Rejected(f"Apulis made no job of {body['jobName']}: {told or 'no reason given'}", advice=advice)
+            raise Rejected(f"Apulis made no job of {body['jobName']}: {told}", advice=advice)
         self._open_endpoints(job_id, request.body.get("endpoints") or [])
         return job_id
 
@@ -170,6 +170,14 @@ class Apulis:
     def close(self) -> None:
         self._http.close()
         self.store.close()
+
+    def _post(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            answer = self._http.send("PostJob", {**body, "env": [*body["env"], *self._lent()]})
+        except BadAnswer as error:
+            # Something answered, but not with a job: it may be there all the same.
+            raise Unreachable(f"whether the job was created is not known: {error}") from None
+        return answer if isinstance(answer, dict) else {"error": plain(str(answer), 200) if answer else ""}
 
     def _offer(self, patience_s: float) -> Mapping[str, Any]:
         if self._devices is None:

@@ -67,6 +67,12 @@ class ApulisHttp:
             raise Refused(f"{self._base} does not know the token of {self.access.user}", advice=_KEYS)
         return answer
 
+    def renewed(self) -> bool:
+        """Whether the token was no longer good and now there is another; for calls that do not say so."""
+        old = self._token
+        self.who(self.patience_s)
+        return self._token != old
+
     def close(self) -> None:
         with self._lock:
             self._closed = True

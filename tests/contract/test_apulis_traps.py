@@ -352,6 +352,26 @@ def test_a_token_that_has_run_out_is_renewed_once(access: ApulisAccess, script: 
     assert len(script.calls("login")) == 3
 
 
+def test_a_submission_that_a_stale_token_made_fail_is_sent_again_with_a_good_one(
+    access: ApulisAccess, script: Script
+) -> None:
+    """Its answer is that of every refusal; so whoever has no other token is told why."""
+    logins(script, lambda _: {"success": True, "token": f"{TOKEN}{len(script.calls('login'))}"})
+
+    def is_stale() -> bool:
+        _, _, headers, _ = script.server.seen[-1]
+        return headers.get("Authorization") != f"Bearer {TOKEN}2"
+
+    script.answers["PostJob"] = lambda _: {"code": 0, "error": "", **({} if is_stale() else {"jobId": "j"})}
+    known = {"success": True, "currentVC": ["platform"]}
+    script.answers["currentUser"] = lambda _: (401, {"success": False}) if is_stale() else known
+    with opened(replace(access, password=Secret(PASSWORD))) as platform:
+        assert platform.submit(platform.render(SPEC)) == "j"
+    assert (len(script.calls("PostJob")), len(script.calls("login"))) == (2, 2)
+    with opened(replace(access, token=Secret(TOKEN))) as platform, pytest.raises(Refused, match="password or token"):
+        platform.submit(platform.render(SPEC))
+
+
 def test_where_no_more_logins_are_taken_the_name_will_do(access: ApulisAccess, script: Script) -> None:
     logins(script, (429, {"success": False}))
     with opened(replace(access, password=Secret(PASSWORD))) as platform:
