@@ -55,7 +55,7 @@ class Flushing:
     def flush(self) -> list[Parcel]:
         access = self._settings.tester_access
         opened = partial(transport, access=access)
-        return flush(self._spool, tester.result, opened, self._clock, patience_s=self._patience_s)
+        return flush(self._spool, tester, opened, self._clock, patience_s=self._patience_s)
 
     def dead(self) -> list[Parcel]:
         return self._spool.dead()

@@ -10,12 +10,12 @@ import pytest
 from pytest_aisbench.adapters.tester import transport
 from pytest_aisbench.desk import PATIENCE_S, bound
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
-from pytest_aisbench.domain.upload import PRIVATE
+from pytest_aisbench.domain.upload import PRIVATE, RUNS
 from pytest_aisbench.fixtures import CREW
 from pytest_aisbench.reporters import tester
 from pytest_aisbench.reporters.hosts import guarded, warn
 from pytest_aisbench.services.clock import SystemClock
-from pytest_aisbench.services.courier import Courier
+from pytest_aisbench.services.courier import Courier, collect, deliver
 from pytest_aisbench.services.database import Database
 from pytest_aisbench.services.run import LEDGER_FILE
 from pytest_aisbench.services.spool import Spool
@@ -32,6 +32,7 @@ class Tester:
         self._config = config
         self._run = folder.name
         self._courier: Courier | None = None
+        self._delivered = False  # as far as it could be
         settings = config.stash[SETTINGS]
         found = bound(settings, lambda: config.stash[CREW]().platform(), folder)
         if found is None:
@@ -46,7 +47,7 @@ class Tester:
         self._courier = Courier(
             self._spool,
             self._run,
-            compose=tester.result,
+            words=tester,
             transport=self._transport,
             clock=self._clock,
             warn=self._refusals.append,
@@ -57,19 +58,37 @@ class Tester:
             self._courier.wake()
 
     def run(self, entry: RunEntry) -> None:
-        """Everything is said in `pytest_sessionfinish`, before the run has its exit code."""
+        """The exit code is known by now; where results wait for the Tester, how the run ended waits behind them."""
+        if not self._delivered:
+            return
+        with guarded(self._config, "upload to the Tester"):
+            collect(self._spool, tester, self._clock.now(), self._run)
+            waiting = self._spool.waiting(self._run)
+            if all(parcel.kind == RUNS for parcel in waiting):
+                deliver(self._spool, waiting, self._transport, self._clock, PATIENCE_S)
+            for parcel in self._spool.of(self._run):
+                if parcel.kind == RUNS and parcel.why:
+                    warn(self._config, f"aisbench: the Tester does not know how the run ended: {parcel.why}")
+            self._bury()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Generator[None, object, object]:
         """Before the Controller's: what it records at the end is the truth about uploads too."""
         courier, self._courier = self._courier, None
-        if courier:
-            with guarded(self._config, "upload to the Tester"):
-                courier.close(PATIENCE_S)
-                if self._private:
-                    self._spool.bury(self._clock.now(), self._run)
-            for refusal in self._refusals:
-                warn(self._config, f"aisbench: {refusal}")
+        if courier is None:
+            return (yield)
+        with guarded(self._config, "upload to the Tester"):
+            courier.close(PATIENCE_S)
+            self._bury()
+            self._delivered = True
+        for refusal in self._refusals:
+            warn(self._config, f"aisbench: {refusal}")
+        try:
+            return (yield)
+        finally:
             self._transport.close()
             self._database.close()
-        return (yield)
+
+    def _bury(self) -> None:
+        if self._private:
+            self._spool.bury(self._clock.now(), self._run)

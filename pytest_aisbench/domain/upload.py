@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 SCHEMA = "ais-tester/1"
-RESULTS, ATTACHMENTS = "results", "attachments"  # the two kinds of parcels, as the Tester's paths name them
+RESULTS, ATTACHMENTS, RUNS = "results", "attachments", "runs"  # the kinds of parcels, as the Tester's paths name them
+END = "end"  # what stands in the place of a case where a parcel is about a whole run
 PRIVATE = "private local cloud"  # label of a Tester that ends with its run
 
 
@@ -36,12 +37,25 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class End:
+    """How a run ended, which no result of a case can tell: a case without a verdict has none."""
+
+    run: str
+    started: float
+    finished: float | None  # None: it was killed
+    exit_code: int | None
+    unjudged: Mapping[str, str]  # cases that were to be judged, and why they were not
+    unjudged_hours: float  # card-hours that they cost all the same
+    missing: tuple[str, ...] = ()  # required cases without a verdict
+
+
+@dataclass(frozen=True)
 class Parcel:
     """One thing to be stored by the Tester exactly once, however often it is sent."""
 
     key: str  # tells it from every other: the Tester stores one parcel per key
     run: str
-    case: str  # or the name of an attachment
+    case: str  # or the name of an attachment, or END
     attempt: int  # counts what was said of the same case, from 1
     kind: str
     testid: str

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from pytest_aisbench.localcloud.message import Request, Response
 
 SCHEMA = "ais-tester/1"
-_KINDS = ("results", "attachments")
+_KINDS = ("results", "attachments", "runs")
 _LARGEST = 4 * 1024 * 1024
 _WANTED: dict[str, dict[str, type]] = {
     "results": {
@@ -26,11 +26,12 @@ _WANTED: dict[str, dict[str, type]] = {
         "job": dict,
     },
     "attachments": {"name": str},
+    "runs": {"platform": str, "unjudged": dict, "missing": list},
 }
 
 
 class Tester:
-    operations = ("post-results", "post-attachments", "list", "show")
+    operations = ("post-results", "post-attachments", "post-runs", "list", "show")
 
     def __init__(self, folder: Path) -> None:
         """What an earlier cloud stored in the folder is there again."""

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import Any
 
 from pytest_aisbench.domain.background import Background
@@ -14,7 +15,7 @@ from pytest_aisbench.domain.codec import dump
 from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
 from pytest_aisbench.domain.standard import TIME, Field, fields
 from pytest_aisbench.domain.text import plain
-from pytest_aisbench.domain.upload import ATTACHMENTS, RESULTS, SCHEMA, Bound, Parcel, canonical, parcel
+from pytest_aisbench.domain.upload import ATTACHMENTS, END, RESULTS, RUNS, SCHEMA, Bound, End, Parcel, canonical, parcel
 from pytest_aisbench.domain.verdict import Finding, Ruling
 from pytest_aisbench.reporters.fields import shown
 
@@ -52,6 +53,33 @@ def attachment(bound: Bound, run: str, name: str, attempt: int, data: Any) -> Pa
     """Anything that a suite wants to be kept beside the results."""
     head = _head(bound, run, name, attempt)
     return parcel(bound, run, name, ATTACHMENTS, {**head, "name": name, "data": data})
+
+
+def end(bound: Bound, told: End, attempt: int) -> Parcel:
+    """How a run ended: what was to be judged and was not has no result that could tell of it."""
+    head = {"schema": SCHEMA, "testid": bound.testid or told.run, "run_id": told.run, "attempt": attempt}
+    return parcel(
+        bound,
+        told.run,
+        END,
+        RUNS,
+        {
+            **head,
+            "platform": bound.platform,
+            "started": _moment(told.started),
+            "finished": _moment(told.finished),
+            "exit_code": told.exit_code,
+            "unjudged": {case: plain(reason, 200) for case, reason in told.unjudged.items()},
+            "card_hours": told.unjudged_hours,
+            "missing": list(told.missing),
+        },
+    )
+
+
+def _moment(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def body(

@@ -8,13 +8,14 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_aisbench.domain.entry import CaseEntry
 from pytest_aisbench.domain.ports import Clock
 from pytest_aisbench.domain.text import plain
-from pytest_aisbench.domain.upload import RESULTS, Bound, Parcel, State, Transport
+from pytest_aisbench.domain.upload import END, RESULTS, RUNS, Bound, End, Parcel, State, Transport
 from pytest_aisbench.errors import AisbenchError, LedgerError, Refused
 from pytest_aisbench.services.spool import Spool
 
@@ -23,22 +24,27 @@ _LONGEST_PAUSE_S = 30.0
 _UNTRIED = "not tried yet"
 
 
-class Compose(Protocol):
-    """Puts a case in the Tester's words."""
+class Words(Protocol):
+    """What we know in the Tester's words."""
 
-    def __call__(
+    def result(
         self, bound: Bound, run: str, case: CaseEntry, attempt: int, artifacts: list[dict[str, Any]]
     ) -> Parcel: ...
 
+    def end(self, bound: Bound, told: End, attempt: int) -> Parcel: ...
 
-def collect(spool: Spool, compose: Compose, now: float, run: str | None = None) -> None:
-    """Spool every verdict that is not; on disk before it can be sent."""
+
+def collect(spool: Spool, words: Words, now: float, run: str | None = None) -> None:
+    """Spool every verdict that is not, and how runs ended; on disk before it can be sent."""
     for found in spool.unspooled(now, run):
 
         def make(attempt: int, found: Any = found) -> Parcel:
-            return compose(found.bound, found.run, found.entry, attempt, _artifacts(found.bound, found.entry))
+            return words.result(found.bound, found.run, found.entry, attempt, _artifacts(found.bound, found.entry))
 
         spool.put(found.run, found.entry.id, RESULTS, found.record, make, now=now)
+    for untold in spool.untold(now, run):
+        told = partial(words.end, untold.bound, untold.end)
+        spool.put(untold.end.run, END, RUNS, untold.record, told, now=now)
 
 
 def _artifacts(bound: Bound, entry: CaseEntry) -> list[dict[str, Any]]:
@@ -108,14 +114,14 @@ class Courier:
         spool: Spool,
         run: str,
         *,
-        compose: Compose,
+        words: Words,
         transport: Transport,
         clock: Clock,
         warn: Callable[[str], None],
     ) -> None:
         self._spool = spool
         self._run = run
-        self._compose = compose
+        self._words = words
         self._transport = transport
         self._clock = clock
         self._warn = warn
@@ -133,7 +139,7 @@ class Courier:
 
     def close(self, patience_s: float) -> None:
         """Everything is spooled; what is not delivered after so long stays so."""
-        collect(self._spool, self._compose, self._clock.now(), self._run)
+        collect(self._spool, self._words, self._clock.now(), self._run)
         self._closing.set()
         self._woken.set()
         self._thread.join(patience_s)
@@ -161,7 +167,7 @@ class Courier:
 
     def _round(self, pauses: Pauses) -> float | None:
         """Every parcel once; how long to wait before the next round, None where nothing is left to be tried."""
-        collect(self._spool, self._compose, self._clock.now(), self._run)
+        collect(self._spool, self._words, self._clock.now(), self._run)
         pause: float | None = None
         for parcel in self._spool.waiting(self._run):
             if self._clock.now() < self._quiet_until:

@@ -9,16 +9,16 @@ from dataclasses import replace
 from pytest_aisbench.domain.ports import Clock
 from pytest_aisbench.domain.upload import Parcel, State, Transport
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.services.courier import Compose, by_tester, collect, deliver
+from pytest_aisbench.services.courier import Words, by_tester, collect, deliver
 from pytest_aisbench.services.spool import Spool
 
 
 def flush(
-    spool: Spool, compose: Compose, open_transport: Callable[[str], Transport], clock: Clock, *, patience_s: float
+    spool: Spool, words: Words, open_transport: Callable[[str], Transport], clock: Clock, *, patience_s: float
 ) -> list[Parcel]:
-    """Deliver what is spooled of all runs, and verdicts that a killed run could not spool; what became of each."""
+    """Deliver what is spooled of all runs, and what a killed run could not spool; what became of each."""
     spool.bury(clock.now())
-    collect(spool, compose, clock.now())
+    collect(spool, words, clock.now())
     spool.bury(clock.now())
     parcels = spool.waiting()
     for tester, bound in by_tester(parcels):

@@ -15,6 +15,7 @@ from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry
 from pytest_aisbench.domain.job import Job, Phase
 from pytest_aisbench.domain.measure import measure_of
 from pytest_aisbench.domain.trial import Fault, Step, Trial
+from pytest_aisbench.domain.upload import RUNS
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import Blame, LedgerError
 from pytest_aisbench.services import history
@@ -174,9 +175,10 @@ class Ledger:
         return None
 
     def uploads(self, run: str) -> tuple[Mapping[str, str], ...]:
-        """In the order in which they were spooled."""
+        """Of its cases, in the order in which they were spooled."""
         rows = self.database.read(
-            "SELECT tester, label, case_id, state, why FROM uploads WHERE run = ? ORDER BY rowid", run
+            "SELECT tester, label, case_id, state, why FROM uploads WHERE run = ? AND kind != ? ORDER BY rowid",
+            *(run, RUNS),
         )
         return tuple(
             {"tester": f"{tester} ({label})" if label else tester, "case": case, "state": state, "why": why}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.entry import CaseEntry
-from pytest_aisbench.domain.upload import PRIVATE, Bound, Parcel, State
+from pytest_aisbench.domain.upload import PRIVATE, Bound, End, Parcel, State
 from pytest_aisbench.services.database import Database
 from pytest_aisbench.services.lease import is_dead
 
@@ -27,6 +27,26 @@ WHERE json_extract(c.record, '$.verdict') IS NOT NULL AND c.record IS NOT (
     SELECT u.record FROM uploads u WHERE u.run = c.run AND u.case_id = c.case_id AND u.kind = 'results'
     ORDER BY u.attempt DESC LIMIT 1)
 """
+# Over, and how it ended is not what was spooled last.
+_UNTOLD = """
+SELECT r.run, r.started, r.finished, r.exit_code, r.settings, t.record, r.owner, r.lease,
+    coalesce(r.exit_code, 'killed') || ' ' || coalesce(r.finished, '') AS told
+FROM runs r JOIN testers t USING (run)
+WHERE told IS NOT (
+    SELECT u.record FROM uploads u WHERE u.run = r.run AND u.kind = 'runs' ORDER BY u.attempt DESC LIMIT 1)
+"""
+_RULINGS = (
+    "SELECT case_id, json_extract(record, '$.verdict'), json_extract(record, '$.reason'),"
+    " json_extract(record, '$.card_hours') FROM cases WHERE run = ? ORDER BY ordinal"
+)
+
+
+class Untold(NamedTuple):
+    """An end in the ledger that is to be uploaded."""
+
+    end: End
+    record: str
+    bound: Bound
 
 
 class Unspooled(NamedTuple):
@@ -57,6 +77,23 @@ class Spool:
                 continue  # it lives, and spools its own
             entry = codec.load(CaseEntry, json.loads(record))
             found.append(Unspooled(of, entry, record, codec.load(Bound, json.loads(bound))))
+        return found
+
+    def untold(self, now: float, run: str | None = None) -> list[Untold]:
+        """The end of this run, or of all runs that are over; one that nobody ended was killed."""
+        own = "" if run is None else " AND r.run = ?"
+        found = []
+        for row in self._database.read(f"{_UNTOLD}{own} ORDER BY r.run", *([] if run is None else [run])):
+            of, started, finished, exit_code, settings, bound, owner, lease, told = row
+            if finished is None and (run is not None or (lease > now and not is_dead(owner))):
+                continue  # it lives
+            cases = self._database.read(_RULINGS, of)
+            judged = {case for case, verdict, *_ in cases if verdict}
+            missing = tuple(case for case in json.loads(settings).get("required") or () if case not in judged)
+            unjudged = {case: reason for case, _, reason, _ in cases if case not in judged}
+            hours = sum(cost for case, *_, cost in cases if case not in judged)
+            end = End(of, started, finished, exit_code, unjudged, round(hours, 6), missing)
+            found.append(Untold(end, told, codec.load(Bound, json.loads(bound))))
         return found
 
     def put(self, run: str, name: str, kind: str, record: str, make: Callable[[int], Parcel], *, now: float) -> Parcel:

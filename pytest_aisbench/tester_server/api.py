@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Engine, select
 from sqlalchemy.exc import DBAPIError
@@ -28,10 +29,9 @@ _LOG = logging.getLogger("aisbench.tester")
 _RETRY_S = 5
 _SHOWN = 1000  # parcels of one answer
 _HEARD_OUT = 64 * 1024 * 1024  # bytes beyond what is allowed
-
-
-class TooLarge(Exception):
-    pass
+_BODY_S = 60.0  # for a whole body; the sender's own patience is half of it
+_LEAVING = {"Connection": "close"}  # what may be left of a body is not read: the connection ends with the answer
+_Given = TypeVar("_Given")
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,18 @@ class Api:
         ]
 
     async def post(self, request: Request) -> Response:
+        """Nothing of a stranger's is held, nor of anybody's who takes for ever."""
+        admitted = await run_in_threadpool(self._guarded, self._admit, request)
+        largest = 0 if isinstance(admitted, Response) else self.largest
         try:
-            content = await self._read(request)
+            content = await asyncio.wait_for(_read(request, largest), _BODY_S)
         except ClientDisconnect:
             return _error(400, "half a request")  # nobody is left to read it
-        except TooLarge:
-            content = None
-        return await run_in_threadpool(self._guarded, self._take, request, content)
+        except asyncio.TimeoutError:
+            return _error(408, f"the body did not arrive within {_BODY_S:.0f} s", headers=_LEAVING)
+        if isinstance(admitted, Response):
+            return admitted
+        return await run_in_threadpool(self._guarded, self._take, request, admitted, content)
 
     async def show(self, request: Request) -> Response:
         return await run_in_threadpool(self._guarded, self._show, request)
@@ -66,22 +71,7 @@ class Api:
     async def tests(self, request: Request) -> Response:
         return await run_in_threadpool(self._guarded, self._tests, request)
 
-    async def _read(self, request: Request) -> bytes:
-        """No more than is allowed is ever held. Some of the rest is read: who still sends does not hear the answer."""
-        parts, size = list[bytes](), 0
-        async for part in request.stream():
-            size += len(part)
-            if size <= self.largest:
-                parts.append(part)
-            elif size > self.largest + _HEARD_OUT:
-                break
-            else:
-                parts.clear()
-        if size > self.largest:
-            raise TooLarge
-        return b"".join(parts)
-
-    def _guarded(self, answer: Callable[..., Response], *arguments: Any) -> Response:
+    def _guarded(self, answer: Callable[..., _Given], *arguments: Any) -> _Given | Response:
         try:
             return answer(*arguments)
         except Denied as denied:
@@ -93,18 +83,18 @@ class Api:
             _LOG.warning("the database does not answer: %s", plain(str(error), 300))
             return _error(503, "the database does not answer", headers={"Retry-After": str(_RETRY_S)})
 
-    def _take(self, request: Request, content: bytes | None) -> Response:
-        testid, kind = request.path_params["testid"], request.path_params["kind"]
+    def _admit(self, request: Request) -> Holder | Response:
         with self.engine.connect() as connection:
             holder = self._sender(connection, request)
         wait_s = self.rate.wait_s(holder.id)
-        if wait_s:
-            return _error(429, "this token sends too often", headers={"Retry-After": str(wait_s)})
+        return _error(429, "this token sends too often", headers={"Retry-After": str(wait_s)}) if wait_s else holder
+
+    def _take(self, request: Request, holder: Holder, content: bytes | None) -> Response:
+        testid, kind = request.path_params["testid"], request.path_params["kind"]
         key = request.headers.get("idempotency-key", "")
         if content is None:
             why = f"more than {self.largest} bytes"
-            # What may be left of the body is not read: the connection ends with the answer.
-            return self._refuse(request, holder, 413, "", why, headers={"Connection": "close"})
+            return self._refuse(request, holder, 413, "", why, headers=_LEAVING)
         if kind not in contract.KINDS:
             return _error(404, f"{plain(kind, 40)} is not taken here")
         if not contract.is_key(key):
@@ -182,6 +172,21 @@ class Api:
             if project is not None:
                 found = found.where(PARCELS.c.project == project)
             return JSONResponse({"tests": list(connection.execute(found).scalars())})
+
+
+async def _read(request: Request, largest: int) -> bytes | None:
+    """None where it is too large: no more than is allowed is ever held. Some of the rest is read: who still sends does
+    not hear the answer."""
+    parts, size = list[bytes](), 0
+    async for part in request.stream():
+        size += len(part)
+        if size <= largest:
+            parts.append(part)
+        elif size > largest + _HEARD_OUT:
+            break
+        else:
+            parts.clear()
+    return b"".join(parts) if size <= largest else None
 
 
 async def _nothing(request: Request) -> Response:

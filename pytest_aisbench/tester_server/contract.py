@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from pytest_aisbench.domain.upload import ATTACHMENTS, RESULTS, SCHEMA
+from pytest_aisbench.domain.upload import ATTACHMENTS, RESULTS, RUNS, SCHEMA
 from pytest_aisbench.domain.verdict import Ruling
 
-KINDS = (RESULTS, ATTACHMENTS)
+KINDS = (RESULTS, ATTACHMENTS, RUNS)
 _NAME = 300
 _KEY = re.compile(r"[!-~]{1,200}")
 _TESTID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
@@ -27,6 +27,7 @@ _WANTED: Mapping[str, Mapping[str, type]] = {
         "job": dict,
     },
     ATTACHMENTS: {"name": str},
+    RUNS: {"platform": str, "unjudged": dict, "missing": list},
 }
 _SPELT = {dict: "an object", list: "a list", str: "text", int: "a whole number"}
 _LARGEST = 2**53  # whole numbers that every reader of JSON reads alike
@@ -61,10 +62,7 @@ def read(content: bytes, testid: str, kind: str) -> dict[str, Any]:
     _whole(body, "attempt", least=1)
     for name, kind_ in _WANTED[kind].items():
         _is(body, name, kind_)
-    if kind == RESULTS:
-        _result(body)
-    else:
-        _name(body, "name")
+    _CHECKS[kind](body)
     return body
 
 
@@ -86,6 +84,25 @@ def _result(body: dict[str, Any]) -> None:
         raise Unfit("case.verdict", f"case.verdict is none of {', '.join(sorted(_RULINGS))}")
     if (case.get("verdict") == Ruling.PASSED.value) != (body["status"] == "OK"):
         raise Unfit("status", "status and case.verdict contradict each other")
+
+
+def _attachment(body: dict[str, Any]) -> None:
+    _name(body, "name")
+
+
+def _run(body: dict[str, Any]) -> None:
+    if (number(body.get("card_hours")) or 0.0) < 0:
+        raise Unfit("card_hours", "card_hours is below 0")
+    if body.get("exit_code") is not None:
+        _whole(body, "exit_code", least=0)
+    for case, reason in body["unjudged"].items():
+        if not isinstance(reason, str):
+            raise Unfit("unjudged", f"unjudged.{case[:80]} is not text")
+    if not all(isinstance(case, str) for case in body["missing"]):
+        raise Unfit("missing", "missing is not a list of cases")
+
+
+_CHECKS: Mapping[str, Callable[[dict[str, Any]], None]] = {RESULTS: _result, ATTACHMENTS: _attachment, RUNS: _run}
 
 
 def _is(body: Mapping[str, Any], name: str, kind: type, within: str = "") -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
 from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.upload import RESULTS, RUNS
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.tester_server.contract import number
 
@@ -20,6 +21,18 @@ INSERT INTO runs
     (project, testid, name, platform, started, ended, card_hours, cases, passed, failed, broken, inconclusive)
 VALUES (:project, :testid, :run, :platform, :started, :ended, 0, 0, 0, 0, 0, 0)
 ON CONFLICT (project, testid, name) DO UPDATE SET platform = excluded.platform RETURNING id
+""")
+_END = text("""
+INSERT INTO runs
+    (project, testid, name, platform, started, ended, card_hours, cases, passed, failed, broken, inconclusive,
+     told, exit_code, unjudged, unjudged_hours)
+VALUES
+    (:project, :testid, :run, :platform, :started, :ended, :hours, 0, 0, 0, 0, 0, :told, :exit_code, :unjudged, :hours)
+ON CONFLICT (project, testid, name) DO UPDATE
+    SET told = excluded.told, exit_code = excluded.exit_code, unjudged = excluded.unjudged,
+        card_hours = runs.card_hours - runs.unjudged_hours + excluded.unjudged_hours,
+        unjudged_hours = excluded.unjudged_hours
+    WHERE runs.told < excluded.told
 """)
 _SERIES = text("""
 INSERT INTO series (project, platform, name, workload, mode, unit, nodes, devices, results)
@@ -50,22 +63,61 @@ _COUNTED = ", ".join(
 )
 _RECOUNT = text(f"""
 UPDATE runs SET cases = found.cases, passed = found.passed, failed = found.failed, broken = found.broken,
-    inconclusive = found.inconclusive, card_hours = found.card_hours, started = found.started, ended = found.ended
+    inconclusive = found.inconclusive, card_hours = found.card_hours + unjudged_hours,
+    started = found.started, ended = found.ended
 FROM (SELECT count(*) AS cases, {_COUNTED}, sum(card_hours) AS card_hours, min(started) AS started, max(ended) AS ended
       FROM results WHERE run = :run) AS found
 WHERE id = :run
 """)  # noqa: S608 - our own names
 
 
-def derive(connection: Connection, parcel: int, project: str, body: Mapping[str, Any], received: float) -> None:
+class Stored(NamedTuple):
+    """A parcel that was taken."""
+
+    id: int
+    kind: str
+    project: str
+    body: Mapping[str, Any]
+    received: float
+
+
+def derive(connection: Connection, parcel: Stored) -> None:
+    if parcel.kind == RESULTS:
+        _result(connection, parcel)
+    elif parcel.kind == RUNS:
+        _end(connection, parcel)
+
+
+def _end(connection: Connection, parcel: Stored) -> None:
+    """The last word on how a run ended; where it has no result, this is all that is known of it."""
+    body, received = parcel.body, parcel.received
+    ended = min(_seconds(body.get("finished")) or received, received)
+    told = {
+        "project": parcel.project,
+        "testid": body["testid"],
+        "run": body["run_id"],
+        "platform": _platform(body["platform"]),
+        "started": min(_seconds(body.get("started")) or ended, ended),
+        "ended": ended,
+        "told": body["attempt"],
+        "exit_code": body.get("exit_code"),
+        "unjudged": len(body["unjudged"]),
+        "hours": number(body.get("card_hours")) or 0.0,
+    }
+    connection.execute(_END, told)
+
+
+def _result(connection: Connection, parcel: Stored) -> None:
     """One row for a case in a run, that of its last attempt. The run's row is locked first: its counts are exact."""
-    told = {"project": project, "testid": body["testid"], "attempt": body["attempt"], **_told(body, received)}
+    body = parcel.body
+    head = {"project": parcel.project, "testid": body["testid"], "attempt": body["attempt"]}
+    told = {**head, **_told(body, parcel.received)}
     run = connection.execute(_RUN, told).scalar_one()
     known = connection.execute(_KNOWN, {"run": run, "name": told["name"]}).one_or_none()
     if known and known.attempt >= body["attempt"]:
         return
     series = connection.execute(_SERIES, {**told, "new": 0 if known else 1}).scalar_one()
-    row = {**told, "run": run, "series": series, "parcel": parcel}
+    row = {**told, "run": run, "series": series, "parcel": parcel.id}
     if known:
         connection.execute(_FORGET, {"known": known.id})
         connection.execute(_REPLACE, {**row, "known": known.id})
@@ -87,7 +139,7 @@ def _told(body: Mapping[str, Any], received: float) -> dict[str, Any]:
     return {
         "run": run_id.removesuffix(suffix) or run_id,
         "name": name,
-        "platform": _text(job.get("platform"), 80).replace("/", "_") or "unknown",
+        "platform": _platform(job.get("platform")),
         "workload": str(case_.get("workload") or name),
         "mode": str(case_.get("mode") or ""),
         "nodes": case_.get("nodes"),
@@ -122,8 +174,11 @@ def _counted(value: Any) -> bool:
 
 
 def _moment(measured: Mapping[str, Any], key: str) -> float | None:
-    """Seconds since the epoch; a time without a zone is the sender's own, and nobody knows which."""
-    value = _object(measured.get(key)).get("value")
+    return _seconds(_object(measured.get(key)).get("value"))
+
+
+def _seconds(value: Any) -> float | None:
+    """Since the epoch; a time without a zone is the sender's own, and nobody knows which."""
     if not isinstance(value, str) or not value.endswith("Z"):
         return None
     try:
@@ -135,6 +190,11 @@ def _moment(measured: Mapping[str, Any], key: str) -> float | None:
 
 def _object(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _platform(value: Any) -> str:
+    """It stands in addresses."""
+    return _text(value, 80).replace("/", "_") or "unknown"
 
 
 def _text(value: Any, limit: int) -> str:

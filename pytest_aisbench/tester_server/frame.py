@@ -16,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from pytest_aisbench.domain import exitcode
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.tester_server import exports, shown, words
 from pytest_aisbench.tester_server.database import passing
@@ -92,7 +93,11 @@ class Frame:
             number=shown.number, share=shown.share, signed=shown.signed, clock=shown.clock, iso=shown.iso
         )
         self._templates.globals.update(
-            path=shown.path, run_path=shown.run_path, result_path=shown.result_path, series_path=shown.series_path
+            path=shown.path,
+            run_path=shown.run_path,
+            result_path=shown.result_path,
+            series_path=shown.series_path,
+            meanings=exitcode.MEANING,
         )
 
     def page(self, make: Callable[[Visit], Response]) -> Callable[[Request], Awaitable[Response]]:

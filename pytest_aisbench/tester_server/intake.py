@@ -8,9 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from pytest_aisbench.domain.upload import RESULTS
 from pytest_aisbench.tester_server import audit
-from pytest_aisbench.tester_server.derived import derive
+from pytest_aisbench.tester_server.derived import Stored, derive
 from pytest_aisbench.tester_server.tokens import Holder
 
 CREATED, REPLAYED, CONFLICT = 201, 200, 409
@@ -41,8 +40,7 @@ def take(connection: Connection, sent: Sent, now: float) -> int:
     parcel = _insert(connection, sent, digest, now)
     if parcel is not None:
         status = CREATED
-        if sent.kind == RESULTS:
-            derive(connection, parcel, sent.holder.project, sent.body, now)
+        derive(connection, Stored(parcel, sent.kind, sent.holder.project, sent.body, now))
     else:
         known = connection.execute(_KNOWN, {"project": sent.holder.project, "key": sent.key}).scalar_one()
         status = REPLAYED if known == digest else CONFLICT

@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine, delete, inspect, select, text
 
-from pytest_aisbench.domain.upload import RESULTS as RESULTS_KIND
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.tester_server.database import is_sqlite, writing
-from pytest_aisbench.tester_server.derived import derive
+from pytest_aisbench.tester_server.derived import Stored, derive
 from pytest_aisbench.tester_server.tables import PARCELS, RESULTS, RUNS, SERIES, STRAGGLERS
 
 _LOCK = 0x61697362  # PostgreSQL: one process migrates at a time
@@ -60,6 +59,12 @@ CREATE TABLE stragglers (
 CREATE INDEX stragglers_of_a_result ON stragglers (result);
 CREATE INDEX stragglers_by_time ON stragglers (project, platform, ended)
 """
+_ENDED = """
+ALTER TABLE runs ADD COLUMN told BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN exit_code BIGINT;
+ALTER TABLE runs ADD COLUMN unjudged BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN unjudged_hours DOUBLE PRECISION NOT NULL DEFAULT 0
+"""
 
 
 class Step(NamedTuple):
@@ -68,7 +73,7 @@ class Step(NamedTuple):
 
 
 # The step at n makes version n + 1 out of version n. A step that was released is never changed.
-STEPS = (Step(_SENT), Step(_SHOWN, refills=True))
+STEPS = (Step(_SENT), Step(_SHOWN, refills=True), Step(_ENDED))
 VERSION = len(STEPS)
 
 
@@ -98,10 +103,10 @@ def refill(connection: Connection) -> None:
     """Only once all tables are those of today: what derives knows no others."""
     for table in (STRAGGLERS, RESULTS, SERIES, RUNS):
         connection.execute(delete(table))
-    last, page = 0, select(PARCELS).where(PARCELS.c.kind == RESULTS_KIND).order_by(PARCELS.c.id).limit(500)
+    last, page = 0, select(PARCELS).order_by(PARCELS.c.id).limit(500)
     while rows := connection.execute(page.where(PARCELS.c.id > last)).all():
         for row in rows:
-            derive(connection, row.id, row.project, json.loads(row.body), row.received)
+            derive(connection, Stored(row.id, row.kind, row.project, json.loads(row.body), row.received))
         last = rows[-1].id
 
 

@@ -21,10 +21,11 @@ _RESULT_COLUMNS = (
 )  # fmt: skip
 _RUN_COLUMNS = (
     "testid", "name", "platform", "started", "ended", "cases", "passed", "failed", "broken", "inconclusive",
-    "card_hours",
+    "unjudged", "exit_code", "card_hours",
 )  # fmt: skip
 _SLOW_COLUMNS = ("ended", "node", "card", "ratio", "cost", "name", "testid", "run_name")
 _ON_A_CHART = 120
+_ON_A_PAGE = 2000
 
 
 class Pages:
@@ -72,13 +73,17 @@ class Pages:
 
     def run(self, visit: Visit) -> Response:
         run = self._run(visit, visit.path("testid"), visit.path("run"))
-        results = queries.results_of(visit.connection, run.id)
         if visit.format:
-            return visit.export(f"run-{run.name}", _RESULT_COLUMNS, lambda _: _dicts(results))
+            return visit.export(
+                f"run-{run.name}", _RESULT_COLUMNS, lambda connection: _dicts(queries.results_of(connection, run.id))
+            )
+        results = queries.results_of(visit.connection, run.id, _ON_A_PAGE + 1)
         return visit.show(
             "run.html",
             run=run,
-            results=results,
+            results=results[:_ON_A_PAGE],
+            more=len(results) > _ON_A_PAGE,
+            end=queries.end_of(visit.connection, run),
             before=queries.run_before(visit.connection, run),
             attachments=[(row, json.loads(row.body)) for row in queries.attachments(visit.connection, run)],
         )

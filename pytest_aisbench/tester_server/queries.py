@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, and_, func, or_, select
+from sqlalchemy import Connection, Select, and_, case, func, or_, select
 
+from pytest_aisbench.domain.upload import RUNS as KIND_RUNS
+from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.tester_server.tables import AUDIT, PARCELS, RESULTS, RUNS, SERIES, STRAGGLERS, TOKENS
 
 PAGE = 50
@@ -55,7 +58,8 @@ def runs(
     if platform:
         found = found.where(RUNS.c.platform == platform)
     if only_bad:
-        found = found.where(RUNS.c.passed < RUNS.c.cases)
+        ended_badly = and_(RUNS.c.told > 0, func.coalesce(RUNS.c.exit_code, -1) != 0)
+        found = found.where(or_(RUNS.c.passed < RUNS.c.cases, ended_badly))
     return connection.execute(_behind(found, RUNS, before).limit(limit)).all()
 
 
@@ -70,8 +74,20 @@ def run_before(connection: Connection, of: Any) -> Any:
     return connection.execute(_behind(found, RUNS, Mark.of(of)).limit(1)).one_or_none()
 
 
-def results_of(connection: Connection, run_id: int, limit: int = 2000) -> Found:
-    found = _shown().where(RESULTS.c.run == run_id).order_by(RESULTS.c.name).limit(limit)
+def end_of(connection: Connection, of: Any) -> dict[str, Any]:
+    """What was said last of how a run ended; empty where nobody said it."""
+    where = {"project": of.project, "testid": of.testid, "kind": KIND_RUNS, "run_id": of.name, "attempt": of.told}
+    found = select(PARCELS.c.body).where(*(PARCELS.c[name] == value for name, value in where.items()))
+    body = connection.execute(found.order_by(PARCELS.c.id).limit(1)).scalar_one_or_none()
+    return dict(json.loads(body)) if body else {"unjudged": {}, "missing": []}
+
+
+def results_of(connection: Connection, run_id: int, limit: int | None = None) -> Found:
+    """What is wrong before what is right."""
+    bad = case(
+        {Ruling.FAILED.value: 0, Ruling.BROKEN.value: 1, Ruling.PASSED.value: 3}, value=RESULTS.c.verdict, else_=2
+    )
+    found = _shown().where(RESULTS.c.run == run_id).order_by(bad, RESULTS.c.name).limit(limit)
     return connection.execute(found).all()
 
 

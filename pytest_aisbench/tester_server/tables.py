@@ -48,8 +48,11 @@ RUNS = Table(
     META,
     _id(),
     *_texts("project", "testid", "name", "platform"),
-    *_numbers("started", "ended", "card_hours"),
+    *_numbers("started", "ended", "card_hours"),  # what its cases cost, with and without a verdict
     *_whole("cases", "passed", "failed", "broken", "inconclusive"),
+    # How it ended: which attempt at saying so was the last, 0 for none; a run that was killed has no code.
+    *_whole("told", "exit_code", "unjudged"),
+    *_numbers("unjudged_hours"),
 )
 # A case on a platform, across runs.
 SERIES = Table(

@@ -1,5 +1,5 @@
-"""What the exit code says, JUnit, HTML, Allure, results.json, the ledger, the Tester, the files for CI and the terminal
-say alike."""
+"""What the exit code says, JUnit, HTML, Allure, results.json, the ledger, the open Tester, the files for CI and the
+terminal say alike."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import signal
 import sqlite3
 import subprocess
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from junit_schema import properties, strictly
+from open_tester import Serving, serving
 from past import remember, spread
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from yard import SCRIPT, TEST, THRESHOLDS, WORKLOAD, Ended, Yard
@@ -23,6 +23,7 @@ from yard import SCRIPT, TEST, THRESHOLDS, WORKLOAD, Ended, Yard
 from pytest_aisbench.localcloud.fault import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 
+PROJECT = "agreement"
 Words = dict[str, str | None]  # what is said of each case; None where it was not judged
 
 HARD = THRESHOLDS.replace("at_least = 1 ", "at_least = 1e9 ")
@@ -61,8 +62,20 @@ def lossy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield card
 
 
+@pytest.fixture(scope="module")
+def tester(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with serving(f"{tmp_path_factory.mktemp('tester')}/tester.db") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def token(tester: Serving) -> str:
+    return tester.token(PROJECT)
+
+
 @pytest.fixture
-def yard(tmp_path: Path, lossy: Path) -> Yard:
+def yard(tmp_path: Path, lossy: Path, tester: Serving, token: str) -> Yard:
+    (tmp_path / "aisbench.toml").write_text(f'[tester]\nurl = "{tester.url}"\ntoken = "{token}"\n')
     return Yard(tmp_path, lossy)
 
 
@@ -140,14 +153,22 @@ def ledger(ended: Ended) -> Words:
     return {record["id"]: record["verdict"] for record in records}
 
 
-def uploaded(ended: Ended, card: Path) -> Words:
-    """What has no verdict is not uploaded."""
-    address = f"{json.loads(card.read_text())['tester_endpoint']}/api/v1/tests/{ended.results['run']}/results"
-    with urllib.request.urlopen(address, timeout=10) as answer:
-        found = json.load(answer)["results"]
-    for each in found:
-        assert (each["status"] == "OK") == (each["case"]["verdict"] == "PASSED")
-    return {each["case"]["id"]: each["case"]["verdict"] for each in found}
+def uploaded(ended: Ended, tester: Serving) -> Words:
+    """As the page of the run has it, with the cases that nobody judged; and the list of runs, where it is counted."""
+    name = str(ended.results["run"])
+    (run,) = [each for each in tester.get(f"/p/{PROJECT}?format=json").json["rows"] if each["name"] == name]
+    counted = [str(case["verdict"]) for case in ended.results["cases"]]
+    for column, word in {**{kind: kind.upper() for kind in JUDGED}, "unjudged": "None"}.items():
+        assert run[column] == counted.count(word), column
+    assert run["exit_code"] == ended.code
+    assert run["card_hours"] == pytest.approx(sum(case["card_hours"] for case in ended.results["cases"]), abs=1e-5)
+    bad = tester.get(f"/p/{PROJECT}?bad=1&format=json").json["rows"]
+    assert (run in bad) == (ended.code != 0)  # nobody takes it for a good one
+    page = tester.get(f"/p/{PROJECT}/t/{name}/r/{name}").text
+    rows = re.findall(
+        r'<tr><td>(?:<a [^>]+>)?([^<]+-1x2)(?:</a>)?\s*<td><span class="verdict[^>]*>([^<]+)</span>', page
+    )
+    return {case: None if word == "not judged" else word for case, word in rows}
 
 
 def metrics(ended: Ended) -> Words:
@@ -170,7 +191,7 @@ def table(text: str, start: str, gap: str) -> Words:
     return {case: None if word == "not judged" else word for case, word in rows}
 
 
-def everywhere(ended: Ended, card: Path, words: Words, shown: Words) -> None:
+def everywhere(ended: Ended, tester: Serving, words: Words, shown: Words) -> None:
     """`shown` are the cases whose tests have ended."""
     summary = (ended.reports / "summary.md").read_text(encoding="utf-8")
     readers: dict[str, Callable[[], Words]] = {
@@ -179,6 +200,7 @@ def everywhere(ended: Ended, card: Path, words: Words, shown: Words) -> None:
         "metrics.txt": lambda: metrics(ended),
         "summary.md": lambda: table(summary, r"\| ", r" \| "),
         "the terminal": lambda: table(ended.out, "", "  +"),
+        "the Tester": lambda: uploaded(ended, tester),
     }
     assert {name: reader() for name, reader in readers.items()} == dict.fromkeys(readers, words)
     hosts: dict[str, Callable[[], Words]] = {
@@ -189,7 +211,6 @@ def everywhere(ended: Ended, card: Path, words: Words, shown: Words) -> None:
     for name, reader in hosts.items():
         found = reader()
         assert shown.items() <= found.items() <= words.items(), name  # one that has not ended may be told or not
-    assert uploaded(ended, card) == {case: word for case, word in words.items() if word}
     assert ended.results["exit_code"] == ended.code
     assert f"exit code {ended.code}," in summary
     suite = strictly(ended.reports / "junit.xml")
@@ -197,17 +218,17 @@ def everywhere(ended: Ended, card: Path, words: Words, shown: Words) -> None:
 
 
 @WORKERS
-def test_everything_written_agrees(yard: Yard, workers: list[str]) -> None:
+def test_everything_written_agrees(yard: Yard, tester: Serving, workers: list[str]) -> None:
     kinds = (*JUDGED, "skipped")
     for kind in kinds:
         suite(yard, kind)
     ended = yard.pytest("suites", "--nodes", "1", *workers)
     assert ended.code == 1, ended.out  # the first that applies: something FAILED
-    everywhere(ended, yard.card, wanted(*kinds), wanted(*kinds))
+    everywhere(ended, tester, wanted(*kinds), wanted(*kinds))
 
 
 @WORKERS
-def test_an_interrupted_run_is_told_alike_too(yard: Yard, workers: list[str]) -> None:
+def test_an_interrupted_run_is_told_alike_too(yard: Yard, tester: Serving, workers: list[str]) -> None:
     for kind in ("passed", "held"):
         suite(yard, kind)
     (yard.folder / "conftest.py").write_text(FLAG)
@@ -228,15 +249,15 @@ def test_an_interrupted_run_is_told_alike_too(yard: Yard, workers: list[str]) ->
     assert flag.exists(), out
     ended = Ended(run.returncode, out, yard.folder)
     assert ended.code == 2, ended.out
-    everywhere(ended, yard.card, wanted("passed", "held"), wanted("passed"))
+    everywhere(ended, tester, wanted("passed", "held"), wanted("passed"))
 
 
 @pytest.mark.parametrize("kind", EXIT)
-def test_each_verdict_has_its_exit_code(yard: Yard, kind: str) -> None:
+def test_each_verdict_has_its_exit_code(yard: Yard, tester: Serving, kind: str) -> None:
     suite(yard, kind)
     ended = yard.pytest(f"suites/{kind}", "--nodes", "1")
     assert ended.code == EXIT[kind], ended.out
-    everywhere(ended, yard.card, wanted(kind), wanted(kind))
+    everywhere(ended, tester, wanted(kind), wanted(kind))
 
 
 def test_single_and_xdist_write_the_same_results(yard: Yard) -> None:

@@ -1,4 +1,4 @@
-"""A run that judges one case and uploads it, and kills itself at a named point on the way.
+"""A run that judges one case, uploads it and ends, and kills itself at a named point on the way.
 
 `python upload_victims.py LEDGER TESTER POINT`; the points are in the order in which an upload passes them.
 """
@@ -18,7 +18,7 @@ from pytest_aisbench.adapters.tester import transport
 from pytest_aisbench.domain.entry import CaseEntry, Value
 from pytest_aisbench.domain.upload import Bound, Parcel, State
 from pytest_aisbench.domain.verdict import Ruling
-from pytest_aisbench.reporters.tester import result
+from pytest_aisbench.reporters import tester as tester_words
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.services import courier, lease
 from pytest_aisbench.services.clock import SystemClock
@@ -36,7 +36,10 @@ POINTS = (
     "answered",
     "while marking",
     "marked",
+    "ended",
+    "end spooled",
 )
+ENDED = POINTS[-2:]
 RUN = "run-1"
 TOKEN = os.environ.get("TESTER_TOKEN", "")  # the local cloud's Tester asks for none
 CASE = CaseEntry(
@@ -85,7 +88,7 @@ def main(file: Path, tester: str, point: str) -> None:
     reach("judged")
     if point == "while spooling":
         _Traced(ledger, "INSERT INTO uploads")
-    courier.collect(spool, result, clock.now(), RUN)
+    courier.collect(spool, tester_words, clock.now(), RUN)
     reach("spooled")
     way = transport(tester, TesterAccess(token=Secret(TOKEN)))
 
@@ -101,6 +104,10 @@ def main(file: Path, tester: str, point: str) -> None:
     assert courier.attempt(spool, parcel, send, clock) is None
     reach("marked")
     assert spool.of(RUN)[0].state is State.DELIVERED
+    ledger.finish(RUN, 0, clock.now())
+    reach("ended")
+    courier.collect(spool, tester_words, clock.now(), RUN)
+    reach("end spooled")
 
 
 def _half(tester: str, parcel: Parcel, point: str) -> None:
@@ -108,13 +115,13 @@ def _half(tester: str, parcel: Parcel, point: str) -> None:
     address = urlsplit(tester)
     body = parcel.body.encode()
     head = (
-        f"POST /api/v1/tests/{parcel.testid}/results HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {parcel.key}\r\n"
-        f"Authorization: Bearer {TOKEN}\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"POST /api/v1/tests/{parcel.testid}/results HTTP/1.1\r\nHost: {address.netloc}\r\n"
+        f"Idempotency-Key: {parcel.key}\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     with socket.create_connection((address.hostname or "", address.port or 0)) as connection:
         connection.sendall(head.encode() + (body[: len(body) // 2] if point == "while sending" else body))
         if point == "stored":
-            connection.recv(1)
+            assert connection.recv(12) == b"HTTP/1.1 201"
         die()
 
 

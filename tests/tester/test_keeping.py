@@ -11,10 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from open_tester import Serving, aisbench, case, parcel, serving
+from open_tester import Serving, aisbench, bound, case, parcel, serving
 from sqlalchemy import inspect, text
 
+from pytest_aisbench.domain.upload import End
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.reporters.tester import end
 from pytest_aisbench.tester_server import migrations
 from pytest_aisbench.tester_server.database import address, open_engine
 from pytest_aisbench.tester_server.serve import opened
@@ -46,6 +48,25 @@ def test_a_database_of_the_first_version_is_brought_up_to_date_and_shows_what_it
         assert tuple(found) == ("run-1", 1, 1)
         shown = connection.execute(text("SELECT name, throughput, low FROM results")).one()
         assert tuple(shown) == ("resnet50-2x8", 14000.0, 13680.0)
+
+
+def test_a_database_of_the_second_version_shows_its_runs_and_takes_how_the_next_one_ends(
+    new_database: Callable[[], str],
+) -> None:
+    db = new_database()
+    engine = open_engine(address(db))
+    migrations.upgrade(engine, to=2)
+    columns = "project, testid, name, platform, started, ended, card_hours, cases, passed, failed, broken, inconclusive"
+    with engine.begin() as connection:
+        connection.execute(
+            text(f"INSERT INTO runs ({columns}) VALUES ('old', 'a', 'a', 'local', 1, 2, 3, 1, 1, 0, 0, 0)")
+        )
+    engine.dispose()
+    with serving(db) as after:
+        after.send(after.token("old"), end(bound(), End("b", 5.0, 6.0, 2, {"toy-1x2": "not judged"}, 0.5), 1))
+        told = {run["name"]: run for run in after.get("/p/old?format=json").json["rows"]}
+    assert (told["a"]["exit_code"], told["a"]["unjudged"], told["a"]["card_hours"]) == (None, 0, 3.0)
+    assert (told["b"]["exit_code"], told["b"]["unjudged"], told["b"]["card_hours"]) == (2, 1, 0.5)
 
 
 def test_the_tables_are_those_that_the_statements_name(new_database: Callable[[], str]) -> None:

@@ -18,7 +18,7 @@ from upload_victims import RUN
 
 from pytest_aisbench.domain.upload import State
 from pytest_aisbench.errors import Unreachable
-from pytest_aisbench.reporters.tester import result
+from pytest_aisbench.reporters import tester as tester_words
 from pytest_aisbench.services.clock import SystemClock
 from pytest_aisbench.services.flush import flush
 from pytest_aisbench.services.ledger import Ledger
@@ -66,9 +66,13 @@ def test_a_run_that_is_killed_loses_nothing_and_doubles_nothing(on_sqlite: Servi
     environment = {**os.environ, "TESTER_TOKEN": token}
     died = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
     assert died.returncode == -signal.SIGKILL, died.stderr
+    before = ["toy-1x1"] if upload_victims.POINTS.index(point) >= upload_victims.POINTS.index("stored") else []
+    assert point == "sent" or stored(tester, token, RUN) == before  # `sent`: the Tester may be at it
     with closing(Ledger(file)) as ledger:
         spool = Spool(ledger.database)
-        flush(spool, result, lambda _: tester.way(token), SystemClock(), patience_s=30)
-        assert [each.state for each in spool.of(RUN)] == [State.DELIVERED]
+        flush(spool, tester_words, lambda _: tester.way(token), SystemClock(), patience_s=30)
+        assert [each.state for each in spool.of(RUN)] == [State.DELIVERED] * 2
     assert stored(tester, token, RUN) == ["toy-1x1"]
     assert shown(tester, project) == [(RUN, 1, 1)]
+    (run,) = tester.get(f"/p/{project}?format=json").json["rows"]
+    assert run["exit_code"] == (0 if point in upload_victims.ENDED else None)

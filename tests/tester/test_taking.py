@@ -12,10 +12,10 @@ import pytest
 from open_tester import LONG_AGO, Answer, Serving, bound, case, parcel, serving
 
 from pytest_aisbench.domain.stragglers import Straggler
-from pytest_aisbench.domain.upload import Parcel
+from pytest_aisbench.domain.upload import End, Parcel
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import Refused, Rejected, Throttled
-from pytest_aisbench.reporters.tester import attachment, of_stub
+from pytest_aisbench.reporters.tester import attachment, end, of_stub
 from pytest_aisbench.tester_server import tokens
 from pytest_aisbench.tester_server.serve import changing
 
@@ -100,6 +100,48 @@ def test_what_is_said_again_of_a_case_replaces_what_is_shown_whatever_the_order(
     back = tester.get("/api/v1/tests/run-1/results", Authorization=f"Bearer {late}").json["results"]
     assert [body["attempt"] for body in back] == [2, 1]  # nothing that was said is gone
     assert "its test failed" in tester.get("/p/late/t/run-1/r/run-1/c/resnet50-2x8").text
+
+
+def test_how_a_run_ended_is_shown_whatever_came_first(tester: Serving) -> None:
+    """A run whose cases all passed, as far as they were judged, is not one that ended well."""
+    first, second = (
+        end(
+            bound(),
+            End("run-1", LONG_AGO, LONG_AGO + 60, code, {"late-1x1": "<b>stopped"}, 0.25, ("never-1x1",)),
+            attempt,
+        )
+        for attempt, code in ((1, 2), (2, 143))
+    )
+    killed = end(bound(), End("run-2", LONG_AGO, None, None, {}, 0.0), 1)
+    for project, parcels in {"early": (second, first, SENT), "ended-late": (SENT, first, second)}.items():
+        tester.send(tester.token(project), *parcels, killed)
+        told = {run["name"]: run for run in runs(tester, project)}
+        names = ("exit_code", "cases", "passed", "unjudged", "card_hours")
+        assert [told["run-1"][name] for name in names] == [143, 1, 1, 1, 16.25]
+        assert [told["run-2"][name] for name in names] == [None, 0, 0, 0, 0.0]
+        page = tester.get(f"/p/{project}/t/run-1/r/run-1").text
+        assert "143 · terminated" in page
+        assert "&lt;b&gt;stopped" in page
+        assert "never-1x1" in page
+        assert "killed" in tester.get(f"/p/{project}").text
+        assert len(tester.get(f"/p/{project}?bad=1&format=json").json["rows"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ('"exit_code":2', '"exit_code":-1', "exit_code"),
+        ('"exit_code":2', '"exit_code":"2"', "exit_code"),
+        ('"unjudged":{}', '"unjudged":{"a":1}', "unjudged"),
+        ('"missing":[]', '"missing":[[]]', "missing"),
+        ('"card_hours":0.0', '"card_hours":-1', "card_hours"),
+    ],
+)
+def test_an_end_that_is_none_is_told_which_field(tester: Serving, old: str, new: str, field: str) -> None:
+    body = end(bound(), End("run-1", LONG_AGO, LONG_AGO, 2, {}, 0.0), 1).body
+    assert old in body
+    answer = post(tester, _once(tester, "unfit"), body.replace(old, new), kind="runs")
+    assert (answer.status, answer.json.get("field", "")) == (422, field)
 
 
 def test_attachments_and_the_result_of_a_stub_are_kept_too(tester: Serving) -> None:
