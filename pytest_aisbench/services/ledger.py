@@ -15,7 +15,7 @@ from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry
 from pytest_aisbench.domain.job import Job, Phase
 from pytest_aisbench.domain.measure import measure_of
 from pytest_aisbench.domain.trial import Fault, Step, Trial
-from pytest_aisbench.domain.upload import RUNS
+from pytest_aisbench.domain.upload import RESULTS, RUNS
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import Blame, LedgerError
 from pytest_aisbench.services import history
@@ -47,6 +47,12 @@ WHERE b.finished IS NOT NULL
     AND json_extract(b.settings, '$.region') IS json_extract(r.settings, '$.region')
     AND EXISTS (SELECT 1 FROM cases c WHERE c.run = b.run AND json_extract(c.record, '$.verdict') IS NOT NULL)
 ORDER BY b.started DESC LIMIT 1
+"""
+_UPLOADS = """
+SELECT tester, label, case_id, state, why FROM uploads u WHERE run = ? AND kind != ? AND NOT (kind = ? AND EXISTS (
+    SELECT 1 FROM uploads n
+    WHERE n.run = u.run AND n.kind = u.kind AND n.case_id = u.case_id AND n.attempt > u.attempt))
+ORDER BY rowid
 """
 _BRIEF = """
 SELECT case_id, json_extract(record, '$.verdict'), json_extract(record, '$.metrics.throughput.value'),
@@ -175,11 +181,8 @@ class Ledger:
         return None
 
     def uploads(self, run: str) -> tuple[Mapping[str, str], ...]:
-        """Of its cases, in the order in which they were spooled."""
-        rows = self.database.read(
-            "SELECT tester, label, case_id, state, why FROM uploads WHERE run = ? AND kind != ? ORDER BY rowid",
-            *(run, RUNS),
-        )
+        """Of each case the last word, and all that was handed in beside, in the order in which they were spooled."""
+        rows = self.database.read(_UPLOADS, run, RUNS, RESULTS)
         return tuple(
             {"tester": f"{tester} ({label})" if label else tester, "case": case, "state": state, "why": why}
             for tester, label, case, state, why in rows

@@ -63,6 +63,8 @@ def test_on_the_local_cloud_results_go_to_its_own_tester(yard: Yard, card: Path,
     log = next(one for one in found["toy-1x2"]["artifacts"] if "worker-0" in one["name"])
     assert (ended.reports / log["name"]).stat().st_size == log["size"]
     assert [body["data"] for body in stored(card, run, "attachments")] == [{"celsius": 21.5}, {"celsius": 22.5}]
+    (end,) = stored(card, run, "runs")
+    assert (end["run_id"], end["exit_code"], end["unjudged"], end["missing"]) == (run, 0, {}, [])
     assert flush(yard).stdout == "nothing is spooled\n"
 
 
@@ -108,9 +110,12 @@ def test_a_tester_that_is_down_changes_no_verdict(yard: Yard, required: list[str
     way.unlink()
     flushed = flush(yard, "--json")
     assert flushed.returncode == 0, flushed.stdout
-    assert [upload["state"] for upload in json.loads(flushed.stdout)["uploads"]] == ["delivered"]
-    (file,) = (path for path in way.rglob("*.json"))
+    found = {upload["case"]: upload["state"] for upload in json.loads(flushed.stdout)["uploads"]}
+    assert found == {"toy-1x2": "delivered", "end": "delivered"}
+    (file,) = (path for path in way.rglob("results/*.json"))
     assert json.loads(file.read_text())["case"]["verdict"] == "PASSED"
+    (file,) = (path for path in way.rglob("runs/*.json"))
+    assert json.loads(file.read_text())["exit_code"] == ended.code
 
 
 class Refusing(ThreadingHTTPServer):
@@ -165,11 +170,12 @@ def test_a_refusal_is_a_warning_and_a_dead_letter_can_be_sent_again(yard: Yard, 
     refusing.status = 422
     assert again().returncode == 1
     dead = json.loads(again("--dead", "--json").stdout)["uploads"]
-    assert [(one["case"], one["state"]) for one in dead] == [("toy-1x2", "dead")]
+    assert [(one["case"], one["state"]) for one in dead] == [("toy-1x2", "dead"), ("end", "dead")]
     assert "no, thank you (HTTP 422)" in dead[0]["why"]
     assert again("--requeue", "feedfacefeed").returncode == 4
     refusing.status = 201
-    assert again("--requeue", dead[0]["key"][:10]).returncode == 0
+    for one in dead:
+        assert again("--requeue", one["key"][:10]).returncode == 0
     assert again("--dead").stdout == "no dead letter\n"
     for file in (yard.folder / "reports").rglob("*"):
         if file.is_file():
@@ -191,7 +197,7 @@ def test_papers_travel_without_their_secrets(yard: Yard, tmp_path: Path) -> None
     )
     ended = yard.pytest("suites", "--nodes", "1")
     assert ended.code == 0, ended.out
-    (file,) = (tmp_path / "out" / "20210126-ljp0IY").rglob("*.json")
+    (file,) = (tmp_path / "out" / "20210126-ljp0IY").rglob("results/*.json")
     body = json.loads(file.read_text())
     assert body["config"]["Division"] == "close"
     assert body["config"]["Model"] == "resnet50_v1.5"

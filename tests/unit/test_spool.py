@@ -115,6 +115,7 @@ def test_a_verdict_is_spooled_once_and_again_when_it_changed(ledger: Ledger, spo
         courier.collect(spool, tester_words, 2.0, RUN)
     ledger.save_case(RUN, 0, replace(CASE, verdict=Ruling.FAILED))
     courier.collect(spool, tester_words, 3.0, RUN)
+    assert [upload["case"] for upload in ledger.entry(RUN).uploads] == ["toy-1x1"]  # its last word
     assert [(parcel.case, parcel.attempt) for parcel in spool.of(RUN)] == [("toy-1x1", 1), ("toy-1x1", 2)]
     assert [json.loads(parcel.body)["status"] for parcel in spool.of(RUN)] == ["OK", "FAILED"]
 
