@@ -54,6 +54,7 @@ class Watch:
         self._http = http
         self._store = store
         self._ended: dict[str, Job] = {}  # an end is for ever
+        self._unheard: dict[str, float] = {}  # since when the log of one that has ended could not be had
 
     def detail(self, job_id: str, patience_s: float = LOOK_S) -> Mapping[str, Any]:
         """Empty where the platform does not know the job, or not as ours."""
@@ -134,13 +135,16 @@ class Watch:
         )
 
     def _settled(self, job_id: str, phase: Phase, job: Kept) -> tuple[Phase, apulis_logs.Ended | None]:
-        """What the log adds to the platform's word: which node failed, and whether a job that we ended was done."""
+        """What the log adds to the platform's word: which node failed, and whether a job that we ended was done. An
+        outage that hides it is waited out: once the end is told, nobody asks again."""
         try:
             said = self._pods(job_id)
-        except AisbenchError:
+        except AisbenchError as error:
             if job.until and phase is Phase.CANCELLED:
                 raise  # only the log knows
-            return phase, None
+            since = self._unheard.setdefault(job_id, time.monotonic())
+            waits = error.retryable and time.monotonic() - since < self._http.patience_s
+            return (Phase.RUNNING if waits else phase), None
         self._bring(said, job)
         ended = self._outcome(said, job)
         if ended and job.until and phase is Phase.CANCELLED:

@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from pytest_aisbench import Settings
+from pytest_aisbench.adapters import apulis_watch
 from pytest_aisbench.adapters.apulis import Apulis
 from pytest_aisbench.apulis_access import ApulisAccess
 from pytest_aisbench.domain.case import Shape
@@ -292,6 +293,26 @@ def test_a_job_ends_though_its_log_cannot_be_had(platform: Apulis, script: Scrip
         "GetJobLog": (404, b"gone"),
     }
     assert platform.inspect(["j"])["j"].phase is Phase.SUCCEEDED
+
+
+def test_an_outage_at_the_end_of_a_job_does_not_cost_its_log(
+    platform: Apulis, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apulis_watch, "LOOK_S", 0.0)
+    platform._http.patience_s = 60.0
+    script.answers |= {
+        "GetJobDetailV2": detail("failed", platform=platform),
+        "GetJobStatus": {"jobStatus": "failed", "errorMsg": "pod failed"},
+        "GetJobLog": (502, b"<html>"),
+    }
+    assert platform.inspect(["j"])["j"].phase is Phase.RUNNING
+    script.answers["GetJobLog"] = {"log": log(worker0="no memory\nAISBENCH_DONE node=0 rc=3\n")}
+    job = platform.inspect(["j"])["j"]
+    assert (job.phase, job.exit_code) == (Phase.FAILED, 3)
+    assert platform.store.read(SPEC.logs / "worker-0.log") == b"no memory\n"
+    platform._http.patience_s = 0.0
+    script.answers["GetJobLog"] = (502, b"<html>")
+    assert platform.inspect(["k"])["k"].phase is Phase.FAILED, "but it is not waited for without end"
 
 
 @pytest.mark.parametrize(
