@@ -12,17 +12,12 @@ from pytest_aisbench.reporters import index
 from pytest_aisbench.reporters.hosts import guarded
 from pytest_aisbench.reporters.story import RERUN, Story
 from pytest_aisbench.services.database import Database
-from pytest_aisbench.services.run import LEDGER_FILE
 from pytest_aisbench.services.transcript import Told, Transcript
 from pytest_aisbench.settings import Settings
 from pytest_aisbench.stash import SETTINGS
 
 _LONGEST = 64_000  # characters of what a test printed that are kept
 _MOST = 100  # tests of nothing of ours that are written together
-
-
-def ledger_of(settings: Settings) -> Path:
-    return settings.ledger or settings.reports / LEDGER_FILE
 
 
 class Scribe:
@@ -34,7 +29,7 @@ class Scribe:
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config = config
-        self._database = Database(ledger_of(config.stash[SETTINGS]))
+        self._database = Database(config.stash[SETTINGS].ledger_file)
         self._transcript = Transcript(self._database, folder.name)
         self._cases: dict[str, CaseEntry] = {}
         self._begun: dict[str, tuple[Story, list[Any]]] = {}  # tests that have not ended
@@ -105,7 +100,7 @@ class Index:
 
 
 def write_index(settings: Settings) -> Path:
-    database = Database(ledger_of(settings))
+    database = Database(settings.ledger_file)
     try:
         return index.write(database, settings.reports, settings.lang)
     finally:

@@ -44,9 +44,8 @@ def settings(options: argparse.Namespace, **given: str) -> Settings:
 
 def ledger(settings: Settings, *, new: bool = False) -> JobLedger:
     from pytest_aisbench.services.jobs import JobLedger
-    from pytest_aisbench.services.run import LEDGER_FILE
 
-    return JobLedger(settings.ledger or settings.reports / LEDGER_FILE, new=new)
+    return JobLedger(settings.ledger_file, new=new)
 
 
 def platform(settings: Settings) -> Platform:

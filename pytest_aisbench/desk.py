@@ -19,7 +19,6 @@ from pytest_aisbench.services.clock import SystemClock
 from pytest_aisbench.services.courier import deliver
 from pytest_aisbench.services.database import Database
 from pytest_aisbench.services.flush import flush, requeue
-from pytest_aisbench.services.run import LEDGER_FILE
 from pytest_aisbench.services.spool import Spool
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class Desk:
             raise UsageFault("there is no Tester", advice=advice)
         self._bound = found
         self._lock = threading.Lock()
-        self._database = Database(settings.ledger or settings.reports / LEDGER_FILE)
+        self._database = Database(settings.ledger_file)
         self._spool = Spool(self._database)
         self._transport = transport(found.tester, settings.tester_access)
 

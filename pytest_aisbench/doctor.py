@@ -21,7 +21,6 @@ from pytest_aisbench.domain.ports import Platform
 from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.option_types import pythons
 from pytest_aisbench.services import mounts, preflight, sections, suite
-from pytest_aisbench.services.run import LEDGER_FILE
 from pytest_aisbench.settings import Settings
 
 _PACKAGES = ("pytest-aisbench", "pytest", "huaweicloudsdkcore", "esdk-obs-python", "requests")
@@ -71,7 +70,7 @@ class Doctor:
         settings = self._settings
         yield fine("versions", f"Python {machine.python_version()}, {', '.join(map(_version, _PACKAGES))}")
         yield preflight.room(settings.reports)
-        yield _ledger(settings.ledger or settings.reports / LEDGER_FILE)
+        yield _ledger(settings.ledger_file)
         if settings.platform == "local":
             yield _containers()
 

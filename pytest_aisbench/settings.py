@@ -98,6 +98,10 @@ class Settings:
     notes: tuple[str, ...] = ()  # worth a line before the run
     required: tuple[str, ...] = ()  # the cases of the manifest that `require` names
 
+    @property
+    def ledger_file(self) -> Path:
+        return self.ledger or self.reports / "ledger.db"
+
     def public(self) -> dict[str, Any]:
         """What a report may show: no secret, no account, no path of this machine."""
         return {

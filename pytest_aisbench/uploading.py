@@ -17,7 +17,6 @@ from pytest_aisbench.reporters.hosts import guarded, warn
 from pytest_aisbench.services.clock import SystemClock
 from pytest_aisbench.services.courier import Courier, collect, deliver
 from pytest_aisbench.services.database import Database
-from pytest_aisbench.services.run import LEDGER_FILE
 from pytest_aisbench.services.spool import Spool
 from pytest_aisbench.stash import SETTINGS
 
@@ -39,7 +38,7 @@ class Tester:
             return
         self._private = found.label == PRIVATE
         self._clock = SystemClock()
-        self._database = Database(settings.ledger or settings.reports / LEDGER_FILE)
+        self._database = Database(settings.ledger_file)
         self._spool = Spool(self._database)
         self._spool.bind(self._run, found)
         self._transport = transport(found.tester, settings.tester_access)

@@ -24,7 +24,6 @@ from pytest_aisbench.reporters.hosts import guarded, switched_on
 from pytest_aisbench.reporters.story import RERUN, Story
 from pytest_aisbench.reporters.wording import wording
 from pytest_aisbench.services.database import Database
-from pytest_aisbench.services.run import LEDGER_FILE
 from pytest_aisbench.services.transcript import Past, past
 from pytest_aisbench.stash import SETTINGS
 
@@ -75,7 +74,7 @@ class Allure:
 
     def _past(self, run: str) -> list[Past]:
         settings = self._config.stash.get(SETTINGS, None)
-        ledger = settings.ledger or settings.reports / LEDGER_FILE if settings else None
+        ledger = settings.ledger_file if settings else None
         if ledger is None or not ledger.is_file():
             return []
         with closing(Database(ledger)) as database:

@@ -15,7 +15,6 @@ from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.threshold import Threshold, number
 from pytest_aisbench.reporters.columns import wrap
 from pytest_aisbench.reporters.curve import drawn
-from pytest_aisbench.reporters.svg_past import MOST_PAST, history_chart
 from pytest_aisbench.services.chronicle import Chapter, Chronicle
 
 SCHEMA = "aisbench-history/1"
@@ -102,6 +101,8 @@ def _trial(measure: Measure) -> dict[str, Any]:
 
 def picture(story: Chronicle) -> str:
     """Of the newest chapter, with the band and the reference of its claim; empty for fewer than two that count."""
+    from pytest_aisbench.reporters.svg_past import MOST_PAST, history_chart
+
     newest = [measure.past for measure in story.chapters[-1].measures if measure.counts][-MOST_PAST:]
     if len(newest) < 2:
         return ""

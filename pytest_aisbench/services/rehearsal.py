@@ -17,7 +17,6 @@ from pytest_aisbench.domain.trial import Step
 from pytest_aisbench.services import folder as folders
 from pytest_aisbench.services import preflight
 from pytest_aisbench.services.budget import Budget, Estimate, estimates
-from pytest_aisbench.services.run import LEDGER_FILE
 from pytest_aisbench.services.submission import new_trial, spec, stage_of
 from pytest_aisbench.settings import Settings
 
@@ -58,7 +57,7 @@ class Forecast:
 def rehearse(settings: Settings, platform: Platform, clock: Clock, wants: Sequence[tuple[Case, Step]]) -> Forecast:
     """A UsageFault leaves nothing behind. Whether the budget allows it, is for the caller to ask of the forecast."""
     preflight.check(platform, [case for case, _ in wants], settings.run_timeout, settings.reports)
-    ledger = settings.ledger or settings.reports / LEDGER_FILE
+    ledger = settings.ledger_file
     budget = Budget(settings.budget, estimates(wants, platform.place, settings.run_timeout, ledger))
     run = folders.run_id(clock.now())
     requests = {case.id: _request(run, case, platform, clock.now(), settings.run_timeout) for case, _ in wants}

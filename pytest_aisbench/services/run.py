@@ -29,8 +29,6 @@ from pytest_aisbench.services.trial import Tools
 from pytest_aisbench.services.weighing import Weighing
 from pytest_aisbench.settings import Settings
 
-LEDGER_FILE = "ledger.db"
-
 
 class Run:
     """Opened once the cases are known; everything it starts is gone when it is closed."""
@@ -58,7 +56,7 @@ class Run:
         preflight.check(platform, self._cases.values(), settings.run_timeout, settings.reports, say)
         for line in claims.expired(self._cases.values(), day(clock.now())):
             say(line)
-        ledger = settings.ledger or settings.reports / LEDGER_FILE
+        ledger = settings.ledger_file
         self._fingerprints = Fingerprints()
         self._traits = Traits(platform.name, platform.place, self._fingerprints)
         estimated = estimates(self._wants, platform.place, settings.run_timeout, ledger, self._fingerprints.of)
