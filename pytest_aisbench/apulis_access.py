@@ -107,8 +107,10 @@ def _check_way(document: places.Document, access: ApulisAccess) -> None:
         return
     fault = address_fault(access.endpoint)
     if fault and _PLAIN.fullmatch(access.endpoint):
-        if not (access.password or access.token):
+        keys = ("password", "token", "send_obs_keys")
+        told = [key for key in keys if getattr(access, key)]
+        if not told:
             return  # its API asks for a user's name only, and many an installation has no TLS
-        fault = "would send the password over plain http", "write https, or leave password and token out"
+        fault = "would send secrets over plain http", f"write https, or leave {' and '.join(told)} out"
     if fault:
         raise document.fault(f"apulis.endpoint {fault[0]}", NAME, "endpoint", advice=fault[1])

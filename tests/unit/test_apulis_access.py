@@ -49,8 +49,12 @@ def test_keys_of_obs_are_not_asked_for_beside_a_share(tmp_path: Path) -> None:
     [
         ("", "platform apulis needs endpoint, user, vc"),
         (WAY.replace("https://", ""), "apulis.endpoint is not an address"),
-        (PLAIN + 'password = "p"', "apulis.endpoint would send the password over plain http"),
-        (PLAIN + 'token = "t"', "apulis.endpoint would send the password over plain http"),
+        (
+            PLAIN + 'password = "p"',
+            "apulis.endpoint would send secrets over plain http; write https, or leave password",
+        ),
+        (PLAIN + 'token = "t"', "apulis.endpoint would send secrets over plain http; write https, or leave token out"),
+        (PLAIN + 'send_obs_keys = "yes"', "would send secrets over plain http; write https, or leave send_obs_keys"),
         (WAY, "neither a shared folder nor a bucket"),
         (WAY + 'results = "obs"', "neither a shared folder nor a bucket"),
         (WAY + 'share = "nowhere"', "apulis.share: there is no"),
