@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine, select
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -19,7 +17,7 @@ from starlette.routing import Route
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.upload import SCHEMA
 from pytest_aisbench.tester_server import audit, contract, intake
-from pytest_aisbench.tester_server.database import passing, writing
+from pytest_aisbench.tester_server.database import writing
 from pytest_aisbench.tester_server.door import Denied, Door
 from pytest_aisbench.tester_server.limits import Rate
 from pytest_aisbench.tester_server.tables import PARCELS
@@ -77,11 +75,9 @@ class Api:
         except Denied as denied:
             headers = {"WWW-Authenticate": "Bearer"} if denied.status == 401 else {}
             return _error(denied.status, str(denied), headers=headers)
-        except (DBAPIError, PoolTimeout) as error:
-            if isinstance(error, DBAPIError) and not passing(error):
-                raise
-            _LOG.warning("the database does not answer: %s", plain(str(error), 300))
-            return _error(503, "the database does not answer", headers={"Retry-After": str(_RETRY_S)})
+
+    def unanswered(self) -> Response:
+        return _error(503, "the database does not answer", headers={"Retry-After": str(_RETRY_S)})
 
     def _admit(self, request: Request) -> Holder | Response:
         with self.engine.connect() as connection:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from pytest_aisbench.domain.text import plain
 from pytest_aisbench.tester_server.api import Api
+from pytest_aisbench.tester_server.database import passing
 from pytest_aisbench.tester_server.door import Door
 from pytest_aisbench.tester_server.frame import Frame
 from pytest_aisbench.tester_server.limits import Rate
 from pytest_aisbench.tester_server.pages import Pages
 
+_LOG = logging.getLogger("aisbench.tester")
 LARGEST = 4 * 1024 * 1024
 PER_SECOND = 100.0
 _POLICY = (
@@ -50,6 +56,12 @@ def application(
     async def missing(request: Request, _error: Exception) -> Response:
         return frame.missing(request)
 
+    async def unanswered(request: Request, error: Exception) -> Response:
+        if isinstance(error, DBAPIError) and not passing(error):
+            raise error
+        _LOG.warning("the database does not answer: %s", plain(str(error), 300))
+        return api.unanswered() if request.url.path.startswith("/api/") else frame.unanswered(request)
+
     app = Starlette(
         routes=[
             *api.routes(),
@@ -58,7 +70,7 @@ def application(
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
             *Pages(frame).routes(),
         ],
-        exception_handlers={404: missing},
+        exception_handlers={404: missing, DBAPIError: unanswered, PoolTimeout: unanswered},
     )
     return _Guard(app, door)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 WIDTH, HEIGHT = 960, 260
 LEFT, RIGHT, TOP, BOTTOM = 84, 16, 14, 30
@@ -40,18 +40,38 @@ class Chart:
     bottom: int = HEIGHT - BOTTOM
 
 
+class Judged(NamedTuple):
+    """A value, and the band that it was judged by."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    reference: float | None
+    row: Any
+
+
 def trend(rows: Sequence[Any]) -> Chart | None:
-    """Throughput in the order of `rows`, oldest first, over the band that each was judged by."""
-    shown = [row for row in rows if row.throughput is not None]
+    """Throughput in the order of `rows`, oldest first."""
+    return _trend(Judged(row.throughput, row.low, row.high, row.reference, row) for row in rows)
+
+
+def accuracy(rows: Sequence[Any]) -> Chart | None:
+    return _trend(Judged(row.accuracy, row.target, None, None, row) for row in rows)
+
+
+def _trend(judged: Iterable[Judged]) -> Chart | None:
+    shown = [(each.value, each) for each in judged if each.value is not None]
     if not shown:
         return None
-    edges = [edge for row in shown for edge in (row.low, row.high, row.reference) if edge is not None]
-    bottom, top = span([row.throughput for row in shown] + edges)
+    edges = [edge for _, each in shown for edge in (each.low, each.high, each.reference) if edge is not None]
+    bottom, top = span([value for value, _ in shown] + edges)
     step = (WIDTH - LEFT - RIGHT) / len(shown)
     across = [LEFT + step * (index + 0.5) for index in range(len(shown))]
-    dots = tuple(Dot(_r(x), _down(row.throughput, bottom, top), row) for x, row in zip(across, shown, strict=True))
+    dots = tuple(
+        Dot(_r(x), _down(value, bottom, top), each.row) for x, (value, each) in zip(across, shown, strict=True)
+    )
     band, reference, at = [], [], 0
-    for edge, group in itertools.groupby(shown, key=lambda row: (row.low, row.high, row.reference)):
+    for edge, group in itertools.groupby(shown, key=lambda pair: (pair[1].low, pair[1].high, pair[1].reference)):
         low, high, middle = edge
         first, at = at, at + len(list(group))
         left, right = _r(LEFT + step * first), _r(LEFT + step * at)

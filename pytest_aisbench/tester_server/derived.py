@@ -43,7 +43,7 @@ RETURNING id
 _KNOWN = text("SELECT id, attempt FROM results WHERE run = :run AND name = :name")
 _COLUMNS = (
     "project", "run", "series", "parcel", "attempt", "name", "verdict", "status", "reason", "job_id", "unit",
-    "throughput", "accuracy", "reference", "low", "high", "card_hours", "started", "ended",
+    "throughput", "accuracy", "reference", "low", "high", "target", "card_hours", "started", "ended",
 )  # fmt: skip
 _INSERT = text(f"""
 INSERT INTO results ({", ".join(_COLUMNS)}) VALUES ({", ".join(f":{name}" for name in _COLUMNS)}) RETURNING id
@@ -151,6 +151,7 @@ def _told(body: Mapping[str, Any], received: float) -> dict[str, Any]:
         "throughput": number(throughput.get("value")),
         "unit": _text(throughput.get("unit"), 40),
         "accuracy": number(_object(measured.get("accuracy")).get("value")),
+        "target": number(_object(measured.get("target_accuracy")).get("value")),
         **{edge: number(band.get(edge)) for edge in ("reference", "low", "high")},
         "card_hours": number(case_.get("card_hours")) or 0.0,
         "started": min(_moment(measured, "total_start_time") or ended, ended),

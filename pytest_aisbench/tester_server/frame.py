@@ -10,8 +10,6 @@ from urllib.parse import parse_qs, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -19,7 +17,6 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from pytest_aisbench.domain import exitcode
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.tester_server import exports, shown, words
-from pytest_aisbench.tester_server.database import passing
 from pytest_aisbench.tester_server.door import COOKIE, Denied, Door
 from pytest_aisbench.tester_server.queries import Mark
 from pytest_aisbench.tester_server.tokens import PROJECT, Kind, find
@@ -123,12 +120,10 @@ class Frame:
             return self.show(request, "login.html", status=401, project="", wrong=False)
         except NotThere:
             return self.missing(request)
-        except (DBAPIError, PoolTimeout) as error:
-            if isinstance(error, DBAPIError) and not passing(error):
-                raise
-            return self.show(
-                request, "message.html", status=503, project="", text="The database does not answer; try again."
-            )
+
+    def unanswered(self, request: Request) -> Response:
+        told = "The database does not answer; try again."
+        return self.show(request, "message.html", status=503, project="", text=told)
 
     def missing(self, request: Request) -> Response:
         return self.show(request, "message.html", status=404, project="", text="There is no such page.")

@@ -59,11 +59,12 @@ CREATE TABLE stragglers (
 CREATE INDEX stragglers_of_a_result ON stragglers (result);
 CREATE INDEX stragglers_by_time ON stragglers (project, platform, ended)
 """
-_ENDED = """
+_ENDS_AND_TARGETS = """
 ALTER TABLE runs ADD COLUMN told BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE runs ADD COLUMN exit_code BIGINT;
 ALTER TABLE runs ADD COLUMN unjudged BIGINT NOT NULL DEFAULT 0;
-ALTER TABLE runs ADD COLUMN unjudged_hours DOUBLE PRECISION NOT NULL DEFAULT 0
+ALTER TABLE runs ADD COLUMN unjudged_hours DOUBLE PRECISION NOT NULL DEFAULT 0;
+ALTER TABLE results ADD COLUMN target DOUBLE PRECISION
 """
 
 
@@ -73,7 +74,7 @@ class Step(NamedTuple):
 
 
 # The step at n makes version n + 1 out of version n. A step that was released is never changed.
-STEPS = (Step(_SENT), Step(_SHOWN, refills=True), Step(_ENDED))
+STEPS = (Step(_SENT), Step(_SHOWN, refills=True), Step(_ENDS_AND_TARGETS))
 VERSION = len(STEPS)
 
 

@@ -17,7 +17,8 @@ from pytest_aisbench.tester_server.shown import path
 
 _RESULT_COLUMNS = (
     "testid", "run_name", "name", "workload", "nodes", "devices", "mode", "platform", "verdict", "status", "reason",
-    "throughput", "unit", "accuracy", "reference", "low", "high", "card_hours", "job_id", "attempt", "started", "ended",
+    "throughput", "unit", "accuracy", "target", "reference", "low", "high", "card_hours", "job_id", "attempt",
+    "started", "ended",
 )  # fmt: skip
 _RUN_COLUMNS = (
     "testid", "name", "platform", "started", "ended", "cases", "passed", "failed", "broken", "inconclusive",
@@ -138,7 +139,8 @@ class Pages:
             "case.html",
             series=series,
             results=shown,
-            chart=charts.trend(list(reversed(shown))),
+            chart=charts.trend(shown[::-1]),
+            accuracy=charts.accuracy(shown[::-1]),
             older=str(Mark.of(shown[-1])) if len(found) > _ON_A_CHART else "",
         )
 

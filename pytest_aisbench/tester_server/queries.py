@@ -204,8 +204,8 @@ def search(connection: Connection, project: str, words: str, limit: int = PAGE) 
     job = _shown().where(RESULTS.c.project == project, RESULTS.c.job_id == words).limit(limit)
     key = _shown().join(PARCELS, PARCELS.c.id == RESULTS.c.parcel)
     key = key.where(PARCELS.c.project == project, PARCELS.c.key == words).limit(limit)
-    newest = select(RESULTS.c.id).where(RESULTS.c.project == project).order_by(RESULTS.c.id.desc()).limit(1)
-    recent = RESULTS.c.id > func.coalesce(newest.scalar_subquery(), 0) - _SEARCHED
+    newest = select(RESULTS.c.id).where(RESULTS.c.project == project).order_by(RESULTS.c.id.desc())
+    recent = RESULTS.c.id >= func.coalesce(newest.offset(_SEARCHED - 1).limit(1).scalar_subquery(), 0)
     said = _shown().where(RESULTS.c.project == project, recent, RESULTS.c.reason.icontains(words, autoescape=True))
     said = said.order_by(RESULTS.c.id.desc()).limit(limit)
     results = {row.id: row for each in (job, key, said) for row in connection.execute(each)}

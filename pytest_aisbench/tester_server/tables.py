@@ -63,14 +63,14 @@ SERIES = Table(
     *_whole("nodes", "devices", "results", "last"),
     *_numbers("last_ended"),
 )
-# What holds of a case in a run: its last attempt.
+# What holds of a case in a run: its last attempt. Reference and edges are those of throughput, the target of accuracy.
 RESULTS = Table(
     "results",
     META,
     _id(),
     *_whole("run", "series", "parcel", "attempt"),
     *_texts("project", "name", "verdict", "status", "reason", "job_id", "unit"),
-    *_numbers("throughput", "accuracy", "reference", "low", "high", "card_hours", "started", "ended"),
+    *_numbers("throughput", "accuracy", "reference", "low", "high", "target", "card_hours", "started", "ended"),
 )
 STRAGGLERS = Table(
     "stragglers",

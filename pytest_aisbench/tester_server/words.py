@@ -104,6 +104,7 @@ _CHINESE = {
     "as it was sent": "原文",
     "trend": "趋势",
     "Throughput, and the band it was judged by": "吞吐量，以及判定所用的区间",
+    "Accuracy, and what was wanted": "精度，以及要求的下限",
     "What share of its speed a card keeps": "每张卡保持的速度比例",
     "The base is the smallest shape that was measured; every shape counts with its last result.":
         "以测得的最小规模为基准；每个规模取最近一次结果。",

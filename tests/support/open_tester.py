@@ -163,6 +163,7 @@ def case(
         metrics={"throughput": Value(throughput, "images/s"), "accuracy": Value(0.77, "")},
         findings=(Finding("throughput", outcome, throughput, wanted, f"throughput {throughput}: {outcome.value}"),),
         trials=(trial,),
+        target_accuracy=0.759,
         background=Background(
             reference=reference,
             low=0.95 * reference,

@@ -11,17 +11,20 @@ import pytest
 pytest.importorskip("starlette", reason="the Tester comes with the extra [tester]")
 
 from pytest_aisbench.cli import main
-from pytest_aisbench.tester_server import app, charts, serve, shown, words
+from pytest_aisbench.tester_server import api, app, charts, serve, shown, tokens, words
 from pytest_aisbench.tester_server.database import address, open_engine
 from pytest_aisbench.tester_server.door import Door, is_loopback
 from pytest_aisbench.tester_server.limits import Rate
 from pytest_aisbench.tester_server.queries import Mark
-from pytest_aisbench.tester_server.serve import Offer, door_of
+from pytest_aisbench.tester_server.serve import Offer, changing, door_of, opened
 
 
-def answered(application: Any, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
-    """One request, without a socket."""
+def answered(
+    application: Any, path: str, method: str = "GET", *, ends: bool = True, **headers: str
+) -> tuple[int, dict[str, str], str]:
+    """One request, without a socket; one that does not end says two bytes of its body, and then nothing."""
     sent: list[dict[str, Any]] = []
+    heard: list[bool] = []
     told = {"host": "127.0.0.1", **{name.replace("_", "-"): value for name, value in headers.items()}}
     scope = {
         "type": "http",
@@ -38,7 +41,10 @@ def answered(application: Any, path: str, method: str = "GET", **headers: str) -
     }
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"{}", "more_body": False}
+        if heard:
+            await asyncio.Event().wait()
+        heard.append(True)
+        return {"type": "http.request", "body": b"{}", "more_body": not ends}
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
@@ -53,9 +59,23 @@ def test_a_database_that_is_away_is_said_and_may_be_asked_again(tmp_path: Path) 
     status, headers, text = answered(application, "/api/v1/tests/t/results", "POST", Authorization="Bearer x")
     assert (status, headers["retry-after"]) == (503, "5")
     assert "does not answer" in text
-    status, _, page = answered(application, "/p/centre", Accept_Language="zh")
-    assert status == 503
-    assert "数据库没有应答" in page
+    for path, method in (("/p/centre", "GET"), ("/login", "POST")):
+        status, _, page = answered(application, path, method, Accept_Language="zh")
+        assert status == 503
+        assert "数据库没有应答" in page
+
+
+def test_a_body_that_never_comes_to_its_end_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "_BODY_S", 0.1)
+    db = f"{tmp_path}/tester.db"
+    with changing(db) as connection:
+        token = tokens.add(connection, "p", tokens.Kind.SEND, "", 1.0).reveal()
+    with opened(db) as engine:
+        application = app.application(engine, Door(open=True))
+        head = {"Authorization": f"Bearer {token}", "Idempotency_Key": "k"}
+        status, headers, text = answered(application, "/api/v1/tests/t/results", "POST", ends=False, **head)
+    assert (status, headers["connection"]) == (408, "close")
+    assert "did not arrive within" in text
 
 
 @pytest.mark.parametrize(
