@@ -64,12 +64,6 @@ def changes(values: Sequence[float], *, magnitude: float = MAGNITUDE, alpha: flo
         cuts.pop(told.index(least))
 
 
-def newest_level(values: Sequence[float]) -> Sequence[float]:
-    """What came after the last change of level: a step that once was is no noise."""
-    found = changes(values)
-    return values[found[-1].index :] if found else values
-
-
 def step_deviation(values: Sequence[float]) -> float:
     """The standard deviation of the noise around a level that may change: by the median step between neighbours."""
     return median(abs(after - before) for before, after in itertools.pairwise(values)) / _STEP

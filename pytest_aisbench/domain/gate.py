@@ -7,6 +7,10 @@ outside; otherwise another trial is due, and after the last one the case is inco
 and 1 - α / 2K for a claim with two sides: K looks, each with its share of α, let a wrong decision happen in at most α
 of all cases that sit on the limit, and ever fewer away from it.
 
+That is per case, and per way: at most α of those that are on the limit or below pass, and at most α of those on it or
+above fail. A run of many cases is green only if all of them pass, so one that is not good enough makes it green with
+at most α too, however many there are: no share of α per case is needed for that.
+
 What is never negative does not fall to 0 by noise: where half of the mean is less than t · s / √k, the lower end is not
 the mean less that but mean² / (4 · t · s / √k), which goes on smoothly from there and stays above 0. So a floor that
 is far below is met on a machine whose speed doubles and halves from day to day.
@@ -27,6 +31,7 @@ from pytest_aisbench.domain.threshold import Threshold, number
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 
 ALPHA = 0.05
+DIGITS = 4  # of what an interval is reckoned from: a product of three such has as many
 _FEWEST = 2  # degrees of freedom: with one, t is above 30 and decides nothing
 
 _OUTCOMES = {
@@ -78,41 +83,100 @@ class Noise:
     degrees: int
 
 
+@dataclass(frozen=True)
+class Looks:
+    """How many trials there are by now, and how many there may be."""
+
+    now: int
+    most: int
+
+    def critical(self, sides: int, degrees: int) -> tuple[float, str]:
+        """Student's t for one look of them all, and where to look it up."""
+        looks = max(self.most, self.now)
+        t = student.quantile(1 - ALPHA / looks / max(sides, 1), degrees)
+        halved = f"/{sides}" if sides > 1 else ""
+        return t, f"t at 1 - {ALPHA:g}/{looks}{halved} with {degrees} degrees"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A value and how well it is known, to be held against a claim."""
+
+    value: float
+    interval: tuple[float, float]
+    said: str
+    how: str  # the interval comes about, so that it can be checked by hand
+    looks: Looks
+
+
 def decide(
-    claim: Threshold, shape: Shape, history: Sequence[float], trials: Sequence[float], max_trials: int
+    claim: Threshold,
+    shape: Shape,
+    history: Sequence[float],
+    trials: Sequence[float],
+    max_trials: int,
+    *,
+    left_out: Sequence[float] = (),
 ) -> Decision:
-    """`history` is of the same fingerprint, without the trials that are to be judged; neither's order matters."""
-    wanted = claim.wanted(shape)
+    """`history` is of the same fingerprint, without the trials that are to be judged; neither's order matters.
+
+    `left_out` is what somebody took out of it, and only told.
+    """
     if not trials or not all(map(math.isfinite, trials)):
-        text = f"{claim.metric}: not measured in every trial, wanted {wanted}"
-        return Decision(claim.metric, Ruling.FAILED, None, None, wanted, text)
-    mean = _mean(trials)
+        return unmeasured(claim, shape, "not measured in every trial")
+    mean, looks = average(trials), Looks(len(trials), max_trials)
     past = [value for value in history if math.isfinite(value)]
     noise = pooled(past, trials)
-    low, high = claim.band(shape)
     unit = f" {claim.unit}" if claim.unit else ""
+    said = f"{claim.metric} {number(mean)}{unit}{f', mean of {looks.now} trials' if looks.now > 1 else ''}"
     if noise is None:
-        met = low <= mean <= high and claim.sides(shape) > 0
-        told = f"{claim.metric} {number(mean)}{unit}{_of(trials) or ','} wanted {wanted}{claim.gap(shape, mean)}"
-        text = f"{told}; unqualified: {_why(past, trials)}"
-        return Decision(claim.metric, Ruling.PASSED if met else Ruling.FAILED, mean, None, wanted, text)
-    count, looks = len(trials), max(max_trials, len(trials))
-    level = 1 - ALPHA / looks / max(claim.sides(shape), 1)
-    t = student.quantile(level, noise.degrees)
-    half = t * noise.deviation / math.sqrt(count)
-    interval = (_bottom(mean, half, positive=min(*past, *trials) > 0), mean + half)
-    text = (
-        f"{claim.metric} {number(mean)}{unit}{_of(trials)} ± {number(half)}"
-        f" (t {t:.4g} at {level:.4g} with {noise.degrees} degrees × s {number(noise.deviation)}"
-        f"{f' / √{count}' if count > 1 else ''}; {len(past)} in history), wanted {wanted}: "
+        return by_band(claim, shape, mean, said, _why(past, trials))
+    t, level = looks.critical(claim.sides(shape), noise.degrees)
+    half = t * noise.deviation / math.sqrt(looks.now)
+    bottom, above_0 = mean - half, ""
+    if min(*past, *trials) > 0 and half > mean / 2:
+        bottom, above_0 = mean / (4 * half / mean), "; lower end mean² / (4 × that), as it is never below 0"
+    shared = f" / √{looks.now}" if looks.now > 1 else ""
+    missing = f", without {', '.join(map(number, left_out))}, too far off to be noise" if left_out else ""
+    how = (
+        f"± {number(half, DIGITS)} = t {number(t, DIGITS)} × s {number(noise.deviation, DIGITS)}{shared}{above_0};"
+        f" {level}; {len(past)} in history{missing}"
     )
-    shown = f"{number(interval[0])} .. {number(interval[1])}"
-    ruling, word = _place(interval, (low, high))
-    if ruling is None and count >= max_trials:
-        ruling, word = Ruling.INCONCLUSIVE, f"{word} after {count} of at most {max_trials} trials"
-    elif ruling is None:
-        word += f", trial {count + 1} of at most {max_trials} is due"
-    return Decision(claim.metric, ruling, mean, interval, wanted, f"{text}{shown} {word}")
+    return by_interval(claim, shape, Reading(mean, (bottom, mean + half), said, how, looks))
+
+
+def unmeasured(claim: Threshold, shape: Shape, why: str) -> Decision:
+    wanted = claim.wanted(shape)
+    return Decision(claim.metric, Ruling.FAILED, None, None, wanted, f"{claim.metric}: {why}, wanted {wanted}")
+
+
+def by_band(claim: Threshold, shape: Shape, value: float, said: str, why: str) -> Decision:
+    """Unqualified, and `why`; a claim that bounds nothing is not met."""
+    low, high = claim.band(shape)
+    ruling = Ruling.PASSED if low <= value <= high and claim.sides(shape) else Ruling.FAILED
+    text = f"{said}, wanted {claim.wanted(shape)}{claim.gap(shape, value)}; unqualified: {why}"
+    return Decision(claim.metric, ruling, value, None, claim.wanted(shape), text)
+
+
+def by_interval(claim: Threshold, shape: Shape, reading: Reading) -> Decision:
+    looks, wanted = reading.looks, claim.wanted(shape)
+    ruling, word = place(reading.interval, claim.band(shape))
+    if ruling is None:
+        word += f" after {looks.now} of at most {looks.most} trials"
+        ruling = Ruling.INCONCLUSIVE if looks.now >= looks.most else None
+    ends = " .. ".join(map(number, reading.interval))
+    text = f"{reading.said}, wanted {wanted}{claim.gap(shape, reading.value)}: {ends} {word} ({reading.how})"
+    return Decision(claim.metric, ruling, reading.value, reading.interval, wanted, text)
+
+
+def place(interval: tuple[float, float], band: tuple[float, float]) -> tuple[Ruling | None, str]:
+    """Where an interval is to a band, and the word for it; no ruling where it is neither in nor out."""
+    (bottom, top), (low, high) = interval, band
+    if low <= bottom and top <= high:
+        return Ruling.PASSED, "is inside"
+    if top < low or high < bottom:
+        return Ruling.FAILED, "is outside"
+    return None, "reaches across the limit: not decided"
 
 
 def pooled(history: Sequence[float], trials: Sequence[float]) -> Noise | None:
@@ -124,20 +188,7 @@ def pooled(history: Sequence[float], trials: Sequence[float]) -> Noise | None:
     return Noise(math.sqrt(squares / degrees), degrees)
 
 
-def _bottom(mean: float, half: float, *, positive: bool) -> float:
-    return mean / (4 * half / mean) if positive and half > mean / 2 else mean - half
-
-
-def _place(interval: tuple[float, float], band: tuple[float, float]) -> tuple[Ruling | None, str]:
-    (bottom, top), (low, high) = interval, band
-    if low <= bottom and top <= high:
-        return Ruling.PASSED, "is inside"
-    if top < low or high < bottom:
-        return Ruling.FAILED, "is outside"
-    return None, "is not decided"
-
-
-def _mean(values: Sequence[float]) -> float:
+def average(values: Sequence[float]) -> float:
     """Exact, so that the order of trials does not matter; each is divided first, so that no sum is too large."""
     return math.fsum(value / len(values) for value in values)
 
@@ -145,15 +196,11 @@ def _mean(values: Sequence[float]) -> float:
 def _squares(values: Sequence[float]) -> float:
     if len(values) < 2 or min(values) == max(values):  # around a rounded mean even equal values would have a spread
         return 0.0
-    middle = _mean(values)
+    middle = average(values)
     try:
         return math.fsum((value - middle) ** 2 for value in values)
     except OverflowError:
         return math.inf
-
-
-def _of(trials: Sequence[float]) -> str:
-    return f", mean of {len(trials)} trials," if len(trials) > 1 else ""
 
 
 def _why(history: Sequence[float], trials: Sequence[float]) -> str:

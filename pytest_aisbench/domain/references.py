@@ -15,7 +15,8 @@ from statistics import fmean, stdev
 
 from pytest_aisbench.domain import gate, student
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.changes import changes, newest_level
+from pytest_aisbench.domain.changes import changes
+from pytest_aisbench.domain.level import newest_level
 from pytest_aisbench.domain.measure import Measure
 from pytest_aisbench.domain.threshold import Threshold, number
 from pytest_aisbench.domain.verdict import Outcome
@@ -142,7 +143,7 @@ def _outcome(
     claim: Threshold, shape: Shape, before: Sequence[float], trials: Sequence[float], max_trials: int
 ) -> Outcome:
     if is_gated(claim):
-        return gate.decide(claim, shape, newest_level(before), trials, max_trials).finding.outcome
+        return gate.decide(claim, shape, newest_level(before).values, trials, max_trials).finding.outcome
     low, high = claim.band(shape)
     return Outcome.MET if all(low <= value <= high for value in trials) else Outcome.MISSED
 

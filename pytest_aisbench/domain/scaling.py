@@ -1,12 +1,20 @@
-"""How much of its speed a card keeps when more of them train together."""
+"""How much of its speed a card keeps when more of them train together.
+
+The rule. The efficiency is a ratio of two means, and both are known only as well as their noise lets them be: to
+± ratio · t · √(c² / k + b² / n), with the noise of one trial as a share of its mean, c of the shape and b of its base,
+k trials of the one and n of the other. The degrees are the fewer of both. What the gate does with an interval is done
+with this one. Where the noise of either is not known the plain limit decides, and the text says "unqualified".
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pytest_aisbench.domain import gate
 from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.gate import DIGITS, Decision, Looks, Noise, Reading
 from pytest_aisbench.domain.threshold import Threshold, number
 from pytest_aisbench.domain.verdict import Finding, Outcome
 
@@ -14,48 +22,76 @@ THIS_RUN = "this run"
 
 
 @dataclass(frozen=True)
-class Base:
-    """What the base was measured to do: a throughput that counts, so its accuracy held."""
+class Speed:
+    """What a shape was measured to do, as the mean of trials that count, so their accuracy held."""
 
     shape: Shape
     value: float
     source: str = THIS_RUN  # or whose history it is from, which the text then says
+    count: int = 1
+    noise: Noise | None = None  # of one trial
 
     @property
     def per_card(self) -> float:
         return self.value / self.shape.world
 
+    @property
+    def share(self) -> float:
+        """The noise of one trial, as a share of the mean."""
+        return self.noise.deviation / self.value if self.noise else math.nan
 
-def efficiency(value: float, shape: Shape, base: Base) -> float:
-    """The throughput of a card at this shape, as a share of that at the base."""
-    return value / shape.world / base.per_card
+    @property
+    def known(self) -> bool:
+        return 0 < self.value < math.inf
 
 
-def efficiencies(values: Mapping[Shape, float], base: Base) -> dict[Shape, float]:
+def efficiency(speed: Speed, base: Speed) -> float:
+    """The throughput of a card at a shape, as a share of that at the base."""
+    return speed.per_card / base.per_card
+
+
+def efficiencies(speeds: Iterable[Speed], base: Speed) -> dict[Shape, float]:
     """For a chart: every shape that was measured, from few cards to many."""
-    order = sorted(values, key=lambda shape: (shape.world, shape))
-    return {shape: efficiency(values[shape], shape, base) for shape in order} if _is_speed(base.value) else {}
+    order = sorted(speeds, key=lambda speed: (speed.shape.world, speed.shape))
+    return {speed.shape: efficiency(speed, base) for speed in order} if base.known else {}
 
 
-def scaled(claim: Threshold, shape: Shape, value: float | None, base: Base | None, unit: str = "") -> Finding:
-    """What became of a scaling claim; waived, and said so, where nobody knows what the base does."""
-    name, wanted = claim.metric, claim.wanted(shape)
+def waived(claim: Threshold, shape: Shape, base: Speed | None) -> Finding | None:
+    """What is said of a claim that cannot be held against anything; None where it can."""
     if shape == Shape.parse(claim.base or str(shape)):
-        return Finding(name, Outcome.WAIVED, None, wanted, f"{name}: waived, {shape} is the base itself")
-    if base is None or str(base.shape) != claim.base or not _is_speed(base.value):
-        text = f"{name}: waived, the base {claim.base} was measured neither in this run nor in its history"
-        return Finding(name, Outcome.WAIVED, None, wanted, text)
-    if value is None or not _is_speed(value) or not claim.sides(shape):
-        return Finding(name, Outcome.UNMEASURED, None, wanted, f"{name}: not measured, wanted {wanted}")
-    share = efficiency(value, shape, base)
-    low, high = claim.band(shape)
-    unit = f" {unit}" if unit else ""
-    text = (
-        f"{name} {number(share)}, {number(value / shape.world)}{unit} per card at {shape} and"
-        f" {number(base.per_card)}{unit} at {base.shape} ({base.source}), wanted {wanted}"
+        why = f"{shape} is the base itself"
+    elif base is None or str(base.shape) != claim.base or not base.known:
+        why = f"the base {claim.base} was measured neither in this run nor in its history"
+    else:
+        return None
+    return Finding(claim.metric, Outcome.WAIVED, None, claim.wanted(shape), f"{claim.metric}: waived, {why}")
+
+
+def scaled(claim: Threshold, speed: Speed, base: Speed, max_trials: int, unit: str = "") -> Decision:
+    """What becomes of a claim that is not waived."""
+    shape, looks = speed.shape, Looks(speed.count, max_trials)
+    if not speed.known or not claim.sides(shape):
+        return gate.unmeasured(claim, shape, "not measured")
+    ratio, unit = efficiency(speed, base), f" {unit}" if unit else ""
+    said = (
+        f"{claim.metric} {number(ratio)}, {number(speed.per_card)}{unit} per card at {shape} and"
+        f" {number(base.per_card)}{unit} at {base.shape} ({base.source})"
     )
-    return Finding(name, Outcome.MET if low <= share <= high else Outcome.MISSED, share, wanted, text)
-
-
-def _is_speed(value: float) -> bool:
-    return 0 < value < math.inf
+    if speed.noise is None or base.noise is None:
+        unknown = " and ".join(str(each.shape) for each in (speed, base) if each.noise is None)
+        return gate.by_band(claim, shape, ratio, said, f"the noise of {unknown} is not known")
+    t, level = looks.critical(claim.sides(shape), min(speed.noise.degrees, base.noise.degrees))
+    own, by_base = (ratio * t * each.share / math.sqrt(each.count) for each in (speed, base))
+    half = math.hypot(own, by_base)
+    terms = " + ".join(f"{number(each.share, DIGITS)}² / {each.count}" for each in (speed, base))
+    how = (
+        f"± {number(half, DIGITS)} = {number(ratio, DIGITS)} × t {number(t, DIGITS)} × √({terms});"
+        f" s / mean and trials of {shape} and {base.shape}; {level}"
+    )
+    decision = gate.by_interval(claim, shape, Reading(ratio, (ratio - half, ratio + half), said, how, looks))
+    # More trials of this shape move the ratio by its own part of the noise, and leave the base's as it is: where that
+    # would reach across the limit from either end, nobody shall pay for them.
+    ends = (ratio - own, ratio + own)
+    if all(gate.place((end - by_base, end + by_base), claim.band(shape))[0] is None for end in ends):
+        return decision.closed(f"what is known of {base.shape} leaves ± {number(by_base, DIGITS)} by itself")
+    return decision

@@ -95,7 +95,7 @@ class Threshold:
         return f"{number(low)} .. {number(high)}{unit}"
 
 
-def number(value: float) -> str:
-    """Six significant digits without an exponent where a person would not write one."""
-    text = f"{value:.6g}"
+def number(value: float, digits: int = 6) -> str:
+    """With so many significant digits at least, and no exponent where a person would not write one."""
+    text = f"{value:.{digits}g}"
     return f"{value:.0f}" if "e+" in text and abs(value) < 1e15 else text

@@ -13,13 +13,14 @@ from statistics import fmean
 
 from pytest_aisbench.domain.background import Background, Past, ScalePoint
 from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.changes import changes, newest_level
+from pytest_aisbench.domain.changes import changes
 from pytest_aisbench.domain.drift import drift
 from pytest_aisbench.domain.entry import values
-from pytest_aisbench.domain.gate import Decision, decide
+from pytest_aisbench.domain.gate import Decision, average, decide, pooled
+from pytest_aisbench.domain.level import Level, newest_level
 from pytest_aisbench.domain.measure import LARGEST, Measure
 from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
-from pytest_aisbench.domain.scaling import Base, scaled
+from pytest_aisbench.domain.scaling import Speed, scaled, waived
 from pytest_aisbench.domain.suspicion import suspicions
 from pytest_aisbench.domain.threshold import Threshold, number
 from pytest_aisbench.domain.trial import Trial
@@ -45,7 +46,7 @@ class Known:
     earlier: tuple[Trial, ...] = ()  # of the case in this run: those that were measured, in their order
     past: tuple[Measure, ...] = ()  # comparable trials of other runs that are whole, oldest first
     first: tuple[Measure, ...] = ()  # the oldest of them, where `past` does not reach back to them
-    base: Base | None = None  # of its claim on scaling
+    base: Speed | None = None  # of its claim on scaling
     scaling: tuple[ScalePoint, ...] = ()
     changed: tuple[str, ...] = ()  # what differs from the newest trial that is not comparable
 
@@ -60,15 +61,9 @@ class Weighed:
 
 
 def weigh(trial: Trial, known: Known, rules: Rules) -> Weighed:
-    case, measured = trial.case, values(trial)
-    gated = [claim for claim in case.thresholds if is_gated(claim) and claim.metric in measured]
-    decisions = [_decided(claim, trial, known, rules) for claim in gated]
-    settled = [decision.finding for decision in decisions]
-    for claim in case.thresholds:
-        if claim.base is not None:
-            settled.append(_scaled(claim, case, _mean(THROUGHPUT, trial, known), known.base))
-        elif not is_gated(claim) and known.earlier and claim.metric in measured:
-            settled.append(_limited(claim, trial, known))
+    told = [each for claim in trial.case.thresholds if (each := _told(claim, trial, known, rules))]
+    decisions = [each for each in told if isinstance(each, Decision)]
+    settled = [each.finding if isinstance(each, Decision) else each for each in told]
     drifts, warnings = _trends(trial, known)
     if rules.drift_fails:
         settled += drifts
@@ -78,13 +73,31 @@ def weigh(trial: Trial, known: Known, rules: Rules) -> Weighed:
     return Weighed(tuple(settled), _background(trial, known, decisions, warnings), due)
 
 
+def _told(claim: Threshold, trial: Trial, known: Known, rules: Rules) -> Decision | Finding | None:
+    """None where `judge` knows as much: of a value that is missing, and of a bare limit on one trial."""
+    if claim.base is not None:
+        return _waived(claim, trial.case, known.base) or _scaled(claim, trial, known, rules)
+    if claim.metric not in values(trial):
+        return None
+    if is_gated(claim):
+        return _decided(claim, trial, known, rules)
+    return _limited(claim, trial, known) if known.earlier else None
+
+
 def is_gated(claim: Threshold) -> bool:
     return claim.base is None and (claim.reference is not None or claim.metric in {THROUGHPUT, STEADY_THROUGHPUT})
 
 
 def _decided(claim: Threshold, trial: Trial, known: Known, rules: Rules) -> Decision:
-    past = newest_level([value for _, value in comparable(claim.metric, known.past)])
-    decision = decide(claim, trial.case.judged_shape, past, _series(claim.metric, trial, known), rules.max_trials)
+    level = _level(claim.metric, known)
+    series = _series(claim.metric, trial, known)
+    shape = trial.case.judged_shape
+    decision = decide(claim, shape, level.values, series, rules.max_trials, left_out=level.left_out)
+    return _last_of(trial, decision, known, rules)
+
+
+def _last_of(trial: Trial, decision: Decision, known: Known, rules: Rules) -> Decision:
+    """Lost jobs are trials that were allowed, and tell nothing."""
     if decision.again and trial.number >= rules.max_trials:
         return decision.closed(f"{trial.number - len(known.earlier) - 1} of {rules.max_trials} were lost")
     return decision
@@ -100,6 +113,10 @@ def comparable(metric: str, measures: Sequence[Measure]) -> list[tuple[str, floa
     counted = [each for each in measures if each.counts or metric == ACCURACY]
     told = ((each.run, each.value(metric)) for each in counted)
     return [(run, value) for run, value in told if value is not None and abs(value) < LARGEST]
+
+
+def _level(metric: str, known: Known) -> Level:
+    return newest_level([value for _, value in comparable(metric, known.past)])
 
 
 def _mean(metric: str, trial: Trial, known: Known) -> float | None:
@@ -127,13 +144,22 @@ def _limited(claim: Threshold, trial: Trial, known: Known) -> Finding:
     return Finding(name, Outcome.MISSED, value, wanted, text)
 
 
-def _scaled(claim: Threshold, case: Case, value: float | None, base: Base | None) -> Finding:
+def _waived(claim: Threshold, case: Case, base: Speed | None) -> Finding | None:
     shape = Shape.parse(claim.base or str(case.shape))
     if case.alone and case.shape != shape and (shape.nodes > 1 or shape == case.judged_shape):
         text = f"{claim.metric}: waived, every node trains alone, so nothing is scaled from {shape} to {case.shape}"
         return Finding(claim.metric, Outcome.WAIVED, None, claim.wanted(case.judged_shape), text)
+    return waived(claim, case.judged_shape, base)
+
+
+def _scaled(claim: Threshold, trial: Trial, known: Known, rules: Rules) -> Decision:
+    assert known.base  # or else it is waived
+    case, series = trial.case, _series(THROUGHPUT, trial, known)
     unit = case.workload.metrics[THROUGHPUT].unit if THROUGHPUT in case.workload.metrics else ""
-    return scaled(claim, case.judged_shape, value, base, unit)
+    noise = pooled(_level(THROUGHPUT, known).values, series)
+    speed = Speed(case.judged_shape, average(series), count=len(series), noise=noise)
+    decision = scaled(claim, speed, known.base, rules.max_trials, unit)
+    return _last_of(trial, decision, known, rules)
 
 
 def _trends(trial: Trial, known: Known) -> tuple[list[Finding], list[str]]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 
 from pytest_aisbench.domain import fingerprint
 from pytest_aisbench.domain.background import ScalePoint
 from pytest_aisbench.domain.case import Case, Shape
 from pytest_aisbench.domain.entry import values
+from pytest_aisbench.domain.gate import average, pooled
+from pytest_aisbench.domain.level import newest_level
 from pytest_aisbench.domain.measure import Measure, counts
 from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.rollcall import flaws_of
-from pytest_aisbench.domain.scaling import Base, efficiencies
+from pytest_aisbench.domain.scaling import Speed, efficiencies
 from pytest_aisbench.domain.sequel import base_of
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.weighing import ANCHOR, Known, Rules, Weighed, weigh
@@ -39,14 +40,17 @@ class Weighing:
 
     def chart(self, trial: Trial, others: Iterable[Trial]) -> tuple[ScalePoint, ...]:
         """What all shapes of its workload do, as far as they are known by now."""
-        return _chart(trial.case, self._points(trial, [each for each in others if _is_sibling(each, trial)]))
+        siblings = [each for each in others if _is_sibling(each, trial)]
+        base = self._base(trial, siblings)
+        return _chart(trial.case, base, self._points(trial, siblings, base))
 
     def _known(self, trial: Trial, siblings: Sequence[Trial]) -> tuple[Known, str]:
         case, key, run = trial.case, fingerprint.key(trial.traits), trial.run
-        points = self._points(trial, siblings)
+        base = self._base(trial, siblings)
+        chart = _chart(case, base, self._points(trial, siblings, base))
         earlier = tuple(each for each in siblings if _precedes(each, trial))
         if self.history is None:
-            return Known(earlier, base=_base(case, points), scaling=_chart(case, points)), ""
+            return Known(earlier, base=base, scaling=chart), ""
         past = self.history.of(case.id, key, without=run, counted=False)
         first = self.history.first(case.id, key, ANCHOR, without=run) if len(past) == NEWEST else ()
         last = self.history.newest(case.id, without=run, key=key)
@@ -54,36 +58,60 @@ class Weighing:
         strange = ""
         if last and (not past or past[-1].at < last.at):
             strange = f"not compared to run {last.run}: {'; '.join(changed)}"
-        return Known(earlier, past, first, _base(case, points), _chart(case, points), changed), strange
+        return Known(earlier, past, first, base, chart, changed), strange
 
-    def _points(self, trial: Trial, siblings: Sequence[Trial]) -> dict[Shape, Base]:
+    def _base(self, trial: Trial, siblings: Sequence[Trial]) -> Speed | None:
+        """Of its claim on scaling, with its noise: as measured in this run, or else of the newest in its history."""
+        shape = base_of(trial.case)
+        if shape is None:
+            return None
+        now = [speed for each in siblings if each.case.shape == shape and (speed := self._speed(each)) is not None]
+        past = self._past(trial, shape, NEWEST)
+        level = newest_level([each.throughput for each in past]).values
+        if now:
+            return Speed(shape, average(now), count=len(now), noise=pooled(level, now))
+        if not past:
+            return None
+        newest = level[-_OF_A_BASE:]
+        return Speed(shape, average(newest), _source(past[-len(newest) :]), len(newest), pooled(level, ()))
+
+    def _points(self, trial: Trial, siblings: Sequence[Trial], base: Speed | None) -> dict[Shape, Speed]:
         """What the shapes of the workload do: as measured in this run, or else in its history."""
         found: dict[Shape, list[float]] = {}
         for each in (*siblings, trial):
-            if each.step >= Step.JUDGE and (speed := self._speed(each)) is not None:
+            if (speed := self._speed(each)) is not None:
                 found.setdefault(each.case.shape, []).append(speed)
-        points = {shape: Base(shape, fmean(speeds)) for shape, speeds in found.items()}
-        return {**self._remembered(trial, points), **points} if self.history else points
+        points = {shape: Speed(shape, average(speeds)) for shape, speeds in found.items()}
+        if base:
+            points[base.shape] = base
+        return {**self._remembered(trial, points), **points}
 
     def _speed(self, trial: Trial) -> float | None:
         """Of a trial that was harvested, once it counts; worked out once, since each of many shapes asks for all."""
+        if trial.step < Step.JUDGE:
+            return None
         if trial.id not in self._speeds:
             self._speeds[trial.id] = values(trial)[THROUGHPUT] if counts(trial) else None
         return self._speeds[trial.id]
 
-    def _remembered(self, trial: Trial, known: Collection[Shape]) -> dict[Shape, Base]:
-        assert self.history is not None
+    def _remembered(self, trial: Trial, known: Collection[Shape]) -> dict[Shape, Speed]:
+        if self.history is None or len(known) >= _SHOWN:
+            return {}
         name, family = trial.case.workload.name, fingerprint.family(trial.traits)
-        base = base_of(trial.case)
-        shapes = {base: None} if base else {}
-        if len(known) < _SHOWN:
-            shapes |= dict.fromkeys(map(Shape.parse, self.history.shapes(name, family, _SHOWN)))
-        found: dict[Shape, Base] = {}
-        for shape in shapes.keys() - known:
-            past = self.history.base(name, str(shape), family, _OF_A_BASE, without=trial.run)
-            if past:
-                found[shape] = Base(shape, _level(past), _source(past))
-        return found
+        shapes = map(Shape.parse, self.history.shapes(name, family, _SHOWN))
+        found = {shape: self._past(trial, shape, _OF_A_BASE) for shape in shapes if shape not in known}
+        return {
+            shape: Speed(shape, average([each.throughput for each in past]), _source(past))
+            for shape, past in found.items()
+            if past
+        }
+
+    def _past(self, trial: Trial, shape: Shape, limit: int) -> tuple[Measure, ...]:
+        """Of another shape, alike in everything else."""
+        if self.history is None:
+            return ()
+        name, family = trial.case.workload.name, fingerprint.family(trial.traits)
+        return self.history.base(name, str(shape), family, limit, without=trial.run)
 
 
 def _is_sibling(other: Trial, trial: Trial) -> bool:
@@ -98,28 +126,19 @@ def _precedes(other: Trial, trial: Trial) -> bool:
     return same and other.step is Step.DONE and not other.fault and not flaws_of(other) and bool(other.measurements)
 
 
-def _level(past: Sequence[Measure]) -> float:
-    return fmean(each.throughput for each in past)
-
-
 def _source(past: Sequence[Measure]) -> str:
     several = f"{len(past)} trials until " if len(past) > 1 else ""
     return f"history: {several}run {past[-1].run}"
 
 
-def _base(case: Case, points: Mapping[Shape, Base]) -> Base | None:
-    shape = base_of(case)
-    return points.get(shape) if shape else None
-
-
-def _chart(case: Case, points: Mapping[Shape, Base]) -> tuple[ScalePoint, ...]:
+def _chart(case: Case, base: Speed | None, points: Mapping[Shape, Speed]) -> tuple[ScalePoint, ...]:
     """Against the claim's base, or else against the fewest cards; of very many shapes some."""
     order = sorted(points, key=lambda shape: (shape.world, shape))
-    base = _base(case, points) or (points[order[0]] if order else None)
+    base = base or (points[order[0]] if order else None)
     if base is None or case.alone:  # nodes that train alone do not scale
         return ()
     shown = {base.shape, case.shape, *order[:: -(-len(order) // _SHOWN)]}
-    shares = efficiencies({shape: points[shape].value for shape in order if shape in shown}, base)
+    shares = efficiencies((points[shape] for shape in order if shape in shown), base)
     return tuple(
         ScalePoint(str(shape), points[shape].value, share, points[shape].source) for shape, share in shares.items()
     )

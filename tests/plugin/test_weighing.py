@@ -74,9 +74,10 @@ def test_noise_that_one_trial_cannot_rule_out_gets_another(yard: Yard, measured:
     assert second.code == 0, second.out
     assert case(second)["verdict"] == "PASSED"
     assert [trial["trial"] for trial in case(second)["trials"]] == [1, 2]
-    interval = "± 0.394323 (t 2.231 at 0.9833 with 30 degrees × s 0.25 / √2; 30 in history)"
-    decided = "wanted >= 24.5 images/s: 24.6057 .. 25.3943 is inside"
-    assert finding(second, "throughput")["text"] == f"throughput 25 images/s, mean of 2 trials, {interval}, {decided}"
+    assert finding(second, "throughput")["text"] == (
+        "throughput 25 images/s, mean of 2 trials, wanted >= 24.5 images/s: 24.6057 .. 25.3943 is inside"
+        " (± 0.3943 = t 2.231 × s 0.25 / √2; t at 1 - 0.05/3 with 30 degrees; 30 in history)"
+    )
     learnt = "accuracy 0.9, mean of 2 trials, at worst 0.9 in trial 1, wanted >= 0.5"
     assert finding(second, "accuracy")["text"] == learnt
 
@@ -88,7 +89,7 @@ def test_noise_that_no_trial_rules_out_leaves_a_case_open(yard: Yard) -> None:
     assert case(ended)["verdict"] == "INCONCLUSIVE"
     assert len(case(ended)["trials"]) == 3
     assert case(ended)["metrics"]["throughput"]["value"] == finding(ended, "throughput")["measured"] == 25.0
-    assert finding(ended, "throughput")["text"].endswith("is not decided after 3 of at most 3 trials")
+    assert "not decided after 3 of at most 3 trials" in finding(ended, "throughput")["text"]
 
 
 def test_a_shape_is_held_against_its_base_in_this_run_or_in_history_or_says_that_there_is_none(yard: Yard) -> None:

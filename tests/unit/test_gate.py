@@ -61,8 +61,8 @@ def test_a_pass_in_one_line() -> None:
     decision = decide(CLAIM, ONE, QUIET, [99.5], MOST)
     assert decision.ruling is Ruling.PASSED
     assert decision.text == (
-        "throughput 99.5 images/s ± 3.74695 (t 3.747 at 0.99 with 4 degrees × s 1; 5 in history),"
-        " wanted >= 95 images/s: 95.7531 .. 103.247 is inside"
+        "throughput 99.5 images/s, wanted >= 95 images/s: 95.7531 .. 103.247 is inside"
+        " (± 3.747 = t 3.747 × s 1; t at 1 - 0.05/5 with 4 degrees; 5 in history)"
     )
     assert decision.finding.outcome is Outcome.MET
     assert decision.finding.measured == 99.5
@@ -71,20 +71,20 @@ def test_a_pass_in_one_line() -> None:
 def test_a_failure_in_one_line() -> None:
     decision = decide(CLAIM, ONE, QUIET, [91.0], MOST)
     assert decision.ruling is Ruling.FAILED
-    assert decision.text.endswith("wanted >= 95 images/s: 87.2531 .. 94.7469 is outside")
+    assert "91 images/s, wanted >= 95 images/s (4.2% below): 87.2531 .. 94.7469 is outside (± 3.747" in decision.text
     assert decision.finding.outcome is Outcome.MISSED
 
 
 def test_what_is_undecided_asks_for_another_trial_until_there_is_none() -> None:
     first = decide(CLAIM, ONE, QUIET, [95.5], 3)
     assert first.again
-    assert first.text.endswith("is not decided, trial 2 of at most 3 is due")
+    assert "reaches across the limit: not decided after 1 of at most 3 trials (± " in first.text
     assert first.finding.outcome is Outcome.UNDECIDED
     last = decide(CLAIM, ONE, QUIET, [95.5, 94.5, 95.0], 3)
     assert last.ruling is Ruling.INCONCLUSIVE
-    assert "95 images/s, mean of 3 trials, ± " in last.text
-    assert " / √3; 5 in history)" in last.text
-    assert last.text.endswith("is not decided after 3 of at most 3 trials")
+    assert "95 images/s, mean of 3 trials, wanted >= 95 images/s: " in last.text
+    assert " reaches across the limit: not decided after 3 of at most 3 trials (± " in last.text
+    assert " / √3; t at 1 - 0.05/3 with 6 degrees; 5 in history)" in last.text
 
 
 def test_a_trial_that_nobody_will_run_leaves_it_inconclusive() -> None:
@@ -128,6 +128,8 @@ def test_a_far_floor_is_met_however_noisy_a_speed_is() -> None:
     assert decision.ruling is Ruling.PASSED
     assert decision.interval is not None
     assert 0 < decision.interval[0] < 200
+    assert "; lower end mean² / (4 × that), as it is never below 0; " in decision.text
+    assert "lower end" not in decide(floor, ONE, QUIET, [100.0], 3).text
     near = decide(replace(floor, at_least=1000.0), ONE, laptop, [1500.0], 3)
     assert near.again
     below = decide(floor, ONE, [-1.0, 1.0, 3.0], [1.0], 3)  # what may be negative may well be below 0
@@ -149,7 +151,7 @@ def test_the_lower_end_falls_with_the_noise_and_never_to_nothing(mean: float, no
 def test_a_claim_with_two_sides_gives_each_its_share() -> None:
     both = Threshold("throughput", reference=100.0, lower=-0.05, upper=0.05)
     inside = decide(both, ONE, QUIET, [100.0], MOST)
-    assert "at 0.995 with 4 degrees" in inside.text
+    assert "t at 1 - 0.05/5/2 with 4 degrees" in inside.text
     assert inside.ruling is Ruling.PASSED
     assert decide(both, ONE, QUIET, [110.0], MOST).ruling is Ruling.FAILED
 

@@ -13,7 +13,8 @@ from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
 from pytest_aisbench.domain.curve import curve
 from pytest_aisbench.domain.drift import drift
 from pytest_aisbench.domain.entry import by_rank, values
-from pytest_aisbench.domain.gate import decide
+from pytest_aisbench.domain.gate import Noise, decide
+from pytest_aisbench.domain.level import newest_level
 from pytest_aisbench.domain.logged import remarks
 from pytest_aisbench.domain.metric import (
     ACCURACY,
@@ -25,7 +26,7 @@ from pytest_aisbench.domain.metric import (
     Metric,
 )
 from pytest_aisbench.domain.rollcall import flaws_of
-from pytest_aisbench.domain.scaling import Base, scaled
+from pytest_aisbench.domain.scaling import Speed, scaled, waived
 from pytest_aisbench.domain.stragglers import stragglers, summary
 from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
 from pytest_aisbench.domain.trial import Trial
@@ -45,6 +46,7 @@ OLD = ExpectedFailure("HCCL of driver 21.0.2 is slow", "2027-01-31")
 LOG = "".join(f"Iter #{step}: {speed} img/sec per NPU\n" for step, speed in enumerate((200, 560, 560, 560, 560)))
 EVALUATED = "eval epoch: 1, accuracy: 0.7, elapsed: 900 s\neval epoch: 2, accuracy: 0.77, elapsed: 1800.5 s\n"
 STILL = "eval epoch: 1, accuracy: 0.7, elapsed: 900 s\n"
+STILL_AIR, WIND = Noise(5.0, 9), Noise(40.0, 9)
 QUIET, NOISY = (2010.0, 2012.0, 2008.0, 2011.0, 2009.0), (2010.0, 1850.0, 2200.0, 1900.0, 2150.0)
 
 
@@ -81,7 +83,25 @@ def verdict(
 
 
 def gated(history: Sequence[float], *trials: float, most: int = 3) -> Verdict:
-    return verdict(settled=[decide(SPEED, SHAPE, history, trials, most).finding])
+    level = newest_level(history)
+    decision = decide(SPEED, SHAPE, level.values, trials, most, left_out=level.left_out)
+    return verdict(settled=[decision.finding], speed=trials[-1] / 4)
+
+
+def floored(floor: float, history: Sequence[float], trial: float) -> Verdict:
+    claim = replace(SPEED, reference=None, lower=None, at_least=floor, per=None)
+    return verdict(claim, LEARNT, settled=[decide(claim, SHAPE, history, [trial], 3).finding], speed=trial / 4)
+
+
+def scaling(speed: Speed, base: Speed) -> Verdict:
+    decision = scaled(SCALED, speed, base, 3, UNIT)
+    return verdict(SPEED, LEARNT, SCALED, settled=[decision.finding], speed=speed.value / 4)
+
+
+def without_base() -> Verdict:
+    told = waived(SCALED, SHAPE, None)
+    assert told
+    return verdict(SPEED, LEARNT, SCALED, settled=[told])
 
 
 def drifted() -> Finding:
@@ -95,7 +115,8 @@ def expected(claim: Threshold) -> Threshold:
 
 
 def verdicts() -> Mapping[str, Verdict]:
-    one = Base(Shape(1, 2), 1010.0)
+    base = Speed(Shape(1, 2), 1010.0, noise=STILL_AIR)
+    remembered = Speed(Shape(1, 2), 1010.0, "history: 10 trials until run r41", 10, STILL_AIR)
     return {
         "both claims are met": verdict(),
         "every node trains alone": verdict(mode=Mode.SINGLE_SERVER),
@@ -111,12 +132,16 @@ def verdicts() -> Mapping[str, Verdict]:
         "the gate asks for another trial": gated(NOISY, 1920.0),
         "the gate has no trial left": gated(NOISY, 1920.0, 1905.0, 1890.0),
         "the gate knows no noise": gated((), 2010.0),
+        "the gate leaves out what was a fault": gated((*QUIET, 1400.0, *QUIET), 2010.0),
+        "the gate on a laptop that others work on": floored(100.0, (1773.0, 1476.0, 2875.0), 1500.0),
         "a drift fails the case": verdict(settled=[drifted()]),
-        "scaling is met": verdict(SPEED, LEARNT, SCALED, settled=[scaled(SCALED, SHAPE, 2000.0, one, UNIT)]),
-        "scaling is missed": verdict(SPEED, LEARNT, SCALED, settled=[scaled(SCALED, SHAPE, 1750.0, one, UNIT)]),
-        "the base of scaling is not known": verdict(
-            SPEED, LEARNT, SCALED, settled=[scaled(SCALED, SHAPE, 2000.0, None, UNIT)]
-        ),
+        "scaling is met": scaling(Speed(SHAPE, 2000.0, noise=STILL_AIR), base),
+        "scaling is missed": scaling(Speed(SHAPE, 2000.0, noise=STILL_AIR), replace(base, value=1150.0)),
+        "scaling is held against history": scaling(Speed(SHAPE, 2000.0, noise=STILL_AIR), remembered),
+        "scaling asks for another trial": scaling(Speed(SHAPE, 1900.0, noise=WIND), remembered),
+        "the base of scaling is too rough": scaling(Speed(SHAPE, 1900.0, noise=WIND), replace(base, noise=WIND)),
+        "scaling knows no noise": scaling(Speed(SHAPE, 2000.0), replace(base, noise=None)),
+        "the base of scaling is not known": without_base(),
         "steady state is claimed beside the whole run": verdict(SPEED, LEARNT, STEADY, log=LOG),
         "steady state is missed": verdict(SPEED, LEARNT, replace(STEADY, at_least=2300.0), log=LOG),
         "steady state is not told": verdict(SPEED, LEARNT, STEADY),

@@ -3,85 +3,155 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.gate import ALPHA, Noise, pooled
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
-from pytest_aisbench.domain.scaling import Base, efficiencies, efficiency, scaled
+from pytest_aisbench.domain.scaling import Speed, efficiencies, efficiency, scaled, waived
 from pytest_aisbench.domain.suspicion import identical, suspicions, too_good
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.verdict import Outcome, Ruling, judge
 
 CLAIM = Threshold("scaling", at_least=0.9, base="1x8")
-BASE = Base(Shape(1, 8), 16_000.0)
-TWO = Shape(2, 8)
+ONE, TWO = Shape(1, 8), Shape(2, 8)
+BASE = Speed(ONE, 16_000.0)
+QUIET = Noise(80.0, 10)  # half a percent of the base
+MOST = 3
 
 
 @pytest.mark.parametrize(("value", "outcome"), [(28_800.0, Outcome.MET), (28_799.0, Outcome.MISSED)])
 def test_a_card_keeps_its_speed_or_not(value: float, outcome: Outcome) -> None:
-    finding = scaled(CLAIM, TWO, value, BASE, "images/s")
+    finding = scaled(CLAIM, Speed(TWO, value), BASE, MOST, "images/s").finding
     assert finding.outcome is outcome
     assert finding.measured == value / 32_000
 
 
-def test_efficiency_in_one_line() -> None:
-    assert scaled(CLAIM, TWO, 30_400.0, Base(Shape(1, 8), 16_000.0, "history of 4 trials"), "images/s").text == (
-        "scaling 0.95, 1900 images/s per card at 2x8 and 2000 images/s at 1x8 (history of 4 trials), wanted >= 0.9"
+@pytest.mark.parametrize(
+    ("noise", "of_base", "unknown"), [(None, QUIET, "2x8"), (QUIET, None, "1x8"), (None, None, "2x8 and 1x8")]
+)
+def test_where_the_noise_is_not_known_the_plain_limit_decides_and_says_so(
+    noise: Noise | None, of_base: Noise | None, unknown: str
+) -> None:
+    base = Speed(ONE, 16_000.0, "history: run r7", noise=of_base)
+    assert scaled(CLAIM, Speed(TWO, 30_400.0, noise=noise), base, MOST, "images/s").text == (
+        "scaling 0.95, 1900 images/s per card at 2x8 and 2000 images/s at 1x8 (history: run r7), wanted >= 0.9;"
+        f" unqualified: the noise of {unknown} is not known"
     )
+
+
+def test_the_noise_of_both_is_in_one_line_that_can_be_checked_by_hand() -> None:
+    base = Speed(ONE, 16_000.0, "history: 10 trials until run r9", 10, QUIET)
+    decision = scaled(CLAIM, Speed(TWO, 29_120.0, count=2, noise=Noise(291.2, 4)), base, MOST, "images/s")
+    assert decision.text == (
+        "scaling 0.91, 1820 images/s per card at 2x8 and 2000 images/s at 1x8 (history: 10 trials until run r9),"
+        " wanted >= 0.9: 0.888991 .. 0.931009 reaches across the limit: not decided after 2 of at most 3 trials"
+        " (± 0.02101 = 0.91 × t 3.186 × √(0.01² / 2 + 0.005² / 10); s / mean and trials of 2x8 and 1x8;"
+        " t at 1 - 0.05/3 with 4 degrees)"
+    )
+    assert 0.91 * 3.186 * math.sqrt(0.01**2 / 2 + 0.005**2 / 10) == pytest.approx(0.02101, rel=1e-3)
+    assert decision.again
+
+
+@pytest.mark.parametrize(
+    ("ratio", "ruling"), [(0.95, Ruling.PASSED), (0.91, None), (0.89, None), (0.85, Ruling.FAILED)]
+)
+def test_a_ratio_is_decided_where_its_interval_does_not_reach_across_the_limit(
+    ratio: float, ruling: Ruling | None
+) -> None:
+    base = Speed(ONE, 16_000.0, count=10, noise=QUIET)
+    speed = Speed(TWO, 32_000.0 * ratio, noise=Noise(160.0, 10))
+    assert scaled(CLAIM, speed, base, MOST).ruling is ruling
+    last = scaled(CLAIM, Speed(TWO, speed.value, count=3, noise=Noise(700.0, 10)), base, MOST)
+    assert last.ruling is (ruling or Ruling.INCONCLUSIVE)
+
+
+def test_nobody_pays_for_trials_that_cannot_decide() -> None:
+    """What is not known of the base does not get less by trials of another shape."""
+    rough = Speed(ONE, 16_000.0, noise=Noise(800.0, 10))
+    decision = scaled(CLAIM, Speed(TWO, 29_500.0, noise=Noise(160.0, 10)), rough, MOST)
+    assert decision.ruling is Ruling.INCONCLUSIVE
+    assert decision.text.endswith("; no other trial: what is known of 1x8 leaves ± 0.1137 by itself")
+    assert scaled(CLAIM, Speed(TWO, 29_500.0, noise=Noise(1600.0, 10)), rough, MOST).again  # its own noise is as large
+
+
+@pytest.mark.parametrize("noise", [0.001, 0.01, 0.04])
+@pytest.mark.parametrize(("ratio", "wrong"), [(0.9, Ruling.PASSED), (0.9, Ruling.FAILED), (0.88, Ruling.PASSED)])
+def test_a_ratio_is_judged_wrongly_as_seldom_as_a_speed(noise: float, ratio: float, wrong: Ruling) -> None:
+    """The plain limit would be wrong in half of the cases that sit on it."""
+    rounds, counted = 400, 0
+    dice = random.Random(f"{noise} {ratio}")
+
+    def some(mean: float, count: int) -> list[float]:
+        return [dice.gauss(mean, mean * noise) for _ in range(count)]
+
+    for _ in range(rounds):
+        before, wide_before = some(8.0, 10), some(14.0, 10)
+        base = some(8.0, 1)
+        known = Speed(ONE, base[0], count=1, noise=pooled(before, base))
+        trials: list[float] = []
+        ruling = None
+        while ruling is None:
+            trials += some(16.0 * ratio, 1)
+            mean = sum(trials) / len(trials)
+            speed = Speed(TWO, mean, count=len(trials), noise=pooled(wide_before, trials))
+            ruling = scaled(CLAIM, speed, known, MOST).ruling
+        counted += ruling is wrong
+    assert counted <= rounds * ALPHA + 3 * math.sqrt(rounds * ALPHA * (1 - ALPHA))
 
 
 @pytest.mark.parametrize(
     "base",
-    [
-        None,
-        Base(Shape(1, 8), math.nan),
-        Base(Shape(1, 8), math.inf),
-        Base(Shape(1, 8), 0.0),
-        Base(Shape(1, 4), 16_000.0),
-    ],
+    [None, Speed(ONE, math.nan), Speed(ONE, math.inf), Speed(ONE, 0.0), Speed(Shape(1, 4), 16_000.0)],
 )
-def test_without_its_base_the_claim_is_waived_and_says_so(base: Base | None) -> None:
-    finding = scaled(CLAIM, TWO, 30_000.0, base)
+def test_without_its_base_the_claim_is_waived_and_says_so(base: Speed | None) -> None:
+    finding = waived(CLAIM, TWO, base)
+    assert finding
     assert finding.outcome is Outcome.WAIVED
     assert finding.text == "scaling: waived, the base 1x8 was measured neither in this run nor in its history"
+    assert waived(CLAIM, TWO, BASE) is None
 
 
 def test_the_base_is_not_held_against_itself() -> None:
-    assert scaled(CLAIM, Shape(1, 8), 16_000.0, BASE).text == "scaling: waived, 1x8 is the base itself"
+    finding = waived(CLAIM, ONE, BASE)
+    assert finding
+    assert finding.text == "scaling: waived, 1x8 is the base itself"
 
 
-@pytest.mark.parametrize("value", [None, math.nan, math.inf, -1.0, 0.0])
-def test_what_was_not_measured_does_not_scale(value: float | None) -> None:
-    assert scaled(CLAIM, TWO, value, BASE).outcome is Outcome.UNMEASURED
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 0.0])
+def test_what_was_not_measured_does_not_scale(value: float) -> None:
+    assert scaled(CLAIM, Speed(TWO, value), BASE, MOST).finding.outcome is Outcome.UNMEASURED
+    assert scaled(Threshold("scaling", base="1x8"), Speed(TWO, 32_000.0), BASE, MOST).ruling is Ruling.FAILED
 
 
 def test_a_missed_efficiency_fails_the_case() -> None:
     claims = (Threshold(THROUGHPUT, at_least=1.0), Threshold(ACCURACY, at_least=0.5), CLAIM)
     measured = {THROUGHPUT: 20_000.0, ACCURACY: 0.9}
-    judged = judge(claims, measured, (), TWO, settled=[scaled(CLAIM, TWO, 20_000.0, BASE)])
+    judged = judge(claims, measured, (), TWO, settled=[scaled(CLAIM, Speed(TWO, 20_000.0), BASE, MOST).finding])
     assert judged.ruling is Ruling.FAILED
     assert judged.reason.startswith("scaling 0.625")
-    judged = judge(claims, measured, (), TWO, settled=[scaled(CLAIM, TWO, 32_000.0, BASE)])
+    judged = judge(claims, measured, (), TWO, settled=[scaled(CLAIM, Speed(TWO, 32_000.0), BASE, MOST).finding])
     assert judged.ruling is Ruling.PASSED
 
 
 @given(st.integers(1, 64), st.integers(1, 16), st.floats(0.1, 1e6))
 def test_ideal_scaling_is_one_at_every_shape(nodes: int, devices: int, per_card: float) -> None:
     shape = Shape(nodes, devices)
-    assert efficiency(per_card * shape.world, shape, Base(Shape(1, 8), per_card * 8)) == pytest.approx(1.0)
+    assert efficiency(Speed(shape, per_card * shape.world), Speed(ONE, per_card * 8)) == pytest.approx(1.0)
 
 
 def test_the_chart_goes_from_few_cards_to_many() -> None:
-    values = {Shape(4, 8): 57_600.0, Shape(1, 8): 16_000.0, Shape(1, 1): 2_100.0}
-    assert list(efficiencies(values, BASE).items()) == [
+    speeds = [Speed(Shape(4, 8), 57_600.0), Speed(ONE, 16_000.0), Speed(Shape(1, 1), 2_100.0)]
+    assert list(efficiencies(speeds, BASE).items()) == [
         (Shape(1, 1), pytest.approx(1.05)),
         (Shape(1, 8), 1.0),
         (Shape(4, 8), pytest.approx(0.9)),
     ]
-    assert efficiencies(values, Base(Shape(1, 8), 0.0)) == {}
+    assert efficiencies(speeds, Speed(ONE, 0.0)) == {}
 
 
 def test_trials_that_agree_to_all_digits_are_worth_a_look() -> None:

@@ -110,7 +110,7 @@ def test_a_case_that_stays_open_says_so_after_the_last(
     remember(ledger, case, 5.0)
     last = fleet_on(healthy()).reached(case, Step.DONE)
     assert (last.number, last.verdict.ruling) == (3, Ruling.INCONCLUSIVE)
-    assert last.verdict.reason.endswith("is not decided after 3 of at most 3 trials")
+    assert "not decided after 3 of at most 3 trials" in last.verdict.reason
 
 
 def test_no_money_for_another_trial_leaves_it_open_and_says_why(

@@ -22,7 +22,7 @@ from pytest_aisbench.domain.fingerprint import key
 from pytest_aisbench.domain.measure import Measure
 from pytest_aisbench.domain.metric import Measurement, Metric
 from pytest_aisbench.domain.rollcall import flaws_of
-from pytest_aisbench.domain.scaling import Base
+from pytest_aisbench.domain.scaling import Speed
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Outcome, Ruling, Verdict, judge
@@ -99,7 +99,7 @@ def test_a_trial_that_noise_leaves_open_asks_for_another_and_both_decide(one: Ca
     known = Known(past=past(one, NOISY))
     weighed = weigh(first, known, RULES)
     assert verdict(first, weighed).ruling is Ruling.INCONCLUSIVE
-    assert weighed.due.endswith("is not decided, trial 2 of at most 3 is due")
+    assert "reaches across the limit: not decided after 1 of at most 3 trials" in weighed.due
     second = trial(one, 98.0, number=2)
     weighed = weigh(second, replace(known, earlier=(first,)), RULES)
     told = verdict(second, weighed)
@@ -139,6 +139,16 @@ def test_a_step_that_once_was_is_no_noise(one: Case) -> None:
     (speed, *_) = weigh(trial(one, 100.0), Known(past=past(one, stepped)), RULES).settled
     assert speed.outcome is Outcome.MET
     assert "20 in history" in speed.text
+
+
+def test_a_fault_that_was_repaired_does_not_leave_every_later_case_open(one: Case) -> None:
+    repaired = [*NOISY[:7], 60.0, *NOISY[7:]]
+    (speed, *_) = weigh(trial(one, 100.0), Known(past=past(one, repaired)), RULES).settled
+    assert speed.outcome is Outcome.MET
+    assert speed.text.endswith("20 in history, without 60, too far off to be noise)")
+    often = [speed if at % 5 else 60.0 for at, speed in enumerate(NOISY)]
+    (speed, *_) = weigh(trial(one, 100.0), Known(past=past(one, often)), RULES).settled
+    assert speed.outcome is Outcome.UNDECIDED
 
 
 def test_speeds_without_accuracy_teach_nothing(one: Case) -> None:
@@ -208,7 +218,7 @@ def test_what_goes_with_a_verdict_is_bounded(one: Case) -> None:
 
 def test_scaling_is_judged_by_the_mean_of_all_trials(one: Case) -> None:
     wide = replace(one, shape=Shape(2, 1), thresholds=(replace(SPEED, per="node"), LEARNT, SCALING))
-    known = Known((trial(wide, 196.0),), base=Base(Shape(1, 1), 100.0))
+    known = Known((trial(wide, 196.0),), base=Speed(Shape(1, 1), 100.0))
     found = next(each for each in weigh(trial(wide, 200.0, number=2), known, RULES).settled if each.metric == "scaling")
     assert found.outcome is Outcome.MET
     assert found.measured == pytest.approx(0.99)
@@ -230,7 +240,7 @@ def test_scaling_is_judged_by_the_mean_of_all_trials(one: Case) -> None:
 def test_nodes_that_train_alone_scale_by_their_cards_only(case: Case, shape: Shape, base: str, said: str) -> None:
     claim = replace(SCALING, base=base, at_least=0.8)
     alone = replace(case, shape=shape, mode=Mode.SINGLE_SERVER, thresholds=(SPEED, LEARNT, claim))
-    weighed = weigh(trial(alone, 180.0), Known(base=Base(Shape(1, 1), 100.0)), RULES)
+    weighed = weigh(trial(alone, 180.0), Known(base=Speed(Shape(1, 1), 100.0)), RULES)
     found = next(each for each in weighed.settled if each.metric == "scaling")
     assert said in found.text
     assert found.wanted == claim.wanted(alone.judged_shape)
@@ -272,6 +282,35 @@ def test_the_base_is_of_this_run_or_else_of_history_and_so_says_the_chart(one: C
     # Of a base that learnt nothing, or was not harvested, nothing is known in this run.
     assert "(history: " in told(trial(one, 100.0, 0.1))[0]
     assert "(history: " in told(trial(one, 100.0, step=Step.WATCH))[0]
+
+
+def test_the_noise_of_a_shape_and_of_its_base_leaves_a_ratio_open(one: Case, ledger: Ledger) -> None:
+    wide = replace(one, shape=Shape(2, 1), thresholds=(replace(SPEED, lower=-0.5), LEARNT, SCALING))
+    for at, (speed, twice) in enumerate(zip((99.0, 101.0, 100.0, 102.0), (196.0, 200.0, 198.0, 202.0), strict=True)):
+        run = f"r{at}"
+        ledger.begin(run, {}, 0.0)
+        ledger.save_trial(judged(trial(one, speed), run, at), at)
+        ledger.save_trial(judged(trial(wide, twice), run, at), at)
+    weighing = Weighing(RULES, History(ledger.database))
+
+    def told(speed: float, *others: Trial, number: int = 1) -> tuple[Outcome, str, str]:
+        weighed, _ = weighing.weigh(trial(wide, speed, number=number), others)
+        found = next(each for each in weighed.settled if each.metric == "scaling")
+        return found.outcome, found.text, weighed.due
+
+    here, there = trial(one, 100.0), judged(trial(wide, 199.0), "now", 1.0)
+    outcome, text, due = told(199.0, here)
+    assert (outcome, due) == (Outcome.MET, "")
+    # One trial here, s of the four in history: √(5 / 3) = 1.291, of 199 and of 100.
+    assert "√(0.01297² / 1 + 0.01291² / 1); s / mean and trials of 2x1 and 1x1; t at 1 - 0.05/3 with 3 degrees" in text
+    assert "√(0.01173² / 2 + 0.01291² / 1)" in told(201.0, here, there, number=2)[1]
+    outcome, text, due = told(184.0)
+    assert "(history: 4 trials until run r3)" in text
+    assert outcome is Outcome.UNDECIDED
+    assert due == text
+    outcome, text, due = told(182.0, here, replace(there, measurements=trial(wide, 180.0).measurements), number=2)
+    assert (outcome, due) == (Outcome.UNDECIDED, "")
+    assert "no other trial: what is known of 1x1 leaves" in text
 
 
 def test_a_thousand_shapes_cost_little_and_show_some(one: Case) -> None:
