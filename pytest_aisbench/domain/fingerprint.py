@@ -36,6 +36,7 @@ def traits_of(case: Case, *, platform: str, place: str, code: str, data: str = "
         "entry": workload.entry,
         "code": code[:_DIGITS],
         "data": data[:_DIGITS] or workload.data or "",
+        **{f"unit of {name}": metric.unit for name, metric in workload.metrics.items()},
         **{f"parameter {name}": value for name, value in workload.parameters.items()},
         **{f"environment {name}": value for name, value in workload.environment.items()},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
@@ -17,11 +18,19 @@ _ACCURATE = 0.01  # the share above history that is suspicious in an accuracy
 _FAST = 0.05  # and in everything else
 
 
-def identical(metric: str, trials: Sequence[float]) -> str:
-    """Empty unless three trials or more agree to all digits."""
-    if len(trials) < _ALIKE or len(set(trials)) > 1 or not math.isfinite(trials[0]):
+def identical(metric: str, trials: Sequence[float], history: Sequence[float] = ()) -> str:
+    """Empty unless three trials or more agree to all digits.
+
+    Together with those of earlier runs it is told once, by the third: whoever trains with a fixed seed knows it then.
+    """
+    if not trials or len(set(trials)) > 1 or not math.isfinite(trials[0]):
         return ""
-    told = f"{metric} is {trials[0]!r} in all of {len(trials)} trials, identical to all digits"
+    before = sum(1 for _ in itertools.takewhile(lambda value: value == trials[0], reversed(history)))
+    count = len(trials) + before
+    if count < _ALIKE or (len(trials) < _ALIKE < count):
+        return ""
+    whose = f"all of {len(trials)} trials" if len(trials) >= _ALIKE else f"the last {count} comparable trials"
+    told = f"{metric} is {trials[0]!r} in {whose}, identical to all digits"
     return f"{told}: does each of them train, and with a seed of its own?"
 
 
@@ -45,5 +54,5 @@ def too_good(metric: str, value: float, history: Sequence[float], unit: str = ""
 
 def suspicions(metric: str, trials: Sequence[float], history: Sequence[float], unit: str = "") -> list[str]:
     """All that is to be said of the trials of a case; none of it changes the verdict."""
-    told = [identical(metric, trials), *(too_good(metric, value, history, unit) for value in trials)]
+    told = [identical(metric, trials, history), *(too_good(metric, value, history, unit) for value in trials)]
     return list(dict.fromkeys(filter(None, told)))

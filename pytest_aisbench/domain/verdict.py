@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw
+from pytest_aisbench.domain.metric import ACCURACY, SPEEDS, THROUGHPUT, Flaw
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold, number
 from pytest_aisbench.errors import NotPassed
@@ -106,7 +106,7 @@ def judge(
                 excused.add(told.metric)
     findings = [_remarked(finding, (remarks or {}).get(finding.metric, "")) for finding in findings]
     claimed = excused | {finding.metric for finding in findings if finding.outcome is not Outcome.WAIVED}
-    findings = _throughput_needs_accuracy([*findings, *itertools.chain.from_iterable(known.values())], excused)
+    findings = _speed_needs_accuracy([*findings, *itertools.chain.from_iterable(known.values())], excused)
     findings += [
         Finding(name, Outcome.UNMEASURED, measured.get(name), "a claim", f"{name}: nothing is claimed of it")
         for name in (THROUGHPUT, ACCURACY)
@@ -167,15 +167,16 @@ def expectations(thresholds: Iterable[Threshold], verdict: Verdict) -> list[str]
     return [finding.text for finding in told] if verdict.passed else []
 
 
-def _throughput_needs_accuracy(findings: list[Finding], excused: set[str]) -> list[Finding]:
-    """Speed counts only where the model learnt: a met throughput beside a failed accuracy decides nothing."""
+def _speed_needs_accuracy(findings: list[Finding], excused: set[str]) -> list[Finding]:
+    """Speed counts only where the model learnt: met beside an accuracy that is not, it decides nothing."""
     fine = {Outcome.MET, Outcome.WAIVED} if ACCURACY in excused else {Outcome.MET}
-    holds = all(finding.outcome in fine for finding in findings if finding.metric == ACCURACY)
-    if holds:
+    learnt = [finding.outcome for finding in findings if finding.metric == ACCURACY]
+    if fine.issuperset(learnt):
         return findings
+    why = "accuracy is not decided" if {*learnt} <= {*fine, Outcome.UNDECIDED} else "accuracy does not hold"
     return [
-        replace(finding, outcome=Outcome.UNDECIDED, text=f"{finding.text}; does not count: accuracy does not hold")
-        if finding.metric == THROUGHPUT and finding.outcome is Outcome.MET
+        replace(finding, outcome=Outcome.UNDECIDED, text=f"{finding.text}; does not count: {why}")
+        if finding.metric in SPEEDS and finding.outcome is Outcome.MET
         else finding
-        for finding in sorted(findings, key=lambda finding: finding.metric == THROUGHPUT)
+        for finding in sorted(findings, key=lambda finding: finding.metric in SPEEDS)
     ]

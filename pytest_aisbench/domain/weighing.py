@@ -21,6 +21,7 @@ from pytest_aisbench.domain.level import Level, newest_level
 from pytest_aisbench.domain.measure import LARGEST, Measure
 from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
 from pytest_aisbench.domain.scaling import Speed, scaled, waived
+from pytest_aisbench.domain.sequel import base_of
 from pytest_aisbench.domain.suspicion import suspicions
 from pytest_aisbench.domain.threshold import Threshold, number
 from pytest_aisbench.domain.trial import Trial
@@ -69,6 +70,8 @@ def weigh(trial: Trial, known: Known, rules: Rules) -> Weighed:
         settled += drifts
     else:
         warnings = [*(finding.text for finding in drifts), *warnings]
+    if base_of(trial.case):  # what is its own base has nothing to be missed
+        warnings += [each.text for each in settled if each.outcome is Outcome.WAIVED]
     due = next((decision.text for decision in decisions if decision.again), "")
     return Weighed(tuple(settled), _background(trial, known, decisions, warnings), due)
 

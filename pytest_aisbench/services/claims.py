@@ -146,13 +146,16 @@ def _is_number(value: Any) -> bool:
 
 def _possible(threshold: Threshold, fault: Callable[..., UsageFault]) -> None:
     """A speed or a time is above 0 and a ratio between 0 and 1 whatever happens: that is no claim, and more is no
-    hope."""
+    hope. What every case must claim has a lower bound, or the worst of all jobs would be green."""
     low, high = threshold.band(Shape(1, 1))
     ratio = threshold.metric in {ACCURACY, SCALING} and not threshold.unit
     if threshold.metric in _POSITIVE and low <= 0 and high >= (1 if ratio else math.inf):
         raise fault("claims nothing: every value meets it")
     if high < 0 or (threshold.metric == ACCURACY and ratio and low > 1):
         raise fault("no value meets it", advice="an accuracy without a unit is between 0 and 1" if ratio else "")
+    if low <= 0 and (threshold.metric == THROUGHPUT or (threshold.metric == ACCURACY and ratio)):
+        advice = "give at_least, or a reference with lower above -1"
+        raise fault("has no lower bound above 0: a job that does nothing meets it", advice=advice)
 
 
 def _bounds(claim: Mapping[str, Any], fault: Callable[..., UsageFault]) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_aisbench.domain.case import Case, Mode, Shape
 from pytest_aisbench.domain.fingerprint import differences, family, key, traits_of
+from pytest_aisbench.domain.metric import Metric
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.services.takeover import Fingerprints
@@ -42,6 +43,9 @@ def test_everything_that_decides_a_speed_is_told_apart(case: Case) -> None:
         "environment GLOG_v: 3 -> none": {"workload": replace(work, environment={})},
         "data: obs://bucket/imagenet/ -> obs://bucket/other/": {"workload": replace(work, data="obs://bucket/other/")},
         "framework: python -> mindspore": {"workload": replace(work, framework="mindspore")},
+        "unit of throughput: images/s -> images/min": {
+            "workload": replace(work, metrics={**work.metrics, "throughput": Metric("throughput", "images/min")})
+        },
         "entry: train.py -> other.py": {"workload": replace(work, entry="other.py")},
         "framework_version: mindspore_1.3 -> mindspore_1.5": {
             "workload": replace(work, options={"flavor": "kat1", "framework_version": "mindspore_1.5"})

@@ -220,25 +220,59 @@ def test_noise_is_pooled_as_the_textbook_does(history: list[float], trials: list
         assert noise.deviation == pytest.approx(math.sqrt(squares / noise.degrees), rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize("noise", [0.001, 0.01, 0.04])
-@pytest.mark.parametrize("shift", [0.0, -0.02, -0.05, -0.08, -0.10])
-def test_it_is_wrong_as_seldom_as_it_promises(noise: float, shift: float) -> None:
-    """Bonferroni promises at most α; 4 standard errors of the simulation are allowed above that."""
-    rounds = 300
-    dice = random.Random(f"{noise} {shift}")
+def rulings(noise: float, shift: float, known: int, rounds: int) -> Counter[Ruling]:
+    """Of a system that is so noisy and has lost so much, with so many comparable trials before."""
+    dice = random.Random(f"{noise} {shift} {known}")
     counted: Counter[Ruling] = Counter()
     for _ in range(rounds):
-        history = [dice.gauss(100.0, 100 * noise) for _ in range(5)]
+        history = [dice.gauss(100.0, 100 * noise) for _ in range(known)]
         trials: list[float] = []
         ruling = None
         while ruling is None:
             trials.append(dice.gauss(100 * (1 + shift), 100 * noise))
             ruling = decide(CLAIM, ONE, history, trials, MOST).ruling
         counted[ruling] += 1
-    allowed = rounds * ALPHA + 4 * math.sqrt(rounds * ALPHA * (1 - ALPHA))
-    if shift >= -0.05:
-        assert counted[Ruling.FAILED] <= allowed
-    if shift <= -0.05:
-        assert counted[Ruling.PASSED] <= allowed
-    if noise <= 0.01 and shift != -0.05:  # a quiet system is decided
+    return counted
+
+
+@pytest.mark.parametrize("known", [3, 5, 30])
+@pytest.mark.parametrize("noise", [0.001, 0.04])
+def test_on_the_limit_it_is_wrong_as_seldom_as_it_promises(noise: float, known: int) -> None:
+    """Nowhere is it wrong more often. Bonferroni promises at most α each way, here within 3 standard errors; with α
+    for each of the five looks it would be twice that, and with the normal quantile more still."""
+    rounds = 2000
+    counted = rulings(noise, -0.05, known, rounds)
+    allowed = rounds * ALPHA + 3 * math.sqrt(rounds * ALPHA * (1 - ALPHA))
+    assert counted[Ruling.FAILED] <= allowed
+    assert counted[Ruling.PASSED] <= allowed
+
+
+@pytest.mark.parametrize("noise", [0.001, 0.003, 0.01, 0.02, 0.04])
+@pytest.mark.parametrize("shift", [0.0, -0.02, -0.03, -0.08, -0.10])
+def test_away_from_the_limit_it_is_hardly_ever_wrong(noise: float, shift: float) -> None:
+    rounds = 400
+    counted = rulings(noise, shift, 5, rounds)
+    assert counted[Ruling.PASSED if shift < -0.05 else Ruling.FAILED] <= 0.01 * rounds
+    if noise <= 0.003 or (noise == 0.01 and shift != -0.03):  # a quiet system is decided
         assert counted[Ruling.INCONCLUSIVE] <= 0.02 * rounds
+    if noise == 0.02 and shift in {0.0, -0.10}:
+        assert counted[Ruling.INCONCLUSIVE] <= 0.04 * rounds
+
+
+def test_a_run_of_many_cases_is_green_by_mistake_no_more_often_than_one_case() -> None:
+    """It is green if all pass, so the one that is not good enough must pass: nothing is to be shared out for that."""
+    rounds, cases = 1000, 10
+    dice = random.Random("a run")
+    green = red = 0
+    for _ in range(rounds):
+        told: list[Ruling] = []
+        for case in range(cases):
+            history = [dice.gauss(100.0, 1.0) for _ in range(5)]
+            trials: list[float] = []
+            while (ruling := decide(CLAIM, ONE, history, trials, 3).ruling if trials else None) is None:
+                trials.append(dice.gauss(95.0 if case == 0 else 100.0, 1.0))
+            told.append(ruling)
+        green += all(ruling is Ruling.PASSED for ruling in told)
+        red += Ruling.FAILED in told[1:]
+    assert green <= rounds * ALPHA + 3 * math.sqrt(rounds * ALPHA * (1 - ALPHA))
+    assert red == 0  # nobody cries wolf over those that have lost nothing

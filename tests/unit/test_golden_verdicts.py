@@ -39,6 +39,7 @@ METRICS = {THROUGHPUT: Metric(THROUGHPUT, UNIT), ACCURACY: Metric(ACCURACY, "")}
 WORKLOAD = Workload("toy", "", ("code",), "train.py", "python", 2, METRICS)
 SPEED = Threshold(THROUGHPUT, UNIT, reference=1000.0, lower=-0.05, per="node")
 LEARNT = Threshold(ACCURACY, at_least=0.759)
+ABOUT = Threshold(ACCURACY, reference=0.77, lower=-0.01)
 SCALED = Threshold(SCALING, at_least=0.9, base="1x2")
 STEADY = Threshold(STEADY_THROUGHPUT, UNIT, at_least=2200.0)
 SOON = Threshold(TIME_TO_ACCURACY, "s", at_most=3600.0)
@@ -123,6 +124,10 @@ def verdicts() -> Mapping[str, Verdict]:
         "the throughput is too low": verdict(speed=450.0),
         "a value is above what is allowed": verdict(replace(SPEED, upper=0.05), LEARNT, speed=600.0),
         "the accuracy is too low, and speed does not count": verdict(learnt=0.7),
+        "the accuracy is not decided, and speed does not count": verdict(
+            SPEED, ABOUT, settled=[decide(ABOUT, SHAPE, (0.77, 0.76, 0.765), [0.766], 3).finding], learnt=0.766
+        ),
+        "the accuracy is too low, and no speed counts": verdict(SPEED, LEARNT, STEADY, learnt=0.7, log=LOG),
         "a card is slow": verdict(speed=(500.0, 500.0, 500.0, 400.0)),
         "a rank is missing": verdict(speed=(500.0, 500.0, 500.0)),
         "a value is not finite": verdict(learnt=float("nan")),

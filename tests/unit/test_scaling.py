@@ -165,6 +165,17 @@ def test_trials_that_agree_to_all_digits_are_worth_a_look() -> None:
     assert identical(ACCURACY, []) == ""
 
 
+def test_runs_of_one_trial_that_agree_to_all_digits_are_told_by_the_third() -> None:
+    assert identical(ACCURACY, [0.77062], [0.77, 0.77062, 0.77062]).startswith(
+        "accuracy is 0.77062 in the last 3 comparable trials, identical to all digits"
+    )
+    assert identical(ACCURACY, [0.77062] * 2, [0.77, 0.77062])
+    assert identical(ACCURACY, [0.77062], [0.77062] * 3) == ""  # it has been told
+    assert identical(ACCURACY, [0.77062], [0.77062, 0.77062, 0.77]) == ""
+    assert identical(ACCURACY, [0.77062, 0.77], [0.77062] * 2) == ""
+    assert "in all of 3 trials" in identical(ACCURACY, [0.77062] * 3, [0.77062] * 5)
+
+
 def test_a_result_far_above_history_is_worth_a_look() -> None:
     history = [0.7705, 0.7706, 0.7707, 0.7706]
     assert too_good(ACCURACY, 0.81, history) == (

@@ -267,6 +267,8 @@ def test_the_base_is_of_this_run_or_else_of_history_and_so_says_the_chart(one: C
         found = next(each for each in weighed.settled if each.metric == "scaling")
         return found.text, [(at.shape, at.value, at.efficiency, at.source) for at in weighed.background.scaling]
 
+    weighed, _ = Weighing(RULES, History(ledger.database)).weigh(trial(wide, 180.0), ())
+    assert "scaling: waived, the base 1x1" in weighed.background.warnings[-1]  # nobody shall take it for met
     nothing, chart = told()
     assert "measured neither in this run nor in its history" in nothing
     assert chart == [("2x1", 180.0, 1.0, "this run")]
