@@ -113,6 +113,7 @@ def _powered(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
     return {
         "average_power": average,
         "max_power": _value(power.max_w, "W", source, power.why),
+        "idle_power": _value(None, "W", "", "nobody tells what the nodes draw when they are idle"),
         "energy_consumption": _value(power.energy_j, "J", source, power.why),
         "efficientcy": _value(efficiency, work, "throughput by average power", average.null_reason or _NO_SPEED),
         "resource_util_ratio": _value(
@@ -154,6 +155,7 @@ def _context(case: CaseEntry, trial: TrialEntry | None, config: Mapping[str, Any
         "scenario": (config.get("Scenario"), "config.json", unsaid),
         "test_object_type": ("single" if case.nodes == 1 else "cluster", "case", ""),
         "model": (config.get("Model") or case.workload, "config.json" if config.get("Model") else "workload.toml", ""),
+        "hardware": (_first(traits, "flavor", "pool_id"), "workload.toml", "it names neither a flavor nor a pool"),
         "dataset": (traits.get("data"), "workload.toml", "the workload names no data"),
         "framework": (traits.get("framework"), "workload.toml", "not on record"),
         "framework_version": (_first(traits, "framework_version", "image_url"), "workload.toml", "nothing names it"),

@@ -63,11 +63,12 @@ def known(history: History, folders: Sequence[Path], platform: str | None, load:
     for case_id in history.cases():
         told = ((each, history.traits(each.key)) for each in reversed(history.all(case_id)))
         newest, traits = next(
-            ((each, traits) for each, traits in told if traits and platform in {None, traits["platform"]}), (None, {})
+            ((each, traits) for each, traits in told if traits and platform in {None, traits.get("platform")}),
+            (None, {}),
         )
         if newest is None or newest.workload not in files:
             continue
-        place, framework = traits["platform"], traits.get("framework", "")
+        place, framework = traits.get("platform", ""), traits.get("framework", "")
         folder = files[newest.workload].parent
         suite = load(folder, place, [framework] if framework in FRAMEWORKS else [])
         case = suite.case(Shape.parse(newest.shape), Mode(newest.mode))

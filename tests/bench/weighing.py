@@ -1,16 +1,21 @@
-"""How long it takes to weigh a trial with the history in a ledger: looked up, decided, held against drifts.
+"""How long it takes to weigh a trial with the history in a ledger, and to show that: looked up, decided, held against
+drifts.
 
     python tests/bench/weighing.py
 
 Ledgers of so many trials of one case, all comparable, and as many of another shape; the median of many rounds, in CPU
-time. Beside it stands what reading the trials' own records would take.
+time. Beside it stands what reading the trials' own records would take, and what the whole command takes with Python's
+start.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,8 +32,10 @@ from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.domain.weighing import Rules
+from pytest_aisbench.reporters import chronicle as told
 from pytest_aisbench.services import history
-from pytest_aisbench.services.history import History
+from pytest_aisbench.services.chronicle import chronicle
+from pytest_aisbench.services.history import NEWEST, History
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.submission import new_trial
 from pytest_aisbench.services.weighing import Weighing
@@ -61,7 +68,25 @@ def fill(ledger: Ledger, count: int, dice: random.Random) -> None:
                 measure = measure_of(made)
                 assert measure is not None
                 history.add(ledger.database, measure, made.traits)
-    ledger.begin("run", {}, 0.0)
+    ledger.begin("now", {}, 0.0)
+
+
+def shown(file: Path, case_id: str) -> str:
+    """What `aisbench history CASE` prints."""
+    with closing(Ledger(file)) as ledger:
+        return "\n".join(told.lines(chronicle(ledger, case_id, NEWEST)))
+
+
+def command_ms(file: Path, case_id: str) -> float:
+    """CPU time of the whole command."""
+    command = [sys.executable, "-m", "pytest_aisbench", "history", case_id, "--ledger", str(file)]
+    took = []
+    for _ in range(5):
+        before = os.times()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        after = os.times()
+        took.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    return statistics.median(took) * 1000
 
 
 def median_ms(act: Callable[[], object], rounds: int = ROUNDS) -> float:
@@ -78,10 +103,9 @@ def main() -> None:
     newest = trial("now", 2, dice)
     record = json.dumps(codec.dump(newest))
     by_record = median_ms(lambda: codec.load(Trial, json.loads(record)))
-    print(
-        "| comparable trials | the newest 100, ms | a whole weighing, ms | reading as many records, ms | ledger, MiB |"
-    )
-    print("|---|---|---|---|---|")
+    heads = ["comparable trials", "the newest 100, ms", "a whole weighing, ms", "`aisbench history`, ms"]
+    heads += ["the whole command, ms", "reading as many records, ms", "ledger, MiB"]
+    print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
     for count in (100, 1000, 10_000):
         with tempfile.TemporaryDirectory() as folder, closing(Ledger(Path(folder) / "ledger.db")) as ledger:
             fill(ledger, count, dice)
@@ -90,9 +114,13 @@ def main() -> None:
             case_id, same = newest.case.id, key(newest.traits)
             look_up = median_ms(lambda: known.of(case_id, same))  # noqa: B023
             whole = median_ms(lambda: weighing.weigh(newest, ()))  # noqa: B023
+            ledger.save_trial(newest, 0.0)
+            story = median_ms(lambda: shown(ledger.path, case_id))  # noqa: B023
+            command = command_ms(ledger.path, case_id)
             ledger.database.read("PRAGMA wal_checkpoint(TRUNCATE)")
             size = ledger.path.stat().st_size / 2**20
-            print(f"| {count:,} | {look_up:.2f} | {whole:.2f} | {by_record * count:,.0f} | {size:.1f} |", flush=True)
+            cells = [f"{count:,}", f"{look_up:.2f}", f"{whole:.1f}", f"{story:.1f}", f"{command:.0f}"]
+            print("| " + " | ".join([*cells, f"{by_record * count:,.0f}", f"{size:.1f}"]) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,13 @@ TRIAL = Trial(
     times={"stage": 990.0, "running": 1001.0, "harvest": 1070.0, "done": 1080.0},
     usage={"npu": 93.0, "npu memory": 50.0},
     power=Power(1900.0, 2500.0, 95_000.0, "bmc, over the training", gaps=("node 0: no sample for 20 s after 3 s",)),
-    traits={"framework": "mindspore", "framework_version": "mindspore_1.3", "cann": "5.0.2", "data": "obs://b/d/"},
+    traits={
+        "flavor": "modelarts.kat1.8xlarge",
+        "framework": "mindspore",
+        "framework_version": "mindspore_1.3",
+        "cann": "5.0.2",
+        "data": "obs://b/d/",
+    },
     background=Background(scaling=(ScalePoint("1x2", 200.0, 1.0, "r"), ScalePoint("2x2", 380.0, 0.95, "this run"))),
 )
 NEVER = Trial("run/toy-2x2/1", "run", CASE, 1, "toy")
@@ -86,6 +92,7 @@ def test_everything_that_was_measured() -> None:
     assert (found["resource_util_ratio"], found["npu_memory_util"]) == (93.0, 50.0)
     assert found["server_spread"] == pytest.approx(200 / 180)
     assert (found["framework_version"], found["cann"], found["driver"]) == ("mindspore_1.3", "5.0.2", None)
+    assert found["hardware"] == "modelarts.kat1.8xlarge"
     assert (found["nodes"], found["cards_per_node"], found["test_object_type"]) == (2, 2, "cluster")
     standard = entry().standard
     assert standard["efficientcy"].unit == "images/J"
@@ -113,6 +120,8 @@ def test_whatever_was_not_measured_is_null_with_a_reason_and_never_zero() -> Non
 
 REASONS = {
     "average_power": "nobody was asked for power: the job left no result",
+    "idle_power": "nobody tells what the nodes draw when they are idle",
+    "hardware": "it names neither a flavor nor a pool",
     "resource_util_ratio": "the platform sampled no accelerator of the job",
     "proc_time": "the log does not tell when training began and ended",
     "time_to_accuracy": "the log tells of no evaluation",
