@@ -16,7 +16,7 @@ import pytest
 
 from pytest_aisbench import Settings
 from pytest_aisbench.access import Access
-from pytest_aisbench.adapters import apulis_logs
+from pytest_aisbench.adapters import apulis_job, apulis_logs
 from pytest_aisbench.adapters.apulis import Apulis
 from pytest_aisbench.apulis_access import ApulisAccess
 from pytest_aisbench.domain.case import Shape
@@ -116,7 +116,10 @@ def test_options_reach_the_request() -> None:
         ({"shape": Shape(1, 3)}, "gives no 3 NPUs"),
         ({"name": "no name"}, "cannot be the name"),
         ({"environment": {"DLWS_ROLE_IDX": "0"}}, "DLWS_ and DLTS_ are the platform's"),
+        ({"environment": {"A-B": "0"}}, "'A-B' cannot be an environment variable"),
         ({"parameters": {"train_url": "x"}}, "train_url is set by the platform"),
+        ({"parameters": {"a b": "x"}}, "'a b' cannot be a parameter"),
+        ({"options": {"image": "i", "done": 1}}, r"\[apulis\] done in workload.toml is not text"),
         ({"options": {}}, "image is missing"),
         ({"options": {"image": "i", "launcher": "mpi"}}, "'mpi' is not known; write one of ranks, horovod"),
         ({"options": {"image": "i", "endpoints": ["telnet"]}}, "choose among ssh"),
@@ -137,6 +140,37 @@ def test_options_reach_the_request() -> None:
 def test_what_cannot_run_is_not_sent(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageFault, match=message):
         rendered(replace(SPEC, **changed))
+
+
+def test_a_launcher_of_one_node_may_be_a_command() -> None:
+    options = {**GPU, "command": "horovodrun -np 8 python train.py"}
+    assert "horovodrun" in rendered(replace(SPEC, shape=Shape(1, 8), options=options))["cmd"]
+    alone = replace(SPEC, options=options, environment={"SINGLESERVER_MODE": "True"})
+    assert "horovodrun" in rendered(alone)["workerCmd"]
+
+
+def test_pods_know_the_share_by_their_own_path_or_by_ours() -> None:
+    spec = replace(SPEC, inputs=StoreUrl("share", "aisbench/data/1/"))
+    assert "--data_url=/data/ais/aisbench/data/1/" in rendered(spec)["workerCmd"]
+    same = rendered(spec, replace(ACCESS, share_in_pods=""))["workerCmd"]
+    assert "--data_url=/mnt/apulis/aisbench/data/1/" in same
+    theirs = rendered(replace(spec, options={**SPEC.options, "data_dir": "/data/cifar"}))["workerCmd"]
+    assert "--data_url=/data/cifar" in theirs
+
+
+@pytest.mark.parametrize(
+    ("changed", "nodes", "speakers"),
+    [
+        ({"shape": Shape(1, 8)}, 1, 1),
+        ({}, 2, 2),
+        ({"options": {**GPU, "launcher": "horovod"}}, 2, 1),
+    ],
+)
+def test_a_job_tells_who_says_that_it_is_done(changed: dict[str, Any], nodes: int, speakers: int) -> None:
+    """To whoever takes it over: a launcher speaks for all nodes."""
+    told = apulis_job.kept(rendered(replace(SPEC, **changed)))
+    assert (told.nodes, told.speakers, told.logs, told.until) == (nodes, speakers, SPEC.logs, "")
+    assert apulis_job.kept({}).nodes == 1, "one that is not ours"
 
 
 # What the pods make of it: the command as it is, in a bash, with what the platform puts into the environment.

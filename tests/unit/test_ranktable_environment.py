@@ -83,6 +83,13 @@ def test_each_contradiction_is_named(change: dict[str, str], said: str) -> None:
     assert said in fault
 
 
+def test_what_is_not_told_contradicts_nothing() -> None:
+    assert alone({"RANK_ID": "3"}, lab()) == []
+    assert alone({"RANK_ID": "3"}, None) == []
+    ranks = [Process(rank, {"RANK_SIZE": "2", "RANK_ID": rank}, "node") for rank in "01"]
+    assert together(ranks) == []
+
+
 def test_a_container_may_count_its_cards_from_0() -> None:
     table = make({"a": {4: "", 5: ""}})
     assert alone({"RANK_SIZE": "2", "RANK_ID": "1", "DEVICE_ID": "1"}, table) == []
