@@ -4,6 +4,7 @@ what strangers wrote stays text, wherever it is shown."""
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
 import json
 import re
@@ -15,12 +16,15 @@ import pytest
 from centre import DOMAIN, SERVICES, Authority, front_of, temporary_keys
 from junit_schema import properties, strictly
 from markdown_page import Page
+from open_tester import Serving, serving
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from sqlalchemy import text
 from yard import SCRIPT, THRESHOLDS, WORKLOAD, Ended, Yard
 
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.localcloud.fault import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
+from pytest_aisbench.tester_server.serve import changing
 
 PEEK = SCRIPT + "\nprint(dict(os.environ), open('/proc/self/cmdline').read(), flush=True)\n"
 # A test that fails with everything it can reach in its frame, and locals shown.
@@ -176,25 +180,57 @@ def test_trains(trial, case, request):
 HOSTILE = """ + repr(HOSTILE)
 
 
+def admit(tester: Serving, token: str) -> None:
+    """As a send token: one that no program would make, so that its forms differ."""
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    statement = "INSERT INTO tokens (digest, project, kind, label, created) VALUES (:digest, 'wild', 'send', '', 1)"
+    with changing(tester.db) as connection:
+        connection.execute(text(statement), {"digest": digest})
+
+
+def visited(tester: Serving, ended: Ended) -> dict[str, str]:
+    """All that the open Tester shows of a run."""
+    run = f"/p/wild/t/{ended.results['run']}/r/{ended.results['run']}"
+    cases = [str(case["id"]) for case in ended.results["cases"]]
+    pages = ["/p/wild", "/p/wild/cases", "/p/wild/scaling", "/p/wild/audit", "/p/wild/search?q=script", run]
+    pages += [f"{run}/c/{case}" for case in cases] + [f"/p/wild/cases/local/{case}" for case in cases]
+    exports = [f"/p/wild/{name}?format={kind}" for name in ("results", "audit") for kind in ("csv", "json")]
+    found = {path: tester.get(path) for path in [*pages, *exports]}
+    assert {answer.status for answer in found.values()} == {200}
+    assert all(json.loads(found[path].text) for path in exports if path.endswith("json"))
+    return {path: answer.text for path, answer in found.items()}
+
+
 def test_what_strangers_write_stays_text_everywhere(tmp_path: Path) -> None:
     """In a workload's parameters, environment and units, in logs, in errors of jobs, tests and the platform, in names.
-    The Tester is not there, so that all that it would get lies in the spool; its token is a secret, and so is a
-    variable of the shell."""
+    The token of the Tester is a secret, and so is a variable of the shell."""
     faults = [Fault(service="modelarts", operation="create", times=1, status=400, code="X.1", message=HOSTILE)]
-    with LocalCloud(faults=faults) as cloud:
+    db = tmp_path / "tester.db"
+    with LocalCloud(faults=faults) as cloud, serving(str(db)) as open_tester:
+        admit(open_tester, TOKEN)
         (tmp_path / "card.json").write_text(json.dumps(cloud.card()))
         yard = Yard(tmp_path / "yard", tmp_path / "card.json")
         yard.suite("loud", script=LOUD, workload=WILD)
         yard.suite("telling", workload=WILD, test=TELLING)
         yard.suite("third", workload=WILD)
-        tester = f'[tester]\nurl = "http://127.0.0.1:1/"\ntoken = "{TOKEN}"\n'
+        tester = f'[tester]\nurl = "{open_tester.url}"\ntoken = "{TOKEN}"\n'
         (yard.folder / "aisbench.toml").write_text(tester)
         (yard.folder / "pytest.ini").write_text("[pytest]\n")
         step = yard.folder / "step.md"
         env = {"MY_PASSWORD": PLANTED, "GITHUB_STEP_SUMMARY": str(step), "GITHUB_ACTIONS": "true"}
         env["GITHUB_WORKSPACE"] = str(yard.folder)
         ended = yard.pytest("suites", "--nodes", "1", "--showlocals", "--aisbench-max-jobs", "1", env=env)
+        pages = visited(open_tester, ended)
     assert ended.code == 1, ended.out
+    assert {upload["state"] for upload in ended.results["uploads"]} == {"delivered"}
+    for path, page in pages.items():
+        assert "format=" in path or not re.search(r"<script>|<img|\x1b|\u202e|\x07", page), path
+    assert any("&lt;script&gt;" in page for page in pages.values())  # it is there, as words
+    kept = [file.read_bytes() for file in tmp_path.glob("tester.db*")]
+    assert any(b"loud-1x2" in data for data in kept)
+    kept += [page.encode() for page in pages.values()]
+    assert leaks(TOKEN, ended, *kept) == []
+    assert leaks(PLANTED, ended, *kept) == []
     assert set(ended.verdicts.values()) == {"FAILED", "PASSED"} or "BROKEN" in ended.verdicts.values()
     assert leaks(TOKEN, ended, step.read_bytes()) == []
     assert leaks(PLANTED, ended, step.read_bytes()) == []
@@ -207,10 +243,10 @@ def test_what_strangers_write_stays_text_everywhere(tmp_path: Path) -> None:
     suite = strictly(ended.reports / "junit.xml")
     reasons = [str(properties(case)["aisbench.reason"]) for case in suite.iter("testcase")]
     assert any("<script>" in reason for reason in reasons)
-    text = (ended.reports / "metrics.txt").read_text(encoding="utf-8")
+    metrics = (ended.reports / "metrics.txt").read_text(encoding="utf-8")
     units = {
         sample.labels["unit"]
-        for family in text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
+        for family in text_string_to_metric_families(metrics)  # type: ignore[no-untyped-call]
         if family.name == "aisbench_throughput"
         for sample in family.samples
     }
