@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import strict_html
 from junit_schema import properties, strictly
 from open_tester import Serving, serving
 from past import remember, spread
@@ -211,6 +212,8 @@ def everywhere(ended: Ended, tester: Serving, words: Words, shown: Words) -> Non
     for name, reader in hosts.items():
         found = reader()
         assert shown.items() <= found.items() <= words.items(), name  # one that has not ended may be told or not
+    assert strict_html.report_errors(ended.reports / "report.html") == []
+    assert strict_html.errors((ended.folder / "reports" / "index.html").read_text(encoding="utf-8")) == []
     assert ended.results["exit_code"] == ended.code
     assert f"exit code {ended.code}," in summary
     suite = strictly(ended.reports / "junit.xml")

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pytest
+import strict_html
 from centre import DOMAIN, SERVICES, Authority, front_of, temporary_keys
 from junit_schema import properties, strictly
 from markdown_page import Page
@@ -223,12 +224,14 @@ def test_what_strangers_write_stays_text_everywhere(tmp_path: Path) -> None:
         pages = visited(open_tester, ended)
     assert ended.code == 1, ended.out
     assert {upload["state"] for upload in ended.results["uploads"]} == {"delivered"}
-    for path, page in pages.items():
-        assert "format=" in path or not re.search(r"<script>|<img|\x1b|\u202e|\x07", page), path
-    assert any("&lt;script&gt;" in page for page in pages.values())  # it is there, as words
+    assert strict_html.report_errors(ended.reports / "report.html") == []
+    for path, sent in pages.items():
+        assert "format=" in path or strict_html.errors(sent) == [], path
+        assert "format=" in path or not re.search(r"<script>|<img|\x1b|\u202e|\x07", sent), path
+    assert any("&lt;script&gt;" in sent for sent in pages.values())  # it is there, as words
     kept = [file.read_bytes() for file in tmp_path.glob("tester.db*")]
     assert any(b"loud-1x2" in data for data in kept)
-    kept += [page.encode() for page in pages.values()]
+    kept += [sent.encode() for sent in pages.values()]
     assert leaks(TOKEN, ended, *kept) == []
     assert leaks(PLANTED, ended, *kept) == []
     assert set(ended.verdicts.values()) == {"FAILED", "PASSED"} or "BROKEN" in ended.verdicts.values()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import strict_html
 from open_tester import Serving, fill, history, serving
 
 from pytest_aisbench.tester_server import words
@@ -48,6 +49,7 @@ def test_every_page_is_there_and_lets_a_browser_do_nothing_more_than_needed(cent
         assert "unsafe" not in policy
         assert not re.search(r"<[^>]+\s(style|on\w+)=|<script>|https?://(?!127)", page.text), path
         assert page.headers["cache-control"] == "no-store"
+        assert strict_html.errors(page.text) == [], path
     for path in ("/p/nobody", "/p/centre/t/x/r/y", "/p/centre/cases/x/y", "/nothing", "/p/centre/compare?a=x/y&b=z/z"):
         assert "no such page" in centre.get(path).text or path == "/p/nobody"
     for path in ("/p/centre/search?q=%00", "/p/centre/cases/x/%00", "/api/v1/tests/%00/results"):
