@@ -8,6 +8,7 @@ from pathlib import Path
 
 from yard import SCRIPT, THRESHOLDS, WORKLOAD, Yard
 
+PAGE = Path(__file__).parents[2] / "docs/apulis.md"
 SECTION = """[apulis]
 image = "apulistech/mindspore:0.3.0-withtools"
 devices = 8
@@ -57,15 +58,6 @@ def test_a_failure_names_the_node_and_its_last_words(yard: Yard) -> None:
     assert "the job failed with exit code 1: no memory left (logs/toy-2x8/1/worker-1.log)" in ended.out
 
 
-# After the guide's: a process for each card, its environment kept, and an end that nobody is told of.
-SCRIPT_OF_ONES_OWN = """#!/bin/bash
-for ((i = 0; i < DEVICE_NUM; i++)); do
-    export DEVICE_ID=$i RANK_ID=$((FIRST + i))
-    env
-    python train.py --train_url=$TRAIN_URL &
-done
-wait
-"""
 COMMAND = """[apulis]
 image = "apulistech/horovod:0.19.2"
 device_type = "nvidia_gpu_amd64"
@@ -73,13 +65,16 @@ command = "sudo -E bash -c ' ./run_8p.sh &&sleep infinity'"
 """
 
 
-def own_script(yard: Yard, first: str, script: str = SCRIPT) -> None:
+def own_script(yard: Yard, old: str = "", new: str = "", *, script: str = SCRIPT) -> None:
+    """That of the page on Apulis, and the guide's habit of printing the environment."""
     place = yard.suite(script=script, workload=WORKLOAD + COMMAND, thresholds=CLAIMS)
-    (place / "code/run_8p.sh").write_text(SCRIPT_OF_ONES_OWN.replace("FIRST", first))
+    (shown,) = re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert old in shown
+    (place / "code/run_8p.sh").write_text(shown.replace(old, new) + "env\n")
 
 
 def test_a_script_of_ones_own_trains_and_no_token_that_it_prints_comes_home(yard: Yard) -> None:
-    own_script(yard, "RANK_START")
+    own_script(yard)
     ended = yard.pytest("suites", "--nodes", "2", "--aisbench-platform", "apulis")
     assert (ended.code, ended.verdicts) == (0, {"toy-2x2": "PASSED"}), ended.out
     log = (ended.reports / "logs/toy-2x2/1/worker-1.log").read_text()
@@ -98,7 +93,7 @@ def _holds(file: Path, secrets: set[str]) -> bool:
 
 
 def test_a_script_that_numbers_its_ranks_from_0_on_every_node_fails_and_does_not_hang(yard: Yard) -> None:
-    own_script(yard, "0", "import time; time.sleep(600)")
+    own_script(yard, "$((RANK_START + i))", "$i", script="import time; time.sleep(600)")
     ended = yard.pytest("suites", "--nodes", "2", "--aisbench-platform", "apulis", "--aisbench-run-timeout", "100s")
     assert (ended.code, ended.verdicts) == (1, {"toy-2x2": "FAILED"}), ended.out
     reason = ended.results["cases"][0]["reason"]
