@@ -169,7 +169,8 @@ class Controller:
 
     def _meter(self, settings: Settings) -> Meter:
         found = offers.power_sources(self._config)
-        return Meter({name: offers.load("power source", name, found)(settings) for name in found})
+        asked = [name for name in found if name != offers.FILE_OF_POWER or settings.power]  # no file is no source
+        return Meter({name: offers.load("power source", name, found)(settings) for name in asked})
 
     def _say(self, line: str) -> None:
         if self._live:

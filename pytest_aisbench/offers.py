@@ -16,6 +16,7 @@ PLATFORMS = {
     "modelarts": "pytest_aisbench.adapters.modelarts:ModelArts",
     "apulis": "pytest_aisbench.adapters.apulis:Apulis",
 }
+FILE_OF_POWER = "file"  # the source that `--aisbench-power` names
 
 
 def platforms(config: pytest.Config) -> dict[str, str]:

@@ -135,7 +135,9 @@ def pytest_aisbench_reporters() -> dict[str, str]:
 
 
 def pytest_aisbench_power_sources() -> dict[str, str]:
-    return {"file": "pytest_aisbench.adapters.power_file:PowerFile"}
+    from pytest_aisbench.offers import FILE_OF_POWER
+
+    return {FILE_OF_POWER: "pytest_aisbench.adapters.power_file:PowerFile"}
 
 
 def _enlist(config: pytest.Config) -> Crew:

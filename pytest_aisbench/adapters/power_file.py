@@ -22,13 +22,12 @@ class PowerFile:
     """PowerSource: `--aisbench-power FILE`."""
 
     def __init__(self, settings: Settings) -> None:
-        self._path: Path | None = settings.power
+        assert settings.power
+        self._path: Path = settings.power
 
     def samples(self, job_id: str, start: float, end: float) -> Iterator[Sample]:
         """One bad line spoils the file: nobody knows what else is wrong with it. A last line that is not complete is
         still being written, and is left out."""
-        if self._path is None:
-            raise UsageFault("--aisbench-power names none")
         columns: tuple[str, ...] = COLUMNS
         first = True
         try:

@@ -24,7 +24,7 @@ TIME = "time"  # the unit of a moment: seconds since the epoch, until somebody w
 PHASES = ("total", "prepare", "dataload", "proc")
 _CLOCK = "clock of the run"
 _LOG = "log of the training"
-_NO_POWER = "nobody was asked for power: the job left no result"
+_NO_POWER = "no source of power was named, or the job left no result to ask it about"
 _NO_SPEED = "the throughput of some rank is missing"
 _ACCELERATORS = ("npu", "gpu")
 

@@ -51,7 +51,9 @@ class Meter:
 
 def sampled(trial: Trial, platform: Platform, meter: Meter) -> Trial:
     """The trial with both; what nobody knows is left out. Nothing of this decides anything."""
-    return replace(trial, usage=_usage(trial, platform), power=meter.of(trial))
+    power = meter.of(trial)
+    trial = replace(trial, usage=_usage(trial, platform), power=power)
+    return trial.noted(f"its power is not known: {power.why}") if power and power.why else trial
 
 
 def span(trial: Trial) -> tuple[float, float, str] | None:

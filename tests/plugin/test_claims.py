@@ -92,10 +92,15 @@ def test_power_from_a_file_is_in_what_the_tester_is_sent(yard: Yard) -> None:
         "suites", "--nodes", "1", "--aisbench-power", "power.csv", "--aisbench-tester", f"file://{yard.folder}/tester"
     )
     assert ended.code == 0, ended.out
-    (body,) = [json.loads(file.read_bytes()) for file in (yard.folder / "tester").rglob("*.json")]
+    (body,) = [json.loads(file.read_bytes()) for file in (yard.folder / "tester").rglob("results/*.json")]
     power = body["measured"]["average_power"]
     assert power["source"].startswith("file, over the training")
     assert power["value"] == pytest.approx(400, abs=50)
     assert float(body["train_result_info"]["energy_consumption"]) == pytest.approx(
         power["value"] * body["measured"]["proc_time"]["value"]
     )
+    (yard.folder / "power.csv").unlink()
+    without = yard.pytest("suites", "--nodes", "1", "--aisbench-power", "power.csv")
+    assert without.code == 0, without.out
+    told = "note: toy-1x2: its power is not known: file: power.csv cannot be read: No such file or directory"
+    assert told in " ".join(without.out.split())

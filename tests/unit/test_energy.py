@@ -151,11 +151,9 @@ def test_one_bad_line_spoils_the_file_and_is_named(tmp_path: Path, text: str, wh
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_a_reason_and_none_at_all_is_no_source(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_a_reason(tmp_path: Path) -> None:
     with pytest.raises(UsageFault, match=r"gone\.csv cannot be read: No such file"):
         list(PowerFile(Settings(power=tmp_path / "gone.csv")).samples("j", 0, 1))
-    with pytest.raises(UsageFault, match="--aisbench-power names none"):
-        list(PowerFile(Settings()).samples("j", 0, 1))
 
 
 # The meter.
@@ -178,7 +176,6 @@ def test_the_first_source_that_knows_of_the_job_counts_and_a_broken_one_breaks_n
     meter = Meter({"bmc": Broken(), "file": PowerFile(Settings(power=file))})
     assert meter.of(TRIAL) == Power(300.0, 300.0, 90_000.0, "file, over the job")
     assert Meter({"bmc": Broken()}).of(TRIAL) == Power(why="bmc: the BMC does not answer")
-    assert Meter({"file": PowerFile(Settings())}).of(TRIAL) == Power(why="file: --aisbench-power names none")
     elsewhere = replace(TRIAL, times={"running": 9000.0, "harvest": 9100.0})
     assert meter.of(elsewhere) == Power(why="bmc: the BMC does not answer; file: it has no sample of the job")
     assert Meter({}).of(TRIAL) is None
@@ -214,6 +211,13 @@ def test_the_use_of_nodes_is_the_mean_over_time_and_nodes() -> None:
     assert _used(two, nodes) == {"npu": 85.0, "cpu": 10.0}
     assert _used(two, Nodes({"npu": [90.0]}, Unreachable("gone"))) == {}
     assert _used(two, Nodes({"npu": [90.0]}, ValueError("what?"))) == {}
+
+
+def test_power_that_was_asked_for_and_is_not_known_is_a_note_of_the_trial() -> None:
+    platform: Platform = Nodes({})  # type: ignore[assignment]
+    asked = sampled(TRIAL, platform, Meter({"bmc": Broken()}))
+    assert asked.notes == ("its power is not known: bmc: the BMC does not answer",)
+    assert sampled(TRIAL, platform, Meter({})).notes == ()
 
 
 def _used(trial: Trial, nodes: Nodes) -> dict[str, float]:
