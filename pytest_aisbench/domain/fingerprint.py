@@ -68,6 +68,12 @@ def differences(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ..
     )
 
 
+def differences_beside_shape(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
+    """Of two that should be one family, and are not where their logs tell otherwise."""
+    bare = ({name: value for name, value in traits.items() if name not in _SHAPE} for traits in (old, new))
+    return differences(*bare)
+
+
 def _is_secret(name: str, value: str) -> bool:
     return bool(_SECRET_NAME.search(name.rpartition(" ")[2]) or _SECRET_VALUE.search(value))
 

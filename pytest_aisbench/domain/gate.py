@@ -162,7 +162,7 @@ def by_interval(claim: Threshold, shape: Shape, reading: Reading) -> Decision:
     looks, wanted = reading.looks, claim.wanted(shape)
     ruling, word = place(reading.interval, claim.band(shape))
     if ruling is None:
-        word += f" after {looks.now} of at most {looks.most} trials"
+        word += f" after {looks.now} of at most {looks.most} trial{'s' if looks.most > 1 else ''}"
         ruling = Ruling.INCONCLUSIVE if looks.now >= looks.most else None
     ends = " .. ".join(map(number, reading.interval))
     text = f"{reading.said}, wanted {wanted}{claim.gap(shape, reading.value)}: {ends} {word} ({reading.how})"

@@ -14,7 +14,7 @@ from pytest_aisbench.domain.level import newest_level
 from pytest_aisbench.domain.measure import Measure, counts
 from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.rollcall import flaws_of
-from pytest_aisbench.domain.scaling import Speed, efficiencies
+from pytest_aisbench.domain.scaling import THIS_RUN, Speed, efficiencies
 from pytest_aisbench.domain.sequel import base_of
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.weighing import ANCHOR, Known, Rules, Weighed, weigh
@@ -65,11 +65,12 @@ class Weighing:
         shape = base_of(trial.case)
         if shape is None:
             return None
-        now = [speed for each in siblings if each.case.shape == shape and (speed := self._speed(each)) is not None]
+        here = [each for each in siblings if each.case.shape == shape]
+        now = [speed for each in here if (speed := self._speed(each)) is not None]
         past = self._past(trial, shape, NEWEST)
         level = newest_level([each.throughput for each in past]).values
         if now:
-            return Speed(shape, average(now), count=len(now), noise=pooled(level, now))
+            return Speed(shape, average(now), _here(here, trial), len(now), pooled(level, now))
         if not past:
             return None
         newest = level[-_OF_A_BASE:]
@@ -124,6 +125,13 @@ def _precedes(other: Trial, trial: Trial) -> bool:
     """A whole trial of the same case that did not decide it."""
     same = other.case.id == trial.case.id and other.number < trial.number
     return same and other.step is Step.DONE and not other.fault and not flaws_of(other) and bool(other.measurements)
+
+
+def _here(bases: Sequence[Trial], trial: Trial) -> str:
+    """Logs may tell that a base of this very run was trained by other software: the text must not keep that back."""
+    found = (fingerprint.differences_beside_shape(each.traits, trial.traits) for each in bases)
+    unlike = dict.fromkeys(line for lines in found for line in lines)
+    return f"{THIS_RUN}, unlike: {'; '.join(unlike)}" if unlike else THIS_RUN
 
 
 def _source(past: Sequence[Measure]) -> str:

@@ -53,7 +53,7 @@ def trial(case: Case, speed: float, learnt: float = 0.95, number: int = 1, **oth
     nodes: list[int | None] = list(range(case.shape.nodes)) if case.alone else [None]
     found += [Measurement("accuracy", learnt, "", "accuracy", server=each) for each in nodes]
     made = replace(new_trial("now", case, 0.0, number), measurements=tuple(found), step=Step.JUDGE)
-    return replace(made, traits={"nodes": str(case.shape.nodes), "code": "c0de"}, **other)
+    return replace(made, **{"traits": {"nodes": str(case.shape.nodes), "code": "c0de"}, **other})
 
 
 def past(case: Case, speeds: Sequence[float], learnt: float = 0.95, **other: Any) -> tuple[Measure, ...]:
@@ -281,6 +281,8 @@ def test_the_base_is_of_this_run_or_else_of_history_and_so_says_the_chart(one: C
         ("2x1", 180.0, pytest.approx(180 / 204), "this run"),
     ]
     assert "90 images/s per card at 2x1 and 100 images/s at 1x1 (this run)" in told(trial(one, 100.0))[0]
+    other = trial(one, 100.0, traits={"nodes": "1", "code": "c0de", "driver": "21.0.2"})
+    assert "100 images/s at 1x1 (this run, unlike: driver: 21.0.2 -> none)" in told(other)[0]
     # Of a base that learnt nothing, or was not harvested, nothing is known in this run.
     assert "(history: " in told(trial(one, 100.0, 0.1))[0]
     assert "(history: " in told(trial(one, 100.0, step=Step.WATCH))[0]
