@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from html import escape
 
 from pytest_aisbench.domain.background import Background, ScalePoint
+from pytest_aisbench.domain.scaling import THIS_RUN
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.reporters.svg_frame import (
     BAND,
@@ -100,7 +101,7 @@ def scaling_chart(
     points: Sequence[ScalePoint], shape: str = "", *, title: str, unit: str = "", say: Wording = ENGLISH
 ) -> str:
     """A bar for each shape: what share of the base's speed its cards keep; that of `shape` stands out, and is told.
-    '' for fewer than two."""
+    One that this run did not measure is hollow. '' for fewer than two."""
     shown = [point for point in points if math.isfinite(point.value) and point.value > 0][:MOST_SHAPES]
     if len(shown) < 2:
         return ""
@@ -110,25 +111,33 @@ def scaling_chart(
     parts = [levels(y, (0.0, 0.5), in_percent=True)]
     for index, (point, share) in enumerate(zip(shown, shares, strict=True)):
         x, top = LEFT + slot * (index + 0.5), y(share)
-        ring, bold = (
-            (f" stroke='{INK}' stroke-width='1.5'", " font-weight='bold'") if point.shape == shape else ("", "")
-        )
+        own = point.shape == shape
+        look = f"fill='{BAR}'" + (f" stroke='{INK}' stroke-width='1.5'" if own else "")
+        ink, bold = PAPER, " font-weight='bold'" if own else ""
+        if _is_remembered(point):
+            look, ink = f"fill='{PAPER}' stroke='{BAR}' stroke-width='1.5' stroke-dasharray='4 3'", INK
         told = f"{point.shape}: {number(point.value)} {unit}, {say('efficiency', share=f'{share:.1%}')}, {point.source}"
         parts.append(
-            f"<path d='M{short(x - wide / 2)} {FLOOR}V{short(top)}h{short(wide)}V{FLOOR}z' fill='{BAR}'{ring}>"
+            f"<path d='M{short(x - wide / 2)} {FLOOR}V{short(top)}h{short(wide)}V{FLOOR}z' {look}>"
             f"<title>{escape(fitted(told, 120))}</title></path><g text-anchor='middle'>"
-            f"<text x='{short(x)}' y='{short(top + 14)}' fill='{PAPER}'>{share:.0%}</text>"
+            f"<text x='{short(x)}' y='{short(top + 14)}' fill='{ink}'>{share:.0%}</text>"
             f"<text x='{short(x)}' y='{FLOOR + 14}'{bold}>{escape(fitted(point.shape, 12))}</text>"
             f"<text x='{short(x)}' y='{FLOOR + 27}' fill='{FAINT}'>{number(point.value)}</text></g>"
         )
     parts.append(line(y, 1.0, say("ideal"), "100%"))
     parts.append(f"<text x='12' y='{FLOOR + 27}' fill='{FAINT}'>{escape(fitted(unit, 9))}</text>")
-    own, share = next(
+    told_of, share = next(
         (each for each in zip(shown, shares, strict=True) if each[0].shape == shape), (shown[-1], shares[-1])
     )
-    story = say("scaling story", value=f"{number(own.value)} {unit}".strip(), shape=own.shape)
+    story = say("scaling story", value=f"{number(told_of.value)} {unit}".strip(), shape=told_of.shape)
     story = f"{story} · {say('efficiency', share=f'{share:.1%}')}"
+    if any(map(_is_remembered, shown)):
+        story = f"{story} · {say('from history')}"
     return picture(title, story, parts, HEIGHT, seal(title, shown))
+
+
+def _is_remembered(point: ScalePoint) -> bool:
+    return not point.source.startswith(THIS_RUN)
 
 
 def _share(point: ScalePoint, base: ScalePoint) -> float:

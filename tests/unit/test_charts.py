@@ -242,7 +242,7 @@ def test_without_a_past_or_other_shapes_there_is_no_picture_of_them() -> None:
 
 def test_scaling_is_the_share_of_the_ideal() -> None:
     points = [
-        ScalePoint("1x8", 100.0, None, "run-1"),
+        ScalePoint("1x8", 100.0, None, "history: run run-1"),
         ScalePoint("2x8", 180.0, None, "this run"),
         ScalePoint("4x8", 320.0, 0.8, "this run"),
     ]
@@ -251,11 +251,14 @@ def test_scaling_is_the_share_of_the_ideal() -> None:
 
     texts = [text.text for text in svg.iter(f"{SVG}text")]
     assert [text for text in texts if text in {"100%", "90%", "80%"}] == ["100%", "90%", "80%"]
-    assert told(svg) == "320 images/s at 4x8 · 80.0% efficiency"
+    assert told(svg) == "320 images/s at 4x8 · 80.0% efficiency · dashed: from history"
+    bars = [path for path in svg.iter(f"{SVG}path") if path.find(f"{SVG}title") is not None]
+    assert ["stroke-dasharray" in bar.attrib for bar in bars] == [True, False, False]
 
 
 def test_the_scaling_of_a_case_tells_its_own_shape() -> None:
-    points = [ScalePoint("1x8", 100.0, 1.0, ""), ScalePoint("2x8", 180.0, 0.9, ""), ScalePoint("4x8", 320.0, 0.8, "")]
+    speeds = {"1x8": (100.0, 1.0), "2x8": (180.0, 0.9), "4x8": (320.0, 0.8)}
+    points = [ScalePoint(shape, *speed, "this run") for shape, speed in speeds.items()]
 
     svg = drawn(scaling_chart(points, "2x8", title="a", unit="images/s"))
 
