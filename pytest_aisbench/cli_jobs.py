@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench import cli_means
 from pytest_aisbench.cli_means import FAILED
 from pytest_aisbench.errors import UsageFault
+
+if TYPE_CHECKING:
+    from pytest_aisbench.settings import Settings
 
 _SHOWN = 50  # trials of `jobs --all`
 
@@ -38,7 +42,10 @@ def _log_options(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--follow", action="store_true", help="go on until the job is over")
     how.add_argument("--curve", action="store_true", help="instead: how loss and speed went so far")
-    parser.add_argument("--ranks", type=_ranks, default=1, metavar="N", help="as many write to it (--curve; default 1)")
+    parser.add_argument(
+        "--ranks", type=_ranks, metavar="N", help="as many write to it (--curve; default: the ledger's)"
+    )
+    cli_means.ledger_options(parser)
     cli_means.platform_options(parser)
 
 
@@ -89,12 +96,14 @@ def _logs(options: argparse.Namespace) -> None:
     from pytest_aisbench.services.clock import SystemClock
     from pytest_aisbench.services.tail import follow
 
-    with closing(cli_means.platform(cli_means.settings(options))) as platform:
+    settings = cli_means.settings(options)
+    with closing(cli_means.platform(settings)) as platform:
         if options.curve:
             from pytest_aisbench.domain.curve import curve
             from pytest_aisbench.reporters.curve import lines
 
-            told = lines(curve(platform.logs(options.job, options.node).text, options.ranks))
+            whole, _, _ = platform.logs(options.job, options.node).text.rpartition("\n")  # half a number is another one
+            told = lines(curve(whole, options.ranks or _writers(options.job, settings)))
             print("\n".join(told) or "its log tells neither loss nor speed")
             return
         if not options.follow:
@@ -102,3 +111,18 @@ def _logs(options: argparse.Namespace) -> None:
             return
         for text in follow(platform, SystemClock(), options.job, options.node):
             print(text, end="", flush=True)
+
+
+def _writers(job: str, settings: Settings) -> int:
+    """How many ranks write to a log of this job: without that, each would seem to begin the training again."""
+    from pytest_aisbench.services.clock import SystemClock
+
+    try:
+        with closing(cli_means.ledger(settings)) as ledger:
+            held = ledger.named(job, SystemClock().now())
+    except UsageFault:
+        held = None
+    if held:
+        return held.trial.case.shape.devices
+    print("aisbench logs: no ledger here knows this job; read as the log of one rank (--ranks N)", file=sys.stderr)
+    return 1

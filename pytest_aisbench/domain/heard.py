@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_aisbench.domain import progress as log
+from pytest_aisbench.domain.curve import Curve, extended
 from pytest_aisbench.domain.job import LogPart
 from pytest_aisbench.domain.progress import Progress
 
@@ -22,6 +22,7 @@ class Heard:
 
     moved: float  # when there was last a sign of life, or when we began to listen
     progress: Progress = field(default_factory=Progress)
+    curve: Curve = field(default_factory=Curve)
     advanced: float = 0.0  # when its epoch last changed
     said: str = ""  # the last line of node 0
     stalled: bool = False
@@ -37,9 +38,10 @@ def with_log(heard: Heard, node: int, part: LogPart, now: float) -> Heard:
     if node or not part.text:
         return heard
     lines = [line for line in part.text.splitlines() if line.strip()]
-    progress = log.read(heard.progress, part.text)
+    curve, progress = extended(heard.curve, heard.progress, part.text)
     advanced = now if progress.epoch != heard.progress.epoch else heard.advanced
-    return replace(heard, progress=progress, advanced=advanced, said=lines[-1] if lines else heard.said)
+    said = lines[-1] if lines else heard.said
+    return replace(heard, progress=progress, curve=curve, advanced=advanced, said=said)
 
 
 def with_usage(heard: Heard, node: int, usage: Mapping[str, Sequence[float]], now: float) -> Heard:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_aisbench.domain import forecast
@@ -13,11 +13,14 @@ from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.reporters.curve import drawn
 
 MOST_BARS = 10
 _NAMED = 8  # running cases that a heartbeat names
 _LEAST_NAME = 12
-_WIDE, _NARROW = 100, 70  # columns
+_WIDE, _NARROW = 130, 100  # columns; where there are fewer, figures take the place of bars
+_CURVE = 8  # columns of a curve
+_FEWEST = 3  # points of one
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,12 @@ class Scene:
     max_jobs: int
 
 
-def block(scene: Scene, width: int, most: int = MOST_BARS) -> list[str]:
+def block(scene: Scene, width: int, most: int = MOST_BARS, *, curves: bool = True) -> list[str]:
     """Bars of the cases that have a job, then one line for all; none wider than `width` columns."""
     shown = sorted(filter(_is_shown, scene.trials), key=lambda trial: not _is_at_work(trial))
     hidden = shown[most:]
     name = min(max((columns(trial.case.id) for trial in shown[:most]), default=0), max(_LEAST_NAME, width // 3))
-    lines = [_bar(scene, trial, name, width) for trial in shown[:most]]
+    lines = [_bar(scene, trial, name, width, curves=curves) for trial in shown[:most]]
     if hidden:
         lines.append(f"and {len(hidden)} more in flight")
     return [clip(line, width).rstrip() for line in [*lines, _counts(scene)]]
@@ -44,8 +47,8 @@ def block(scene: Scene, width: int, most: int = MOST_BARS) -> list[str]:
 
 def heartbeat(scene: Scene) -> str:
     running = [trial for trial in scene.trials if _is_at_work(trial)]
-    named = " ".join(_short(scene, trial) for trial in running[:_NAMED])
-    more = f" +{len(running) - _NAMED}" if len(running) > _NAMED else ""
+    named = ", ".join(_short(scene, trial) for trial in running[:_NAMED])
+    more = f" and {len(running) - _NAMED} more" if len(running) > _NAMED else ""
     line = f"aisbench +{_hours(scene.now - scene.began)} {_counts(scene)}"
     return f"{line} | {named}{more}" if named else line
 
@@ -71,7 +74,7 @@ def _columns(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-def _bar(scene: Scene, trial: Trial, name: int, width: int) -> str:
+def _bar(scene: Scene, trial: Trial, name: int, width: int, *, curves: bool) -> str:
     told = scene.heard.get(trial.id)
     lasted = forecast.ran(trial, scene.now)
     start = f"{_named(trial, name)}  {_state(trial, told):<7}  {_hours(lasted):>7}"
@@ -80,24 +83,59 @@ def _bar(scene: Scene, trial: Trial, name: int, width: int) -> str:
     share = forecast.share(trial, told, scene.now)
     left = forecast.remaining(trial, told, scene.now)
     size = 20 if width >= _WIDE else 10 if width >= _NARROW else 0
-    drawn = f"[{'#' * int(size * share):-<{size}}] {share:>4.0%}" if share is not None and size else ""
-    done = "" if share is None else drawn or f"{share:>4.0%}"
+    bar = f"[{'#' * int(size * share):-<{size}}] {share:>4.0%}" if share is not None and size else ""
+    done = "" if share is None else bar or f"{share:>4.0%}"
     eta = "" if left is None else f"eta {_hours(left)}"
-    return "  ".join(filter(None, (start, done, eta, ", ".join(_details(trial, told)) if told else "")))
+    row = start
+    for beside in _beside(trial, told, curves=curves):
+        row = "  ".join(filter(None, (start, done, eta, beside)))
+        if columns(row) <= width:
+            break
+    return row
 
 
-def _details(trial: Trial, told: Heard) -> list[str]:
+def _beside(trial: Trial, told: Heard | None, *, curves: bool) -> Iterator[str]:
+    """What is told beside a bar, then less and less of it: half a figure is a wrong one."""
+    if told:
+        epoch, speed, loss, curve = (
+            _epoch(trial, told),
+            _speed(trial, told),
+            _loss(told),
+            _curve(told) if curves else "",
+        )
+        for parts in ((epoch, speed, f"{loss} {curve}".strip()), (epoch, speed, loss), (speed, loss), (speed,)):
+            yield ", ".join(filter(None, parts))
+    yield ""
+
+
+def _epoch(trial: Trial, told: Heard) -> str:
     progress, total = told.progress, forecast.epochs(trial.case)
-    found = []
-    if progress.epoch:
-        found.append(f"epoch {progress.epoch}/{total}" if total else f"epoch {progress.epoch} step {progress.step}")
-    fast = forecast.throughput(trial.case, progress)
+    if not progress.epoch:
+        return ""
+    return f"epoch {progress.epoch}/{total}" if total else f"epoch {progress.epoch} step {progress.step}"
+
+
+def _speed(trial: Trial, told: Heard) -> str:
+    fast = forecast.throughput(trial.case, told.progress)
     metric = trial.case.workload.metrics.get(THROUGHPUT)
     if fast is not None and metric:
-        found.append(f"~{number(float(f'{fast:.4g}'))} {plain(metric.unit, 20)}")
-    elif progress.ms_per_step is not None:
-        found.append(f"{number(float(f'{progress.ms_per_step:.4g}'))} ms/step")
-    return found
+        return f"~{_figure(fast)} {plain(metric.unit, 20)}"
+    return "" if told.progress.ms_per_step is None else f"{_figure(told.progress.ms_per_step)} ms/step"
+
+
+def _loss(told: Heard) -> str:
+    if told.progress.loss is not None:
+        return f"loss {_figure(told.progress.loss)}"
+    return "loss nan" if told.curve.loss.points else ""  # it was a number
+
+
+def _curve(told: Heard) -> str:
+    values = told.curve.loss.values
+    return drawn(values, _CURVE) if len(values) >= _FEWEST else ""
+
+
+def _figure(value: float) -> str:
+    return number(float(f"{value:.4g}"))
 
 
 def _named(trial: Trial, width: int) -> str:
@@ -113,7 +151,9 @@ def _short(scene: Scene, trial: Trial) -> str:
     told = scene.heard.get(trial.id)
     share = forecast.share(trial, told, scene.now) if _is_running(trial) else 1.0
     how_far = f" {share:.0%}" if share is not None else f" {_hours(forecast.ran(trial, scene.now))}"
-    return plain(trial.case.id) + how_far + (" stalled" if told and told.stalled else "")
+    figures = (_speed(trial, told), _loss(told)) if told and _is_running(trial) else ()
+    stalled = "stalled" if told and told.stalled else ""
+    return " ".join(filter(None, (plain(trial.case.id) + how_far, stalled, *figures)))
 
 
 def _counts(scene: Scene) -> str:

@@ -30,9 +30,9 @@ def _row(series: Series) -> str:
     return f"{drawn(series.values)}  {number(first.value)} → {number(last.value)} at {where}"
 
 
-def drawn(values: Sequence[float]) -> str:
+def drawn(values: Sequence[float], width: int = _WIDTH) -> str:
     """One sign per value, or per the mean of several where there are more than fit."""
-    size = math.ceil(len(values) / _WIDTH)
+    size = math.ceil(len(values) / width)
     means = [sum(part) / len(part) for at in range(0, len(values), size) if (part := values[at : at + size])]
     low, high = min(means), max(means)
     span = high - low

@@ -141,7 +141,8 @@ class Bars:
     def draw(self, scene: bars.Scene) -> None:
         width, height = self._size()
         # The last column stays empty: some terminals begin a new line as soon as it is filled.
-        lines = bars.block(scene, width - 1, max(0, min(bars.MOST_BARS, height - _ROOM)))
+        most = max(0, min(bars.MOST_BARS, height - _ROOM))
+        lines = bars.block(scene, width - 1, most, curves=self._shows_curves())
         column = self._writer.width_of_current_line
         undo = f"\x1b[{len(lines)}A\x1b[{column + 1}G\x1b[J" if column else f"\x1b[{len(lines)}F\x1b[J"
         drawn = "".join(f"\n{line}" for line in lines) if column else "".join(f"{line}\n" for line in lines)
@@ -152,6 +153,11 @@ class Bars:
         if self._undo:
             self._put(self._undo)
             self._undo = ""
+
+    def _shows_curves(self) -> bool:
+        with contextlib.suppress(LookupError, UnicodeEncodeError):
+            return bool("▁█".encode(self._file.encoding or "ascii"))
+        return False
 
     def _put(self, text: str) -> None:
         encoding = self._file.encoding or "ascii"

@@ -25,10 +25,10 @@ from pytest_aisbench.settings import Settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills process groups")
 AISBENCH = [sys.executable, "-m", "pytest_aisbench"]
-# Speaks, and trains until it is told to end. The first rank alone has something to say.
+# Speaks, and trains until it is told to end. The first rank says what both would.
 UNTIL_TOLD = """import os
 if os.environ["RANK_ID"] == "0":
-    print("first words\\nepoch: 1 step: 5, loss is 2.0\\nepoch: 2 step: 5, loss is 1.0", flush=True)
+    print("first words" + 2 * "\\nepoch: 1 step: 5, loss is 2.0" + 2 * "\\nepoch: 2 step: 5, loss is 1.0", flush=True)
     exec({speak!r})
     print("zweite Wörter 二", flush=True)
 {go}"""
@@ -165,9 +165,13 @@ def test_a_job_left_behind_is_seen_heard_and_stopped(yard: Yard, card: Path, gat
     whole = aisbench(yard, "logs", job, *cloud)
     assert heard[0] + rest == whole.stdout
     assert "zweite Wörter 二" in whole.stdout
-    curve = aisbench(yard, "logs", job, "--curve", "--ranks", "2", *cloud)
-    assert (curve.returncode, curve.stdout[:4]) == (0, "loss")
-    assert "2 → 1 at epoch 2 step 5" in curve.stdout
+    curve = aisbench(yard, "logs", job, "--curve", *cloud)
+    assert (curve.returncode, curve.stdout[:4], curve.stderr) == (0, "loss", "")
+    assert "2 → 1 at epoch 2 step 5" in curve.stdout, "the ledger knows of two ranks"
+    assert "at epoch 5 step 5" in aisbench(yard, "logs", job, "--curve", "--ranks", "1", *cloud).stdout
+    elsewhere = aisbench(yard, "logs", job, "--curve", "--ledger", "none.db", *cloud)
+    assert "at epoch 5 step 5" in elsewhere.stdout
+    assert "read as the log of one rank (--ranks N)" in elsewhere.stderr
 
     again = aisbench(yard, "stop", job, *cloud)
     assert again.returncode == 0

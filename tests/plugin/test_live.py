@@ -28,8 +28,11 @@ while socket.socket().connect_ex(("127.0.0.1", PORTS[os.environ["RANK_SIZE"]])):
     time.sleep(0.05)
 """
 FOUR_EPOCHS = f"parameters = {{ epochs = 4, batch_size = 32 }}\n{WORKLOAD}"
-BARS = r"running +0:\d\d:\d\d  \[#####-{15}\]  25%  eta 0:\d\d:\d\d  epoch 1/4, ~6400 images/s"
-HEARTBEAT = r"aisbench \+0:\d\d:\d\d 0/2 done, 2 running, 0 waiting, eta 0:\d\d:\d\d \| toy-1x2 25% toy-2x2 25%"
+BARS = r"running +0:\d\d:\d\d  \[##-{8}\]  25%  eta 0:\d\d:\d\d  epoch 1/4, ~6400 images/s, loss 2.5"
+HEARTBEAT = (
+    r"aisbench \+0:\d\d:\d\d 0/2 done, 2 running, 0 waiting, eta 0:\d\d:\d\d "
+    r"\| toy-1x2 25% ~6400 images/s loss 2.5, toy-2x2 25% ~12800 images/s loss 2.5"
+)
 
 
 @pytest.fixture
@@ -112,7 +115,7 @@ def test_a_terminal_that_is_not_for_bars_gets_heartbeats(
     from screen import Screen
 
     command = waiting.command("suites", "--nodes", "1,2", "--aisbench-max-jobs", "2", "--aisbench-heartbeat", "1s")
-    with Screen([*command, *arguments], waiting.folder, environment(waiting, **variables)) as screen:
+    with Screen([*command, *arguments], waiting.folder, environment(waiting, **variables), columns=160) as screen:
         screen.until(shows(f"^{HEARTBEAT}$"))
         go()
         assert screen.end() == 0
@@ -153,7 +156,7 @@ def test_a_log_has_a_line_now_and_then_at_once_and_on_its_own(waiting: Yard, go:
     with lines_of(waiting, "suites", "--nodes", "1,2", "--aisbench-heartbeat", "1s", *workers) as lines:
         until(lines, f"^{HEARTBEAT}$")
         go(2)
-        until(lines, r"^aisbench \+.* 1/2 done, .* \| toy-2x2 25%$")
+        until(lines, r"^aisbench \+.* 1/2 done, .* \| toy-2x2 25% ~12800 images/s loss 2.5$")
         go()
         rest = "".join(lines)
     assert "2 passed" in rest

@@ -9,10 +9,11 @@ import pytest
 
 from pytest_aisbench.domain import forecast
 from pytest_aisbench.domain.case import Case, Shape
+from pytest_aisbench.domain.curve import Curve, extended
 from pytest_aisbench.domain.heard import Heard
 from pytest_aisbench.domain.job import Job, Phase
 from pytest_aisbench.domain.metric import Metric
-from pytest_aisbench.domain.progress import Progress, read
+from pytest_aisbench.domain.progress import Progress
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.reporters.bars import Scene, block, columns, heartbeat
 from pytest_aisbench.services.submission import new_trial
@@ -38,7 +39,8 @@ def make(case: Case) -> Any:
 
 
 def heard(text: str, **changes: Any) -> Heard:
-    return Heard(NOW, read(Progress(ranks=8), text), **changes)
+    known, progress = extended(Curve(), Progress(ranks=8), text)
+    return Heard(NOW, progress, known, **changes)
 
 
 @pytest.fixture
@@ -52,16 +54,20 @@ def scene(make: Any) -> Scene:
         make("ends", "1x1", Phase.SUCCEEDED, 2, step=Step.HARVEST),
         *[make(f"waits{number}", "1x8", None, expected_s=1200.0) for number in range(3)],
     ]
-    resnet = heard("epoch: 25 step: 5004, loss is 2.1\nepoch time: 1 ms, per step time: 289.5 ms\n", advanced=NOW)
+    losses = "".join(
+        f"epoch: {epoch} step: 5004, loss is {loss}\n" for epoch, loss in ((23, 6.9), (24, 4.0), (25, 2.1))
+    )
+    resnet = heard(f"{losses}epoch time: 1 ms, per step time: 289.5 ms\n", advanced=NOW)
     told = {trials[2].id: resnet, trials[4].id: heard("epoch: 2 step: 7, loss is 2\n", stalled=True)}
     return Scene(NOW, NOW - 3725, trials, told, 4)
 
 
 def test_a_wide_terminal(scene: Scene) -> None:
-    assert block(scene, 119) == [
-        "resnet50-2x8  running  0:10:00  [#####---------------]  28%  eta 0:26:00  epoch 25/90, ~14150 images/s",
+    told = "epoch 25/90, ~14150 images/s, loss 2.1 █▄▁"
+    assert block(scene, 139) == [
+        f"resnet50-2x8  running  0:10:00  [#####---------------]  28%  eta 0:26:00  {told}",
         "bert-1x8      running  0:00:30  [--------------------]   1%  eta 1:06:10",
-        "plain-1x1     stalled  0:00:05  epoch 2 step 7",
+        "plain-1x1     stalled  0:00:05  epoch 2 step 7, loss 2",
         "ends-1x1      harvest  0:00:02",
         "queued-4x8    queued   0:01:01",
         "1/9 done, 4 running, 4 waiting, eta 1:06:10",
@@ -69,8 +75,16 @@ def test_a_wide_terminal(scene: Scene) -> None:
 
 
 def test_a_narrow_terminal_shows_what_matters_most(scene: Scene) -> None:
-    assert block(scene, 79)[0] == "resnet50-2x8  running  0:10:00  [##--------]  28%  eta 0:26:00  epoch 25/90, ~1"
-    assert block(scene, 50)[0] == "resnet50-2x8  running  0:10:00   28%  eta 0:26:00"
+    start = "resnet50-2x8  running  0:10:00"
+    few = f"{start}   28%  eta 0:26:00"
+    figures = "epoch 25/90, ~14150 images/s, loss 2.1"
+    assert block(scene, 119)[0] == f"{start}  [##--------]  28%  eta 0:26:00  {figures} █▄▁"
+    assert block(scene, 119, curves=False)[0] == f"{start}  [##--------]  28%  eta 0:26:00  {figures}"
+    assert block(scene, 99)[0] == f"{few}  {figures} █▄▁"
+    assert block(scene, 90)[0] == f"{few}  {figures}"
+    assert block(scene, 79)[0] == f"{few}  ~14150 images/s, loss 2.1"
+    assert block(scene, 70)[0] == f"{few}  ~14150 images/s"
+    assert block(scene, 50)[0] == few
     assert block(scene, 20)[-1] == "1/9 done, 4 running,"
 
 
@@ -107,14 +121,23 @@ def test_a_long_name_keeps_its_shape(make: Any) -> None:
 def test_a_heartbeat(scene: Scene) -> None:
     assert heartbeat(scene) == (
         "aisbench +1:02:05 1/9 done, 4 running, 4 waiting, eta 1:06:10"
-        " | resnet50-2x8 28% bert-1x8 1% plain-1x1 0:00:05 stalled ends-1x1 100%"
+        " | resnet50-2x8 28% ~14150 images/s loss 2.1, bert-1x8 1%, plain-1x1 0:00:05 stalled loss 2, ends-1x1 100%"
     )
 
 
 def test_a_heartbeat_of_many(make: Any) -> None:
     trials = [make(f"w{number}", "1x1", Phase.RUNNING, 5, expected_s=10.0) for number in range(20)]
     line = heartbeat(Scene(NOW, NOW, trials, {}, 20))
-    assert line.endswith("eta 0:00:05 | " + " ".join(f"w{number}-1x1 50%" for number in range(8)) + " +12")
+    named = ", ".join(f"w{number}-1x1 50%" for number in range(8))
+    assert line.endswith(f"eta 0:00:05 | {named} and 12 more")
+
+
+def test_a_loss_that_is_no_number_any_more_is_seen(make: Any) -> None:
+    trial = make("w", "1x1", Phase.RUNNING, 5)
+    lost = heard("epoch: 1 step: 1, loss is 2\nepoch: 1 step: 2, loss is nan\n")
+    told = Scene(NOW, NOW, [trial], {trial.id: lost}, 1)
+    assert block(told, 80)[0].endswith("epoch 1 step 2, loss nan")
+    assert heartbeat(told).endswith("| w-1x1 0:00:05 loss nan")
 
 
 def test_a_heartbeat_before_anything_runs(make: Any) -> None:
