@@ -127,7 +127,7 @@ def _check(options: argparse.Namespace) -> int:
     for line in [*map(str, problems), *told]:
         print(f"{options.file}: {line}")
     if not faulty and table:
-        ranks = len(table.ranks())
+        ranks = len(table.ranks)
         print(f"{options.file}: {table.form.value}, {len(table.servers)} servers, {ranks} cards: it can be used")
     return _FAULTY if faulty else 0
 
@@ -138,7 +138,7 @@ def _document(file: Path, table: RankTable | None, problems: Sequence[Problem], 
         "file": str(file),
         "form": table.form.value if table else None,
         "servers": len(table.servers) if table else None,
-        "cards": len(table.ranks()) if table else None,
+        "cards": len(table.ranks) if table else None,
         "errors": [problem.text for problem in problems if not problem.warning] + list(told),
         "warnings": [problem.text for problem in problems if problem.warning],
     }
@@ -168,10 +168,10 @@ def _convert(options: argparse.Namespace) -> int:
 
 
 def _write(table: RankTable, options: argparse.Namespace, notes: Sequence[str]) -> int:
-    from pytest_aisbench.domain import ranktable
     from pytest_aisbench.domain.ranktable_rules import check
+    from pytest_aisbench.domain.ranktable_writing import written
 
-    text = ranktable.text(table, group=options.group)
+    text = written(table, group=options.group)
     problems = check(text, options.chip)
     if any(not problem.warning for problem in problems):
         return _refused(Path("the table"), problems)

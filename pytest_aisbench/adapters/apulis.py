@@ -94,7 +94,7 @@ class Apulis:
         wanted = apulis_options.read(spec.options).device_type
         offer = self._offer(_CHECK_S)
         if wanted not in offer:
-            known = f"known: {', '.join(sorted(offer))}"
+            known = f"known: {', '.join(sorted(offer)) or 'none'}"
             yield failure("device type", f"{wanted} is not there; {known}", "change device_type in workload.toml")
             return
         rows = [row for row in offer[wanted].get("detail") or () if isinstance(row, dict)]

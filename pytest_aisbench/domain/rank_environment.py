@@ -34,7 +34,7 @@ def alone(environment: Environment, table: RankTable | None, node: str = "") -> 
     """What one process can tell by itself; `node` is its server's id, if known better than by the environment."""
     size, faults = _number(environment, "RANK_SIZE")
     if table is not None:
-        cards = len(table.ranks())
+        cards = len(table.ranks)
         if size is not None and size != cards:
             faults.append(f"RANK_SIZE is {size}, and the rank table has {cards} cards")
         size = cards
@@ -74,7 +74,7 @@ def together(processes: Sequence[Process], table: RankTable | None = None) -> li
     if len(sizes) > 1:
         told = ", ".join(f"{size} ({name})" for size, name in sorted(sizes.items()))
         faults.append(f"the ranks do not agree on RANK_SIZE: {told}")
-    wanted = len(table.ranks()) if table else max(sizes, default=len(processes))
+    wanted = len(table.ranks) if table else max(sizes, default=len(processes))
     missing = [rank for rank in range(min(wanted, 100_000)) if rank not in ranks]
     if missing:
         faults.append(f"nobody is rank {_spans(missing)} of {wanted}: the others would wait for ever")
@@ -116,8 +116,7 @@ def _server(environment: Environment, table: RankTable, node: str) -> Server | N
         if found := next((server for server in table.servers if address in {server.id, server.host_ip}), None):
             return found
     number = next((environment[name] for name in _NUMBERS if _WHOLE.match(environment.get(name, ""))), None)
-    by_rank = sorted(table.servers, key=lambda server: min((d.rank for d in server.devices), default=0))
-    return by_rank[int(number)] if number is not None and int(number) < len(by_rank) else None
+    return table.nodes[int(number)] if number is not None and int(number) < len(table.nodes) else None
 
 
 def _node(environment: Environment) -> str:

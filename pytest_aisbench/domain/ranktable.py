@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import enum
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
 
 from pytest_aisbench.errors import UsageFault
 
@@ -47,6 +46,9 @@ class Server:
     host_ip: str = ""
 
 
+Card = tuple[Server, Device]
+
+
 @dataclass(frozen=True)
 class SuperPod:
     id: str
@@ -60,13 +62,23 @@ class RankTable:
     chip: str = ""  # where the table says it
     pods: tuple[SuperPod, ...] = ()
 
-    def ranks(self) -> list[tuple[Server, Device]]:
+    @cached_property
+    def ranks(self) -> tuple[Card, ...]:
         """Every card with its server, by rank."""
         cards = [(server, device) for server in self.servers for device in server.devices]
-        return sorted(cards, key=lambda card: card[1].rank)
+        return tuple(sorted(cards, key=lambda card: card[1].rank))
 
-    def at(self, rank: int) -> tuple[Server, Device] | None:
-        return next((card for card in self.ranks() if card[1].rank == rank), None)
+    @cached_property
+    def nodes(self) -> tuple[Server, ...]:
+        """The servers in the order of their first ranks, by which platforms number their nodes."""
+        return tuple(sorted(self.servers, key=_first))
+
+    def at(self, rank: int) -> Card | None:
+        return self._by_rank.get(rank)
+
+    @cached_property
+    def _by_rank(self) -> dict[int, Card]:
+        return {card[1].rank: card for card in reversed(self.ranks)}
 
 
 def hosts(table: RankTable) -> tuple[Server, ...]:
@@ -129,7 +141,7 @@ def converted(table: RankTable, form: Form, job: str = "job") -> tuple[RankTable
     notes = []
     if table.pods:
         notes.append("super pods and super_device_id are left out: only version 1.2 has them")
-    servers = table.servers if form is Form.CLOUD else hosts(table)
+    servers = hosts(table)
     if form is Form.CLOUD:
         servers = tuple(
             replace(
@@ -137,11 +149,12 @@ def converted(table: RankTable, form: Form, job: str = "job") -> tuple[RankTable
                 pod=server.pod or f"{job}-{index}",
                 devices=tuple(sorted(server.devices, key=lambda device: device.rank)),
             )
-            for index, server in enumerate(sorted(servers, key=_first))
+            for index, server in enumerate(table.nodes)
         )
     made = replace(table, form=form, servers=servers, pods=())
-    for order in Order if Form.CLOUD in {form, table.form} else ():
-        notes += _moved(made, renumbered(made, order), order)
+    without_ranks = table if table.form is Form.CLOUD else made
+    for order in Order if without_ranks.form is Form.CLOUD else ():
+        notes += _moved(made, renumbered(without_ranks, order), order)
     return made, notes
 
 
@@ -151,95 +164,12 @@ def _first(server: Server) -> int:
 
 def _moved(table: RankTable, other: RankTable, order: Order) -> list[str]:
     """Where a rank would be another card's if `order` numbered them."""
-    for (mine, device), (theirs, card) in zip(table.ranks(), other.ranks(), strict=True):
+    for (mine, device), (theirs, card) in zip(table.ranks, other.ranks, strict=True):
         if (mine.id, device.id) != (theirs.id, card.id):
             who = "HCCL, by server_id," if order is Order.SERVERS else "ModelArts, by the pods' numbers,"
             text = f"{who} would make server {theirs.id}, device {card.id} rank {card.rank}"
             return [f"{text}; in this table that is server {mine.id}, device {device.id}"]
     return []
-
-
-def document(table: RankTable, *, group: str = "") -> dict[str, Any]:
-    """As the file has it: every value is text."""
-    if table.form is Form.LAB:
-        return _lab(table, group)
-    if table.form is Form.CLOUD:
-        return _cloud(table, group or "job-trainjob")
-    assert table.form is Form.V1_0
-    return {
-        "version": "1.0",
-        "server_count": str(len(table.servers)),
-        "server_list": [
-            {
-                "server_id": server.id,
-                "device": [{"device_id": str(d.id), **_addressed(d), "rank_id": str(d.rank)} for d in server.devices],
-                **({"host_ip": server.host_ip} if server.host_ip else {"host_nic_ip": "reserve"}),
-            }
-            for server in table.servers
-        ],
-        "status": "completed",
-    }
-
-
-def text(table: RankTable, *, group: str = "") -> str:
-    return json.dumps(document(table, group=group), indent=2, ensure_ascii=False) + "\n"
-
-
-def _lab(table: RankTable, group: str) -> dict[str, Any]:
-    ranks = table.ranks()
-    widest = max((len(server.devices) for server in table.servers), default=0)
-    return {
-        "board_id": "0x0020",
-        "chip_info": table.chip or "910",
-        "deploy_mode": "lab",
-        "group_count": "1",
-        "group_list": [
-            {
-                "device_num": str(len(ranks)),
-                "server_num": str(len(table.servers)),
-                "group_name": group,
-                "instance_count": str(len(ranks)),
-                "instance_list": [
-                    {
-                        "devices": [{"device_id": str(device.id), **_addressed(device)}],
-                        "rank_id": str(device.rank),
-                        "server_id": server.id,
-                    }
-                    for server, device in ranks
-                ],
-            }
-        ],
-        "para_plane_nic_location": "device",
-        "para_plane_nic_name": [f"eth{index}" for index in range(widest)],
-        "para_plane_nic_num": str(widest),
-        "status": "completed",
-    }
-
-
-def _cloud(table: RankTable, group: str) -> dict[str, Any]:
-    return {
-        "group_count": "1",
-        "group_list": [
-            {
-                "group_name": group,
-                "device_count": str(len(table.ranks())),
-                "instance_count": str(len(table.servers)),
-                "instance_list": [
-                    {
-                        "pod_name": server.pod or f"{group}-{index}",
-                        "server_id": server.id,
-                        "devices": [{"device_id": str(d.id), **_addressed(d)} for d in server.devices],
-                    }
-                    for index, server in enumerate(table.servers)
-                ],
-            }
-        ],
-        "status": "completed",
-    }
-
-
-def _addressed(device: Device) -> dict[str, str]:
-    return {"device_ip": ",".join(device.ips)} if device.ips else {}
 
 
 def chosen(addresses: Mapping[int, str], devices: Sequence[int], place: str) -> dict[int, str]:

@@ -40,7 +40,7 @@ def _place(server: Server, device: Device) -> str:
 
 def _ranks(table: RankTable) -> Iterator[Problem]:
     """Sorted they are 0 to n-1."""
-    cards = table.ranks()
+    cards = table.ranks
     seen: dict[int, str] = {}
     for server, device in cards:
         here = f"server {server.id}, device {device.id}"
@@ -92,7 +92,7 @@ def _addresses(table: RankTable) -> Iterator[Problem]:
     owner: dict[str, str] = {}
     families: dict[int, str] = {}
     counts: dict[int, str] = {}
-    for server, device in table.ranks():
+    for server, device in table.ranks:
         here = _place(server, device)
         for ip in device.ips:
             family = _family(ip)
@@ -146,7 +146,7 @@ def _super_pods(table: RankTable) -> Iterator[Problem]:
 
 
 def _super_devices(table: RankTable, known: dict[str, Server]) -> Iterator[Problem]:
-    for server, device in table.ranks():
+    for server, device in table.ranks:
         if not device.super_id:
             yield Problem(f"{_place(server, device)}: super_device_id is missing")
         elif not _WHOLE.match(device.super_id):

@@ -18,6 +18,7 @@ from pytest_aisbench import Settings
 from pytest_aisbench.access import Access
 from pytest_aisbench.adapters import apulis_job, apulis_logs
 from pytest_aisbench.adapters.apulis import Apulis
+from pytest_aisbench.adapters.apulis_options import ENDPOINTS
 from pytest_aisbench.apulis_access import ApulisAccess
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.job import JobSpec
@@ -123,6 +124,8 @@ def test_options_reach_the_request() -> None:
         ({"options": {}}, "image is missing"),
         ({"options": {"image": "i", "launcher": "mpi"}}, "'mpi' is not known; write one of ranks, horovod"),
         ({"options": {"image": "i", "endpoints": ["telnet"]}}, "choose among ssh"),
+        ({"options": {"image": "i", "endpoints": "ssh"}}, "choose among ssh"),
+        ({"options": {"image": "i", "device_type": "a b"}}, "'a b' is not a name"),
         ({"options": {"image": "i", "preemptible": "no"}}, "neither true nor false"),
         ({"options": {"image": "i", "code_dir": "code"}}, "not an absolute path"),
         ({"options": {"image": "i", "command": "&& sleep infinity"}}, "trains nothing"),
@@ -140,6 +143,13 @@ def test_options_reach_the_request() -> None:
 def test_what_cannot_run_is_not_sent(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageFault, match=message):
         rendered(replace(SPEC, **changed))
+
+
+def test_a_command_may_wait_for_ever_where_it_says_when_it_is_done() -> None:
+    options = {**GPU, "command": "a && tail -f /dev/null", "done": "ALL DONE", "endpoints": list(ENDPOINTS)}
+    body = rendered(replace(SPEC, options=options))
+    assert "tail -f /dev/null" in body["workerCmd"]
+    assert body["endpoints"] == ["ssh", "ipython", "tensorboard", "vscode"]
 
 
 def test_a_launcher_of_one_node_may_be_a_command() -> None:

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.ranktable import Form, Order, RankTable, converted, hccn, make, text
+from pytest_aisbench.domain.ranktable import Form, Order, RankTable, converted, hccn, make
 from pytest_aisbench.domain.ranktable_reading import read
 from pytest_aisbench.domain.ranktable_rules import check
+from pytest_aisbench.domain.ranktable_writing import written
 from pytest_aisbench.errors import UsageFault
 
 LAB = (Path(__file__).parent / "golden" / "ranktable_lab_16.json").read_text(encoding="utf-8")
@@ -76,7 +77,7 @@ def table(document: Any, order: Order = Order.PODS) -> RankTable:
 
 
 def cards(found: RankTable) -> list[tuple[str, int, tuple[str, ...]]]:
-    return [(server.id, device.id, device.ips) for server, device in found.ranks()]
+    return [(server.id, device.id, device.ips) for server, device in found.ranks]
 
 
 def told(document: Any, **kwargs: Any) -> list[str]:
@@ -246,7 +247,7 @@ def test_two_groups_have_names_of_their_own() -> None:
 )
 def test_servers_of_a_lab_table_share_the_cards_evenly(sizes: tuple[int, ...], said: str) -> None:
     servers = {str(server): {i: f"10.{server}.{i}.1" for i in range(size)} for server, size in enumerate(sizes)}
-    lines = [line for line in told(json.loads(text(make(servers, Form.LAB)))) if line.startswith("group")]
+    lines = [line for line in told(json.loads(written(make(servers, Form.LAB)))) if line.startswith("group")]
     assert lines == ([f"group number 0: {said}"] if said else [])
 
 
@@ -293,7 +294,27 @@ def test_pods_of_a_cloud_table_may_share_a_server() -> None:
     for form in (Form.V1_0, Form.LAB):
         made, _ = converted(table(document), form)
         assert [len(server.devices) for server in made.servers] == [4]
-        assert cards(table(text(made))) == cards(table(document))
+        assert cards(table(written(made))) == cards(table(document))
+
+
+def test_pods_of_one_server_need_not_follow_one_another() -> None:
+    pods = [("a", (0, 1)), ("b", (0, 1)), ("a", (2, 3)), ("b", (2, 3))]
+    rows = [
+        {
+            "pod_name": f"j-{index}",
+            "server_id": server,
+            "devices": [{"device_id": str(card), "device_ip": f"10.0.{index}.{card}"} for card in owned],
+        }
+        for index, (server, owned) in enumerate(pods)
+    ]
+    group = {"group_name": "g", "device_count": "8", "instance_count": "4", "instance_list": rows}
+    document = {"status": "completed", "group_count": "1", "group_list": [group]}
+    assert told(document) == []
+    made, notes = converted(table(document), Form.V1_0)
+    assert [(server, card) for server, card, _ in cards(made)] == [
+        (server, card) for server, own in pods for card in own
+    ]
+    assert [note.split()[0] for note in notes] == ["HCCL,"], "ModelArts numbers them so, pod by pod"
 
 
 def test_fewer_cards_on_one_server_are_named() -> None:
@@ -304,7 +325,7 @@ def test_fewer_cards_on_one_server_are_named() -> None:
 
 
 def test_the_chip_decides_the_numbers_of_the_cards() -> None:
-    document = text(make({"a": {card: f"10.0.0.{card + 1}" for card in range(16)}}))
+    document = written(make({"a": {card: f"10.0.0.{card + 1}" for card in range(16)}}))
     assert not check(document, "910B")
     assert "device_id is not between 0 and 7 (chip 910)" in str(check(document)[0])
 
@@ -321,7 +342,7 @@ def test_the_chip_decides_the_numbers_of_the_cards() -> None:
     ],
 )
 def test_rings_of_a_910_are_a_warning(chosen: tuple[int, ...], said: str) -> None:
-    found = check(text(make({"a": {card: f"10.0.{card % 4}.{card + 1}" for card in chosen}})))
+    found = check(written(make({"a": {card: f"10.0.{card % 4}.{card + 1}" for card in chosen}})))
     assert [problem.warning for problem in found] == [True] * bool(said)
     assert said in "".join(map(str, found))
 
@@ -330,7 +351,7 @@ def test_rings_of_a_910_are_a_warning(chosen: tuple[int, ...], said: str) -> Non
     ("form", "servers", "doubted"), [(Form.LAB, "12", "12"), (Form.LAB, "1", ""), (Form.V1_0, "12", "")]
 )
 def test_mindspore_0_wants_eight_cards_on_each_of_several_servers(form: Form, servers: str, doubted: str) -> None:
-    found = check(text(make({name: {0: f"10.0.{name}.1", 1: f"10.0.{name}.2"} for name in servers}, form)))
+    found = check(written(make({name: {0: f"10.0.{name}.1", 1: f"10.0.{name}.2"} for name in servers}, form)))
     assert [str(problem) for problem in found] == [
         f"warning: server {name}: 2 cards; MindSpore 0.x, whose form this is, trains on several servers with 8 each"
         for name in doubted
@@ -346,7 +367,7 @@ def test_a_single_server_needs_no_addresses() -> None:
 
 
 def test_a_lab_table_has_an_address_for_every_card() -> None:
-    (problem,) = check(text(make({"a": {0: ""}}, Form.LAB)))
+    (problem,) = check(written(make({"a": {0: ""}}, Form.LAB)))
     assert str(problem) == "server a, device 0, rank 0: device_ip is missing, by which the others reach it"
 
 
@@ -355,8 +376,8 @@ def test_conversion_keeps_every_card_its_rank() -> None:
         for document in (LAB, V1_0, V1_2, CLOUD):
             source = table(document)
             made, _ = converted(source, form)
-            assert [str(problem) for problem in check(text(made)) if not problem.warning] == []
-            assert cards(table(text(made))) == cards(source)
+            assert [str(problem) for problem in check(written(made)) if not problem.warning] == []
+            assert cards(table(written(made))) == cards(source)
 
 
 def test_a_conversion_says_where_hccl_would_number_otherwise() -> None:
@@ -368,8 +389,8 @@ def test_a_conversion_says_where_hccl_would_number_otherwise() -> None:
         )
     ]
     assert [server.pod for server in made.servers] == ["job-0", "job-1"]
-    assert cards(table(text(made), Order.SERVERS))[0][0] == "192.168.3.2"
-    assert cards(table(text(made), Order.PODS))[0][0] == "192.168.3.6"
+    assert cards(table(written(made), Order.SERVERS))[0][0] == "192.168.3.2"
+    assert cards(table(written(made), Order.PODS))[0][0] == "192.168.3.6"
     assert converted(table(V1_0), Form.CLOUD)[1] == []
     assert "super pods" in converted(table(V1_2), Form.V1_0)[1][0]
     with pytest.raises(UsageFault, match=r"1\.2 cannot be made"):
@@ -389,18 +410,18 @@ def test_pods_without_a_number_are_taken_as_listed() -> None:
 
 
 def test_a_conversion_keeps_the_names_that_there_are() -> None:
-    again = json.loads(text(converted(table(CLOUD), Form.CLOUD)[0], group="job-trainjob"))
+    again = json.loads(written(converted(table(CLOUD), Form.CLOUD)[0], group="job-trainjob"))
     assert again == CLOUD
-    assert json.loads(text(converted(table(CLOUD), Form.CLOUD)[0])) == CLOUD, "the group's usual name"
+    assert json.loads(written(converted(table(CLOUD), Form.CLOUD)[0])) == CLOUD, "the group's usual name"
     lab = changed(json.loads(LAB), "chip_info", "910B")
-    assert json.loads(text(converted(table(json.dumps(lab)), Form.LAB)[0])) == lab
-    assert json.loads(text(converted(table(V1_0), Form.LAB)[0]))["chip_info"] == "910"
+    assert json.loads(written(converted(table(json.dumps(lab)), Form.LAB)[0])) == lab
+    assert json.loads(written(converted(table(V1_0), Form.LAB)[0]))["chip_info"] == "910"
 
 
 def test_made_of_two_hccn_files() -> None:
     conf = "# by hccn_tool\naddress_0=192.168.10.1\nnetmask_0=255.255.255.0\n address_1 = 192.168.20.1 \narp_0=x\n"
     made = make({"b": hccn(conf), "a": {1: "192.168.20.2", 0: "192.168.10.2"}})
-    assert check(text(made)) == []
+    assert check(written(made)) == []
     assert cards(made)[1:3] == [("b", 1, ("192.168.20.1",)), ("a", 0, ("192.168.10.2",))]
 
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench.domain.rank_environment import Process, alone, together
-from pytest_aisbench.domain.ranktable import Form, RankTable, make, text
+from pytest_aisbench.domain.ranktable import Form, RankTable, make
 from pytest_aisbench.domain.ranktable_reading import read
+from pytest_aisbench.domain.ranktable_writing import written
 from pytest_aisbench.errors import WorkloadError
 from pytest_aisbench.services.rank_check import before_training
 
@@ -170,7 +171,7 @@ def test_a_script_is_stopped_before_it_trains(tmp_path: Path) -> None:
     told = {"RANK_TABLE_FILE": str(GOLDEN), "RANK_SIZE": "16", "RANK_ID": "3", "DEVICE_ID": "3"}
     found = before_training({**told, "POD_IP": "192.168.3.6"})
     assert found
-    assert len(found.ranks()) == 16
+    assert len(found.ranks) == 16
     with pytest.raises(WorkloadError, match=r"this rank cannot train: RANK_ID is 3, .* server 192\.168\.3\.6"):
         before_training({**told, "POD_IP": "192.168.3.2"})
     with pytest.raises(WorkloadError, match=r"cannot be read: No such file"):
@@ -182,7 +183,7 @@ def test_a_script_is_stopped_before_it_trains(tmp_path: Path) -> None:
 
 def test_it_waits_for_a_table_that_the_platform_completes_later(tmp_path: Path) -> None:
     file = tmp_path / "jobstart_hccl.json"
-    table = text(make({"a": {0: "", 1: ""}}))
+    table = written(make({"a": {0: "", 1: ""}}))
     file.write_text(table.replace("completed", "initializing"), encoding="utf-8")
     pauses: list[float] = []
 
