@@ -1,6 +1,7 @@
 """What history lets one claim, and how a claim would have judged that history.
 
-The rule. Only the newest level counts: the values since the last change. The reference is their mean, and the bound
+The rule. Only the newest level counts, as where the noise is told: the values since the last change, without the few
+that are too far off to be noise. The reference is their mean, and the bound
 below it leaves room for one more trial of the same machine: t · s · √(1 + 1/n) at 0.999, as a share of the mean,
 rounded up to half a percent and never below one. Where that is more than a tenth of the mean, nothing is proposed: the
 noise would hide what a claim is for. A claim that is bounded from above only, such as a time, stays one.
@@ -32,12 +33,13 @@ _DIGITS = 5
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a proposal rests on: `values[since:]` of the history."""
+    """What a proposal rests on: `values[since:]` of the history, without those that were left out."""
 
     since: int
     count: int
     mean: float
     deviation: float
+    left_out: int = 0
 
     @property
     def cv(self) -> float:
@@ -59,12 +61,13 @@ def propose(claim: Threshold, shape: Shape, values: Sequence[float]) -> Proposal
     finite = [value for value in values if math.isfinite(value)]
     found = changes(finite)
     since = found[-1].index if found else 0
-    level = finite[since:]
+    newest = newest_level(finite)
+    level = newest.values
     if len(level) < FEWEST:
         told = f" since {found[-1].text(claim.metric, claim.unit)}" if found else ""
         trials = f"{len(level)} comparable trial{'' if len(level) == 1 else 's'}"
         return Proposal(None, None, f"{trials}{told}, and {FEWEST} are needed")
-    evidence = Evidence(since, len(level), fmean(level), stdev(level))
+    evidence = Evidence(since, len(level), fmean(level), stdev(level), len(newest.left_out))
     if evidence.mean <= 0:
         return Proposal(None, evidence, f"a mean of {number(evidence.mean)} is no reference")
     reach = student.quantile(_LEVEL, evidence.count - 1) * evidence.deviation * math.sqrt(1 + 1 / evidence.count)

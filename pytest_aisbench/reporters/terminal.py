@@ -12,6 +12,7 @@ import pytest
 from pytest_aisbench.domain.case import Mode
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, mean
+from pytest_aisbench.domain.stragglers import summary as summary_of
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Outcome, Ruling
 from pytest_aisbench.reporters.columns import fit, padded, wide, wrap
@@ -170,6 +171,9 @@ def _notes(cases: Sequence[CaseEntry], width: int, say: Wording) -> Iterator[Lin
     for case in cases:
         for note in (note for trial in case.trials for note in trial.notes):
             told.setdefault((case.id, note), "note")  # a warning is a note of its trial too
+        slow = summary_of(case.trials[-1].stragglers) if case.trials else ""
+        if slow and (case.verdict is Ruling.PASSED or slow not in case.reason):  # the reason of a trouble is told
+            told[case.id, slow] = "note"
     if told:
         yield "", {}
     for (case_id, text), kind in told.items():

@@ -119,8 +119,9 @@ def _review(each: Known, claim: Threshold, rows: dict[str, tuple[dict[str, Any],
     if found.claim is None or found.evidence is None:
         return Review(each.case.id, metric, old, "", found.evidence, found.why_not)
     span = told[found.evidence.since :]
+    far = f" without {found.evidence.left_out} too far off" if found.evidence.left_out else ""
     evidence = (
-        f"{found.evidence.count} trials {_day(span[0].at)} to {_day(span[-1].at)}, mean {found.evidence.mean:.6g},"
+        f"{found.evidence.count} trials{far} {_day(span[0].at)} to {_day(span[-1].at)}, mean {found.evidence.mean:.6g},"
         f" CV {found.evidence.cv:.2%}, fingerprint {each.key}"
     )
     if _stands(claim, found.claim, shape):

@@ -21,6 +21,7 @@ from functools import partial
 from pytest_aisbench.domain import student
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.gate import decide
+from pytest_aisbench.domain.level import newest_level
 from pytest_aisbench.domain.references import propose
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.verdict import Ruling
@@ -39,9 +40,10 @@ Rule = Callable[[Sequence[float], Draw], tuple[Ruling, int]]
 
 def gate(history: Sequence[float], draw: Draw, claim: Threshold = CLAIM) -> tuple[Ruling, int]:
     trials: list[float] = []
+    level = newest_level(history).values  # as verdicts do
     while True:
         trials.append(draw())
-        if ruling := decide(claim, ONE, history, trials, MOST).ruling:
+        if ruling := decide(claim, ONE, level, trials, MOST).ruling:
             return ruling, len(trials)
 
 

@@ -74,6 +74,17 @@ def test_values_before_the_last_change_of_level_do_not_count() -> None:
     assert found.claim.reference == pytest.approx(1000, rel=0.01)
 
 
+def test_a_fault_that_was_repaired_is_no_evidence() -> None:
+    values = noisy(1000.0, 0.002, 20)
+    values[7] = 700.0
+    found = propose(SPEED, TWO, values)
+    assert found.evidence
+    assert (found.evidence.count, found.evidence.left_out) == (19, 1)
+    assert found.claim
+    assert found.claim.reference == pytest.approx(1000, rel=0.002)
+    assert found.claim.lower == -0.01
+
+
 def test_too_few_values_are_none() -> None:
     found = propose(SPEED, TWO, [1000.0] * (FEWEST - 1))
     assert found.claim is None
