@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
@@ -54,7 +55,7 @@ def failure(report: pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash else str(report.longrepr or "")
     headline = next((line for line in text.splitlines() if line.strip()), "no message")
-    return f"its test failed in {report.when}: {headline}"
+    return tell("test failed", when=str(report.when), why=headline)
 
 
 def _where(trial: Trial) -> list[str]:

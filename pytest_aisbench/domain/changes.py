@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from pytest_aisbench.domain import student
-from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.domain.sentence import tell
+from pytest_aisbench.domain.threshold import number, quantity
 
 MAGNITUDE = 0.02
 ALPHA = 0.01
@@ -41,9 +42,9 @@ class Change:
         return (self.after - self.before) / abs(self.before) if self.before else math.copysign(math.inf, self.after)
 
     def text(self, metric: str, unit: str = "") -> str:
-        unit = f" {unit}" if unit else ""
-        levels = f"from {number(self.before)} to {number(self.after)}{unit}"
-        return f"{metric} changed by {self.share:+.1%} at value {self.index + 1}, {levels}"
+        before, after = number(self.before), quantity(self.after, unit)
+        where = {"change": f"{self.share:+.1%}", "at": str(self.index + 1)}
+        return tell("changed", metric=metric, before=before, after=after, **where)
 
 
 def changes(values: Sequence[float], *, magnitude: float = MAGNITUDE, alpha: float = ALPHA) -> list[Change]:

@@ -11,24 +11,31 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from pytest_aisbench.domain.sentence import Sentence, read, written
+
 T = TypeVar("T")
 _PLAIN = frozenset({str, int, bool})
 
 
-def dump(value: Any) -> Any:
-    """Dataclasses become objects, enums their values. A number that is not finite is an error: JSON has none."""
+def dump(value: Any, *, whole: bool = False) -> Any:
+    """Dataclasses become objects, enums their values. A number that is not finite is an error: JSON has none.
+
+    Of a sentence there is its text, and where it is to be `whole` what it was made of too.
+    """
     if value is None or type(value) in _PLAIN:
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {name: dump(getattr(value, name)) for name in _hints(type(value))}
+        return {name: dump(getattr(value, name), whole=whole) for name in _hints(type(value))}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {str(key): dump(item) for key, item in value.items()}
+        return {str(key): dump(item, whole=whole) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [dump(item) for item in value]
+        return [dump(item, whole=whole) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} cannot be written as JSON")
+    if isinstance(value, Sentence):
+        return written(value) if whole else str(value)
     if isinstance(value, (str, int, float)):
         return value
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
@@ -54,6 +61,8 @@ def _load(kind: Any, data: Any) -> Any:
         return kind(**{key: _load(hints[key], item) for key, item in data.items() if key in hints})  # type: ignore[operator]
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind(data)
+    if kind is str and isinstance(data, Mapping):
+        return read(data)
     return float(data) if kind is float else data
 
 

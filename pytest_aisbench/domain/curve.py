@@ -17,7 +17,8 @@ from functools import cached_property
 from statistics import median
 
 from pytest_aisbench.domain.progress import Progress, follow
-from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.domain.sentence import tell
+from pytest_aisbench.domain.threshold import number, quantity
 from pytest_aisbench.domain.told import Told
 
 MOST = 200  # points that are kept of a series; every second goes when there are more
@@ -94,14 +95,21 @@ class Pace:
     steady: float | None = None  # None where it cannot be told from the warm-up
     epochs: int = 0  # as many as the log told of
 
-    def __str__(self) -> str:
-        words = f"{number(self.whole)} {self.unit} over the whole run"
+    @property
+    def text(self) -> str:
+        told = tell("pace", whole=quantity(self.whole, self.unit))
         if self.steady is not None:
-            words += f", {number(self.steady)} in steady state"
+            told += tell("pace steady", value=number(self.steady))
         if self.warm_up is not None:
-            points = f"{self.warm_up_points} point{'s' if self.warm_up_points > 1 else ''}"
-            words += f", {number(self.warm_up)} in the warm-up of {points}"
-        return f"{words} ({'the whole job' if self.of == 'job' else 'one rank'}, by its log)"
+            told += tell("pace warm-up", value=number(self.warm_up), points=points_of(self.warm_up_points))
+        return told + tell("pace of job" if self.of == "job" else "pace of rank")
+
+    def __str__(self) -> str:
+        return str(self.text)
+
+
+def points_of(count: int) -> str:
+    return tell("one point") if count == 1 else tell("points", count=str(count))
 
 
 def curve(text: str, ranks: int = 1) -> Curve:

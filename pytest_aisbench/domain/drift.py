@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from pytest_aisbench.domain.changes import step_deviation
-from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.domain.sentence import tell
+from pytest_aisbench.domain.threshold import number, quantity
 from pytest_aisbench.domain.verdict import Finding, Outcome
 
 MAGNITUDE = 0.02
-WANTED = "no drift"
+WANTED = tell("steady")
 _ALARM = 5.0
 _SLACK = 0.5
 _MOST = 3.0  # standard deviations that one value counts for
@@ -44,11 +45,17 @@ class Drift:
         return (self.level - self.anchor) / abs(self.anchor)
 
     def text(self, metric: str, unit: str = "") -> str:
-        unit = f" {unit}" if unit else ""
-        return (
-            f"{metric} has drifted to {number(self.level)}{unit}, {self.change:+.1%} from the anchor"
-            f" {number(self.anchor)}{unit}, since value {self.since + 1} of {self.count}"
-            f" (CUSUM {self.score:.1f} > {_ALARM:g}, s {number(self.deviation)})"
+        return tell(
+            "drifted",
+            metric=metric,
+            level=quantity(self.level, unit),
+            change=f"{self.change:+.1%}",
+            anchor=quantity(self.anchor, unit),
+            since=str(self.since + 1),
+            count=str(self.count),
+            score=f"{self.score:.1f}",
+            alarm=f"{_ALARM:g}",
+            deviation=number(self.deviation),
         )
 
     def finding(self, metric: str, unit: str = "") -> Finding:

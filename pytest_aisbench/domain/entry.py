@@ -16,6 +16,7 @@ from pytest_aisbench.domain.energy import Power
 from pytest_aisbench.domain.logged import logged, target_accuracy
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, mean, total
 from pytest_aisbench.domain.rollcall import flaws_of
+from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.standard import Field, fields
 from pytest_aisbench.domain.stragglers import Straggler, stragglers
 from pytest_aisbench.domain.trial import Trial
@@ -175,7 +176,7 @@ def _by_server(ranks: list[float | None], shape: Shape) -> tuple[float | None, .
 
 def _unjudged(trials: tuple[Trial, ...]) -> str:
     fault = trials[-1].fault if trials else None
-    return f"not judged: {fault.text}" if fault else "not judged"
+    return tell("not judged") + (tell("because", why=fault.text) if fault else "")
 
 
 def case_entry(case: Case, trials: tuple[Trial, ...], verdict: Verdict | None) -> CaseEntry:

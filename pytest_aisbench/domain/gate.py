@@ -27,7 +27,8 @@ from dataclasses import dataclass, replace
 
 from pytest_aisbench.domain import student
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.threshold import Threshold, number
+from pytest_aisbench.domain.sentence import Sentence, joined, tell
+from pytest_aisbench.domain.threshold import Threshold, number, quantity
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 
 ALPHA = 0.05
@@ -64,7 +65,7 @@ class Decision:
         """Without the trial that is due, which nobody will run: inconclusive."""
         if not self.again:
             return self
-        return replace(self, ruling=Ruling.INCONCLUSIVE, text=f"{self.text}; no other trial: {why}")
+        return replace(self, ruling=Ruling.INCONCLUSIVE, text=joined((self.text, tell("no other", why=why))))
 
     @property
     def finding(self) -> Finding:
@@ -95,7 +96,7 @@ class Looks:
         looks = max(self.most, self.now)
         t = student.quantile(1 - ALPHA / looks / max(sides, 1), degrees)
         halved = f"/{sides}" if sides > 1 else ""
-        return t, f"t at 1 - {ALPHA:g}/{looks}{halved} with {degrees} degrees"
+        return t, tell("critical", level=f"1 - {ALPHA:g}/{looks}{halved}", degrees=str(degrees))
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Reading:
 
     value: float
     interval: tuple[float, float]
-    said: str
+    said: Sentence
     how: str  # the interval comes about, so that it can be checked by hand
     looks: Looks
 
@@ -123,60 +124,65 @@ def decide(
     `left_out` is what somebody took out of it, and only told.
     """
     if not trials or not all(map(math.isfinite, trials)):
-        return unmeasured(claim, shape, "not measured in every trial")
+        return unmeasured(claim, shape, "unmeasured somewhere")
     mean, looks = average(trials), Looks(len(trials), max_trials)
     past = [value for value in history if math.isfinite(value)]
     noise = pooled(past, trials)
-    unit = f" {claim.unit}" if claim.unit else ""
-    said = f"{claim.metric} {number(mean)}{unit}{f', mean of {looks.now} trials' if looks.now > 1 else ''}"
+    several = {"count": str(looks.now)} if looks.now > 1 else {}
+    said = tell("mean" if several else "value", metric=claim.metric, value=quantity(mean, claim.unit), **several)
     if noise is None:
         return by_band(claim, shape, mean, said, _why(past, trials))
     t, level = looks.critical(claim.sides(shape), noise.degrees)
     half = t * noise.deviation / math.sqrt(looks.now)
     bottom, above_0 = mean - half, ""
     if min(*past, *trials) > 0 and half > mean / 2:
-        bottom, above_0 = mean / (4 * half / mean), "; lower end mean² / (4 × that), as it is never below 0"
-    shared = f" / √{looks.now}" if looks.now > 1 else ""
-    missing = f", without {', '.join(map(number, left_out))}, too far off to be noise" if left_out else ""
-    how = (
-        f"± {number(half, DIGITS)} = t {number(t, DIGITS)} × s {number(noise.deviation, DIGITS)}{shared}{above_0};"
-        f" {level}; {len(past)} in history{missing}"
-    )
+        bottom, above_0 = mean / (4 * half / mean), tell("never below 0")
+    figures = {"half": half, "t": t, "deviation": noise.deviation}
+    told = {name: number(value, DIGITS) for name, value in figures.items()} | several
+    known = tell("in history", count=str(len(past)))
+    known += tell("left out", values=", ".join(map(number, left_out))) if left_out else ""
+    how = joined((tell("noise of mean" if several else "noise", **told), above_0, level, known))
     return by_interval(claim, shape, Reading(mean, (bottom, mean + half), said, how, looks))
 
 
-def unmeasured(claim: Threshold, shape: Shape, why: str) -> Decision:
+def unmeasured(claim: Threshold, shape: Shape, key: str = "unmeasured") -> Decision:
     wanted = claim.wanted(shape)
-    return Decision(claim.metric, Ruling.FAILED, None, None, wanted, f"{claim.metric}: {why}, wanted {wanted}")
+    text = tell(key, metric=claim.metric, wanted=wanted)
+    return Decision(claim.metric, Ruling.FAILED, None, None, wanted, text)
 
 
-def by_band(claim: Threshold, shape: Shape, value: float, said: str, why: str) -> Decision:
+def by_band(claim: Threshold, shape: Shape, value: float, said: Sentence, why: str) -> Decision:
     """Unqualified, and `why`; a claim that bounds nothing is not met."""
     low, high = claim.band(shape)
     ruling = Ruling.PASSED if low <= value <= high and claim.sides(shape) else Ruling.FAILED
-    text = f"{said}, wanted {claim.wanted(shape)}{claim.gap(shape, value)}; unqualified: {why}"
+    text = joined((_against(claim, shape, value, said), tell("unqualified", why=why)))
     return Decision(claim.metric, ruling, value, None, claim.wanted(shape), text)
 
 
 def by_interval(claim: Threshold, shape: Shape, reading: Reading) -> Decision:
     looks, wanted = reading.looks, claim.wanted(shape)
-    ruling, word = place(reading.interval, claim.band(shape))
+    ruling, where = place(reading.interval, claim.band(shape))
+    told = {"low": number(reading.interval[0]), "high": number(reading.interval[1])}
     if ruling is None:
-        word += f" after {looks.now} of at most {looks.most} trial{'s' if looks.most > 1 else ''}"
+        told |= {"count": str(looks.now), "most": str(looks.most)}
+        where = where if looks.most > 1 else "across at once"
         ruling = Ruling.INCONCLUSIVE if looks.now >= looks.most else None
-    ends = " .. ".join(map(number, reading.interval))
-    text = f"{reading.said}, wanted {wanted}{claim.gap(shape, reading.value)}: {ends} {word} ({reading.how})"
+    text = _against(claim, shape, reading.value, reading.said) + tell(where, **told) + tell("how", how=reading.how)
     return Decision(claim.metric, ruling, reading.value, reading.interval, wanted, text)
 
 
+def _against(claim: Threshold, shape: Shape, value: float, said: Sentence) -> Sentence:
+    return said + tell("wanted", wanted=claim.wanted(shape)) + claim.gap(shape, value)
+
+
 def place(interval: tuple[float, float], band: tuple[float, float]) -> tuple[Ruling | None, str]:
-    """Where an interval is to a band, and the word for it; no ruling where it is neither in nor out."""
+    """Where an interval is to a band, and what says so; no ruling where it is neither in nor out."""
     (bottom, top), (low, high) = interval, band
     if low <= bottom and top <= high:
-        return Ruling.PASSED, "is inside"
+        return Ruling.PASSED, "inside"
     if top < low or high < bottom:
-        return Ruling.FAILED, "is outside"
-    return None, "reaches across the limit: not decided"
+        return Ruling.FAILED, "outside"
+    return None, "across"
 
 
 def pooled(history: Sequence[float], trials: Sequence[float]) -> Noise | None:
@@ -205,8 +211,6 @@ def _squares(values: Sequence[float]) -> float:
 
 def _why(history: Sequence[float], trials: Sequence[float]) -> str:
     if not history and len(trials) == 1:
-        return "no comparable history"
-    together = f"{len(history)} in history and {len(trials)} now"
-    if max(len(history) - 1, 0) + max(len(trials) - 1, 0) < _FEWEST:
-        return f"{together} do not tell the noise"
-    return f"{together} have no spread to reckon with"
+        return tell("no history")
+    few = max(len(history) - 1, 0) + max(len(trials) - 1, 0) < _FEWEST
+    return tell("too few" if few else "no spread", past=str(len(history)), now=str(len(trials)))

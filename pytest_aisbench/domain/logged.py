@@ -9,8 +9,9 @@ import math
 from typing import Protocol
 
 from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.curve import Curve, pace, reached
+from pytest_aisbench.domain.curve import Curve, pace, points_of, reached
 from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY, Flaw
+from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.threshold import Threshold, number
 from pytest_aisbench.domain.trial import Trial
 
@@ -33,7 +34,7 @@ def logged(trial: Trial) -> dict[str, float]:
 def unlogged(trial: Trial) -> list[Flaw]:
     """A flaw for what is claimed and the log does not tell."""
     told = ((name, why) for name, why in _told(trial).items() if _claim(trial.case, name))
-    return [Flaw(name, f"not measured: {why}") for name, why in told if isinstance(why, str)]
+    return [Flaw(name, tell("unlogged", why=why)) for name, why in told if isinstance(why, str)]
 
 
 def _told(trial: Trial) -> dict[str, float | str]:
@@ -50,12 +51,12 @@ def remarks(trial: Trial) -> dict[str, str]:
     said: dict[str, str] = {}
     found = {name: value for name, value in logged(trial).items() if _claim(trial.case, name)}
     if STEADY_THROUGHPUT in found and (known := pace(trial.curve) if trial.curve else None):
-        who = "the whole job" if known.of == "job" else f"one rank × {trial.case.shape.world}"
-        points = f"{known.warm_up_points} point{'s' if known.warm_up_points != 1 else ''}"
-        said[STEADY_THROUGHPUT] = f"in steady state by the log of {who}, without a warm-up of {points}"
-        said[THROUGHPUT] = "over the whole run"
+        points, ranks = points_of(known.warm_up_points), str(trial.case.shape.world)
+        of_job, of_rank = tell("of steady job", points=points), tell("of steady rank", points=points, ranks=ranks)
+        said[STEADY_THROUGHPUT] = of_job if known.of == "job" else of_rank
+        said[THROUGHPUT] = tell("of the whole")
     if TIME_TO_ACCURACY in found and (target := target_accuracy(trial.case)) is not None:
-        said[TIME_TO_ACCURACY] = f"until the first evaluation of {number(target)} or more"
+        said[TIME_TO_ACCURACY] = tell("until accurate", target=number(target))
     return said
 
 
@@ -63,34 +64,34 @@ def steady(curve: Curve | None, case: Spread) -> float | str:
     """The whole job's samples/s without the warm-up, or why nobody knows it."""
     known = pace(curve) if curve else None
     if case.alone and case.shape.nodes > 1:
-        return "every node trains alone, and only the first one's log is read for its speed"
+        return tell("alone in speed")
     if known is None:
-        return "the log tells no speed"
+        return tell("no speed")
     if known.unit != "samples/s":
-        return f"the log tells {known.unit}, and not how many samples a step has"
+        return tell("other speed", unit=known.unit)
     if known.steady is None:
-        return "the log tells too few speeds to tell the steady state from the warm-up"
+        return tell("few speeds")
     value = known.steady * (1 if known.of == "job" else case.shape.world)
-    return value if math.isfinite(value) else "the log tells no finite speed"
+    return value if math.isfinite(value) else tell("infinite speed")
 
 
 def time_to_accuracy(curve: Curve | None, case: Spread, target: float | None, unit: str) -> float | str:
     """Seconds from the start of training to the first evaluation at or above the target, or why nobody knows."""
     if target is None:
-        return "the claim on accuracy has no lower bound to reach"
+        return tell("no target")
     if case.alone and case.shape.nodes > 1:
-        return "every node trains alone, and only the first one's log is read for its evaluations"
+        return tell("alone in learning")
     if curve is None or not curve.evaluations:
-        return "the log tells of no evaluation"
+        return tell("no evaluation")
     if not unit and any(not 0 <= each.accuracy <= 1 for each in curve.evaluations):
-        return "the log's evaluations are not ratios between 0 and 1, as the accuracy is"
+        return tell("no ratios")
     seconds = reached(curve, target)
     if seconds is not None:
         return seconds
     best = max(each.accuracy for each in curve.evaluations)
     if best < target:
-        return f"no evaluation of the log reached {number(target)}, the best is {number(best)}"
-    return "the log does not tell when its evaluations were"
+        return tell("not reached", target=number(target), best=number(best))
+    return tell("no time")
 
 
 def target_accuracy(case: Case) -> float | None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.logged import unlogged
 from pytest_aisbench.domain.metric import THROUGHPUT, Flaw, Measurement
+from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.trial import Trial
 
 _Label = tuple[int | None, int | None]  # rank, server
@@ -31,23 +32,29 @@ def objections(case: Case, measurements: Iterable[Measurement]) -> list[Flaw]:
     by_metric: dict[str, list[Measurement]] = {name: [] for name in case.workload.metrics}
     for each in measurements:
         by_metric.setdefault(each.metric, []).append(each)
-    flaws = [Flaw(name, "nobody should have written this metric") for name in by_metric.keys() - case.workload.metrics]
+    flaws = [Flaw(name, tell("unwanted")) for name in by_metric.keys() - case.workload.metrics]
     for name, metric in case.workload.metrics.items():
         found = by_metric[name]
         flaws += [
-            Flaw(name, f"{each.source} has the unit {each.unit!r}, not {metric.unit!r}")
+            Flaw(name, tell("other unit", what=each.source, text=repr(each.unit), unit=repr(metric.unit)))
             for each in found
             if each.unit != metric.unit
         ]
         flaws += [
-            Flaw(name, f"{each.source} says {each.value}, which is not finite")
+            Flaw(name, tell("not finite", what=each.source, text=str(each.value)))
             for each in found
             if not math.isfinite(each.value)
         ]
         counted, wanted = Counter((each.rank, each.server) for each in found), _labels(case, name)
-        flaws += [Flaw(name, f"{_who(label)} is missing") for label in wanted if label not in counted]
-        flaws += [Flaw(name, f"{_who(label)} is there {count} times") for label, count in counted.items() if count > 1]
-        flaws += [Flaw(name, f"{_who(label)} is not of {case.id}") for label in counted if label not in wanted]
+        flaws += [Flaw(name, tell("missing", what=_who(label))) for label in wanted if label not in counted]
+        flaws += [
+            Flaw(name, tell("twice", what=_who(label), count=str(count)))
+            for label, count in counted.items()
+            if count > 1
+        ]
+        flaws += [
+            Flaw(name, tell("of others", what=_who(label), case=case.id)) for label in counted if label not in wanted
+        ]
     return sorted(flaws, key=lambda flaw: (flaw.metric, flaw.text))
 
 
@@ -60,5 +67,10 @@ def _labels(case: Case, metric: str) -> dict[_Label, None]:
 
 def _who(label: _Label) -> str:
     rank, server = label
-    words = [f"node {server}" if server is not None else "", f"rank {rank}" if rank is not None else ""]
-    return "the value of " + (", ".join(filter(None, words)) or "the job")
+    if rank is None:
+        return tell("value of job") if server is None else tell("value of node", node=str(server))
+    return (
+        tell("value of rank", rank=str(rank))
+        if server is None
+        else tell("value of rank there", node=str(server), rank=str(rank))
+    )

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pytest_aisbench.domain import gate
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.gate import DIGITS, Decision, Looks, Noise, Reading
-from pytest_aisbench.domain.threshold import Threshold, number
+from pytest_aisbench.domain.sentence import joined, tell
+from pytest_aisbench.domain.threshold import Threshold, number, quantity
 from pytest_aisbench.domain.verdict import Finding, Outcome
 
-THIS_RUN = "this run"
+THIS_RUN = tell("this run")
 
 
 @dataclass(frozen=True)
@@ -59,39 +60,37 @@ def efficiencies(speeds: Iterable[Speed], base: Speed) -> dict[Shape, float]:
 def waived(claim: Threshold, shape: Shape, base: Speed | None) -> Finding | None:
     """What is said of a claim that cannot be held against anything; None where it can."""
     if shape == Shape.parse(claim.base or str(shape)):
-        why = f"{shape} is the base itself"
+        why = tell("is base", metric=claim.metric, shape=str(shape))
     elif base is None or str(base.shape) != claim.base or not base.known:
-        why = f"the base {claim.base} was measured neither in this run nor in its history"
+        why = tell("no base", metric=claim.metric, base=str(claim.base))
     else:
         return None
-    return Finding(claim.metric, Outcome.WAIVED, None, claim.wanted(shape), f"{claim.metric}: waived, {why}")
+    return Finding(claim.metric, Outcome.WAIVED, None, claim.wanted(shape), why)
 
 
 def scaled(claim: Threshold, speed: Speed, base: Speed, max_trials: int, unit: str = "") -> Decision:
     """What becomes of a claim that is not waived."""
     shape, looks = speed.shape, Looks(speed.count, max_trials)
     if not speed.known or not claim.sides(shape):
-        return gate.unmeasured(claim, shape, "not measured")
-    ratio, unit = efficiency(speed, base), f" {unit}" if unit else ""
-    said = (
-        f"{claim.metric} {number(ratio)}, {number(speed.per_card)}{unit} per card at {shape} and"
-        f" {number(base.per_card)}{unit} at {base.shape} ({base.source})"
-    )
+        return gate.unmeasured(claim, shape)
+    ratio, both = efficiency(speed, base), {"shape": str(shape), "base": str(base.shape)}
+    speeds = {"value": quantity(speed.per_card, unit), "base_value": quantity(base.per_card, unit)}
+    said = tell("scaled", metric=claim.metric, share=number(ratio), source=base.source, **speeds, **both)
     if speed.noise is None or base.noise is None:
-        unknown = " and ".join(str(each.shape) for each in (speed, base) if each.noise is None)
-        return gate.by_band(claim, shape, ratio, said, f"the noise of {unknown} is not known")
+        unknown = [str(each.shape) for each in (speed, base) if each.noise is None]
+        why = tell("unknown noises", **both) if len(unknown) > 1 else tell("unknown noise", shape=unknown[0])
+        return gate.by_band(claim, shape, ratio, said, why)
     t, level = looks.critical(claim.sides(shape), min(speed.noise.degrees, base.noise.degrees))
     own, by_base = (ratio * t * each.share / math.sqrt(each.count) for each in (speed, base))
     half = math.hypot(own, by_base)
     terms = " + ".join(f"{number(each.share, DIGITS)}² / {each.count}" for each in (speed, base))
-    how = (
-        f"± {number(half, DIGITS)} = {number(ratio, DIGITS)} × t {number(t, DIGITS)} × √({terms});"
-        f" s / mean and trials of {shape} and {base.shape}; {level}"
-    )
+    figures = {"half": half, "share": ratio, "t": t}
+    told = {name: number(value, DIGITS) for name, value in figures.items()}
+    how = joined((tell("noise of ratio", terms=terms, **told), tell("of both", **both), level))
     decision = gate.by_interval(claim, shape, Reading(ratio, (ratio - half, ratio + half), said, how, looks))
     # More trials of this shape move the ratio by its own part of the noise, and leave the base's as it is: where that
     # would reach across the limit from either end, nobody shall pay for them.
     ends = (ratio - own, ratio + own)
     if all(gate.place((end - by_base, end + by_base), claim.band(shape))[0] is None for end in ends):
-        return decision.closed(f"what is known of {base.shape} leaves ± {number(by_base, DIGITS)} by itself")
+        return decision.closed(tell("base alone", base=str(base.shape), half=number(by_base, DIGITS)))
     return decision

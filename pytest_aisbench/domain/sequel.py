@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_aisbench.domain.case import Case, Shape
+from pytest_aisbench.domain.sentence import joined, tell
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Outcome
 
@@ -14,23 +15,24 @@ def why_again(trial: Trial, max_trials: int) -> str:
     if trial.step is not Step.DONE or trial.number >= max_trials:
         return ""
     if trial.due:
-        return f"tried again: {trial.due}"
+        return tell("again", why=trial.due)
     fault = trial.fault
-    return f"tried again: {fault.text} (trial {trial.number}, job {trial.job_id})" if fault and fault.passing else ""
+    if fault is None or not fault.passing:
+        return ""
+    return tell("again after", why=fault.text, trial=str(trial.number), job=str(trial.job_id))
 
 
 def not_again(trial: Trial, why: str) -> Trial:
     """The trial as its case's last, though another was due: what it left open stays so, and says why."""
     verdict = trial.judged
     if not trial.due or verdict is None:
-        return trial.noted(f"not tried again: {why}")
+        return trial.noted(tell("not again", why=why))
+    open_ends = tell("no other", why=why)
     findings = tuple(
-        replace(finding, text=f"{finding.text}; no other trial: {why}")
-        if finding.outcome is Outcome.UNDECIDED
-        else finding
+        replace(finding, text=joined((finding.text, open_ends))) if finding.outcome is Outcome.UNDECIDED else finding
         for finding in verdict.findings
     )
-    verdict = replace(verdict, reason=f"{verdict.reason}; no other trial: {why}", findings=findings)
+    verdict = replace(verdict, reason=joined((verdict.reason, open_ends)), findings=findings)
     return replace(trial, due="", judged=verdict)
 
 

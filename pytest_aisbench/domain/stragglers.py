@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from statistics import median, median_high
 
 from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.sentence import joined, tell
 
 TOLERANCE = 0.05
 _DEVIATIONS = 4.0
@@ -37,9 +38,15 @@ class Straggler:
     ratio: float  # of the others' median
     cost: float  # the share of the whole that is lost by it
 
+    @property
+    def text(self) -> str:
+        told = {"node": str(self.node), "share": f"{self.ratio:.1%}", "cost": f"{self.cost:.1%}"}
+        if self.card is None:
+            return tell("slow node", **told)
+        return tell("slow card", card=str(self.card), rank=str(self.rank), **told)
+
     def __str__(self) -> str:
-        who = f"node {self.node}" if self.card is None else f"node {self.node} card {self.card} (rank {self.rank})"
-        return f"{who} at {self.ratio:.1%} of the others, which costs the whole {self.cost:.1%}"
+        return str(self.text)
 
 
 def stragglers(by_rank: Sequence[float | None], shape: Shape) -> tuple[Straggler, ...]:
@@ -64,8 +71,8 @@ def stragglers(by_rank: Sequence[float | None], shape: Shape) -> tuple[Straggler
 
 def summary(found: Sequence[Straggler], most: int = 3) -> str:
     """One line for a verdict; empty where everybody keeps pace."""
-    more = f"; and {len(found) - most} more" if len(found) > most else ""
-    return f"slow: {'; '.join(map(str, found[:most]))}{more}" if found else ""
+    more = tell("more", count=str(len(found) - most)) if len(found) > most else ""
+    return tell("slow", who=joined((*(each.text for each in found[:most]), more))) if found else ""
 
 
 def _noise(nodes: Mapping[int, Sequence[int]], found: Mapping[int, float]) -> float:

@@ -9,7 +9,8 @@ from statistics import fmean, stdev
 
 from pytest_aisbench.domain import student
 from pytest_aisbench.domain.metric import ACCURACY
-from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.domain.sentence import tell
+from pytest_aisbench.domain.threshold import quantity
 
 _ALIKE = 3  # two trainings may well classify the same number of images
 _KNOWN = 3
@@ -29,9 +30,10 @@ def identical(metric: str, trials: Sequence[float], history: Sequence[float] = (
     count = len(trials) + before
     if count < _ALIKE or (len(trials) < _ALIKE < count):
         return ""
-    whose = f"all of {len(trials)} trials" if len(trials) >= _ALIKE else f"the last {count} comparable trials"
-    told = f"{metric} is {trials[0]!r} in {whose}, identical to all digits"
-    return f"{told}: does each of them train, and with a seed of its own?"
+    told = {"metric": metric, "value": repr(trials[0])}
+    if len(trials) >= _ALIKE:
+        return tell("identical", count=str(len(trials)), **told)
+    return tell("identical past", count=str(count), **told)
 
 
 def too_good(metric: str, value: float, history: Sequence[float], unit: str = "") -> str:
@@ -47,9 +49,8 @@ def too_good(metric: str, value: float, history: Sequence[float], unit: str = ""
     floor = abs(mean) * (_ACCURATE if metric == ACCURACY else _FAST)
     if not mean or value <= mean + max(reach, floor):
         return ""
-    unit = f" {unit}" if unit else ""
-    above = f"{(value - mean) / abs(mean):.1%} above the mean {number(mean)}{unit} of {len(past)} trials before it"
-    return f"{metric} {number(value)}{unit} is {above}: is the measurement right, and the data the same?"
+    share, shown = f"{(value - mean) / abs(mean):.1%}", {"value": quantity(value, unit), "mean": quantity(mean, unit)}
+    return tell("too good", metric=metric, share=share, count=str(len(past)), **shown)
 
 
 def suspicions(metric: str, trials: Sequence[float], history: Sequence[float], unit: str = "") -> list[str]:

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_aisbench.domain.sentence import tell
+
 if TYPE_CHECKING:
     from pytest_aisbench.domain.case import Shape
 
@@ -76,7 +78,7 @@ class Threshold:
         bound = low if value < low else high
         if low <= value <= high or not bound:
             return ""
-        return f" ({abs(value / bound - 1):.1%} {'below' if value < low else 'above'})"
+        return tell("below" if value < low else "above", share=f"{abs(value / bound - 1):.1%}")
 
     def sides(self, shape: Shape) -> int:
         """How many bounds there are; a claim with none claims nothing."""
@@ -93,6 +95,11 @@ class Threshold:
         if math.isinf(low):
             return f"<= {number(high)}{unit}"
         return f"{number(low)} .. {number(high)}{unit}"
+
+
+def quantity(value: float, unit: str) -> str:
+    """A number with its unit; a ratio has none."""
+    return f"{number(value)} {unit}" if unit else number(value)
 
 
 def number(value: float, digits: int = 6) -> str:

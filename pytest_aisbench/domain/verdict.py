@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.metric import ACCURACY, SPEEDS, THROUGHPUT, Flaw
+from pytest_aisbench.domain.sentence import joined, tell
 from pytest_aisbench.domain.text import plain
-from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold, number
+from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold, quantity
 from pytest_aisbench.errors import NotPassed
 
 
@@ -92,7 +93,7 @@ def judge(
     for finding in settled:
         known.setdefault((finding.metric, finding.wanted), []).append(finding)
     wanted = {threshold.metric: threshold.wanted(shape) for threshold in thresholds}
-    findings = [_flawed(flaw, wanted.get(flaw.metric, "a finite number")) for flaw in flaws]
+    findings = [_flawed(flaw, wanted.get(flaw.metric, tell("finite"))) for flaw in flaws]
     spoiled = {flaw.metric for flaw in flaws}
     excused: set[str] = set()  # metrics that were measured, and missed as expected
     for threshold in thresholds:
@@ -108,40 +109,39 @@ def judge(
     claimed = excused | {finding.metric for finding in findings if finding.outcome is not Outcome.WAIVED}
     findings = _speed_needs_accuracy([*findings, *itertools.chain.from_iterable(known.values())], excused)
     findings += [
-        Finding(name, Outcome.UNMEASURED, measured.get(name), "a claim", f"{name}: nothing is claimed of it")
+        Finding(name, Outcome.UNMEASURED, measured.get(name), tell("claim"), tell("unclaimed", metric=name))
         for name in (THROUGHPUT, ACCURACY)
         if name not in claimed
     ]
     bad = [finding for finding in findings if finding.outcome not in {Outcome.MET, Outcome.WAIVED}]
     if not bad:
         said = sorted(findings, key=lambda finding: finding.metric not in excused)  # what was excused is said first
-        return Verdict(Ruling.PASSED, "; ".join(finding.text for finding in said), tuple(findings))
+        return Verdict(Ruling.PASSED, joined(finding.text for finding in said), tuple(findings))
     worst = next((finding for finding in bad if finding.outcome is not Outcome.UNDECIDED), None)
     ruling = Ruling.FAILED if worst else Ruling.INCONCLUSIVE
     return Verdict(ruling, (worst or bad[0]).text, tuple(findings))
 
 
 def _flawed(flaw: Flaw, wanted: str) -> Finding:
-    return Finding(flaw.metric, Outcome.UNMEASURED, None, wanted, f"{flaw.metric}: {flaw.text}")
+    return Finding(flaw.metric, Outcome.UNMEASURED, None, wanted, tell("about", metric=flaw.metric) + flaw.text)
 
 
 def _remarked(finding: Finding, remark: str) -> Finding:
-    return replace(finding, text=f"{finding.text}; {remark}") if remark else finding
+    return replace(finding, text=joined((finding.text, remark))) if remark else finding
 
 
 def _weigh(threshold: Threshold, value: float | None, shape: Shape) -> Finding:
     name, wanted = threshold.metric, threshold.wanted(shape)
     if threshold.base is not None:
-        text = f"{name}: waived, a comparison with the base {threshold.base} is not judged by this version"
-        return Finding(name, Outcome.WAIVED, None, wanted, text)
+        return Finding(name, Outcome.WAIVED, None, wanted, tell("unscaled", metric=name, base=threshold.base))
     if value is None or not math.isfinite(value):
-        return Finding(name, Outcome.UNMEASURED, None, wanted, f"{name}: not measured, wanted {wanted}")
+        return Finding(name, Outcome.UNMEASURED, None, wanted, tell("unmeasured", metric=name, wanted=wanted))
     if not threshold.sides(shape):
-        return Finding(name, Outcome.UNMEASURED, value, wanted, f"{name}: its claim bounds nothing")
+        return Finding(name, Outcome.UNMEASURED, value, wanted, tell("bounds nothing", metric=name))
     low, high = threshold.band(shape)
     met = low <= value <= high
-    unit = f" {threshold.unit}" if threshold.unit else ""
-    text = f"{name} {number(value)}{unit}, wanted {wanted}{threshold.gap(shape, value)}"
+    told = tell("value", metric=name, value=quantity(value, threshold.unit)) + tell("wanted", wanted=wanted)
+    text = told + threshold.gap(shape, value)
     return Finding(name, Outcome.MET if met else Outcome.MISSED, value, wanted, text)
 
 
@@ -149,15 +149,14 @@ def _as_expected(finding: Finding, expected: ExpectedFailure | None, today: str)
     if expected is None or finding.outcome not in {Outcome.MET, Outcome.MISSED}:
         return finding
     if finding.outcome is Outcome.MET:
-        advice = f"expected to fail until {expected.until} ({expected.reason}) and met: take expected_failure away"
-        return _remarked(finding, advice)
+        return _remarked(finding, tell("met after all", until=expected.until, reason=expected.reason))
     if not expected.holds(today):
-        expired = f"the expected failure expired on {expected.until}: {expected.reason}"
+        expired = tell("expired", until=expected.until, reason=expected.reason)
         return _remarked(finding, expired if today else "")
     if finding.measured is None or not math.isfinite(finding.measured):
         return finding
     waived = replace(finding, outcome=Outcome.WAIVED)
-    return _remarked(waived, f"missed as expected until {expected.until}: {expected.reason}")
+    return _remarked(waived, tell("as expected", until=expected.until, reason=expected.reason))
 
 
 def expectations(thresholds: Iterable[Threshold], verdict: Verdict) -> list[str]:
@@ -173,9 +172,9 @@ def _speed_needs_accuracy(findings: list[Finding], excused: set[str]) -> list[Fi
     learnt = [finding.outcome for finding in findings if finding.metric == ACCURACY]
     if fine.issuperset(learnt):
         return findings
-    why = "accuracy is not decided" if {*learnt} <= {*fine, Outcome.UNDECIDED} else "accuracy does not hold"
+    why = tell("not yet learnt" if {*learnt} <= {*fine, Outcome.UNDECIDED} else "not learnt")
     return [
-        replace(finding, outcome=Outcome.UNDECIDED, text=f"{finding.text}; does not count: {why}")
+        replace(finding, outcome=Outcome.UNDECIDED, text=joined((finding.text, why)))
         if finding.metric in SPEEDS and finding.outcome is Outcome.MET
         else finding
         for finding in sorted(findings, key=lambda finding: finding.metric in SPEEDS)

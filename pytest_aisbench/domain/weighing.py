@@ -21,9 +21,10 @@ from pytest_aisbench.domain.level import Level, newest_level
 from pytest_aisbench.domain.measure import LARGEST, Measure
 from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
 from pytest_aisbench.domain.scaling import Speed, scaled, waived
+from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.sequel import base_of
 from pytest_aisbench.domain.suspicion import suspicions
-from pytest_aisbench.domain.threshold import Threshold, number
+from pytest_aisbench.domain.threshold import Threshold, number, quantity
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Finding, Outcome
 
@@ -102,7 +103,8 @@ def _decided(claim: Threshold, trial: Trial, known: Known, rules: Rules) -> Deci
 def _last_of(trial: Trial, decision: Decision, known: Known, rules: Rules) -> Decision:
     """Lost jobs are trials that were allowed, and tell nothing."""
     if decision.again and trial.number >= rules.max_trials:
-        return decision.closed(f"{trial.number - len(known.earlier) - 1} of {rules.max_trials} were lost")
+        lost = trial.number - len(known.earlier) - 1
+        return decision.closed(tell("lost trials", count=str(lost), most=str(rules.max_trials)))
     return decision
 
 
@@ -136,21 +138,23 @@ def _limited(claim: Threshold, trial: Trial, known: Known) -> Finding:
         for each, value in zip((*known.earlier, trial), _series(claim.metric, trial, known), strict=True)
     ]
     room, at, value = min(numbered, key=lambda found: (not math.isnan(found[0]), found[0], found[2]))
-    name, wanted, unit = claim.metric, claim.wanted(shape), f" {claim.unit}" if claim.unit else ""
+    name, wanted = claim.metric, claim.wanted(shape)
+    facts = {"metric": name, "trial": str(at), "wanted": wanted}
     if room >= 0:
         mean = math.fsum(value / len(numbered) for _, _, value in numbered)
-        text = f"{name} {number(mean)}{unit}, mean of {len(numbered)} trials, at worst {number(value)} in trial {at}"
-        return Finding(name, Outcome.MET, mean, wanted, f"{text}, wanted {wanted}")
+        shown, count = quantity(mean, claim.unit), str(len(numbered))
+        text = tell("worst", value=shown, worst=number(value), count=count, **facts)
+        return Finding(name, Outcome.MET, mean, wanted, text)
     if math.isnan(room):
-        return Finding(name, Outcome.UNMEASURED, None, wanted, f"{name}: not measured in trial {at}, wanted {wanted}")
-    text = f"{name} {number(value)}{unit} in trial {at}, wanted {wanted}{claim.gap(shape, value)}"
+        return Finding(name, Outcome.UNMEASURED, None, wanted, tell("unmeasured in trial", **facts))
+    text = tell("in trial", value=quantity(value, claim.unit), **facts) + claim.gap(shape, value)
     return Finding(name, Outcome.MISSED, value, wanted, text)
 
 
 def _waived(claim: Threshold, case: Case, base: Speed | None) -> Finding | None:
     shape = Shape.parse(claim.base or str(case.shape))
     if case.alone and case.shape != shape and (shape.nodes > 1 or shape == case.judged_shape):
-        text = f"{claim.metric}: waived, every node trains alone, so nothing is scaled from {shape} to {case.shape}"
+        text = tell("all alone", metric=claim.metric, base=str(shape), shape=str(case.shape))
         return Finding(claim.metric, Outcome.WAIVED, None, claim.wanted(case.judged_shape), text)
     return waived(claim, case.judged_shape, base)
 
@@ -167,7 +171,8 @@ def _scaled(claim: Threshold, trial: Trial, known: Known, rules: Rules) -> Decis
 
 def _trends(trial: Trial, known: Known) -> tuple[list[Finding], list[str]]:
     """Drifts, and warnings, of the speed and of what was learnt."""
-    drifts, warnings = [], []
+    drifts: list[Finding] = []
+    warnings: list[str] = []
     for metric in (THROUGHPUT, ACCURACY):
         mean = _mean(metric, trial, known)
         if mean is None:
@@ -180,7 +185,7 @@ def _trends(trial: Trial, known: Known) -> tuple[list[Finding], list[str]]:
         for change in changes(series)[-1:]:
             if change.index >= len(series) - _NEWS:
                 since = past[change.index][0] if change.index < len(past) else trial.run
-                warnings.append(f"{change.text(metric, unit)}: run {since}")
+                warnings.append(tell("changed in", change=change.text(metric, unit), run=since))
         warnings += suspicions(metric, _series(metric, trial, known), [value for _, value in past], unit)
     return drifts, warnings
 

@@ -79,7 +79,7 @@ def told(
         "historyId": _md5(story.nodeid),
         "status": status,
         "statusDetails": _details(result.get("statusDetails") or {}, story, case, status),
-        "description": result.get("description") or what_to_do(case, say),
+        "description": result.get("description") or description(case, say),
         "labels": [*kept, *ours],
         "parameters": [{"name": name, "value": value, "excluded": True} for name, value in parameters(case, run)],
         "links": [*links, *({"type": "link", "name": name, "url": url} for name, url in links_of(case, run))],
@@ -87,6 +87,12 @@ def told(
         "start": _ms(start),
         "stop": _ms(stop),
     }
+
+
+def description(case: CaseEntry, say: Wording) -> str:
+    """What is to be done; and why, where the message, which is English for the categories, does not say it."""
+    why = "" if say is ENGLISH or case.verdict in {None, Ruling.PASSED} else say.line(case.reason)
+    return "\n\n".join(filter(None, (plain(why), what_to_do(case, say))))
 
 
 def case_id_of(nodeid: str) -> str:

@@ -7,7 +7,9 @@ import unicodedata
 from collections.abc import Iterator
 
 _COMMAND = "::"  # a line that begins so, GitHub takes for a command, whatever is before it in blanks
-_PIECES = re.compile(r"\s+|[^\s\u1100-\uffff]+|[\u1100-\uffff]")
+_PIECES = re.compile(
+    r"\s+|(?:[^\s\u1100-\uffff]+|[\u1100-\uffff])[、。，：；？！）]*"
+)  # what ends a clause begins no line
 
 
 def wide(text: str) -> int:
@@ -29,6 +31,11 @@ def fit(text: str, size: int) -> str:
         return text
     tail = (size - 1) // 2
     return f"{_start(text, size - 1 - tail)}…{_start(text[::-1], tail)[::-1]}"
+
+
+def cut(text: str, size: int) -> str:
+    """Cut at the end: of a figure its first digits count."""
+    return text if wide(text) <= size else f"{_start(text, size - 1)}…"
 
 
 def _start(text: str, size: int) -> str:

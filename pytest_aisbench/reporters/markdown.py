@@ -107,11 +107,11 @@ def _facts(run: RunEntry, say: Wording) -> str:
 
 def _trouble(case: CaseEntry, say: Wording, words: Wording) -> Iterator[str]:
     verdict = words.word(case.verdict.value) if case.verdict else say("not judged")
-    yield f"- **{escaped(case.id)}** {verdict}: {escaped(case.reason)}"
+    yield f"- **{escaped(case.id)}** {verdict}: {escaped(words.line(case.reason))}"
     for finding in case.findings:
         if finding.outcome not in {Outcome.MET, Outcome.WAIVED} and finding.text != case.reason:
-            yield f"  - {words.word(finding.outcome.value)}: {escaped(finding.text)}"
-    yield from (f"  - {say('warning')}: {escaped(warning)}" for warning in _warnings(case))
+            yield f"  - {words.word(finding.outcome.value)}: {escaped(words.line(finding.text))}"
+    yield from (f"  - {say('warning')}: {escaped(words.line(warning))}" for warning in _warnings(case))
     if case.verdict is Ruling.PASSED:
         return
     if case.trials:
@@ -122,7 +122,7 @@ def _trouble(case: CaseEntry, say: Wording, words: Wording) -> Iterator[str]:
         for log in [name for name in newest.logs if "worker" in name][:1]:
             yield f"  - {say('log')} {escaped(log)}"
         notes = [note for note in newest.notes if note not in _warnings(case)]  # a warning is a note of its trial too
-        yield from (f"  - {say('note')}: {escaped(note)}" for note in notes[:5])
+        yield from (f"  - {say('note')}: {escaped(words.line(note))}" for note in notes[:5])
     if todo := what_to_do(case, words):
         yield f"  - {say('what')}: {todo}"
 

@@ -13,7 +13,7 @@ from pytest_aisbench.domain.comparison import Brief
 from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
 from pytest_aisbench.domain.standard import TIME, Field, fields
 from pytest_aisbench.domain.threshold import number
-from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
+from pytest_aisbench.domain.verdict import Finding, Ruling
 from pytest_aisbench.reporters.markup import block, facts, folded, outcome, ruling, table, text
 from pytest_aisbench.reporters.page_charts import charts
 from pytest_aisbench.reporters.text import plain, span, what_to_do
@@ -87,7 +87,7 @@ def _parts(case: CaseEntry, frame: Frame, limit: int) -> Iterator[Part]:
     if last:
         warnings = tuple(w for w in case.background.warnings if w not in last.notes) if case.background else ()
         yield Part("", _lines(say("warning"), warnings, say, limit) + _lines(say("note"), last.notes, say, limit), 0)
-        yield Part("", _lines(say("pace"), (str(last.pace),) if last.pace else (), say, limit), 0)
+        yield Part("", _lines(say("pace"), (last.pace.text,) if last.pace else (), say, limit), 0)
         yield Part(say("stragglers"), _stragglers(last, say), 1)
         if case.verdict is not Ruling.PASSED:
             yield Part(say("last lines"), block(say("last lines"), last.last_lines[-MOST_ROWS:], limit), 2)
@@ -106,9 +106,7 @@ def _parts(case: CaseEntry, frame: Frame, limit: int) -> Iterator[Part]:
 
 def _lead(case: CaseEntry, frame: Frame, limit: int) -> str:
     say = frame.say
-    lines = [f"<div class='lead'>{ruling(case.verdict, say)}: {text(case.reason, limit)}</div>"]
-    if told := sentence(case.findings, say):
-        lines.append(f"<div class='lead'>{text(told, limit)}</div>")
+    lines = [f"<div class='lead'>{ruling(case.verdict, say)}: {text(say.line(case.reason), limit)}</div>"]
     if todo := what_to_do(case, say):
         lines.append(f"<div>{escape(say('what to do'))}: {escape(todo)}</div>")
     speed = case.metrics.get("throughput")
@@ -121,22 +119,6 @@ def _lead(case: CaseEntry, frame: Frame, limit: int) -> str:
     return "".join(lines)
 
 
-def sentence(findings: Sequence[Finding], say: Wording) -> str:
-    """What was decided in the language of the page; the findings' own words are English, and stand beside it."""
-    bad = [each for each in findings if each.outcome not in {Outcome.MET, Outcome.WAIVED}]
-    told = (
-        say(
-            "in a sentence" if each.measured is not None else "in a sentence unmeasured",
-            metric=say.meaning(each.metric),
-            measured="" if each.measured is None else number(each.measured),
-            wanted=each.wanted,
-            outcome=say.meaning(each.outcome.value),
-        )
-        for each in (bad or findings)[:MOST_ROWS]
-    )
-    return "；".join(filter(None, told))
-
-
 def _findings(findings: Sequence[Finding], say: Wording, limit: int) -> str:
     if not findings:
         return ""
@@ -145,8 +127,8 @@ def _findings(findings: Sequence[Finding], say: Wording, limit: int) -> str:
             outcome(each.outcome, say),
             f"<span class='word'>{text(say.metric(each.metric), limit)}</span>",
             "-" if each.measured is None else number(each.measured),
-            text(each.wanted, limit),
-            text(each.text, limit),
+            text(say.line(each.wanted), limit),
+            text(say.line(each.text), limit),
         )
         for each in findings[:MOST_ROWS]
     )
@@ -212,7 +194,7 @@ def _traits(traits: Mapping[str, str], limit: int) -> str:
 
 
 def _lines(name: str, lines: Sequence[str], say: Wording, limit: int) -> str:
-    told = "".join(f"<div>{escape(name)}: {text(each, limit)}</div>" for each in lines[:MOST_ROWS])
+    told = "".join(f"<div>{escape(name)}: {text(say.line(each), limit)}</div>" for each in lines[:MOST_ROWS])
     return told + _more(lines, say)
 
 

@@ -15,7 +15,7 @@ from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, mean
 from pytest_aisbench.domain.stragglers import summary as summary_of
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Outcome, Ruling
-from pytest_aisbench.reporters.columns import fit, padded, wide, wrap
+from pytest_aisbench.reporters.columns import cut, fit, padded, wide, wrap
 from pytest_aisbench.reporters.text import plain, what_to_do, worst_first
 from pytest_aisbench.reporters.wording import ENGLISH, Wording, wording
 from pytest_aisbench.stash import SETTINGS
@@ -80,21 +80,32 @@ def summary(run: RunEntry, folder: str, page: str, width: int, say: Wording = EN
 
 
 def _table(cases: Sequence[CaseEntry], width: int, say: Wording) -> Iterator[Line]:
-    rows, headings = [_row(case, say) for case in cases], [say(key).lower() for key in HEADINGS]
-    columns = [max(map(wide, column)) for column in zip(headings, *rows, strict=True)]
-    # What does not fit is cut from the longest names first: numbers are what the table is for.
-    over = sum(columns) + 2 * (len(columns) - 1) - width
-    for index, least in ((0, 16), (3, 10), (2, 12), (5, 8), (0, 8)):
-        cut = min(max(over, 0), max(columns[index] - least, 0))
-        columns[index] -= cut
-        over -= cut
+    headings = [say(key).lower() for key in HEADINGS]
+    rows = [_row(case, say) for case in cases]
+    columns = _columns(headings, rows)
+    if _over(columns, width) > 0:  # the word of a verdict says it without its meaning
+        rows = [_row(case, say, short=True) for case in cases]
+        columns = _columns(headings, rows)
+    # What does not fit is cut from the longest names first, then from units: numbers are what the table is for.
+    figures = max((wide(row[2].partition(" ")[0]) for row in rows), default=0) + len(" …")
+    for index, least in ((0, 16), (2, figures), (0, 8), (3, 10), (5, 8)):
+        columns[index] -= min(max(_over(columns, width), 0), max(columns[index] - least, 0))
     yield fit(_line(headings, columns), width), {"bold": True}
     for case, row in zip(cases, rows, strict=True):
         yield fit(_line(row, columns), width), MARKUP[case.verdict]
 
 
-def _row(case: CaseEntry, say: Wording) -> tuple[str, ...]:
-    verdict = say.word(case.verdict.value) if case.verdict else say("not judged")
+def _columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(wide, column)) for column in zip(headings, *rows, strict=True)]
+
+
+def _over(columns: Sequence[int], width: int) -> int:
+    return sum(columns) + 2 * (len(columns) - 1) - width
+
+
+def _row(case: CaseEntry, say: Wording, *, short: bool = False) -> tuple[str, ...]:
+    word = case.verdict.value if case.verdict else ""
+    verdict = (word if short else say.word(word)) if word else say("not judged")
     unit = case.metrics[THROUGHPUT].unit if THROUGHPUT in case.metrics else ""
     return (
         case.id,
@@ -116,7 +127,9 @@ def _wanted(case: CaseEntry, metric: str) -> str:
 
 
 def _line(cells: Sequence[str], columns: Sequence[int]) -> str:
-    return "  ".join(padded(fit(cell, size), size) for cell, size in zip(cells, columns, strict=True)).rstrip()
+    name, *others = zip(cells, columns, strict=True)
+    shown = [padded(fit(*name), name[1]), *(padded(cut(cell, size), size) for cell, size in others)]
+    return "  ".join(shown).rstrip()
 
 
 def _nodes(cases: Sequence[CaseEntry]) -> Iterator[Line]:
@@ -146,13 +159,13 @@ def _troubles(cases: Sequence[CaseEntry], folder: str, width: int, say: Wording)
         if case.verdict is Ruling.PASSED:
             continue
         yield "", {}
-        why = plain(case.reason)
+        why = plain(say.line(case.reason))
         said = f"{say.word(case.verdict.value)}: {why}" if case.verdict else why
-        said = said if case.verdict or "not judged" in why else f"{say('not judged')}: {why}"
+        said = said if case.verdict or "not judged" in case.reason else f"{say('not judged')}: {why}"
         yield from wrapped(f"{case.id} {said}", "  ", width, MARKUP[case.verdict])
         for finding in case.findings:
             if finding.outcome is not Outcome.MET and finding.text != case.reason:
-                told = labelled(say.word(finding.outcome.value), plain(finding.text))
+                told = labelled(say.word(finding.outcome.value), plain(say.line(finding.text)))
                 yield from wrapped(told, indent, width)
         trial = case.trials[-1] if case.trials else None
         if trial and trial.job_id:
@@ -177,7 +190,9 @@ def _notes(cases: Sequence[CaseEntry], width: int, say: Wording) -> Iterator[Lin
     if told:
         yield "", {}
     for (case_id, text), kind in told.items():
-        yield from wrapped(f"{say(kind).lower()}: {case_id}: {plain(text)}", "      ", width, {"yellow": True})
+        yield from wrapped(
+            f"{say(kind).lower()}: {case_id}: {plain(say.line(text))}", "      ", width, {"yellow": True}
+        )
 
 
 def wrapped(text: str, indent: str, width: int, markup: dict[str, bool] | None = None) -> Iterator[Line]:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pytest_aisbench.domain.sentence import Sentence
+from pytest_aisbench.reporters.sentences_zh import CHINESE_SENTENCES
+
 ENGLISH_WORDS: dict[str, str] = {
     # Verdicts and findings
     "PASSED": "", "FAILED": "", "BROKEN": "", "INCONCLUSIVE": "",
@@ -19,8 +22,6 @@ ENGLISH_WORDS: dict[str, str] = {
     "do BROKEN": "the platform is to blame: run it again; if it stays, give its operator the job id",
     "do INCONCLUSIVE": "the noise is larger than the margin: run it again on a quieter machine, or widen the margin",
     "do nothing ran": "no job ran: change what the reason names",
-    "in a sentence": "",
-    "in a sentence unmeasured": "",
     # The table of tests
     "result": "Result", "test": "Test", "verdict": "Verdict", "throughput": "Throughput", "accuracy": "Accuracy",
     "wanted": "Wanted", "remarks": "Remarks", "links": "Links", "job time": "Job time",
@@ -101,8 +102,6 @@ CHINESE_WORDS: dict[str, str] = {
     "do BROKEN": "责任在平台：请重新运行；若仍失败，把作业 ID 交给平台运维",
     "do INCONCLUSIVE": "噪声大于裕量：请在更空闲的机器上重新运行，或放宽裕量",
     "do nothing ran": "没有作业运行过：请按原因所述修改",
-    "in a sentence": "{metric}实测 {measured}，要求 {wanted}：{outcome}",
-    "in a sentence unmeasured": "{metric}未测得，要求 {wanted}",
     "result": "结果", "test": "测试", "verdict": "判定", "throughput": "吞吐量", "accuracy": "精度",
     "wanted": "要求", "remarks": "备注", "links": "链接", "job time": "作业时长",
     "job time means": "该用例全部试验的作业运行时长之和；其他测试为测试本身的时长",
@@ -123,7 +122,7 @@ CHINESE_WORDS: dict[str, str] = {
     "tested by": "测试人", "reviewed by": "审核人", "date": "日期与签名",
     "more in results": "另有 {count} 项见 results.json",
     "left out": "为控制页面大小省略：{names}",
-    "finding": "判定", "metric": "指标", "measured": "实测", "in words": "原文",
+    "finding": "判定", "metric": "指标", "measured": "实测", "in words": "详情",
     "trial": "试验", "job": "作业", "phase": "阶段", "queued": "排队", "ran": "运行", "began": "开始（UTC）",
     "stage": "暂存位置", "pace": "速度", "note": "说明", "logs": "日志", "warning": "警告",
     "request file": "请求", "console page": "控制台", "claim": "要求",
@@ -168,14 +167,27 @@ CHINESE_WORDS: dict[str, str] = {
 class Wording:
     """Says a thing of the table, with the facts in their places."""
 
-    def __init__(self, lang: str, table: Mapping[str, str]) -> None:
+    def __init__(self, lang: str, table: Mapping[str, str], sentences: Mapping[str, str] | None = None) -> None:
         self.lang = lang
         self._table = table
+        self._sentences = sentences  # where they are not to be said in English
 
     def __call__(self, key: str, **facts: object) -> str:
         one, _, many = self._table[key].partition("|")
         text = many if many and str(facts.get("count")) != "1" else one
         return text.format(**facts) if facts else text
+
+    def line(self, text: str) -> str:
+        """A sentence in this language; what somebody else said as it was said."""
+        if self._sentences is None or not isinstance(text, Sentence):
+            return text
+        return "".join(
+            self._sentences[key].format(**{name: self._fact(name, fact) for name, fact in facts.items()})
+            for key, facts in text.clauses
+        )
+
+    def _fact(self, name: str, fact: str) -> str:
+        return self._table.get(f"metric {fact}", "") or fact if name == "metric" else self.line(fact)
 
     def meaning(self, word: str) -> str:
         """Of a word that programs know; the word itself where it needs none."""
@@ -194,7 +206,7 @@ class Wording:
 
 
 ENGLISH = Wording("en", ENGLISH_WORDS)
-CHINESE = Wording("zh", CHINESE_WORDS)
+CHINESE = Wording("zh", CHINESE_WORDS, CHINESE_SENTENCES)
 
 
 def wording(lang: object) -> Wording:

@@ -13,6 +13,7 @@ from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.job import Phase
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement
 from pytest_aisbench.domain.ports import Head, Store
+from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.errors import AisbenchError
@@ -28,7 +29,14 @@ _READERS = 16
 
 
 class _Unreadable(Exception):
-    """Why an object is not the number it should be."""
+    """Why a result is none, for whatever it turns out to be of."""
+
+    def __init__(self, key: str, **facts: str) -> None:
+        super().__init__(key)
+        self._key, self._facts = key, facts
+
+    def of(self, what: str) -> str:
+        return tell(self._key, what=what, **self._facts)
 
 
 def gather(trial: Trial, store: Store, folder: Path) -> Trial:
@@ -43,7 +51,7 @@ def gather(trial: Trial, store: Store, folder: Path) -> Trial:
         if well:
             raise
         names = logs.found(folder / home)
-        trial = trial.noted(f"its logs did not come home: {error}")  # why the job ended matters more
+        trial = trial.noted(tell("no logs", why=str(error)))  # why the job ended matters more
     trial = replace(trial, logs=tuple(f"{home}/{name}" for name in names))
     trial = replace(trial, curve=pacing.curve_of(trial, folder), traits={**trial.traits, **told(trial, folder)})
     if well:
@@ -61,12 +69,11 @@ def harvest(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Measureme
     measurements: list[Measurement] = []
     flaws: list[Flaw] = list(_strangers(present.keys() - wanted.keys(), case))
     for name, each in wanted.items():
-        where = name if each.rank is None else f"{name} (rank {each.rank}: {_card(case, each.rank)})"
         try:
             value = _number(texts[name])
             _plausible(each.metric, each.unit, value)
         except _Unreadable as why:
-            flaws.append(Flaw(each.metric, f"{where} {why}"))
+            flaws.append(Flaw(each.metric, why.of(name if each.rank is None else _of_rank(name, case, each.rank))))
         else:
             measurements.append(replace(each, value=value))
     if not case.alone or RANK_SIZE in present:
@@ -97,12 +104,12 @@ def _alone(case: Case) -> Iterable[Measurement]:
 
 def _text(store: Store, head: Head | None) -> str | _Unreadable:
     if head is None:
-        return _Unreadable("is missing")
+        return _Unreadable("missing")
     if head.size > _LARGEST:
-        return _Unreadable(f"has {head.size} bytes and is no bare number")
+        return _Unreadable("too long", size=str(head.size))
     data = store.read(head.url)
     if data is None:
-        return _Unreadable("is missing")
+        return _Unreadable("missing")
     return data.decode("utf-8", "replace").strip()
 
 
@@ -110,34 +117,35 @@ def _number(text: str | _Unreadable) -> float:
     if isinstance(text, _Unreadable):
         raise text
     if not text:
-        raise _Unreadable("is empty")
+        raise _Unreadable("empty")
     if text.lower().lstrip("+-") in {"nan", "inf", "infinity"}:
-        raise _Unreadable(f"says {text}, which is not finite")
+        raise _Unreadable("not finite", text=text)
     if not _NUMBER.match(text):
-        raise _Unreadable(f"says {text[:40]!r}, which is not a number")
+        raise _Unreadable("no number", text=repr(text[:40]))
     value = float(text)
     if not math.isfinite(value):
-        raise _Unreadable(f"says {text[:40]}, which is not finite")
+        raise _Unreadable("not finite", text=text[:40])
     return value
 
 
 def _plausible(metric: str, unit: str, value: float) -> None:
     if metric == THROUGHPUT and value <= 0:
-        raise _Unreadable(f"says {value:g}, and a throughput is above 0")
+        raise _Unreadable("not above 0", text=f"{value:g}")
     # A percentage would meet every threshold that is written as a ratio.
     if metric == ACCURACY and not unit and not 0 <= value <= 1:
-        raise _Unreadable(f"says {value:g}, and an accuracy without a unit is between 0 and 1")
+        raise _Unreadable("no ratio", text=f"{value:g}")
 
 
 def _rank_size(text: str | _Unreadable, case: Case) -> list[Flaw]:
     try:
         size = _number(text)
     except _Unreadable as why:
-        return [Flaw(THROUGHPUT, f"{RANK_SIZE} {why}")]
+        return [Flaw(THROUGHPUT, why.of(RANK_SIZE))]
     # A node that trains alone may count itself, or everybody who was started.
     right = {case.shape.world, case.judged_shape.world}
     if size not in right:
-        told = f"{RANK_SIZE} says {size:g} ranks trained, {case.shape} has {case.shape.world}"
+        shape = {"shape": str(case.shape), "ranks": str(case.shape.world)}
+        told = tell("other ranks", what=RANK_SIZE, text=f"{size:g}", **shape)
         return [Flaw(THROUGHPUT, told)]
     return []
 
@@ -147,11 +155,11 @@ def _strangers(unwanted: Iterable[str], case: Case) -> Iterable[Flaw]:
     for name in sorted(unwanted):
         metric = name.rpartition("_")[0]
         if _RANK_FILE.match(name):
-            yield Flaw(THROUGHPUT, f"{name} is of a rank that {case.shape} does not have")
+            yield Flaw(THROUGHPUT, tell("strange rank", what=name, shape=str(case.shape)))
         elif case.alone and metric in case.workload.metrics and _NODE_FILE.match(name.removeprefix(metric)):
-            yield Flaw(metric, f"{name} is of a node that {case.shape} does not have")
+            yield Flaw(metric, tell("strange node", what=name, shape=str(case.shape)))
 
 
-def _card(case: Case, rank: int) -> str:
+def _of_rank(file: str, case: Case, rank: int) -> str:
     node, card = divmod(rank, case.shape.devices)
-    return f"node {node}, card {card}"
+    return tell("of rank", file=file, rank=str(rank), node=str(node), card=str(card))

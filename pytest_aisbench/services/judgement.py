@@ -12,6 +12,7 @@ from pytest_aisbench.domain.logged import remarks
 from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.ports import Platform
 from pytest_aisbench.domain.rollcall import flaws_of
+from pytest_aisbench.domain.sentence import joined
 from pytest_aisbench.domain.stragglers import stragglers, summary
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Ruling, expectations, judge
@@ -52,4 +53,4 @@ def explained(trial: Trial, platform: Platform, folder: Path) -> Trial:
 
 def _remarks(trial: Trial) -> dict[str, str]:
     said, slow = remarks(trial), summary(stragglers(by_rank(trial), trial.case.shape))
-    return {**said, THROUGHPUT: "; ".join(filter(None, (said.get(THROUGHPUT), slow)))}
+    return {**said, THROUGHPUT: joined((said.get(THROUGHPUT, ""), slow))}

@@ -208,7 +208,7 @@ def _lost(trial: Trial, now: float) -> Trial:
 
 def record(value: Any) -> str:
     """One of our values as the ledger writes it."""
-    return _text(codec.dump(value))
+    return _text(codec.dump(value, whole=True))
 
 
 def _text(value: Any) -> str:

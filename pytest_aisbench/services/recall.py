@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from pytest_aisbench.domain.job import Job
+from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.errors import AisbenchError, GivenUp, LedgerError
 from pytest_aisbench.services import watch
@@ -86,7 +87,7 @@ def _home(trial: Trial, tools: Tools) -> Trial:
     try:
         return gather(trial, tools.platform.store, tools.folder)
     except (AisbenchError, OSError) as error:
-        return trial.noted(f"its logs did not come home: {error}")
+        return trial.noted(tell("no logs", why=str(error)))
 
 
 def _reconciled(trial: Trial, tools: Tools) -> Trial:

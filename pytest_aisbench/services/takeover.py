@@ -12,6 +12,7 @@ from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.case import Case, Workload
 from pytest_aisbench.domain.job import Phase
 from pytest_aisbench.domain.ports import Clock
+from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.services.code import code_tree
@@ -104,7 +105,7 @@ class Takeover:
         times = {**trial.times, step.name.lower(): now} if step is Step.SUBMIT else trial.times
         taken = replace(trial, run=self.run, case=case, step=step, attempts=attempts, times=times)
         taken = replace(taken, judged=None, due="", fault=None, flaws=(), measurements=(), background=None)
-        taken = taken.noted(f"taken over from run {trial.run}")
+        taken = taken.noted(tell("taken over", run=trial.run))
         if not self.ledger.swap_trial(taken, now, left.record):
             self.say(f"{case.id}: job {job} of run {trial.run} was taken over by another run")
             return None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pytest_aisbench.domain.job import Job, Phase
 from pytest_aisbench.domain.ports import Clock, Platform
+from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.errors import AisbenchError, Blame, JobOverdue, PlatformError, QueueOverdue
 from pytest_aisbench.services.logs import last_lines
@@ -66,7 +67,7 @@ def endure(trial: Trial, error: AisbenchError, now: float, limits: Limits) -> Tr
     if now - since > limits.outage_s:
         raise error
     if "silent" not in trial.times:  # once for each outage: every answer has another request id
-        trial = trial.noted(f"the platform did not answer for a while: {error}")
+        trial = trial.noted(tell("no answer", why=str(error)))
     return spared(_timed(trial, "silent", since), error, now, limits)
 
 
@@ -125,15 +126,15 @@ def fault_of(trial: Trial, folder: Path) -> Fault | None:
     """Why a job that ended has nothing to judge; None when it succeeded."""
     job = trial.job
     if job is None or job.phase is Phase.LOST:
-        reason = job.reason if job else "it was never seen"
-        return Fault(Blame.PLATFORM, f"the platform lost the job: {reason}", passing=True)
+        reason = job.reason if job else tell("never seen")
+        return Fault(Blame.PLATFORM, tell("lost", why=reason), passing=True)
     if job.phase is Phase.CANCELLED:
-        return Fault(Blame.PLATFORM, f"somebody else stopped the job: {job.reason or job.platform_phase}")
+        return Fault(Blame.PLATFORM, tell("stopped", why=job.reason or job.platform_phase))
     if job.phase is Phase.FAILED:
-        code = "" if job.exit_code is None else f" with exit code {job.exit_code}"
+        told = tell("failed") if job.exit_code is None else tell("failed with", code=str(job.exit_code))
         name, lines = last_lines(trial, folder, 1)
-        said = f"{lines[0].strip()} ({name})" if lines else job.reason
-        return Fault(Blame.WORKLOAD, f"the job failed{code}: {said}" if said else f"the job failed{code}")
+        said = tell("in log", line=lines[0].strip(), log=name) if lines else job.reason
+        return Fault(Blame.WORKLOAD, told + tell("because", why=said) if said else told)
     return None
 
 
@@ -148,7 +149,7 @@ def _seen(trial: Trial, job: Job, now: float) -> Trial:
         times[job.phase.value.lower()] = now
     trial = replace(trial, job=job, times=times)
     if not job.known:
-        trial = trial.noted(f"the platform says {job.platform_phase!r}, a word we do not know; it counts as running")
+        trial = trial.noted(tell("strange phase", phase=repr(job.platform_phase)))
     return trial
 
 

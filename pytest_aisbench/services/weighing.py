@@ -15,6 +15,7 @@ from pytest_aisbench.domain.measure import Measure, counts
 from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.rollcall import flaws_of
 from pytest_aisbench.domain.scaling import THIS_RUN, Speed, efficiencies
+from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.sequel import base_of
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.weighing import ANCHOR, Known, Rules, Weighed, weigh
@@ -57,7 +58,7 @@ class Weighing:
         changed = fingerprint.differences(self.history.traits(last.key), trial.traits) if last else ()
         strange = ""
         if last and (not past or past[-1].at < last.at):
-            strange = f"not compared to run {last.run}: {'; '.join(changed)}"
+            strange = tell("not compared", run=last.run, changes="; ".join(changed))
         return Known(earlier, past, first, base, chart, changed), strange
 
     def _base(self, trial: Trial, siblings: Sequence[Trial]) -> Speed | None:
@@ -131,12 +132,12 @@ def _here(bases: Sequence[Trial], trial: Trial) -> str:
     """Logs may tell that a base of this very run was trained by other software: the text must not keep that back."""
     found = (fingerprint.differences_beside_shape(each.traits, trial.traits) for each in bases)
     unlike = dict.fromkeys(line for lines in found for line in lines)
-    return f"{THIS_RUN}, unlike: {'; '.join(unlike)}" if unlike else THIS_RUN
+    return THIS_RUN + tell("unlike", changes="; ".join(unlike)) if unlike else THIS_RUN
 
 
 def _source(past: Sequence[Measure]) -> str:
-    several = f"{len(past)} trials until " if len(past) > 1 else ""
-    return f"history: {several}run {past[-1].run}"
+    run = past[-1].run
+    return tell("history of", count=str(len(past)), run=run) if len(past) > 1 else tell("history", run=run)
 
 
 def _chart(case: Case, base: Speed | None, points: Mapping[Shape, Speed]) -> tuple[ScalePoint, ...]:

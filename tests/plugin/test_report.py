@@ -211,7 +211,10 @@ def test_a_wiped_workspace_is_told_from_the_ledger_alone(told: Yard, tmp_path: P
     new = tmp_path / "reports" / old.name
     assert (new / "results.json").read_bytes() == (old / "results.json").read_bytes()
     assert (new / "requests" / "slow-1x2.json").read_bytes() == (old / "requests" / "slow-1x2.json").read_bytes()
-    assert "lang='zh" in (new / "report.html").read_text(encoding="utf-8").replace("&#x27;", "'").replace("&#39;", "'")
+    page = json.dumps(rows(new / "report.html"), ensure_ascii=False)
+    assert "lang='zh" in page
+    assert "FAILED 未通过</span>: 吞吐量 25 images/s，要求 &gt;= 1000000000 images/s（低 100.0%）；未计噪声：" in page
+    assert "BROKEN 平台故障</span>: 平台丢失了作业：" in page
     listed = (tmp_path / "reports" / "index.html").read_text(encoding="utf-8")
     assert listed.count("<tr>") == 2  # its head, and the one run whose folder is here
     assert f'href="{old.name}/report.html"' in listed

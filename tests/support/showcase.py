@@ -11,6 +11,7 @@ from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.comparison import Before, Brief
 from pytest_aisbench.domain.curve import Curve, Point, Series, pace
 from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, TrialEntry, Value
+from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.stragglers import stragglers
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 
@@ -112,11 +113,11 @@ def failed(shape: Shape = FOUR) -> CaseEntry:
         console="javascript:alert(3)",
     )
     text = f"throughput: rank 31 said nothing, wanted >= 53777.6 {UNIT}"
+    claim = tell("value", metric="accuracy", value="0.41") + tell("wanted", wanted=">= 0.759")
+    below = claim + tell("below", share="46.0%")
     found = (
         Finding("throughput", Outcome.UNMEASURED, None, f">= 53777.6 {UNIT}", text),
-        Finding(
-            "accuracy", Outcome.MISSED, 0.41, ">= 0.759", f"accuracy 0.41, wanted >= 0.759 (46.0% below) {HOSTILE}"
-        ),
+        Finding("accuracy", Outcome.MISSED, 0.41, ">= 0.759", below + f" {HOSTILE}"),
     )
     metrics = {"throughput": Value(None, UNIT), "accuracy": Value(0.41, "")}
     return replace(

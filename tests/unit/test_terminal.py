@@ -13,9 +13,9 @@ from pytest_aisbench.domain.background import Background
 from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, TrialEntry, Value
 from pytest_aisbench.domain.stragglers import Straggler
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
-from pytest_aisbench.reporters.columns import wide
+from pytest_aisbench.reporters.columns import wide, wrap
 from pytest_aisbench.reporters.terminal import absent, summary
-from pytest_aisbench.reporters.wording import CHINESE
+from pytest_aisbench.reporters.wording import CHINESE, ENGLISH, Wording
 
 MET = Finding("throughput", Outcome.MET, 14151.2, ">= 13443.6 images/s", "throughput is fine")
 ACCURATE = Finding("accuracy", Outcome.MET, 0.7612, ">= 0.759", "accuracy is fine")
@@ -262,7 +262,42 @@ def test_it_speaks_chinese_beside_the_words_of_programs() -> None:
     text = "\n".join(lines)
     assert re.search(r"用例 +判定 +吞吐量 +要求 +精度 +要求", text)
     assert "bert-4x8 FAILED 未通过: throughput: rank 31 said nothing" in text
-    assert re.search(r"\n  missed 未达标 +accuracy 0.41", text)
+    assert re.search(r"\n  missed 未达标 +精度 0.41，要求 >= 0.759（低 46.0%）", text)
     assert "  处理建议          责任在平台" in text
     assert "5 个用例: 1 未通过, 1 平台故障, 1 无法判定, 2 通过; 4067.56 卡时" in text
     assert lines[-1] == "报告: reports/run-1/report.html"
+
+
+@pytest.mark.parametrize("say", [ENGLISH, CHINESE])
+def test_a_table_that_is_too_wide_keeps_its_figures(say: Wording) -> None:
+    band = "12029.2 .. 16982.4 images/s"
+    cases = [
+        replace(
+            PASSED,
+            id=f"a-workload-of-a-long-name-{nodes}x8",
+            verdict=ruling,
+            findings=(replace(MET, wanted=band), ACCURATE),
+            metrics={"throughput": Value(12735.1, "images/s"), "accuracy": Value(0.770507, "")},
+        )
+        for nodes, ruling in enumerate(Ruling, start=1)
+    ]
+    run = RunEntry(SCHEMA, "run-1", "2024-01-01T00:00:00Z", None, None, {}, tuple(cases))
+
+    lines = [line for line, _ in summary(run, "reports/run-1", "reports/run-1/report.html", 80, say)]
+
+    rows = [line for line in lines if "0.770507" in line]
+    assert len(rows) == len(cases)
+    for row in rows:
+        assert wide(row) <= 80
+        assert re.search(
+            r"(PASSED|FAILED|BROKEN|INCONCLUSIVE)\b.* 12735\.1 .* 12029\.2 \.\. 16982\.4 +0\.770507 +>= 0\.759", row
+        )
+
+
+def test_no_line_begins_with_what_ends_a_clause() -> None:
+    text = "吞吐量在第 12 个值处变化，从 6362.45 到 7886.44 images/s：运行（一）。" * 3
+
+    for width in range(40, 80):
+        lines = list(wrap(text, "  ", width))
+        assert not [line for line in lines if line.strip()[0] in "，：）。"]
+        assert max(map(wide, lines)) <= width
