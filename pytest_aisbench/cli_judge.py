@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +123,8 @@ def _mllog(options: argparse.Namespace) -> int:
     try:
         results = json.loads(options.results.read_bytes())
         found = {case["id"]: case for case in results["cases"] if case["trials"]}
-        text = mllog.text(results, found[options.case], options.org) if options.case in found else ""
+        case = found.get(options.case)
+        text = mllog.text(results, case, options.org, _epochs(options.results.parent, case)) if case else ""
     except OSError as error:
         raise UsageFault(f"{options.results}: {error.strerror}", advice="name it with --results") from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -139,3 +140,13 @@ def _mllog(options: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageFault(f"--output {options.output}: {error.strerror}") from None
     return 0
+
+
+def _epochs(run: Path, case: Mapping[str, Any]) -> int:
+    """How many its log tells of, where that still lies beside the results; at least one."""
+    from pytest_aisbench.services.pacing import first_worker, read
+
+    name = first_worker(case["trials"][-1].get("logs", ()))
+    curve = read(run / name, case["devices_per_node"]) if name else None
+    points = (*curve.loss.points, *curve.speed.points) if curve else ()
+    return max((1, *(point.epoch for point in points)))

@@ -13,7 +13,7 @@ _START, _END, _POINT = "INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"
 _FILE = {"file": "results.json", "lineno": 0}
 
 
-def text(results: Mapping[str, Any], case: Mapping[str, Any], org: str) -> str:
+def text(results: Mapping[str, Any], case: Mapping[str, Any], org: str, epochs: int = 1) -> str:
     """One line per event. What is not known, such as the number of samples or whether caches were cleared, is null.
 
     The clock is that of the run's start: only differences of these times mean anything.
@@ -31,21 +31,19 @@ def text(results: Mapping[str, Any], case: Mapping[str, Any], org: str) -> str:
             },
             allow_nan=False,
         )
-        for time, kind, key, value, metadata in _events(results, case, org)
+        for time, kind, key, value, metadata in _events(results, case, org, epochs)
     )
     return "\n".join(lines) + "\n"
 
 
 def _events(
-    results: Mapping[str, Any], case: Mapping[str, Any], org: str
+    results: Mapping[str, Any], case: Mapping[str, Any], org: str, epochs: int
 ) -> Iterator[tuple[int, str, str, Any, dict[str, Any]]]:
     trial = case["trials"][-1]
     platform = str(results["settings"].get("platform", "local"))
     begun = int(datetime.fromisoformat(results["started"].replace("Z", "+00:00")).timestamp() * 1000)
     start = begun + int((trial["queued_s"] or 0.0) * 1000)
     stop = start + max(1, int((trial["ran_s"] or 0.0) * 1000))
-    pace = trial.get("pace") or {}
-    epochs = pace.get("epochs") or 1
     throughput, accuracy = (case["metrics"].get(name, {}).get("value") for name in ("throughput", "accuracy"))
     learnt = [finding["outcome"] == "met" for finding in case["findings"] if finding["metric"] == "accuracy"]
     converged = trial["phase"] == "SUCCEEDED" and accuracy is not None and bool(learnt) and all(learnt)

@@ -77,6 +77,7 @@ def _families(run: RunEntry) -> Iterator[Family]:
     yield Family("measurement", "Any other metric of the workload.", [*_measured(cases, others)])
     per_card = "Share of the speed per card at the base shape that is kept at this shape."
     yield Family("efficiency", per_card, [*_each(cases, efficiency, _DIGITS)])
+    yield Family("pace", "Speed by the log, of one rank or of the whole job.", [*_paces(cases)])
     yield Family("card_hours", "Time that the jobs ran, times their cards.", [*_each(cases, lambda c: c.card_hours)])
     yield Family("verdict", "The verdict; all 0 where there is none.", [*_verdicts(cases)], kind="stateset")
     waited = "Time that the jobs waited in a queue."
@@ -99,6 +100,15 @@ def _measured(cases: Iterable[CaseEntry], names: Iterable[str]) -> Iterator[Samp
                 told = {"metric": "" if name in {THROUGHPUT, ACCURACY} else name, "unit": case.metrics[name].unit}
                 labels = {key: text for key, text in told.items() if text}  # an empty one is none
                 yield Sample({**_about(case), **labels}, rounded(value, _DIGITS))
+
+
+def _paces(cases: Iterable[CaseEntry]) -> Iterator[Sample]:
+    for case in cases:
+        if case.trials and (pace := case.trials[-1].pace):
+            labels = {**_about(case), "of": pace.of, "unit": pace.unit}
+            for part, speed in (("whole", pace.whole), ("warm_up", pace.warm_up), ("steady", pace.steady)):
+                for value in _known("", speed, _DIGITS).values():
+                    yield Sample({**labels, "part": part}, value)
 
 
 def _each(cases: Iterable[CaseEntry], of: Callable[[CaseEntry], float | None], digits: int = _FEW) -> Iterator[Sample]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pytest_aisbench.domain.curve import Curve, extended
@@ -17,12 +17,20 @@ MOST = 8 * _PIECE  # of either end: a log may have a gigabyte, and a curve has t
 
 def curve_of(trial: Trial, folder: Path) -> Curve | None:
     """None where the log tells nothing. A log decides nothing, so nothing that is wrong with one may matter."""
-    name = next((log for log in sorted(trial.logs) if "worker" in Path(log).name), None)
-    if name is None:
-        return None
-    curve, progress = Curve(), Progress(ranks=trial.case.shape.devices)
+    name = first_worker(trial.logs)
+    return read(folder / name, trial.case.shape.devices) if name else None
+
+
+def first_worker(logs: Iterable[str]) -> str | None:
+    """Whose log tells of the training."""
+    return next((log for log in sorted(logs) if "worker" in Path(log).name), None)
+
+
+def read(log: Path, ranks: int) -> Curve | None:
+    """Of one log, to which so many ranks write."""
+    curve, progress = Curve(), Progress(ranks=ranks)
     with contextlib.suppress(Exception):
-        for text in _pieces(folder / name):
+        for text in _pieces(log):
             curve, progress = extended(curve, progress, text)
     return None if curve == Curve() else curve
 

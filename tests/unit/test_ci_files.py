@@ -15,6 +15,7 @@ from markdown_page import Page
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from pytest_aisbench.domain.background import Background, ScalePoint
+from pytest_aisbench.domain.curve import Pace
 from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, TrialEntry, Value
 from pytest_aisbench.domain.stragglers import Straggler
 from pytest_aisbench.domain.text import plain
@@ -98,6 +99,21 @@ def test_metrics_are_openmetrics_and_rounded() -> None:
     assert ("aisbench_throughput", "c-2x8", "") not in found
     assert openmetrics.text(entry).endswith("\n# EOF\n")
     assert openmetrics.text(entry) == openmetrics.text(replace(entry, cases=entry.cases[::-1], run="run-2"))
+
+
+def test_warm_up_and_steady_state_stand_beside_the_whole_run() -> None:
+    paced = replace(TRIAL, pace=Pace("samples/s", "rank", 800.04, warm_up_points=1, warm_up=400.0, steady=884.48))
+    unsure = replace(TRIAL, pace=Pace("steps/s", "rank", 9.0))
+    cases = (replace(PASSED, trials=(unsure, paced)), replace(FAILED, trials=(unsure,)), BROKEN)
+    (family,) = [each for each in families(openmetrics.text(run(*cases))) if each.name == "aisbench_pace"]
+    found = {(each.labels["case"], each.labels["part"], each.labels["unit"]): each.value for each in family.samples}
+    assert found == {
+        ("a-2x8", "whole", "samples/s"): 800.0,
+        ("a-2x8", "warm_up", "samples/s"): 400.0,
+        ("a-2x8", "steady", "samples/s"): 884.5,
+        ("b-2x8", "whole", "steps/s"): 9.0,
+    }
+    assert {each.labels["of"] for each in family.samples} == {"rank"}
 
 
 def test_an_empty_run_is_openmetrics_too() -> None:

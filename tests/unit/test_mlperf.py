@@ -274,7 +274,7 @@ def test_what_is_typed_wrong_is_one_line(
 
 
 def ours(accuracy: float | None = 0.998, outcome: str = "met", workload: str = "resnet50") -> dict[str, Any]:
-    trial = {"trial": 1, "phase": "SUCCEEDED", "queued_s": 0.2, "ran_s": 6.04, "pace": {"epochs": 4}}
+    trial = {"trial": 1, "phase": "SUCCEEDED", "queued_s": 0.2, "ran_s": 6.04, "logs": ["logs/worker-0.log"]}
     return {
         "started": "2024-01-01T00:00:00Z",
         "settings": {"platform": "local"},
@@ -316,7 +316,11 @@ def test_mlperfs_own_checker_accepts_it(workload: str, rules: str, tmp_path: Pat
         pytest.skip("mlperf-logging comes with the extra [dev]")
     source, made = tmp_path / "results.json", tmp_path / "result_0.txt"
     source.write_text(json.dumps(ours(workload=workload)), encoding="utf-8")
+    (tmp_path / "logs").mkdir()
+    log = "".join(f"epoch: {epoch} step: 9, loss is 1\n" * 8 for epoch in (1, 2, 3, 4))  # eight ranks write to it
+    (tmp_path / "logs" / "worker-0.log").write_text(log, encoding="utf-8")
     assert main(["mllog", f"{workload}-1x8", "--results", str(source), "--output", str(made)]) == 0
+    assert '"epoch_count": 4' in made.read_text(encoding="utf-8")
     checker = [sys.executable, "-m", "mlperf_logging.compliance_checker", "--ruleset", rules]
     for file, code in ((made, 0), (tmp_path / "broken.txt", 1)):
         if code:
