@@ -112,11 +112,16 @@ def test_a_shape_is_held_against_its_base_in_this_run_or_in_history_or_says_that
     told = finding(together, "scaling", "toy-2x2")
     assert (told["outcome"], told["measured"]) == ("met", 1.0)
     assert "12.5 images/s per card at 2x2 and 12.5 images/s at 1x2 (this run), wanted >= 0.9" in told["text"]
+    assert "unqualified: the noise of 2x2 and 1x2 is not known" in told["text"]
+    remember(ledger(yard), "toy-1x2", spread(25.0, 0.25, 30))
+    remember(ledger(yard), "toy-2x2", spread(50.0, 2.5, 30))
     later = yard.pytest("suites", "--nodes", "2")
     assert later.code == 0, later.out
     told = finding(later, "scaling", "toy-2x2")
     assert (told["outcome"], told["measured"]) == ("met", 1.0)
-    assert f"at 1x2 (history: 2 trials until run {run})" in told["text"]
+    assert "at 1x2 (history: 10 trials until run run-0029), wanted >= 0.9: 0.9" in told["text"]
+    assert "× √(0.05² / 2 + 0.01017² / 10); s / mean and trials of 2x2 and 1x2; " in told["text"]
+    assert len(case(later, "toy-2x2")["trials"]) == 2  # by itself, since the noise of the first left it open
 
 
 def test_a_decline_that_no_two_runs_show_is_told_and_may_fail(yard: Yard) -> None:
