@@ -104,6 +104,32 @@ def test_a_ratio_is_judged_wrongly_as_seldom_as_a_speed(noise: float, ratio: flo
     assert counted <= rounds * ALPHA + 3 * math.sqrt(rounds * ALPHA * (1 - ALPHA))
 
 
+noises = st.none() | st.builds(Noise, st.floats(0.001, 1e5), st.integers(2, 40))
+speeds = st.builds(Speed, st.just(TWO), st.floats(-1.0, 1e6), count=st.integers(1, 4), noise=noises)
+bases = st.builds(Speed, st.just(ONE), st.floats(0.1, 1e6), count=st.integers(1, 10), noise=noises)
+
+
+@given(speeds, bases, st.lists(st.floats(0.01, 2.0), min_size=2, max_size=2))
+def test_a_tighter_limit_never_passes_what_a_looser_one_does_not(
+    speed: Speed, base: Speed, limits: list[float]
+) -> None:
+    loose, tight = (
+        scaled(Threshold("scaling", at_least=limit, base="1x8"), speed, base, MOST).ruling for limit in sorted(limits)
+    )
+    assert loose is Ruling.PASSED or tight is not Ruling.PASSED
+    assert tight is Ruling.FAILED or loose is not Ruling.FAILED
+
+
+@given(speeds, bases, st.floats(0.01, 2.0))
+def test_noise_never_makes_green_what_the_plain_limit_does_not(speed: Speed, base: Speed, limit: float) -> None:
+    decision = scaled(Threshold("scaling", at_least=limit, base="1x8"), speed, base, MOST)
+    if decision.ruling is Ruling.PASSED:
+        assert speed.known
+        assert efficiency(speed, base) >= limit
+    assert not decision.again or speed.count < MOST
+    assert "\n" not in decision.text
+
+
 @pytest.mark.parametrize(
     "base",
     [None, Speed(ONE, math.nan), Speed(ONE, math.inf), Speed(ONE, 0.0), Speed(Shape(1, 4), 16_000.0)],
