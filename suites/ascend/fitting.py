@@ -68,15 +68,18 @@ def learning_rates(peak: float, steps: int) -> np.ndarray[Any, np.dtype[np.float
     return np.asarray(rates, np.float32)
 
 
-def fit(job: Job, model: Any, data: Any, epochs: int, callbacks: list[Any], *, sink: bool, steps: int) -> None:
+def fit(
+    job: Job, model: Any, data: Any, epochs: int, callbacks: list[Any], *, sink: bool, steps: int, every: int = 0
+) -> None:
     """Train, say how it went as AIS-Bench does, and write this rank's throughput.
 
     The clock runs from the first step to the last, compilation included, and its seconds are not rounded: of a short
-    training, whole seconds would say much more than happened. ``steps`` are those of an epoch, or of a sink.
+    training, whole seconds would say much more than happened. ``steps`` are those of an epoch, or of a sink; the loss
+    is said after ``every`` so many, or after each epoch.
     """
     from mindspore.train.callback import LossMonitor, TimeMonitor
 
-    callbacks = [TimeMonitor(data_size=steps), LossMonitor(per_print_times=steps), *callbacks]
+    callbacks = [TimeMonitor(data_size=steps), LossMonitor(per_print_times=every or steps), *callbacks]
     meet(job)  # nobody's clock starts before everybody is there
     began, started = time.time(), time.perf_counter()
     model.train(epochs, data, callbacks=callbacks, dataset_sink_mode=sink, sink_size=steps if sink else -1)

@@ -77,7 +77,7 @@ class Row:
         return self.verdict == "PASSED" and self.weights.startswith("same")
 
     def show(self) -> None:
-        widths = (30, 18, 13, 8, 18, 5, 7)
+        widths = (28, 18, 13, 8, 15, 5, 7)
         cells = [str(cell).ljust(width) for cell, width in zip(astuple(self), widths, strict=True)]
         print(f"| {' | '.join(cells)} |", flush=True)
 
@@ -132,7 +132,7 @@ def trained(suite: str, shape: Shape, framework: str, python: Path, reports: Pat
     cases: list[dict[str, Any]] = json.loads(results.read_text())["cases"] if results.exists() else []
     return [
         Row(
-            case["id"] + {"v1": " by V1", "single": ", servers alone"}.get(shape.way, ""),
+            case["id"] + (" by V1" if shape.way == "v1" else ""),
             named,
             _number(case["metrics"]["throughput"]["value"], ".1f"),
             _number(case["metrics"]["accuracy"]["value"], ".4f"),

@@ -134,7 +134,8 @@ def pretrain(job: Job, shape: Shape, folder: Path, *, on_ascend: bool) -> None:
         times, sink = in_sinks(total, options.data_sink_steps)
         fit(job, model, endless, times, callbacks, sink=True, steps=sink)
     else:
-        fit(job, model, endless.take(total), 1, callbacks, sink=False, steps=total)
+        every = min(total, options.data_sink_steps)
+        fit(job, model, endless.take(total), 1, callbacks, sink=False, steps=total, every=every)
     tell_weights(bert)
     if job.rank == 0:
         judge(job, accuracy(Found(bert), enwiki.sentences(folder / "val", job, shape, training=False), job))
