@@ -131,15 +131,55 @@ print("started from model_zoo")
 """
 
 
-def test_bert_starts_from_a_checkpoint_of_model_zoo(tmp_path: Path) -> None:
-    folders = [ROOT / "suites/bert/code", ROOT / "suites/miniature", ROOT / "suites/ascend"]
+def run(suite: str, folder: Path, *command: str) -> str:
+    """What MindSpore's Python says, among the code of a suite, without a cloud."""
+    folders = [ROOT / "suites" / suite / "code", ROOT / "suites/miniature", ROOT / "suites/ascend"]
     done = subprocess.run(
-        [PYTHON, "-c", CHECKPOINT],
+        [PYTHON, *command],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "GLOG_v": "3"},
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=400,
         check=False,
     )
-    assert "started from model_zoo" in done.stdout, done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_bert_starts_from_a_checkpoint_of_model_zoo(tmp_path: Path) -> None:
+    assert "started from model_zoo" in run("bert", tmp_path, "-c", CHECKPOINT)
+
+
+def pretrained(folder: Path, *arguments: str) -> tuple[str, list[str]]:
+    """What a small BERT says at its end, and the checkpoints that it leaves."""
+    small = ["--bert_network=tiny", "--num_hidden_layers=1", "--synthetic=64", "--batch_size=8", "--data_sink_steps=2"]
+    told = [f"--train_url={folder}", *small, *arguments]
+    out = run("bert", folder, str(ROOT / "suites/bert/code/train.py"), *told)
+    (end,) = [line for line in out.splitlines() if line.startswith("train done")]
+    return end, sorted(path.name for path in folder.glob("*.ckpt"))
+
+
+def test_bert_keeps_the_checkpoints_that_it_is_told_to(tmp_path: Path) -> None:
+    end, kept = pretrained(
+        tmp_path, "--epoch_size=5", "--train_steps=6", "--save_checkpoint_steps=2", "--save_checkpoint_num=2"
+    )
+    assert "stepsize:6 batchsize:8 epochsize:1 alldatasum:48" in end
+    assert kept == ["checkpoint_bert-1_4.ckpt", "checkpoint_bert-1_6.ckpt"]
+
+
+def test_bert_adds_the_gradients_of_several_batches_to_one_update(tmp_path: Path) -> None:
+    end, kept = pretrained(tmp_path, "--epoch_size=1", "--accumulation_steps=2", "--enable_save_ckpt=false")
+    assert "stepsize:4 batchsize:16 epochsize:1 alldatasum:64" in end
+    assert kept == []
+
+
+def test_the_real_resnet_50_takes_steps(tmp_path: Path) -> None:
+    """As it is by default: its published number of weights, on images of 224 pixels."""
+    built = "import resnet; network = resnet.ResNet((3, 4, 6, 3), 64, 224, 1000)"
+    weights = f"{built}; print(sum(weight.size for weight in network.trainable_params()))"
+    assert run("resnet50", tmp_path, "-c", weights).split()[-1] == "25557032"
+    told = [f"--train_url={tmp_path}", "--synthetic=8", "--epoch_size=1", "--batch_size=4", "--workers=1"]
+    out = run("resnet50", tmp_path, str(ROOT / "suites/resnet50/code/train.py"), *told)
+    assert "stepsize:2 batchsize:4 epochsize:1 alldatasum:8" in out
+    assert float((tmp_path / "throughput_0.json").read_text()) > 0
