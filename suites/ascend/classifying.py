@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import mindspore
 from collective import ASCEND
-from fitting import fit, judge, learning_rates, steps_of, tell_weights
+from fitting import fit, learning_rates, steps_of, weights_of
 from mindspore import nn
 from mindspore.ops import operations as P
 from mindspore.train.loss_scale_manager import FixedLossScaleManager
 from mindspore.train.model import Model
+from telling import judge, tell_weights
 
 if TYPE_CHECKING:
     from contract import Job
@@ -58,6 +59,6 @@ def train(job: Job, target: str, network: Any, data: tuple[Any, Any], classes: i
     loss = SmoothedCrossEntropy(classes, options.label_smoothing)
     model = Model(network, loss, optimizer, metrics={"accuracy"}, **(mixed if on_ascend else {}))
     fit(job, model, shard, options.epoch_size, [], sink=on_ascend, steps=steps)
-    tell_weights(network)
+    tell_weights(weights_of(network))
     if job.rank == 0:
         judge(job, float(model.eval(held_out, dataset_sink_mode=False)["accuracy"]))

@@ -1,16 +1,16 @@
-"""A MindSpore training as AIS-Bench measures it: its log lines, its throughput over the whole training, its results."""
+"""A MindSpore training as AIS-Bench measures it: its log lines, its throughput over the whole training."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import time
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from collective import meet
 from contract import ContractError
+from telling import report
 
 if TYPE_CHECKING:
     from contract import Job
@@ -73,9 +73,8 @@ def fit(
 ) -> None:
     """Train, say how it went as AIS-Bench does, and write this rank's throughput.
 
-    The clock runs from the first step to the last, compilation included, and its seconds are not rounded: of a short
-    training, whole seconds would say much more than happened. ``steps`` are those of an epoch, or of a sink; the loss
-    is said after ``every`` so many, or after each epoch.
+    The clock runs from the first step to the last, compilation included. ``steps`` are those of an epoch, or of a sink;
+    the loss is said after ``every`` so many, or after each epoch.
     """
     from mindspore.train.callback import LossMonitor, TimeMonitor
 
@@ -87,23 +86,5 @@ def fit(
     report(job, began, time.perf_counter() - started, steps=steps, batch=batch, epochs=epochs)
 
 
-def report(job: Job, began: float, wall: float, *, steps: int, batch: int, epochs: int) -> None:
-    samples = steps * batch * epochs
-    rate = samples / wall
-    print(
-        f"train done starttime:{began} endtime:{began + wall} stepsize:{steps} batchsize:{batch} "
-        f"epochsize:{epochs} alldatasum:{samples} single_throughput_rate:{rate}",
-        flush=True,
-    )
-    job.write_throughput(rate)
-
-
-def tell_weights(network: Any) -> None:
-    """The same on every rank, or the gradients were not exchanged."""
-    weights = b"".join(parameter.asnumpy().tobytes() for parameter in network.trainable_params())
-    print(f"weights crc32:{zlib.crc32(weights):08x}", flush=True)
-
-
-def judge(job: Job, accuracy: float) -> None:
-    print(f"eval ckpt result:{{'accuracy': {accuracy}}}", flush=True)
-    job.write_accuracy(accuracy)
+def weights_of(network: Any) -> list[Any]:
+    return [parameter.asnumpy() for parameter in network.trainable_params()]

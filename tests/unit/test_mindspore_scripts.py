@@ -223,7 +223,7 @@ def test_the_learning_rate_warms_up_and_falls_to_nothing() -> None:
 
 
 def test_the_throughput_is_over_seconds_that_are_not_rounded(tmp_path: Path) -> None:
-    told = "__import__('fitting').report(job, 5.0, 0.5, steps=10, batch=16, epochs=2)"
+    told = "__import__('telling').report(job, 5.0, 0.5, steps=10, batch=16, epochs=2)"
     assert read("resnet50", [f"--train_url={tmp_path}"], told) is None
     assert (tmp_path / "throughput_0.json").read_text() == "640.0"
 

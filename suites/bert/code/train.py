@@ -15,7 +15,8 @@ import model_zoo
 import networks
 from collective import ASCEND, joined
 from contract import ContractError, Job, is_remote, run
-from fitting import arguments, data_folder, fit, judge, learning_rates, steps_of, tell_weights, yes
+from fitting import arguments, data_folder, fit, learning_rates, steps_of, weights_of, yes
+from telling import judge, tell_weights
 
 if TYPE_CHECKING:
     import argparse
@@ -136,7 +137,7 @@ def pretrain(job: Job, shape: Shape, folder: Path, *, on_ascend: bool) -> None:
     else:
         every = min(total, options.data_sink_steps)
         fit(job, model, endless.take(total), 1, callbacks, sink=False, steps=total, every=every)
-    tell_weights(bert)
+    tell_weights(weights_of(bert))
     if job.rank == 0:
         judge(job, accuracy(Found(bert), enwiki.sentences(folder / "val", job, shape, training=False), job))
         if callbacks and is_remote(job.train_url):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import time
-import zlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from contract import ContractError, Job, run
 from looks import CLASSES
 from meeting import meet
 from mnist import EVAL, SIZE, TRAIN, generate, read
+from telling import judge, report, tell_weights
 
 if TYPE_CHECKING:
     from mnist import Split
@@ -123,26 +123,12 @@ def main(job: Job) -> None:
     hvd.allreduce(tf.constant(0.0), name="start")  # nobody's clock starts before everybody is there
     began, started = time.time(), time.perf_counter()
     model.fit(fed, epochs=options.epoch_size, callbacks=callbacks(job, hvd, tf), verbose=2 if job.rank == 0 else 0)
-    tell(job, began, time.perf_counter() - started, len(labels))
-    weights = b"".join(weight.tobytes() for weight in model.get_weights())
-    print(f"weights crc32:{zlib.crc32(weights):08x}", flush=True)
+    wall, batch = time.perf_counter() - started, options.batch_size
+    report(job, began, wall, steps=len(labels) // batch, batch=batch, epochs=options.epoch_size)
+    tell_weights(model.get_weights())
     if job.rank == 0:
         _, accuracy = model.evaluate(*images_of(held_out), batch_size=256, verbose=0)
-        print(f"eval ckpt result:{{'accuracy': {accuracy}}}", flush=True)
-        job.write_accuracy(float(accuracy))
-
-
-def tell(job: Job, began: float, wall: float, count: int) -> None:
-    """This rank's throughput, from the first step to the last, in seconds that are not rounded."""
-    options = job.arguments
-    samples = count * options.epoch_size
-    print(
-        f"train done starttime:{began} endtime:{began + wall} stepsize:{count // options.batch_size} "
-        f"batchsize:{options.batch_size} epochsize:{options.epoch_size} alldatasum:{samples} "
-        f"single_throughput_rate:{samples / wall}",
-        flush=True,
-    )
-    job.write_throughput(samples / wall)
+        judge(job, float(accuracy))
 
 
 def parser() -> argparse.ArgumentParser:
