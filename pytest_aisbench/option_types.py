@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 MOST_CARDS = 128  # of one node; no machine has more, and a slip of the pen should not ask for a million ranks
-FRAMEWORKS = ("mindspore", "paddle", "horovod", "tensorflow")  # as an import names them
+FRAMEWORKS = ("mindspore", "paddle", "torch", "horovod", "tensorflow")  # as an import names them
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 

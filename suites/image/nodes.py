@@ -8,7 +8,7 @@ variables, and by arguments.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,10 @@ class Node:
     @property
     def host(self) -> str:
         return self.hosts[self.index]
+
+    def by_itself(self) -> Node:
+        """As it looks where every server trains alone: there is no other."""
+        return replace(self, index=0, hosts=(self.host,))
 
 
 def read_node(environment: Mapping[str, str], devices: Path = DEVICES) -> Node:

@@ -85,7 +85,7 @@ def test_an_unknown_framework_is_exit_4(yard: Yard) -> None:
     both(yard)
     ended = yard.pytest("suites", "--aisbench-frameworks", "minspore")
     assert ended.code == 4
-    assert "'minspore' is not a framework (mindspore, paddle, horovod, tensorflow)" in ended.out
+    assert "'minspore' is not a framework (mindspore, paddle, torch, horovod, tensorflow)" in ended.out
 
 
 def test_a_relative_python_is_exit_4(yard: Yard) -> None:

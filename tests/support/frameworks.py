@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SUITES = {
     "mindspore": ("resnet50_cifar10", "resnet50", "bert"),
     "paddle": ("paddle_mlp",),
+    "torch": ("torch_mlp",),
     "horovod": ("horovod_mnist",),
 }
 PACKAGES = {"paddle": "paddlepaddle"}  # on PyPI, where it is not called as an import names it
@@ -34,7 +35,7 @@ FIRST = {"horovod": ("tensorflow-cpu==2.12.1", "setuptools<81", "wheel", "hatchl
 BUILD = {"horovod": {"HOROVOD_WITH_TENSORFLOW": "1", "HOROVOD_WITH_GLOO": "1", "HOROVOD_WITHOUT_MPI": "1"}}
 PARTS = {"horovod": "horovod.tensorflow"}  # it installs without a word where it was not built for TensorFlow
 SHAPES = "1x1,1x2,2x2,2x1-single"
-MORE_SHAPES = {"paddle": ",1x2-v1,2x2-v1"}  # its container is told other things by the other API
+MORE_SHAPES = dict.fromkeys(("paddle", "torch"), ",1x2-v1,2x2-v1")  # an image is told other things by the other API
 WAYS = {"single": ["--aisbench-single-server"], "v1": ["--aisbench-modelarts-version", "V1"]}
 LONGEST_S = 1800
 VERSION = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"

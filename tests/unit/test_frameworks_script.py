@@ -78,7 +78,7 @@ def test_ranks_that_train_together_must_all_have_the_same_weights(
     [
         (["paddle", "--shapes", "2"], "argument --shapes: '2' is not a shape such as 2x1, 2x1-single or 2x1-v1"),
         (["paddle", "--suites", "bert"], "unknown suite 'bert'; there are paddle_mlp"),
-        (["caffe"], "unknown framework 'caffe'; there are mindspore, paddle, horovod"),
+        (["caffe"], "unknown framework 'caffe'; there are mindspore, paddle, torch, horovod"),
         (["--python", "/usr/bin/python3"], "--python is for a single framework: name it"),
     ],
 )

@@ -53,14 +53,14 @@ inputs, labels = rng.standard_normal((6, 5), dtype=np.float32), np.array([0, 1, 
 
 
 @pytest.mark.parametrize(
-    ("suite", "network", "parameters"),
-    [("resnet50", RESIDUAL, 20), ("bert", ENCODER, 20), ("paddle_mlp", PERCEPTRON, 6)],
+    ("folder", "network", "parameters"),
+    [("resnet50/code", RESIDUAL, 20), ("bert/code", ENCODER, 20), ("perceptron", PERCEPTRON, 6)],
     ids=["residual", "encoder", "perceptron"],
 )
-def test_gradients_are_the_slopes_of_the_loss(suite: str, network: str, parameters: int) -> None:
+def test_gradients_are_the_slopes_of_the_loss(folder: str, network: str, parameters: int) -> None:
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(SUITES / "miniature"), str(SUITES / suite / "code")]),
+        "PYTHONPATH": os.pathsep.join([str(SUITES / "miniature"), str(SUITES / folder)]),
     }
     command = [sys.executable, "-B", "-c", GRADIENTS.format(network)]
     run = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)

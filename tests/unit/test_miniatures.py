@@ -79,8 +79,8 @@ class Cluster:
         self.code = self.folder / "code"
         self.code.mkdir()
         self.results = self.folder / "results"
-        for source in (SUITES / self.name / "code", SUITES / "miniature"):
-            for file in source.glob("*.py"):
+        for folder in declared(self.name).workload.code:
+            for file in (SUITES / self.name / folder).glob("*.py"):
                 shutil.copy(file, self.code)
 
     def replace_exchange(self, text: str) -> None:

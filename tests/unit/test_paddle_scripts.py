@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 SUITES = Path(__file__).parents[2] / "suites"
-CODE = [SUITES / "paddle_mlp" / "code", SUITES / "miniature", SUITES / "image"]
+CODE = [SUITES / "paddle_mlp" / "code", SUITES / "perceptron", SUITES / "miniature", SUITES / "image"]
 V1 = {
     "DLS_TASK_INDEX": "1",
     "DLS_TASK_NUMBER": "2",
@@ -35,7 +35,7 @@ V2 = {
 def told(expression: str, environment: dict[str, str], devices: Path) -> Any:
     """An expression on the node, among the code that is staged for the suite."""
     program = f"""
-import dataclasses, json, pathlib, contract, launch, nodes, train
+import dataclasses, json, pathlib, contract, launch, launching, nodes, train
 environment = {environment!r}
 try:
     node = nodes.read_node(environment, pathlib.Path({str(devices)!r}))
@@ -88,13 +88,13 @@ def test_what_a_platform_forgets_is_said(environment: dict[str, str], fault: str
 
 
 def test_nodes_that_train_together_meet_at_the_ports_of_the_first(tmp_path: Path) -> None:
-    command = told("launch.launcher(node, 'logs', alone=False)", V1, tmp_path)
+    command = told("launch.command(node, 'logs')", V1, tmp_path)
     assert command[1:3] == ["-m", "paddle.distributed.launch"]
     assert {"--ips=10.0.0.1,10.0.0.2", "--host=10.0.0.2", "--start_port=7000", "--nproc_per_node=1"} <= set(command)
 
 
 def test_a_node_that_trains_alone_knows_of_no_other(tmp_path: Path) -> None:
-    command = told("launch.launcher(node, 'logs', alone=True)", V2, tmp_path)
+    command = told("launch.command(node.by_itself(), 'logs')", V2, tmp_path)
     assert "--nproc_per_node=2" in command
     assert not [argument for argument in command if argument.startswith(("--ips", "--host"))]
 
@@ -102,8 +102,8 @@ def test_a_node_that_trains_alone_knows_of_no_other(tmp_path: Path) -> None:
 def test_cards_are_named_where_there_are_some(tmp_path: Path) -> None:
     for card in range(2):
         (tmp_path / f"davinci{card}").touch()
-    assert "--devices=0,1" in told("launch.launcher(node, 'logs', alone=True)", V2, tmp_path)
-    assert "PADDLE_DISTRI_BACKEND" not in told("launch.for_ranks(environment, node)", V2, tmp_path)
+    assert "--devices=0,1" in told("launch.command(node.by_itself(), 'logs')", V2, tmp_path)
+    assert "PADDLE_DISTRI_BACKEND" not in told("launching.for_ranks(launch.LAUNCHER, node, environment)", V2, tmp_path)
 
 
 def test_parameters_of_v1_are_variables_and_of_v2_arguments(tmp_path: Path) -> None:
@@ -118,7 +118,11 @@ def test_parameters_of_v1_are_variables_and_of_v2_arguments(tmp_path: Path) -> N
 
 def test_the_launcher_which_writes_its_environment_down_gets_no_key(tmp_path: Path) -> None:
     keys = {"ACCESS_KEY_ID": "AK", "SECRET_ACCESS_KEY": "SK", "SECURITY_TOKEN": "T", "OBS_SK": "S"}
-    kept = told("launch.for_ranks(environment, node)", {**V1, **keys, "PADDLE_MASTER": "x", "PATH": "/bin"}, tmp_path)
+    kept = told(
+        "launching.for_ranks(launch.LAUNCHER, node, environment)",
+        {**V1, **keys, "PADDLE_MASTER": "x", "PATH": "/bin"},
+        tmp_path,
+    )
     assert not set(kept) & {*keys, "PADDLE_MASTER"}
     assert kept["PATH"] == "/bin"
     assert kept["PADDLE_DISTRI_BACKEND"] == "gloo"
@@ -134,9 +138,9 @@ def test_a_rank_is_numbered_by_the_launcher(tmp_path: Path) -> None:
 
 def test_the_reason_is_of_the_rank_that_failed_by_itself(tmp_path: Path) -> None:
     logs = "[['a', 'Terminated', ''], ['b', '[ERROR] rank 1: no data']]"
-    assert told(f"launch.reason({logs})", V2, tmp_path) == "[ERROR] rank 1: no data"
-    assert told("launch.reason([['a', 'ValueError: x'], []])", V2, tmp_path) == "ValueError: x"
-    assert told("launch.reason([[]])", V2, tmp_path) == "the ranks said nothing"
+    assert told(f"launching.reason({logs})", V2, tmp_path) == "[ERROR] rank 1: no data"
+    assert told("launching.reason([['a', 'ValueError: x'], []])", V2, tmp_path) == "ValueError: x"
+    assert told("launching.reason([[]])", V2, tmp_path) == "the ranks said nothing"
 
 
 @pytest.mark.parametrize(("script", "whose"), [("train.py", "0"), ("launch.py", "of this node")])

@@ -10,13 +10,13 @@ import importlib.util
 import os
 import sys
 import time
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contract import ContractError, Job, answer_for, known_arguments, number
-from nodes import read_node
+from contract import ContractError, Job, answer_for
+from launching import read_rank
 from points import CLASSES, FEATURES, held_out, shard
+from telling import judge, report, tell_weights
 from training import arguments, positive
 
 if TYPE_CHECKING:
@@ -34,15 +34,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read(argv: Sequence[str], environment: Mapping[str, str]) -> Job:
-    """The rank as the launcher numbered it; its results and its data are folders here, whatever the platform has."""
-    told = parser()
-    told.add_argument("--train_url", required=True)
-    rank, size = number(environment, "PADDLE_TRAINER_ID", 0), number(environment, "PADDLE_TRAINERS_NUM", 1)
-    options = known_arguments(told, argv, rank)
-    if environment.get("SINGLESERVER_MODE") != "True":
-        return Job(options, options.train_url, rank, size, None, size)
-    node = read_node(environment)
-    return Job(options, options.train_url, rank, size, None, len(node.hosts) * size, server=node.index)
+    return read_rank(parser(), argv, environment, rank="PADDLE_TRAINER_ID", size="PADDLE_TRAINERS_NUM")
 
 
 def require_paddle() -> None:
@@ -72,9 +64,9 @@ def main(job: Job) -> None:
     if job.size > 1:  # for a rank alone fleet takes every model for a pipeline
         trained, optimizer = fleet.distributed_model(network), fleet.distributed_optimizer(optimizer)
     fit(job, trained, optimizer, rates, (paddle.to_tensor(inputs), paddle.to_tensor(labels)))
-    tell_weights(network)
+    tell_weights(parameter.numpy() for parameter in network.parameters())
     if job.rank == 0:
-        judge(job, network)
+        judge(job, accuracy(job, network))
         paddle.save(network.state_dict(), str(Path(job.train_url) / MODEL))
 
 
@@ -135,31 +127,18 @@ def fit(job: Job, network: Any, optimizer: Any, rates: Any, data: tuple[Any, Any
             flush=True,
         )
     wall = time.perf_counter() - started
-    samples = epochs * steps * batch
-    print(
-        f"train done starttime:{began} endtime:{began + wall} stepsize:{steps} batchsize:{batch} "
-        f"epochsize:{epochs} alldatasum:{samples} single_throughput_rate:{samples / wall}",
-        flush=True,
-    )
-    job.write_throughput(samples / wall)
+    report(job, began, wall, steps=steps, batch=batch, epochs=epochs)
 
 
-def tell_weights(network: Any) -> None:
-    """The same on every rank, or the gradients were not exchanged."""
-    weights = b"".join(parameter.numpy().tobytes() for parameter in network.parameters())
-    print(f"weights crc32:{zlib.crc32(weights):08x}", flush=True)
-
-
-def judge(job: Job, network: Any) -> None:
+def accuracy(job: Job, network: Any) -> float:
     import paddle
 
     network.eval()
     inputs, labels = held_out(job)
     found = network(paddle.to_tensor(inputs)).numpy().argmax(axis=-1)
-    accuracy = float((found == labels).mean())
-    print(f"[Eval][Epoch {job.arguments.epochs}][Avg]top1: {accuracy:.5f}")
-    print(f"eval ckpt result:{{'accuracy': {accuracy}}}", flush=True)
-    job.write_accuracy(accuracy)
+    right = float((found == labels).mean())
+    print(f"[Eval][Epoch {job.arguments.epochs}][Avg]top1: {right:.5f}", flush=True)
+    return right
 
 
 if __name__ == "__main__":
