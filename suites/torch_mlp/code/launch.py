@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 
 def command(node: Node, logs: str) -> list[str]:
-    """The ranks meet at the first node, and each of their lines says whose it is."""
+    """Ranks of several nodes meet at the first of them. Those of one meet at any port that is free."""
+    first = [f"--master_addr={node.hosts[0]}", f"--master_port={node.port}"]
+    together = [f"--nnodes={len(node.hosts)}", f"--node_rank={node.index}", *first]
     return [
-        *(sys.executable, "-m", "torch.distributed.run"),
-        *(f"--nnodes={len(node.hosts)}", f"--node_rank={node.index}", f"--nproc_per_node={node.cards}"),
-        *(f"--master_addr={node.hosts[0]}", f"--master_port={node.port}", f"--local_addr={node.host}"),
-        *(f"--log_dir={logs}", "--tee=3"),
+        *(sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={node.cards}"),
+        *(together if len(node.hosts) > 1 else ["--standalone"]),
+        *(f"--local_addr={node.host}", f"--log_dir={logs}", "--tee=3"),  # each line says whose it is
     ]
 
 
