@@ -46,8 +46,7 @@ def tell(line: str) -> tuple[str, Told] | None:
 
 def last_drawn(line: str) -> str:
     """A line without what it drew over itself, as a terminal shows it: a bar may be drawn a thousand times in one."""
-    at = line.rstrip().rfind("\r")
-    if at < 0:
+    if "\r" not in line or (at := line.rstrip().rfind("\r")) < 0:
         return line
     prefix = _PREFIX.match(line)
     return (prefix[0] if prefix else "") + line[at + 1 :]
