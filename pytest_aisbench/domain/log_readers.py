@@ -121,6 +121,8 @@ _PADDLE = re.compile(
 _PADDLE_EVAL = re.compile(rf"(?:\[\d{{4}}[^\]]*\]\s*)?(?:[\w.]+\s+INFO:\s*)?\[Eval\]\[Epoch {COUNT}\]\[Avg\]")
 _FIELD = re.compile(rf"(?<![\w@])([A-Za-z][\w@]{{0,40}}):\s*{NUMBER}(?![\d/])")
 
+_TOKENS = re.compile(r"ips:\s{0,8}\S{1,40}\s{0,8}tokens?/")  # of a language: no samples
+
 
 def _paddle(line: str) -> Told | None:
     if found := _PADDLE.match(line):
@@ -131,7 +133,7 @@ def _paddle(line: str) -> Told | None:
             named.get("loss"),
             has_loss="loss" in named,
             ms_per_step=milliseconds(named.get("batch_cost") or named.get("avg_batch_cost")),
-            throughput=named.get("ips") or named.get("avg_ips"),
+            throughput=None if _TOKENS.search(line) else named.get("ips") or named.get("avg_ips"),
             at=moment(line),
         )
     if found := _PADDLE_EVAL.match(line):
@@ -156,7 +158,7 @@ def _horovod(line: str) -> Told | None:
 
 _EPOCH = re.compile(rf"Epoch {COUNT}/\d+\s*\Z")
 _STEPS = re.compile(rf"(?:step )?{COUNT}/\d+ (?=[-\[━]|\d)")
-_PER_STEP = re.compile(r"(?<![\d.])(\d{1,9}(?:\.\d{1,9})?)(us|µs|ms|s)/(?:step|sample)")
+_PER_STEP = re.compile(r"(?<![\d.])(\d{1,9}(?:\.\d{1,9})?)(us|µs|ms|s)/(step|sample)")
 _MS = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 
 
@@ -170,11 +172,14 @@ def _keras(line: str) -> Told | None:
     named, took = fields(line[found.end() :]), _PER_STEP.search(line)
     if "loss" not in named and not took:
         return None
+    ms = float(took[1]) * _MS[took[2]] if took else None
+    by_sample = bool(took and took[3] == "sample")  # Keras before 2.3
     return Told(
         step=int(found[1]),
         loss=named.get("loss"),
         has_loss="loss" in named,
-        ms_per_step=float(took[1]) * _MS[took[2]] if took else None,
+        ms_per_step=None if by_sample else ms,
+        throughput=1000 / ms if by_sample and ms else None,
         accuracy=named.get("val_accuracy", named.get("val_acc", named.get("val_sparse_categorical_accuracy"))),
     )
 

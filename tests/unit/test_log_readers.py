@@ -59,6 +59,11 @@ def event(key: str, value: object = "null", **metadata: object) -> str:
         (event("run_start"), {"at": 0.001}),
         (event("eval_accuracy", 0.72), {"accuracy": 0.72, "at": 0.001}),
         ("step 10/938 - loss: 0.5 - acc: 0.8 - 5ms/step", {"step": 10, "loss": 0.5, "ms_per_step": 5.0}),
+        (CLAS.replace("images/sec", "tokens/s"), {"loss": 4.64081, "throughput": None}),
+        (
+            "60000/60000 [=====] - 4s 50us/sample - loss: 0.2 - acc: 0.9",
+            {"step": 60000, "throughput": pytest.approx(20_000), "ms_per_step": None},
+        ),
         ("Iter #0: 26.1 img/sec per CPU", {"step": 1, "throughput": 26.1}),
         ("Img/sec per CPU: 26.1 +-0.0", {"throughput": 26.1, "final": True}),
         ("Total img/sec on 4 CPU(s): 104.5 +-0.1", {"total": 104.5, "final": True}),
