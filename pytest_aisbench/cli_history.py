@@ -65,7 +65,11 @@ def _history(options: argparse.Namespace) -> None:
             if options.svg:
                 raise UsageFault("--svg draws the history of one case", advice="name the CASE")
             cases = History(ledger.database).cases()
-            print(json.dumps({"schema": told.SCHEMA, "cases": cases}) if options.json else "\n".join(cases))
+            if options.json:
+                print(json.dumps({"schema": told.SCHEMA, "cases": cases}))
+            else:
+                print("".join(f"{case}\n" for case in cases), end="")
+                print("" if cases else f"{ledger.path}: no trial was judged yet\n", end="", file=sys.stderr)
             return
         story = chronicle(ledger, options.case, options.limit)
     if options.svg:

@@ -58,9 +58,10 @@ class Drift:
             deviation=number(self.deviation),
         )
 
-    def finding(self, metric: str, unit: str = "") -> Finding:
-        """For those who want a drift to fail a case."""
-        return Finding(metric, Outcome.MISSED, self.level, WANTED, self.text(metric, unit))
+    def finding(self, metric: str, unit: str, run: str) -> Finding:
+        """For those who want a drift to fail a case; `run` is that of the first value."""
+        text = tell("drifted in", drift=self.text(metric, unit), run=run)
+        return Finding(metric, Outcome.MISSED, self.level, WANTED, text)
 
 
 def drift(

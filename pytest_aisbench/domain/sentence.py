@@ -81,6 +81,7 @@ ENGLISH: dict[str, str] = {
     # What is worth a look
     "drifted": "{metric} has drifted to {level}, {change} from the anchor {anchor}, since value {since} of {count}"
     " (CUSUM {score} > {alarm}, s {deviation})",
+    "drifted in": "{drift}: from run {run} on",
     "changed": "{metric} changed by {change} at value {at}, from {before} to {after}",
     "changed in": "{change}: run {run}",
     "identical": "{metric} is {value} in all of {count} trials, identical to all digits: does each of them train, and"
@@ -89,6 +90,7 @@ ENGLISH: dict[str, str] = {
     " them train, and with a seed of its own?",
     "too good": "{metric} {value} is {share} above the mean {mean} of {count} trials before it: is the measurement"
     " right, and the data the same?",
+    "unpowered": "its power is not known: {why}",
     # What the log tells
     "of steady job": "in steady state by the log of the whole job, without a warm-up of {points}",
     "of steady rank": "in steady state by the log of one rank × {ranks}, without a warm-up of {points}",

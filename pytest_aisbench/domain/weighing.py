@@ -178,14 +178,13 @@ def _trends(trial: Trial, known: Known) -> tuple[list[Finding], list[str]]:
         if mean is None:
             continue
         past = comparable(metric, known.past)
-        series = [*(value for _, value in past), mean]
+        series, runs = [*(value for _, value in past), mean], [*(run for run, _ in past), trial.run]
         unit = trial.case.workload.metrics[metric].unit if metric in trial.case.workload.metrics else ""
         if found := drift(series, anchor(metric, trial.case, known.first)):
-            drifts.append(found.finding(metric, unit))
+            drifts.append(found.finding(metric, unit, runs[found.since]))
         for change in changes(series)[-1:]:
             if change.index >= len(series) - _NEWS:
-                since = past[change.index][0] if change.index < len(past) else trial.run
-                warnings.append(tell("changed in", change=change.text(metric, unit), run=since))
+                warnings.append(tell("changed in", change=change.text(metric, unit), run=runs[change.index]))
         warnings += suspicions(metric, _series(metric, trial, known), [value for _, value in past], unit)
     return drifts, warnings
 

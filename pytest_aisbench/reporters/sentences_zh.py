@@ -63,11 +63,13 @@ CHINESE_SENTENCES: dict[str, str] = {
     "more": "另有 {count} 处",
     "drifted": "{metric}已漂移到 {level}，与锚点 {anchor} 相差 {change}，始于 {count} 个值中的第 {since} 个"
     "（CUSUM {score} > {alarm}，s {deviation}）",
+    "drifted in": "{drift}：始于运行 {run}",
     "changed": "{metric}在第 {at} 个值处变化 {change}，从 {before} 到 {after}",
     "changed in": "{change}：运行 {run}",
     "identical": "{metric}在全部 {count} 次试验中都是 {value}，每一位都相同：每次都真的在训练，种子各不相同吗？",
     "identical past": "{metric}在最近 {count} 次可比试验中都是 {value}，各位都相同：每次都真的在训练，种子各不相同吗？",
     "too good": "{metric} {value} 比此前 {count} 次试验的平均值 {mean} 高 {share}：测量是否正确，数据是否相同？",
+    "unpowered": "功率未知：{why}",
     "of steady job": "据整个作业的日志，稳态，不含 {points}的预热",
     "of steady rank": "据单个 rank 的日志 × {ranks}，稳态，不含 {points}的预热",
     "of the whole": "整个运行期间",

@@ -63,6 +63,8 @@ class Database:
         if version > schema.VERSION:
             message = f"{self.path} was written by a newer version ({version} > {schema.VERSION})"
             raise LedgerError(message, advice=f"update pytest-aisbench, or {_ELSEWHERE}")
+        if self._patiently("SELECT count(*) > 0 AND sum(name = 'trials') = 0 FROM sqlite_master"):
+            raise LedgerError(f"{self.path} is a database of something else, and no ledger", advice=_ELSEWHERE)
         if self._alien:
             journal = self._patiently("PRAGMA journal_mode = DELETE")
             self._db.execute("PRAGMA locking_mode = NORMAL")
@@ -74,12 +76,12 @@ class Database:
         self._db.execute(f"PRAGMA synchronous = {'FULL' if journal == 'wal' else 'EXTRA'}")
         schema.upgrade(self._db)
 
-    def _patiently(self, pragma: str) -> Any:
+    def _patiently(self, question: str) -> Any:
         """The answer, asked again while the file is locked: where two convert it at once, SQLite waits for neither."""
         deadline = time.monotonic() + _WAIT_S
         while True:
             try:
-                return self._db.execute(pragma).fetchone()[0]
+                return self._db.execute(question).fetchone()[0]
             except sqlite3.OperationalError as error:
                 if "locked" not in str(error) or time.monotonic() > deadline:
                     raise

@@ -135,6 +135,7 @@ def test_a_decline_that_no_two_runs_show_is_told_and_may_fail(yard: Yard) -> Non
     failed = yard.pytest("suites", "--nodes", "1", "--aisbench-drift", "fail")
     assert failed.code == 1, failed.out
     assert case(failed)["reason"].startswith("throughput has drifted to 25")
+    assert case(failed)["reason"].endswith(": from run run-0010 on")
     told = [found["outcome"] for found in case(failed)["findings"] if found["metric"] == "throughput"]
     assert told == ["met", "missed"]
 

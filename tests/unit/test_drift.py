@@ -44,8 +44,9 @@ def test_a_drift_in_one_line() -> None:
         "throughput has drifted to 97 images/s, -3.5% from the anchor 100.5 images/s, since value 13 of 20"
         " (CUSUM 20.0 > 5, s 1.04833)"
     )
-    assert found.finding("throughput").outcome is Outcome.MISSED
-    assert found.finding("throughput").wanted == WANTED
+    finding = found.finding("throughput", "images/s", "run-12")
+    assert (finding.outcome, finding.wanted) == (Outcome.MISSED, WANTED)
+    assert finding.text == f"{found.text('throughput', 'images/s')}: from run run-12 on"
 
 
 def test_one_slow_run_is_no_drift_and_two_are_none() -> None:

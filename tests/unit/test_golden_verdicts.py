@@ -108,7 +108,7 @@ def without_base() -> Verdict:
 def drifted() -> Finding:
     found = drift([2000.0 - 6 * run for run in range(20)], 2000.0)
     assert found
-    return found.finding(THROUGHPUT, UNIT)
+    return found.finding(THROUGHPUT, UNIT, "run-2")
 
 
 def expected(claim: Threshold) -> Threshold:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -59,6 +60,18 @@ def test_a_newer_ledger_is_not_touched(tmp_path: Path) -> None:
     db.close()
     with pytest.raises(LedgerError, match=rf"newer version \(99 > {VERSION}\); update"):
         Ledger(file)
+
+
+def test_a_database_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "other.db"
+    with contextlib.closing(sqlite3.connect(file)) as db:
+        db.execute("CREATE TABLE runs (mine TEXT)")
+    before = file.read_bytes()
+    with pytest.raises(
+        LedgerError, match=r"other\.db is a database of something else, and no ledger; name another file"
+    ):
+        Ledger(file)
+    assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize(
