@@ -78,6 +78,12 @@ def of_a_day(share: float, shift: float, dice: random.Random) -> Ruling:
     return ruled(history, partial(dice.gauss, day, own))
 
 
+def noisier(times: float, shift: float, dice: random.Random) -> Ruling:
+    """So many times as noisy as its history, whose noise was 1 %."""
+    history = [dice.gauss(100.0, 1.0) for _ in range(30)]
+    return ruled(history, partial(dice.gauss, 100.0 * (1 + shift), times))
+
+
 def after_a_fault(off: float, chosen: bool, dice: random.Random) -> Ruling:
     """One of thirty was slow for a reason that is gone; nothing is lost now. The noise is 0.3 %."""
     history = [dice.gauss(100.0, 0.3) for _ in range(29)]
@@ -116,6 +122,10 @@ def main() -> None:
         for shift in (0.0, -0.05, -0.08):
             name = f"{share:.0%} of the variance is the day's, noise 2 %, shift {shift:.0%}"
             show(name, partial(of_a_day, share, shift), rounds)
+    for times in (1.5, 3.0):
+        for shift in (0.0, -0.05, -0.08):
+            name = f"{times:g} times the noise of history, which was 1 %, shift {shift:.0%}"
+            show(name, partial(noisier, times, shift), rounds)
     for off in (-0.1, -0.3):
         for chosen in (False, True):
             name = f"a trial of 30 at {off:.0%}, {'left out' if chosen else 'taken for noise'}"
