@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from open_tester import Serving, fill, history, serving
+from open_tester import LONG_AGO, Serving, bound, case, fill, history, parcel, serving
+
+from pytest_aisbench.domain.upload import End
+from pytest_aisbench.reporters.tester import end
 
 if TYPE_CHECKING:
     from browser import Browser
@@ -79,3 +83,31 @@ def test_a_page_fits_a_phone(centre: Serving, browser: Browser) -> None:
     page = browser.open(f"{centre.url}/p/centre/t/{LAST}/r/{LAST}/c/bert-8x8", dark=True, width=380)
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
     assert page.get_by_text("54720").first.is_visible()
+
+
+def test_a_reader_enters_a_token_sees_how_a_run_ended_takes_it_away_and_leaves(
+    tmp_path: Path, browser: Browser
+) -> None:
+    expect = pytest.importorskip("playwright.sync_api").expect
+    with serving(f"{tmp_path}/tester.db", "--closed") as tester:
+        stopped = End("run-1", LONG_AGO, LONG_AGO + 60, 2, {"bert-2x8": "not judged: the run ended"}, 0.5)
+        tester.send(tester.token("centre"), parcel("run-1", case()), end(bound(), stopped, 1))
+        page = browser.open(tester.url)
+        page.get_by_label("token").fill("aisbt_of-nobody")
+        page.get_by_role("button", name="Enter").click()
+        expect(page.get_by_role("alert")).to_have_text("This token may not read.")
+        page.get_by_label("token").fill(tester.token("centre", read=True))
+        page.get_by_role("button", name="Enter").click()
+        page.get_by_label("only with something not passed").check()
+        page.get_by_role("button", name="Show").click()  # all that was judged passed, and it is no good run
+        page.get_by_role("link", name="run-1").click()
+        expect(page.get_by_text("2 · interrupted")).to_be_visible()
+        expect(page.get_by_role("row", name="bert-2x8")).to_contain_text("not judged: the run ended")
+        with page.expect_download() as taken:
+            page.get_by_role("link", name="CSV").click()
+        assert "resnet50-2x8" in Path(taken.value.path()).read_text(encoding="utf-8")
+        page.get_by_role("button", name="Leave").click()
+        expect(page.get_by_role("heading", name="A read token is needed")).to_be_visible()
+        page.go_back()
+        page.reload()
+        expect(page.get_by_role("heading", name="A read token is needed")).to_be_visible()
