@@ -15,7 +15,7 @@ from pytest_aisbench.fixtures import CREW
 from pytest_aisbench.reporters import tester
 from pytest_aisbench.reporters.hosts import guarded, warn
 from pytest_aisbench.services.clock import SystemClock
-from pytest_aisbench.services.courier import Courier, collect, deliver
+from pytest_aisbench.services.courier import Courier, collect
 from pytest_aisbench.services.database import Database
 from pytest_aisbench.services.spool import Spool
 from pytest_aisbench.stash import SETTINGS
@@ -43,7 +43,10 @@ class Tester:
         self._spool.bind(self._run, found)
         self._transport = transport(found.tester, settings.tester_access)
         self._refusals: list[str] = []
-        self._courier = Courier(
+        self._courier = self._sent_out()
+
+    def _sent_out(self) -> Courier:
+        return Courier(
             self._spool,
             self._run,
             words=tester,
@@ -61,10 +64,10 @@ class Tester:
         if not self._delivered:
             return
         with guarded(self._config, "upload to the Tester"):
-            collect(self._spool, tester, self._clock.now(), self._run)
-            waiting = self._spool.waiting(self._run)
-            if all(parcel.kind == RUNS for parcel in waiting):
-                deliver(self._spool, waiting, self._transport, self._clock, PATIENCE_S)
+            if self._spool.waiting(self._run):
+                collect(self._spool, tester, self._clock.now(), self._run)
+            else:
+                self._sent_out().close(PATIENCE_S)
             for parcel in self._spool.of(self._run):
                 if parcel.kind == RUNS and parcel.why:
                     warn(self._config, f"aisbench: the Tester does not know how the run ended: {parcel.why}")

@@ -121,6 +121,7 @@ def test_a_tester_that_is_down_changes_no_verdict(yard: Yard, required: list[str
 class Refusing(ThreadingHTTPServer):
     daemon_threads = True
     status = 401
+    old = False  # it takes results and knows nothing of runs
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -129,7 +130,7 @@ class _Answer(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         body = json.dumps({"key": self.headers["Idempotency-Key"], "error": "no, thank you"}).encode()
-        self.send_response(self.server.status)
+        self.send_response(404 if self.path.endswith("/runs") and self.server.old else self.server.status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -180,6 +181,16 @@ def test_a_refusal_is_a_warning_and_a_dead_letter_can_be_sent_again(yard: Yard, 
     for file in (yard.folder / "reports").rglob("*"):
         if file.is_file():
             assert token["TESTER_TOKEN"].encode() not in file.read_bytes(), file
+
+
+def test_a_tester_that_takes_results_alone_is_a_warning_and_no_exit_code(yard: Yard, refusing: Refusing) -> None:
+    yard.suite()
+    refusing.status, refusing.old = 201, True
+    required = ("--aisbench-tester", f"http://127.0.0.1:{refusing.server_port}/", "--aisbench-tester-required")
+    ended = yard.pytest("suites", "--nodes", "1", *required)
+    assert ended.code == 0, ended.out
+    assert [upload["state"] for upload in ended.results["uploads"]] == ["delivered"]
+    assert "the Tester does not know how the run ended" in ended.out
 
 
 def test_papers_travel_without_their_secrets(yard: Yard, tmp_path: Path) -> None:
