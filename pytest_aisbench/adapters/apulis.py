@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from pytest_aisbench.adapters import apulis_job, apulis_options
-from pytest_aisbench.adapters.apulis_http import ApulisHttp
+from pytest_aisbench.adapters.apulis_http import ApulisHttp, reading
 from pytest_aisbench.adapters.apulis_watch import PHASES, Watch
 from pytest_aisbench.adapters.endpoints import endpoint
 from pytest_aisbench.adapters.local import read_card
@@ -97,8 +97,9 @@ class Apulis:
             known = f"known: {', '.join(sorted(offer)) or 'none'}"
             yield failure("device type", f"{wanted} is not there; {known}", "change device_type in workload.toml")
             return
-        rows = [row for row in offer[wanted].get("detail") or () if isinstance(row, dict)]
-        fitting = [row for row in rows if int(row.get("capacity") or 0) >= spec.shape.devices]
+        with reading("its devices"):
+            rows = offer[wanted].get("detail") or []
+            fitting = [row for row in rows if int(row.get("capacity") or 0) >= spec.shape.devices]
         if rows and len(fitting) < spec.shape.nodes:
             text = f"{spec.shape} needs {spec.shape.nodes} nodes with {spec.shape.devices} of {wanted}"
             yield failure("cards", f"{text}, and there are {len(fitting)}", "choose fewer --nodes")
@@ -182,10 +183,8 @@ class Apulis:
     def _offer(self, patience_s: float) -> Mapping[str, Any]:
         if self._devices is None:
             answer = self._http.ask("GetAllDevice", userName=self._access.user, patience_s=patience_s)
-            if not isinstance(answer, dict) or not all(isinstance(row, dict) for row in answer.values()):
-                advice = "check endpoint and api in [apulis]"
-                raise BadAnswer("Apulis gave its devices in a form that its documents do not know", advice=advice)
-            self._devices = answer
+            with reading("its devices"):
+                self._devices = {str(name): dict(row) for name, row in answer.items()}
         return self._devices
 
     def _called(self, name: str, patience_s: float) -> Iterator[str]:
@@ -195,10 +194,10 @@ class Apulis:
         order = {"searchWord": name, "orderBy": "jobTime", "order": "desc"}
         for page in range(1, _MOST_PAGES + 1):
             answer = self._http.ask("ListJobsV3", patience_s=patience_s, **which, **order, pageNum=page, pageSize=_PAGE)
-            rows = answer.get("allJobs") if isinstance(answer, dict) else None
-            if not isinstance(rows, list):
-                raise BadAnswer("Apulis gave a list of jobs in a form that its documents do not know")
-            yield from (str(row["jobId"]) for row in rows if isinstance(row, dict) and row.get("jobName") == name)
+            with reading("a list of jobs"):
+                rows = answer["allJobs"]
+                found = [str(row["jobId"]) for row in rows if row.get("jobName") == name]
+            yield from found
             if len(rows) < _PAGE:
                 return
 

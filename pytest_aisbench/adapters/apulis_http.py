@@ -6,12 +6,13 @@ half an answer is an outage.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.adapters.plain_http import content_of, masked, opened, reaching
@@ -28,7 +29,17 @@ _AUTH = "/custom-user-dashboard-backend/auth"
 _CONNECT_S, _READ_S, _ALL_S = 5.0, 30.0, 120.0
 _SPARE_S = 60.0
 _LARGEST = 64 * 1024 * 1024  # bytes of an answer; a page of a log has 2,000 lines
+_WAY = "check endpoint and api in [apulis]"
 _KEYS = "check user, and password or token, in [apulis]"
+
+
+@contextlib.contextmanager
+def reading(what: str) -> Iterator[None]:
+    """An answer that is JSON, but not what the documents say of it."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise BadAnswer(f"Apulis gave {what} in a form that its documents do not know", advice=_WAY) from None
 
 
 class ApulisHttp:
@@ -176,12 +187,12 @@ def _judged(place: str, answer: requests.Response, content: bytes, secrets: tupl
     if status >= 500 or status == 408:
         raise Unreachable(f"{place}: {said}", trail=f"HTTP {status}")
     if status >= 400:
-        advice = "check endpoint and api in [apulis]" if status == 404 else ""
+        advice = _WAY if status == 404 else ""
         raise Rejected(f"{place}: {said}", advice=advice, trail=f"HTTP {status}")
     if status != 200:
         raise BadAnswer(f"{place}: HTTP {status}", advice="check endpoint in [apulis]")
     try:
         return json.loads(content)
     except ValueError:
-        advice = "check endpoint and api in [apulis]; a login page may stand between"
+        advice = f"{_WAY}; a login page may stand between"
         raise Garbled(f"{place} answered {said!r}, not JSON", advice=advice) from None

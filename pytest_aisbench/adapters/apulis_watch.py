@@ -13,11 +13,11 @@ from datetime import datetime
 from typing import Any
 
 from pytest_aisbench.adapters import apulis_logs
-from pytest_aisbench.adapters.apulis_http import ApulisHttp
+from pytest_aisbench.adapters.apulis_http import ApulisHttp, reading
 from pytest_aisbench.adapters.apulis_job import Kept, kept
 from pytest_aisbench.domain.job import Job, LogPart, Phase
 from pytest_aisbench.domain.ports import Store
-from pytest_aisbench.errors import AisbenchError, BadAnswer
+from pytest_aisbench.errors import AisbenchError
 
 PHASES = {
     "unapproved": Phase.PENDING,
@@ -59,20 +59,19 @@ class Watch:
     def detail(self, job_id: str, patience_s: float = LOOK_S) -> Mapping[str, Any]:
         """Empty where the platform does not know the job, or not as ours."""
         answer = self._http.ask("GetJobDetailV2", jobId=job_id, userName=self._http.access.user, patience_s=patience_s)
-        if answer is not None and not isinstance(answer, dict):
-            raise BadAnswer(f"Apulis gave the detail of job {job_id} as {type(answer).__name__}")
-        return answer or {}
+        with reading("a job"):
+            return dict(answer or {})
 
     def status(self, job_id: str, patience_s: float = LOOK_S) -> Mapping[str, Any]:
         """Empty where the platform does not know the job."""
         answer = self._http.ask("GetJobStatus", jobId=job_id, patience_s=patience_s)
-        if answer is not None and not isinstance(answer, dict):
-            raise BadAnswer(f"Apulis gave the state of job {job_id} as {type(answer).__name__}")
-        return answer or {}
+        with reading("a job's state"):
+            return dict(answer or {})
 
     def inspect(self, job_id: str) -> Job:
         if job_id not in self._ended:
-            job = self._look(job_id)
+            with reading("a job"):
+                job = self._look(job_id)
             if not job.phase.is_final or not job.platform_phase:
                 return job
             self._ended[job_id] = job
@@ -95,7 +94,9 @@ class Watch:
             answer = self._http.get(
                 self._http.access.metrics, query=query, start=now - _PAST_S, end=now + _STEP_S, step=_STEP_S
             )
-            if samples := _samples(answer, node):
+            with reading("the use of a node"):
+                samples = _samples(answer, node)
+            if samples:
                 found[name] = samples
         return found
 
@@ -162,21 +163,19 @@ class Watch:
         user, text, page = self._http.access.user, "", 1
         while page <= _MOST_PAGES:
             answer = self._http.ask("GetJobLog", jobId=job_id, userName=user, page=page, patience_s=LOOK_S)
-            if not isinstance(answer, dict):
-                raise BadAnswer(f"Apulis gave the log of job {job_id} as {type(answer).__name__}")
-            part = answer.get("log") or ""
+            with reading("a log"):
+                part, last = answer.get("log") or "", int(answer.get("max_page") or 0)
             if isinstance(part, dict):  # as DLWorkspace tells it, which has no pages
                 return {str(pod): apulis_logs.clean(str(said)) for pod, said in part.items()}
             text += str(part)
-            # A page beyond the last is the last once more.
-            if page >= _whole(answer.get("max_page")):
+            if page >= last:  # one beyond the last is the last once more
                 break
             page += 1
         return apulis_logs.pods(text)
 
     def _bring(self, said: Mapping[str, str], job: Kept) -> None:
         """Into the Store, where logs are looked for. They are worth having, not worth an error."""
-        for node in range(job.nodes) if job.logs else ():
+        for node in range(min(job.nodes, len(said))) if job.logs else ():
             text = apulis_logs.spoken(apulis_logs.node_text(said, node))
             if job.logs and text:
                 with contextlib.suppress(AisbenchError):
@@ -196,7 +195,7 @@ def _told_by_reason(phase: Phase, reason: str) -> Phase:
 
 def _records(detail: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     told = detail.get("jobStatusDetail")
-    return [row for row in told if isinstance(row, dict)] if isinstance(told, list) else []
+    return [_table(row) for row in told] if isinstance(told, list) else []
 
 
 def _ran(detail: Mapping[str, Any]) -> float | None:
@@ -217,27 +216,18 @@ def _moment(text: str) -> datetime:
 
 def _samples(answer: Any, node: int) -> list[float]:
     """Of Prometheus: a series per card. Those that name a pod or a task of another node are left out."""
-    series = _table(_table(answer).get("data")).get("result")
     by_time: dict[float, list[float]] = {}
-    for each in series if isinstance(series, list) else ():
-        labels = _table(_table(each).get("metric"))
+    for each in _table(_table(answer).get("data")).get("result") or ():
+        labels = _table(each["metric"])
         index = labels.get("task_index")
         pod = str(labels.get("pod_name") or labels.get("pod") or "")
         if (index not in {None, str(node), node}) or ("worker" in pod and not pod.endswith(f"worker{node}")):
             continue
-        for moment, value in each.get("values") or ():
-            with contextlib.suppress(TypeError, ValueError):
-                if math.isfinite(sample := float(value)) and sample >= 0:
-                    by_time.setdefault(float(moment), []).append(min(100.0, sample))
+        for moment, value in each["values"]:
+            if math.isfinite(sample := float(value)) and sample >= 0:
+                by_time.setdefault(float(moment), []).append(min(100.0, sample))
     return [sum(values) / len(values) for _, values in sorted(by_time.items())]
 
 
 def _table(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _whole(value: Any) -> int:
-    try:
-        return int(value or 0)
-    except (TypeError, ValueError):
-        return 0

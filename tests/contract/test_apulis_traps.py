@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pytest_aisbench import Settings
 from pytest_aisbench.adapters import apulis_watch
@@ -485,3 +487,52 @@ def test_an_outage_is_sat_out_by_what_changes_nothing(platform: Apulis, script: 
     script.answers["GetJobStatus"] = lambda _: answers.pop(0) if len(answers) > 1 else answers[0]
     assert platform._watch.status("j") == {}
     assert len(script.calls("GetJobStatus")) == 3
+
+
+# Whatever it answers, an error of ours is all that comes of it.
+
+
+def usual(platform: Apulis) -> dict[str, Any]:
+    moments = {"startedAt": "2021-03-19T18:14:00+00:00", "finishedAt": "2021-03-19T18:15:00+00:00", "message": "m"}
+    sample = {"metric": {"pod_name": "j-worker0", "task_index": "0"}, "values": [[1000, "10"], [1060, "20"]]}
+    return {
+        "GetAllDevice": {OPTIONS["device_type"]: {"capacity": 16, "detail": [{"capacity": 8}, {"capacity": 8}]}},
+        "GetJobDetailV2": detail("killed", platform=platform, jobStatusDetail=[moments]),
+        "GetJobStatus": {"jobStatus": "killed", "errorMsg": "running exceed pre-defined 60s"},
+        "GetJobLog": {"log": log(worker0="AISBENCH_DONE node=0 rc=1\n"), "max_page": 1},
+        "ListJobsV3": {"allJobs": [{"jobId": "j", "jobName": "t-1"}]},
+        "KillJob": {"result": "Cannot Kill the job"},
+        "PostJob": {"jobId": "", "error": "no"},
+        "query_range": {"data": {"result": [sample]}},
+    }
+
+
+GARBAGE = st.sampled_from(
+    [None, True, -1, 1.5, float("nan"), "", "x", "\x00", "9" * 30, [], [None], [[]], {}, {"x": 1}]
+)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.data())
+def test_no_answer_breaks_it(platform: Apulis, script: Script, data: st.DataObject) -> None:
+    platform._devices = None
+    platform._watch._ended.clear()
+    answers: Any = json.loads(json.dumps(usual(platform)))
+    where, key = answers, data.draw(st.sampled_from(sorted(answers)))
+    while isinstance(where[key], (dict, list)) and where[key] and data.draw(st.integers(0, 3)):
+        where = where[key]
+        key = data.draw(st.sampled_from(sorted(where) if isinstance(where, dict) else range(len(where))))
+    where[key] = data.draw(GARBAGE)
+    platform._http._persist = lambda _, path, *__: answers[path.rpartition("/")[2]]  # type: ignore[method-assign]
+    for act in (
+        lambda: platform.inspect(["j"]),
+        lambda: platform.logs("j"),
+        lambda: platform.events("j"),
+        lambda: platform.usage("j"),
+        lambda: platform.named("t-1"),
+        lambda: platform.cancel("j"),
+        lambda: list(platform.vet(SPEC)),
+        lambda: platform.submit(platform.render(SPEC)),
+    ):
+        with contextlib.suppress(AisbenchError):
+            act()
