@@ -32,7 +32,9 @@ def parser() -> argparse.ArgumentParser:
     told = arguments(epochs=5, batch_size=24, learning_rate=4e-4)
     networks.add_arguments(told)
     told.add_argument("--train_steps", type=int, default=0, help="updates of the weights; comes before epoch_size")
-    told.add_argument("--accumulation_steps", type=int, default=1, help="batches of one update")
+    told.add_argument(
+        "--accumulation_steps", type=int, default=1, help="batches of one update; several train in full precision"
+    )
     told.add_argument("--eval_batch_size", type=int, default=16)
     told.add_argument("--optimizer", choices=OPTIMIZERS, default="", help="default: Lamb where there is one")
     told.add_argument("--do_shuffle", type=yes, default=True)
