@@ -507,7 +507,7 @@ def usual(platform: Apulis) -> dict[str, Any]:
     }
 
 
-GARBAGE = st.sampled_from(
+GARBAGE: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, -1, 1.5, float("nan"), "", "x", "\x00", "9" * 30, [], [None], [[]], {}, {"x": 1}]
 )
 
