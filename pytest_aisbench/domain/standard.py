@@ -126,8 +126,8 @@ def _powered(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
 def _stability(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
     """How a case scales, and how its trials and nodes differ."""
     points = case.background.scaling if case.background else ()
-    # A shape that is its own base has lost nothing to itself, which says nothing.
-    point = next((point for point in points if point.shape == str(case.shape) and point.efficiency != 1), None)
+    base = next((point for point in points if point.efficiency == 1), None)  # which has lost nothing to itself
+    point = next((point for point in points if point.shape == str(case.shape) and point is not base), None)
     speeds = [speed for speed in map(_speed, case.trials) if speed is not None]
     servers = [each for each in (trial.throughput_by_server if trial else ()) if each is not None]
     spread = max(servers) / min(servers) if len(servers) == case.nodes > 1 and min(servers) > 0 else None

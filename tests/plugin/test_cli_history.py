@@ -191,6 +191,15 @@ def test_the_proposal_is_written_where_one_asks_for_it(yard: Yard, newest: Measu
     assert {claim["metric"]: claim["proposed"] for claim in machine["claims"]}["throughput"] is None
 
 
+def test_what_is_known_to_be_too_slow_is_no_reference(yard: Yard, newest: Measure, aisbench: Command) -> None:
+    late = '1000, expected_failure = { reason = "a slow switch", until = 2999-01-31 } }'
+    claims(yard).write_text(claims(yard).read_text().replace("1 }  # a floor", late))
+    told = aisbench("references", "propose")
+    assert told.code == 0, told.err
+    assert "+throughput" not in told.out
+    assert "expected to fail until 2999-01-31: what it does meanwhile is no reference" in " ".join(told.err.split())
+
+
 def test_a_claim_is_held_against_the_past(yard: Yard, newest: Measure, aisbench: Command) -> None:
     floor = newest.throughput * 1.5
     claims(yard).write_text(

@@ -173,6 +173,8 @@ def test_trials_of_a_run_tell_how_much_they_vary() -> None:
 def test_a_shape_does_not_scale_against_itself() -> None:
     alone = replace(TRIAL, background=Background(scaling=(ScalePoint("2x2", 380.0, 1.0, "this run"),)))
     assert entry(alone).standard["scaling_efficiency"].value is None
+    points = (ScalePoint("1x2", 190.0, 1.0, "this run"), ScalePoint("2x2", 380.0, 1.0, "this run"))
+    assert entry(replace(TRIAL, background=Background(scaling=points))).standard["scaling_efficiency"].value == 1.0
 
 
 def test_what_config_json_says_of_the_test_is_told() -> None:
