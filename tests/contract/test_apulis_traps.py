@@ -312,9 +312,11 @@ def test_an_outage_at_the_end_of_a_job_does_not_cost_its_log(
     job = platform.inspect(["j"])["j"]
     assert (job.phase, job.exit_code) == (Phase.FAILED, 3)
     assert platform.store.read(SPEC.logs / "worker-0.log") == b"no memory\n"
+    script.answers["GetJobLog"] = (404, b"gone")
+    assert platform.inspect(["k"])["k"].phase is Phase.FAILED, "what is gone does not come back"
     platform._http.patience_s = 0.0
     script.answers["GetJobLog"] = (502, b"<html>")
-    assert platform.inspect(["k"])["k"].phase is Phase.FAILED, "but it is not waited for without end"
+    assert platform.inspect(["l"])["l"].phase is Phase.FAILED, "nor is it waited for without end"
 
 
 @pytest.mark.parametrize(
@@ -340,6 +342,52 @@ def test_what_never_ends_is_ended_when_it_is_done(
     script.answers |= {"GetJobDetailV2": detail("killed", spec, platform), "GetJobStatus": {"jobStatus": "killed"}}
     expected = Phase.CANCELLED if not killed else Phase.FAILED if "rc=2" in said["worker0"] else Phase.SUCCEEDED
     assert platform.inspect(["j"])["j"].phase is expected
+
+
+ALL_DONE = "AISBENCH_DONE node=0 rc={rc}\n", "AISBENCH_DONE node=1 rc=0\n"
+
+
+@pytest.mark.parametrize(("word", "phase"), [("running", Phase.RUNNING), ("killed", Phase.CANCELLED)])
+@pytest.mark.parametrize("rc", [0, 1])
+def test_a_job_that_ends_by_itself_is_neither_killed_nor_judged_by_its_log(
+    platform: Apulis, script: Script, word: str, phase: Phase, rc: int
+) -> None:
+    """Its pods are done before the platform knows; and who killed it was not us."""
+    first, second = ALL_DONE
+    script.answers |= {
+        "GetJobDetailV2": detail(word, platform=platform),
+        "GetJobStatus": {"jobStatus": word},
+        "GetJobLog": {"log": log(ps0="AISBENCH_IDLE\n", worker0=first.format(rc=rc), worker1=second), "max_page": 1},
+    }
+    job = platform.inspect(["j"])["j"]
+    assert (job.phase, job.exit_code) == (phase, None)
+    assert not script.calls("KillJob")
+
+
+def test_what_was_killed_since_it_was_done_is_judged_by_its_log_or_not_at_all(platform: Apulis, script: Script) -> None:
+    spec = replace(SPEC, options={**OPTIONS, "command": "./run_8p.sh", "done": "ALL DONE"})
+    script.answers |= {
+        "GetJobDetailV2": detail("killing", spec, platform),
+        "GetJobLog": {"log": log(worker0="ALL DONE\n", worker1="ALL DONE\n"), "max_page": 1},
+    }
+    assert platform.inspect(["j"])["j"].phase is Phase.RUNNING
+    assert not script.calls("KillJob"), "it was asked for already"
+    script.answers |= {
+        "GetJobDetailV2": detail("killed", spec, platform),
+        "GetJobStatus": {"jobStatus": "killed"},
+        "GetJobLog": (404, b"gone"),
+    }
+    with pytest.raises(AisbenchError):
+        platform.inspect(["j"])
+    script.answers["GetJobDetailV2"] = detail("failed", spec, platform)
+    assert platform.inspect(["j"])["j"].phase is Phase.FAILED
+
+
+def test_a_job_that_only_its_state_is_told_of_is_known_and_looked_for_again(platform: Apulis, script: Script) -> None:
+    script.answers |= {"GetJobDetailV2": {}, "GetJobStatus": None}
+    assert platform.inspect(["j"])["j"].phase is Phase.LOST
+    script.answers["GetJobStatus"] = {"jobStatus": "running"}
+    assert platform.inspect(["j"])["j"].phase is Phase.RUNNING
 
 
 # The login.
@@ -469,6 +517,9 @@ def test_the_use_of_cards_is_their_mean_by_node(platform: Apulis, script: Script
     script.answers["query_range"] = series
     assert platform.usage("j", 0) == {"npu": [20.0, 20.0]}
     assert platform.usage("j", 1) == {"npu": [90.0, 100.0]}
+    by_task = [{"metric": {"task_index": node}, "values": [[0, value]]} for node, value in (("0", "1"), ("1", "2"))]
+    script.answers["query_range"] = {"data": {"result": by_task}}
+    assert platform.usage("j", 1)["npu"] == [2.0]
     script.answers["query_range"] = (404, b"no charts here")
     assert platform.usage("j", 0) == {}
 
