@@ -13,6 +13,7 @@ from pytest_aisbench.domain.case import Case, Mode, Shape
 from pytest_aisbench.domain.comparison import Before, Brief
 from pytest_aisbench.domain.curve import Curve, Pace, pace
 from pytest_aisbench.domain.energy import Power
+from pytest_aisbench.domain.executor import Executor
 from pytest_aisbench.domain.logged import logged, target_accuracy
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, mean, total
 from pytest_aisbench.domain.rollcall import flaws_of
@@ -101,6 +102,7 @@ class RunEntry:
     cases: tuple[CaseEntry, ...]
     uploads: tuple[Mapping[str, Any], ...] = field(default=())
     before: Before | None = None  # the last run on the same platform
+    executor: Executor = Executor()
 
 
 def brief(case: CaseEntry) -> Brief:

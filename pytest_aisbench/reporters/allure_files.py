@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
 from pytest_aisbench import __version__
 from pytest_aisbench.domain.entry import RunEntry
+from pytest_aisbench.domain.executor import Executor
 from pytest_aisbench.reporters.allure_case import CATEGORIES, history_ids, metrics
 from pytest_aisbench.reporters.text import plain, words
 from pytest_aisbench.services.transcript import Past
@@ -26,7 +25,7 @@ def write(place: Path, run: RunEntry, past: Sequence[Past]) -> None:
     """A folder of the user's may hold files of the user's, or what a CI server's plugin put there: they stay."""
     _unless_there(place / "categories.json", _json(CATEGORIES))
     _unless_there(place / "environment.properties", environment(run))
-    _unless_there(place / "executor.json", _json(executor(os.environ, run.run)))
+    _unless_there(place / "executor.json", _json(executor(run.executor, run.run)))
     (place / f"{run.run}-perf.json").write_text(_json(metrics(run)), encoding="utf-8")
     if past:
         (place / "history").mkdir(exist_ok=True)
@@ -57,37 +56,12 @@ def _escaped(text: str) -> str:
     return "".join(chr(unit) if unit < 127 else f"\\u{unit:04x}" for unit in pairs)
 
 
-def executor(variables: Mapping[str, str], run: str) -> dict[str, Any]:
-    """Who ran it: the CI server whose variables are set, or a person."""
-    if variables.get("JENKINS_URL"):
-        number, url = variables.get("BUILD_NUMBER", ""), variables.get("BUILD_URL", "")
-        named = {
-            "name": "Jenkins",
-            "type": "jenkins",
-            "buildName": f"{variables.get('JOB_NAME', '')} #{number}".strip(),
-        }
-    elif variables.get("GITLAB_CI"):
-        number, url = variables.get("CI_PIPELINE_IID", ""), variables.get("CI_JOB_URL", "")
-        named = {"name": "GitLab", "type": "gitlab", "buildName": f"{variables.get('CI_PROJECT_PATH', '')} #{number}"}
-    elif variables.get("GITHUB_ACTIONS"):
-        repository, number = variables.get("GITHUB_REPOSITORY", ""), variables.get("GITHUB_RUN_NUMBER", "")
-        server, build = variables.get("GITHUB_SERVER_URL", ""), variables.get("GITHUB_RUN_ID", "")
-        url = f"{server}/{repository}/actions/runs/{build}" if server and repository and build else ""
-        named = {"name": "GitHub", "type": "github", "buildName": f"{variables.get('GITHUB_WORKFLOW', '')} #{number}"}
-    else:
-        return {"name": "local", "type": "local", "buildName": run, "reportName": f"aisbench {run}"}
-    facts: dict[str, Any] = {**named, "reportName": f"aisbench {run}", "buildUrl": _without_keys(url)}
-    if number.isdigit():
-        facts["buildOrder"] = int(number)
-    return {name: value for name, value in facts.items() if value != ""}
-
-
-def _without_keys(url: str) -> str:
-    """A build may be linked to with somebody's name and token in it."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"}:
-        return ""
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+def executor(told: Executor, run: str) -> dict[str, Any]:
+    """Allure draws the sign of a CI server by its type."""
+    facts: dict[str, Any] = {"name": told.name or "local", "type": told.name.lower() or "local"}
+    facts |= {"buildName": told.build or run, "reportName": f"aisbench {run}", "buildUrl": told.url}
+    facts |= {"buildOrder": told.number}
+    return {name: value for name, value in facts.items() if value not in {"", None}}
 
 
 def history(past: Sequence[Past]) -> dict[str, Any]:

@@ -7,9 +7,8 @@ import unicodedata
 from collections.abc import Iterator
 
 _COMMAND = "::"  # a line that begins so, GitHub takes for a command, whatever is before it in blanks
-_PIECES = re.compile(
-    r"\s+|(?:[^\s\u1100-\uffff]+|[\u1100-\uffff])[、。，：；？！）]*"
-)  # what ends a clause begins no line
+_ENDS = "、。，：；？！）"  # what ends a clause begins no line
+_PIECES = re.compile(rf"\s+|(?:[^\s\u1100-\uffff]+|[\u1100-\uffff])[{_ENDS}]*")
 
 
 def wide(text: str) -> int:

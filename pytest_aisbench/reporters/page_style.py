@@ -31,7 +31,7 @@ STYLE = """
 .aisbench .sides h3{margin-top:4px}
 .aisbench .sign,.aisbench .roll{display:none}
 td.col-throughput,td.col-accuracy,td.col-duration{white-space:nowrap;font-variant-numeric:tabular-nums}
-td.col-remarks{white-space:nowrap}
+td.col-remarks,td.col-verdict{white-space:nowrap}
 .aisbench-PASSED,.aisbench-met{color:#166534;font-weight:600}
 .aisbench-FAILED,.aisbench-BROKEN,.aisbench-missed,.aisbench-unmeasured{color:#b42318;font-weight:600}
 .aisbench-INCONCLUSIVE,.aisbench-undecided,.aisbench-waived{color:#8a5300;font-weight:600}
@@ -68,6 +68,10 @@ a{color:#1d4f91}
 @media print{
 @page{margin:12mm}
 body{max-width:none;margin:0;padding:0}
+h1{font-size:18px;margin:0}
+.summary h2,#title+p{margin:4px 0}
+.summary .aisbench{font-size:12px;line-height:1.35}
+.summary .aisbench th,.summary .aisbench td{padding:1px 7px}
 .col-result{width:auto}
 td.col-remarks,td.col-throughput{white-space:normal}
 #results-table td.col-testId{min-width:90px}

@@ -8,6 +8,7 @@ from html import escape
 
 from pytest_aisbench.domain.comparison import Difference, compare
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry, brief
+from pytest_aisbench.domain.executor import Executor
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Ruling
@@ -40,6 +41,7 @@ def _facts(cases: Sequence[CaseEntry], run: RunEntry, say: Wording, versions: st
     settings = run.settings
     yield say("run"), text(run.run)
     yield say("started"), text(_clock(run.started))
+    yield say("run by"), _executor(run.executor)
     yield say("wall time"), escape(wall_time(run, say))
     yield say("platform"), text(words(settings.get("platform") or ""))
     cluster = [say("region", name=settings["region"])] if settings.get("region") else []
@@ -51,6 +53,13 @@ def _facts(cases: Sequence[CaseEntry], run: RunEntry, say: Wording, versions: st
     hours = number(sum(case.card_hours for case in cases))
     yield say("cost"), escape(say("card-hours", count=hours))
     yield say("exit code"), "" if run.exit_code is None else str(run.exit_code)
+
+
+def _executor(told: Executor) -> str:
+    """A CI server, with a link to its build; nothing where a person ran it."""
+    build = text(told.build)
+    linked = f"<a href='{escape(told.url)}'>{build or text(told.url)}</a>" if told.url else build
+    return f"{text(told.name)} {linked}".strip() if told.name else ""
 
 
 def _traits(cases: Iterable[CaseEntry], names: Iterable[str]) -> list[str]:

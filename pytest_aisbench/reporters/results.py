@@ -68,7 +68,7 @@ class Results:
 
 def _head(entry: RunEntry) -> dict[str, Any]:
     data: dict[str, Any] = dump(replace(entry, cases=(), before=None))
-    del data["before"]
+    del data["before"], data["executor"]
     return data
 
 

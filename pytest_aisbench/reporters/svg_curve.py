@@ -124,7 +124,7 @@ def _steps(points: Sequence[Point], x: Scale, say: Wording) -> Iterator[str]:
     for index, anchor in {0: "start", last // 2: "middle", last: "end"}.items():
         point = points[index]
         where = " ".join(
-            f"{say(name)} {count}" for name, count in (("epoch", point.epoch), ("step", point.step)) if count
+            say(name, count=count) for name, count in (("epoch", point.epoch), ("step", point.step)) if count
         )
-        text = escape(where or f"{say('point')} {index + 1}")
+        text = escape(where or say("point", count=index + 1))
         yield f"<text x='{short(x(index))}' y='{FLOOR + 15}' text-anchor='{anchor}'>{text}</text>"

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.comparison import Before, Brief
 from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry
+from pytest_aisbench.domain.executor import Executor
 from pytest_aisbench.domain.job import Job, Phase
 from pytest_aisbench.domain.measure import measure_of
 from pytest_aisbench.domain.trial import Fault, Step, Trial
@@ -77,9 +78,18 @@ class Ledger:
         self.path = path
         self.database = Database(path)
 
-    def begin(self, run: str, settings: Mapping[str, Any], now: float, owner: str = "", lease: float = 0.0) -> None:
-        statement = "INSERT INTO runs (run, started, settings, owner, lease) VALUES (?, ?, ?, ?, ?)"
-        self.database.write(statement, run, now, _text(settings), owner, lease)
+    def begin(
+        self,
+        run: str,
+        settings: Mapping[str, Any],
+        now: float,
+        owner: str = "",
+        lease: float = 0.0,
+        *,
+        executor: Executor | None = None,
+    ) -> None:
+        statement = "INSERT INTO runs (run, started, settings, owner, lease, executor) VALUES (?, ?, ?, ?, ?, ?)"
+        self.database.write(statement, run, now, _text(settings), owner, lease, record(executor or Executor()))
 
     def renew(self, run: str, lease: float) -> None:
         """The run lives, and keeps its jobs until `lease`."""
@@ -155,10 +165,12 @@ class Ledger:
 
     def entry(self, run: str) -> RunEntry:
         """All that a reporter reads."""
-        rows = self.database.read("SELECT started, finished, exit_code, settings FROM runs WHERE run = ?", run)
+        rows = self.database.read(
+            "SELECT started, finished, exit_code, settings, executor FROM runs WHERE run = ?", run
+        )
         if not rows:
             raise LedgerError(f"{self.path} has no run {run}")
-        started, finished, exit_code, settings = rows[0]
+        started, finished, exit_code, settings, executor = rows[0]
         cases = self.database.read("SELECT record FROM cases WHERE run = ? ORDER BY ordinal, case_id", run)
         return RunEntry(
             schema=SCHEMA,
@@ -170,6 +182,7 @@ class Ledger:
             cases=tuple(codec.load(CaseEntry, json.loads(row[0])) for row in cases),
             uploads=self.uploads(run),
             before=self.previous(run),
+            executor=codec.load(Executor, json.loads(executor)),
         )
 
     def previous(self, run: str) -> Before | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -14,7 +15,7 @@ from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.domain.weighing import Rules
 from pytest_aisbench.errors import LedgerError
-from pytest_aisbench.services import claims, folder, lease, preflight, watch
+from pytest_aisbench.services import claims, executor, folder, lease, preflight, watch
 from pytest_aisbench.services.budget import Budget, estimates
 from pytest_aisbench.services.clock import day
 from pytest_aisbench.services.fleet import Fleet
@@ -69,7 +70,9 @@ class Run:
         for dead in self.ledger.bury(clock.now(), lease.is_dead):
             if dead.case.id in self._cases:
                 say(f"{dead.case.id}: the job of {dead.run} died with its private local cloud; another is submitted")
-        self.ledger.begin(self.id, settings.public(), clock.now(), lease.owner(), clock.now() + lease.LEASE_S)
+        now = clock.now()
+        who = executor.executor(os.environ)
+        self.ledger.begin(self.id, settings.public(), now, lease.owner(), now + lease.LEASE_S, executor=who)
         self._head = self.ledger.entry(self.id)
         self._lease = lease.Lease(self.ledger, self.id, clock)
         limits = watch.Limits(settings.queue_timeout, settings.run_timeout)

@@ -68,6 +68,9 @@ CREATE TABLE tests (
 CREATE INDEX tests_in_brief ON tests (run, case_id, nodeid, status, started, stopped);
 CREATE INDEX verdicts_of_a_run ON cases (run, json_extract(record, '$.verdict'));
 """
+_WHO_RAN_IT = """
+ALTER TABLE runs ADD COLUMN executor TEXT NOT NULL DEFAULT '{}';
+"""
 
 # The step at n makes version n + 1 out of version n. A step that was released is never changed.
 STEPS = (
@@ -77,6 +80,7 @@ STEPS = (
     _WHAT_IS_UPLOADED,
     _WHAT_WAS_MEASURED,
     _WHAT_ITS_TESTS_SAID,
+    _WHO_RAN_IT,
 )
 VERSION = len(STEPS)
 

@@ -22,6 +22,7 @@ from pytest_aisbench.localcloud.server import LocalCloud
 FAST = WORKLOAD + '[local]\nparameters = { seconds = "0.1", throughput = "12.5" }\n'
 HARD = THRESHOLDS.replace("at_least = 1 ", "at_least = 1e9 ")
 KILLS = TEST.replace("    trial.verdict", "    import os\n\n    os._exit(1)\n    trial.verdict")
+SERVER = {"JENKINS_URL": "https://ci", "JOB_NAME": "gate", "BUILD_NUMBER": "7", "BUILD_URL": "https://u:t@ci/job/7/"}
 PLAIN = """
 import pytest
 
@@ -52,14 +53,15 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
         yard.suite("slow", workload=FAST, thresholds=HARD)
         yard.suite("lost", workload=FAST)
         (yard.folder / "suites" / "well" / "test_plain.py").write_text(PLAIN)
-        assert run(yard).code == 1
+        assert run(yard, **SERVER).code == 1
         yard.suite("kills", workload=FAST, test=KILLS)
         assert run(yard, "-n", "2").code == 1
         yield yard
 
 
-def run(yard: Yard, *arguments: str) -> Ended:
-    return yard.pytest("suites", "--nodes", "1", "--aisbench-max-trials", "2", "--aisbench-tester", "none", *arguments)
+def run(yard: Yard, *arguments: str, **env: str) -> Ended:
+    options = ("--nodes", "1", "--aisbench-max-trials", "2", "--aisbench-tester", "none")
+    return yard.pytest("suites", *options, *arguments, env=env)
 
 
 def report(yard: Yard, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -211,6 +213,9 @@ def test_a_wiped_workspace_is_told_from_the_ledger_alone(told: Yard, tmp_path: P
     new = tmp_path / "reports" / old.name
     assert (new / "results.json").read_bytes() == (old / "results.json").read_bytes()
     assert (new / "requests" / "slow-1x2.json").read_bytes() == (old / "requests" / "slow-1x2.json").read_bytes()
+    ran = json.loads((new / "allure-results" / "executor.json").read_bytes())
+    assert (ran["type"], ran["buildName"], ran["buildUrl"]) == ("jenkins", "gate #7", "https://ci/job/7/")
+    assert "Jenkins <a href='https://ci/job/7/'>gate #7</a>" in (new / "report.html").read_text(encoding="utf-8")
     page = json.dumps(rows(new / "report.html"), ensure_ascii=False)
     assert "lang='zh" in page
     assert "FAILED 未通过</span>: 吞吐量 25 images/s，要求 &gt;= 1000000000 images/s（低 100.0%）；未计噪声：" in page

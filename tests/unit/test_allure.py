@@ -13,6 +13,7 @@ from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import PlatformError
 from pytest_aisbench.reporters import allure_case, allure_files
 from pytest_aisbench.reporters.story import Story
+from pytest_aisbench.services.executor import executor
 from pytest_aisbench.services.transcript import Past, Told
 from pytest_aisbench.testing.reporter import HOSTILE, case_entry
 
@@ -156,14 +157,18 @@ def test_a_crashed_test_is_named_as_allure_pytest_names_it() -> None:
                 "buildUrl": "https://github.com/a/b/actions/runs/5",
             },
         ),
-        ({"JENKINS_URL": "x"}, {"name": "Jenkins", "type": "jenkins", "buildName": "#"}),
+        ({"JENKINS_URL": "x"}, {"name": "Jenkins", "type": "jenkins", "buildName": "run-1"}),
+        (
+            {"GITLAB_CI": "1", "CI_JOB_URL": "javascript:alert(1)", "CI_PROJECT_PATH": "a/b"},
+            {"name": "GitLab", "type": "gitlab", "buildName": "a/b"},
+        ),
         ({}, {"name": "local", "type": "local", "buildName": "run-1"}),
     ],
 )  # fmt: skip
 def test_the_executor_is_the_ci_server_whose_variables_are_set(
     variables: dict[str, str], wanted: dict[str, Any]
 ) -> None:
-    assert allure_files.executor(variables, "run-1") == {**wanted, "reportName": "aisbench run-1"}
+    assert allure_files.executor(executor(variables), "run-1") == {**wanted, "reportName": "aisbench run-1"}
 
 
 def test_the_environment_is_plain_ascii_whatever_a_setting_holds() -> None:
