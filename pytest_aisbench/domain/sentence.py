@@ -90,6 +90,8 @@ ENGLISH: dict[str, str] = {
     " them train, and with a seed of its own?",
     "too good": "{metric} {value} is {share} above the mean {mean} of {count} trials before it: is the measurement"
     " right, and the data the same?",
+    "lost within margin": "{metric} {value} is {share} below the mean {mean} of {count} trials before it: more than"
+    " noise, though the claim lets it pass",
     "unpowered": "its power is not known: {why}",
     # What the log tells
     "of steady job": "in steady state by the log of the whole job, without a warm-up of {points}",

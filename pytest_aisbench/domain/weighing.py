@@ -23,7 +23,7 @@ from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPU
 from pytest_aisbench.domain.scaling import Speed, scaled, waived
 from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.sequel import base_of
-from pytest_aisbench.domain.suspicion import suspicions
+from pytest_aisbench.domain.suspicion import lost, suspicions
 from pytest_aisbench.domain.threshold import Threshold, number, quantity
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Finding, Outcome
@@ -185,8 +185,16 @@ def _trends(trial: Trial, known: Known) -> tuple[list[Finding], list[str]]:
         for change in changes(series)[-1:]:
             if change.index >= len(series) - _NEWS:
                 warnings.append(tell("changed in", change=change.text(metric, unit), run=runs[change.index]))
-        warnings += suspicions(metric, _series(metric, trial, known), [value for _, value in past], unit)
+        before = [value for _, value in past]
+        warnings += suspicions(metric, _series(metric, trial, known), before, unit)
+        if _allowed(metric, mean, trial.case) and (loss := lost(metric, mean, before, unit)):
+            warnings.append(loss)
     return drifts, warnings
+
+
+def _allowed(metric: str, value: float, case: Case) -> bool:
+    bands = [claim.band(case.judged_shape) for claim in case.thresholds if claim.metric == metric]
+    return all(low <= value <= high for low, high in bands)
 
 
 def anchor(metric: str, case: Case, first: Sequence[Measure]) -> float | None:

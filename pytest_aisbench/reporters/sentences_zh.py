@@ -69,6 +69,7 @@ CHINESE_SENTENCES: dict[str, str] = {
     "identical": "{metric}在全部 {count} 次试验中都是 {value}，每一位都相同：每次都真的在训练，种子各不相同吗？",
     "identical past": "{metric}在最近 {count} 次可比试验中都是 {value}，各位都相同：每次都真的在训练，种子各不相同吗？",
     "too good": "{metric} {value} 比此前 {count} 次试验的平均值 {mean} 高 {share}：测量是否正确，数据是否相同？",
+    "lost within margin": "{metric} {value} 比此前 {count} 次试验的平均值 {mean} 低 {share}：超出噪声，但仍在要求之内",
     "unpowered": "功率未知：{why}",
     "of steady job": "据整个作业的日志，稳态，不含 {points}的预热",
     "of steady rank": "据单个 rank 的日志 × {ranks}，稳态，不含 {points}的预热",

@@ -13,7 +13,7 @@ from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.gate import ALPHA, Noise, pooled
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.scaling import Speed, efficiencies, efficiency, scaled, waived
-from pytest_aisbench.domain.suspicion import identical, suspicions, too_good
+from pytest_aisbench.domain.suspicion import identical, lost, suspicions, too_good
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.verdict import Outcome, Ruling, judge
 
@@ -216,6 +216,20 @@ def test_a_result_far_above_history_is_worth_a_look() -> None:
     speeds = [14_147.0, 14_155.0, 14_151.0]
     assert "above the mean 14151 images/s of 3 trials" in too_good(THROUGHPUT, 15_500.0, speeds, "images/s")
     assert too_good(THROUGHPUT, 14_600.0, speeds) == ""
+
+
+def test_a_loss_that_a_wide_margin_lets_pass_is_worth_a_word() -> None:
+    """A fixed -5 % is blind to a loss of 3 % on a quiet system."""
+    quiet = [14_147.0, 14_155.0, 14_151.0, 14_149.0, 14_153.0]
+    assert lost(THROUGHPUT, 13_726.0, quiet, "images/s") == (
+        "throughput 13726 images/s is 3.0% below the mean 14151 images/s of 5 trials before it:"
+        " more than noise, though the claim lets it pass"
+    )
+    assert lost(THROUGHPUT, 13_900.0, quiet) == ""  # beyond its noise, and no matter
+    assert lost(THROUGHPUT, 15_500.0, quiet) == ""
+    assert lost(THROUGHPUT, 13_726.0, quiet[:2]) == ""
+    assert lost(THROUGHPUT, 13_726.0, [14_000.0, 13_500.0, 14_500.0]) == ""  # its history is as wild
+    assert "below the mean 0.7706" in lost(ACCURACY, 0.76, [0.7705, 0.7706, 0.7707, 0.7706])
 
 
 def test_each_suspicion_is_told_once() -> None:

@@ -204,6 +204,13 @@ def test_what_is_too_good_or_too_alike_is_a_warning_and_no_verdict(one: Case) ->
     ]
 
 
+def test_a_loss_is_told_in_the_first_run_that_has_it_unless_the_verdict_tells_it(one: Case) -> None:
+    known = Known(past=past(one, [99.9, 100.1] * 10))
+    (warning,) = weigh(trial(one, 97.0), known, RULES).background.warnings
+    assert warning.startswith("throughput 97 images/s is 3.0% below the mean 100 images/s of 20 trials before it: ")
+    assert weigh(trial(one, 90.0), known, RULES).background.warnings == ()
+
+
 def test_what_goes_with_a_verdict_is_bounded(one: Case) -> None:
     earlier = trial(one, 97.0, times={"done": 7.0})
     known = Known((earlier,), past(one, NOISY * 5), changed=("code: a -> b",))
