@@ -16,7 +16,7 @@ from pytest_aisbench.adapters.stubs import Stubs, benchmark_exit, read_log, told
 from pytest_aisbench.domain.background import Background, ScalePoint
 from pytest_aisbench.domain.entry import CaseEntry, TrialEntry, Value
 from pytest_aisbench.domain.stragglers import Straggler
-from pytest_aisbench.domain.upload import Bound, canonical
+from pytest_aisbench.domain.upload import Bound, End, canonical
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.errors import Rejected, Unreachable, UsageFault
 from pytest_aisbench.reporters import tester
@@ -205,6 +205,7 @@ def test_inside_a_package_results_are_set_by_its_own_script(tmp_path: Path, shan
     parcel = tester.result(BOUND, "run-1", CASE, 1)
     for _ in range(2):
         Stubs(tmp_path).send(parcel)
+    Stubs(tmp_path).send(tester.end(BOUND, End("run-1", 1.0, 2.0, 0, {}, 0.0), 1))  # `benchmark.sh` says that itself
     lines = [json.loads(line) for line in (place / "told.jsonl").read_text().splitlines()]
     assert lines == [
         ["training", "accuracy", "0.77"],
