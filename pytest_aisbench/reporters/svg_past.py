@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from html import escape
 
 from pytest_aisbench.domain.background import Background, ScalePoint
+from pytest_aisbench.domain.changes import changes
 from pytest_aisbench.domain.scaling import THIS_RUN
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.reporters.svg_frame import (
@@ -42,7 +43,8 @@ _REACH, _LEAST_REACH = 2.0, 0.1  # of the values' range, and of a value: how far
 def history_chart(
     background: Background, now: float | None, *, title: str, unit: str = "", day: str = "", say: Wording = ENGLISH
 ) -> str:
-    """Every comparable trial of before as a dot, this run's, or that of a `day`, as a diamond; '' without a past."""
+    """Every comparable trial of before as a dot, this run's, or that of a `day`, as a diamond, and a line where the
+    level changed; '' without a past."""
     past = [each for each in background.history if math.isfinite(each.value)][-MOST_PAST:]
     if not past:
         return ""
@@ -53,6 +55,9 @@ def history_chart(
     marks = ticks(min(known), max(known))
     y, x = Scale(marks[0], marks[-1], FLOOR, TOP), Scale(0, len(past), LEFT + 10, RIGHT - 12)
     parts = [_band(background, y), levels(y, marks)]
+    parts += [
+        _step(x(change.index - 0.5), change.share) for change in changes(values if now is None else [*values, now])
+    ]
     places = [(x(index), y(value)) for index, value in enumerate(values)]
     parts.append(f"<path d='{path(places)}' fill='none' stroke='{BAR}'/>")
     dots = "".join(f"M{short(a - 2.5)} {short(b)}a2.5 2.5 0 1 0 5 0a2.5 2.5 0 1 0-5 0" for a, b in places)
@@ -70,6 +75,13 @@ def history_chart(
     parts.append(f"<text x='{RIGHT - 12}' y='{FLOOR + 16}' text-anchor='end'>{escape(day or say('this run'))}</text>")
     parts.append(f"<text x='12' y='{HEIGHT - 6}' fill='{FAINT}'>{escape(fitted(unit, 20))}</text>")
     return picture(title, " · ".join(story), parts, HEIGHT, seal(title, past, now))
+
+
+def _step(at: float, share: float) -> str:
+    return (
+        f"<path d='M{short(at)} {TOP}V{FLOOR}' stroke='{FAINT}' stroke-dasharray='2 3'/>"
+        f"<text x='{short(at + 4)}' y='{TOP + 10}' fill='{FAINT}'>{share:+.1%}</text>"
+    )
 
 
 def _near(bounds: Sequence[float | None], low: float, high: float) -> list[float]:

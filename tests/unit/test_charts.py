@@ -224,6 +224,16 @@ def test_a_past_has_a_band_a_dot_for_each_trial_and_a_diamond_for_this_run(now: 
     assert dots.count("M") == 5
 
 
+def test_a_change_of_level_is_marked_where_it_was() -> None:
+    past = tuple(Past(f"run-{day}", 86400.0 * day, (100.0 if day < 12 else 95.0) + day % 2 / 10) for day in range(20))
+    svg = drawn(history_chart(Background(history=past), 95.0, title="a"))
+    (line,) = [path for path in svg.iter(f"{SVG}path") if path.get("stroke-dasharray") == "2 3"]
+    dots = next(path.get("d", "") for path in svg.iter(f"{SVG}path") if "a2.5" in path.get("d", "")).split("M")[1:]
+    places = [float(dot.split()[0]) + 2.5 for dot in dots]
+    assert places[11] < float(line.get("d", "").split()[0][1:]) < places[12]
+    assert "-5.0%" in [text.text for text in svg.iter(f"{SVG}text")]
+
+
 def test_a_floor_far_below_leaves_a_past_its_height() -> None:
     past = tuple(Past(f"run-{day}", 86400.0 * day, 100.0 + day) for day in range(5))
     svg = drawn(history_chart(Background(5.0, 1.0, None, history=past), 104.0, title="a", day="2027-01-31"))
