@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +95,14 @@ class Index:
         """A run that has not ended is not listed again."""
 
     def run(self, entry: RunEntry) -> None:
-        settings = self._config.stash[SETTINGS]
+        """Its page and its junit.xml, which the list links to, are not there yet."""
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self) -> Generator[None, object, object]:
+        result = yield  # now their hosts have written them
         with guarded(self._config, f"no new {index.NAME}"):
-            write_index(settings)
+            write_index(self._config.stash[SETTINGS])
+        return result
 
 
 def write_index(settings: Settings) -> Path:

@@ -20,7 +20,8 @@ from pytest_aisbench.services.runs import UNJUDGED, RunSummary, newest
 
 NAME = "index.html"
 MOST = 500  # runs on the page
-_LINKS = ("report.html", "allure.html", "results.json", "junit.xml")
+_PAGE = "report.html"
+_LINKS = ("allure.html", "results.json", "junit.xml")
 _BATCH = 200
 
 
@@ -81,13 +82,13 @@ def _row(run: RunSummary, reports: Path, say: Wording) -> str:
     nodes = words(run.settings.get("nodes") or [say("all")])
     code = say("not finished") if run.exit_code is None else str(run.exit_code)
     cells = [
-        (run.run, f"<code>{escape(plain(run.run))}</code>"),
+        (run.run, f"<code>{_linked(run.run, _PAGE, escape(plain(run.run)), reports)}</code>"),
         (str(run.started), f'<time datetime="{started.isoformat()}">{started:%Y-%m-%d %H:%M:%S}</time>'),
         ("", escape(plain(str(run.settings.get("platform", ""))))),
         ("", escape(plain(nodes))),
         (str(_weight(run)), _verdicts(run, say)),
         ("-1" if run.exit_code is None else code, escape(code)),
-        (str(-1.0 if seconds is None else seconds), escape(span(seconds))),
+        (str(-1.0 if seconds is None else seconds), escape(span(seconds, wording(say.lang)))),
         ("", _links(run.run, reports)),
     ]
     told = "".join(
@@ -109,11 +110,14 @@ def _verdicts(run: RunSummary, say: Wording) -> str:
     order = [*(ruling.value for ruling in Ruling), UNJUDGED]
     found = [(name, run.verdicts[name]) for name in order if run.verdicts.get(name)]
     return " ".join(
-        f'<span class="{name.replace(" ", "-")}">{count} {escape(wording(say.lang).word(name))}</span>'
+        f'<span class="{name.replace(" ", "-")}">{count} {escape(wording(say.lang).meaning(name))}</span>'
         for name, count in found
     )
 
 
 def _links(run: str, reports: Path) -> str:
-    there = [name for name in _LINKS if (reports / run / name).is_file()]
-    return " ".join(f'<a href="{quote(f"{run}/{name}")}">{name}</a>' for name in there)
+    return " ".join(_linked(run, name, name, reports) for name in _LINKS if (reports / run / name).is_file())
+
+
+def _linked(run: str, name: str, shown: str, reports: Path) -> str:
+    return f'<a href="{quote(f"{run}/{name}")}">{shown}</a>' if (reports / run / name).is_file() else shown

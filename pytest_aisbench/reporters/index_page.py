@@ -47,7 +47,6 @@ th button:focus-visible{outline:2px solid var(--link)}
 th[aria-sort=ascending] button::after{content:" \\25B2"}
 th[aria-sort=descending] button::after{content:" \\25BC"}
 td{white-space:nowrap}
-td:last-child{white-space:normal}
 td span{white-space:nowrap;margin-right:8px}
 a{color:var(--link);margin-right:8px}
 .PASSED{color:var(--good)}.FAILED,.BROKEN{color:var(--bad);font-weight:600}.INCONCLUSIVE{color:var(--doubt);font-weight:600}

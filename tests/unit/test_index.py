@@ -45,7 +45,7 @@ def test_runs_are_listed_newest_first_with_what_they_left(ledger: Ledger, tmp_pa
     assert "gone" not in page
     assert "2 runs" in page
     assert '1 PASSED</span> <span class="FAILED">1 FAILED</span> <span class="not-judged">1 not judged' in page
-    assert '<a href="run-b/report.html">report.html</a>' in page
+    assert '<code><a href="run-b/report.html">run-b</a></code>' in page
     assert 'href="run-a/' not in page  # it left nothing
     assert "1 min 05 s" in page
     assert "not finished" in page
@@ -61,7 +61,7 @@ def test_the_page_speaks_chinese(ledger: Ledger, tmp_path: Path) -> None:
 
     assert '<html lang="zh-CN">' in page
     assert "共 1 次运行" in page
-    assert "BROKEN " in page  # with its meaning behind
+    assert "1 平台故障" in page
 
 
 def test_what_a_setting_holds_stays_text(ledger: Ledger, tmp_path: Path) -> None:
