@@ -84,16 +84,19 @@ class Spool:
         own = "" if run is None else " AND r.run = ?"
         found = []
         for row in self._database.read(f"{_UNTOLD}{own} ORDER BY r.run", *([] if run is None else [run])):
-            of, started, finished, exit_code, settings, bound, owner, lease, told = row
+            of, started, finished, exit_code, settings, record, owner, lease, told = row
+            bound = codec.load(Bound, json.loads(record))
             if finished is None and (run is not None or (lease > now and not is_dead(owner))):
                 continue  # it lives
+            if run is None and bound.label == PRIVATE:
+                continue  # nobody is left to be told
             cases = self._database.read(_RULINGS, of)
             judged = {case for case, verdict, *_ in cases if verdict}
             missing = tuple(case for case in json.loads(settings).get("required") or () if case not in judged)
             unjudged = {case: reason for case, _, reason, _ in cases if case not in judged}
             hours = sum(cost for case, *_, cost in cases if case not in judged)
             end = End(of, started, finished, exit_code, unjudged, round(hours, 6), missing)
-            found.append(Untold(end, told, codec.load(Bound, json.loads(bound))))
+            found.append(Untold(end, told, bound))
         return found
 
     def put(self, run: str, name: str, kind: str, record: str, make: Callable[[int], Parcel], *, now: float) -> Parcel:

@@ -177,8 +177,7 @@ def test_what_was_bound_for_a_private_cloud_dies_with_it(ledger: Ledger, spool: 
     way = Scripted()
     assert [parcel.state for parcel in flush(spool, tester_words, lambda _: way, SystemClock(), patience_s=0)] == []
     assert way.sent == []
-    why = "the private local cloud ended with its run"
-    assert states(spool) == [("toy-1x1", "dead", why), ("end", "dead", why)]
+    assert states(spool) == [("toy-1x1", "dead", "the private local cloud ended with its run")]
 
 
 # The courier
