@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.job import Job
+from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.errors import AisbenchError, BudgetSpent, Crashed, GivenUp, PlatformError
 from pytest_aisbench.services import watch
@@ -129,7 +130,7 @@ class Fleet:
         self.close()
         for trial in self.trials():
             if trial.step is Step.WATCH:
-                self._keep(trial.noted("left running; the next run takes it over"))
+                self._keep(trial.noted(tell("left running")))
 
     # The watching thread.
 

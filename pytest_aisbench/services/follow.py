@@ -16,6 +16,7 @@ from pytest_aisbench.domain.heard import Heard, judged, with_log, with_usage
 from pytest_aisbench.domain.job import LogPart, Phase
 from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.progress import Progress
+from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.trial import Step, Trial
 
@@ -133,10 +134,11 @@ class Follower:
                 f"{trial.case.id} stalls: job {trial.job_id} has shown no sign of life since {_clock(after.moved)}"
                 f"{where and f', at {where}'}; see `aisbench logs {trial.job_id}`"
             )
-            self._note(trial, f"no sign of life since {_stamp(after.moved)}{where and f', at {where}'}")
+            since = _stamp(after.moved)
+            self._note(trial, tell("silent at", when=since, where=where) if where else tell("silent", when=since))
         else:
             self._say(f"{trial.case.id} goes on: job {trial.job_id} had stood still since {_clock(before.moved)}")
-            self._note(trial, f"went on at {_stamp(after.moved)}")
+            self._note(trial, tell("went on", when=_stamp(after.moved)))
 
 
 def place(trial: Trial, told: Heard) -> str:

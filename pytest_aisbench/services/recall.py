@@ -54,7 +54,7 @@ def recall(trials: Iterable[Trial], tools: Tools, keep: Callable[[Trial], None])
             clock.sleep(min(platform.poll_s, _LONGEST_REST))
     for trial in running:
         word = trial.job.platform_phase if trial.job else "unseen"
-        save(trial.noted(f"job {trial.job_id} was asked to stop and may still run ({word})"))
+        save(trial.noted(tell("may run", job=str(trial.job_id), phase=word)))
 
 
 def unstopped(trials: Iterable[Trial]) -> list[str]:
@@ -73,7 +73,7 @@ def _looked(running: list[Trial], tools: Tools) -> list[Trial]:
     try:
         jobs = tools.platform.inspect([trial.job_id or "" for trial in running])
     except AisbenchError as deaf:
-        return [trial.noted(f"the platform did not say whether the job stopped: {deaf.message}") for trial in running]
+        return [trial.noted(tell("untold stop", why=deaf.message)) for trial in running]
     return [_after(trial, jobs[trial.job_id or ""], tools.clock.now()) for trial in running]
 
 
@@ -97,7 +97,7 @@ def _reconciled(trial: Trial, tools: Tools) -> Trial:
     try:
         job_id = tools.platform.find(trial.request)
     except AisbenchError as deaf:
-        return trial.noted(f"nobody knows whether job {trial.name} was created: {deaf}")
+        return trial.noted(tell("unknown job", job=trial.name, why=str(deaf)))
     return replace(trial, attempts=0) if job_id is None else trial.moved(Step.WATCH, tools.clock.now(), job_id=job_id)
 
 

@@ -121,7 +121,7 @@ class Takeover:
             self.say(f"{trial.case.id}: job {trial.job_id} of run {trial.run} could not be stopped: {deaf}")
             return
         job = replace(trial.job, phase=Phase.CANCELLED) if trial.job else None
-        over = replace(trial, job=job).moved(Step.DONE, now).noted(f"stopped by run {self.run}")
+        over = replace(trial, job=job).moved(Step.DONE, now).noted(tell("stopped by run", run=self.run))
         self.ledger.swap_trial(over, now, left.record)
         self.say(f"{trial.case.id}: job {trial.job_id} of run {trial.run} was to be stopped, and is now")
 

@@ -43,7 +43,7 @@ def look(
     except AisbenchError as error:
         # A garbled answer, or keys refused for a minute, are no reason to stop a job that has run for hours.
         if trial.fault and now - trial.times["stopping"] > limits.stop_s:
-            left = f"nobody knows whether job {trial.job_id} stopped: {error}"
+            left = tell("unknown stop", job=trial.job_id, why=str(error))
             return trial.noted(left).moved(Step.HARVEST, now)
         return endure(trial, error, now, limits)
     if job.phase is Phase.LOST and not _surely_lost(trial, now, platform.poll_s):
@@ -55,7 +55,7 @@ def look(
     if trial.fault:
         if now - trial.times["stopping"] <= limits.stop_s:
             return trial
-        left = f"job {trial.job_id} was asked to stop and is still {job.platform_phase}"
+        left = tell("still there", job=str(trial.job_id), phase=job.platform_phase)
         return trial.noted(left).moved(Step.HARVEST, now)
     overdue = _overdue(trial, job, now, limits)
     return stop(trial, overdue, now) if overdue else trial
@@ -118,7 +118,7 @@ def ask(trial: Trial, platform: Platform, now: float) -> Trial:
     try:
         platform.cancel(trial.job_id or "")
     except AisbenchError as deaf:
-        return trial.noted(f"job {trial.job_id} could not be stopped: {deaf.message}")
+        return trial.noted(tell("not stopped", job=str(trial.job_id), why=deaf.message))
     return _timed(trial, "asked", now)
 
 
