@@ -66,12 +66,13 @@ class Weighing:
         shape = base_of(trial.case)
         if shape is None:
             return None
-        here = [each for each in siblings if each.case.shape == shape]
-        now = [speed for each in here if (speed := self._speed(each)) is not None]
+        at_base = ((each, self._speed(each)) for each in siblings if each.case.shape == shape)
+        here = [(each, speed) for each, speed in at_base if speed is not None]
+        now = [speed for _, speed in here]
         past = self._past(trial, shape, NEWEST)
         level = newest_level([each.throughput for each in past]).values
         if now:
-            return Speed(shape, average(now), _here(here, trial), len(now), pooled(level, now))
+            return Speed(shape, average(now), _here([each for each, _ in here], trial), len(now), pooled(level, now))
         if not past:
             return None
         newest = level[-_OF_A_BASE:]

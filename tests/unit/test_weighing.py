@@ -290,6 +290,8 @@ def test_the_base_is_of_this_run_or_else_of_history_and_so_says_the_chart(one: C
     assert "90 images/s per card at 2x1 and 100 images/s at 1x1 (this run)" in told(trial(one, 100.0))[0]
     other = trial(one, 100.0, traits={"nodes": "1", "code": "c0de", "driver": "21.0.2"})
     assert "100 images/s at 1x1 (this run, unlike: driver: 21.0.2 -> none)" in told(other)[0]
+    running = replace(trial(one, 100.0, number=2), step=Step.WATCH, traits={})  # nobody has read its log yet
+    assert "100 images/s at 1x1 (this run)" in told(trial(one, 100.0), running)[0]
     # Of a base that learnt nothing, or was not harvested, nothing is known in this run.
     assert "(history: " in told(trial(one, 100.0, 0.1))[0]
     assert "(history: " in told(trial(one, 100.0, step=Step.WATCH))[0]
