@@ -25,6 +25,7 @@ from pytest_aisbench.domain.sentence import joined, tell
 TOLERANCE = 0.05
 _DEVIATIONS = 4.0
 _SIGMA = 1.4826  # makes the median absolute deviation of normal noise its standard deviation
+_BEYOND = 1e100  # no machine does more, and sums of what is below are finite
 _OF_A_MEDIAN = math.sqrt(math.pi / 2)  # its standard deviation is so many times that of a mean
 
 
@@ -51,7 +52,7 @@ class Straggler:
 
 def stragglers(by_rank: Sequence[float | None], shape: Shape) -> tuple[Straggler, ...]:
     """The costliest first. A rank that was not measured is somebody else's concern, and no reference to anybody."""
-    found = {rank: value for rank, value in enumerate(by_rank) if value is not None and 0 <= value < math.inf}
+    found = {rank: value for rank, value in enumerate(by_rank) if value is not None and 0 <= value < _BEYOND}
     nodes: dict[int, list[int]] = {}
     for rank in found:
         nodes.setdefault(rank // shape.devices, []).append(rank)

@@ -60,6 +60,7 @@ def test_a_slow_card_of_one_node() -> None:
         [100.0],
         [100.0, None],
         [100.0, float("inf")],
+        [8e307, 8e307, 8e307, 1.0],  # whose sum is none
         [100.0, 95.1],  # within 5 %
         [100.0, 120.0, 100.0, 100.0],  # faster is no fault
         [80.0, 90.0, 100.0],  # everybody differs: that is noise
