@@ -80,37 +80,48 @@ def summary(run: RunEntry, folder: str, page: str, width: int, say: Wording = EN
 
 
 def _table(cases: Sequence[CaseEntry], width: int, say: Wording) -> Iterator[Line]:
-    headings = [say(key).lower() for key in HEADINGS]
-    rows = [_row(case, say) for case in cases]
-    columns = _columns(headings, rows)
-    if _over(columns, width) > 0:  # the word of a verdict says it without its meaning
-        rows = [_row(case, say, short=True) for case in cases]
-        columns = _columns(headings, rows)
-    # What does not fit is cut from the longest names first, then from units: numbers are what the table is for.
-    figures = max((wide(row[2].partition(" ")[0]) for row in rows), default=0) + len(" …")
-    for index, least in ((0, 16), (2, figures), (0, 8), (3, 10), (5, 8)):
-        columns[index] -= min(max(_over(columns, width), 0), max(columns[index] - least, 0))
+    """What does not fit gives way in this order: long names, what a verdict means, a unit that all share and one line
+    tells, more of the names; numbers are what the table is for."""
+    headings, unit = [say(key).lower() for key in HEADINGS], _unit_of_all(cases)
+    for short, bare in ((False, False), (True, False), (True, bool(unit))):
+        rows = [_row(case, say, short=short, bare=bare) for case in cases]
+        columns = [max(map(wide, column)) for column in zip(headings, *rows, strict=True)]
+        _narrow(columns, width, (0, 16))
+        if _over(columns, width) <= 0:
+            break
+    figures = max(wide(headings[2]), *(wide(row[2].partition(" ")[0]) + len(" …") for row in rows), 0)
+    for index, least in ((0, 12), (2, figures), (0, 8), (3, 10), (5, 8)):
+        _narrow(columns, width, (index, least))
     yield fit(_line(headings, columns), width), {"bold": True}
     for case, row in zip(cases, rows, strict=True):
         yield fit(_line(row, columns), width), MARKUP[case.verdict]
+    if bare:
+        yield from wrapped(say("in unit", unit=unit), "  ", width)
 
 
-def _columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(wide, column)) for column in zip(headings, *rows, strict=True)]
+def _unit_of_all(cases: Sequence[CaseEntry]) -> str:
+    """Of the throughputs that were measured; empty where they differ."""
+    found = {case.metrics[THROUGHPUT].unit for case in cases if _measured(case, THROUGHPUT, "") != "-"}
+    return plain(found.pop(), 30) if len(found) == 1 else ""
+
+
+def _narrow(columns: list[int], width: int, by: tuple[int, int]) -> None:
+    index, least = by
+    columns[index] -= min(max(_over(columns, width), 0), max(columns[index] - least, 0))
 
 
 def _over(columns: Sequence[int], width: int) -> int:
     return sum(columns) + 2 * (len(columns) - 1) - width
 
 
-def _row(case: CaseEntry, say: Wording, *, short: bool = False) -> tuple[str, ...]:
+def _row(case: CaseEntry, say: Wording, *, short: bool, bare: bool) -> tuple[str, ...]:
     word = case.verdict.value if case.verdict else ""
     verdict = (word if short else say.word(word)) if word else say("not judged")
     unit = case.metrics[THROUGHPUT].unit if THROUGHPUT in case.metrics else ""
     return (
         case.id,
         verdict,
-        plain(_measured(case, THROUGHPUT, unit), 30),
+        plain(_measured(case, THROUGHPUT, "" if bare else unit), 30),
         plain(_wanted(case, THROUGHPUT).removesuffix(f" {unit}"), 30),
         _measured(case, ACCURACY, ""),
         plain(_wanted(case, ACCURACY), 30),

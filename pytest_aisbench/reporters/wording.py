@@ -82,7 +82,7 @@ ENGLISH_WORDS: dict[str, str] = {
     "newest trial": "newest {value}",
     "seconds": "{value} s", "minutes": "{minutes} min {seconds} s", "hours": "{hours} h {minutes} min",
     # The terminal
-    "report": "report", "none": "none", "not recorded": "not recorded",
+    "in unit": "throughput in {unit}", "report": "report", "none": "none", "not recorded": "not recorded",
     # pytest-html's own
     "environment": "Environment", "summary": "Summary", "filter": "(Un)check the boxes to filter the results.",
     "one passed": "Passed", "one failed": "Failed", "one skipped": "Skipped", "one error": "Error",
@@ -157,7 +157,7 @@ CHINESE_WORDS: dict[str, str] = {
     "history": "{case}：吞吐量历史", "history story": "此前 {count} 次试验",
     "interval": "试验所示区间：{low} 至 {high}", "this trial": "本次 {value}", "newest trial": "最新 {value}",
     "seconds": "{value} 秒", "minutes": "{minutes} 分 {seconds} 秒", "hours": "{hours} 小时 {minutes} 分",
-    "report": "报告", "none": "无", "not recorded": "未能记录",
+    "in unit": "吞吐量单位：{unit}", "report": "报告", "none": "无", "not recorded": "未能记录",
     "environment": "环境", "summary": "摘要", "filter": "勾选以筛选结果。",
     "one passed": "通过", "one failed": "失败", "one skipped": "跳过", "one error": "错误",
     "one xfailed": "预期失败", "one xpassed": "意外通过", "one rerun": "重跑", "made": "报告生成于 $1 $2，由 ",

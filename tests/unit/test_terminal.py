@@ -285,6 +285,9 @@ def test_a_table_that_is_too_wide_keeps_its_figures(say: Wording) -> None:
 
     lines = [line for line, _ in summary(run, "reports/run-1", "reports/run-1/report.html", 80, say)]
 
+    assert say("in unit", unit="images/s") in lines  # once for all, since no cell has room for it
+    heading = next(line for line in lines if say("case") in line and say("throughput").lower() in line)
+    assert "…" not in heading
     rows = [line for line in lines if "0.770507" in line]
     assert len(rows) == len(cases)
     for row in rows:
