@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_aisbench.access import Access
     from pytest_aisbench.domain.case import Case, Shape, Workload
     from pytest_aisbench.domain.checkup import Check, Health
     from pytest_aisbench.domain.energy import Sample
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
     from pytest_aisbench.errors import AisbenchError, PlatformError, UsageFault, WorkloadError
     from pytest_aisbench.secret import Secret
     from pytest_aisbench.settings import Settings
+    from pytest_aisbench.settings.access import Access
 
 __version__ = "0.1.0"
 
 # Where each public name lives. Imported on first use: every pytest run imports this package, few use it.
 _HOMES = {
-    "access": ("Access",),
     "domain.case": ("Case", "Shape", "Workload"),
     "domain.checkup": ("Check", "Health"),
     "domain.energy": ("Sample",),
@@ -44,6 +43,7 @@ _HOMES = {
     "errors": ("AisbenchError", "PlatformError", "UsageFault", "WorkloadError"),
     "secret": ("Secret",),
     "settings": ("Settings",),
+    "settings.access": ("Access",),
 }
 
 __all__ = [

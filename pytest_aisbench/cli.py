@@ -9,33 +9,22 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from pytest_aisbench import (
-    __version__,
-    cli_cloud,
-    cli_doctor,
-    cli_flush,
-    cli_history,
-    cli_jobs,
-    cli_judge,
-    cli_ranktable,
-    cli_report,
-    cli_require,
-    cli_tester,
-)
-from pytest_aisbench.cli_means import FAILED, INTERNAL, INTERRUPTED, USAGE
+from pytest_aisbench import __version__
+from pytest_aisbench.commands import cloud, doctor, flush, history, jobs, judge, ranktable, report, require, tester
+from pytest_aisbench.commands.means import FAILED, INTERNAL, INTERRUPTED, USAGE
 from pytest_aisbench.errors import AisbenchError, LedgerError, UsageFault
 
 _COMMANDS = (
-    cli_cloud,
-    cli_jobs,
-    cli_doctor,
-    cli_flush,
-    cli_ranktable,
-    cli_judge,
-    cli_history,
-    cli_require,
-    cli_report,
-    cli_tester,
+    cloud,
+    jobs,
+    doctor,
+    flush,
+    ranktable,
+    judge,
+    history,
+    require,
+    report,
+    tester,
 )
 
 

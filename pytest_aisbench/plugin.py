@@ -13,8 +13,8 @@ import pytest
 from pytest_aisbench import fixtures
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.fixtures import CREW
-from pytest_aisbench.freezing import freeze
 from pytest_aisbench.settings import table
+from pytest_aisbench.settings.freezing import freeze
 from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if marker:
         metafunc.config.stash[CREW]()
     if marker and "case" in metafunc.fixturenames:
-        from pytest_aisbench import collection
+        from pytest_aisbench.session import collection
 
         collection.generate(metafunc, marker)
 
@@ -128,9 +128,9 @@ def pytest_aisbench_reporters() -> dict[str, str]:
         "ci": "pytest_aisbench.reporters.ci:Files",
         "github": "pytest_aisbench.reporters.ci:GitHub",
         "fields": "pytest_aisbench.reporters.fields:Fields",
-        "tester": "pytest_aisbench.uploading:Tester",
-        "index": "pytest_aisbench.archive:Index",
-        "transcript": "pytest_aisbench.archive:Scribe",  # the last, so that it hears a report first
+        "tester": "pytest_aisbench.session.uploading:Tester",
+        "index": "pytest_aisbench.session.archive:Index",
+        "transcript": "pytest_aisbench.session.archive:Scribe",  # the last, so that it hears a report first
     }
 
 
@@ -142,22 +142,22 @@ def pytest_aisbench_power_sources() -> dict[str, str]:
 
 def _enlist(config: pytest.Config) -> Crew:
     """The run's holder in this process: a worker of xdist leaves the run to its controller."""
-    from pytest_aisbench import judging
+    from pytest_aisbench.session import judging
 
     workerinput = getattr(config, "workerinput", None)
     crew: Crew
     if config.stash[SETTINGS].dry_run:
-        from pytest_aisbench.rehearser import Rehearser
+        from pytest_aisbench.session.rehearser import Rehearser
 
         crew = Rehearser(config)
     elif workerinput is None:
-        from pytest_aisbench.controller import Controller
+        from pytest_aisbench.session.controller import Controller
 
         crew = Controller(config)
     else:
-        from pytest_aisbench.worker import Worker
+        from pytest_aisbench.session.worker import Worker
 
         crew = Worker(config, *workerinput["aisbench_link"])
-    config.pluginmanager.register(judging, "pytest_aisbench.judging")
+    config.pluginmanager.register(judging, "pytest_aisbench.session.judging")
     config.pluginmanager.register(crew, "pytest_aisbench.crew")
     return crew

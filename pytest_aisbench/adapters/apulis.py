@@ -21,7 +21,6 @@ from pytest_aisbench.adapters.endpoints import endpoint
 from pytest_aisbench.adapters.local import read_card
 from pytest_aisbench.adapters.obs import Obs
 from pytest_aisbench.adapters.shared_folder import BUCKET, SharedFolder
-from pytest_aisbench.apulis_access import ApulisAccess, require_apulis
 from pytest_aisbench.domain.checkup import Check, failure, fine
 from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Request
 from pytest_aisbench.domain.ports import Store
@@ -38,6 +37,7 @@ from pytest_aisbench.errors import (
 )
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings import Settings, machine_cores
+from pytest_aisbench.settings.apulis import ApulisAccess, require_apulis
 
 _CHECK_S = 10.0  # somebody waits for the prompt
 _PAGE, _MOST_PAGES = 50, 20

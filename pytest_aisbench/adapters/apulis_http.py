@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.adapters.plain_http import content_of, masked, opened, reaching
 from pytest_aisbench.adapters.server_time import pause_of
-from pytest_aisbench.apulis_access import ApulisAccess
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Garbled, Refused, Rejected, Throttled, Unreachable
 from pytest_aisbench.secret import NO_SECRET, Secret
+from pytest_aisbench.settings.apulis import ApulisAccess
 
 if TYPE_CHECKING:
     import requests

@@ -12,11 +12,11 @@ from datetime import datetime, timezone
 from functools import partial
 from urllib.parse import urlsplit
 
-from pytest_aisbench.access import Access
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.adapters.server_time import moment
 from pytest_aisbench.domain.checkup import Check, Health, failure, fine, looked, warning
 from pytest_aisbench.errors import AisbenchError
+from pytest_aisbench.settings.access import Access
 
 _CHECK_S = 10.0  # for one answer
 _SKEW_S = 60.0  # worth a word; from 15 minutes on services refuse, and we date requests by their clock

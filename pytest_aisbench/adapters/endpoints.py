@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_aisbench.access import Access
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.settings.access import Access
 
 
 def endpoint(service: str, access: Access) -> str:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from requests.adapters import HTTPAdapter
 from requests.utils import select_proxy
 
-from pytest_aisbench.hosts import Hosts
+from pytest_aisbench.settings.hosts import Hosts
 
 
 class HostsAdapter(HTTPAdapter):

@@ -6,8 +6,8 @@ import functools
 import subprocess
 import sys
 
-from pytest_aisbench.option_types import FRAMEWORKS, pythons
 from pytest_aisbench.settings import Settings
+from pytest_aisbench.settings.option_types import FRAMEWORKS, pythons
 
 _LOOK = """import importlib.util, pathlib, sys
 found = importlib.util.find_spec(sys.argv[1])

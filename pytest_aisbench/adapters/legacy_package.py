@@ -10,18 +10,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from pytest_aisbench import places
 from pytest_aisbench.adapters import training_job
 from pytest_aisbench.domain import prestart
 from pytest_aisbench.domain.case import NAME, Workload
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Metric
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.legacy import exports
-from pytest_aisbench.legacy.config import Section
-from pytest_aisbench.legacy.take import SHELL, open_config
 from pytest_aisbench.services import claims
 from pytest_aisbench.services.suite import THRESHOLDS_FILE, Suite
-from pytest_aisbench.settings import LEGACY_FILE, Settings
+from pytest_aisbench.settings import LEGACY_FILE, Settings, places
+from pytest_aisbench.settings.legacy import exports
+from pytest_aisbench.settings.legacy.config import Section
+from pytest_aisbench.settings.legacy.take import SHELL, open_config
 
 _CODE = "code/code"
 _MOST_NODES = 99_999

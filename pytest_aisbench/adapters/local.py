@@ -18,7 +18,6 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 import pytest_aisbench
-from pytest_aisbench.access import SECRETS, Access
 from pytest_aisbench.adapters import training_job
 from pytest_aisbench.adapters.interpreters import interpreters
 from pytest_aisbench.adapters.modelarts import ModelArts
@@ -26,6 +25,7 @@ from pytest_aisbench.domain.job import Job, JobSpec, Phase, Request
 from pytest_aisbench.errors import JobLost, Unreachable, UsageFault
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings import Settings, machine_cores
+from pytest_aisbench.settings.access import SECRETS, Access
 
 _START_S = 30.0
 _END_S = 30.0

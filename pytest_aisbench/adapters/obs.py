@@ -11,7 +11,6 @@ from functools import partial
 from typing import IO, Any
 from urllib.parse import unquote
 
-from pytest_aisbench.access import Access
 from pytest_aisbench.adapters.endpoints import endpoint
 from pytest_aisbench.adapters.landing import disk_trouble, landing, relative_path
 from pytest_aisbench.adapters.obs_client import Answer, ObsClient, md5_of
@@ -20,8 +19,9 @@ from pytest_aisbench.adapters.slices import FileSlice, content_md5
 from pytest_aisbench.domain.ports import Head, Upload
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import BadAnswer, StagingFailed, Unreachable
-from pytest_aisbench.hosts import NO_HOSTS, Hosts
 from pytest_aisbench.secret import NO_SECRET, Secret
+from pytest_aisbench.settings.access import Access
+from pytest_aisbench.settings.hosts import NO_HOSTS, Hosts
 
 _PIECE = 1024 * 1024
 _ONE_PUT = 100 * _PIECE  # larger files go in parts

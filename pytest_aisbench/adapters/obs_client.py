@@ -33,8 +33,8 @@ from pytest_aisbench.errors import (
     Unreachable,
     UsageFault,
 )
-from pytest_aisbench.hosts import Hosts
 from pytest_aisbench.secret import Secret
+from pytest_aisbench.settings.hosts import Hosts
 
 # What the vendor's codes mean to us, and what to do. A HEAD's error has a status only; `{bucket}` is filled in.
 _CODES: Mapping[str, tuple[type[AisbenchError], str]] = {

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.errors import Unreachable
-from pytest_aisbench.hosts import Hosts
 from pytest_aisbench.secret import Secret
+from pytest_aisbench.settings.hosts import Hosts
 
 if TYPE_CHECKING:
     import requests

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from pytest_aisbench.adapters.server_time import ServerClock
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Refused, UsageFault
-from pytest_aisbench.hosts import NO_HOSTS, Hosts
 from pytest_aisbench.secret import NO_SECRET, Secret
+from pytest_aisbench.settings.hosts import NO_HOSTS, Hosts
 
 if TYPE_CHECKING:
     from pytest_aisbench.adapters.answers import Answer

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pytest_aisbench.domain.upload import Transport
-from pytest_aisbench.tester_access import TesterAccess
+from pytest_aisbench.settings.tester import TesterAccess
 
 
 def transport(address: str, access: TesterAccess) -> Transport:

@@ -11,8 +11,8 @@ from pytest_aisbench.adapters.server_time import pause_of
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.upload import Parcel
 from pytest_aisbench.errors import AisbenchError, Garbled, Refused, Rejected, Throttled, Unreachable
-from pytest_aisbench.hosts import NO_HOSTS, Hosts
 from pytest_aisbench.secret import Secret
+from pytest_aisbench.settings.hosts import NO_HOSTS, Hosts
 
 if TYPE_CHECKING:
     import requests

@@ -29,8 +29,8 @@ from pytest_aisbench.adapters.answers import Answer, fault_of
 from pytest_aisbench.adapters.hosts_adapter import HostsAdapter
 from pytest_aisbench.adapters.server_time import ServerClock
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Unreachable, UsageFault
-from pytest_aisbench.hosts import Hosts
 from pytest_aisbench.secret import Secret
+from pytest_aisbench.settings.hosts import Hosts
 
 # What the SDK logs, it also raises, and a logger of its own would print it to stderr as well.
 _SILENT = logging.getLogger(__name__)

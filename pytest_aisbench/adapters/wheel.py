@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_aisbench.access import Access
 from pytest_aisbench.adapters import wheel_process
 from pytest_aisbench.adapters.answers import fault_of
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Unreachable, UsageFault
 from pytest_aisbench.secret import NO_SECRET, Secret
+from pytest_aisbench.settings.access import Access
 
 _PAGE = "https://support.huaweicloud.com/sdkreference-modelarts/modelarts_04_0004.html"
 _INSTALL = f"download it as {_PAGE} says and `pip install modelarts-*.whl`, or choose --aisbench-modelarts-client sdk"

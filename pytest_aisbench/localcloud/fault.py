@@ -10,8 +10,8 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from pytest_aisbench import places
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.settings import places
 
 SERVICES = ("modelarts", "obs", "iam", "tester", "apulis")
 JOB_FAULTS = ("lost", "pending", "unstartable", "log-frozen")

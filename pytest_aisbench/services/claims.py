@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import date, datetime
 from typing import Any
 
-from pytest_aisbench import places
 from pytest_aisbench.domain.case import Case, Shape, Workload
 from pytest_aisbench.domain.metric import ACCURACY, SCALING, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
 from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.option_types import FRAMEWORKS
+from pytest_aisbench.settings import places
+from pytest_aisbench.settings.option_types import FRAMEWORKS
 
 ANY = "*"
 EXPECTED_FAILURE = "expected_failure"

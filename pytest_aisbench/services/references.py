@@ -10,16 +10,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from pytest_aisbench import places
 from pytest_aisbench.domain.case import Case, Mode, Shape
 from pytest_aisbench.domain.measure import Measure
 from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.references import Evidence, Replay, from_above, propose, replay
 from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.option_types import FRAMEWORKS
 from pytest_aisbench.services.history import History, values
 from pytest_aisbench.services.revision import revised
 from pytest_aisbench.services.suite import THRESHOLDS_FILE, WORKLOAD_FILE, Suite
+from pytest_aisbench.settings import places
+from pytest_aisbench.settings.option_types import FRAMEWORKS
 
 Load = Callable[[Path, str, Sequence[str]], Suite]  # of a folder, on this platform, training with these frameworks
 _NUMBERS = ("reference", "lower", "upper", "at_least", "at_most")

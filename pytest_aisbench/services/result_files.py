@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
-from pytest_aisbench import places
 from pytest_aisbench.domain.log_readers import MLLOG
 from pytest_aisbench.domain.metric import THROUGHPUT, Flaw
 from pytest_aisbench.domain.mlperf import Result, result
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.services.suite import WORKLOAD_FILE
+from pytest_aisbench.settings import places
 
 _SUFFIXES = frozenset({".txt", ".log", ".out"})  # checkpoints and data may stand beside them, and are large
 _PACKED = ".gz"

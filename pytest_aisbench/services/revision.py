@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from pytest_aisbench import places
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.settings import places
 
 MARK = "# From history: "  # how the evidence begins that we wrote above a claim; the next proposal replaces it
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")

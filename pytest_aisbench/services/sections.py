@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_aisbench import option_types, places
-from pytest_aisbench.settings import Settings
+from pytest_aisbench.settings import Settings, option_types, places
 
 _LOCAL, _DEVICES = "local", "devices"
 KEYS = frozenset({

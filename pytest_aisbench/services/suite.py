@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_aisbench import option_types, places
 from pytest_aisbench.domain import prestart
 from pytest_aisbench.domain.case import NAME, Case, Mode, Shape, Workload
 from pytest_aisbench.domain.metric import ACCURACY, RECKONED, THROUGHPUT, Metric
@@ -20,6 +19,7 @@ from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.services import claims
 from pytest_aisbench.services.claims import ANY
 from pytest_aisbench.services.sections import KEYS, Sections, StandIn
+from pytest_aisbench.settings import option_types, places
 
 WORKLOAD_FILE = "workload.toml"
 THRESHOLDS_FILE = "thresholds.toml"

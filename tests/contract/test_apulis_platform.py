@@ -16,13 +16,13 @@ import requests
 
 from pytest_aisbench import Settings
 from pytest_aisbench.adapters.apulis import Apulis
-from pytest_aisbench.apulis_access import ApulisAccess
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.job import JobSpec, Phase
 from pytest_aisbench.errors import Refused, Rejected, Unreachable, UsageFault
 from pytest_aisbench.localcloud.fault import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 from pytest_aisbench.secret import Secret
+from pytest_aisbench.settings.apulis import ApulisAccess
 from pytest_aisbench.testing import PlatformContract
 
 GPU = {"image": "apulistech/horovod:0.19.2", "device_type": "nvidia_gpu_amd64"}

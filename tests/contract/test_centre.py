@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 from centre import DOMAIN, SERVICES, Authority, Front, front_of, temporary_keys
 
-from pytest_aisbench import tester_access
-from pytest_aisbench.access import Access
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.adapters.obs import Obs
 from pytest_aisbench.adapters.tester import transport
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.upload import Parcel
 from pytest_aisbench.errors import Refused, Rejected, Unreachable, UsageFault
-from pytest_aisbench.hosts import Hosts
 from pytest_aisbench.localcloud.server import LocalCloud
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings import Settings
+from pytest_aisbench.settings import tester as tester_access
+from pytest_aisbench.settings.access import Access
+from pytest_aisbench.settings.hosts import Hosts
 
 JOBS = "/v2/{project_id}/training-job-searches"
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_aisbench import Clock, Reporter, uploading
+from pytest_aisbench import Clock, Reporter
 from pytest_aisbench.reporters.allure import Allure
 from pytest_aisbench.reporters.fields import Fields
 from pytest_aisbench.reporters.html import Html
 from pytest_aisbench.reporters.junit import Junit
 from pytest_aisbench.services.clock import SystemClock
+from pytest_aisbench.session import uploading
 from pytest_aisbench.stash import SETTINGS
 from pytest_aisbench.testing import ClockContract, ReporterContract
 

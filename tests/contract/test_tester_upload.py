@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from upload_victims import CASE
 
-from pytest_aisbench import tester_access
 from pytest_aisbench.adapters import tester_http
 from pytest_aisbench.adapters.tester import transport
 from pytest_aisbench.domain.upload import Bound, Parcel, Transport
@@ -24,6 +23,7 @@ from pytest_aisbench.localcloud.faults import Faults, Faulty
 from pytest_aisbench.localcloud.wire import Listener
 from pytest_aisbench.reporters.tester import attachment, result
 from pytest_aisbench.secret import Secret
+from pytest_aisbench.settings import tester as tester_access
 
 TOKEN = "a-token-that-nobody-may-see"
 BOUND = Bound("", "local", "", testid="t:1")

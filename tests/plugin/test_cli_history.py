@@ -16,12 +16,12 @@ import pytest
 from past import remember
 from yard import Yard
 
-from pytest_aisbench import places
 from pytest_aisbench.domain.fingerprint import key
 from pytest_aisbench.domain.measure import Measure
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.services import history
 from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.settings import places
 
 AISBENCH = [sys.executable, "-m", "pytest_aisbench"]
 DAY = 86400.0

@@ -152,7 +152,7 @@ def test_a_plain_run_elsewhere_writes_and_imports_nothing(yard: Yard) -> None:
     (yard.folder / "test_plain.py").write_text(
         "import sys\n\ndef test_plain():\n"
         "    heavy = {'requests', 'numpy', 'obs', 'huaweicloudsdkcore', 'sqlite3', 'multiprocessing.connection',\n"
-        "             'pytest_aisbench.controller', 'pytest_aisbench.services', 'pytest_aisbench.adapters'}\n"
+        "             'pytest_aisbench.session.controller', 'pytest_aisbench.services', 'pytest_aisbench.adapters'}\n"
         "    assert not heavy & set(sys.modules)\n"
     )
     ended = yard.pytest("-p", "no:allure_pytest", "-p", "no:xdist", cloud=False)

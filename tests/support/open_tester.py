@@ -22,7 +22,7 @@ from pytest_aisbench.domain.upload import Bound, Parcel, Transport
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.reporters.tester import result
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.tester_access import TesterAccess
+from pytest_aisbench.settings.tester import TesterAccess
 from pytest_aisbench.tester_server import audit, contract, intake, tokens
 from pytest_aisbench.tester_server.serve import changing, opened
 

@@ -24,7 +24,7 @@ from pytest_aisbench.services import courier, lease
 from pytest_aisbench.services.clock import SystemClock
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.spool import Spool
-from pytest_aisbench.tester_access import TesterAccess
+from pytest_aisbench.settings.tester import TesterAccess
 
 POINTS = (
     "judged",

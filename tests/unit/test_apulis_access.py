@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.freezing import freeze
 from pytest_aisbench.settings import Settings
+from pytest_aisbench.settings.freezing import freeze
 
 WAY = '[apulis]\nendpoint = "https://apulis.example"\nuser = "u"\nvc = "v"\n'
 PLAIN = WAY.replace("https", "http")

@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 
 from pytest_aisbench import Settings
-from pytest_aisbench.access import Access
 from pytest_aisbench.adapters import apulis_job, apulis_logs
 from pytest_aisbench.adapters.apulis import Apulis
 from pytest_aisbench.adapters.apulis_options import ENDPOINTS
-from pytest_aisbench.apulis_access import ApulisAccess
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.job import JobSpec
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.secret import Secret
+from pytest_aisbench.settings.access import Access
+from pytest_aisbench.settings.apulis import ApulisAccess
 
 ACCESS = ApulisAccess("http://10.0.0.1", user="admin", vc="platform", share="/mnt/apulis", share_in_pods="/data/ais")
 TRIAL = StoreUrl("share", "aisbench/trials/r/resnet-2x8/1/")

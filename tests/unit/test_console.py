@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_aisbench.access import Access
 from pytest_aisbench.adapters.apulis import Apulis
 from pytest_aisbench.adapters.modelarts import ModelArts
-from pytest_aisbench.apulis_access import ApulisAccess
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings import Settings
+from pytest_aisbench.settings.access import Access
+from pytest_aisbench.settings.apulis import ApulisAccess
 
 ACCESS = Access(
     access_key=Secret("AK"), secret_access_key=Secret("SK"), region_name="cn-north-4", project_id="p", bucket="b"

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from old_package import BERT, BERT_CONFIG
 
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.legacy import exports, literals
-from pytest_aisbench.legacy.config import Config, read
-from pytest_aisbench.legacy.values import Unreadable
+from pytest_aisbench.settings.legacy import exports, literals
+from pytest_aisbench.settings.legacy.config import Config, read
+from pytest_aisbench.settings.legacy.values import Unreadable
 
 QUICK = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -14,10 +14,10 @@ from pytest_aisbench.adapters import legacy_package, training_job
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.freezing import freeze
 from pytest_aisbench.services.code import code_tree
 from pytest_aisbench.services.submission import new_trial, spec, stage_of
 from pytest_aisbench.settings import Settings
+from pytest_aisbench.settings.freezing import freeze
 
 GOLDEN = Path(__file__).parent / "golden/package"
 PACKAGES = {

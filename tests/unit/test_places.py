@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_aisbench import places
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.settings import places
 
 TEXT = """# a comment
 name = "x"

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench import places
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.measure import Measure
 from pytest_aisbench.domain.references import FEWEST, propose, replay
@@ -22,6 +21,7 @@ from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.services import references
 from pytest_aisbench.services.revision import revised
+from pytest_aisbench.settings import places
 
 SPEED = Threshold("throughput", "images/s", reference=900.0, lower=-0.05)
 RATIO = Threshold("accuracy", at_least=0.7)

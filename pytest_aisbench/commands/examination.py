@@ -1,0 +1,169 @@
+"""`aisbench doctor`: everything that a run needs, looked at one by one, with the fix beside what is wrong.
+
+What every run checks by itself is in `services.preflight`; here it is shown, with what would take a run too long.
+"""
+
+from __future__ import annotations
+
+import platform as machine
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pytest_aisbench.adapters.connection import connection
+from pytest_aisbench.adapters.modelarts import ModelArts
+from pytest_aisbench.domain.case import Case, Mode, Shape
+from pytest_aisbench.domain.checkup import Check, failure, fallen, fine, looked, warning
+from pytest_aisbench.domain.ports import Platform
+from pytest_aisbench.errors import AisbenchError
+from pytest_aisbench.services import mounts, preflight, sections, suite
+from pytest_aisbench.settings import Settings
+from pytest_aisbench.settings.option_types import pythons
+
+_PACKAGES = ("pytest-aisbench", "pytest", "huaweicloudsdkcore", "esdk-obs-python", "requests")
+_KEYS = "keys: "  # how the note begins that says where they are from; all others are warnings
+
+
+class Doctor:
+    """`platform` is the class that `settings` name, `platforms` the names of all that there are."""
+
+    def __init__(
+        self, settings: Settings, platform: Callable[[Settings], Platform], options: Collection[str], platforms: Any
+    ) -> None:
+        self._settings = settings
+        self._platform = platform
+        self._options = options
+        self._platforms = platforms
+
+    def examine(self, folders: Sequence[Path]) -> Iterator[Check]:
+        """`folders` hold suites, at any depth. What is so of several cases is told once."""
+        seen: set[Check] = set()
+        for check in self._checks(folders):
+            if check not in seen:
+                yield check
+            seen.add(check)
+
+    def _checks(self, folders: Sequence[Path]) -> Iterator[Check]:
+        """What is known without the platform comes first."""
+        yield from self._configuration()
+        yield from self._machine()
+        cases: list[Case] = []
+        yield from self._suites(folders, cases)
+        try:
+            platform = self._platform(self._settings)
+        except AisbenchError as error:
+            yield fallen("platform", error)
+            return
+        with closing(platform):
+            yield from self._asked(platform, cases)
+
+    def _configuration(self) -> Iterator[Check]:
+        told = [f"{key} by {source}" for key, source in self._settings.sources.items()]
+        yield fine("configuration", f"platform {self._settings.platform}; " + (", ".join(told) or "all by default"))
+        for note in self._settings.notes:
+            yield fine("credentials", note) if note.startswith(_KEYS) else warning("configuration", note)
+
+    def _machine(self) -> Iterator[Check]:
+        settings = self._settings
+        yield fine("versions", f"Python {machine.python_version()}, {', '.join(map(_version, _PACKAGES))}")
+        yield preflight.room(settings.reports)
+        yield _ledger(settings.ledger_file)
+        if settings.platform == "local":
+            yield _containers()
+
+    def _suites(self, folders: Sequence[Path], cases: list[Case]) -> Iterator[Check]:
+        """Their cases are added to `cases`: without a test to say otherwise, of one node."""
+        loads: dict[str, Callable[[], tuple[suite.Suite, int]]] = {}
+        for folder in folders:
+            found = sorted(file.parent for file in folder.rglob(suite.WORKLOAD_FILE))
+            loads |= {str(each): partial(self._suite, each) for each in found}
+            if not found:
+                yield failure("suites", f"{folder} holds no {suite.WORKLOAD_FILE}", "name a folder of suites")
+        if self._settings.package:
+            loads[str(self._settings.package)] = self._packaged
+        for place, load in loads.items():
+            try:
+                loaded, nodes = load()
+            except AisbenchError as error:
+                yield fallen("suites", error)
+                continue
+            devices = self._settings.devices or loaded.workload.devices
+            mode = Mode.SINGLE_SERVER if self._settings.single_server else Mode.CLUSTER
+            new = [loaded.case(Shape(count, devices), mode) for count in self._settings.nodes or (nodes,)]
+            cases.extend(new)
+            yield fine("suites", f"{place}: {', '.join(case.id for case in new)}")
+        if not loads:
+            text = "none was named: flavor, engine, pool and data are not checked"
+            yield warning("suites", text, "name a folder of suites, or --package DIR")
+
+    def _suite(self, folder: Path) -> tuple[suite.Suite, int]:
+        told = self._settings
+        loaded = suite.load(
+            folder,
+            told.platform,
+            self._options,
+            self._platforms,
+            frameworks=pythons(told.frameworks),
+            stand_in=sections.stand_in(told, self._platform),
+        )
+        return loaded, 1
+
+    def _packaged(self) -> tuple[suite.Suite, int]:
+        from pytest_aisbench.adapters import legacy_package
+
+        package = legacy_package.load(self._settings, self._options, self._platforms)
+        return package.suite, package.nodes
+
+    def _asked(self, platform: Platform, cases: Sequence[Case]) -> Iterator[Check]:
+        run_s = self._settings.run_timeout
+        sound, broken = [], False
+        for case in cases:
+            found = list(preflight.requests(platform, [case], run_s))
+            yield from found
+            sound += [] if any(check.failed for check in found) else [case]
+        known: object = platform
+        for check in connection(known) if isinstance(known, ModelArts) else [_access(platform)]:
+            yield check
+            broken = broken or check.failed
+        if broken:
+            yield warning("offer", "flavor, engine, pool, quota and data are not checked: the platform cannot be asked")
+            return
+        yield from preflight.offers(platform, sound, run_s)
+        yield from preflight.data(platform, sound)
+
+
+def _access(platform: Platform) -> Check:
+    return looked("access", partial(_checked, platform))
+
+
+def _checked(platform: Platform) -> str:
+    platform.check()
+    return f"{platform.root} can be used"
+
+
+def _version(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return f"{package} (not installed)"
+
+
+def _ledger(file: Path) -> Check:
+    folder = next(each for each in (file.parent, *file.parent.parents) if each.exists())
+    if why := mounts.why_no_locks(folder):
+        return failure("ledger", f"{file}: no working file locks ({why})", "name a file on a local disk with --ledger")
+    mount = mounts.mount_of(folder)
+    if mount and not mount.shares_memory:
+        text = f"{file} is on {mount.kind}, where it is slower, since other machines may have it open"
+        return warning("ledger", text, "name a file on a local disk with --ledger")
+    return fine("ledger", f"{file}" + (f", on {mount.kind}" if mount else ""))
+
+
+def _containers() -> Check:
+    from pytest_aisbench.localcloud.private_root import container_support
+
+    supported, text = container_support()
+    return fine("containers", text) if supported else warning("containers", text, "allow user namespaces, or be root")

@@ -1,0 +1,75 @@
+"""What commands have in common: the options that name a ledger or a platform, and opening what they name."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_aisbench.errors import UsageFault
+
+if TYPE_CHECKING:
+    from pytest_aisbench.domain.ports import Platform
+    from pytest_aisbench.services.jobs import JobLedger
+    from pytest_aisbench.settings import Settings
+
+FAILED, INTERRUPTED, INTERNAL, USAGE = 1, 2, 3, 4  # how a command ends that did not do what it was asked
+
+
+def ledger_options(parser: argparse.ArgumentParser) -> None:
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--ledger", metavar="FILE", help="the record of all runs (default: ledger.db among the reports)")
+    one.add_argument("--reports", metavar="DIR", help="where it is (default: reports/)")
+
+
+def platform_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--platform", metavar="NAME", help="where the job runs")
+    parser.add_argument("--cloud", metavar="FILE", help="a local cloud that runs: what `aisbench cloud --json` printed")
+    parser.add_argument("--config", metavar="FILE", help="settings in TOML (default: aisbench.toml in this folder)")
+    parser.add_argument("--modelarts-version", metavar="V1|V2", help="which training-job API")
+    parser.add_argument("--modelarts-client", metavar="sdk|wheel", help="the SDK, or the vendor's modelarts wheel")
+
+
+def settings(options: argparse.Namespace, **given: str) -> Settings:
+    """As pytest reads them, in this folder and without its ini file."""
+    from pytest_aisbench.settings import table
+    from pytest_aisbench.settings.freezing import freeze
+
+    told = {row.name: getattr(options, row.name, None) for row in table()}
+    return freeze({**told, **given}, {}, os.environ, Path.cwd())
+
+
+def ledger(settings: Settings, *, new: bool = False) -> JobLedger:
+    from pytest_aisbench.services.jobs import JobLedger
+
+    return JobLedger(settings.ledger_file, new=new)
+
+
+def platform(settings: Settings) -> Platform:
+    from pytest_aisbench import offers
+
+    if settings.platform == "local" and settings.cloud is None:
+        advice = "name --cloud FILE, or another --platform"
+        raise UsageFault("the platform local, without a cloud that runs, has no jobs but a run's own", advice=advice)
+    platform: Platform = offers.load("platform", settings.platform, offered(settings.platform))(settings)
+    return platform
+
+
+def offered(name: str) -> Mapping[str, str]:
+    """The platforms of the built-in hook; only for another name those of pytest's other installed plugins."""
+    from importlib.metadata import entry_points
+
+    from pytest_aisbench.offers import PLATFORMS
+
+    known = dict(PLATFORMS)
+    for entry in () if name in known else entry_points(group="pytest11"):
+        try:
+            offer = getattr(entry.load(), "pytest_aisbench_platforms", None)
+        except Exception as error:  # noqa: BLE001 - any plugin of pytest's: most are no concern of ours
+            print(f"aisbench: the plugin {entry.name} cannot be imported: {error}", file=sys.stderr)
+            continue
+        known = {**(offer() if offer else {}), **known}
+    return known

@@ -1,0 +1,250 @@
+"""From a marker to cases: which shapes a suite supports, and which of them are selected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_aisbench import offers
+from pytest_aisbench.domain.case import Case, Mode, Shape
+from pytest_aisbench.domain.trial import Step
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.services import sections, suite
+from pytest_aisbench.settings import Settings
+from pytest_aisbench.settings.option_types import pythons
+from pytest_aisbench.stash import SETTINGS
+
+if TYPE_CHECKING:
+    from pytest_aisbench.adapters.legacy_package import Package
+
+TRAINING = pytest.StashKey[set[Path]]()  # test files in which something asks for its workload
+DESELECTED = pytest.StashKey[set[str]]()  # cases of which a test was left out, by us or by anybody
+UNMATCHED = pytest.StashKey[bool]()  # there were cases, and --nodes wanted none of them
+SUITES = pytest.StashKey[dict[Path, suite.Suite]]()
+PACKAGE: pytest.StashKey[Package] = pytest.StashKey()  # of --aisbench-package, read once
+_UNASKED = "unasked"  # in place of a case: nobody named a package
+
+# How far a test lets the trial go, by the fixture it asks for.
+_UNTIL = {"trial": Step.DONE, "job": Step.HARVEST, "stage": Step.SUBMIT}
+_OURS = {*_UNTIL, "case", "obs", "modelarts_session"}
+
+
+def generate(metafunc: pytest.Metafunc, marker: pytest.Mark) -> None:
+    """One item per shape that the marker supports; `--nodes` selects among them later."""
+    cases: list[Case | UsageFault | str]
+    try:
+        if marker.kwargs == {"package": True} and not marker.args:
+            cases = [*_packaged(metafunc.config)] or [_UNASKED]
+        else:
+            cases = [*_cases(metafunc.config, Path(str(metafunc.definition.path)), marker)]
+    except UsageFault as fault:
+        # It goes with its item, and matters only if that is selected. Raised here it would be exit 2, not 4; and an
+        # empty list would be a skip, which looks like health.
+        cases = [fault]
+    ids = [case.id if isinstance(case, Case) else case if isinstance(case, str) else "unusable" for case in cases]
+    metafunc.parametrize("case", [_or_skipped(metafunc.config, case) for case in cases], ids=ids, indirect=True)
+
+
+def _or_skipped(config: pytest.Config, case: Case | UsageFault | str) -> Any:
+    """A case whose framework is not installed where it would train is skipped, and says what is missing."""
+    if not isinstance(case, Case) or config.stash[SETTINGS].platform != "local":
+        return case
+    from pytest_aisbench.adapters.interpreters import missing
+
+    reason = missing(case.workload.framework, config.stash[SETTINGS])
+    return pytest.param(case, marks=pytest.mark.skip(reason=reason)) if reason else case
+
+
+def _cases(config: pytest.Config, test: Path, marker: pytest.Mark) -> list[Case]:
+    settings, folder = config.stash[SETTINGS], test.parent
+    known = config.stash.setdefault(SUITES, {})
+    if folder not in known:
+        found = offers.platforms(config)
+        platform = offers.load("platform", settings.platform, found)
+        known[folder] = suite.load(
+            folder,
+            settings.platform,
+            platform.options,
+            found,
+            frameworks=pythons(settings.frameworks),
+            stand_in=sections.stand_in(settings, platform),
+        )
+    loaded = known[folder]
+    _only_one(known, folder)
+    devices = settings.devices or loaded.workload.devices
+    try:
+        shapes = _shapes(marker, loaded.workload.name, devices, settings.devices)
+    except UsageFault as fault:
+        raise UsageFault(f"{test}: {fault.message}", advice=fault.advice) from None
+    return [loaded.case(shape, _mode(settings)) for shape in shapes]
+
+
+def _packaged(config: pytest.Config) -> list[Case]:
+    """The cases of `--aisbench-package`: as many nodes as it asks for, unless `--nodes` says otherwise."""
+    settings = config.stash[SETTINGS]
+    if settings.package is None:
+        return []
+    known = config.stash.setdefault(SUITES, {})
+    if PACKAGE not in config.stash:
+        from pytest_aisbench.adapters import legacy_package
+
+        found = offers.platforms(config)
+        platform = offers.load("platform", settings.platform, found)
+        config.stash[PACKAGE] = legacy_package.load(settings, platform.options, found)
+    package = config.stash[PACKAGE]
+    folder = Path(package.suite.workload.folder)
+    known[folder] = package.suite
+    _only_one(known, folder)
+    devices = settings.devices or package.suite.workload.devices
+    shapes = [Shape(nodes, devices) for nodes in settings.nodes or (package.nodes,)]
+    return [package.suite.case(shape, _mode(settings)) for shape in shapes]
+
+
+def _mode(settings: Settings) -> Mode:
+    return Mode.SINGLE_SERVER if settings.single_server else Mode.CLUSTER
+
+
+def _only_one(known: Mapping[Path, suite.Suite], folder: Path) -> None:
+    name = known[folder].workload.name
+    twin = next((path for path, other in known.items() if path != folder and other.workload.name == name), None)
+    if twin:
+        raise UsageFault(f"{folder} and {twin} both hold a workload named {name!r}")
+
+
+def _shapes(marker: pytest.Mark, name: str, devices: int, override: int | None) -> list[Shape]:
+    usage = f'write @pytest.mark.workload("{name}", nodes=[1, 2]) or shapes=["1x8"]'
+    given = dict(marker.kwargs)
+    nodes, shapes = given.pop("nodes", None), given.pop("shapes", None)
+    if marker.args != (name,) or given or (nodes is None) == (shapes is None):
+        told = ", ".join([*map(repr, marker.args), *(f"{key}={value!r}" for key, value in marker.kwargs.items())])
+        raise UsageFault(f"the marker workload({told}) does not fit the workload {name!r}", advice=usage)
+    if not isinstance(shapes if nodes is None else nodes, (list, tuple)):
+        raise UsageFault(f"the marker of workload {name!r} wants a list", advice=usage)
+    try:
+        found = [Shape(_count(node), devices) for node in nodes] if nodes is not None else []
+        found += [Shape.parse(shape) for shape in shapes or []]
+    except (TypeError, ValueError) as error:
+        raise UsageFault(f"the marker of workload {name!r}: {error}", advice=usage) from None
+    if not found:
+        raise UsageFault(f"the marker of workload {name!r} supports no shape", advice=usage)
+    wanted = [Shape(shape.nodes, override) if override else shape for shape in found]
+    return list(dict.fromkeys(wanted))
+
+
+def _count(node: Any) -> int:
+    if isinstance(node, bool) or not isinstance(node, int) or node < 1:
+        raise ValueError(f"{node!r} is not a number of nodes")
+    return node
+
+
+def case_of(item: pytest.Item) -> Case | None:
+    """The case of a workload item; None for every other test."""
+    case = _parameter(item)
+    return case if isinstance(case, Case) else None
+
+
+def _parameter(item: pytest.Item) -> object:
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get("case") if callspec else None
+
+
+def until(item: pytest.Item) -> Step | None:
+    """How far this item needs its trial; None when it needs none."""
+    names = getattr(item, "fixturenames", ())
+    return max((step for name, step in _UNTIL.items() if name in names), default=None)
+
+
+def check(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Raise what is wrong with a suite whose tests are selected."""
+    training = config.stash[TRAINING]
+    for item in items:
+        fault = _parameter(item)
+        if isinstance(fault, UsageFault):
+            raise fault
+        idle = not set(getattr(item, "fixturenames", ())) & _OURS and item.path not in training
+        if idle and item.get_closest_marker("workload"):
+            advice = "let it ask for `trial`, or take the marker away"
+            raise UsageFault(f"{item.nodeid}: a workload is marked, and nothing is asked of it", advice=advice)
+
+
+def select(config: pytest.Config, items: list[pytest.Item], say: Callable[[str], None]) -> None:
+    """Deselect the shapes that `--nodes` did not ask for, and the test of a package that nobody named."""
+    for note in config.stash[PACKAGE].notes if PACKAGE in config.stash else ():
+        say(note)
+    if unasked := [item for item in items if _parameter(item) == _UNASKED]:
+        config.hook.pytest_deselected(items=unasked)
+        items[:] = [item for item in items if item not in unasked]
+    config.stash[TRAINING] = {item.path for item in items if case_of(item)}
+    nodes = config.stash[SETTINGS].nodes
+    if not nodes:
+        return
+    kept: list[pytest.Item] = []
+    dropped: list[pytest.Item] = []
+    for item in items:
+        case = case_of(item)
+        (dropped if case and case.shape.nodes not in nodes else kept).append(item)
+    if dropped:
+        there = {case.shape.nodes for item in items if (case := case_of(item))}
+        config.stash[UNMATCHED] = not there & set(nodes)
+        if missing := [str(count) for count in nodes if count not in there]:
+            say(f"no case has {' or '.join(missing)} nodes; there are {', '.join(map(str, sorted(there)))}")
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the selected items need, for the process that holds the run."""
+
+    wants: tuple[tuple[Case, Step], ...] = ()  # of the Fleet, in the items' order
+    cases: Mapping[str, str] = field(default_factory=dict)  # node id → case id, skipped items included
+    expected: frozenset[str] = frozenset()  # cases to be judged, skipped ones included
+    deselected: frozenset[str] = frozenset()  # cases that were left out
+    unmatched: bool = False  # --nodes left no case at all
+
+
+def plan(config: pytest.Config, items: list[pytest.Item]) -> Plan:
+    cases = {item.nodeid: case.id for item in items if (case := case_of(item))}
+    left_out = frozenset(config.stash.get(DESELECTED, ())) - set(cases.values())
+    return Plan(tuple(_wants(config, items)), cases, judged(items), left_out, config.stash.get(UNMATCHED, False))
+
+
+def judged(items: Iterable[pytest.Item]) -> frozenset[str]:
+    """The cases whose verdict one of these tests asks for."""
+    return frozenset(case.id for item in items if (case := case_of(item)) and until(item) is Step.DONE)
+
+
+def leave_out(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
+    """Remember the cases of tests that somebody deselects."""
+    config.stash.setdefault(DESELECTED, set()).update(case.id for item in items if (case := case_of(item)))
+
+
+def _wants(config: pytest.Config, items: list[pytest.Item]) -> list[tuple[Case, Step]]:
+    """Skipped items need nothing."""
+    needed: dict[str, tuple[Case, Step]] = {}
+    for item in items:
+        case, step = case_of(item), until(item)
+        if case and step is not None and not _will_be_skipped(item):
+            known = needed.get(case.id, (case, step))
+            needed[case.id] = (case, max(step, known[1]))
+    for case, step in needed.values():
+        if step is Step.DONE:
+            config.stash[SUITES][Path(case.workload.folder)].require_claims(case)
+    return list(needed.values())
+
+
+def _will_be_skipped(item: pytest.Item) -> bool:
+    """A job that no test will judge is money lost. pytest keeps this question to itself, hence the guard."""
+    try:
+        from _pytest.skipping import evaluate_skip_marks, evaluate_xfail_marks
+    except ImportError:
+        return False
+    try:
+        expected = evaluate_xfail_marks(item)
+        return evaluate_skip_marks(item) is not None or bool(expected and not expected.run)
+    except pytest.fail.Exception:
+        return True  # a condition that cannot be evaluated: the item will say so itself, before its setup

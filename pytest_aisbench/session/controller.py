@@ -1,0 +1,282 @@
+"""The process that owns the session: it holds the run, records what its tests say, and sets the exit code."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_aisbench import offers
+from pytest_aisbench.domain import exitcode
+from pytest_aisbench.domain.ports import Platform, Reporter
+from pytest_aisbench.errors import Crashed, UsageFault
+from pytest_aisbench.reporters import results
+from pytest_aisbench.reporters.hosts import guarded
+from pytest_aisbench.reporters.properties import PREFIX, case_of, properties_of
+from pytest_aisbench.reporters.terminal import show
+from pytest_aisbench.services.clock import SystemClock
+from pytest_aisbench.services.run import Run
+from pytest_aisbench.services.sampling import Meter
+from pytest_aisbench.session import collection
+from pytest_aisbench.session.collection import Plan
+from pytest_aisbench.session.ending import Signals, one_line
+from pytest_aisbench.session.judging import failure
+from pytest_aisbench.session.order import run_ready_first
+from pytest_aisbench.session.reckoning import Reckoning
+from pytest_aisbench.stash import SETTINGS
+
+if TYPE_CHECKING:
+    from pytest_aisbench.domain.case import Case
+    from pytest_aisbench.domain.entry import RunEntry
+    from pytest_aisbench.domain.trial import Step, Trial
+    from pytest_aisbench.reporters.live import Live
+    from pytest_aisbench.session.workers import Workers
+    from pytest_aisbench.settings import Settings
+
+
+class Controller:
+    """A pytest plugin object. Nothing is opened or written before the first workload item is known."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._platform: Platform | None = None
+        self._run: Run | None = None
+        self._reporters: dict[str, Reporter] = {}
+        self._signals = Signals(self._say)
+        self._reckoning = Reckoning(config, self._signals)
+        self._workers: Workers | None = None
+        self._live: Live | None = None
+        self._opening = threading.RLock()  # workers of xdist plan, and ask for the platform, at the same time
+        self._results: results.Results | None = None
+        self._plan = Plan()
+
+    # Crew: what the fixtures ask for.
+
+    def reached(self, case: Case, until: Step) -> Trial:
+        if self._run is None:
+            advice = "name the fixture among the test's arguments, and leave --setup-only away"
+            raise UsageFault(f"{case.id} was not announced before the run", advice=advice)
+        return self._run.reached(case, until)
+
+    def platform(self) -> Platform:
+        with self._opening:
+            if self._platform is None:
+                settings = self._config.stash[SETTINGS]
+                self._platform = offers.load("platform", settings.platform, offers.platforms(self._config))(settings)
+            return self._platform
+
+    def run_name(self) -> str:
+        return self._run.id if self._run else ""
+
+    # What the workers of xdist ask for, through `Workers`.
+
+    def admit(self, node: Any) -> None:
+        """A worker is about to start."""
+        from pytest_aisbench.session.workers import Workers
+
+        if self._workers is None:
+            self._workers = Workers(self._config, self)
+            self._config.pluginmanager.register(self._workers, "aisbench-workers")
+        self._workers.admit(node)
+
+    def judges(self, nodeid: str) -> bool:
+        """Whether a test is about a case of ours."""
+        return nodeid in self._plan.cases
+
+    # The run.
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        collection.select(self._config, items, self._say)
+
+    @pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
+    def pytest_collection_modifyitems_check(self, items: list[pytest.Item]) -> None:
+        """After -k and everybody else: what is not selected may be as it is."""
+        with one_line():
+            collection.check(self._config, items)
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        collection.leave_out(self._config, items)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Here the selection is final, and a `finally` sees -x, Ctrl-C and pytest.exit alike."""
+        option = self._config.option
+        idle = option.collectonly or getattr(option, "setupplan", False) or getattr(option, "setuponly", False)
+        if idle or (session.testsfailed and not option.continue_on_collection_errors):
+            return (yield)
+        self._signals.open()
+        leave = False
+        try:
+            with one_line():
+                self.open(collection.plan(self._config, session.items))
+            self.begin()
+            return (yield)
+        except KeyboardInterrupt:
+            # pytest ends --sw by the same exception, and nobody pressed a key.
+            leave = self._config.stash[SETTINGS].on_interrupt == "leave" and self._signals.seen is not None
+            raise
+        finally:
+            self._stop(leave=leave)
+            self._signals.calm()
+
+    @pytest.hookimpl(specname="pytest_runtestloop")
+    def pytest_runtestloop_ready_first(self, session: pytest.Session) -> bool | None:
+        """In place of pytest's own loop; xdist has one of its own, which cannot wait for jobs."""
+        if self._run is None or self._workers:
+            return None
+        fleet = self._run.fleet
+        goals = {item: (collection.case_of(item), collection.until(item)) for item in session.items}
+
+        def is_ready(item: pytest.Item) -> bool:
+            case, until = goals[item]
+            return case is None or until is None or fleet.is_ready(case, until)
+
+        def wait() -> None:
+            if self._live:
+                self._live.tick()
+            fleet.wait(0.5)
+
+        return run_ready_first(session, is_ready, wait)
+
+    def _stop(self, *, leave: bool) -> None:
+        live, self._live = self._live, None
+        if live:
+            with guarded(self._config, "progress"):
+                live.close()
+        with self._reckoning.noticing():
+            if self._run:
+                if self._signals.seen and not leave:
+                    self._say("stopping what runs; once more, and it is left at once")
+                for line in self._run.stop(leave=leave):
+                    self._say(line)
+                if self._run.fleet.crash:
+                    self._reckoning.tally.unrecorded = str(Crashed.of(self._run.fleet.crash))
+
+    def open(self, plan: Plan) -> str | None:
+        """Check and open everything that is not pytest's; the folder of the run, if there is one."""
+        with self._opening:
+            self._reckoning.plan(plan)
+            if plan.cases and not self._plan.cases:
+                self._plan = plan
+            if plan.wants and self._run is None:
+                settings = self._config.stash[SETTINGS]
+                meter = self._meter(settings)
+                self._run = Run(settings, self.platform(), SystemClock(), plan.wants, self._say, meter=meter)
+                self._results = results.Results(self._run.folder)
+            return str(self._run.folder) if self._run else None
+
+    def _meter(self, settings: Settings) -> Meter:
+        found = offers.power_sources(self._config)
+        asked = [name for name in found if name != offers.FILE_OF_POWER or settings.power]  # no file is no source
+        return Meter({name: offers.load("power source", name, found)(settings) for name in asked})
+
+    def _say(self, line: str) -> None:
+        if self._live:
+            self._live.say(line)
+            return
+        terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+        if terminal:
+            terminal.ensure_newline()
+            terminal.write_line(f"aisbench: {line}")
+
+    def begin(self) -> None:
+        """Let the reporters in, then the jobs."""
+        if self._run is None or self._reporters:
+            return
+        found = offers.reporters(self._config)
+        for name in found:
+            with guarded(self._config, f"no reporter {name!r}"):
+                reporter = offers.load("reporter", name, found)(self._config, self._run.folder)
+                self._config.pluginmanager.register(reporter, f"aisbench-{name}")
+                self._reporters[name] = reporter
+        with self._reckoning.noticing():
+            self._publish(self._run.entry())
+        self._run.begin()
+        with guarded(self._config, "no progress is shown"):
+            from pytest_aisbench.reporters.live import Live
+
+            settings, threaded = self._config.stash[SETTINGS], self._workers is not None
+            self._live = Live(self._config, self._run, settings, SystemClock(), threaded=threaded)
+            self._config.pluginmanager.register(self._live, "aisbench-live")
+
+    def _publish(self, entry: RunEntry) -> None:
+        if self._results:
+            self._results.write(entry)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Before the host plugins see the report, so that they show the case as the ledger has it."""
+        if report.outcome not in {"passed", "failed", "skipped"}:
+            return  # a worker crashed, and another will judge
+        verdict = properties_of(report).get("verdict")
+        self._reckoning.count(report, verdict)
+        self._heed_maxfail()
+        # A worker that crashed left a report without properties.
+        case_id = case_of(report) or self._plan.cases.get(report.nodeid, "")
+        if case_id and case_of(report) is None:
+            report.user_properties.append((f"{PREFIX}case", case_id))
+        if report.skipped and verdict is None:
+            self._reckoning.skip(case_id, report)
+        elif self._run and self._run.knows(case_id) and (report.when == "call" or not report.passed):
+            self._record(case_id, failure(report) if report.failed else "")
+
+    def _record(self, case_id: str, failed: str) -> None:
+        assert self._run is not None
+        with self._reckoning.noticing():
+            entry = self._run.rule(case_id, failed)
+            for name, reporter in self._reporters.items():
+                with guarded(self._config, f"reporter {name!r}"):
+                    reporter.case(entry)
+            self._publish(self._run.entry())
+        if unrecorded := self._reckoning.tally.unrecorded:
+            # The hosts would meet the same full disk next, and end the run with a traceback.
+            pytest.exit(f"the run cannot be recorded: {unrecorded}", returncode=exitcode.INTERNAL)
+
+    def _heed_maxfail(self) -> None:
+        """xdist ends -x only when every worker has ended its test, and ours may wait for hours."""
+        if self._run and self._workers and self._reckoning.enough():
+            self._run.fleet.give_up()
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        self._reckoning.interrupted(excinfo.type)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, object, object]:
+        """Inside the terminal's wrapper and around the hosts, whose files may meet a full disk too."""
+        code = self._reckoning.code(exitstatus, self._run)
+        session.exitstatus = code
+        if self._run is None:
+            return (yield)
+        with self._reckoning.noticing():
+            entry = self._run.finish(code)
+            for name, reporter in self._reporters.items():
+                with guarded(self._config, f"reporter {name!r}"):
+                    reporter.run(entry)
+            self._publish(entry)
+        with self._reckoning.noticing():
+            yield
+        session.exitstatus = self._reckoning.code(exitstatus, self._run)
+        if session.exitstatus != code:
+            with self._reckoning.noticing():
+                self._publish(self._run.finish(int(session.exitstatus)))
+        return None
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        missing, run = self._reckoning.missing(self._run), self._run
+        if run:
+            unrecorded = self._reckoning.tally.unrecorded
+            show(terminalreporter, self._config, missing, folder=run.folder, run=run.entry(), unrecorded=unrecorded)
+        elif missing:
+            show(terminalreporter, self._config, missing)
+
+    def pytest_unconfigure(self) -> None:
+        if self._workers:
+            self._workers.close()
+        if self._run:
+            self._run.close()
+        if self._platform:
+            self._platform.close()
+        self._signals.close()

@@ -1,0 +1,116 @@
+"""The `[apulis]` table of `aisbench.toml`: where the Apulis platform is, who we are there, and the folder we share."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.secret import NO_SECRET, Secret
+from pytest_aisbench.settings.access import Access, address_fault
+from pytest_aisbench.settings.hosts import NO_HOSTS, Hosts
+
+if TYPE_CHECKING:
+    from pytest_aisbench.settings import places
+
+NAME = "apulis"
+SECRETS = ("password", "token")
+RESULTS = ("share", "obs")
+_PLAIN = re.compile(r"http://[^/:@\s]+(:[0-9]+)?/?")
+_PATH = re.compile(r"(/[A-Za-z0-9_.~-]+)*")
+_POD_PATH = re.compile(r"(/[A-Za-z0-9_.@+-]+)+/?")
+_YES = {"yes": True, "no": False}
+_METRICS = "/endpoints/grafana/api/datasources/proxy/1/api/v1/query_range"
+
+
+@dataclass(frozen=True)
+class ApulisAccess:
+    """The table, read; and `hosts`, which is a table of its own."""
+
+    endpoint: str = ""
+    api: str = "/apis"  # DLWorkspace, from which the platform comes, has none
+    user: str = ""
+    password: Secret = NO_SECRET
+    token: Secret = NO_SECRET  # instead of a login
+    vc: str = ""
+    share: str = ""  # the folder, as this machine sees it
+    share_in_pods: str = ""  # as the pods see it; empty: under the same path
+    results: str = ""  # one of RESULTS; empty: the share, where there is one
+    send_obs_keys: bool = False  # to the pods, which have none of their own
+    metrics: str = _METRICS
+    ca_file: str = ""
+    hosts: Hosts = NO_HOSTS
+
+    @property
+    def by_obs(self) -> bool:
+        return (self.results or ("share" if self.share else "obs")) == "obs"
+
+
+def read_apulis(
+    document: places.Document | None, environment: Mapping[str, str], *, used: bool
+) -> tuple[ApulisAccess, frozenset[str]]:
+    """The table, and the names that were taken from the environment."""
+    if not document:
+        return ApulisAccess(), frozenset()
+    known = [row.name for row in dataclasses.fields(ApulisAccess) if row.name != "hosts"]
+    texts, taken = document.texts(NAME, known, environment, used=used)
+    values = {key: _value(document, key, text, used=used) for key, text in texts.items()}
+    access = ApulisAccess(**values)
+    if used:
+        _check_way(document, access)
+    return access, taken
+
+
+def require_apulis(apulis: ApulisAccess, access: Access, source: str) -> None:
+    """Raise, blaming the `source` that chose it, unless the platform can be reached, and its results."""
+    missing = [key for key in ("endpoint", "user", "vc") if not getattr(apulis, key)]
+    if missing:
+        advice = "write them to [apulis] in aisbench.toml, or name a local cloud with --aisbench-cloud"
+        raise UsageFault(f"{source}: platform apulis needs {', '.join(missing)}", advice=advice)
+    if apulis.by_obs and not (access.access_key and access.bucket):
+        advice = "write share to [apulis], or access_key, secret_access_key and bucket to [access]"
+        raise UsageFault(f"{source}: platform apulis has neither a shared folder nor a bucket", advice=advice)
+
+
+def _value(document: places.Document, key: str, text: str, *, used: bool) -> Any:
+    def wrong(what: str, advice: str) -> UsageFault:
+        return document.fault(f"apulis.{key} {text!r} {what}", NAME, key, advice=advice)
+
+    if key in SECRETS:
+        return Secret(text)
+    if key == "send_obs_keys":
+        if text not in _YES:
+            raise wrong("is neither yes nor no", "write yes to hand access_key and secret_access_key to the pods")
+        return _YES[text]
+    if key == "results" and text not in RESULTS:
+        raise wrong("is not known", f"write one of {', '.join(RESULTS)}, or leave it out")
+    if key in {"api", "metrics"}:
+        text = text.rstrip("/")
+        if not _PATH.fullmatch(text):
+            raise wrong("is not a path", "write such as /apis")
+    if key == "share_in_pods" and text and not _POD_PATH.fullmatch(text):
+        raise wrong("is not an absolute path without blanks", "write such as /data/aisbench")
+    if key in {"share", "ca_file"} and text:
+        path = document.path.parent / Path(text).expanduser()
+        if used and not path.exists():
+            raise document.fault(f"apulis.{key}: there is no {path}", NAME, key)
+        return str(path)
+    return text
+
+
+def _check_way(document: places.Document, access: ApulisAccess) -> None:
+    if not access.endpoint:
+        return
+    fault = address_fault(access.endpoint)
+    if fault and _PLAIN.fullmatch(access.endpoint):
+        keys = ("password", "token", "send_obs_keys")
+        told = [key for key in keys if getattr(access, key)]
+        if not told:
+            return  # its API asks for a user's name only, and many an installation has no TLS
+        fault = "would send secrets over plain http", f"write https, or leave {' and '.join(told)} out"
+    if fault:
+        raise document.fault(f"apulis.endpoint {fault[0]}", NAME, "endpoint", advice=fault[1])
