@@ -104,11 +104,15 @@ class Pages:
         series = queries.one_series(visit.connection, visit.project, result.platform, result.name)
         assert series is not None
         recent = list(reversed(queries.trend(visit.connection, series.id, limit=_ON_A_CHART // 2)))
+        body = json.loads(parcel.body)
+        told = sorted(body["measured"].items())
         return visit.show(
             "result.html",
             run=run,
             result=result,
-            body=json.loads(parcel.body),
+            body=body,
+            measured=[(name, each) for name, each in told if each.get("value") is not None],
+            unmeasured=[(name, each) for name, each in told if each.get("value") is None],
             attempts=attempts,
             sender=queries.sender(visit.connection, parcel),
             chart=charts.trend(recent),

@@ -42,12 +42,11 @@ def opened(db: str) -> Iterator[Engine]:
     url = address(db)
     engine = open_engine(url)
     try:
-        try:
-            upgrade(engine)
-        except SQLAlchemyError as error:
-            told = plain(str(getattr(error, "orig", None) or error), 300)
-            raise UsageFault(f"the database {url.render_as_string(hide_password=True)}: {told}") from None
+        upgrade(engine)
         yield engine
+    except (SQLAlchemyError, OverflowError) as error:  # a number that SQLite cannot hold is no error of SQLAlchemy's
+        told = plain(str(getattr(error, "orig", None) or error), 300)
+        raise UsageFault(f"the database {url.render_as_string(hide_password=True)}: {told}") from None
     finally:
         engine.dispose()
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
+from pytest_aisbench.tester_server.contract import number as finite
 from pytest_aisbench.tester_server.exports import moment
 
 
@@ -21,8 +22,10 @@ def number(value: Any, digits: int = 5) -> str:
     return f"{value:.{digits}g}"
 
 
-def share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}"
+def share(value: Any) -> str:
+    """Of what somebody sent too, which may be no number, or an absurd one."""
+    found = finite(value)
+    return "–" if found is None else f"{found:.1%}"
 
 
 def change(before: float | None, after: float | None) -> float | None:

@@ -100,6 +100,7 @@ _CHINESE = {
     "Handed in beside the results": "随结果提交的附件",
     "attempt": "第几次",
     "received": "收到于",
+    "What follows was said before, in attempt": "以下是此前所说的内容，第几次：",
     "sent by": "发送者",
     "as it was sent": "原文",
     "trend": "趋势",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -104,6 +105,16 @@ def test_a_database_that_is_not_there_is_one_line_without_its_password(tmp_path:
 def test_a_database_that_cannot_be_is_refused(db: str, said: str) -> None:
     with pytest.raises(UsageFault, match=said), opened(db):
         pass
+
+
+def test_a_database_that_fails_later_is_one_line_too(tmp_path: Path) -> None:
+    db = f"{tmp_path}/tester.db"
+    aisbench("tester", "token", "add", "p", "--db", db)
+    assert "too large" in aisbench("tester", "token", "revoke", str(10**20), "--db", db, code=4).stderr
+    with sqlite3.connect(db) as connection:
+        connection.execute("DROP TABLE audit")
+    told = aisbench("tester", "token", "add", "p", "--db", db, code=4).stderr
+    assert told == f"aisbench tester: the database sqlite:///{db}: no such table: audit\n"
 
 
 def test_tokens_are_printed_once_and_kept_as_digests(tmp_path: Path) -> None:

@@ -99,7 +99,10 @@ def test_what_is_said_again_of_a_case_replaces_what_is_shown_whatever_the_order(
     assert [(run["cases"], run["passed"], run["failed"]) for run in runs(tester, "late")] == [(1, 0, 1)]
     back = tester.get("/api/v1/tests/run-1/results", Authorization=f"Bearer {late}").json["results"]
     assert [body["attempt"] for body in back] == [2, 1]  # nothing that was said is gone
-    assert "its test failed" in tester.get("/p/late/t/run-1/r/run-1/c/resnet50-2x8").text
+    page = "/p/late/t/run-1/r/run-1/c/resnet50-2x8"
+    assert "its test failed" in tester.get(page).text
+    assert "said before" not in tester.get(page).text
+    assert "What follows was said before, in attempt 1" in tester.get(f"{page}?attempt=1").text
 
 
 def test_how_a_run_ended_is_shown_whatever_came_first(tester: Serving) -> None:
@@ -170,6 +173,7 @@ def test_attachments_and_the_result_of_a_stub_are_kept_too(tester: Serving) -> N
         ('"status":"OK"', '"status":"GREAT"', "status"),
         ('"status":"OK"', '"status":"FAILED"', "status"),
         ('"verdict":"PASSED"', '"verdict":"GREEN"', "case.verdict"),
+        ('"verdict":"PASSED"', '"verdict":[]', "case.verdict"),
         ('"nodes":2,', '"nodes":"two",', "case.nodes"),
         ('"system":{}', '"system":[]', "system"),
         ('"value":14000.0', '"value":null', "measured.throughput_ratio"),
@@ -300,6 +304,18 @@ def test_hostile_words_are_stored_and_shown_as_words(tester: Serving, text: str)
         assert "<script>alert" not in page.text
         assert "<img" not in page.text
         assert "\x00" not in page.text
+
+
+def test_what_the_contract_leaves_open_is_shown_whatever_it_is(tester: Serving) -> None:
+    body = json.loads(SENT.body)
+    body["measured"]["power"] = {"null_reason": "nobody asked"}  # and no value at all
+    body["case"]["stragglers"] = [{"node": 0, "card": 1, "ratio": 10**400, "cost": "much"}]
+    body["case"] |= {"scaling": [7], "warnings": "few", "findings": [{"metric": {}, "outcome": []}]}
+    tester.send(tester.token("open"), replace(SENT, body=json.dumps(body)))
+    page = tester.get("/p/open/t/run-1/r/run-1/c/resnet50-2x8")
+    assert page.status == 200
+    assert "<td>power<td>nobody asked" in page.text
+    assert tester.get("/p/open/stragglers?format=json").json["rows"] == []
 
 
 def test_a_text_that_a_spreadsheet_would_run_is_not_run(tester: Serving) -> None:
