@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select, text
 
+from pytest_aisbench.tester_server.rows import dicts
 from pytest_aisbench.tester_server.tables import AUDIT
 
 COLUMNS = tuple(column.name for column in AUDIT.c)
@@ -27,7 +28,7 @@ def newest(connection: Connection, project: str, before: int | None, limit: int)
     found = select(AUDIT).where(AUDIT.c.project == project).order_by(AUDIT.c.id.desc()).limit(limit)
     if before is not None:
         found = found.where(AUDIT.c.id < before)
-    return [dict(row._mapping) for row in connection.execute(found)]  # noqa: SLF001 - the documented name
+    return list(dicts(connection.execute(found)))
 
 
 def every(connection: Connection, project: str | None = None) -> Iterator[dict[str, Any]]:
@@ -37,7 +38,7 @@ def every(connection: Connection, project: str | None = None) -> Iterator[dict[s
         found = select(AUDIT).where(AUDIT.c.id > last).order_by(AUDIT.c.id).limit(_CHUNK)
         if project is not None:
             found = found.where(AUDIT.c.project == project)
-        rows = [dict(row._mapping) for row in connection.execute(found)]  # noqa: SLF001 - the documented name
+        rows = list(dicts(connection.execute(found)))
         yield from rows
         if len(rows) < _CHUNK:
             return

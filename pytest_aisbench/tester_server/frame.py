@@ -18,7 +18,7 @@ from pytest_aisbench.domain import exitcode
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.tester_server import exports, shown, words
 from pytest_aisbench.tester_server.door import COOKIE, Denied, Door
-from pytest_aisbench.tester_server.queries import Mark
+from pytest_aisbench.tester_server.rows import Mark
 from pytest_aisbench.tester_server.tokens import PROJECT, Kind, find
 
 _LANGUAGE = "aisbench_language"

@@ -10,9 +10,9 @@ from sqlalchemy import Connection
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from pytest_aisbench.tester_server import audit, charts, comparison, queries
+from pytest_aisbench.tester_server import across, audit, charts, comparison, queries
 from pytest_aisbench.tester_server.frame import Frame, NotThere, Visit
-from pytest_aisbench.tester_server.queries import Mark
+from pytest_aisbench.tester_server.rows import PAGE, Mark, as_dict, dicts
 from pytest_aisbench.tester_server.shown import path
 
 _RESULT_COLUMNS = (
@@ -62,13 +62,13 @@ class Pages:
         if visit.format:
             rows = _whole(lambda c, mark: queries.runs(c, visit.project, **told, before=mark, limit=1000))
             return visit.export("runs", _RUN_COLUMNS, rows)
-        found = queries.runs(visit.connection, visit.project, **told, before=visit.mark, limit=queries.PAGE + 1)
-        shown, older = found[: queries.PAGE], len(found) > queries.PAGE
+        found = queries.runs(visit.connection, visit.project, **told, before=visit.mark, limit=PAGE + 1)
+        shown, older = found[:PAGE], len(found) > PAGE
         return visit.show(
             "runs.html",
             runs=shown,
             older=str(Mark.of(shown[-1])) if older else "",
-            platforms=queries.platforms(visit.connection, visit.project),
+            platforms=across.platforms(visit.connection, visit.project),
             **told,
         )
 
@@ -76,7 +76,7 @@ class Pages:
         run = self._run(visit, visit.path("testid"), visit.path("run"))
         if visit.format:
             return visit.export(
-                f"run-{run.name}", _RESULT_COLUMNS, lambda connection: _dicts(queries.results_of(connection, run.id))
+                f"run-{run.name}", _RESULT_COLUMNS, lambda connection: dicts(queries.results_of(connection, run.id))
             )
         results = queries.results_of(visit.connection, run.id, _ON_A_PAGE + 1)
         return visit.show(
@@ -101,9 +101,9 @@ class Pages:
             parcel = queries.parcel(visit.connection, chosen.id)
         if visit.format == "json":
             return Response(parcel.body, media_type="application/json")  # as it was sent
-        series = queries.one_series(visit.connection, visit.project, result.platform, result.name)
+        series = across.one_series(visit.connection, visit.project, result.platform, result.name)
         assert series is not None
-        recent = list(reversed(queries.trend(visit.connection, series.id, limit=_ON_A_CHART // 2)))
+        recent = list(reversed(across.trend(visit.connection, series.id, limit=_ON_A_CHART // 2)))
         body = json.loads(parcel.body)
         told = sorted(body["measured"].items())
         return visit.show(
@@ -120,24 +120,24 @@ class Pages:
 
     def cases(self, visit: Visit) -> Response:
         told = {"platform": visit.asked("platform"), "after": visit.asked("after")}
-        found = queries.series(visit.connection, visit.project, **told, limit=queries.PAGE + 1)
-        shown = found[: queries.PAGE]
+        found = across.series(visit.connection, visit.project, **told, limit=PAGE + 1)
+        shown = found[:PAGE]
         return visit.show(
             "cases.html",
-            cases=[(row, charts.sparkline(queries.spark(visit.connection, row.id))) for row in shown],
-            more=f"{shown[-1].name} {shown[-1].platform}" if len(found) > queries.PAGE else "",
-            platforms=queries.platforms(visit.connection, visit.project),
+            cases=[(row, charts.sparkline(across.spark(visit.connection, row.id))) for row in shown],
+            more=f"{shown[-1].name} {shown[-1].platform}" if len(found) > PAGE else "",
+            platforms=across.platforms(visit.connection, visit.project),
             **told,
         )
 
     def case(self, visit: Visit) -> Response:
-        series = queries.one_series(visit.connection, visit.project, visit.path("platform"), visit.path("name"))
+        series = across.one_series(visit.connection, visit.project, visit.path("platform"), visit.path("name"))
         if series is None:
             raise NotThere
         if visit.format:
-            rows = _whole(lambda c, mark: queries.trend(c, series.id, mark, 1000))
+            rows = _whole(lambda c, mark: across.trend(c, series.id, mark, 1000))
             return visit.export(f"case-{series.name}", _RESULT_COLUMNS, rows)
-        found = queries.trend(visit.connection, series.id, visit.mark, _ON_A_CHART + 1)
+        found = across.trend(visit.connection, series.id, visit.mark, _ON_A_CHART + 1)
         shown = found[:_ON_A_CHART]
         return visit.show(
             "case.html",
@@ -149,29 +149,27 @@ class Pages:
         )
 
     def scaling(self, visit: Visit) -> Response:
-        known = queries.workloads(visit.connection, visit.project)
+        known = across.workloads(visit.connection, visit.project)
         asked = tuple(visit.asked(name) for name in ("workload", "platform", "mode"))
         keys = [(each.workload, each.platform, each.mode) for each in known]
         largest = max(known, key=lambda each: each.shapes, default=None)
         usual = (largest.workload, largest.platform, largest.mode) if largest else None
         key = asked if asked in keys else usual
-        rows = queries.shapes(visit.connection, visit.project, key[1], key[0], key[2]) if key else []
+        rows = across.shapes(visit.connection, visit.project, key[1], key[0], key[2]) if key else []
         points = charts.scaled(rows)
         if visit.format:
-            told = [{**_dict(point.row), "cards": point.cards, "efficiency": point.efficiency} for point in points]
+            told = [{**as_dict(point.row), "cards": point.cards, "efficiency": point.efficiency} for point in points]
             columns = ("name", "nodes", "devices", "cards", "throughput", "unit", "efficiency", "testid", "run_name")
             return visit.export("scaling", columns, lambda _: told)
-        return visit.show(
-            "scaling.html", known=known, key=key, points=points, chart=charts.efficiency(points), project_=visit.project
-        )
+        return visit.show("scaling.html", known=known, key=key, points=points, chart=charts.efficiency(points))
 
     def stragglers(self, visit: Visit) -> Response:
-        platforms = queries.platforms(visit.connection, visit.project)
+        platforms = across.platforms(visit.connection, visit.project)
         platform = visit.asked("platform") or (platforms[0] if platforms else "")
         if visit.format:
-            found = queries.stragglers(visit.connection, visit.project, platform, limit=100_000)
-            return visit.export("stragglers", _SLOW_COLUMNS, lambda _: _dicts(found))
-        rows = queries.sightings(visit.connection, visit.project, platform)
+            found = across.stragglers(visit.connection, visit.project, platform, limit=100_000)
+            return visit.export("stragglers", _SLOW_COLUMNS, lambda _: dicts(found))
+        rows = across.sightings(visit.connection, visit.project, platform)
         return visit.show(
             "stragglers.html",
             platform=platform,
@@ -179,7 +177,7 @@ class Pages:
             strips=charts.strips(rows),
             oldest=rows[-1].ended if rows else None,
             newest=rows[0].ended if rows else None,
-            recent=queries.stragglers(visit.connection, visit.project, platform),
+            recent=across.stragglers(visit.connection, visit.project, platform),
         )
 
     def compare(self, visit: Visit) -> Response:
@@ -202,15 +200,15 @@ class Pages:
             return visit.export("audit", audit.COLUMNS, lambda c: audit.every(c, visit.project))
         before = visit.asked("before")
         mark = int(before) if before.isdecimal() and len(before) < 19 else None
-        found = audit.newest(visit.connection, visit.project, mark, queries.PAGE + 1)
-        shown = found[: queries.PAGE]
-        return visit.show("audit.html", rows=shown, older=str(shown[-1]["id"]) if len(found) > queries.PAGE else "")
+        found = audit.newest(visit.connection, visit.project, mark, PAGE + 1)
+        shown = found[:PAGE]
+        return visit.show("audit.html", rows=shown, older=str(shown[-1]["id"]) if len(found) > PAGE else "")
 
     def results(self, visit: Visit) -> Response:
         """Everything, for other programs."""
         told = visit.asked("platform"), visit.asked("case")
         visit = visit.exporting()
-        return visit.export("results", _RESULT_COLUMNS, lambda c: _dicts(queries.export(c, visit.project, *told)))
+        return visit.export("results", _RESULT_COLUMNS, lambda c: dicts(queries.export(c, visit.project, *told)))
 
     def _run(self, visit: Visit, testid: str, name: str) -> Any:
         found = queries.run(visit.connection, visit.project, testid, name)
@@ -230,15 +228,7 @@ def _whole(page: Callable[[Connection, Mark | None], Any]) -> Callable[[Connecti
     def rows(connection: Connection) -> Iterable[Mapping[str, Any]]:
         mark: Mark | None = None
         while found := page(connection, mark):
-            yield from _dicts(found)
+            yield from dicts(found)
             mark = Mark.of(found[-1])
 
     return rows
-
-
-def _dicts(rows: Iterable[Any]) -> Iterable[dict[str, Any]]:
-    return (_dict(row) for row in rows)
-
-
-def _dict(row: Any) -> dict[str, Any]:
-    return dict(row._mapping)  # noqa: SLF001 - the documented name

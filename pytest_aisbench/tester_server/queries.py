@@ -1,45 +1,20 @@
-"""What pages ask of the database. Every question is bounded, and answered by an index, however much is stored."""
+"""What pages ask of runs, and of what was sent. Bounded, and answered by an index, however much is stored."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, and_, case, func, or_, select
+from sqlalchemy import Connection, and_, case, func, or_, select
 
-from pytest_aisbench.domain.upload import RUNS as KIND_RUNS
+from pytest_aisbench.domain import upload
 from pytest_aisbench.domain.verdict import Ruling
-from pytest_aisbench.tester_server.tables import AUDIT, PARCELS, RESULTS, RUNS, SERIES, STRAGGLERS, TOKENS
+from pytest_aisbench.tester_server.rows import PAGE, Found, Mark, behind, results
+from pytest_aisbench.tester_server.tables import AUDIT, PARCELS, RESULTS, RUNS, SERIES, TOKENS
 
-PAGE = 50
 _SEARCHED = 10_000  # newest results whose reasons are searched
 _CHUNK = 1000
-Found = Sequence[Any]  # rows
-
-
-class Mark(NamedTuple):
-    """Where a page ends: the next one begins behind it, whatever came in meanwhile."""
-
-    ended: float
-    id: int
-
-    @classmethod
-    def parse(cls, text: str) -> Mark | None:
-        ended, _, number = text.partition("_")
-        try:
-            mark = cls(float(ended), int(number))
-        except ValueError:
-            return None
-        return mark if math.isfinite(mark.ended) and 0 <= mark.id < 2**63 else None
-
-    @classmethod
-    def of(cls, row: Any) -> Mark:
-        return cls(row.ended, row.id)
-
-    def __str__(self) -> str:
-        return f"{self.ended!r}_{self.id}"
 
 
 def projects(connection: Connection, only: str | None) -> Found:
@@ -60,7 +35,7 @@ def runs(
     if only_bad:
         ended_badly = and_(RUNS.c.told > 0, func.coalesce(RUNS.c.exit_code, -1) != 0)
         found = found.where(or_(RUNS.c.passed < RUNS.c.cases, ended_badly))
-    return connection.execute(_behind(found, RUNS, before).limit(limit)).all()
+    return connection.execute(behind(found, RUNS, before).limit(limit)).all()
 
 
 def run(connection: Connection, project: str, testid: str, name: str) -> Any:
@@ -71,12 +46,12 @@ def run(connection: Connection, project: str, testid: str, name: str) -> Any:
 def run_before(connection: Connection, of: Any) -> Any:
     """The one before it on the same platform, which it is compared with."""
     found = select(RUNS).where(RUNS.c.project == of.project, RUNS.c.platform == of.platform)
-    return connection.execute(_behind(found, RUNS, Mark.of(of)).limit(1)).one_or_none()
+    return connection.execute(behind(found, RUNS, Mark.of(of)).limit(1)).one_or_none()
 
 
 def end_of(connection: Connection, of: Any) -> dict[str, Any]:
     """What was said last of how a run ended; empty where nobody said it."""
-    where = {"project": of.project, "testid": of.testid, "kind": KIND_RUNS, "run_id": of.name, "attempt": of.told}
+    where = {"project": of.project, "testid": of.testid, "kind": upload.RUNS, "run_id": of.name, "attempt": of.told}
     found = select(PARCELS.c.body).where(*(PARCELS.c[name] == value for name, value in where.items()))
     body = connection.execute(found.order_by(PARCELS.c.id).limit(1)).scalar_one_or_none()
     return dict(json.loads(body)) if body else {"unjudged": {}, "missing": []}
@@ -87,12 +62,12 @@ def results_of(connection: Connection, run_id: int, limit: int | None = None) ->
     bad = case(
         {Ruling.FAILED.value: 0, Ruling.BROKEN.value: 1, Ruling.PASSED.value: 3}, value=RESULTS.c.verdict, else_=2
     )
-    found = _shown().where(RESULTS.c.run == run_id).order_by(bad, RESULTS.c.name).limit(limit)
+    found = results().where(RESULTS.c.run == run_id).order_by(bad, RESULTS.c.name).limit(limit)
     return connection.execute(found).all()
 
 
 def result(connection: Connection, run_id: int, name: str) -> Any:
-    return connection.execute(_shown().where(RESULTS.c.run == run_id, RESULTS.c.name == name)).one_or_none()
+    return connection.execute(results().where(RESULTS.c.run == run_id, RESULTS.c.name == name)).one_or_none()
 
 
 def parcel(connection: Connection, number: int) -> Any:
@@ -103,90 +78,17 @@ def attempts(connection: Connection, project: str, testid: str, run_id: str) -> 
     """Everything that was said of a case in a run, and by whom."""
     columns = PARCELS.c.id, PARCELS.c.attempt, PARCELS.c.key, PARCELS.c.received, TOKENS.c.label, PARCELS.c.token
     where = PARCELS.c.project == project, PARCELS.c.testid == testid, PARCELS.c.run_id == run_id
-    found = select(*columns).join(TOKENS, TOKENS.c.id == PARCELS.c.token).where(*where, PARCELS.c.kind == "results")
+    found = (
+        select(*columns).join(TOKENS, TOKENS.c.id == PARCELS.c.token).where(*where, PARCELS.c.kind == upload.RESULTS)
+    )
     return connection.execute(found.order_by(PARCELS.c.attempt, PARCELS.c.id).limit(100)).all()
 
 
 def attachments(connection: Connection, of: Any) -> Found:
     """What a suite handed in beside the results of a run."""
     mine = PARCELS.c.run_id.startswith(f"{of.name}.", autoescape=True)
-    where = PARCELS.c.project == of.project, PARCELS.c.testid == of.testid, PARCELS.c.kind == "attachments"
+    where = PARCELS.c.project == of.project, PARCELS.c.testid == of.testid, PARCELS.c.kind == upload.ATTACHMENTS
     return connection.execute(select(PARCELS).where(*where, mine).order_by(PARCELS.c.id).limit(200)).all()
-
-
-def platforms(connection: Connection, project: str) -> list[str]:
-    found = select(SERIES.c.platform).where(SERIES.c.project == project).distinct().order_by(SERIES.c.platform)
-    return list(connection.execute(found).scalars())
-
-
-def series(connection: Connection, project: str, *, platform: str = "", after: str = "", limit: int = PAGE) -> Found:
-    """By name, with the last result of each."""
-    last = ("verdict", "status", "throughput", "accuracy", "reason", "run", "low", "high", "reference")
-    columns = [RESULTS.c[name].label(f"last_{name}") for name in last]
-    found = select(SERIES, *columns).join(RESULTS, RESULTS.c.id == SERIES.c.last).where(SERIES.c.project == project)
-    if platform:
-        found = found.where(SERIES.c.platform == platform)
-    if after:
-        found = found.where(SERIES.c.name + " " + SERIES.c.platform > after)
-    order = SERIES.c.name + " " + SERIES.c.platform
-    return connection.execute(found.order_by(order).limit(limit)).all()
-
-
-def one_series(connection: Connection, project: str, platform: str, name: str) -> Any:
-    where = SERIES.c.project == project, SERIES.c.platform == platform, SERIES.c.name == name
-    return connection.execute(select(SERIES).where(*where)).one_or_none()
-
-
-def trend(connection: Connection, series_id: int, before: Mark | None = None, limit: int = 100) -> Found:
-    """The newest first."""
-    found = _shown().where(RESULTS.c.series == series_id)
-    return connection.execute(_behind(found, RESULTS, before).limit(limit)).all()
-
-
-def spark(connection: Connection, series_id: int, limit: int = 24) -> list[float]:
-    """The last throughputs, oldest first."""
-    found = select(RESULTS.c.throughput).where(RESULTS.c.series == series_id)
-    values = connection.execute(_behind(found, RESULTS, None).limit(limit)).scalars().all()
-    return [value for value in reversed(values) if value is not None]
-
-
-def workloads(connection: Connection, project: str) -> Found:
-    """What has been measured in more than one shape, and where."""
-    key = SERIES.c.workload, SERIES.c.platform, SERIES.c.mode
-    found = select(*key, func.count().label("shapes")).where(SERIES.c.project == project).group_by(*key)
-    return connection.execute(found.order_by(*key)).all()
-
-
-def shapes(connection: Connection, project: str, platform: str, workload: str, mode: str) -> Found:
-    """The last result of every shape, from few cards to many."""
-    key = {"project": project, "platform": platform, "workload": workload, "mode": mode}
-    last = [RESULTS.c[name] for name in ("throughput", "verdict", "status", "ended", "run")]
-    columns = SERIES.c.name, SERIES.c.nodes, SERIES.c.devices, SERIES.c.mode, SERIES.c.unit, *last, RUNS.c.testid
-    found = select(*columns, RUNS.c.name.label("run_name")).join(RESULTS, RESULTS.c.id == SERIES.c.last)
-    found = found.join(RUNS, RUNS.c.id == RESULTS.c.run).where(
-        *(SERIES.c[name] == value for name, value in key.items())
-    )
-    rows = connection.execute(found.limit(500)).all()
-    return sorted(rows, key=lambda row: ((row.nodes or 0) * (row.devices or 0), row.nodes or 0))
-
-
-def sightings(connection: Connection, project: str, platform: str, limit: int = 2000) -> Found:
-    """Slow cards and nodes, the newest first."""
-    columns = [STRAGGLERS.c[name] for name in ("ended", "node", "card", "ratio", "cost")]
-    return connection.execute(_seen(select(*columns), project, platform).limit(limit)).all()
-
-
-def stragglers(connection: Connection, project: str, platform: str, limit: int = PAGE) -> Found:
-    """The same, and where each was seen."""
-    columns = [STRAGGLERS.c[name] for name in ("ended", "node", "card", "ratio", "cost")]
-    found = select(*columns, RESULTS.c.name, RUNS.c.testid, RUNS.c.name.label("run_name"))
-    found = found.join(RESULTS, RESULTS.c.id == STRAGGLERS.c.result).join(RUNS, RUNS.c.id == RESULTS.c.run)
-    return connection.execute(_seen(found, project, platform).limit(limit)).all()
-
-
-def _seen(found: Select[Any], project: str, platform: str) -> Select[Any]:
-    where = STRAGGLERS.c.project == project, STRAGGLERS.c.platform == platform
-    return found.where(*where).order_by(STRAGGLERS.c.ended.desc())
 
 
 class Hits(NamedTuple):
@@ -198,19 +100,19 @@ class Hits(NamedTuple):
 def search(connection: Connection, project: str, words: str, limit: int = PAGE) -> Hits:
     """Runs and cases by a part of their names, jobs and keys by their whole, and newest results by their reasons."""
     by_run = or_(*(RUNS.c[name].icontains(words, autoescape=True) for name in ("name", "testid", "platform")))
-    found_runs = _behind(select(RUNS).where(RUNS.c.project == project, by_run), RUNS, None).limit(limit)
+    found_runs = behind(select(RUNS).where(RUNS.c.project == project, by_run), RUNS, None).limit(limit)
     by_case = or_(*(SERIES.c[name].icontains(words, autoescape=True) for name in ("name", "workload")))
     found_series = select(SERIES).where(SERIES.c.project == project, by_case).order_by(SERIES.c.name).limit(limit)
-    job = _shown().where(RESULTS.c.project == project, RESULTS.c.job_id == words).limit(limit)
-    key = _shown().join(PARCELS, PARCELS.c.id == RESULTS.c.parcel)
+    job = results().where(RESULTS.c.project == project, RESULTS.c.job_id == words).limit(limit)
+    key = results().join(PARCELS, PARCELS.c.id == RESULTS.c.parcel)
     key = key.where(PARCELS.c.project == project, PARCELS.c.key == words).limit(limit)
     newest = select(RESULTS.c.id).where(RESULTS.c.project == project).order_by(RESULTS.c.id.desc())
     recent = RESULTS.c.id >= func.coalesce(newest.offset(_SEARCHED - 1).limit(1).scalar_subquery(), 0)
-    said = _shown().where(RESULTS.c.project == project, recent, RESULTS.c.reason.icontains(words, autoescape=True))
+    said = results().where(RESULTS.c.project == project, recent, RESULTS.c.reason.icontains(words, autoescape=True))
     said = said.order_by(RESULTS.c.id.desc()).limit(limit)
-    results = {row.id: row for each in (job, key, said) for row in connection.execute(each)}
+    hits = {row.id: row for each in (job, key, said) for row in connection.execute(each)}
     return Hits(
-        connection.execute(found_runs).all(), connection.execute(found_series).all(), list(results.values())[:limit]
+        connection.execute(found_runs).all(), connection.execute(found_series).all(), list(hits.values())[:limit]
     )
 
 
@@ -224,7 +126,7 @@ def sender(connection: Connection, of: Any) -> Any:
 def export(connection: Connection, project: str, platform: str = "", name: str = "") -> Iterator[Any]:
     """Every result, oldest first, a chunk at a time."""
     last = 0
-    found = _shown().where(RESULTS.c.project == project).order_by(RESULTS.c.id).limit(_CHUNK)
+    found = results().where(RESULTS.c.project == project).order_by(RESULTS.c.id).limit(_CHUNK)
     if platform:
         found = found.where(RUNS.c.platform == platform)
     if name:
@@ -232,22 +134,3 @@ def export(connection: Connection, project: str, platform: str = "", name: str =
     while rows := connection.execute(found.where(RESULTS.c.id > last)).all():
         yield from rows
         last = rows[-1].id
-
-
-def _shown() -> Select[Any]:
-    columns = [column for column in RESULTS.c if column.name not in {"run", "series", "project"}]
-    run_columns = RUNS.c.testid, RUNS.c.name.label("run_name"), RUNS.c.platform, RUNS.c.project
-    series_columns = [SERIES.c[name] for name in ("workload", "nodes", "devices", "mode")]
-    return (
-        select(*columns, *run_columns, *series_columns)
-        .join(RUNS, RUNS.c.id == RESULTS.c.run)
-        .join(SERIES, SERIES.c.id == RESULTS.c.series)
-    )
-
-
-def _behind(found: Select[Any], table: Any, before: Mark | None) -> Select[Any]:
-    """The newest first, those behind the mark; told so that the index is entered there and not at its top."""
-    if before is not None:
-        same = and_(table.c.ended == before.ended, table.c.id < before.id)
-        found = found.where(table.c.ended <= before.ended, or_(table.c.ended < before.ended, same))
-    return found.order_by(table.c.ended.desc(), table.c.id.desc())

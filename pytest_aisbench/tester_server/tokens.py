@@ -14,6 +14,7 @@ from sqlalchemy import Connection, func, insert, select, text, update
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.tester_server import audit
+from pytest_aisbench.tester_server.rows import dicts
 from pytest_aisbench.tester_server.tables import AUDIT, TOKENS
 
 PROJECT = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
@@ -63,7 +64,7 @@ def every(connection: Connection) -> list[dict[str, Any]]:
     used = select(func.max(AUDIT.c.at)).where(AUDIT.c.token == TOKENS.c.id, AUDIT.c.address != "").scalar_subquery()
     columns = [column for column in TOKENS.c if column.name != "digest"]
     rows = connection.execute(select(*columns, used.label("used")).order_by(TOKENS.c.id))
-    return [dict(row._mapping) for row in rows]  # noqa: SLF001 - the documented name
+    return list(dicts(rows))
 
 
 def find(connection: Connection, token: str) -> Holder | None:

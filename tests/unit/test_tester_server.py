@@ -15,7 +15,7 @@ from pytest_aisbench.tester_server import api, app, charts, serve, shown, tokens
 from pytest_aisbench.tester_server.database import address, open_engine
 from pytest_aisbench.tester_server.door import Door, is_loopback
 from pytest_aisbench.tester_server.limits import Rate
-from pytest_aisbench.tester_server.queries import Mark
+from pytest_aisbench.tester_server.rows import Mark
 from pytest_aisbench.tester_server.serve import Offer, changing, door_of, opened
 
 
