@@ -35,10 +35,12 @@ FROM runs r JOIN testers t USING (run)
 WHERE told IS NOT (
     SELECT u.record FROM uploads u WHERE u.run = r.run AND u.kind = 'runs' ORDER BY u.attempt DESC LIMIT 1)
 """
-_RULINGS = (
-    "SELECT case_id, json_extract(record, '$.verdict'), json_extract(record, '$.reason'),"
-    " json_extract(record, '$.card_hours') FROM cases WHERE run = ? ORDER BY ordinal"
-)
+# Of a sentence that the ledger keeps whole, its text.
+_RULINGS = """
+SELECT case_id, json_extract(record, '$.verdict'),
+    coalesce(json_extract(record, '$.reason.text'), json_extract(record, '$.reason')),
+    json_extract(record, '$.card_hours') FROM cases WHERE run = ? ORDER BY ordinal
+"""
 
 
 class Untold(NamedTuple):

@@ -17,6 +17,7 @@ import pytest
 import upload_victims
 from upload_victims import CASE, ENDED, POINTS, RUN
 
+from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.upload import PRIVATE, Bound, Parcel, State
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import AisbenchError, Refused, Rejected, Throttled, Unreachable
@@ -30,6 +31,7 @@ from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.spool import Spool
 
 BOUND = Bound("https://tester.example/", "local", "")
+NOT_JUDGED = tell("not judged") + tell("because", why="stopped")  # as a run says it
 
 
 @pytest.fixture
@@ -125,7 +127,7 @@ def test_how_a_run_ended_is_spooled_once_and_again_when_it_changed(ledger: Ledge
     ledger.begin("run-2", {"required": ["toy-1x1", "other-1x1"]}, 5.0)
     spool.bind("run-2", BOUND)
     ledger.save_case("run-2", 0, CASE)
-    ledger.save_case("run-2", 1, replace(CASE, id="late-1x1", verdict=None, reason="not judged: stopped"))
+    ledger.save_case("run-2", 1, replace(CASE, id="late-1x1", verdict=None, reason=NOT_JUDGED))
     courier.collect(spool, tester_words, 6.0, "run-2")
     assert [parcel.kind for parcel in spool.of("run-2")] == ["results"]  # it runs
     for code in (2, 2, 3):
