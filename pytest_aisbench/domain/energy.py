@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
+from pytest_aisbench.domain.metric import summed
 from pytest_aisbench.domain.threshold import number
 
 MARGIN_S = 60.0  # around the window: the samples that its ends lie between
@@ -64,8 +65,8 @@ def drawn(samples: Iterable[Sample], start: float, end: float, nodes: int, sourc
             return Power(source=source, why=f"node {node} was not sampled for {missing / (end - start):.0%} of the job")
         gaps += [f"node {node}: no sample for {number(long)} s after {number(after)} s" for after, long in found]
     times = sorted({start, end, *(at for line in inside.values() for at, _ in line if start < at < end)})
-    watts = [math.fsum(_at(line, moment) for line in inside.values()) for moment in times]
-    energy = math.fsum((b - a) * (p + q) / 2 for (a, p), (b, q) in pairwise(zip(times, watts, strict=True)))
+    watts = [summed(_at(line, moment) for line in inside.values()) for moment in times]
+    energy = summed((b - a) * (p + q) / 2 for (a, p), (b, q) in pairwise(zip(times, watts, strict=True)))
     if not math.isfinite(energy):
         return Power(source=source, why="the samples are beyond every finite sum")
     told = (*gaps[:_TOLD], *([f"and {len(gaps) - _TOLD} gaps more"] if len(gaps) > _TOLD else []))

@@ -50,8 +50,13 @@ def mean(values: Sequence[float]) -> float:
 
 
 def total(measurements: Iterable[Measurement]) -> float:
-    """The sum over ranks; exact, so that the order in which ranks arrive does not matter."""
+    """The sum over ranks."""
+    return summed(measurement.value for measurement in measurements)
+
+
+def summed(values: Iterable[float]) -> float:
+    """Exact, so that the order in which ranks arrive does not matter; infinite where no float is as large."""
     try:
-        return math.fsum(measurement.value for measurement in measurements)
+        return math.fsum(values)
     except OverflowError:
         return math.inf

@@ -54,7 +54,8 @@ def efficiency(speed: Speed, base: Speed) -> float:
 def efficiencies(speeds: Iterable[Speed], base: Speed) -> dict[Shape, float]:
     """For a chart: every shape that was measured, from few cards to many."""
     order = sorted(speeds, key=lambda speed: (speed.shape.world, speed.shape))
-    return {speed.shape: efficiency(speed, base) for speed in order} if base.known else {}
+    shares = {speed.shape: efficiency(speed, base) for speed in order} if base.known else {}
+    return {shape: share for shape, share in shares.items() if math.isfinite(share)}
 
 
 def waived(claim: Threshold, shape: Shape, base: Speed | None) -> Finding | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.domain.energy import Power
 from pytest_aisbench.domain.logged import steady, time_to_accuracy
-from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
+from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY, summed
 from pytest_aisbench.domain.text import plain
 
 if TYPE_CHECKING:
@@ -180,10 +180,11 @@ def _metric(name: str, case: CaseEntry) -> Field:
 
 
 def _speed(trial: TrialEntry | None) -> float | None:
-    """Of all ranks of a trial together."""
+    """Of all ranks of a trial together; None where one is missing, or no number is as large."""
     ranks = trial.throughput_by_rank if trial else ()
     known = [rank for rank in ranks if rank is not None]
-    return math.fsum(known) if known and len(known) == len(ranks) else None
+    whole = summed(known) if known and len(known) == len(ranks) else math.inf
+    return whole if math.isfinite(whole) else None
 
 
 def _variation(speeds: Sequence[float]) -> float | None:

@@ -75,4 +75,5 @@ def _usage(trial: Trial, platform: Platform) -> dict[str, float]:
                     by_kind.setdefault(kind, []).append(fmean(samples))
     except Exception:  # noqa: BLE001 - of any platform: half of the nodes are not all of them
         return {}
-    return {kind: fmean(nodes) for kind, nodes in by_kind.items()}
+    means = {kind: fmean(nodes) for kind, nodes in by_kind.items()}
+    return {kind: mean for kind, mean in means.items() if math.isfinite(mean)}

@@ -62,6 +62,7 @@ def test_the_order_of_samples_does_not_matter() -> None:
         (steady(every=300), 1, "node 0 has only 2 samples during the job"),
         (steady(until=130), 1, "node 0 was not sampled for 68% of the job"),
         ([*steady(), Sample(100.0, "0", math.inf)][:2], 1, "node 0 has only 2 samples during the job"),
+        ([*steady("0", 1.5e308), *steady("1", 1.5e308)], 2, "the samples are beyond every finite sum"),
     ],
 )
 def test_too_few_samples_are_no_power(samples: list[Sample], nodes: int, why: str) -> None:
@@ -209,6 +210,7 @@ def test_the_use_of_nodes_is_the_mean_over_time_and_nodes() -> None:
     two = replace(TRIAL, case=replace(CASE, shape=Shape(2, 1)))
     nodes = Nodes({"npu": [90.0, 100.0], "cpu": [10.0]}, {"npu": [75.0], "cpu": []})
     assert _used(two, nodes) == {"npu": 85.0, "cpu": 10.0}
+    assert _used(two, Nodes({"npu": [90.0], "cpu": [math.nan]}, {"npu": [90.0]})) == {"npu": 90.0}
     assert _used(two, Nodes({"npu": [90.0]}, Unreachable("gone"))) == {}
     assert _used(two, Nodes({"npu": [90.0]}, ValueError("what?"))) == {}
 

@@ -178,6 +178,7 @@ def test_the_chart_goes_from_few_cards_to_many() -> None:
         (Shape(4, 8), pytest.approx(0.9)),
     ]
     assert efficiencies(speeds, Speed(ONE, 0.0)) == {}
+    assert efficiencies(speeds, Speed(ONE, 1e-308)) == {}
 
 
 def test_trials_that_agree_to_all_digits_are_worth_a_look() -> None:

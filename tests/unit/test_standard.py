@@ -219,9 +219,12 @@ def test_a_log_with_a_window_out_of_this_world_has_none(ends: str) -> None:
     assert odd["proc_start_time"]["null_reason"] == "the log does not tell when training began and ended"
 
 
-@given(st.floats(), st.floats(), st.floats(0.0, 1e300))
-def test_no_number_of_a_trial_makes_a_field_that_json_has_not(start: float, end: float, watts: float) -> None:
+@given(st.floats(), st.floats(), st.floats(0.0, 1e300), st.sampled_from([1.0, 1.5e308]))
+def test_no_number_of_a_trial_makes_a_field_that_json_has_not(
+    start: float, end: float, watts: float, speed: float
+) -> None:
     times = {"stage": start, "done": end}
-    odd = replace(TRIAL, times=times, power=Power(watts, watts, watts, "x"), curve=None)
+    ranks = tuple(replace(each, value=speed) if each.rank is not None else each for each in TRIAL.measurements)
+    odd = replace(TRIAL, times=times, power=Power(watts, watts, watts, "x"), curve=None, measurements=ranks)
     for field in entry(odd).standard.values():
         json.dumps(field.value, allow_nan=False)
