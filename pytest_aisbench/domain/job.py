@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.domain.text import plain
 
 
 class Phase(enum.Enum):
@@ -67,6 +69,15 @@ class Job:
     queued_s: float | None = None
     ran_s: float | None = None
     name: str = ""  # where the platform tells it
+
+    def __post_init__(self) -> None:
+        """Half a character or a time that is no number, in one answer, must not keep a run from being recorded."""
+        for name in ("platform_phase", "reason", "name"):
+            object.__setattr__(self, name, plain(getattr(self, name)))
+        for name in ("queued_s", "ran_s"):
+            seconds = getattr(self, name)
+            if seconds is not None and not 0 <= seconds < math.inf:
+                object.__setattr__(self, name, None)
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from pytest_aisbench.domain.ports import Platform
 from pytest_aisbench.domain.rollcall import flaws_of
 from pytest_aisbench.domain.sentence import joined
 from pytest_aisbench.domain.stragglers import stragglers, summary
+from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Ruling, expectations, judge
 from pytest_aisbench.domain.weighing import Weighed
-from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.services.logs import last_lines
 
 _LAST = 10  # lines of the log, and events, that go with a failure
@@ -45,8 +45,8 @@ def judged(trial: Trial, weighed: Weighed, today: str) -> Trial:
 def explained(trial: Trial, platform: Platform, folder: Path) -> Trial:
     """With the last events and lines of its job, which are not asked for where all is well."""
     events: Sequence[str] = ()
-    with contextlib.suppress(AisbenchError):
-        events = platform.events(trial.job_id or "")
+    with contextlib.suppress(Exception):  # of any platform: what it cannot tell changes no verdict
+        events = [plain(event) for event in platform.events(trial.job_id or "")]
     _, lines = last_lines(trial, folder, _LAST)
     return replace(trial, events=tuple(events[-_LAST:]), last_lines=tuple(lines))
 

@@ -226,7 +226,9 @@ def record(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    """Half a character, of a mangled message or the name of a file, becomes a question mark: SQLite takes no halves."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _stamp(seconds: float) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pytest_aisbench.domain.job import Job
 from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.trial import Step, Trial
-from pytest_aisbench.errors import AisbenchError, GivenUp, LedgerError
+from pytest_aisbench.errors import AisbenchError, Crashed, GivenUp, LedgerError
 from pytest_aisbench.services import watch
 from pytest_aisbench.services.harvest import gather
 from pytest_aisbench.services.trial import Tools
@@ -72,9 +72,9 @@ def _looked(running: list[Trial], tools: Tools) -> list[Trial]:
     """Each as the platform has it now; those that ended, at their next step."""
     try:
         jobs = tools.platform.inspect([trial.job_id or "" for trial in running])
-    except AisbenchError as deaf:
-        return [trial.noted(tell("untold stop", why=deaf.message)) for trial in running]
-    return [_after(trial, jobs[trial.job_id or ""], tools.clock.now()) for trial in running]
+        return [_after(trial, jobs[trial.job_id or ""], tools.clock.now()) for trial in running]
+    except Exception as deaf:  # noqa: BLE001 - of any platform: what is left is still to be recorded
+        return [trial.noted(tell("untold stop", why=Crashed.of(deaf).message)) for trial in running]
 
 
 def _after(trial: Trial, job: Job, now: float) -> Trial:
@@ -113,7 +113,8 @@ def _each(step: Callable[[Trial], Trial], trials: Iterable[Trial]) -> list[Trial
                 index = next(waiting, None)
             if index is None:
                 return
-            found[index] = step(found[index])
+            with contextlib.suppress(Exception):  # a hand that one job breaks would be missed by all that wait
+                found[index] = step(found[index])
 
     hands = [threading.Thread(target=work, name="aisbench-recall", daemon=True) for _ in found[:_HANDS]]
     for hand in hands:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_aisbench.domain.case import Case
-from pytest_aisbench.domain.job import JobSpec
+from pytest_aisbench.domain.job import JobSpec, Request
 from pytest_aisbench.domain.ports import Platform, Shown
 from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.stage import Stage, StoreUrl
@@ -91,17 +92,31 @@ def send(trial: Trial, platform: Platform, now: float, limits: watch.Limits) -> 
     """The trial with its job; without one where no answer came: the job may exist, and is looked for the next time."""
     assert trial.request is not None
     try:
-        # A request without an answer may have arrived: never send it again before asking for the job by its name.
-        job_id = platform.find(trial.request) if trial.attempts else None
-        job_id = job_id or platform.submit(trial.request)
+        job_id = _created(trial.request, platform, again=bool(trial.attempts))
     except Rejected:
-        # The name may be taken by our own first request, which the platform's list did not show yet.
-        job_id = platform.find(trial.request) if trial.attempts else None
-        if job_id is None:
-            raise
+        raise
     except AisbenchError as lost:
         return _unanswered(trial, lost, now, limits)
-    return replace(trial, job_id=job_id, console=platform.console(job_id) if isinstance(platform, Shown) else "")
+    return replace(trial, job_id=job_id, console=_console(platform, job_id))
+
+
+def _created(request: Request, platform: Platform, *, again: bool) -> str:
+    # A request without an answer may have arrived: never send it again before asking for the job by its name.
+    if again and (job_id := platform.find(request)):
+        return job_id
+    try:
+        return platform.submit(request)
+    except Rejected:
+        # The name may be taken by our own first request, which the platform's list did not show yet.
+        if again and (job_id := platform.find(request)):
+            return job_id
+        raise
+
+
+def _console(platform: Platform, job_id: str) -> str:
+    with contextlib.suppress(Exception):  # the job exists: no page that shows it is worth losing it
+        return platform.console(job_id) if isinstance(platform, Shown) else ""
+    return ""
 
 
 def _unanswered(trial: Trial, lost: AisbenchError, now: float, limits: watch.Limits) -> Trial:

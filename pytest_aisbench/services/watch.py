@@ -10,7 +10,7 @@ from pytest_aisbench.domain.job import Job, Phase
 from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.trial import Fault, Step, Trial
-from pytest_aisbench.errors import AisbenchError, Blame, JobOverdue, PlatformError, QueueOverdue
+from pytest_aisbench.errors import AisbenchError, Blame, Crashed, JobOverdue, PlatformError, QueueOverdue
 from pytest_aisbench.services.logs import last_lines
 
 _SLOWEST = 6.0
@@ -117,8 +117,8 @@ def ask(trial: Trial, platform: Platform, now: float) -> Trial:
         return trial
     try:
         platform.cancel(trial.job_id or "")
-    except AisbenchError as deaf:
-        return trial.noted(tell("not stopped", job=str(trial.job_id), why=deaf.message))
+    except Exception as deaf:  # noqa: BLE001 - of any platform: a job that still runs is not to be forgotten
+        return trial.noted(tell("not stopped", job=str(trial.job_id), why=Crashed.of(deaf).message))
     return _timed(trial, "asked", now)
 
 

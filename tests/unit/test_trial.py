@@ -17,6 +17,8 @@ from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import BadAnswer, Refused, Rejected, Throttled, Unreachable
+from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.services.recall import recall
 from pytest_aisbench.services.submission import job_name, new_trial
 from pytest_aisbench.services.trial import Tools, advance
 from pytest_aisbench.services.watch import Limits
@@ -173,6 +175,78 @@ def test_a_job_that_the_list_shows_late_is_not_made_twice(healthy: Make, drive: 
     trial = drive(platform)
     assert trial.job_id == "job-1"
     assert trial.verdict.passed
+
+
+def test_a_job_is_looked_for_until_the_platform_answers(healthy: Make, drive: Make) -> None:
+    """It turned the second request down because of the first: no answer to where that is, is no reason to forget it."""
+    platform = healthy()
+    platform.submit_errors, platform.arrives_anyway = [Unreachable("no answer"), Rejected("name exists")], True
+    shown, answers = platform.find, [None, Unreachable("no answer")]
+
+    def find(request: Request) -> str | None:
+        answer = answers.pop(0) if answers else shown(request)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    platform.find = find
+    trial = drive(platform)
+    assert trial.job_id == "job-1"
+    assert trial.verdict.passed
+
+
+def test_a_page_that_cannot_be_told_loses_no_job(healthy: Make, drive: Make) -> None:
+    platform = healthy()
+    platform.console = "nothing that can be called"
+    assert drive(platform).verdict.passed
+
+
+def test_what_a_platform_says_in_half_a_character_or_no_number_is_recorded_all_the_same(
+    healthy: Make, drive: Make, tmp_path: Path
+) -> None:
+    said = Job("job-1", Phase.FAILED, "Fail\ud800ed", reason="a\ud800\nb", ran_s=float("nan"), queued_s=-1.0)
+    platform = healthy(Phase.RUNNING, said)
+    platform.events = lambda _: ["half \ud800"]
+    trial = drive(platform)
+    assert trial.verdict.ruling is Ruling.FAILED
+    assert (trial.job.ran_s, trial.job.queued_s) == (None, None)
+    trial = trial.noted("by the way \ud800")
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.begin(trial.run, {"reports": "\udcff"}, 0.0)
+    assert ledger.save_trial(trial, 1.0)
+    (kept,) = ledger.trials(trial.run)
+    assert kept.events == ("half \\xd800",)
+    assert kept.notes[-1] == "by the way ?"
+    ledger.close()
+
+
+@pytest.mark.parametrize("broken", ["cancel", "inspect", "find"])
+def test_a_platform_that_breaks_at_every_job_does_not_keep_a_run_from_its_end(
+    healthy: Make, clock: Any, case: Case, tmp_path: Path, broken: str
+) -> None:
+    """Far more of them than hands: whoever breaks at one must not be missed by the others."""
+    platform, asked = healthy(Phase.CANCELLED), []
+
+    def cancel(job_id: str) -> None:
+        asked.append(job_id)
+        if broken == "cancel" and len(asked) <= 20:
+            raise KeyError(job_id)
+
+    def fail(_: Any) -> Any:
+        raise KeyError("nobody foresaw it")
+
+    platform.cancel = cancel
+    if broken != "cancel":
+        setattr(platform, broken, fail)
+    step, request = (Step.SUBMIT, Request("POST", "/", {})) if broken == "find" else (Step.WATCH, None)
+    fresh = replace(new_trial("run-1", case, clock.now()), step=step, request=request, attempts=1)
+    trials = [replace(fresh, id=str(number), job_id=f"job-{number}") for number in range(20)]
+    trials += [replace(fresh, id="last", step=Step.WATCH, job_id="job-last")]
+    kept: dict[str, Trial] = {}
+    tools = Tools(platform, clock, Limits(60.0, 60.0), tmp_path)
+    recall(trials, tools, lambda trial: kept.update({trial.id: trial}))
+    assert "job-last" in asked
+    assert kept["last"].step is (Step.WATCH if broken == "inspect" else Step.HARVEST)
 
 
 def test_a_throttled_submission_is_tried_again(healthy: Make, drive: Make) -> None:
