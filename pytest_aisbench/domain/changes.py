@@ -47,7 +47,7 @@ class Change:
         return tell("changed", metric=metric, before=before, after=after, **where)
 
 
-def changes(values: Sequence[float], *, magnitude: float = MAGNITUDE, alpha: float = ALPHA) -> list[Change]:
+def changes(values: Sequence[float], *, magnitude: float = MAGNITUDE) -> list[Change]:
     """In the order of the history, oldest first; values that are no numbers are passed over."""
     places = [index for index, value in enumerate(values) if math.isfinite(value)]
     found = [values[index] for index in places]
@@ -55,7 +55,7 @@ def changes(values: Sequence[float], *, magnitude: float = MAGNITUDE, alpha: flo
         return []
     # Of values that hardly ever differ every small step would be a change.
     deviation = max(step_deviation(found), abs(median(found)) * magnitude / 100)
-    cuts = sorted(_cuts(_drawn_in(found, _FURTHEST * deviation), deviation, alpha)) if deviation else []
+    cuts = sorted(_cuts(_drawn_in(found, _FURTHEST * deviation), deviation)) if deviation else []
     while True:
         levels = [median(found[start:end]) for start, end in itertools.pairwise([0, *cuts, len(found)])]
         told = [Change(places[cut], *pair) for cut, pair in zip(cuts, itertools.pairwise(levels), strict=True)]
@@ -75,7 +75,7 @@ def _drawn_in(values: Sequence[float], reach: float) -> list[float]:
     return [min(max(value, middle - reach), middle + reach) for value, middle in zip(values, middles, strict=True)]
 
 
-def _cuts(values: Sequence[float], deviation: float, alpha: float) -> Iterator[int]:
+def _cuts(values: Sequence[float], deviation: float) -> Iterator[int]:
     stretches = [(0, len(values))]
     while stretches:
         start, end = stretches.pop()
@@ -91,7 +91,7 @@ def _cuts(values: Sequence[float], deviation: float, alpha: float) -> Iterator[i
             for size in range(_SHORTEST, _SHORTEST + looks)
         )
         # A median of steps knows about half as much as so many values.
-        limit = deviation * student.quantile(1 - alpha / 2 / looks, len(values) // 2)
+        limit = deviation * student.quantile(1 - ALPHA / 2 / looks, len(values) // 2)
         if weight > limit * limit:
             yield start + cut
             stretches += [(start, start + cut), (start + cut, end)]

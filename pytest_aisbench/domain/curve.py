@@ -126,11 +126,6 @@ def extended(known: Curve, progress: Progress, text: str) -> tuple[Curve, Progre
     return known, progress
 
 
-def pace(known: Curve) -> Pace | None:
-    """None where the log told no speed."""
-    return known.pace
-
-
 def _paced(known: Curve) -> Pace | None:
     scale, unit = (known.batch, "samples/s") if known.unit == "steps/s" and known.batch else (1, known.unit)
     speeds = [speed * scale for speed in known.speed.values]

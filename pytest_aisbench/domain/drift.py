@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from pytest_aisbench.domain.changes import step_deviation
+from pytest_aisbench.domain.changes import MAGNITUDE, step_deviation
 from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.threshold import number, quantity
 from pytest_aisbench.domain.verdict import Finding, Outcome
 
-MAGNITUDE = 0.02
 WANTED = tell("steady")
 _ALARM = 5.0
 _SLACK = 0.5
@@ -64,13 +63,7 @@ class Drift:
         return Finding(metric, Outcome.MISSED, self.level, WANTED, text)
 
 
-def drift(
-    values: Sequence[float],
-    anchor: float | None = None,
-    *,
-    magnitude: float = MAGNITUDE,
-    lower_is_better: bool = False,
-) -> Drift | None:
+def drift(values: Sequence[float], anchor: float | None = None) -> Drift | None:
     """Whether the history, oldest first, stands below its anchor now; a decline that was made good is none.
 
     Without an anchor it is the mean of the first values, and the others are held against it.
@@ -81,16 +74,15 @@ def drift(
         return None
     anchor = fmean(value for _, value in finite[:_FIRST]) if anchor is None else anchor
     # Of values that hardly ever differ every small step would be an alarm at once.
-    deviation = max(step_deviation([value for _, value in finite]), abs(anchor) * magnitude / 100)
+    deviation = max(step_deviation([value for _, value in finite]), abs(anchor) * MAGNITUDE / 100)
     if not 0 < deviation < math.inf:
         return None
-    worse = -1.0 if lower_is_better else 1.0
     score, first = 0.0, start
     for at, (_, value) in enumerate(finite[start:], start):
-        score += min(worse * (anchor - value) / deviation, _MOST) - _SLACK
+        score += min((anchor - value) / deviation, _MOST) - _SLACK
         if score <= 0:
             score, first = 0.0, at + 1
     level = median(value for _, value in finite[max(first, len(finite) - _NEWEST) :] or finite[-1:])
-    if score <= _ALARM or worse * (anchor - level) < magnitude * abs(anchor):
+    if score <= _ALARM or anchor - level < MAGNITUDE * abs(anchor):
         return None
     return Drift(anchor, level, finite[first][0], score, deviation, len(values))

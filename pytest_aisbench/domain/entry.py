@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from pytest_aisbench.domain.background import Background
 from pytest_aisbench.domain.case import Case, Mode, Shape
 from pytest_aisbench.domain.comparison import Before, Brief
-from pytest_aisbench.domain.curve import Curve, Pace, pace
+from pytest_aisbench.domain.curve import Curve, Pace
 from pytest_aisbench.domain.energy import Power
 from pytest_aisbench.domain.executor import Executor
 from pytest_aisbench.domain.logged import logged, target_accuracy
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, mean, total
 from pytest_aisbench.domain.rollcall import flaws_of
 from pytest_aisbench.domain.sentence import tell
-from pytest_aisbench.domain.standard import Field, fields
 from pytest_aisbench.domain.stragglers import Straggler, stragglers
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Finding, Ruling, Verdict
@@ -85,11 +83,6 @@ class CaseEntry:
         """Whether every node trains by itself."""
         return self.mode == Mode.SINGLE_SERVER.value
 
-    @cached_property
-    def standard(self) -> Mapping[str, Field]:
-        """The figures that standards of the field ask for, by name."""
-        return fields(self)
-
 
 @dataclass(frozen=True)
 class RunEntry:
@@ -151,7 +144,7 @@ def trial_entry(trial: Trial) -> TrialEntry:
         throughput_by_server=_by_server(ranks, shape),
         accuracy_by_server=tuple(m.value for m in trial.measurements if m.metric == ACCURACY),
         stragglers=stragglers(ranks, shape),
-        pace=pace(trial.curve) if trial.curve else None,
+        pace=trial.curve.pace if trial.curve else None,
         logs=trial.logs,
         stage=str(trial.stage.root) if trial.stage else None,
         times=trial.times,

@@ -60,7 +60,8 @@ def throughput(case: Case, progress: Progress) -> float | None:
 
 
 def until_all(running: Sequence[float | None], waiting: Sequence[float | None], max_jobs: int) -> float | None:
-    """Seconds until the last of them ends, longest first; None where nobody knows how long any of them takes."""
+    """Seconds until the last of them ends, with so many at once: the longest of those that wait goes first, and
+    the next wherever a place is free. None where nobody knows how long any of them takes."""
     known = [seconds for seconds in (*running, *waiting) if seconds is not None]
     if not known:
         return None if running or waiting else 0.0

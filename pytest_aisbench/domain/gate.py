@@ -57,10 +57,6 @@ class Decision:
     def again(self) -> bool:
         return self.ruling is None
 
-    @property
-    def qualified(self) -> bool:
-        return self.interval is not None
-
     def closed(self, why: str) -> Decision:
         """Without the trial that is due, which nobody will run: inconclusive."""
         if not self.again:

@@ -119,8 +119,6 @@ _PADDLE = re.compile(
     rf"(?:\[Train\]\[Epoch {COUNT}/\d+\]\[Iter:\s*{COUNT}/\d+\]|\[Epoch {COUNT}, iter:\s*{COUNT}\])"
 )
 _PADDLE_EVAL = re.compile(rf"(?:\[\d{{4}}[^\]]*\]\s*)?(?:[\w.]+\s+INFO:\s*)?\[Eval\]\[Epoch {COUNT}\]\[Avg\]")
-_FIELD = re.compile(rf"(?<![\w@])([A-Za-z][\w@]{{0,40}}):\s*{NUMBER}(?![\d/])")
-
 _TOKENS = re.compile(r"ips:\s{0,8}\S{1,40}\s{0,8}tokens?/")  # of a language: no samples
 
 

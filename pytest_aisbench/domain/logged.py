@@ -9,7 +9,7 @@ import math
 from typing import Protocol
 
 from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.curve import Curve, pace, points_of, reached
+from pytest_aisbench.domain.curve import Curve, points_of, reached
 from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY, Flaw
 from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.threshold import Threshold, number
@@ -50,7 +50,7 @@ def remarks(trial: Trial) -> dict[str, str]:
     """How each was measured, for whoever reads both; nothing where only the whole run is judged."""
     said: dict[str, str] = {}
     found = {name: value for name, value in logged(trial).items() if _claim(trial.case, name)}
-    if STEADY_THROUGHPUT in found and (known := pace(trial.curve) if trial.curve else None):
+    if STEADY_THROUGHPUT in found and (known := trial.curve.pace if trial.curve else None):
         points, ranks = points_of(known.warm_up_points), str(trial.case.shape.world)
         of_job, of_rank = tell("of steady job", points=points), tell("of steady rank", points=points, ranks=ranks)
         said[STEADY_THROUGHPUT] = of_job if known.of == "job" else of_rank
@@ -62,7 +62,7 @@ def remarks(trial: Trial) -> dict[str, str]:
 
 def steady(curve: Curve | None, case: Spread) -> float | str:
     """The whole job's samples/s without the warm-up, or why nobody knows it."""
-    known = pace(curve) if curve else None
+    known = curve.pace if curve else None
     if case.alone and case.shape.nodes > 1:
         return tell("alone in speed")
     if known is None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from pytest_aisbench.domain import fingerprint
 from pytest_aisbench.domain.background import Past
-from pytest_aisbench.domain.curve import pace
 from pytest_aisbench.domain.entry import values
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.rollcall import flaws_of
@@ -67,7 +66,7 @@ def measure_of(trial: Trial) -> Measure | None:
     found = values(trial)
     if trial.step is not Step.DONE or trial.fault or not trial.judged or flaws_of(trial) or THROUGHPUT not in found:
         return None
-    case, speed = trial.case, pace(trial.curve) if trial.curve else None
+    case, speed = trial.case, trial.curve.pace if trial.curve else None
     return Measure(
         trial=trial.id,
         run=trial.run,

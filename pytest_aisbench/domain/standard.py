@@ -10,15 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_aisbench.domain.energy import Power
+from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
 from pytest_aisbench.domain.logged import steady, time_to_accuracy
 from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY, summed
 from pytest_aisbench.domain.text import plain
-
-if TYPE_CHECKING:
-    from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
 
 TIME = "time"  # the unit of a moment: seconds since the epoch, until somebody writes it as a date
 PHASES = ("total", "prepare", "dataload", "proc")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pytest_aisbench.domain.curve import Curve, Series, pace
+from pytest_aisbench.domain.curve import Curve, Series
 from pytest_aisbench.domain.threshold import number
 
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -19,7 +19,7 @@ def lines(curve: Curve) -> list[str]:
         found.append(f"loss   {_row(curve.loss)}")
     if curve.speed.points:
         found.append(f"speed  {_row(curve.speed)} {curve.unit}")
-    if told := pace(curve):
+    if told := curve.pace:
         found.append(f"pace   {told}")
     return found
 

@@ -5,12 +5,12 @@ Only the run's folder is written, with its requests. The ledger is read if there
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.forecast import until_all
 from pytest_aisbench.domain.job import Request
 from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.trial import Step
@@ -51,7 +51,7 @@ class Forecast:
     @property
     def wall_s(self) -> float:
         """Queues, staging and harvest aside."""
-        return wall_time([prospect.estimate.seconds for prospect in self.prospects], self.max_jobs)
+        return until_all((), [prospect.estimate.seconds for prospect in self.prospects], self.max_jobs) or 0.0
 
 
 def rehearse(settings: Settings, platform: Platform, clock: Clock, wants: Sequence[tuple[Case, Step]]) -> Forecast:
@@ -77,12 +77,3 @@ def _request(run: str, case: Case, platform: Platform, now: float, run_s: float)
     trial = new_trial(run, case, now)
     with preflight.naming(case.id):
         return platform.render(spec(trial, stage_of(trial, platform), run_s))
-
-
-def wall_time(seconds: Iterable[float], places: int) -> float:
-    """How long it takes with so many at once, the longest first and the next wherever a place is free."""
-    longest_first = sorted(seconds, reverse=True)
-    free = [0.0] * min(places, len(longest_first) or 1)
-    for each in longest_first:
-        heapq.heapreplace(free, free[0] + each)
-    return max(free)

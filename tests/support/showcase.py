@@ -9,7 +9,7 @@ from dataclasses import replace
 from pytest_aisbench.domain.background import Background, Past, ScalePoint
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.comparison import Before, Brief
-from pytest_aisbench.domain.curve import Curve, Point, Series, pace
+from pytest_aisbench.domain.curve import Curve, Point, Series
 from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, TrialEntry, Value
 from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.stragglers import stragglers
@@ -79,7 +79,7 @@ def trial(number: int, shape: Shape, ranks: tuple[float | None, ...], noise: ran
         stage=f"obs://acceptance/aisbench/run/case/{number}/",
         times={name: began + after for name, after in steps.items()},
         notes=("the platform answered only at the third try",),
-        pace=pace(told),
+        pace=told.pace,
         curve=told,
         traits={
             "platform": "modelarts", "flavor": "modelarts.kat1.8xlarge", "framework": "mindspore",

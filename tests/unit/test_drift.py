@@ -33,7 +33,7 @@ def test_the_slow_decline_that_no_comparison_with_the_run_before_sees() -> None:
     assert drift(history)  # also against its own beginning
     seen = next(count for count in range(len(history)) if drift(history[:count], 100.0))
     assert seen <= 20  # long before 5 % are lost
-    assert drift(history, 100.0, magnitude=0.06) is None
+    assert drift(history, 97.0) is None  # a decline that hardly matters
 
 
 def test_a_drift_in_one_line() -> None:
@@ -59,10 +59,8 @@ def test_a_decline_that_was_made_good_is_over() -> None:
     assert drift([*noise(10), *noise(6, 95.0), *noise(5)], 100.0) is None
 
 
-def test_a_time_that_grows_is_a_decline_too() -> None:
-    history = [*noise(12), *noise(10, 105.0)]
-    assert drift(history, 100.0) is None
-    assert drift(history, 100.0, lower_is_better=True)
+def test_a_speed_that_grows_is_no_decline() -> None:
+    assert drift([*noise(12), *noise(10, 105.0)], 100.0) is None
 
 
 def test_too_few_values_say_nothing() -> None:

@@ -102,7 +102,7 @@ def test_without_history_the_plain_band_decides_and_says_so(
 ) -> None:
     decision = decide(CLAIM, ONE, history, [value], MOST)
     assert decision.ruling is ruling
-    assert not decision.qualified
+    assert decision.interval is None
     known = f"{len(history)} in history and 1 now do not tell the noise" if history else "no comparable history"
     short = " (0.1% below)" if ruling is Ruling.FAILED else ""
     assert decision.text.endswith(f", wanted >= 95 images/s{short}; unqualified: {known}")
@@ -110,13 +110,13 @@ def test_without_history_the_plain_band_decides_and_says_so(
 
 def test_a_history_without_noise_qualifies_nothing() -> None:
     decision = decide(CLAIM, ONE, [100.1] * 7, [100.1], MOST)
-    assert not decision.qualified
+    assert decision.interval is None
     assert "no spread" in decision.text
 
 
 def test_three_trials_tell_their_own_noise() -> None:
     decision = decide(CLAIM, ONE, (), [99.9, 100.0, 100.1], MOST)
-    assert decision.qualified
+    assert decision.interval
     assert decision.ruling is Ruling.PASSED
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.curve import MOST, Curve, Evaluation, curve, extended, pace, reached, warm_up
+from pytest_aisbench.domain.curve import MOST, Curve, Evaluation, curve, extended, reached, warm_up
 from pytest_aisbench.domain.log_readers import LONGEST, tell
 from pytest_aisbench.domain.progress import Progress, read
 from pytest_aisbench.domain.stamp import moment
@@ -136,14 +136,14 @@ def test_a_curve_of_losses_and_speeds() -> None:
 
 
 def test_warm_up_and_steady_state_stand_beside_the_whole() -> None:
-    found = pace(curve(mindspore(200, 100, 100, 100, 100)))
+    found = curve(mindspore(200, 100, 100, 100, 100)).pace
     assert found
     assert (found.warm_up_points, found.warm_up, found.steady, found.unit) == (1, 5.0, 10.0, "steps/s")
     assert found.whole == pytest.approx(50 / 6)  # five epochs in six times the time of a quick one
     assert str(found) == (
         "8.33333 steps/s over the whole run, 10 in steady state, 5 in the warm-up of 1 point (one rank, by its log)"
     )
-    with_batch = pace(curve(mindspore(200, 100, 100, 100, 100) + DONE))
+    with_batch = curve(mindspore(200, 100, 100, 100, 100) + DONE).pace
     assert with_batch
     assert (with_batch.unit, with_batch.steady, with_batch.warm_up) == ("samples/s", 160.0, 80.0)
     assert with_batch.whole == 161.25  # what the log says itself
@@ -246,8 +246,8 @@ def test_ranks_that_share_a_log_make_one_curve() -> None:
 
 
 def test_a_log_without_speeds_or_with_only_the_last_word() -> None:
-    assert pace(curve("epoch: 1 step: 2, loss is 3\n")) is None
-    told = pace(curve("Total img/sec on 4 CPU(s): 104.5 +-0.1"))
+    assert curve("epoch: 1 step: 2, loss is 3\n").pace is None
+    told = curve("Total img/sec on 4 CPU(s): 104.5 +-0.1").pace
     assert told
     assert (told.whole, told.steady, told.of) == (104.5, None, "job")
 
@@ -255,7 +255,7 @@ def test_a_log_without_speeds_or_with_only_the_last_word() -> None:
 @pytest.mark.parametrize(("mean", "whole"), [("", 4 / (1 / 10 + 3 / 26)), ("Img/sec per CPU: 25.5 +-0.0\n", 25.5)])
 def test_the_total_of_a_job_is_no_speed_of_one_rank(mean: str, whole: float) -> None:
     lines = "".join(f"Iter #{at}: {speed} img/sec per CPU\n" for at, speed in enumerate((10, 26, 26, 26)))
-    told = pace(curve(f"{lines}{mean}Total img/sec on 4 CPU(s): 104.5 +-0.1\n"))
+    told = curve(f"{lines}{mean}Total img/sec on 4 CPU(s): 104.5 +-0.1\n").pace
     assert told
     assert told.whole == pytest.approx(whole)
     assert (told.warm_up, told.steady, told.of) == (10.0, 26.0, "rank")
@@ -314,7 +314,7 @@ def test_no_log_breaks_a_reader_and_its_pieces_make_no_difference(
 ) -> None:
     text = "\n".join(lines) + "\n"
     found = curve(text, ranks)
-    told = pace(found)
+    told = found.pace
     for value in [*found.loss.values, *found.speed.values, *((told.whole,) if told else ())]:
         assert math.isfinite(value)
     known, progress = Curve(), Progress(ranks=ranks)

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.case import Case, Shape
+from pytest_aisbench.domain.forecast import until_all
 from pytest_aisbench.domain.job import Request
 from pytest_aisbench.domain.ports import Clock
 from pytest_aisbench.domain.trial import Step
@@ -20,7 +21,7 @@ from pytest_aisbench.errors import LedgerError, Unreachable, UsageFault
 from pytest_aisbench.reporters.plan import plan
 from pytest_aisbench.services import submission
 from pytest_aisbench.services.budget import Budget, Estimate
-from pytest_aisbench.services.rehearsal import Forecast, Prospect, rehearse, wall_time
+from pytest_aisbench.services.rehearsal import Forecast, Prospect, rehearse
 from pytest_aisbench.settings import Settings
 
 Make = Callable[..., Any]
@@ -132,7 +133,7 @@ def test_the_jobs_at_once_are_the_users_or_the_platforms(
 def test_the_longest_go_first_and_the_next_where_a_place_is_free(
     seconds: list[float], places: int, wall: float
 ) -> None:
-    assert wall_time(seconds, places) == wall
+    assert until_all((), seconds, places) == wall
 
 
 def forecast_of(case: Case, limit: float | None, *rows: tuple[str, Shape, float, str]) -> Forecast:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_aisbench.domain.curve import Curve, curve, extended, pace
+from pytest_aisbench.domain.curve import Curve, curve, extended
 from pytest_aisbench.domain.log_readers import tell
 from pytest_aisbench.domain.progress import Progress
 
@@ -90,7 +90,7 @@ def test_two_ranks_of_the_imagenet_example_make_one_curve() -> None:
     assert known.speed.values == pytest.approx([1 / took for took in (0.033, 0.013, 0.012, 0.011, 0.011, 0.011)])
     assert [each.epoch for each in known.evaluations] == [1, 1, 2, 2]
     assert [each.accuracy for each in known.evaluations] == pytest.approx([0.09943, 0.09943, 0.13636, 0.13636])
-    told = pace(known)
+    told = known.pace
     assert told
     assert (told.unit, told.warm_up_points) == ("steps/s", 3)
     assert told.steady == pytest.approx(1 / 0.011)
@@ -118,7 +118,7 @@ def test_the_trainer_writes_behind_its_bar(size: int) -> None:
         known, progress = extended(known, progress, TRAINER[at : at + size])
     assert losses(known) == [(1, 0, 10.61), (1, 0, 10.59), (2, 0, 10.6)]
     assert [(each.epoch, each.accuracy) for each in known.evaluations] == [(1, 0.5)]
-    assert str(pace(known)) == "363.9 samples/s over the whole run (the whole job, by its log)"
+    assert str(known.pace) == "363.9 samples/s over the whole run (the whole job, by its log)"
     assert (progress.epoch, progress.loss) == (2, 10.6)
 
 
