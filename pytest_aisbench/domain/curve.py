@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 
+from pytest_aisbench.domain.level import SIGMA
 from pytest_aisbench.domain.progress import Progress, follow
 from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.threshold import number, quantity
@@ -24,7 +25,6 @@ from pytest_aisbench.domain.told import Told
 MOST = 200  # points that are kept of a series; every second goes when there are more
 _FEWEST = 4
 _DEVIATIONS = 3.0
-_SIGMA = 1.4826  # makes the median absolute deviation of normal noise its standard deviation
 _TOLERANCE = 0.05
 
 
@@ -157,7 +157,7 @@ def warm_up(speeds: Sequence[float]) -> int | None:
         return None
     half = speeds[len(speeds) // 2 :]
     level = median(half)
-    spread = _SIGMA * median(abs(speed - level) for speed in half)
+    spread = SIGMA * median(abs(speed - level) for speed in half)
     floor = level - max(_DEVIATIONS * spread, _TOLERANCE * level)
     slow = next((index for index, speed in enumerate(speeds) if speed >= floor), len(speeds))
     return slow if slow <= len(speeds) // 2 else None

@@ -2,7 +2,7 @@
 
 The rule. A step that once was is no noise: values before the last change are passed over. Neither is a fault that once
 was, such as a node that was slow and has been replaced: a value that is further from the median than 6 s is left out,
-where s is the median distance from it, divided by 0.6745. It must be 2 % away at least, and of ten values at most one
+where s is the median distance from it, times 1.4826. It must be 2 % away at least, and of ten values at most one
 is left out: what happens more often is how the machine is.
 """
 
@@ -15,7 +15,7 @@ from statistics import median
 from pytest_aisbench.domain.changes import MAGNITUDE, changes
 
 _FURTHEST = 6.0  # standard deviations; of normal noise one in five hundred million is further
-_DISTANCE = 0.6745  # the median distance from the mean of normal noise, in standard deviations
+SIGMA = 1.4826  # times the median distance from the median: the standard deviation of normal noise
 _ONE_OF = 10
 
 
@@ -34,7 +34,7 @@ def newest_level(history: Sequence[float]) -> Level:
     if len(values) < _ONE_OF:
         return Level(values)
     middle = median(values)
-    deviation = median(abs(value - middle) for value in values) / _DISTANCE
+    deviation = SIGMA * median(abs(value - middle) for value in values)
     reach = max(_FURTHEST * deviation, MAGNITUDE * abs(middle))
     far = tuple(value for value in values if abs(value - middle) > reach)
     if len(far) * _ONE_OF > len(values):

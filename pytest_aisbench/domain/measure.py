@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pytest_aisbench.domain import fingerprint
 from pytest_aisbench.domain.background import Past
 from pytest_aisbench.domain.entry import values
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
+from pytest_aisbench.domain.metric import ACCURACY, LARGEST, THROUGHPUT
 from pytest_aisbench.domain.rollcall import flaws_of
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling
-
-LARGEST = 1e100  # no machine does more, and squares of what is below are finite
 
 
 @dataclass(frozen=True)
@@ -46,6 +44,11 @@ class Measure:
     @property
     def past(self) -> Past:
         return Past(self.run, self.at, self.throughput, self.accuracy)
+
+
+def values_of(measures: Iterable[Measure], metric: str) -> list[float]:
+    """Of those that have it."""
+    return [value for value in (each.value(metric) for each in measures) if value is not None]
 
 
 def counts(trial: Trial) -> bool:

@@ -13,6 +13,7 @@ SCALING = "scaling"
 STEADY_THROUGHPUT = "steady_throughput"  # without the warm-up; `throughput` is of the whole run
 TIME_TO_ACCURACY = "time_to_accuracy"  # seconds of training until an evaluation met the claim on accuracy
 SPEEDS = frozenset({THROUGHPUT, STEADY_THROUGHPUT, SCALING})  # which mean nothing where nothing was learnt
+LARGEST = 1e100  # no machine does more; sums of what is below, and squares, are finite
 RECKONED = frozenset({SCALING, STEADY_THROUGHPUT, TIME_TO_ACCURACY})
 
 

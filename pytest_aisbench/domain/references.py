@@ -18,7 +18,7 @@ from pytest_aisbench.domain import gate, student
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.changes import changes
 from pytest_aisbench.domain.level import newest_level
-from pytest_aisbench.domain.measure import Measure
+from pytest_aisbench.domain.measure import Measure, values_of
 from pytest_aisbench.domain.threshold import Threshold, number
 from pytest_aisbench.domain.verdict import Outcome
 from pytest_aisbench.domain.weighing import comparable, is_gated
@@ -86,7 +86,7 @@ def from_above(claim: Threshold, shape: Shape) -> bool:
 
 
 def _claim(old: Threshold, shape: Shape, mean: float, margin: float) -> Threshold:
-    times = {"node": shape.nodes, "device": shape.world}.get(old.per or "", 1)
+    times = old.times(shape)
     above, bare = from_above(old, shape), old.reference is None and not old.unit
     limit = mean * (1 + margin if above else 1 - margin) / times
     new = replace(old, reference=None, lower=None, upper=None, at_least=None, at_most=None)
@@ -129,9 +129,9 @@ def replay(claim: Threshold, shape: Shape, past: Sequence[Measure], max_trials: 
     before: list[Measure] = []
     for run, trials in runs.items():
         known = [value for _, value in comparable(claim.metric, before)]
-        found[_outcome(claim, shape, known, _values(trials, claim.metric), max_trials)].append(run)
+        found[_outcome(claim, shape, known, values_of(trials, claim.metric), max_trials)].append(run)
         before += trials
-    told = [value for value in _values(past, claim.metric) if math.isfinite(value)]
+    told = [value for value in values_of(past, claim.metric) if math.isfinite(value)]
     missed = found[Outcome.MISSED] + found[Outcome.UNMEASURED]
     return Replay(
         met=len(found[Outcome.MET]),
@@ -149,7 +149,3 @@ def _outcome(
         return gate.decide(claim, shape, newest_level(before).values, trials, max_trials).finding.outcome
     low, high = claim.band(shape)
     return Outcome.MET if all(low <= value <= high for value in trials) else Outcome.MISSED
-
-
-def _values(measures: Sequence[Measure], metric: str) -> list[float]:
-    return [value for value in (each.value(metric) for each in measures) if value is not None]

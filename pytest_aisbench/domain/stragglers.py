@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from statistics import median, median_high
 
 from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.level import SIGMA
+from pytest_aisbench.domain.metric import LARGEST
 from pytest_aisbench.domain.sentence import joined, tell
 
 TOLERANCE = 0.05
 _DEVIATIONS = 4.0
-_SIGMA = 1.4826  # makes the median absolute deviation of normal noise its standard deviation
-_BEYOND = 1e100  # no machine does more, and sums of what is below are finite
 _OF_A_MEDIAN = math.sqrt(math.pi / 2)  # its standard deviation is so many times that of a mean
 
 
@@ -52,7 +52,7 @@ class Straggler:
 
 def stragglers(by_rank: Sequence[float | None], shape: Shape) -> tuple[Straggler, ...]:
     """The costliest first. A rank that was not measured is somebody else's concern, and no reference to anybody."""
-    found = {rank: value for rank, value in enumerate(by_rank) if value is not None and 0 <= value < _BEYOND}
+    found = {rank: value for rank, value in enumerate(by_rank) if value is not None and 0 <= value < LARGEST}
     nodes: dict[int, list[int]] = {}
     for rank in found:
         nodes.setdefault(rank // shape.devices, []).append(rank)
@@ -85,7 +85,7 @@ def _noise(nodes: Mapping[int, Sequence[int]], found: Mapping[int, float]) -> fl
         for middle in [median(found[rank] for rank in ranks)]
         for rank in ranks
     ]
-    return _SIGMA * median(apart) * _OF_A_MEDIAN * math.sqrt(2 / min(map(len, nodes.values()))) if apart else 0.0
+    return SIGMA * median(apart) * _OF_A_MEDIAN * math.sqrt(2 / min(map(len, nodes.values()))) if apart else 0.0
 
 
 def _slow(found: Mapping[int, float], least: float = 0.0) -> dict[int, float]:
@@ -96,7 +96,7 @@ def _slow(found: Mapping[int, float], least: float = 0.0) -> dict[int, float]:
         others = _median_without(order, value)
         if value >= others * (1 - TOLERANCE):
             continue
-        spread = _SIGMA * median(abs(found[other] - others) for other in found if other != name)
+        spread = SIGMA * median(abs(found[other] - others) for other in found if other != name)
         if value < others - _DEVIATIONS * max(spread, least):
             slow[name] = others
     return slow

@@ -47,14 +47,15 @@ class Threshold:
     def band(self, shape: Shape) -> tuple[float, float]:
         """The smallest and the largest value that meet the claim at this shape."""
         low, high = self._band_of_one()
-        times = self._times(shape)
+        times = self.times(shape)
         return low * times, high * times
 
     def expected(self, shape: Shape) -> float | None:
         """The reference at this shape; None for a bare limit."""
-        return None if self.reference is None else self.reference * self._times(shape)
+        return None if self.reference is None else self.reference * self.times(shape)
 
-    def _times(self, shape: Shape) -> int:
+    def times(self, shape: Shape) -> int:
+        """By what every bound is multiplied."""
         return {"node": shape.nodes, "device": shape.world}.get(self.per or "", 1)
 
     def _band_of_one(self) -> tuple[float, float]:

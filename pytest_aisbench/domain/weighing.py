@@ -18,8 +18,8 @@ from pytest_aisbench.domain.drift import drift
 from pytest_aisbench.domain.entry import values
 from pytest_aisbench.domain.gate import Decision, average, decide, pooled
 from pytest_aisbench.domain.level import Level, newest_level
-from pytest_aisbench.domain.measure import LARGEST, Measure
-from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
+from pytest_aisbench.domain.measure import Measure
+from pytest_aisbench.domain.metric import ACCURACY, LARGEST, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
 from pytest_aisbench.domain.scaling import Speed, scaled, waived
 from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.sequel import base_of
@@ -103,8 +103,8 @@ def _decided(claim: Threshold, trial: Trial, known: Known, rules: Rules) -> Deci
 def _last_of(trial: Trial, decision: Decision, known: Known, rules: Rules) -> Decision:
     """Lost jobs are trials that were allowed, and tell nothing."""
     if decision.again and trial.number >= rules.max_trials:
-        lost = trial.number - len(known.earlier) - 1
-        return decision.closed(tell("lost trials", count=str(lost), most=str(rules.max_trials)))
+        gone = trial.number - len(known.earlier) - 1
+        return decision.closed(tell("lost trials", count=str(gone), most=str(rules.max_trials)))
     return decision
 
 

@@ -110,17 +110,19 @@ class Budget:
     def check(self) -> None:
         """Raise BudgetSpent once the run has cost more than it may, as of the last `refresh`."""
         if self.is_exceeded(self._spent):
-            cost = f"the run has cost {hours(self._spent)} card-hours, its budget is {hours(self.limit or 0.0)}"
-            raise BudgetSpent(cost, advice=_ADVICE)
+            raise BudgetSpent(self._cost, advice=_ADVICE)
 
     def check_another(self, case: Case) -> None:
         """Raise BudgetSpent unless one more trial of the case still fits."""
         self.check()
         known = self.estimates.get(case.id)
         if known and self.is_exceeded(self._spent + known.card_hours):
-            cost = f"the run has cost {hours(self._spent)} card-hours, its budget is {hours(self.limit or 0.0)}"
             more = f"another trial of {case.id} would cost {hours(known.card_hours)} ({known.source})"
-            raise BudgetSpent(f"{cost}, and {more}", advice=_ADVICE)
+            raise BudgetSpent(f"{self._cost}, and {more}", advice=_ADVICE)
+
+    @property
+    def _cost(self) -> str:
+        return f"the run has cost {hours(self._spent)} card-hours, its budget is {hours(self.limit or 0.0)}"
 
     def is_exceeded(self, cost: float) -> bool:
         """Without a limit, never."""

@@ -11,12 +11,12 @@ from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.changes import changes
 from pytest_aisbench.domain.drift import drift
 from pytest_aisbench.domain.fingerprint import differences
-from pytest_aisbench.domain.measure import Measure
+from pytest_aisbench.domain.measure import Measure, values_of
 from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.weighing import ANCHOR, anchor
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.services.history import History, values
+from pytest_aisbench.services.history import History
 from pytest_aisbench.services.ledger import Ledger
 
 
@@ -91,7 +91,7 @@ def _remarks(measures: Sequence[Measure], case: Case, first: Sequence[Measure]) 
 
 
 def _speeds(measures: Sequence[Measure]) -> list[float]:
-    return values((each for each in measures if each.counts), THROUGHPUT)
+    return values_of((each for each in measures if each.counts), THROUGHPUT)
 
 
 def _case(ledger: Ledger, case_id: str) -> Case:

@@ -17,8 +17,8 @@ from pytest_aisbench.settings.option_types import FRAMEWORKS
 ANY = "*"
 EXPECTED_FAILURE = "expected_failure"
 
-_NUMBERS = ("reference", "lower", "upper", "at_least", "at_most")
-_CLAIM = frozenset({*_NUMBERS, "unit", "per", "base", EXPECTED_FAILURE})
+NUMBERS = ("reference", "lower", "upper", "at_least", "at_most")
+_CLAIM = frozenset({*NUMBERS, "unit", "per", "base", EXPECTED_FAILURE})
 _LONGEST_REASON = 200
 _POSITIVE = frozenset({THROUGHPUT, STEADY_THROUGHPUT, TIME_TO_ACCURACY, ACCURACY, SCALING})
 
@@ -85,9 +85,9 @@ def _threshold(document: places.Document, workload: Workload, keys: tuple[str, .
     for key, value in claim.items():
         if key not in _CLAIM:
             raise fault("unknown key", key, advice=f"known: {', '.join(sorted(_CLAIM))}")
-        if key in _NUMBERS and not _is_number(value):
+        if key in NUMBERS and not _is_number(value):
             raise fault(f"{str(value)[:40]!r} is not a finite number", key)
-        if key not in {*_NUMBERS, EXPECTED_FAILURE} and not isinstance(value, str):
+        if key not in {*NUMBERS, EXPECTED_FAILURE} and not isinstance(value, str):
             raise fault(f"{value!r} is not text", key)
     unit = units[metric]
     if claim.get("unit", unit) != unit:
@@ -104,7 +104,7 @@ def _threshold(document: places.Document, workload: Workload, keys: tuple[str, .
         except UsageFault as wrong:
             raise fault(wrong.message, "base", advice=wrong.advice) from None
     _bounds(claim, fault)
-    numbers = {key: float(claim[key]) for key in _NUMBERS if key in claim}
+    numbers = {key: float(claim[key]) for key in NUMBERS if key in claim}
     expected = _expected(claim[EXPECTED_FAILURE], document.place(*keys), fault) if EXPECTED_FAILURE in claim else None
     threshold = Threshold(
         metric=metric, unit=unit, per=claim.get("per"), base=claim.get("base"), expected_failure=expected, **numbers

@@ -7,7 +7,7 @@ import hashlib
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from pytest_aisbench.domain.ports import Clock
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.upload import END, RESULTS, RUNS, Bound, End, Parcel, State, Transport
 from pytest_aisbench.errors import AisbenchError, LedgerError, Refused
-from pytest_aisbench.services.spool import Spool
+from pytest_aisbench.services.spool import Spool, Unspooled
 
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 30.0
@@ -37,14 +37,14 @@ class Words(Protocol):
 def collect(spool: Spool, words: Words, now: float, run: str | None = None) -> None:
     """Spool every verdict that is not, and how runs ended; on disk before it can be sent."""
     for found in spool.unspooled(now, run):
-
-        def make(attempt: int, found: Any = found) -> Parcel:
-            return words.result(found.bound, found.run, found.entry, attempt, _artifacts(found.bound, found.entry))
-
-        spool.put(found.run, found.entry.id, RESULTS, found.record, make, now=now)
+        spool.put(found.run, found.entry.id, RESULTS, found.record, partial(_result, words, found), now=now)
     for untold in spool.untold(now, run):
         told = partial(words.end, untold.bound, untold.end)
         spool.put(untold.end.run, END, RUNS, untold.record, told, now=now)
+
+
+def _result(words: Words, found: Unspooled, attempt: int) -> Parcel:
+    return words.result(found.bound, found.run, found.entry, attempt, _artifacts(found.bound, found.entry))
 
 
 def _artifacts(bound: Bound, entry: CaseEntry) -> list[dict[str, Any]]:
@@ -185,10 +185,3 @@ class Courier:
                 self._refused = error
                 self._warn(f"the Tester does not take results now, they are spooled: {plain(str(error), 300)}")
         return pause
-
-
-def by_tester(parcels: list[Parcel]) -> Iterator[tuple[str, list[Parcel]]]:
-    groups: dict[str, list[Parcel]] = {}
-    for parcel in parcels:
-        groups.setdefault(parcel.tester, []).append(parcel)
-    yield from groups.items()

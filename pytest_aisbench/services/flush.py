@@ -9,7 +9,7 @@ from dataclasses import replace
 from pytest_aisbench.domain.ports import Clock
 from pytest_aisbench.domain.upload import Parcel, State, Transport
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.services.courier import Words, by_tester, collect, deliver
+from pytest_aisbench.services.courier import Words, collect, deliver
 from pytest_aisbench.services.spool import Spool
 
 
@@ -21,7 +21,10 @@ def flush(
     collect(spool, words, clock.now())
     spool.bury(clock.now())
     parcels = spool.waiting()
-    for tester, bound in by_tester(parcels):
+    by_tester: dict[str, list[Parcel]] = {}
+    for parcel in parcels:
+        by_tester.setdefault(parcel.tester, []).append(parcel)
+    for tester, bound in by_tester.items():
         with closing(open_transport(tester)) as transport:
             deliver(spool, bound, transport, clock, patience_s)
     return [found for parcel in parcels for found in spool.named(parcel.key)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pytest_aisbench.domain.measure import Measure
@@ -89,11 +89,6 @@ def add(database: Database, measure: Measure, traits: Mapping[str, str]) -> None
 
 def drop(database: Database, trial: str) -> None:
     database.write("DELETE FROM measures WHERE trial = ?", trial)
-
-
-def values(measures: Iterable[Measure], metric: str) -> list[float]:
-    """Of one metric, of those that have it."""
-    return [value for value in (each.value(metric) for each in measures) if value is not None]
 
 
 def _row(measure: Measure) -> tuple[Any, ...]:

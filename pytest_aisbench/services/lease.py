@@ -41,6 +41,11 @@ def owner() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
+def is_held(other: str, lease: float, now: float) -> bool:
+    """Whether a run that did not end may still be at work: its lease lasts, and its process is not known to be dead."""
+    return lease > now and not is_dead(other)
+
+
 def is_dead(other: str) -> bool:
     """Known to be dead: a process of this machine that is no more. Of other machines nothing is known."""
     host, _, pid = other.rpartition(":")

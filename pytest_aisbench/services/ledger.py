@@ -120,7 +120,7 @@ class Ledger:
         )
         return [float(row[0]) for row in rows]
 
-    def bury(self, now: float, is_dead: Callable[[str], bool]) -> list[Trial]:
+    def bury(self, now: float, is_held: Callable[[str, float, float], bool]) -> list[Trial]:
         """The trials that were under way on a private local cloud, which died with their run: now LOST and DONE.
 
         Whoever still renews a lease keeps its trials. A run without an owner is of a version that did not say on
@@ -131,7 +131,7 @@ class Ledger:
                 "SELECT t.record, r.owner, r.lease FROM runs r CROSS JOIN trials t USING (run) WHERE t.place = ''"
                 " AND t.step IN ('SUBMIT', 'WATCH') AND r.finished IS NULL AND r.owner != '' ORDER BY t.trial"
             )
-            left = [codec.load(Trial, json.loads(row[0])) for row in rows if row[2] <= now or is_dead(row[1])]
+            left = [codec.load(Trial, json.loads(row[0])) for row in rows if not is_held(row[1], row[2], now)]
             buried = [_lost(trial, now) for trial in left]
             for trial in buried:
                 self.save_trial(trial, now)

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from pytest_aisbench.domain.case import Case, Mode, Shape
-from pytest_aisbench.domain.measure import Measure
+from pytest_aisbench.domain.measure import Measure, values_of
 from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.references import Evidence, Replay, from_above, propose, replay
 from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.services.history import History, values
+from pytest_aisbench.services.claims import ANY, NUMBERS
+from pytest_aisbench.services.history import History
 from pytest_aisbench.services.revision import revised
 from pytest_aisbench.services.suite import THRESHOLDS_FILE, WORKLOAD_FILE, Suite
 from pytest_aisbench.settings import places
 from pytest_aisbench.settings.option_types import FRAMEWORKS
 
 Load = Callable[[Path, str, Sequence[str]], Suite]  # of a folder, on this platform, training with these frameworks
-_NUMBERS = ("reference", "lower", "upper", "at_least", "at_most")
 _AS_BEFORE = 0.1  # of the margin: a reference that moves by less stands
 
 
@@ -111,7 +111,7 @@ def proposals(cases: Sequence[Known]) -> tuple[list[Review], dict[Path, str]]:
 def _review(each: Known, claim: Threshold, rows: dict[str, tuple[dict[str, Any], str]]) -> Review:
     shape, metric = each.case.judged_shape, claim.metric
     told = [measure for measure in each.past if measure.counts and measure.value(metric) is not None]
-    found = propose(claim, shape, values(told, metric))
+    found = propose(claim, shape, values_of(told, metric))
     old = claim.wanted(shape)
     if each.case.alone and claim.per != "node" and metric == THROUGHPUT:
         why = 'trained alone: without per = "node" the claim would hold for the cluster too'
@@ -129,8 +129,8 @@ def _review(each: Known, claim: Threshold, rows: dict[str, tuple[dict[str, Any],
     )
     if _stands(claim, found.claim, shape):
         return Review(each.case.id, metric, old, "", found.evidence, f"stands: {evidence}")
-    kept = {key: value for key, value in _row(each, metric).items() if key not in _NUMBERS}
-    numbers = {key: value for key in _NUMBERS if (value := getattr(found.claim, key)) is not None}
+    kept = {key: value for key, value in _row(each, metric).items() if key not in NUMBERS}
+    numbers = {key: value for key in NUMBERS if (value := getattr(found.claim, key)) is not None}
     rows[metric] = ({**numbers, **kept}, evidence)
     return Review(each.case.id, metric, old, found.claim.wanted(shape), found.evidence, evidence)
 
@@ -148,9 +148,9 @@ def _row(each: Known, metric: str) -> dict[str, Any]:
     """The claim as its file has it, in the most specific scope that does."""
     data = places.read(each.file).data
     found: dict[str, Any] = {}
-    for platform in ("*", each.scope[0]):
+    for platform in (ANY, each.scope[0]):
         for inner in ((), each.scope[1:-1]):
-            for shape in ("*", each.scope[-1]):
+            for shape in (ANY, each.scope[-1]):
                 table: Any = data
                 for name in (platform, *inner, shape, metric):
                     table = table.get(name, {}) if isinstance(table, dict) else {}

@@ -67,7 +67,7 @@ class Run:
         self.ledger = Ledger(ledger)
         self.folder = folder.make(settings.reports, self.id)
         folder.point_latest(settings.reports, self.id)
-        for dead in self.ledger.bury(clock.now(), lease.is_dead):
+        for dead in self.ledger.bury(clock.now(), lease.is_held):
             if dead.case.id in self._cases:
                 say(f"{dead.case.id}: the job of {dead.run} died with its private local cloud; another is submitted")
         now = clock.now()

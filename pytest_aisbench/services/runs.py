@@ -10,7 +10,7 @@ from typing import Any
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.services.database import Database
 from pytest_aisbench.services.folder import LATEST
-from pytest_aisbench.services.lease import is_dead
+from pytest_aisbench.services.lease import is_held
 
 UNJUDGED = "not judged"
 _FEW = 5  # runs that a message names
@@ -65,6 +65,6 @@ def named(database: Database, text: str) -> str:
 
 
 def is_under_way(database: Database, run: str, now: float) -> bool:
-    """Somebody still writes its reports."""
-    rows = database.read("SELECT owner FROM runs WHERE run = ? AND finished IS NULL AND lease > ?", run, now)
-    return bool(rows) and not is_dead(rows[0][0])
+    """Somebody is still at work on it, and writes its reports."""
+    rows = database.read("SELECT owner, lease FROM runs WHERE run = ? AND finished IS NULL", run)
+    return any(is_held(owner, lease, now) for owner, lease in rows)

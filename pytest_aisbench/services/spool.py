@@ -15,7 +15,8 @@ from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.entry import CaseEntry
 from pytest_aisbench.domain.upload import PRIVATE, Bound, End, Parcel, State
 from pytest_aisbench.services.database import Database
-from pytest_aisbench.services.lease import is_dead
+from pytest_aisbench.services.lease import is_held
+from pytest_aisbench.services.runs import is_under_way
 
 _COLUMNS = "key, run, case_id, attempt, kind, testid, tester, label, body, state, why"
 _ENDED = "the private local cloud ended with its run"
@@ -75,7 +76,7 @@ class Spool:
         rows = self._database.read(f"{_UNSPOOLED}{own} ORDER BY c.run, c.ordinal", *([] if run is None else [run]))
         found = []
         for of, record, bound, owner, lease, unfinished in rows:
-            if run is None and unfinished and lease > now and not is_dead(owner):
+            if run is None and unfinished and is_held(owner, lease, now):
                 continue  # it lives, and spools its own
             entry = codec.load(CaseEntry, json.loads(record))
             found.append(Unspooled(of, entry, record, codec.load(Bound, json.loads(bound))))
@@ -88,7 +89,7 @@ class Spool:
         for row in self._database.read(f"{_UNTOLD}{own} ORDER BY r.run", *([] if run is None else [run])):
             of, started, finished, exit_code, settings, record, owner, lease, told = row
             bound = codec.load(Bound, json.loads(record))
-            if finished is None and (run is not None or (lease > now and not is_dead(owner))):
+            if finished is None and (run is not None or (is_held(owner, lease, now))):
                 continue  # it lives
             if run is None and bound.label == PRIVATE:
                 continue  # nobody is left to be told
@@ -143,12 +144,8 @@ class Spool:
     def bury(self, now: float, run: str | None = None) -> None:
         """What was bound for a private cloud that is gone: of this run, or of all runs that are over."""
         for parcel in self.waiting(run):
-            if parcel.label == PRIVATE and (run is not None or not self._lives(parcel.run, now)):
+            if parcel.label == PRIVATE and (run is not None or not is_under_way(self._database, parcel.run, now)):
                 self.settle(parcel.key, State.DEAD, _ENDED, now)
-
-    def _lives(self, run: str, now: float) -> bool:
-        rows = self._database.read("SELECT owner, lease FROM runs WHERE run = ? AND finished IS NULL", run)
-        return any(lease > now and not is_dead(owner) for owner, lease in rows)
 
     def _read(self, where: str, *values: Any) -> list[Parcel]:
         rows = self._database.read(f"SELECT {_COLUMNS} FROM uploads WHERE {where} ORDER BY rowid", *values)  # noqa: S608

@@ -16,7 +16,7 @@ from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.services.code import code_tree
-from pytest_aisbench.services.lease import is_dead
+from pytest_aisbench.services.lease import is_held
 from pytest_aisbench.services.ledger import Ledger, Left
 from pytest_aisbench.services.tree import plant
 
@@ -128,7 +128,7 @@ class Takeover:
     def _is_released(self, left: Left) -> bool:
         """Whether nobody holds it any more; a run that may live is waited for once, whatever it has."""
         run = left.trial.run
-        if left.lease <= self.clock.now() or is_dead(left.owner):
+        if not is_held(left.owner, left.lease, self.clock.now()):
             return True
         if run not in self._alive:
             rest = left.lease - self.clock.now()
