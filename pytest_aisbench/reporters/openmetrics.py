@@ -137,8 +137,9 @@ def _known(name: str, value: float | None, digits: int) -> dict[str, float]:
 
 
 def rounded(value: float, digits: int) -> float:
-    """To so many significant digits."""
-    return float(f"{value:.{digits}g}")
+    """A finite number to so many significant digits."""
+    found = float(f"{value:.{digits}g}")
+    return found if math.isfinite(found) else rounded(0.99 * value, digits)  # up was past the largest there is
 
 
 def _number(value: float) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import math
+import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_page import Page
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -129,6 +130,7 @@ def test_strangers_words_stay_labels() -> None:
 
 @settings(deadline=None)
 @given(unit=st.text(max_size=30), value=st.floats() | st.none(), reason=st.text(max_size=60))
+@example(unit="", value=-sys.float_info.max, reason="")  # which cannot be rounded up
 def test_whatever_was_measured_the_files_can_be_read(unit: str, value: float | None, reason: str) -> None:
     case = replace(WILD, metrics={"throughput": Value(value, unit)}, reason=reason)
     families(openmetrics.text(run(case)))
