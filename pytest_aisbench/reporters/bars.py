@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.reporters.columns import clip, fit, padded, wide
 from pytest_aisbench.reporters.curve import drawn
 
 MOST_BARS = 10
@@ -38,7 +38,7 @@ def block(scene: Scene, width: int, most: int = MOST_BARS, *, curves: bool = Tru
     """Bars of the cases that have a job, then one line for all; none wider than `width` columns."""
     shown = sorted(filter(_is_shown, scene.trials), key=lambda trial: not _is_at_work(trial))
     hidden = shown[most:]
-    name = min(max((columns(trial.case.id) for trial in shown[:most]), default=0), max(_LEAST_NAME, width // 3))
+    name = min(max((wide(trial.case.id) for trial in shown[:most]), default=0), max(_LEAST_NAME, width // 3))
     lines = [_bar(scene, trial, name, width, curves=curves) for trial in shown[:most]]
     if hidden:
         lines.append(f"and {len(hidden)} more in flight")
@@ -53,31 +53,10 @@ def heartbeat(scene: Scene) -> str:
     return f"{line} | {named}{more}" if named else line
 
 
-def columns(text: str) -> int:
-    """How wide a terminal shows it."""
-    return sum(map(_columns, text))
-
-
-def clip(text: str, width: int) -> str:
-    """At most so many columns."""
-    used = 0
-    for index, char in enumerate(text):
-        used += _columns(char)
-        if used > width:
-            return text[:index]
-    return text
-
-
-def _columns(char: str) -> int:
-    if unicodedata.combining(char):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
-
-
 def _bar(scene: Scene, trial: Trial, name: int, width: int, *, curves: bool) -> str:
     told = scene.heard.get(trial.id)
     lasted = forecast.ran(trial, scene.now)
-    start = f"{_named(trial, name)}  {_state(trial, told):<7}  {_hours(lasted):>7}"
+    start = f"{padded(fit(plain(trial.case.id), name), name)}  {_state(trial, told):<7}  {_hours(lasted):>7}"
     if not _is_running(trial):
         return start
     share = forecast.share(trial, told, scene.now)
@@ -89,7 +68,7 @@ def _bar(scene: Scene, trial: Trial, name: int, width: int, *, curves: bool) -> 
     row = start
     for beside in _beside(trial, told, curves=curves):
         row = "  ".join(filter(None, (start, done, eta, beside)))
-        if columns(row) <= width:
+        if wide(row) <= width:
             break
     return row
 
@@ -136,15 +115,6 @@ def _curve(told: Heard) -> str:
 
 def _figure(value: float) -> str:
     return number(float(f"{value:.4g}"))
-
-
-def _named(trial: Trial, width: int) -> str:
-    """Cut in the middle: a case is known by its name and its shape."""
-    text = plain(trial.case.id)
-    if columns(text) > width:
-        tail = clip(text[::-1], (width - 1) // 2)[::-1]
-        text = f"{clip(text, width - 1 - columns(tail))}…{tail}"
-    return text + " " * (width - columns(text))
 
 
 def _short(scene: Scene, trial: Trial) -> str:

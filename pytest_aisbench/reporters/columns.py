@@ -13,11 +13,13 @@ _PIECES = re.compile(rf"\s+|(?:[^\s\u1100-\uffff]+|[\u1100-\uffff])[{_ENDS}]*")
 
 def wide(text: str) -> int:
     """How many columns it takes."""
-    if text.isascii():
-        return len(text)
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
-    )
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
 def padded(text: str, size: int) -> str:
@@ -29,20 +31,22 @@ def fit(text: str, size: int) -> str:
     if wide(text) <= size:
         return text
     tail = (size - 1) // 2
-    return f"{_start(text, size - 1 - tail)}…{_start(text[::-1], tail)[::-1]}"
+    return f"{clip(text, size - 1 - tail)}…{clip(text[::-1], tail)[::-1]}"
 
 
 def cut(text: str, size: int) -> str:
     """Cut at the end: of a figure its first digits count."""
-    return text if wide(text) <= size else f"{_start(text, size - 1)}…"
+    return text if wide(text) <= size else f"{clip(text, size - 1)}…"
 
 
-def _start(text: str, size: int) -> str:
+def clip(text: str, size: int) -> str:
     """As much of it as takes no more than so many columns."""
-    end = min(len(text), size)
-    while wide(text[:end]) > size:
-        end -= 1
-    return text[:end]
+    used = 0
+    for index, char in enumerate(text):
+        used += _columns(char)
+        if used > size:
+            return text[:index]
+    return text
 
 
 def wrap(text: str, indent: str, width: int) -> Iterator[str]:
@@ -57,7 +61,7 @@ def wrap(text: str, indent: str, width: int) -> Iterator[str]:
             line = indent
         rest = f"…{piece.strip()}" if piece.startswith(_COMMAND) else piece.strip()
         while wide(line + rest) > width:
-            part = _start(rest, width - wide(line))
+            part = clip(rest, width - wide(line))
             yield line + part
             line, rest = indent, rest[len(part) :]
         line += rest

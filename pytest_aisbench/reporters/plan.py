@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_aisbench.reporters.columns import fit
+from pytest_aisbench.reporters.columns import clip, fit, padded, wide
 from pytest_aisbench.reporters.terminal import NARROWEST, Line, wrapped
 from pytest_aisbench.reporters.text import span
 from pytest_aisbench.services.budget import hours
@@ -32,12 +32,12 @@ def _table(forecast: Forecast, width: int) -> Iterator[Line]:
     costs = [prospect.estimate.card_hours for prospect in forecast.prospects]
     digits = 2 if max(costs, default=0.0) >= 1 else 4
     rows = [_row(prospect, digits) for prospect in forecast.prospects]
-    columns = [max(map(len, column)) for column in zip(HEADINGS, *rows, strict=True)]
+    columns = [max(map(wide, column)) for column in zip(HEADINGS, *rows, strict=True)]
     over = sum(columns) + 2 * (len(columns) - 1) - width
     columns[0] -= min(max(over, 0), max(columns[0] - _LEAST, 0))
-    yield _line(HEADINGS, columns)[:width], {"bold": True}
+    yield clip(_line(HEADINGS, columns), width), {"bold": True}
     for row in rows:
-        yield _line(row, columns)[:width], {}
+        yield clip(_line(row, columns), width), {}
 
 
 def _row(prospect: Prospect, digits: int) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ def _row(prospect: Prospect, digits: int) -> tuple[str, ...]:
 
 def _line(cells: Sequence[str], columns: Sequence[int]) -> str:
     placed = [
-        fit(cell, size).rjust(size) if index in _RIGHT else fit(cell, size).ljust(size)
+        fit(cell, size).rjust(size) if index in _RIGHT else padded(fit(cell, size), size)
         for index, (cell, size) in enumerate(zip(cells, columns, strict=True))
     ]
     return "  ".join(placed).rstrip()

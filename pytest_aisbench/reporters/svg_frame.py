@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 
 from pytest_aisbench.domain.threshold import number
-from pytest_aisbench.reporters.bars import clip, columns
+from pytest_aisbench.reporters.columns import cut
 from pytest_aisbench.reporters.text import plain
 
 WIDTH = 760
@@ -65,10 +65,9 @@ def picture(title: str, story: str, parts: Iterable[str], height: int, name: str
     )
 
 
-def fitted(text: str, wide: float) -> str:
-    """At most so many columns; Chinese takes two for a sign."""
-    text = plain(text)
-    return text if columns(text) <= wide else f"{clip(text, int(wide) - 1)}…"
+def fitted(text: str, size: float) -> str:
+    """At most so many columns."""
+    return cut(plain(text), int(size))
 
 
 def levels(scale: Scale, values: Sequence[float], *, in_percent: bool = False) -> str:

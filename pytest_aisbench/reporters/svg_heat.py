@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from pytest_aisbench.domain.threshold import number
-from pytest_aisbench.reporters.bars import columns
+from pytest_aisbench.reporters import columns
 from pytest_aisbench.reporters.svg import odd_ones, odd_ranks
 from pytest_aisbench.reporters.svg_frame import FAINT, GRID, INK, TOP, WIDTH, picture, seal, short
 from pytest_aisbench.reporters.text import plain
@@ -98,7 +98,7 @@ class _Map:
                 yield f"<path d='{shape}' fill='none' stroke='{colour}' stroke-width='1.5'/>"
 
     def names(self) -> Iterator[str]:
-        widest = 6.2 * columns(self.say("node n", node=self.columns * self.per)) + 6
+        widest = 6.2 * columns.wide(self.say("node n", node=self.columns * self.per)) + 6
         every = math.ceil(widest / self.wide)
         for column in range(0, self.columns, every):
             x, anchor = (self.wide / 2, "middle") if every == 1 else (0.0, "start")

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from html import escape
 
 from pytest_aisbench.domain.entry import TrialEntry
-from pytest_aisbench.reporters.bars import columns
+from pytest_aisbench.reporters import columns
 from pytest_aisbench.reporters.lifecycle import Span, spans
 from pytest_aisbench.reporters.svg_frame import (
     BAR,
@@ -67,7 +67,7 @@ def _piece(each: Span, scale: Scale, start: float, y: float, say: Wording) -> st
         f" fill='{COLOURS[each.name]}'><title>{escape(_worded(each, say))}</title></rect>"
     )
     label = say(f"life {each.name}")
-    if wide < 6.2 * columns(label) + 8:
+    if wide < 6.2 * columns.wide(label) + 8:
         return shape
     return f"{shape}<text x='{short(at + 5)}' y='{short(y + 12.5)}' fill='{PAPER}'>{escape(label)}</text>"
 
