@@ -7,3 +7,9 @@ import pytest
 from pytest_aisbench.settings import Settings
 
 SETTINGS = pytest.StashKey[Settings]()
+
+
+def language(config: pytest.Config) -> str:
+    """Of reports and summary. A reporter may be used where nobody has read settings."""
+    settings = config.stash.get(SETTINGS, None)
+    return settings.lang if settings else Settings.lang

@@ -25,7 +25,7 @@ from pytest_aisbench.reporters.story import RERUN, Story
 from pytest_aisbench.reporters.wording import wording
 from pytest_aisbench.services.database import Database
 from pytest_aisbench.services.transcript import Past, past
-from pytest_aisbench.stash import SETTINGS
+from pytest_aisbench.stash import SETTINGS, language
 
 
 class Allure:
@@ -34,8 +34,7 @@ class Allure:
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config, self._folder = config, folder
         self._stories: dict[str, Story] = {}
-        settings = config.stash.get(SETTINGS, None)
-        self._say = wording(settings.lang if settings else "en")
+        self._say = wording(language(config))
         with guarded(config, "no allure-results"):
             switched_on(config, "allure_pytest", "allure_report_dir", folder / allure_files.FOLDER)
 

@@ -10,13 +10,13 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry, TrialEntry
 from pytest_aisbench.domain.job import Phase
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.reporters.lifecycle import Span, spans
+from pytest_aisbench.reporters.links import web
 from pytest_aisbench.reporters.story import STATUS, Story
 from pytest_aisbench.reporters.text import plain, what_to_do
 from pytest_aisbench.reporters.wording import ENGLISH, Wording
@@ -149,18 +149,9 @@ def parameters(case: CaseEntry, run: RunEntry) -> list[tuple[str, str]]:
 
 def links_of(case: CaseEntry, run: RunEntry) -> list[tuple[str, str]]:
     consoles = [("console", trial.console) for trial in case.trials]
-    # One that is labelled, as that of a private local cloud, has ended with its run: `_is_web` wants a bare address.
+    # One that is labelled, as that of a private local cloud, has ended with its run: `web` wants a bare address.
     testers = [("Tester", str(upload["tester"])) for upload in run.uploads if upload["case"] == case.id]
-    return list(dict.fromkeys(link for link in (*consoles, *testers) if _is_web(link[1])))
-
-
-def _is_web(url: str) -> bool:
-    """Nothing that a page would execute, and no password of anybody's."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.username is None and " " not in url
+    return list(dict.fromkeys(link for link in (*consoles, *testers) if web(link[1])))
 
 
 def step(case: CaseEntry, trial: TrialEntry) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pytest_aisbench.reporters.facts import missing
 from pytest_aisbench.reporters.hosts import warn
 from pytest_aisbench.reporters.properties import case_of
 from pytest_aisbench.reporters.text import plain, worst_first
-from pytest_aisbench.stash import SETTINGS
+from pytest_aisbench.stash import language
 
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 _ROOM = 1 << 20  # bytes that GitHub takes from one step
@@ -28,7 +28,7 @@ class Files:
     on_workers = False
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
-        self._folder, self._lang = folder, _lang(config)
+        self._folder, self._lang = folder, language(config)
 
     def case(self, entry: CaseEntry) -> None:
         """All is written at the end."""
@@ -58,7 +58,7 @@ class GitHub:
         if target := os.environ.get(_SUMMARY):
             path = Path(target)
             room = _ROOM - (path.stat().st_size if path.exists() else 0)
-            text = markdown.text(entry, _lang(self._config))
+            text = markdown.text(entry, language(self._config))
             if len(text.encode()) > room:
                 warn(self._config, f"aisbench: {_SUMMARY} is full; the summary is in {self._folder.name}/summary.md")
                 return
@@ -116,8 +116,3 @@ def write(path: Path, text: str) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     draft.write_bytes(text.encode("utf-8", "replace"))  # the same line ends everywhere
     draft.replace(path)
-
-
-def _lang(config: pytest.Config) -> str:
-    settings = config.stash.get(SETTINGS, None)
-    return settings.lang if settings else "en"

@@ -15,12 +15,14 @@ from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.reporters import page
 from pytest_aisbench.reporters.hosts import guarded, session_of, switched_on, uncollected
-from pytest_aisbench.reporters.page_case import BUDGET, Frame, console_of, details
+from pytest_aisbench.reporters.links import web
+from pytest_aisbench.reporters.page_case import BUDGET, Frame, details
 from pytest_aisbench.reporters.page_style import STYLE, page_style
 from pytest_aisbench.reporters.page_summary import overview
 from pytest_aisbench.reporters.properties import case_of, properties_of
 from pytest_aisbench.reporters.wording import wording
-from pytest_aisbench.stash import SETTINGS
+from pytest_aisbench.services.folder import request_name
+from pytest_aisbench.stash import language
 
 COLUMN = 2  # after the result and the name of the test
 WHOLE = 10_000_000  # bytes that cases which passed may weigh together, so that a browser opens the page in seconds
@@ -32,8 +34,7 @@ class Html:
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config, self._folder = config, folder
-        settings = config.stash.get(SETTINGS, None)
-        self._say = wording(settings.lang if settings else "en")
+        self._say = wording(language(config))
         self._cases: dict[str, CaseEntry] = {}
         self._run: RunEntry | None = None
         self._past: dict[str, Brief] = {}  # what the last run said of each case
@@ -100,8 +101,8 @@ class Html:
         request = self._request(entry)
         files = {"log": last.logs[0] if last and last.logs else "", "request": request}
         links = [extras.url(self._link(file), name=self._say(key)) for key, file in files.items() if file]
-        if last and (console := console_of(last)):
-            links.append(extras.url(console.replace('"', "%22"), name=self._say("console")))
+        if last and (console := web(last.console)):
+            links.append(extras.url(console, name=self._say("console")))
         report.extras = [*getattr(report, "extras", ()), shown, *links]
 
     def _fill(self, shown: list[tuple[str, dict[str, Any]]]) -> None:
@@ -120,7 +121,7 @@ class Html:
     def _request(self, entry: CaseEntry) -> str:
         """The newest that there is of it."""
         number = entry.trials[-1].trial if entry.trials else 1
-        names = [f"requests/{entry.id}.trial-{number}.json", f"requests/{entry.id}.json"]
+        names = (f"requests/{request_name(entry.id, each)}.json" for each in (number, 1))
         return next((name for name in names if (self._folder / name).is_file()), "")
 
     def _link(self, file: str) -> str:

@@ -11,6 +11,7 @@ from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Outcome, Ruling
 from pytest_aisbench.reporters.facts import missing
+from pytest_aisbench.reporters.links import web
 from pytest_aisbench.reporters.text import plain, what_to_do, worst_first
 from pytest_aisbench.reporters.wording import Wording, wording
 
@@ -117,7 +118,7 @@ def _trouble(case: CaseEntry, say: Wording, words: Wording) -> Iterator[str]:
     if case.trials:
         newest = case.trials[-1]
         if newest.job_id:
-            console = _link(say("console"), newest.console)
+            console = f", [{say('console')}](<{url}>)" if (url := web(newest.console)) else ""
             yield f"  - {say('job')} {escaped(newest.job_id)}, {escaped(newest.platform_phase or '-')}{console}"
         for log in [name for name in newest.logs if "worker" in name][:1]:
             yield f"  - {say('log')} {escaped(log)}"
@@ -125,11 +126,6 @@ def _trouble(case: CaseEntry, say: Wording, words: Wording) -> Iterator[str]:
         yield from (f"  - {say('note')}: {escaped(words.line(note))}" for note in notes[:5])
     if todo := what_to_do(case, words):
         yield f"  - {say('what')}: {todo}"
-
-
-def _link(name: str, address: str) -> str:
-    """Of a console, if it is one that can be opened and nothing else."""
-    return f", [{name}](<{address}>)" if re.fullmatch(r"https?://[^\s<>\\]+", address) else ""
 
 
 def _row(case: CaseEntry, say: Wording, words: Wording) -> str:

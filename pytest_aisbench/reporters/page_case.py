@@ -14,6 +14,7 @@ from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
 from pytest_aisbench.domain.standard import TIME, Field, fields
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Finding, Ruling
+from pytest_aisbench.reporters.links import web
 from pytest_aisbench.reporters.markup import block, facts, folded, outcome, ruling, table, text
 from pytest_aisbench.reporters.page_charts import charts
 from pytest_aisbench.reporters.text import plain, span, what_to_do
@@ -206,14 +207,9 @@ def _files(trial: TrialEntry, frame: Frame, limit: int) -> str:
     if frame.request:
         href, name = escape(frame.link(frame.request)), text(frame.request, limit)
         told += f"<div>{escape(say('request file'))}: <a href='{href}'>{name}</a></div>"
-    if console := console_of(trial):
+    if console := web(trial.console):
         told += f"<div>{escape(say('console page'))}: <a href='{escape(console)}'>{text(console, limit)}</a></div>"
     return told
-
-
-def console_of(trial: TrialEntry) -> str:
-    """Where the platform shows the job; nothing that a browser would do something else with."""
-    return trial.console if trial.console.startswith(("https://", "http://")) and len(trial.console) < 2000 else ""
 
 
 def _more(things: Sequence[object], say: Wording, shown: int = MOST_ROWS) -> str:

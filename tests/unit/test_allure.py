@@ -11,7 +11,8 @@ from pytest_aisbench.adapters.allure_npm import alone
 from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import PlatformError
-from pytest_aisbench.reporters import allure_case, allure_files
+from pytest_aisbench.reporters import allure_case, allure_files, markdown
+from pytest_aisbench.reporters.page_case import Frame, details
 from pytest_aisbench.reporters.story import Story
 from pytest_aisbench.services.executor import executor
 from pytest_aisbench.services.transcript import Past, Told
@@ -106,13 +107,17 @@ def test_told_twice_is_told_once() -> None:
         ("https://me:secret@console.example/", False),
         ("", False),
         ("https://[", False),
+        ("https://console.example/'onclick='x", False),
+        ("https://console.example/a b", False),
     ],
 )
-def test_only_an_address_of_the_web_becomes_a_link(url: str, shown: bool) -> None:
-    case = case_entry(Ruling.PASSED)
-    case = replace(case, trials=(replace(case.trials[0], console=url),))
+def test_only_an_address_of_the_web_becomes_a_link_in_any_report(url: str, shown: bool) -> None:
+    case = case_entry(Ruling.FAILED)
+    case = replace(case, trials=(replace(case.trials[0], console=url, job_id="7"),))
 
     assert allure_case.links_of(case, run(case)) == ([("console", url)] if shown else [])
+    assert ("[console](<" in markdown.text(run(case))) is shown
+    assert ("Console: <a" in details(case, Frame(str))) is shown
 
 
 def test_the_tester_is_linked_unless_it_ended_with_the_run() -> None:
