@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.stash import SETTINGS
+
+if TYPE_CHECKING:
+    from pytest_aisbench.domain.ports import Platform
+    from pytest_aisbench.services.sampling import Meter
+    from pytest_aisbench.settings import Settings
 
 # Our own, which come by the same hook as everybody's.
 PLATFORMS = {
@@ -38,6 +44,22 @@ def _merged(kind: str, offers: Iterable[Mapping[str, str]]) -> dict[str, str]:
             if merged.setdefault(name, target) != target:
                 raise UsageFault(f"two plugins offer the {kind} {name!r}: {merged[name]} and {target}")
     return merged
+
+
+def connected(config: pytest.Config, settings: Settings | None = None) -> Platform:
+    """The platform that the settings name, or those of the session."""
+    settings = settings or config.stash[SETTINGS]
+    platform: Platform = load("platform", settings.platform, platforms(config))(settings)
+    return platform
+
+
+def meter(config: pytest.Config) -> Meter:
+    """All sources of power; that of a file only if there is one."""
+    from pytest_aisbench.services.sampling import Meter
+
+    found, settings = power_sources(config), config.stash[SETTINGS]
+    asked = [name for name in found if name != FILE_OF_POWER or settings.power]
+    return Meter({name: load("power source", name, found)(settings) for name in asked})
 
 
 def load(kind: str, name: str, offers: Mapping[str, str]) -> Any:

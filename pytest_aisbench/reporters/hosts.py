@@ -25,6 +25,14 @@ def warn(config: pytest.Config, text: str) -> None:
     config.hook.pytest_warning_recorded.call_historic(kwargs=record)
 
 
+def say(config: pytest.Config, line: str) -> None:
+    """A line on pytest's terminal, between those of the tests."""
+    terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal:
+        terminal.ensure_newline()
+        terminal.write_line(f"aisbench: {line}")
+
+
 @contextmanager
 def guarded(config: pytest.Config, what: str) -> Iterator[None]:
     try:

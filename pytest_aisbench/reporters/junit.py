@@ -13,6 +13,7 @@ from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.reporters import facts
 from pytest_aisbench.reporters.hosts import guarded, switched_on, uncollected
 from pytest_aisbench.reporters.properties import PREFIX, case_of
+from pytest_aisbench.reporters.story import RERUN
 
 
 class Junit:
@@ -48,7 +49,7 @@ class Junit:
     def pytest_runtest_logreport_forget(self, report: pytest.TestReport) -> None:
         """What a crashed worker began and another judges is one test, not a second one without an outcome."""
         outcome: str = report.outcome
-        if outcome == "rerun":
+        if outcome == RERUN:
             with guarded(self._config, "a test twice in junit.xml"):
                 log = self._log()
                 begun = log.node_reporter(report)

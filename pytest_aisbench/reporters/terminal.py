@@ -18,7 +18,7 @@ from pytest_aisbench.domain.verdict import Outcome, Ruling
 from pytest_aisbench.reporters.columns import cut, fit, padded, wide, wrap
 from pytest_aisbench.reporters.text import plain, what_to_do, worst_first
 from pytest_aisbench.reporters.wording import ENGLISH, Wording, wording
-from pytest_aisbench.stash import SETTINGS
+from pytest_aisbench.stash import language
 
 Line = tuple[str, dict[str, bool]]
 
@@ -37,24 +37,23 @@ def show(
     terminal: Any,
     config: pytest.Config,
     missing: Mapping[str, str],
+    run: tuple[Path, RunEntry] | None = None,
     *,
-    folder: Path | None = None,
-    run: RunEntry | None = None,
     unrecorded: str = "",
 ) -> None:
     """Write the summary to pytest's own terminal, which knows whether there may be colours."""
     width = shutil.get_terminal_size((80, 24)).columns
-    settings = config.stash.get(SETTINGS, None)
-    say = wording(settings.lang if settings else None)
+    say = wording(language(config))
     terminal.section("aisbench")
     if unrecorded:
         terminal.write_line(f"{say('not recorded')}: {unrecorded}", red=True)
     lines = list(absent(missing, width, say))
-    if run is not None and folder is not None:
+    if run:
+        folder, entry = run
         here = f"{config.invocation_params.dir}/"
         place = str(folder).removeprefix(here)
         page = str(getattr(config.option, "htmlpath", None) or place).removeprefix(here)
-        told = summary(run, place, page, width, say)
+        told = summary(entry, place, page, width, say)
         lines += [("", {}), *told] if lines else told
     for line, markup in lines:
         terminal.write_line(line, **markup)

@@ -10,21 +10,21 @@ import pytest
 
 from pytest_aisbench import offers
 from pytest_aisbench.domain import exitcode
-from pytest_aisbench.domain.ports import Platform, Reporter
+from pytest_aisbench.domain.ports import Platform
 from pytest_aisbench.errors import Crashed, UsageFault
 from pytest_aisbench.reporters import results
-from pytest_aisbench.reporters.hosts import guarded
+from pytest_aisbench.reporters.hosts import guarded, say
 from pytest_aisbench.reporters.properties import PREFIX, case_of, properties_of
 from pytest_aisbench.reporters.terminal import show
 from pytest_aisbench.services.clock import SystemClock
 from pytest_aisbench.services.run import Run
-from pytest_aisbench.services.sampling import Meter
 from pytest_aisbench.session import collection
 from pytest_aisbench.session.collection import Plan
 from pytest_aisbench.session.ending import Signals, one_line
 from pytest_aisbench.session.judging import failure
 from pytest_aisbench.session.order import run_ready_first
 from pytest_aisbench.session.reckoning import Reckoning
+from pytest_aisbench.session.reporting import Reporters
 from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pytest_aisbench.domain.trial import Step, Trial
     from pytest_aisbench.reporters.live import Live
     from pytest_aisbench.session.workers import Workers
-    from pytest_aisbench.settings import Settings
 
 
 class Controller:
@@ -43,7 +42,8 @@ class Controller:
         self._config = config
         self._platform: Platform | None = None
         self._run: Run | None = None
-        self._reporters: dict[str, Reporter] = {}
+        self._reporters = Reporters(config)
+        self._begun = False
         self._signals = Signals(self._say)
         self._reckoning = Reckoning(config, self._signals)
         self._workers: Workers | None = None
@@ -63,8 +63,7 @@ class Controller:
     def platform(self) -> Platform:
         with self._opening:
             if self._platform is None:
-                settings = self._config.stash[SETTINGS]
-                self._platform = offers.load("platform", settings.platform, offers.platforms(self._config))(settings)
+                self._platform = offers.connected(self._config)
             return self._platform
 
     def run_name(self) -> str:
@@ -127,19 +126,7 @@ class Controller:
         """In place of pytest's own loop; xdist has one of its own, which cannot wait for jobs."""
         if self._run is None or self._workers:
             return None
-        fleet = self._run.fleet
-        goals = {item: (collection.case_of(item), collection.until(item)) for item in session.items}
-
-        def is_ready(item: pytest.Item) -> bool:
-            case, until = goals[item]
-            return case is None or until is None or fleet.is_ready(case, until)
-
-        def wait() -> None:
-            if self._live:
-                self._live.tick()
-            fleet.wait(0.5)
-
-        return run_ready_first(session, is_ready, wait)
+        return run_ready_first(session, self._run.fleet, self._live.tick if self._live else lambda: None)
 
     def _stop(self, *, leave: bool) -> None:
         live, self._live = self._live, None
@@ -162,36 +149,23 @@ class Controller:
             if plan.cases and not self._plan.cases:
                 self._plan = plan
             if plan.wants and self._run is None:
-                settings = self._config.stash[SETTINGS]
-                meter = self._meter(settings)
+                settings, meter = self._config.stash[SETTINGS], offers.meter(self._config)
                 self._run = Run(settings, self.platform(), SystemClock(), plan.wants, self._say, meter=meter)
                 self._results = results.Results(self._run.folder)
             return str(self._run.folder) if self._run else None
 
-    def _meter(self, settings: Settings) -> Meter:
-        found = offers.power_sources(self._config)
-        asked = [name for name in found if name != offers.FILE_OF_POWER or settings.power]  # no file is no source
-        return Meter({name: offers.load("power source", name, found)(settings) for name in asked})
-
     def _say(self, line: str) -> None:
         if self._live:
             self._live.say(line)
-            return
-        terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")
-        if terminal:
-            terminal.ensure_newline()
-            terminal.write_line(f"aisbench: {line}")
+        else:
+            say(self._config, line)
 
     def begin(self) -> None:
         """Let the reporters in, then the jobs."""
-        if self._run is None or self._reporters:
+        if self._run is None or self._begun:
             return
-        found = offers.reporters(self._config)
-        for name in found:
-            with guarded(self._config, f"no reporter {name!r}"):
-                reporter = offers.load("reporter", name, found)(self._config, self._run.folder)
-                self._config.pluginmanager.register(reporter, f"aisbench-{name}")
-                self._reporters[name] = reporter
+        self._begun = True
+        self._reporters.open(self._run.folder)
         with self._reckoning.noticing():
             self._publish(self._run.entry())
         self._run.begin()
@@ -226,10 +200,7 @@ class Controller:
     def _record(self, case_id: str, failed: str) -> None:
         assert self._run is not None
         with self._reckoning.noticing():
-            entry = self._run.rule(case_id, failed)
-            for name, reporter in self._reporters.items():
-                with guarded(self._config, f"reporter {name!r}"):
-                    reporter.case(entry)
+            self._reporters.case(self._run.rule(case_id, failed))
             self._publish(self._run.entry())
         if unrecorded := self._reckoning.tally.unrecorded:
             # The hosts would meet the same full disk next, and end the run with a traceback.
@@ -252,9 +223,7 @@ class Controller:
             return (yield)
         with self._reckoning.noticing():
             entry = self._run.finish(code)
-            for name, reporter in self._reporters.items():
-                with guarded(self._config, f"reporter {name!r}"):
-                    reporter.run(entry)
+            self._reporters.run(entry)
             self._publish(entry)
         with self._reckoning.noticing():
             yield
@@ -266,11 +235,9 @@ class Controller:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         missing, run = self._reckoning.missing(self._run), self._run
-        if run:
-            unrecorded = self._reckoning.tally.unrecorded
-            show(terminalreporter, self._config, missing, folder=run.folder, run=run.entry(), unrecorded=unrecorded)
-        elif missing:
-            show(terminalreporter, self._config, missing)
+        if run or missing:
+            told = (run.folder, run.entry()) if run else None
+            show(terminalreporter, self._config, missing, told, unrecorded=self._reckoning.tally.unrecorded)
 
     def pytest_unconfigure(self) -> None:
         if self._workers:

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import pytest
+
+from pytest_aisbench.session import collection
+
+if TYPE_CHECKING:
+    from pytest_aisbench.services.fleet import Fleet
+
+_GLANCE_S = 0.5  # how often it is looked at what runs, where nothing is ready
 
 
 class _Anchor(pytest.Item):
@@ -14,13 +22,20 @@ class _Anchor(pytest.Item):
         raise AssertionError("never run")
 
 
-def run_ready_first(session: pytest.Session, is_ready: Callable[[pytest.Item], bool], wait: Callable[[], None]) -> bool:
+def run_ready_first(session: pytest.Session, fleet: Fleet, tick: Callable[[], None]) -> bool:
     """pytest's own loop in another order. Fixtures of a module or class are set up again if the order jumps."""
+    goals = {item: (collection.case_of(item), collection.until(item)) for item in session.items}
+
+    def is_ready(item: pytest.Item) -> bool:
+        case, until = goals[item]
+        return case is None or until is None or fleet.is_ready(case, until)
+
     waiting = list(session.items)
     while waiting:
         ready = [item for item in waiting if is_ready(item)]
         if not ready:
-            wait()
+            tick()
+            fleet.wait(_GLANCE_S)
             continue
         for item, following in zip(ready, [*ready[1:], None], strict=True):
             waiting.remove(item)

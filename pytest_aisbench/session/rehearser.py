@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from pytest_aisbench import offers
 from pytest_aisbench.domain import exitcode
 from pytest_aisbench.errors import GivenUp
+from pytest_aisbench.reporters.hosts import say
 from pytest_aisbench.reporters.plan import plan
 from pytest_aisbench.services import claims
 from pytest_aisbench.services.clock import SystemClock, day
@@ -40,13 +42,12 @@ class Rehearser:
 
     def platform(self) -> Platform:
         if self._platform is None:
-            settings = self._config.stash[SETTINGS]
-            self._platform = offers.load("platform", settings.platform, offers.platforms(self._config))(settings)
+            self._platform = offers.connected(self._config)
         return self._platform
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        collection.select(self._config, items, self._say)
+        collection.select(self._config, items, partial(say, self._config))
 
     @pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
     def pytest_collection_modifyitems_check(self, items: list[pytest.Item]) -> None:
@@ -65,7 +66,7 @@ class Rehearser:
                 self._forecast = rehearse(self._config.stash[SETTINGS], self.platform(), SystemClock(), wants)
                 self._forecast.budget.require()
                 for line in claims.expired((case for case, _ in wants), day(SystemClock().now())):
-                    self._say(line)
+                    say(self._config, line)
         return True
 
     @pytest.hookimpl(tryfirst=True)
@@ -84,12 +85,6 @@ class Rehearser:
         folder = str(self._forecast.folder).removeprefix(f"{self._config.invocation_params.dir}/")
         for line, markup in plan(self._forecast, folder, width):
             terminalreporter.write_line(line, **markup)
-
-    def _say(self, line: str) -> None:
-        terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")
-        if terminal:
-            terminal.ensure_newline()
-            terminal.write_line(f"aisbench: {line}")
 
     def pytest_unconfigure(self) -> None:
         if self._platform:

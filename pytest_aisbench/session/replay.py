@@ -13,15 +13,14 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench import offers
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
-from pytest_aisbench.domain.ports import Reporter
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import LedgerError
 from pytest_aisbench.reporters import results
 from pytest_aisbench.reporters.hosts import guarded
 from pytest_aisbench.reporters.properties import PREFIX, case_of
 from pytest_aisbench.services.transcript import Told
+from pytest_aisbench.session.reporting import Reporters
 from pytest_aisbench.settings import Settings
 
 # What a run obeys and a retelling must not: other options, and a CI server's own files.
@@ -74,7 +73,7 @@ class Replay:
         known = {test.case for test in tests}
         # A ledger of an older version, or a run that was killed, has cases of which no test has told.
         self._tests = [*tests, *(_told(case) for case in entry.cases if case.verdict and case.id not in known)]
-        self._reporters: dict[str, Reporter] = {}
+        self._reporters: Reporters | None = None
         self.warnings: list[str] = []
         self.is_told = False
 
@@ -87,36 +86,28 @@ class Replay:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         config = session.config
-        found = offers.reporters(config)
-        for name in found:
-            with guarded(config, f"no reporter {name!r}"):
-                kind: Any = offers.load("reporter", name, found)
-                if not getattr(kind, "once", False):
-                    self._reporters[name] = kind(config, self._folder)
-                    config.pluginmanager.register(self._reporters[name], f"aisbench-{name}")
+        self._reporters = Reporters(config, lambda kind: not getattr(kind, "once", False))
+        self._reporters.open(self._folder)
         self._turn_back(config)
         for test in self._tests:
-            self._again(config, test)
+            self._again(config, test, self._reporters)
         return True
 
-    def _again(self, config: pytest.Config, test: Told) -> None:
+    def _again(self, config: pytest.Config, test: Told, reporters: Reporters) -> None:
         for data in test.reports:
             report = config.hook.pytest_report_from_serializable(config=config, data=_as_it_was(data))
             if test.case and not case_of(report):
                 report.user_properties.append((f"{PREFIX}case", test.case))  # a worker that crashed could not say
             entry = self._cases.get(test.case)
             if entry and (report.when == "call" or not report.passed):
-                for name, reporter in self._reporters.items():
-                    with guarded(config, f"reporter {name!r}"):
-                        reporter.case(entry)
+                reporters.case(entry)
             config.hook.pytest_runtest_logreport(report=report)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
         session.exitstatus = self._entry.exit_code or 0
-        for name, reporter in self._reporters.items():
-            with guarded(session.config, f"reporter {name!r}"):
-                reporter.run(self._entry)
+        if self._reporters:
+            self._reporters.run(self._entry)
         result = yield
         self.is_told = True
         return result

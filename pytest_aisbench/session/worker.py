@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_aisbench import offers
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.reporters.hosts import guarded
 from pytest_aisbench.services.link import RemoteLink
 from pytest_aisbench.session import collection
+from pytest_aisbench.session.reporting import Reporters
 from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Worker:
     def platform(self) -> Platform:
         if self._platform is None:
             settings = replace(self._config.stash[SETTINGS], **self._link.call("share"))
-            self._platform = offers.load("platform", settings.platform, offers.platforms(self._config))(settings)
+            self._platform = offers.connected(self._config, settings)
         return self._platform
 
     @pytest.hookimpl(tryfirst=True)
@@ -68,15 +68,7 @@ class Worker:
         else:
             if folder:
                 self._run_name = Path(folder).name
-                self._report(Path(folder))
-
-    def _report(self, folder: Path) -> None:
-        found = offers.reporters(self._config)
-        for name in found:
-            with guarded(self._config, f"no reporter {name!r}"):
-                kind: Any = offers.load("reporter", name, found)
-                if getattr(kind, "on_workers", False):
-                    self._config.pluginmanager.register(kind(self._config, folder), f"aisbench-{name}")
+                Reporters(self._config, lambda kind: getattr(kind, "on_workers", False)).open(Path(folder))
 
     def pytest_unconfigure(self) -> None:
         if self._platform:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_aisbench.errors import AisbenchError
+from pytest_aisbench.reporters.story import RERUN
 from pytest_aisbench.services.link import Link
 from pytest_aisbench.session.ending import one_line
 
 if TYPE_CHECKING:
     from pytest_aisbench.session.collection import Plan
     from pytest_aisbench.session.controller import Controller
-
-RERUN = "rerun"
 
 
 class Workers:
