@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SECRETS = ("access_key", "secret_access_key", "security_token")
 SIGNATURES = ("obs", "v2", "v4")
+LOOPBACK = re.compile(r"127\.[0-9.]+|localhost|\[::1\]")  # where plain http is no risk
 
 
 @dataclass(frozen=True)
@@ -64,27 +65,11 @@ def _value(document: places.Document, key: str, text: str) -> Any:
     return text
 
 
-def spells_secrets(document: places.Document) -> bool:
-    """Whether a key stands in the file itself, and not just the name of a variable."""
-    from pytest_aisbench.settings.places import expanded
-
-    tables = [
-        (document.data.get("access"), SECRETS),
-        (document.data.get("tester"), ("token",)),
-        (document.data.get("apulis"), ("password", "token")),
-    ]
-    return any(
-        isinstance(table, dict) and bool(expanded(str(table.get(key, "")), {}).strip())
-        for table, keys in tables
-        for key in keys
-    )
-
-
 def address_fault(text: str) -> tuple[str, str] | None:
     """What is wrong with the address of a service, and what to write."""
     match = re.fullmatch(r"(https?)://(\[[0-9a-fA-F:]+\]|[^/:@\s]+)(:[0-9]+)?/?", text)
     if not match:
         return "is not an address", "write https://host[:port]"
-    if match[1] == "http" and not re.fullmatch(r"127\.[0-9.]+|localhost|\[::1\]", match[2]):
+    if match[1] == "http" and not LOOPBACK.fullmatch(match[2]):
         return "would send keys over plain http", "write https; plain http is accepted for loopback only"
     return None

@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_aisbench.errors import UsageFault, perhaps
 from pytest_aisbench.settings import CONFIG_FILE, LEGACY_FILE, Option, Settings, table
-from pytest_aisbench.settings.access import read_access, spells_secrets
+from pytest_aisbench.settings.access import SECRETS as ACCESS_SECRETS
+from pytest_aisbench.settings.access import read_access
+from pytest_aisbench.settings.apulis import SECRETS as APULIS_SECRETS
 from pytest_aisbench.settings.apulis import read_apulis, require_apulis
 from pytest_aisbench.settings.credentials import WAYS, complete, exposed
 from pytest_aisbench.settings.hosts import read_hosts
 from pytest_aisbench.settings.option_types import path, switch
+from pytest_aisbench.settings.tester import SECRETS as TESTER_SECRETS
 from pytest_aisbench.settings.tester import read_tester
 
 if TYPE_CHECKING:
     from pytest_aisbench.settings import places
     from pytest_aisbench.settings.legacy.take import Taken
+
+_SECRETS = {"access": ACCESS_SECRETS, "apulis": APULIS_SECRETS, "tester": TESTER_SECRETS}  # of each table
 
 
 class Given(NamedTuple):
@@ -53,7 +58,7 @@ def freeze(
     if taken := _taken(options, given, keyless=not document or "access" not in document.data):
         given = {**{key: Given(text, source, root) for key, (text, source) in taken.options.items()}, **given}
         access, notes = taken.access or access, taken.notes
-    if document and spells_secrets(document):
+    if document and _spells_secrets(document):
         notes += exposed(document.path)
     if "platform" in given and given["platform"].text == "modelarts":
         access, about_keys = complete(access, environment)
@@ -102,6 +107,17 @@ def _of_file(
         for key, value in _flat(document, environment).items()
         if key in options
     }
+
+
+def _spells_secrets(document: places.Document) -> bool:
+    """Whether a key stands in the file itself, and not just the name of a variable."""
+    from pytest_aisbench.settings.places import expanded
+
+    return any(
+        isinstance(table := document.data.get(name), dict) and bool(expanded(str(table.get(key, "")), {}).strip())
+        for name, keys in _SECRETS.items()
+        for key in keys
+    )
 
 
 def _required(manifest: Path | None, sources: Mapping[str, str]) -> tuple[str, ...]:

@@ -17,13 +17,7 @@ def read(path: Path) -> tuple[str, ...]:
 
     There are no wildcards: a manifest is there to notice what a pattern would not miss.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UsageFault(f"the manifest {path} cannot be read: {error.strerror}", advice=_ADVICE) from None
-    except UnicodeDecodeError:
-        raise UsageFault(f"the manifest {path} is not text in UTF-8", advice=_ADVICE) from None
-    found = _of_toml(path) if path.suffix == ".toml" else _of_lines(text)
+    found = _of_toml(path) if path.suffix == ".toml" else _of_lines(path)
     for place, case in found:
         if not isinstance(case, str) or not _CASE.fullmatch(case):
             raise UsageFault(f"the manifest {path}{place}: {case!r} is no case id", advice=_ADVICE)
@@ -32,7 +26,13 @@ def read(path: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys(case for _, case in found))
 
 
-def _of_lines(text: str) -> list[tuple[str, str]]:
+def _of_lines(path: Path) -> list[tuple[str, str]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UsageFault(f"the manifest {path} cannot be read: {error.strerror}", advice=_ADVICE) from None
+    except UnicodeDecodeError:
+        raise UsageFault(f"the manifest {path} is not text in UTF-8", advice=_ADVICE) from None
     lines = ((f":{number}", line.partition("#")[0].strip()) for number, line in enumerate(text.splitlines(), start=1))
     return [(place, case) for place, case in lines if case]
 

@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.secret import Secret
+from pytest_aisbench.secret import NO_SECRET, Secret
+from pytest_aisbench.settings.access import LOOPBACK
 from pytest_aisbench.settings.hosts import NO_HOSTS, Hosts
 
 if TYPE_CHECKING:
     from pytest_aisbench.settings import places
 
 NONE = "none"
+SECRETS = ("token",)
 _KEYS = ("url", "token", "ca_file", "testid", "config", "system")
 _WEB = re.compile(r"(https?)://(\[[0-9a-fA-F:]+\]|[^\s/?#@:]+)(:[0-9]+)?(/[^\s?#]*)?")
-_LOOPBACK = re.compile(r"127\.[0-9.]+|localhost|\[::1\]")
 _TESTID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 _SECRET_WORDS = re.compile(r"token|passw|secret|credential|(^|_)(ak|sk|key)($|_)|access_?key", re.IGNORECASE)
 # Layout 1.0 of a package, then 2.0.
@@ -31,7 +32,7 @@ class TesterAccess:
     """The table, read: `config` and `system` are what the files of these names hold, without their secrets."""
 
     url: str = ""
-    token: Secret = Secret("")
+    token: Secret = NO_SECRET
     ca_file: str = ""
     testid: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -40,7 +41,7 @@ class TesterAccess:
 
     def token_for(self, address: str) -> Secret:
         """The token is for the Tester it was written beside, and for no other."""
-        return self.token if not self.url or self.url.rstrip("/") == address.rstrip("/") else Secret("")
+        return self.token if not self.url or self.url.rstrip("/") == address.rstrip("/") else NO_SECRET
 
 
 def tester_address(text: str) -> str:
@@ -48,7 +49,7 @@ def tester_address(text: str) -> str:
     if text == NONE:
         return ""
     if match := _WEB.fullmatch(text):
-        if match[1] == "http" and not _LOOPBACK.fullmatch(match[2]):
+        if match[1] == "http" and not LOOPBACK.fullmatch(match[2]):
             raise ValueError(f"{text!r} would send results and token over plain http: write https")
         return text
     if re.fullmatch(r"file:///[^?#]*|stubs:/.*", text):
@@ -77,7 +78,7 @@ def read_tester(
 
 
 def _value(document: places.Document, key: str, text: str, *, used: bool) -> Any:
-    if key == "token":
+    if key in SECRETS:
         return Secret(text)
     if key == "testid" and text and not _TESTID.fullmatch(text):
         advice = "letters, digits, '.', '_', ':' and '-', 128 at most"

@@ -171,6 +171,15 @@ def test_a_trusted_file_is_executed_in_a_child_and_says_so(written: Any, tmp_pat
     assert found.session("V2").parameters("V2") == BERT
 
 
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [("sys.exit(0)", "ended before its last line"), ("os.write(2, b'\\xff'); 1 / 0", "exit code 1: ZeroDivisionError")],
+)
+def test_a_trusted_file_that_says_nothing_or_no_text_is_one_line(written: Any, last: str, said: str) -> None:
+    with pytest.raises(UsageFault, match=said):
+        read(written(f"import os, sys\n{last}\n"), trusted=True)
+
+
 def test_a_trusted_file_that_can_be_parsed_is_not_executed(written: Any, tmp_path: Path) -> None:
     path = written(BERT_CONFIG + f"\nopen({str(tmp_path / 'who')!r}, 'w')\n")
     assert not read(path, trusted=True).executed

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.secret import Secret
+from pytest_aisbench.secret import NO_SECRET, Secret
 from pytest_aisbench.settings.access import Access, address_fault
 from pytest_aisbench.settings.legacy import literals, trust
 from pytest_aisbench.settings.legacy.values import Table, Unreadable
@@ -131,8 +131,8 @@ class Config:
             notes.append(f"{section.place('server')}: server is not used, since obs_endpoint is another")
         bucket, _, folder = self._output(version).lstrip("/").partition("/")
         access = Access(
-            access_key=section.value("access_key") or Secret(""),
-            secret_access_key=section.value("secret_access_key") or Secret(""),
+            access_key=section.value("access_key") or NO_SECRET,
+            secret_access_key=section.value("secret_access_key") or NO_SECRET,
             region_name=section.text("region_name"),
             project_id=section.text("project_id"),
             bucket=bucket,

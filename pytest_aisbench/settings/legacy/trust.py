@@ -42,7 +42,13 @@ def execute(path: Path, names: list[str]) -> Table:
     command = [sys.executable, "-c", _CHILD, str(path.resolve()), *names]
     try:
         done = subprocess.run(
-            command, cwd=path.resolve().parent, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+            command,
+            cwd=path.resolve().parent,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_PATIENCE_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise UsageFault(f"{path}: executed, and did not end within {_PATIENCE_S:g} s") from None
@@ -50,6 +56,8 @@ def execute(path: Path, names: list[str]) -> Table:
         # Only the kind of the error: its text may quote a key.
         last = (done.stderr.strip().splitlines() or ["no word"])[-1].partition(":")[0]
         raise UsageFault(f"{path}: executed, and ended with exit code {done.returncode}: {last}")
+    if not done.stdout:
+        raise UsageFault(f"{path}: executed, and ended before its last line", advice="take sys.exit out of it")
     return _table(json.loads(done.stdout))
 
 
