@@ -26,7 +26,8 @@ _SHOWN = 100  # trials; the gate looks at no more either
 def register(acts: Any) -> None:
     history = acts.add_parser("history", help="what the trials of a case have measured, by what makes them comparable")
     history.add_argument("case", nargs="?", metavar="CASE", help="such as resnet50-2x8 (default: list the cases)")
-    history.add_argument("--limit", type=_count, default=_SHOWN, metavar="N", help=f"the newest (default {_SHOWN})")
+    count = means.at_least(1, "a number of trials")
+    history.add_argument("--limit", type=count, default=_SHOWN, metavar="N", help=f"the newest (default {_SHOWN})")
     history.add_argument("--svg", type=Path, metavar="FILE", help="also draw it here")
     history.add_argument("--json", action="store_true", help="for programs")
     means.ledger_options(history)
@@ -47,12 +48,6 @@ def register(acts: Any) -> None:
             parser.add_argument("--apply", action="store_true", help="write the change too")
         act = _propose if kind == "propose" else _check
         parser.set_defaults(act=partial(_reviewed, act))
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of trials: 1 or more")
-    return int(text)
 
 
 def _history(options: argparse.Namespace) -> None:
@@ -76,17 +71,10 @@ def _history(options: argparse.Namespace) -> None:
         picture = told.picture(story)
         if not picture:
             raise UsageFault(f"fewer than two trials of {options.case} count: there is nothing to draw")
-        _write(options.svg, picture)
+        means.write(options.svg, picture)
     print(
         json.dumps(told.document(story), indent=2, ensure_ascii=False) if options.json else "\n".join(told.lines(story))
     )
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_bytes(text.encode())  # with the ends of lines as they are
-    except OSError as error:
-        raise UsageFault(f"{file}: {error.strerror}") from None
 
 
 def _reviewed(act: Callable[[argparse.Namespace, Sequence[Known]], None], options: argparse.Namespace) -> None:
@@ -146,7 +134,7 @@ def _propose(options: argparse.Namespace, cases: Sequence[Known]) -> None:
         print("\n".join(told), file=sys.stderr)
     if options.apply:
         for file, text in texts.items():
-            _write(file, text)
+            means.write(file, text)
 
 
 def _lines(review: Review) -> Iterator[str]:

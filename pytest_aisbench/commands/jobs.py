@@ -38,27 +38,15 @@ def register(acts: Any) -> None:
 
 def _log_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB_ID")
-    parser.add_argument("--node", type=_node, default=0, metavar="N", help="of this node, counted from 0 (default 0)")
+    node = means.at_least(0, "a node's number")
+    parser.add_argument("--node", type=node, default=0, metavar="N", help="of this node, counted from 0 (default 0)")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--follow", action="store_true", help="go on until the job is over")
     how.add_argument("--curve", action="store_true", help="instead: how loss and speed went so far")
-    parser.add_argument(
-        "--ranks", type=_ranks, metavar="N", help="as many write to it (--curve; default: the ledger's)"
-    )
+    ranks = means.at_least(1, "a number of ranks")
+    parser.add_argument("--ranks", type=ranks, metavar="N", help="as many write to it (--curve; default: the ledger's)")
     means.ledger_options(parser)
     means.platform_options(parser)
-
-
-def _node(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a node's number: 0 or more")
-    return int(text)
-
-
-def _ranks(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks: 1 or more")
-    return int(text)
 
 
 def _jobs(options: argparse.Namespace) -> None:

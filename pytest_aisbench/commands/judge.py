@@ -117,7 +117,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _mllog(options: argparse.Namespace) -> int:
+def _mllog(options: argparse.Namespace) -> None:
     from pytest_aisbench.reporters import mllog
 
     try:
@@ -134,12 +134,8 @@ def _mllog(options: argparse.Namespace) -> int:
         raise UsageFault(f"{options.results}: no trial of {options.case!r}", advice=f"known: {known}")
     if options.output is None:
         print(text, end="")
-        return 0
-    try:
-        options.output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageFault(f"--output {options.output}: {error.strerror}") from None
-    return 0
+    else:
+        means.write(options.output, text)
 
 
 def _epochs(run: Path, case: Mapping[str, Any]) -> int:

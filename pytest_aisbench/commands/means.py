@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,25 @@ def platform_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help="settings in TOML (default: aisbench.toml in this folder)")
     parser.add_argument("--modelarts-version", metavar="V1|V2", help="which training-job API")
     parser.add_argument("--modelarts-client", metavar="sdk|wheel", help="the SDK, or the vendor's modelarts wheel")
+
+
+def at_least(least: int, what: str) -> Callable[[str], int]:
+    """A whole number from there on, as a type of argparse's."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}: {least} or more")
+        return int(text)
+
+    return parse
+
+
+def write(file: Path, text: str) -> None:
+    """Where somebody said, with the ends of lines as they are."""
+    try:
+        file.write_bytes(text.encode())
+    except OSError as error:
+        raise UsageFault(f"{file}: {error.strerror}") from None
 
 
 def settings(options: argparse.Namespace, **given: str) -> Settings:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_aisbench.commands import means
+from pytest_aisbench.commands.means import FAILED
 from pytest_aisbench.errors import UsageFault
 
 if TYPE_CHECKING:
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 
 _FORMS = ("lab", "cloud", "1.0")
 _CHIPS = ("910", "910B", "310P", "A3")
-_FAULTY = 1
 
 
 def register(acts: Any) -> None:
@@ -123,13 +124,13 @@ def _check(options: argparse.Namespace) -> int:
     faulty = bool(told) or any(not problem.warning for problem in problems)
     if options.json:
         print(json.dumps(_document(options.file, table, problems, told), indent=2, ensure_ascii=False))
-        return _FAULTY if faulty else 0
+        return FAILED if faulty else 0
     for line in [*map(str, problems), *told]:
         print(f"{options.file}: {line}")
     if not faulty and table:
         ranks = len(table.ranks)
         print(f"{options.file}: {table.form.value}, {len(table.servers)} servers, {ranks} cards: it can be used")
-    return _FAULTY if faulty else 0
+    return FAILED if faulty else 0
 
 
 def _document(file: Path, table: RankTable | None, problems: Sequence[Problem], told: Sequence[str]) -> Any:
@@ -182,17 +183,14 @@ def _write(table: RankTable, options: argparse.Namespace, notes: Sequence[str]) 
         return 0
     if options.output.suffix != ".json":
         raise UsageFault(f"--output {options.output}: HCCL reads files whose name ends in .json")
-    try:
-        options.output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageFault(f"--output {options.output}: {error.strerror}") from None
+    means.write(options.output, text)
     return 0
 
 
 def _refused(place: Path, problems: Sequence[Problem]) -> int:
     for problem in problems:
         print(f"aisbench ranktable: {place}: {problem}", file=sys.stderr)
-    return _FAULTY
+    return FAILED
 
 
 def _read(options: argparse.Namespace) -> tuple[RankTable | None, list[Problem]]:

@@ -108,7 +108,8 @@ def _retell(run: str, settings: Settings, ledger: Ledger, target: Path) -> list[
                     shutil.rmtree(target / path.name, ignore_errors=True)
                 path.replace(target / path.name)
     except OSError as error:
-        raise LedgerError(f"{target} cannot be written: {error.strerror}", advice="name another --output") from None
+        why = error.strerror or error  # of a folder that was copied in part, there are many
+        raise LedgerError(f"{target} cannot be written: {why}", advice="name another --output") from None
     missing = sum(not (target / log).is_file() for case in entry.cases for trial in case.trials for log in trial.logs)
     return [
         *warnings,
