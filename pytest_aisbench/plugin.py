@@ -102,9 +102,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if marker:
         metafunc.config.stash[CREW]()
     if marker and "case" in metafunc.fixturenames:
-        from pytest_aisbench.session import collection
+        from pytest_aisbench.session.marking import generate
 
-        collection.generate(metafunc, marker)
+        generate(metafunc, marker)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -61,4 +61,4 @@ def _examined(options: argparse.Namespace) -> Iterator[Check]:
         return
     usual = Path("suites")
     folders = options.suites or ([usual] if usual.is_dir() and not settings.package else [])
-    yield from Doctor(settings, platform, platform.options, offered).examine(folders)
+    yield from Doctor(settings, platform, offered).examine(folders)

@@ -15,28 +15,25 @@ from typing import Any
 
 from pytest_aisbench.adapters.connection import connection
 from pytest_aisbench.adapters.modelarts import ModelArts
-from pytest_aisbench.domain.case import Case, Mode, Shape
+from pytest_aisbench.domain.case import Case, Shape
 from pytest_aisbench.domain.checkup import Check, failure, fallen, fine, looked, warning
 from pytest_aisbench.domain.ports import Platform
 from pytest_aisbench.errors import AisbenchError
-from pytest_aisbench.services import mounts, preflight, sections, suite
+from pytest_aisbench.services import mounts, preflight, suite
+from pytest_aisbench.session import marking
 from pytest_aisbench.settings import Settings
-from pytest_aisbench.settings.option_types import pythons
 
 _PACKAGES = ("pytest-aisbench", "pytest", "huaweicloudsdkcore", "esdk-obs-python", "requests")
 _KEYS = "keys: "  # how the note begins that says where they are from; all others are warnings
 
 
 class Doctor:
-    """`platform` is the class that `settings` name, `platforms` the names of all that there are."""
+    """`platform` is the class that `settings` name, `offered` the names of all that there are."""
 
-    def __init__(
-        self, settings: Settings, platform: Callable[[Settings], Platform], options: Collection[str], platforms: Any
-    ) -> None:
+    def __init__(self, settings: Settings, platform: Any, offered: Collection[str]) -> None:
         self._settings = settings
         self._platform = platform
-        self._options = options
-        self._platforms = platforms
+        self._offered = offered
 
     def examine(self, folders: Sequence[Path]) -> Iterator[Check]:
         """`folders` hold suites, at any depth. What is so of several cases is told once."""
@@ -53,7 +50,7 @@ class Doctor:
         cases: list[Case] = []
         yield from self._suites(folders, cases)
         try:
-            platform = self._platform(self._settings)
+            platform: Platform = self._platform(self._settings)
         except AisbenchError as error:
             yield fallen("platform", error)
             return
@@ -91,7 +88,7 @@ class Doctor:
                 yield fallen("suites", error)
                 continue
             devices = self._settings.devices or loaded.workload.devices
-            mode = Mode.SINGLE_SERVER if self._settings.single_server else Mode.CLUSTER
+            mode = marking.mode(self._settings)
             new = [loaded.case(Shape(count, devices), mode) for count in self._settings.nodes or (nodes,)]
             cases.extend(new)
             yield fine("suites", f"{place}: {', '.join(case.id for case in new)}")
@@ -100,21 +97,12 @@ class Doctor:
             yield warning("suites", text, "name a folder of suites, or --package DIR")
 
     def _suite(self, folder: Path) -> tuple[suite.Suite, int]:
-        told = self._settings
-        loaded = suite.load(
-            folder,
-            told.platform,
-            self._options,
-            self._platforms,
-            frameworks=pythons(told.frameworks),
-            stand_in=sections.stand_in(told, self._platform),
-        )
-        return loaded, 1
+        return marking.load_suite(folder, self._settings, self._platform, self._offered), 1
 
     def _packaged(self) -> tuple[suite.Suite, int]:
         from pytest_aisbench.adapters import legacy_package
 
-        package = legacy_package.load(self._settings, self._options, self._platforms)
+        package = legacy_package.load(self._settings, self._platform.options, self._offered)
         return package.suite, package.nodes
 
     def _asked(self, platform: Platform, cases: Sequence[Case]) -> Iterator[Check]:

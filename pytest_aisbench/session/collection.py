@@ -1,144 +1,26 @@
-"""From a marker to cases: which shapes a suite supports, and which of them are selected."""
+"""From the tests that were collected to a plan: which of them are selected, and what they need."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_aisbench import offers
-from pytest_aisbench.domain.case import Case, Mode, Shape
+from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.trial import Step
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.services import sections, suite
-from pytest_aisbench.settings import Settings
-from pytest_aisbench.settings.option_types import pythons
+from pytest_aisbench.session.marking import PACKAGE, SUITES, UNASKED
 from pytest_aisbench.stash import SETTINGS
-
-if TYPE_CHECKING:
-    from pytest_aisbench.adapters.legacy_package import Package
 
 TRAINING = pytest.StashKey[set[Path]]()  # test files in which something asks for its workload
 DESELECTED = pytest.StashKey[set[str]]()  # cases of which a test was left out, by us or by anybody
 UNMATCHED = pytest.StashKey[bool]()  # there were cases, and --nodes wanted none of them
-SUITES = pytest.StashKey[dict[Path, suite.Suite]]()
-PACKAGE: pytest.StashKey[Package] = pytest.StashKey()  # of --aisbench-package, read once
-_UNASKED = "unasked"  # in place of a case: nobody named a package
 
 # How far a test lets the trial go, by the fixture it asks for.
 _UNTIL = {"trial": Step.DONE, "job": Step.HARVEST, "stage": Step.SUBMIT}
 _OURS = {*_UNTIL, "case", "obs", "modelarts_session"}
-
-
-def generate(metafunc: pytest.Metafunc, marker: pytest.Mark) -> None:
-    """One item per shape that the marker supports; `--nodes` selects among them later."""
-    cases: list[Case | UsageFault | str]
-    try:
-        if marker.kwargs == {"package": True} and not marker.args:
-            cases = [*_packaged(metafunc.config)] or [_UNASKED]
-        else:
-            cases = [*_cases(metafunc.config, Path(str(metafunc.definition.path)), marker)]
-    except UsageFault as fault:
-        # It goes with its item, and matters only if that is selected. Raised here it would be exit 2, not 4; and an
-        # empty list would be a skip, which looks like health.
-        cases = [fault]
-    ids = [case.id if isinstance(case, Case) else case if isinstance(case, str) else "unusable" for case in cases]
-    metafunc.parametrize("case", [_or_skipped(metafunc.config, case) for case in cases], ids=ids, indirect=True)
-
-
-def _or_skipped(config: pytest.Config, case: Case | UsageFault | str) -> Any:
-    """A case whose framework is not installed where it would train is skipped, and says what is missing."""
-    if not isinstance(case, Case) or config.stash[SETTINGS].platform != "local":
-        return case
-    from pytest_aisbench.adapters.interpreters import missing
-
-    reason = missing(case.workload.framework, config.stash[SETTINGS])
-    return pytest.param(case, marks=pytest.mark.skip(reason=reason)) if reason else case
-
-
-def _cases(config: pytest.Config, test: Path, marker: pytest.Mark) -> list[Case]:
-    settings, folder = config.stash[SETTINGS], test.parent
-    known = config.stash.setdefault(SUITES, {})
-    if folder not in known:
-        found = offers.platforms(config)
-        platform = offers.load("platform", settings.platform, found)
-        known[folder] = suite.load(
-            folder,
-            settings.platform,
-            platform.options,
-            found,
-            frameworks=pythons(settings.frameworks),
-            stand_in=sections.stand_in(settings, platform),
-        )
-    loaded = known[folder]
-    _only_one(known, folder)
-    devices = settings.devices or loaded.workload.devices
-    try:
-        shapes = _shapes(marker, loaded.workload.name, devices, settings.devices)
-    except UsageFault as fault:
-        raise UsageFault(f"{test}: {fault.message}", advice=fault.advice) from None
-    return [loaded.case(shape, _mode(settings)) for shape in shapes]
-
-
-def _packaged(config: pytest.Config) -> list[Case]:
-    """The cases of `--aisbench-package`: as many nodes as it asks for, unless `--nodes` says otherwise."""
-    settings = config.stash[SETTINGS]
-    if settings.package is None:
-        return []
-    known = config.stash.setdefault(SUITES, {})
-    if PACKAGE not in config.stash:
-        from pytest_aisbench.adapters import legacy_package
-
-        found = offers.platforms(config)
-        platform = offers.load("platform", settings.platform, found)
-        config.stash[PACKAGE] = legacy_package.load(settings, platform.options, found)
-    package = config.stash[PACKAGE]
-    folder = Path(package.suite.workload.folder)
-    known[folder] = package.suite
-    _only_one(known, folder)
-    devices = settings.devices or package.suite.workload.devices
-    shapes = [Shape(nodes, devices) for nodes in settings.nodes or (package.nodes,)]
-    return [package.suite.case(shape, _mode(settings)) for shape in shapes]
-
-
-def _mode(settings: Settings) -> Mode:
-    return Mode.SINGLE_SERVER if settings.single_server else Mode.CLUSTER
-
-
-def _only_one(known: Mapping[Path, suite.Suite], folder: Path) -> None:
-    name = known[folder].workload.name
-    twin = next((path for path, other in known.items() if path != folder and other.workload.name == name), None)
-    if twin:
-        raise UsageFault(f"{folder} and {twin} both hold a workload named {name!r}")
-
-
-def _shapes(marker: pytest.Mark, name: str, devices: int, override: int | None) -> list[Shape]:
-    usage = f'write @pytest.mark.workload("{name}", nodes=[1, 2]) or shapes=["1x8"]'
-    given = dict(marker.kwargs)
-    nodes, shapes = given.pop("nodes", None), given.pop("shapes", None)
-    if marker.args != (name,) or given or (nodes is None) == (shapes is None):
-        told = ", ".join([*map(repr, marker.args), *(f"{key}={value!r}" for key, value in marker.kwargs.items())])
-        raise UsageFault(f"the marker workload({told}) does not fit the workload {name!r}", advice=usage)
-    if not isinstance(shapes if nodes is None else nodes, (list, tuple)):
-        raise UsageFault(f"the marker of workload {name!r} wants a list", advice=usage)
-    try:
-        found = [Shape(_count(node), devices) for node in nodes] if nodes is not None else []
-        found += [Shape.parse(shape) for shape in shapes or []]
-    except (TypeError, ValueError) as error:
-        raise UsageFault(f"the marker of workload {name!r}: {error}", advice=usage) from None
-    if not found:
-        raise UsageFault(f"the marker of workload {name!r} supports no shape", advice=usage)
-    wanted = [Shape(shape.nodes, override) if override else shape for shape in found]
-    return list(dict.fromkeys(wanted))
-
-
-def _count(node: Any) -> int:
-    if isinstance(node, bool) or not isinstance(node, int) or node < 1:
-        raise ValueError(f"{node!r} is not a number of nodes")
-    return node
 
 
 def case_of(item: pytest.Item) -> Case | None:
@@ -175,7 +57,7 @@ def select(config: pytest.Config, items: list[pytest.Item], say: Callable[[str],
     """Deselect the shapes that `--nodes` did not ask for, and the test of a package that nobody named."""
     for note in config.stash[PACKAGE].notes if PACKAGE in config.stash else ():
         say(note)
-    if unasked := [item for item in items if _parameter(item) == _UNASKED]:
+    if unasked := [item for item in items if _parameter(item) == UNASKED]:
         config.hook.pytest_deselected(items=unasked)
         items[:] = [item for item in items if item not in unasked]
     config.stash[TRAINING] = {item.path for item in items if case_of(item)}
