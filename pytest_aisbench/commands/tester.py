@@ -131,14 +131,14 @@ def _add(options: argparse.Namespace) -> None:
 
 
 def _list(options: argparse.Namespace) -> None:
+    from pytest_aisbench.services.clock import stamp
     from pytest_aisbench.tester_server import tokens
-    from pytest_aisbench.tester_server.exports import moment
     from pytest_aisbench.tester_server.serve import opened
 
     with opened(options.db) as engine, engine.connect() as connection:
         found = tokens.every(connection)
     for each in found:
-        each.update({name: moment(each[name]) for name in ("created", "revoked", "used") if each[name] is not None})
+        each.update({name: stamp(each[name]) for name in ("created", "revoked", "used") if each[name] is not None})
     if options.json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
         return
@@ -160,8 +160,9 @@ def _revoke(options: argparse.Namespace) -> None:
 
 
 def _audit(options: argparse.Namespace) -> None:
+    from pytest_aisbench.services.clock import stamp
     from pytest_aisbench.tester_server import audit
-    from pytest_aisbench.tester_server.exports import csv_text, moment
+    from pytest_aisbench.tester_server.exports import csv_text
     from pytest_aisbench.tester_server.serve import opened
 
     with opened(options.db) as engine, engine.connect() as connection:
@@ -171,7 +172,7 @@ def _audit(options: argparse.Namespace) -> None:
                 print(text, end="")
             return
         for row in rows:
-            told = {**row, "at": moment(row["at"])}
+            told = {**row, "at": stamp(row["at"])}
             if options.json:
                 print(json.dumps(told, ensure_ascii=False))
                 continue

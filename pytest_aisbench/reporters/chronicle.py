@@ -16,6 +16,7 @@ from pytest_aisbench.domain.threshold import Threshold, number
 from pytest_aisbench.reporters.columns import wrap
 from pytest_aisbench.reporters.curve import drawn
 from pytest_aisbench.services.chronicle import Chapter, Chronicle
+from pytest_aisbench.services.clock import day, stamp
 
 SCHEMA = "aisbench-history/1"
 _WIDTH = 80
@@ -26,7 +27,7 @@ def lines(story: Chronicle) -> Iterator[str]:
     case = story.case
     whole = [measure for chapter in story.chapters for measure in chapter.measures]
     newest = "" if len(whole) == story.count else f"the newest {len(whole)} of "
-    yield f"{case.id}: {newest}{_many(story.count, 'trial')}, {_day(whole[0].at)} to {_day(whole[-1].at)}"
+    yield f"{case.id}: {newest}{_many(story.count, 'trial')}, {day(whole[0].at)} to {day(whole[-1].at)}"
     for claim in case.thresholds:
         yield f"  claimed at last: {plain(claim.metric)} {claim.wanted(case.judged_shape)}"
     for chapter in story.chapters:
@@ -90,7 +91,7 @@ def _trial(measure: Measure) -> dict[str, Any]:
     return {
         "run": measure.run,
         "trial": measure.trial,
-        "at": datetime.fromtimestamp(measure.at, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "at": stamp(measure.at),
         "metrics": {THROUGHPUT: measure.throughput, ACCURACY: measure.accuracy, **measure.metrics},
         "steady": measure.steady,
         "ran_s": measure.ran_s,
@@ -111,15 +112,11 @@ def picture(story: Chronicle) -> str:
     low, high = (None if math.isinf(bound) else bound for bound in claim.band(shape))
     background = Background(claim.expected(shape), low, high, history=tuple(newest[:-1]))
     title, last = f"{story.case.id}: {THROUGHPUT}", newest[-1]
-    return history_chart(background, last.value, title=title, unit=story.unit, day=_day(last.at))
+    return history_chart(background, last.value, title=title, unit=story.unit, day=day(last.at))
 
 
 def _many(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _day(at: float) -> str:
-    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d")
 
 
 def _minute(at: float) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.domain.standard import TIME, Field, fields
+from pytest_aisbench.services.clock import stamp
 from pytest_aisbench.stash import SETTINGS
 
 NAME = "fields.json"
@@ -48,6 +48,5 @@ def _shown(field: Field) -> dict[str, Any]:
     if unit == TIME:
         unit = "UTC"
         if value is not None:
-            date = datetime.fromtimestamp(value, timezone.utc).isoformat(timespec="seconds")
-            value = date.replace("+00:00", "Z")
+            value = stamp(value)
     return {"value": value, "unit": unit, "source": field.source, "null_reason": field.null_reason}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timezone
 from typing import Any
 
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.reporters.text import span
+from pytest_aisbench.services.clock import stamp
 from pytest_aisbench.services.jobs import Held
 from pytest_aisbench.services.stopping import Answer
 
@@ -46,7 +46,7 @@ def document(jobs: Iterable[Held]) -> dict[str, Any]:
                 "platform": held.trial.place,
                 "owner": held.owner,
                 "owner_state": held.holder.value,
-                "since": _stamp(_since(held)),
+                "since": stamp(_since(held)),
             }
             for held in jobs
         ],
@@ -70,7 +70,3 @@ def _since(held: Held) -> float:
     times, step = held.trial.times, held.trial.step.name.lower()
     at_step = times.get(step, 0.0)
     return times.get((_phase(held) or "").lower(), at_step) if step == "watch" else at_step
-
-
-def _stamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 from pytest_aisbench.domain.mlperf import benchmark
+from pytest_aisbench.services.clock import moment
 
 _START, _END, _POINT = "INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"
 _FILE = {"file": "results.json", "lineno": 0}
@@ -41,7 +41,7 @@ def _events(
 ) -> Iterator[tuple[int, str, str, Any, dict[str, Any]]]:
     trial = case["trials"][-1]
     platform = str(results["settings"].get("platform", "local"))
-    begun = int(datetime.fromisoformat(results["started"].replace("Z", "+00:00")).timestamp() * 1000)
+    begun = int(moment(results["started"]) * 1000)
     start = begun + int((trial["queued_s"] or 0.0) * 1000)
     stop = start + max(1, int((trial["ran_s"] or 0.0) * 1000))
     throughput, accuracy = (case["metrics"].get(name, {}).get("value") for name in ("throughput", "accuracy"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from html import escape
 
 from pytest_aisbench.domain.comparison import Difference, compare
@@ -15,6 +14,7 @@ from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.reporters.markup import facts, ruling, table, text
 from pytest_aisbench.reporters.text import span, words, worst_first
 from pytest_aisbench.reporters.wording import ENGLISH, Wording
+from pytest_aisbench.services.clock import moment
 
 MOST = 10
 _CLUSTER = ("place", "flavor", "pool_id", "worker_server_num", "vc", "gpuType")
@@ -72,8 +72,7 @@ def _traits(cases: Iterable[CaseEntry], names: Iterable[str]) -> list[str]:
 def wall_time(run: RunEntry, say: Wording) -> str:
     if run.finished is None:
         return say("not finished")
-    started, finished = (datetime.fromisoformat(at.replace("Z", "+00:00")) for at in (run.started, run.finished))
-    return span((finished - started).total_seconds(), say)
+    return span(moment(run.finished) - moment(run.started), say)
 
 
 def _clock(stamp: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
 from html import escape
 
 from pytest_aisbench.domain.background import Background, ScalePoint
@@ -33,6 +32,7 @@ from pytest_aisbench.reporters.svg_frame import (
     ticks,
 )
 from pytest_aisbench.reporters.wording import ENGLISH, Wording
+from pytest_aisbench.services.clock import day as date_of
 
 MOST_PAST = 100
 MOST_SHAPES = 12
@@ -70,8 +70,7 @@ def history_chart(
         story.append(say("interval", low=number(interval[0]), high=number(interval[-1])))
     if background.reference is not None and marks[0] <= background.reference <= marks[-1]:
         parts.append(line(y, background.reference, say("reference")))
-    first = datetime.fromtimestamp(past[0].at, timezone.utc).strftime("%Y-%m-%d")
-    parts.append(f"<text x='{LEFT + 10}' y='{FLOOR + 16}'>{first}</text>")
+    parts.append(f"<text x='{LEFT + 10}' y='{FLOOR + 16}'>{date_of(past[0].at)}</text>")
     parts.append(f"<text x='{RIGHT - 12}' y='{FLOOR + 16}' text-anchor='end'>{escape(day or say('this run'))}</text>")
     parts.append(f"<text x='12' y='{HEIGHT - 6}' fill='{FAINT}'>{escape(fitted(unit, 20))}</text>")
     return picture(title, " · ".join(story), parts, HEIGHT, seal(title, past, now))

@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from typing import Any
 
 from pytest_aisbench.domain.background import Background
@@ -18,6 +17,7 @@ from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.upload import ATTACHMENTS, END, RESULTS, RUNS, SCHEMA, Bound, End, Parcel, canonical, parcel
 from pytest_aisbench.domain.verdict import Finding, Ruling
 from pytest_aisbench.reporters.fields import shown
+from pytest_aisbench.services.clock import stamp
 
 SENTINEL = "2020-01-30 14:16:00"  # how ais-bench-stubs writes a time that nobody set; a number nobody set is 0
 # Keys of train_result_info, in the predecessor's spelling and order, and the unit of each.
@@ -66,20 +66,14 @@ def end(bound: Bound, told: End, attempt: int) -> Parcel:
         {
             **head,
             "platform": bound.platform,
-            "started": _moment(told.started),
-            "finished": _moment(told.finished),
+            "started": stamp(told.started, "milliseconds"),
+            "finished": None if told.finished is None else stamp(told.finished, "milliseconds"),
             "exit_code": told.exit_code,
             "unjudged": {case: plain(reason, 200) for case, reason in told.unjudged.items()},
             "card_hours": told.unjudged_hours,
             "missing": list(told.missing),
         },
     )
-
-
-def _moment(seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def body(

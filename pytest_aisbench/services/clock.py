@@ -16,6 +16,16 @@ class SystemClock:
         time.sleep(seconds)
 
 
-def day(now: float) -> str:
+def day(at: float) -> str:
     """The date of a moment, as `2027-01-31`: in UTC, so that it is the same day for every machine of a team."""
-    return datetime.fromtimestamp(now, timezone.utc).date().isoformat()
+    return datetime.fromtimestamp(at, timezone.utc).date().isoformat()
+
+
+def stamp(at: float, timespec: str = "seconds") -> str:
+    """A moment as our files have it: `2027-01-31T12:00:00Z`."""
+    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec=timespec).replace("+00:00", "Z")
+
+
+def moment(stamp: str) -> float:
+    """The seconds of one."""
+    return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from pytest_aisbench.domain.upload import RESULTS, RUNS
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import Blame, LedgerError
 from pytest_aisbench.services import history
+from pytest_aisbench.services.clock import stamp
 from pytest_aisbench.services.database import Database
 
 # Not REPLACE, which would take away another trial of the same name without a word.
@@ -232,4 +232,4 @@ def _text(value: Any) -> str:
 
 
 def _stamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return stamp(seconds, "milliseconds")

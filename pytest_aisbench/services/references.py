@@ -6,7 +6,6 @@ import difflib
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.references import Evidence, Replay, from_above, propose, replay
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.services.claims import ANY, NUMBERS
+from pytest_aisbench.services.clock import day
 from pytest_aisbench.services.history import History
 from pytest_aisbench.services.revision import revised
 from pytest_aisbench.services.suite import THRESHOLDS_FILE, WORKLOAD_FILE, Suite
@@ -124,7 +124,7 @@ def _review(each: Known, claim: Threshold, rows: dict[str, tuple[dict[str, Any],
     span = told[found.evidence.since :]
     far = f" without {found.evidence.left_out} too far off" if found.evidence.left_out else ""
     evidence = (
-        f"{found.evidence.count} trials{far} {_day(span[0].at)} to {_day(span[-1].at)}, mean {found.evidence.mean:.6g},"
+        f"{found.evidence.count} trials{far} {day(span[0].at)} to {day(span[-1].at)}, mean {found.evidence.mean:.6g},"
         f" CV {found.evidence.cv:.2%}, fingerprint {each.key}"
     )
     if _stands(claim, found.claim, shape):
@@ -180,7 +180,3 @@ def _written(file: Path) -> str:
 def ended_alike(file: Path, text: str) -> str:
     """With ends of lines as the file has them."""
     return text.replace("\n", "\r\n") if "\r\n" in _written(file) else text
-
-
-def _day(at: float) -> str:
-    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d")

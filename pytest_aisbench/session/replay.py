@@ -7,7 +7,6 @@ import io
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from pytest_aisbench.errors import LedgerError
 from pytest_aisbench.reporters import results
 from pytest_aisbench.reporters.hosts import guarded
 from pytest_aisbench.reporters.properties import PREFIX, case_of
+from pytest_aisbench.services.clock import moment
 from pytest_aisbench.services.transcript import Told
 from pytest_aisbench.session.reporting import Reporters
 from pytest_aisbench.settings import Settings
@@ -124,18 +124,14 @@ class Replay:
             from _pytest.junitxml import xml_key
 
             log: Any = config.stash.get(xml_key, None)
-            began = _seconds(self._entry.started)
+            began = moment(self._entry.started)
             if hasattr(log, "suite_start"):  # pytest 8.4 and newer
-                lasted = _seconds(self._entry.finished or self._entry.started) - began
+                lasted = moment(self._entry.finished or self._entry.started) - began
                 log.suite_start = instant = timing.Instant()
                 object.__setattr__(instant, "time", began)
                 object.__setattr__(instant, "perf_count", instant.perf_count - lasted)
             elif log:
                 log.suite_start_time = began
-
-
-def _seconds(stamp: str) -> float:
-    return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
 
 
 def _as_it_was(data: Mapping[str, Any]) -> dict[str, Any]:

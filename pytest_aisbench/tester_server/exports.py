@@ -7,10 +7,11 @@ import io
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 from starlette.responses import Response, StreamingResponse
+
+from pytest_aisbench.services.clock import stamp
 
 SCHEMA = "aisbench-tester-export/1"
 FORMATS = ("csv", "json")
@@ -34,12 +35,8 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Itera
 
 def _value(column: str, value: Any) -> Any:
     if column in _TIMES and isinstance(value, float):
-        return moment(value)
+        return stamp(value)
     return value
-
-
-def moment(value: float) -> str:
-    return datetime.fromtimestamp(value, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _blocks(texts: Iterable[str]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from pytest_aisbench.domain import exitcode
 from pytest_aisbench.domain.text import plain
+from pytest_aisbench.services.clock import stamp
 from pytest_aisbench.tester_server import exports, shown, words
 from pytest_aisbench.tester_server.door import COOKIE, Denied, Door
 from pytest_aisbench.tester_server.rows import Mark
@@ -87,7 +88,7 @@ class Frame:
             lstrip_blocks=True,
         )
         self._templates.filters.update(
-            number=shown.number, share=shown.share, signed=shown.signed, clock=shown.clock, iso=shown.iso
+            number=shown.number, share=shown.share, signed=shown.signed, clock=shown.clock, iso=stamp
         )
         self._templates.globals.update(
             path=shown.path,

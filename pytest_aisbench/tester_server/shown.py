@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import quote
 
 from pytest_aisbench.tester_server.contract import number as finite
-from pytest_aisbench.tester_server.exports import moment
 
 
 def number(value: Any, digits: int = 5) -> str:
@@ -41,10 +40,6 @@ def clock(value: float | None) -> str:
     if value is None:
         return "–"
     return datetime.fromtimestamp(value, timezone.utc).strftime("%Y-%m-%d %H:%M")
-
-
-def iso(value: float) -> str:
-    return moment(value)
 
 
 def path(*parts: str) -> str:
