@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pytest_aisbench.domain.case import Case
-from pytest_aisbench.domain.job import Job
 from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.trial import Step, Trial
-from pytest_aisbench.errors import AisbenchError, BudgetSpent, Crashed, GivenUp, PlatformError
+from pytest_aisbench.errors import BudgetSpent, Crashed, GivenUp
 from pytest_aisbench.services import watch
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.recall import recall
@@ -23,9 +22,7 @@ from pytest_aisbench.services.roster import Begin, Roster
 from pytest_aisbench.services.trial import Tools, advance, given_away
 
 _HANDS = 8
-_LEISURE = (
-    4  # what takes a while is followed by a rest of so many times that: a thousand jobs take no core for themselves
-)
+_LEISURE = 4  # what takes a while is followed by a rest of so many times that: a thousand jobs take no whole core
 _LONGEST_REST = 0.25  # seconds; what is wanted while the thread looks around is seen then at the latest
 _LAST_CALL = 30.0  # seconds beyond the time to stop: a request that is under way
 
@@ -184,26 +181,12 @@ class Fleet:
         watched = [trial for trial in self._roster.open() if watch.may_ask(trial, begun)]
         if begun < self._next_look or not any(map(self._is_due, watched)):
             return
-        tools = replace(self._tools, inspect=self._asked([trial.job_id or "" for trial in watched]))
+        known = watch.asked(self._tools.platform, [trial.job_id or "" for trial in watched])
+        tools = replace(self._tools, inspect=known)
         for trial in watched:
             self._keep_if_changed(trial, advance(trial, tools))
         ended = self._tools.clock.now()
         self._next_look = ended + _LEISURE * (ended - begun)
-
-    def _asked(self, job_ids: list[str]) -> Callable[[str], Job]:
-        try:
-            jobs = self._tools.platform.inspect(job_ids)
-        except AisbenchError as error:
-            failure = error
-        except Exception as surprise:  # noqa: BLE001 - of a platform that is not ours: sat out like an outage
-            failure = PlatformError(f"{type(surprise).__name__}: {surprise}")
-        else:
-            return lambda job_id: jobs[job_id]
-
-        def fail(_: str) -> Job:
-            raise failure
-
-        return fail
 
     # The hands.
 

@@ -7,7 +7,6 @@ interrupted is completed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,7 @@ _ID_DIGITS = 32
 
 
 @dataclass(frozen=True)
-class Parcel:
+class Placement:
     """A tree, and the folder of the Store that it goes to by its content: known before anything is uploaded."""
 
     tree: Tree
@@ -38,37 +37,29 @@ class Parcel:
         return self.tree.digest[:_ID_DIGITS]
 
 
-def code_parcel(root: StoreUrl, folders: Sequence[Path], name: str) -> Parcel:
-    """`folders`, laid over one another; ModelArts names the folder on its nodes `name`."""
-    return Parcel(plant(name, folders), root / "code/")
+def of_code(root: StoreUrl, tree: Tree) -> Placement:
+    """ModelArts names the folder on its nodes as the tree is called."""
+    return Placement(tree, root / "code/")
 
 
-def data_parcel(root: StoreUrl, folder: Path) -> Parcel:
-    return Parcel(plant(folder.resolve().name or "data", [folder]), root / "data/")
+def of_data(root: StoreUrl, folder: Path) -> Placement:
+    return Placement(plant(folder.resolve().name or "data", [folder]), root / "data/")
 
 
-def stage_code(store: Store, root: StoreUrl, folders: Sequence[Path], name: str) -> StoreUrl:
-    return put(store, code_parcel(root, folders, name))
-
-
-def stage_data(store: Store, root: StoreUrl, folder: Path) -> StoreUrl:
-    return put(store, data_parcel(root, folder))
-
-
-def put(store: Store, parcel: Parcel) -> StoreUrl:
-    """The parcel's place, once everything is there."""
-    tree = parcel.tree
-    head = store.head(parcel.marker)
+def put(store: Store, placement: Placement) -> StoreUrl:
+    """Its place, once everything is there."""
+    tree = placement.tree
+    head = store.head(placement.marker)
     if head is None or (head.metadata or {}).get("manifest") != tree.digest:
-        missing = _missing(store, parcel.place, tree)
+        missing = _missing(store, placement.place, tree)
         store.upload([upload for upload in missing if upload.path])
         for leaf in tree.leaves:
             if leaf.written is not None:
-                store.write(parcel.place / leaf.path, leaf.written)
+                store.write(placement.place / leaf.path, leaf.written)
         for leaf in tree.leaves:
             leaf.check_unchanged()
-        store.write(parcel.marker, tree.manifest, {"manifest": tree.digest})
-    return parcel.place
+        store.write(placement.marker, tree.manifest, {"manifest": tree.digest})
+    return placement.place
 
 
 def _missing(store: Store, place: StoreUrl, tree: Tree) -> list[Upload]:

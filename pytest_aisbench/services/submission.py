@@ -18,7 +18,7 @@ from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.errors import AisbenchError, Rejected, Throttled, Unreachable
 from pytest_aisbench.services import watch
 from pytest_aisbench.services.code import code_tree
-from pytest_aisbench.services.staging import Parcel, data_parcel, put
+from pytest_aisbench.services.staging import Placement, of_code, of_data, put
 
 SINGLE_SERVER = "SINGLESERVER_MODE"  # by which scripts know it since ais-bench-stubs
 
@@ -36,23 +36,23 @@ def job_name(identity: str, run: str, case: Case) -> str:
 
 def stage(trial: Trial, platform: Platform) -> Stage:
     """Code and data are in the Store when this returns."""
-    return _placed(trial, platform, lambda parcel: put(platform.store, parcel))
+    return _placed(trial, platform, lambda placement: put(platform.store, placement))
 
 
 def stage_of(trial: Trial, platform: Platform) -> Stage:
     """Where code and data will be, by their contents; nothing is uploaded."""
-    return _placed(trial, platform, lambda parcel: parcel.place)
+    return _placed(trial, platform, lambda placement: placement.place)
 
 
-def _placed(trial: Trial, platform: Platform, deliver: Callable[[Parcel], StoreUrl]) -> Stage:
+def _placed(trial: Trial, platform: Platform, deliver: Callable[[Placement], StoreUrl]) -> Stage:
     workload, root = trial.case.workload, platform.root
     folder = Path(workload.folder)
     inputs: StoreUrl | None = None
     if workload.data:
         remote = "://" in workload.data
-        inputs = StoreUrl.parse(workload.data) if remote else deliver(data_parcel(root, folder / workload.data))
+        inputs = StoreUrl.parse(workload.data) if remote else deliver(of_data(root, folder / workload.data))
     variables = {} if platform.takes_environment else environment(trial.case)
-    code = deliver(Parcel(code_tree(workload, variables), root / "code/"))
+    code = deliver(of_code(root, code_tree(workload, variables)))
     return Stage(root / f"trials/{trial.id}/", code, inputs)
 
 

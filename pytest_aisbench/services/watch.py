@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +25,23 @@ class Limits:
     run_s: float
     outage_s: float = 900.0  # a platform that does not answer about a running job
     stop_s: float = 60.0  # a platform that was asked to stop a job
+
+
+def asked(platform: Platform, job_ids: Iterable[str]) -> Callable[[str], Job]:
+    """What the platform says of all of them, asked once: each answer by itself, or the error that all have met."""
+    try:
+        jobs = platform.inspect(job_ids)
+    except AisbenchError as error:
+        failure = error
+    except Exception as surprise:  # noqa: BLE001 - of a platform that is not ours: sat out like an outage
+        failure = PlatformError(f"{type(surprise).__name__}: {surprise}")
+    else:
+        return lambda job_id: jobs[job_id]
+
+    def fail(_: str) -> Job:
+        raise failure
+
+    return fail
 
 
 def look(

@@ -34,7 +34,8 @@ import pytest
 from pytest_aisbench.adapters.local import Local
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.job import JobSpec
-from pytest_aisbench.services.staging import stage_code
+from pytest_aisbench.services.staging import of_code, put
+from pytest_aisbench.services.tree import plant
 from pytest_aisbench.settings import Settings
 
 
@@ -49,7 +50,7 @@ def platform():
 def accuracy(platform, request):
     name, store = request.node.name.strip("]").replace("[", "-"), platform.store
     place = platform.root / f"naive/{time.time_ns()}-{name}/"
-    code = stage_code(store, platform.root, [pathlib.Path(__file__).parent / "code"], name)
+    code = put(store, of_code(platform.root, plant(name, [pathlib.Path(__file__).parent / "code"])))
     job = platform.submit(platform.render(JobSpec(
         name=f"{name}-{time.time_ns()}", shape=Shape(1, 1), code=code, entry="train.py", outputs=place / "outputs/",
         logs=place / "logs/", framework="python", parameters={"seconds": os.environ["SECONDS"], "epochs": "1"})))

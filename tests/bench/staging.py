@@ -30,10 +30,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+
 from pytest_aisbench.adapters.obs import Obs
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.services.staging import stage_code
+from pytest_aisbench.services.staging import of_code, put
+from pytest_aisbench.services.tree import plant
 
 
 @contextmanager
@@ -116,6 +118,10 @@ def vendor_put(card: dict[str, str], folder: Path, key: str, files: int) -> None
     assert done == files
 
 
+def _staged(store: Obs, root: StoreUrl, folder: Path) -> StoreUrl:
+    return put(store, of_code(root, plant("tree", [folder])))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=10_000)
@@ -137,7 +143,7 @@ def main() -> None:
         store.check(StoreUrl(card["bucket"], ""))  # imports the vendor's client, for both
         for turn in range(options.rounds):
             root, copy = StoreUrl(card["bucket"], f"ours/{turn}/"), Path(scratch, f"copy{turn}")
-            staged = partial(stage_code, store, root, [folder], "tree")
+            staged = partial(_staged, store, root, folder)
             work: dict[str, Callable[[], object]] = {
                 "putFile(folder)": partial(vendor_put, card, folder, f"theirs/{turn}", options.files),
                 "staged first": staged,

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from staged import stage_code
 
 from pytest_aisbench.adapters.shared_folder import BUCKET, SharedFolder
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import AisbenchError, StagingFailed, UsageFault
-from pytest_aisbench.services.staging import stage_code
 from pytest_aisbench.testing import StoreContract
 
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from staged import stage_code
 
 from pytest_aisbench.domain.ports import Head, Store, Upload
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import StagingFailed
-from pytest_aisbench.services.staging import stage_code, stage_data
+from pytest_aisbench.services.staging import of_data, put
 
 ROOT = StoreUrl("bucket", "aisbench/")
 
@@ -187,7 +188,7 @@ def test_a_folder_that_somebody_deleted_is_staged_again(shelf: Shelf, code: Path
 
 
 def test_data_lies_beside_code_under_its_own_name(shelf: Shelf, code: Path) -> None:
-    place = stage_data(shelf, ROOT, code / "net")
+    place = put(shelf, of_data(ROOT, code / "net"))
     assert place.key.startswith("aisbench/data/")
     assert place.key.endswith("/net/")
     assert shelf.read(place / "a.py") == b"print('net/a.py')"
