@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-
 from pytest_aisbench.adapters.obs import Obs
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.secret import Secret
