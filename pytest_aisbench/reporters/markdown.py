@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from pytest_aisbench.domain import exitcode
+from pytest_aisbench.domain import chinese, exitcode
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import number
@@ -45,18 +45,6 @@ WORDS = {
         "Tester": "Tester",
     },
 }  # fmt: skip
-_MEANING_ZH = {
-    exitcode.PASSED: "所选用例全部通过",
-    exitcode.FAILED: "有用例 FAILED 或测试失败",
-    exitcode.INTERRUPTED: "被中断",
-    exitcode.INTERNAL: "无法记录或内部错误",
-    exitcode.USAGE: "用法错误",
-    exitcode.NOTHING_JUDGED: "没有判定任何用例",
-    exitcode.MISSING: "缺少必需的用例",
-    exitcode.BROKEN: "有用例 BROKEN：平台原因，可重试",
-    exitcode.INCONCLUSIVE: "有用例 INCONCLUSIVE：噪声大于裕量",
-    exitcode.TERMINATED: "被终止",
-}
 FILES = ("report.html", "junit.xml", "results.json", "metrics.txt", "metrics.csv")
 
 
@@ -90,7 +78,7 @@ def escaped(told: str, limit: int = _LONGEST) -> str:
 def _title(run: RunEntry, say: Wording) -> str:
     if run.exit_code is None:
         return say("unfinished")
-    meanings = _MEANING_ZH if say.lang == "zh" else exitcode.MEANING
+    meanings = chinese.EXIT_CODES if say.lang == "zh" else exitcode.MEANING
     return say("title", code=run.exit_code, meaning=meanings.get(run.exit_code, ""))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pytest_aisbench.domain import chinese
 from pytest_aisbench.domain.sentence import Sentence
 from pytest_aisbench.reporters.sentences_zh import CHINESE_SENTENCES
 
@@ -95,8 +96,7 @@ ENGLISH_WORDS: dict[str, str] = {
 }  # fmt: skip
 
 CHINESE_WORDS: dict[str, str] = {
-    "PASSED": "通过", "FAILED": "未通过", "BROKEN": "平台故障", "INCONCLUSIVE": "无法判定",
-    "met": "达标", "missed": "未达标", "undecided": "未决", "unmeasured": "未测得", "waived": "豁免",
+    **chinese.RULINGS, **chinese.OUTCOMES,
     "not judged": "未判定",
     "none judged": "均未判定",
     "what to do": "处理建议",

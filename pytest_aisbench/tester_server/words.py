@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pytest_aisbench.domain import chinese, exitcode
+
 LANGUAGES = {"en": "English", "zh": "中文"}
 _CHINESE = {
     "A": "甲",
@@ -131,32 +133,13 @@ _CHINESE = {
     "required, and not judged": "必需但未判定",
     "exit code": "退出码",
     "killed": "被杀死",
-    "every selected case passed": "所选用例全部通过",
-    "a verdict is FAILED, or a test failed": "有用例 FAILED 或测试失败",
-    "interrupted": "被中断",
-    "the run could not be recorded, or something of ours broke": "无法记录或内部错误",
-    "usage": "用法错误",
-    "nothing was judged": "没有判定任何用例",
-    "required cases are missing": "缺少必需的用例",
-    "a verdict is BROKEN: the platform is to blame, try again": "有用例 BROKEN：平台原因，可重试",
-    "a verdict is INCONCLUSIVE: the noise is larger than the margin": "有用例 INCONCLUSIVE：噪声大于裕量",
-    "terminated": "被终止",
+    **{meaning: chinese.EXIT_CODES[code] for code, meaning in exitcode.MEANING.items()},
     "The first of these are shown; the exports have all.": "这里只显示前面的；导出文件里有全部。",
     "not measured": "未测得",
-    "passed": "通过",
-    "failed": "失败",
-    "broken": "平台故障",
-    "inconclusive": "无法定论",
-    "PASSED": "通过",
-    "FAILED": "失败",
-    "BROKEN": "平台故障",
-    "INCONCLUSIVE": "无法定论",
+    **chinese.RULINGS,
+    **{ruling.lower(): text for ruling, text in chinese.RULINGS.items()},
+    **chinese.OUTCOMES,
     "OK": "完成",
-    "met": "达标",
-    "missed": "未达标",
-    "undecided": "未定",
-    "unmeasured": "未测得",
-    "waived": "免除",
     "cluster": "集群",
     "single-server": "单机",
     "mode": "模式",

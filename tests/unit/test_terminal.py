@@ -264,7 +264,7 @@ def test_it_speaks_chinese_beside_the_words_of_programs() -> None:
     assert "bert-4x8 FAILED 未通过: throughput: rank 31 said nothing" in text
     assert re.search(r"\n  missed 未达标 +精度 0.41，要求 >= 0.759（低 46.0%）", text)
     assert "  处理建议          责任在平台" in text
-    assert "5 个用例: 1 未通过, 1 平台故障, 1 无法判定, 2 通过; 4067.56 卡时" in text
+    assert "5 个用例: 1 未通过, 1 平台故障, 1 无法定论, 2 通过; 4067.56 卡时" in text
     assert lines[-1] == "报告: reports/run-1/report.html"
 
 
