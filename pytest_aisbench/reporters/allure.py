@@ -8,7 +8,6 @@ whose worker crashed, or whose run is an old one, has its result too.
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Generator
 from contextlib import closing, suppress
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
-from pytest_aisbench.reporters import allure_case, allure_files
+from pytest_aisbench.reporters import allure_case, allure_files, files
 from pytest_aisbench.reporters.allure_attachments import Attachments
 from pytest_aisbench.reporters.hosts import guarded, switched_on
 from pytest_aisbench.reporters.story import RERUN, Story
@@ -66,10 +65,10 @@ class Allure:
             place.mkdir(parents=True, exist_ok=True)
             allure_files.write(place, entry, self._past(entry.run))
         cases = {case.id: case for case in entry.cases}
-        files = _by_uuid(place, {story.uuid for story in self._stories.values()} - {""})
+        known = _by_uuid(place, {story.uuid for story in self._stories.values()} - {""})
         for story in self._stories.values():
             with guarded(self._config, f"no lifecycle of {story.nodeid} in allure-results"):
-                self._tell(files.get(story.uuid), place, story, cases.get(story.case), entry)
+                self._tell(known.get(story.uuid), place, story, cases.get(story.case), entry)
 
     def _past(self, run: str) -> list[Past]:
         settings = self._config.stash.get(SETTINGS, None)
@@ -88,9 +87,7 @@ class Allure:
             result = allure_case.told(result, story, case, run, self._say)
             Attachments(place, self._folder, f"{run.run} {story.nodeid}", self._say).add(result, case)
         file = found or place / f"{story.uuid}-result.json"
-        draft = file.with_name(f".{file.name}.{os.getpid()}")
-        draft.write_text(json.dumps(result, ensure_ascii=True), encoding="ascii")
-        draft.replace(file)
+        files.write(file, json.dumps(result, ensure_ascii=True))
 
 
 def _by_uuid(place: Path, wanted: set[str]) -> dict[str, Path]:

@@ -12,6 +12,7 @@ from typing import Any
 from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
 from pytest_aisbench.domain.verdict import Verdict
 from pytest_aisbench.reporters import results
+from pytest_aisbench.reporters.files import write_bytes
 from pytest_aisbench.reporters.page_charts import charts
 from pytest_aisbench.reporters.text import plain
 from pytest_aisbench.reporters.wording import Wording
@@ -43,9 +44,7 @@ class Attachments:
     def _attached(self, whose: str, name: str, body: str | bytes, kind: str) -> dict[str, str]:
         file = f"{uuid.uuid5(uuid.NAMESPACE_OID, f'{self._of} {whose} {name}')}-attachment.{kind}"
         data = body if isinstance(body, bytes) else body.encode("utf-8", "replace")
-        draft = self._place / f".{file}.{os.getpid()}"
-        draft.write_bytes(data)
-        draft.replace(self._place / file)
+        write_bytes(self._place / file, [data])
         return {"name": name, "source": file, "type": _TYPES[kind]}
 
     def _of_case(self, case: CaseEntry) -> Iterator[tuple[str, str | bytes, str]]:

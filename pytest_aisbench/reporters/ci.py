@@ -12,6 +12,7 @@ from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.reporters import markdown, openmetrics
 from pytest_aisbench.reporters.facts import missing
+from pytest_aisbench.reporters.files import write
 from pytest_aisbench.reporters.hosts import warn
 from pytest_aisbench.reporters.properties import case_of
 from pytest_aisbench.reporters.text import plain, worst_first
@@ -109,10 +110,3 @@ def _escaped(value: str, more: str = "") -> str:
     for char in more:
         shown = shown.replace(char, f"%{ord(char):02X}")
     return shown
-
-
-def write(path: Path, text: str) -> None:
-    """At once: whoever reads it meanwhile has the old file or the new one."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    draft.write_bytes(text.encode("utf-8", "replace"))  # the same line ends everywhere
-    draft.replace(path)

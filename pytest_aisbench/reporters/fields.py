@@ -11,6 +11,7 @@ import pytest
 
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.domain.standard import TIME, Field, fields
+from pytest_aisbench.reporters.files import write
 from pytest_aisbench.services.clock import stamp
 from pytest_aisbench.stash import SETTINGS
 
@@ -35,7 +36,7 @@ class Fields:
         cases = {case.id: shown(fields(case, self._config)) for case in entry.cases}
         document = {"schema": SCHEMA, "about": ABOUT, "run": entry.run, "cases": cases}
         text = json.dumps(document, allow_nan=False, ensure_ascii=False, indent=1)
-        (self._folder / NAME).write_text(f"{text}\n", encoding="utf-8", errors="replace")
+        write(self._folder / NAME, f"{text}\n")
 
 
 def shown(found: Mapping[str, Field]) -> dict[str, dict[str, Any]]:

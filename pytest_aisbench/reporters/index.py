@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from pytest_aisbench.domain.verdict import Ruling
-from pytest_aisbench.reporters import index_page
+from pytest_aisbench.reporters import files, index_page
 from pytest_aisbench.reporters.text import plain, span, words
 from pytest_aisbench.reporters.wording import Wording, wording
 from pytest_aisbench.services.database import Database
@@ -27,11 +27,10 @@ _BATCH = 200
 
 def write(database: Database, reports: Path, lang: str = "en") -> Path:
     """Whole or not at all, and one after the other: who comes last has seen what the others had to tell."""
-    path, draft = reports / NAME, reports / f".{NAME}.{os.getpid()}"
+    path = reports / NAME
     with _alone(reports):
         shown, more = _present(database, reports)
-        draft.write_text(page(shown, reports, lang, more=more), encoding="utf-8", errors="replace")
-        draft.replace(path)
+        files.write(path, page(shown, reports, lang, more=more))
     return path
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from pytest_aisbench.domain.codec import dump
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
+from pytest_aisbench.reporters.files import write_bytes
 
 NAME = "results.json"
 _FOR_PEOPLE = ("notes", "times", "pace", "curve", "events", "last_lines", "traits", "console", "usage", "power")
@@ -34,12 +34,8 @@ class Results:
 
     def write(self, entry: RunEntry) -> Path:
         """Strict JSON: no NaN, and a lone surrogate of a mangled log becomes `?`."""
-        parts = list(self._parts(entry))  # what cannot be written leaves no draft
         path = self._folder / NAME
-        draft = self._folder / f".{NAME}.{os.getpid()}.tmp"
-        with draft.open("wb") as file:
-            file.writelines(parts)
-        draft.replace(path)
+        write_bytes(path, list(self._parts(entry)))  # what cannot be put in words leaves no draft
         return path
 
     def _parts(self, entry: RunEntry) -> Iterator[bytes]:

@@ -154,10 +154,6 @@ def word(language: str, text: str) -> str:
     return _CHINESE.get(text, text) if language == "zh" else text
 
 
-def knows(text: str) -> bool:
-    return text in _CHINESE
-
-
 def chosen(asked: str, kept: str, accepted: str) -> str:
     """By the address, by the cookie, or by what the browser likes best."""
     for one in (asked, kept):
