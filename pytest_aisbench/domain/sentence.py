@@ -158,6 +158,7 @@ ENGLISH: dict[str, str] = {
     "given away": "another run took the job over: this one had not been heard of for a while",
     "left running": "left running; the next run takes it over",
     "stopped by run": "stopped by run {run}",
+    "another day": "the job ended on another day: its results prove nothing today",
     "stopped by hand": "stopped by `aisbench stop`",
     "cloud ended": "the private local cloud ended with its run {run}",
     "silent": "no sign of life since {when}",

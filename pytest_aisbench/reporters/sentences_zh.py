@@ -133,6 +133,7 @@ CHINESE_SENTENCES: dict[str, str] = {
     "given away": "作业已被另一次运行接管：本次运行有一段时间没有音信",
     "left running": "让作业继续运行；由下一次运行接管",
     "stopped by run": "被运行 {run} 停止",
+    "another day": "作业在此前某天已结束：其结果不能证明今天的情况",
     "stopped by hand": "被 `aisbench stop` 停止",
     "cloud ended": "私有的本地云已随运行 {run} 结束",
     "silent": "自 {when} 起没有动静",

@@ -86,7 +86,14 @@ class Run:
             saved=self._write_request,
         )
         self._takeover = Takeover(
-            self.id, platform.place, self.ledger, clock, self._fingerprints.of, platform.cancel, say
+            self.id,
+            platform.place,
+            self.ledger,
+            clock,
+            self._fingerprints.of,
+            inspect=lambda job_id: watch.asked(platform, [job_id])(job_id),
+            cancel=platform.cancel,
+            say=say,
         )
         self._takes_over = bool(platform.place) and not settings.fresh
         for case in self._cases.values():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.case import Case, Workload
-from pytest_aisbench.domain.job import Phase
+from pytest_aisbench.domain.job import Job, Phase
 from pytest_aisbench.domain.ports import Clock
 from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.trial import Step, Trial
@@ -70,7 +70,8 @@ class Takeover:
     ledger: Ledger
     clock: Clock
     fingerprint: Callable[[Case], str]
-    cancel: Callable[[str], None]  # a job, by its id
+    inspect: Callable[[str], Job]  # what the platform says of a job, by its id
+    cancel: Callable[[str], None]
     say: Callable[[str], None]
     _alive: dict[str, bool] = field(default_factory=dict)  # runs that were waited for
 
@@ -82,7 +83,7 @@ class Takeover:
         taken: Trial | None = None
         for left in self.ledger.left(case.id, self.place, self.run):
             trial = left.trial
-            if trial.step is Step.STAGE or not self._is_released(left):
+            if trial.step is Step.STAGE or not self._is_released(left) or self._ended_unseen(left):
                 continue
             if taken is None and _is_of_use(left, self.clock.now()):
                 taken = self._taken(case, left)
@@ -111,6 +112,28 @@ class Takeover:
             return None
         self.say(f"{case.id}: taken over from run {trial.run} (job {job})")
         return taken
+
+    def _ended_unseen(self, left: Left) -> bool:
+        """Whether its job, which nobody watched, was over long ago: the ledger then has that, and nobody judges it.
+
+        It ended as soon after it was last seen as it can have.
+        """
+        trial, now = left.trial, self.clock.now()
+        if trial.step is not Step.WATCH or now - trial.times["watch"] <= _STALE_S:
+            return False
+        try:
+            job = self.inspect(trial.job_id or "")
+        except AisbenchError:
+            return False  # whoever watches it asks again
+        ended = trial.times.get("running", trial.times["watch"] + (job.queued_s or 0.0)) + (job.ran_s or 0.0)
+        if not job.phase.is_final or now - ended <= _STALE_S:
+            return False
+        # It could have been harvested then: by that the next run knows, too, how old its results are.
+        over = replace(trial, job=job, times={**trial.times, "harvest": ended}).moved(Step.DONE, now)
+        over = over.noted(tell("another day"))
+        self.ledger.swap_trial(over, now, left.record)
+        self.say(f"{trial.case.id}: job {trial.job_id} of run {trial.run} is not taken over: it ended on another day")
+        return True
 
     def _stop(self, left: Left) -> None:
         """Its run was stopping the job when it was killed, or could not stop it, or another took its place."""
@@ -151,7 +174,7 @@ def _is_of_use(left: Left, now: float) -> bool:
     if now - trial.times.get("harvest", now) > _STALE_S:
         return False
     unjudged = trial.step < Step.DONE or left.killed
-    return unjudged and (not trial.fault or _ran_to_its_end(trial))
+    return unjudged and _ran_to_its_end(trial)
 
 
 def _ran_to_its_end(trial: Trial) -> bool:

@@ -20,7 +20,7 @@ from pytest_aisbench.reporters.sentences_zh import CHINESE_SENTENCES
 ROOT = Path(pytest_aisbench.__file__).parent
 SOURCES = "".join(
     path.read_text(encoding="utf-8")
-    for path in (*ROOT.glob("domain/*.py"), *ROOT.glob("services/*.py"), *ROOT.glob("*.py"))
+    for path in (*ROOT.glob("domain/*.py"), *ROOT.glob("services/*.py"), *ROOT.glob("session/*.py"))
     if path.name != "sentence.py"
 )
 KNOWN = {

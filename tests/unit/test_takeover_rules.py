@@ -34,6 +34,7 @@ class Yardstick:
         self.case, self.clock = case, clock
         self.cancelled: list[str] = []
         self.said: list[str] = []
+        self.there = RUNNING  # what the platform says of every job
 
     def left(self, run: str, step: Step, *, ended: bool = False, **changes: Any) -> Trial:
         """What a run that is gone has left."""
@@ -49,7 +50,10 @@ class Yardstick:
 
     def takeover(self, run: str) -> Takeover:
         self.ledger.begin(run, {}, self.clock.now())
-        return Takeover(run, "scripted", self.ledger, self.clock, fingerprint, self.cancelled.append, self.said.append)
+        tell = self.said.append
+        return Takeover(
+            run, "scripted", self.ledger, self.clock, fingerprint, lambda _: self.there, self.cancelled.append, tell
+        )
 
     def taken(self, run: str = "next") -> str | None:
         trial = self.takeover(run).of(self.case)
@@ -114,6 +118,12 @@ def test_what_nobody_needs_besides_is_stopped(yardstick: Yardstick) -> None:
     assert [held.trial.job_id for held in yardstick.ledger.in_flight(yardstick.clock.now())] == ["job-of-newer"]
 
 
+@pytest.mark.parametrize("phase", [Phase.CANCELLED, Phase.LOST])
+def test_what_was_stopped_or_lost_has_nothing_to_be_judged(yardstick: Yardstick, phase: Phase) -> None:
+    yardstick.left("killed", Step.DONE, job=Job("j", phase, "Gone"))
+    assert yardstick.taken() is None
+
+
 @pytest.mark.parametrize("step", [Step.HARVEST, Step.JUDGE])
 def test_results_that_an_ended_run_did_not_judge_are_judged(yardstick: Yardstick, step: Step) -> None:
     yardstick.left("left", step, ended=True, job=SUCCEEDED)
@@ -124,6 +134,28 @@ def test_results_of_another_day_prove_nothing(yardstick: Yardstick) -> None:
     yardstick.left("killed", Step.HARVEST, job=SUCCEEDED)
     yardstick.clock.sleep(2 * 86400)
     assert yardstick.taken() is None
+
+
+@pytest.mark.parametrize(
+    ("now", "taken"),
+    [
+        (RUNNING, True),  # a job of three days
+        (replace(SUCCEEDED, ran_s=600.0), False),
+        (replace(SUCCEEDED, ran_s=600.0, queued_s=1.5 * 86400), True),  # it had waited long
+        (replace(SUCCEEDED, ran_s=1.5 * 86400), True),  # it ended today
+        (SUCCEEDED, False),
+    ],
+)
+def test_a_job_that_ended_unseen_on_another_day_proves_nothing(yardstick: Yardstick, now: Job, taken: bool) -> None:
+    yardstick.left("killed", Step.WATCH, job=Job("j", Phase.PENDING, "Pending"))
+    yardstick.clock.sleep(2 * 86400)
+    yardstick.there = now
+    assert (yardstick.taken() is not None) is taken
+    assert any("it ended on another day" in line for line in yardstick.said) is not taken
+    if not taken:
+        assert yardstick.ledger.in_flight(yardstick.clock.now()) == []
+        assert yardstick.taken("another") is None
+        assert len(yardstick.said) == 1  # told once
 
 
 def test_data_that_changed_are_another_job(yardstick: Yardstick) -> None:
