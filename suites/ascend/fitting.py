@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from collective import meet
-from contract import ContractError
+from contract import ContractError, positive
 from telling import report
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def yes(text: str) -> bool:
 def arguments(epochs: int, batch_size: int, learning_rate: float) -> argparse.ArgumentParser:
     """What every one of these scripts may be told, with the defaults of this one."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("--epoch_size", type=int, default=epochs)
-    parser.add_argument("--batch_size", type=int, default=batch_size, help="of each rank")
+    parser.add_argument("--epoch_size", type=positive, default=epochs)
+    parser.add_argument("--batch_size", type=positive, default=batch_size, help="of each rank")
     parser.add_argument("--learning_rate", type=float, default=learning_rate, help="its peak")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--synthetic", type=int, default=0, help="train on so many generated samples, not on data_url")

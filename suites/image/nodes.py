@@ -61,7 +61,8 @@ def _v1(environment: Mapping[str, str]) -> tuple[int, tuple[str, ...], int]:
         raise ContractError(f"there are {nodes} nodes, and {missing[0]} is not set")
     # Each is host:port, and who asks for hosts does not want the port.
     places = [environment[name].split(":") for name in names]
-    return index, tuple(place[0] for place in places), int(places[0][1]) if len(places[0]) > 1 else port
+    told = {names[0]: places[0][1]} if len(places[0]) > 1 else {}
+    return index, tuple(place[0] for place in places), number(told, names[0], port)
 
 
 def _v2(environment: Mapping[str, str]) -> tuple[int, tuple[str, ...], int]:

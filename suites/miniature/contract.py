@@ -168,6 +168,13 @@ def alone(job: Job, servers: Sequence[Server], port: int) -> Job:
     raise ContractError("SINGLESERVER_MODE=True needs RANK_TABLE_FILE to know which ranks share a server")
 
 
+def positive(text: str) -> int:
+    """What an epoch, a batch or a layer is counted in."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
+
+
 def number(environment: Mapping[str, str], name: str, default: int) -> int:
     text = environment.get(name) or str(default)
     if not text.isdecimal():
@@ -186,4 +193,4 @@ def read_rank_table(path: Path) -> list[Server]:
             servers.setdefault(str(card["server_id"]), []).append(int(card["rank_id"]))
         return list(servers.items())
     except (ValueError, KeyError, TypeError) as error:
-        raise ContractError(f"{path} is not a rank table of version 1.0: {error!r}") from error
+        raise ContractError(f"{path} is no rank table of version 1.0 or of the lab format: {error!r}") from error

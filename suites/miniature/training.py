@@ -15,7 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from contract import ContractError
+from contract import ContractError, positive
 from exchange import Exchange
 from layers import flatten
 from telling import judge, tell_weights
@@ -54,12 +54,6 @@ def arguments(epochs: int, learning_rate: float) -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for another rank")
     return parser
-
-
-def positive(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise ValueError
-    return value
 
 
 def streams_of(job: Job) -> range:

@@ -39,6 +39,17 @@ def read(told: str, environment: dict[str, str], *arguments: str) -> Any:
     return said(JOB.format(arguments=list(arguments), environment=environment, told=told))
 
 
+def test_a_batch_of_nothing_is_one_line_before_anybody_meets() -> None:
+    program = """
+import contextlib, io, json, train
+said = io.StringIO()
+with contextlib.suppress(SystemExit), contextlib.redirect_stderr(said):
+    train.parser().parse_args(["--batch_size=0"])
+print(json.dumps(said.getvalue().splitlines()[-1]))
+"""
+    assert said(program).endswith("argument --batch_size: '0' is not a whole number of 1 or more")
+
+
 def variables(environment: dict[str, str]) -> Any:
     return read(f"meeting.variables(job, {environment!r})", environment)
 

@@ -258,7 +258,10 @@ def test_every_server_may_train_alone(cluster: Cluster) -> None:
         ({"RANK_SIZE": "eight"}, "RANK_SIZE='eight' is not a number"),
         ({"RANK_ID": "1"}, "RANK_ID is 1, which is no rank among RANK_SIZE=1"),
         ({"RANK_TABLE_FILE": "short.json"}, "rank table short.json does not list the ranks 0 to 0, each once"),
-        ({"RANK_TABLE_FILE": "broken.json"}, "broken.json is not a rank table of version 1.0: KeyError('server_list')"),
+        (
+            {"RANK_TABLE_FILE": "broken.json"},
+            "broken.json is no rank table of version 1.0 or of the lab format: KeyError('server_list')",
+        ),
         ({"RANK_SIZE": "2", "MASTER_ADDR": ""}, "2 ranks need MASTER_ADDR and MASTER_PORT to find each other"),
     ],
 )

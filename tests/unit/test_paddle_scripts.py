@@ -81,6 +81,7 @@ def test_cards_are_counted_where_the_platform_does_not_tell(kind: str, tmp_path:
         ({**V1, "DLS_TASK_NUMBER": "3"}, "there are 3 nodes, and BATCH_CUSTOM2_HOSTS is not set"),
         ({**V2, "VC_TASK_INDEX": "2"}, "this is node 2, and there are 2: "),
         ({**V1, "DLS_TASK_INDEX": "one"}, "DLS_TASK_INDEX='one' is not a number"),
+        ({**V1, "BATCH_CUSTOM0_HOSTS": "10.0.0.1:first"}, "BATCH_CUSTOM0_HOSTS='first' is not a number"),
     ],
 )
 def test_what_a_platform_forgets_is_said(environment: dict[str, str], fault: str, tmp_path: Path) -> None:

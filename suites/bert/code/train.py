@@ -14,7 +14,7 @@ import enwiki
 import model_zoo
 import networks
 from collective import ASCEND, joined
-from contract import ContractError, Job, is_remote, run
+from contract import ContractError, Job, is_remote, positive, run
 from fitting import arguments, data_folder, fit, learning_rates, steps_of, weights_of, yes
 from telling import judge, tell_weights
 
@@ -33,14 +33,14 @@ def parser() -> argparse.ArgumentParser:
     networks.add_arguments(told)
     told.add_argument("--train_steps", type=int, default=0, help="updates of the weights; comes before epoch_size")
     told.add_argument(
-        "--accumulation_steps", type=int, default=1, help="batches of one update; several train in full precision"
+        "--accumulation_steps", type=positive, default=1, help="batches of one update; several train in full precision"
     )
-    told.add_argument("--eval_batch_size", type=int, default=16)
+    told.add_argument("--eval_batch_size", type=positive, default=16)
     told.add_argument("--optimizer", choices=OPTIMIZERS, default="", help="default: Lamb where there is one")
     told.add_argument("--do_shuffle", type=yes, default=True)
     told.add_argument("--enable_lossscale", type=yes, default=True, help="on Ascend, where halves may overflow")
     told.add_argument("--enable_data_sink", type=yes, default=True, help="on Ascend, which can fetch by itself")
-    told.add_argument("--data_sink_steps", type=int, default=100)
+    told.add_argument("--data_sink_steps", type=positive, default=100)
     told.add_argument("--enable_save_ckpt", type=yes, default=True)
     told.add_argument("--save_checkpoint_steps", type=int, default=1000)
     told.add_argument("--save_checkpoint_num", type=int, default=1)

@@ -19,11 +19,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
-from contract import ContractError, Job, run
+from contract import ContractError, Job, positive, run
 from looks import CLASSES
 from mnist import EVAL, TRAIN, decode, generate, read
 from residual import ResidualNet
-from training import arguments, positive, streams_of, train
+from training import arguments, streams_of, train
 
 if TYPE_CHECKING:
     from training import Samples

@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contract import ContractError, Job, answer_for
+from contract import ContractError, Job, answer_for, positive
 from launching import read_rank
 from points import CLASSES, FEATURES, held_out, shard
 from telling import judge, report, tell_weights
-from training import arguments, positive
+from training import arguments
 
 if TYPE_CHECKING:
     import argparse

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from cifar10 import decode, eval_records, generate, train_records
-from contract import ContractError, Job, run
+from contract import ContractError, Job, positive, run
 from looks import CLASSES
 from residual import ResidualNet
-from training import arguments, positive, streams_of, train
+from training import arguments, streams_of, train
 
 if TYPE_CHECKING:
     from training import Samples
