@@ -114,20 +114,22 @@ class Local(ModelArts):
         self._require_cloud()
         return super().find(request)
 
+    def _gone(self) -> str:
+        """A private cloud that died does not come back: no use in asking again."""
+        return f"the local cloud ended; {self._cloud.last_words()}" if self._cloud and self._cloud.ended else ""
+
     def _require_cloud(self) -> None:
-        """A cloud that died does not come back: no use in asking again."""
-        if self._cloud and self._cloud.ended:
-            raise JobLost(f"the local cloud ended; {self._cloud.last_words()}")
+        if why := self._gone():
+            raise JobLost(why)
 
     def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
         """A private cloud that died took its jobs with it: no need to wait for an answer."""
-        if self._cloud and self._cloud.ended:
-            reason = f"the local cloud ended; {self._cloud.last_words()}"
-            return {job_id: Job(job_id, Phase.LOST, "gone", reason=reason) for job_id in job_ids}
+        if why := self._gone():
+            return {job_id: Job(job_id, Phase.LOST, "gone", reason=why) for job_id in job_ids}
         return super().inspect(job_ids)
 
     def cancel(self, job_id: str) -> None:
-        if not (self._cloud and self._cloud.ended):
+        if not self._gone():
             super().cancel(job_id)
 
     def close(self) -> None:

@@ -47,6 +47,7 @@ class Obs:
         through: str = "",
         threads: int = 32,
         patience: float = 120.0,
+        gone: Callable[[], str] = lambda: "",
     ) -> None:
         self._client = ObsClient(
             endpoint,
@@ -59,11 +60,12 @@ class Obs:
             hosts=hosts,
             through=through,
             patience=patience,
+            gone=gone,
         )
         self._threads = threads
 
     @classmethod
-    def of(cls, access: Access, patience: float) -> Obs:
+    def of(cls, access: Access, patience: float, gone: Callable[[], str] = lambda: "") -> Obs:
         return cls(
             endpoint("obs", access),
             access.access_key,
@@ -74,6 +76,7 @@ class Obs:
             region=access.region_name,
             hosts=access.hosts,
             patience=patience,
+            gone=gone,
         )
 
     def check(self, url: StoreUrl) -> None:

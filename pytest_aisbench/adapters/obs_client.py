@@ -25,6 +25,7 @@ from pytest_aisbench.errors import (
     AisbenchError,
     BadAnswer,
     Garbled,
+    JobLost,
     OutOfQuota,
     Refused,
     Rejected,
@@ -101,7 +102,8 @@ def md5_of(etag: str | None) -> str | None:
 
 
 class ObsClient:
-    """Asks again what may pass, from any thread; `patience` is in seconds, from the first failure on."""
+    """Asks again what may pass, from any thread; `patience` is in seconds, from the first failure on. `gone` says why
+    the server will never answer again, and nothing while it may."""
 
     def __init__(
         self,
@@ -116,6 +118,7 @@ class ObsClient:
         hosts: Hosts,
         through: str,
         patience: float,
+        gone: Callable[[], str],
     ) -> None:
         address = urlsplit(endpoint)
         if address.scheme not in {"http", "https"} or not address.hostname or ":" in address.hostname:
@@ -129,6 +132,7 @@ class ObsClient:
         self._hosts = hosts
         self._through = through
         self._patience = patience
+        self._gone = gone
         self._tls = _verified(ca_file) if address.scheme == "https" else None
         self._vendors: dict[str, Any] = {}
         self._clock = ServerClock()
@@ -160,6 +164,8 @@ class ObsClient:
             if refused and not dated_anew and self._clock.explains_refusal(answer.headers.get("date", ""), ahead):
                 dated_anew = True
                 continue
+            if fault.retryable and (why := self._gone()):
+                raise JobLost(f"cannot {doing} {url}: {why}")
             give_up = give_up or time.monotonic() + self._patience
             wait = max(fault.pause_s, random.uniform(0, pause))  # noqa: S311 - spreads requests, hides nothing
             may_pass = fault.retryable or (refused and url.bucket in self._welcome)

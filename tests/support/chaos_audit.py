@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -106,16 +107,19 @@ def _refuse(word: str) -> None:
 
 
 def essence(results: Any) -> dict[str, Any]:
-    """What does not depend on the time of day or the names given to jobs."""
+    """What does not depend on the time of day, the names given to jobs, or how many runs there were before."""
     cases = {}
     for case in results["cases"]:
         trials = [{key: value for key, value in trial.items() if key not in _OF_THIS_TIME} for trial in case["trials"]]
+        findings = [{**finding, "text": _NOISE.sub("", finding["text"])} for finding in case["findings"]]
         kept = {key: value for key, value in case.items() if key not in {"card_hours", "trials"}}
-        cases[case["id"]] = {**kept, "trials": trials}
+        reason = _NOISE.sub("", case["reason"] or "")
+        cases[case["id"]] = {**kept, "reason": reason, "findings": findings, "trials": trials}
     return cases
 
 
 _OF_THIS_TIME = {"job_id", "queued_s", "ran_s", "stage"}
+_NOISE = re.compile("; unqualified: [^;]*")
 
 
 def of_results(results: Any, undisturbed: dict[str, Any]) -> Iterator[str]:
