@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,10 @@ from yard import Yard
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser as Chromium
+
+
+# The tests start thousands of processes: none compiles again what another has compiled.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -127,6 +127,9 @@ class Local(ModelArts):
         if why := self._gone():
             return {job_id: Job(job_id, Phase.LOST, "gone", reason=why) for job_id in job_ids}
         return super().inspect(job_ids)
+
+    def events(self, job_id: str) -> Sequence[str]:
+        return () if self._gone() else super().events(job_id)
 
     def cancel(self, job_id: str) -> None:
         if not self._gone():

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from yard import SCRIPT, Yard, submitted
+from yard import CACHELESS, SCRIPT, Yard, submitted
 
 
 def test_nodes_selects_and_the_rest_is_deselected(yard: Yard) -> None:
@@ -98,7 +98,7 @@ def test_what_is_not_selected_may_be_as_it_is(yard: Yard) -> None:
 def test_lf_runs_again_what_failed(yard: Yard) -> None:
     yard.suite()
     yard.suite("slow", thresholds='[local."*"]\nthroughput = { at_least = 1e9 }\naccuracy = { at_least = 0.5 }\n')
-    command = [part for part in yard.command("suites", "--nodes", "1") if part not in {"-p", "no:cacheprovider"}]
+    command = [part for part in yard.command("suites", "--nodes", "1") if part not in CACHELESS]
     for arguments in ([], ["--lf"]):
         subprocess.run(
             [*command, *arguments], cwd=yard.folder, env=yard.environment(), check=False, capture_output=True
@@ -111,9 +111,7 @@ def test_sw_goes_on_where_it_stopped(yard: Yard) -> None:
     """The one that passed is not submitted again, and the one behind the failure not before its turn."""
     for name, end in (("a", "0"), ("b", "3"), ("c", "0")):
         yard.suite(name, script=f"{SCRIPT}\nraise SystemExit({end})\n")
-    command = [
-        part for part in yard.command("suites", "--nodes", "1", "--sw") if part not in {"-p", "no:cacheprovider"}
-    ]
+    command = [part for part in yard.command("suites", "--nodes", "1", "--sw") if part not in CACHELESS]
     judged = []
     for _ in range(2):
         done = subprocess.run(

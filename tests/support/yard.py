@@ -16,6 +16,8 @@ from typing import Any
 from pytest_aisbench.adapters.local import Local
 from pytest_aisbench.settings import Settings
 
+CACHELESS = ("-pno:cacheprovider",)
+STRANGERS = ("hypothesispytest", "anyio")  # plugins that come with the tests: a second of every run, for nothing
 SCRIPT = """
 import argparse, os, pathlib
 parser = argparse.ArgumentParser()
@@ -118,7 +120,8 @@ class Yard:
 
     def command(self, *arguments: str, cloud: bool = True) -> list[str]:
         attach = ["--aisbench-cloud", str(self.card)] if cloud else []
-        return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", *attach, *arguments]
+        without = [part for name in STRANGERS for part in ("-p", f"no:{name}")]
+        return [sys.executable, "-m", "pytest", *without, *CACHELESS, "-W", "error", *attach, *arguments]
 
     def environment(self, **changes: str) -> dict[str, str]:
         theirs = ("AISBENCH_", "PYTEST_", "HUAWEICLOUD_")
