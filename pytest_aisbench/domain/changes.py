@@ -47,20 +47,20 @@ class Change:
         return tell("changed", metric=metric, before=before, after=after, **where)
 
 
-def changes(values: Sequence[float], *, magnitude: float = MAGNITUDE) -> list[Change]:
+def changes(values: Sequence[float]) -> list[Change]:
     """In the order of the history, oldest first; values that are no numbers are passed over."""
     places = [index for index, value in enumerate(values) if math.isfinite(value)]
     found = [values[index] for index in places]
     if len(found) < 2 * _SHORTEST:
         return []
     # Of values that hardly ever differ every small step would be a change.
-    deviation = max(step_deviation(found), abs(median(found)) * magnitude / 100)
+    deviation = max(step_deviation(found), abs(median(found)) * MAGNITUDE / 100)
     cuts = sorted(_cuts(_drawn_in(found, _FURTHEST * deviation), deviation)) if deviation else []
     while True:
         levels = [median(found[start:end]) for start, end in itertools.pairwise([0, *cuts, len(found)])]
         told = [Change(places[cut], *pair) for cut, pair in zip(cuts, itertools.pairwise(levels), strict=True)]
         least = min(told, key=lambda change: abs(change.share), default=None)
-        if least is None or abs(least.share) >= magnitude:
+        if least is None or abs(least.share) >= MAGNITUDE:
             return told
         cuts.pop(told.index(least))
 

@@ -18,7 +18,7 @@ from pytest_aisbench.services.claims import ANY, NUMBERS
 from pytest_aisbench.services.clock import day
 from pytest_aisbench.services.history import History
 from pytest_aisbench.services.revision import revised
-from pytest_aisbench.services.suite import THRESHOLDS_FILE, WORKLOAD_FILE, Suite
+from pytest_aisbench.services.suite import THRESHOLDS_FILE, Suite, folders
 from pytest_aisbench.settings import places
 from pytest_aisbench.settings.option_types import FRAMEWORKS
 
@@ -57,28 +57,24 @@ class Checked:
     replay: Replay
 
 
-def known(history: History, folders: Sequence[Path], platform: str | None, load: Load) -> Iterator[Known]:
+def known(history: History, roots: Sequence[Path], platform: str | None, load: Load) -> Iterator[Known]:
     """The cases of these suites that history has, each on this platform, or else where its newest trial ran."""
-    files = {str(places.read(file).data.get("name", "")): file for root in folders for file in _workloads(root)}
+    suites = {name: folder for root in reversed(roots) for name, folder in folders(root).items()}
     for case_id in history.cases():
         told = ((each, history.traits(each.key)) for each in reversed(history.all(case_id)))
         newest, traits = next(
             ((each, traits) for each, traits in told if traits and platform in {None, traits.get("platform")}),
             (None, {}),
         )
-        if newest is None or newest.workload not in files:
+        if newest is None or newest.workload not in suites:
             continue
         place, framework = traits.get("platform", ""), traits.get("framework", "")
-        folder = files[newest.workload].parent
+        folder = suites[newest.workload]
         suite = load(folder, place, [framework] if framework in FRAMEWORKS else [])
         case = suite.case(Shape.parse(newest.shape), Mode(newest.mode))
         inner = (framework,) if any(scope[0] == f"{place}.{framework}" for scope in suite.claims) else ()
         past = history.of(case_id, newest.key, counted=False)
         yield Known(case, folder / THRESHOLDS_FILE, (place, *inner, newest.shape), newest.key, past)
-
-
-def _workloads(root: Path) -> list[Path]:
-    return sorted(root.rglob(WORKLOAD_FILE))
 
 
 def checks(cases: Sequence[Known], max_trials: int) -> Iterator[Checked]:

@@ -14,8 +14,7 @@ from pytest_aisbench.domain.log_readers import MLLOG
 from pytest_aisbench.domain.metric import THROUGHPUT, Flaw
 from pytest_aisbench.domain.mlperf import Result, result
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.services.suite import WORKLOAD_FILE
-from pytest_aisbench.settings import places
+from pytest_aisbench.services.suite import folders
 
 _SUFFIXES = frozenset({".txt", ".log", ".out"})  # checkpoints and data may stand beside them, and are large
 _PACKED = ".gz"
@@ -68,9 +67,7 @@ def suite_of(workload: str, suites: Path) -> Path:
     """The folder of the suite that holds this workload."""
     if not suites.is_dir():
         raise UsageFault(f"there is no folder {suites}", advice="name it with --suites DIR")
-    names: dict[str, Path] = {}
-    for file in sorted(suites.glob(f"**/{WORKLOAD_FILE}")):
-        names.setdefault(str(places.read(file).data.get("name", "")), file.parent)
+    names = folders(suites)
     if workload not in names:
         known = ", ".join(sorted(filter(None, names))) or "none"
         raise UsageFault(f"no suite in {suites} holds a workload {workload!r}", advice=f"known: {known}")

@@ -47,6 +47,14 @@ class Suite:
                 raise UsageFault(f"{self.place}: {case.id} has no claim on {metric}", advice=advice)
 
 
+def folders(root: Path) -> dict[str, Path]:
+    """Of all suites below, by the name of their workload; of several with one name the first."""
+    found: dict[str, Path] = {}
+    for file in sorted(root.rglob(WORKLOAD_FILE)):
+        found.setdefault(str(places.read(file).data.get("name", "")), file.parent)
+    return found
+
+
 def load(
     folder: Path,
     platform: str,
