@@ -8,6 +8,7 @@ from pathlib import Path
 
 MOST_CARDS = 128  # of one node; no machine has more, and a slip of the pen should not ask for a million ranks
 FRAMEWORKS = ("mindspore", "paddle", "torch", "horovod", "tensorflow")  # as an import names them
+_DECIMAL = r"[0-9]{1,9}(?:\.[0-9]+)?"  # so many digits that no budget is without an end, and no time
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -29,14 +30,14 @@ def cards(text: str) -> int:
 
 def duration(text: str) -> float:
     """Seconds of `90`, `45s`, `30m`, `3h` or `2d`."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", text)
+    match = re.fullmatch(rf"({_DECIMAL})([smhd]?)", text)
     if not match or float(match[1]) == 0:
         raise ValueError(f"{text!r} is not a length of time such as 45s, 30m, 3h or 2d")
     return float(match[1]) * _UNITS[match[2] or "s"]
 
 
 def card_hours(text: str) -> float:
-    if not re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", text) or float(text) == 0:
+    if not re.fullmatch(_DECIMAL, text) or float(text) == 0:
         raise ValueError(f"{text!r} is not a number of card-hours above 0")
     return float(text)
 

@@ -75,6 +75,8 @@ def test_what_is_wrong_in_the_file_is_one_line_with_its_place(tmp_path: Path, to
         ({"environment": {"AISBENCH_DEVICES": "-1"}}, "AISBENCH_DEVICES: '-1' is not"),
         ({"environment": {"AISBENCH_NODS": "2"}}, "AISBENCH_NODS: unknown environment variable; did you mean"),
         ({"ini": {"queue_timeout": "0"}}, "ini aisbench_queue_timeout: '0' is not a length of time"),
+        ({"ini": {"run_timeout": "9" * 400}}, "9' is not a length of time"),
+        ({"ini": {"budget": "9" * 400}}, "9' is not a number of card-hours above 0"),
         ({"command_line": {"config": "/no/such/file.toml"}}, "--aisbench-config: /no/such/file.toml: there is no such"),
         ({"command_line": {"platform": "modelarts"}}, "--aisbench-platform: platform modelarts needs access_key,"),
         (
