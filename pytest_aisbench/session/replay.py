@@ -155,9 +155,10 @@ def _told(case: CaseEntry) -> Told:
         "case": case.id,
         "workload": case.workload,
         "nodes": str(case.nodes),
+        "devices_per_node": str(case.devices_per_node),
         "verdict": case.verdict.value,
+        "reason": case.reason,
     }
-    facts |= {"devices_per_node": str(case.devices_per_node), "reason": case.reason}
     for name, metric in case.metrics.items():
         facts |= {name: metric.value, f"{name}.unit": metric.unit}
     facts |= {f"{finding.metric}.wanted": finding.wanted for finding in case.findings}
