@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import sqlite3
 import threading
 import time
@@ -15,6 +16,7 @@ from pytest_aisbench.services import schema
 from pytest_aisbench.services.mounts import Mount, mount_of, why_no_locks
 
 _WAIT_S = 30.0  # for others to let go of the file
+_GLANCE_S = 0.2  # the same, while it is opened
 _ELSEWHERE = "name another file with --aisbench-ledger"
 _ADVICE = {  # by what SQLite says; its error codes reach Python only from 3.11 on
     "is full": "free some space",
@@ -40,13 +42,7 @@ class Database:
             mount = mount_of(folder)
             self._check_locks(folder, mount)
             self._alien = mount if mount and not mount.shares_memory else None
-            self._db = sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False)
-        try:
-            with self._told():
-                self._prepare()
-        except LedgerError:
-            self._db.close()
-            raise
+            self._db = self._opened()
 
     def _check_locks(self, folder: Path, mount: Mount | None) -> None:
         """SQLite would wait in vain, or speak of a disk error."""
@@ -56,36 +52,42 @@ class Database:
             message = f"the ledger {self.path} cannot be used: {where} has no working file locks ({why})"
             raise LedgerError(message, advice="name a file on a local disk with --aisbench-ledger")
 
-    def _prepare(self) -> None:
+    def _opened(self) -> sqlite3.Connection:
+        """Ready for use. A file that is locked is closed before it is tried again: of two that convert it at once, each
+        may hold what the other waits for."""
+        deadline = time.monotonic() + _WAIT_S
+        while True:
+            db = sqlite3.connect(self.path, timeout=_GLANCE_S, isolation_level=None, check_same_thread=False)
+            try:
+                self._prepare(db)
+                return db
+            except BaseException as error:
+                db.close()
+                locked = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
+                if not locked or time.monotonic() > deadline:
+                    raise
+            time.sleep(random.uniform(0.01, 0.05))  # noqa: S311 - so that two fall out of step
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
         if self._alien:
-            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")  # so a write-ahead log is read without shared memory
-        version = int(self._patiently("PRAGMA user_version"))
+            db.execute("PRAGMA locking_mode = EXCLUSIVE")  # so a write-ahead log is read without shared memory
+        version = int(_first(db, "PRAGMA user_version"))
         if version > schema.VERSION:
             message = f"{self.path} was written by a newer version ({version} > {schema.VERSION})"
             raise LedgerError(message, advice=f"update pytest-aisbench, or {_ELSEWHERE}")
-        if self._patiently("SELECT count(*) > 0 AND sum(name = 'trials') = 0 FROM sqlite_master"):
+        if _first(db, "SELECT count(*) > 0 AND sum(name = 'trials') = 0 FROM sqlite_master"):
             raise LedgerError(f"{self.path} is a database of something else, and no ledger", advice=_ELSEWHERE)
         if self._alien:
-            journal = self._patiently("PRAGMA journal_mode = DELETE")
-            self._db.execute("PRAGMA locking_mode = NORMAL")
-            self._db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()  # lets go of the lock
+            journal = _first(db, "PRAGMA journal_mode = DELETE")
+            db.execute("PRAGMA locking_mode = NORMAL")
+            db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()  # lets go of the lock
         else:
             # Only a new file gets a write-ahead log: one without is perhaps used from where that is not safe.
-            journal = self._patiently("PRAGMA journal_mode" if version else "PRAGMA journal_mode = WAL")
+            journal = _first(db, "PRAGMA journal_mode" if version else "PRAGMA journal_mode = WAL")
         # Without a log, a commit is the removal of the journal; EXTRA has that on disk too.
-        self._db.execute(f"PRAGMA synchronous = {'FULL' if journal == 'wal' else 'EXTRA'}")
-        schema.upgrade(self._db)
-
-    def _patiently(self, question: str) -> Any:
-        """The answer, asked again while the file is locked: where two convert it at once, SQLite waits for neither."""
-        deadline = time.monotonic() + _WAIT_S
-        while True:
-            try:
-                return self._db.execute(question).fetchone()[0]
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.01)
+        db.execute(f"PRAGMA synchronous = {'FULL' if journal == 'wal' else 'EXTRA'}")
+        schema.upgrade(db)
+        db.execute(f"PRAGMA busy_timeout = {int(_WAIT_S * 1000)}")
 
     def read(self, statement: str, *values: Any) -> list[Any]:
         with self._told(), self._lock:
@@ -129,3 +131,7 @@ class Database:
         advice = next((f"{advice}, or {_ELSEWHERE}" for word, advice in _ADVICE.items() if word in said), _ELSEWHERE)
         kind = getattr(error, "sqlite_errorname", "") if "I/O error" in said else ""  # there are thirty
         return LedgerError(f"the ledger {self.path} cannot be used: {said}", advice=advice, trail=kind)
+
+
+def _first(db: sqlite3.Connection, question: str) -> Any:
+    return db.execute(question).fetchone()[0]
