@@ -243,7 +243,7 @@ def test_a_platform_that_breaks_at_every_job_does_not_keep_a_run_from_its_end(
     trials = [replace(fresh, id=str(number), job_id=f"job-{number}") for number in range(20)]
     trials += [replace(fresh, id="last", step=Step.WATCH, job_id="job-last")]
     kept: dict[str, Trial] = {}
-    tools = Tools(platform, clock, Limits(60.0, 60.0), tmp_path)
+    tools = Tools(platform, clock, Limits(60.0, 60.0, stop_s=1.0), tmp_path)
     recall(trials, tools, lambda trial: kept.update({trial.id: trial}))
     assert "job-last" in asked
     assert kept["last"].step is (Step.WATCH if broken == "inspect" else Step.HARVEST)
