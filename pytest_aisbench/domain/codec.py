@@ -1,4 +1,8 @@
-"""Our frozen values as plain JSON data, and back."""
+"""Our frozen values as plain JSON data, and back.
+
+A field that was renamed still reads what ledgers hold under its old name: `field(metadata={"alias": "old_name"})`.
+Renamed keys of a mapping: `field(metadata={"key_aliases": {"old_key": "new_key"}})`. Only new names are written.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +61,8 @@ def _load(kind: Any, data: Any) -> Any:
     if origin is not None and issubclass(origin, Mapping):
         return {key: _load(typing.get_args(kind)[1], item) for key, item in data.items()}
     if dataclasses.is_dataclass(kind):
-        hints = _hints(typing.cast(type, kind))
-        return kind(**{key: _load(hints[key], item) for key, item in data.items() if key in hints})  # type: ignore[operator]
+        stored = _stored(typing.cast(type, kind))
+        return kind(**{stored[key].name: stored[key].load(item) for key, item in data.items() if key in stored})  # type: ignore[operator]
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind(data)
     if kind is str and isinstance(data, Mapping):
@@ -71,3 +75,27 @@ def _hints(kind: type) -> dict[str, Any]:
     """The fields of a dataclass, in their order, and what each holds."""
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+class _StoredField(typing.NamedTuple):
+    """A field of a dataclass as it is read."""
+
+    name: str
+    kind: Any
+    key_aliases: Mapping[str, str]  # of a mapping: old key to new key
+
+    def load(self, data: Any) -> Any:
+        if self.key_aliases and isinstance(data, Mapping):
+            data = {self.key_aliases.get(key, key): item for key, item in data.items()}
+        return _load(self.kind, data)
+
+
+@functools.cache
+def _stored(kind: type) -> dict[str, _StoredField]:
+    """The fields of a dataclass by every name that JSON data may have for them: today's, and an alias."""
+    hints, stored = _hints(kind), {}
+    for field in dataclasses.fields(kind):
+        aliases = field.metadata.get("key_aliases", {})
+        for name in filter(None, (field.name, field.metadata.get("alias"))):
+            stored[name] = _StoredField(field.name, hints[field.name], aliases)
+    return stored

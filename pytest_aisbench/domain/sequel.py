@@ -17,7 +17,7 @@ def why_again(trial: Trial, max_trials: int) -> str:
     if trial.due:
         return tell("again", why=trial.due)
     fault = trial.fault
-    if fault is None or not fault.passing:
+    if fault is None or not fault.transient:
         return ""
     return tell("again after", why=fault.text, trial=str(trial.number), job=str(trial.job_id))
 

@@ -35,7 +35,8 @@ class Fault:
 
     blame: Blame
     text: str
-    passing: bool = False  # the job itself was never at fault: another trial may well succeed
+    # True if the job itself was not at fault, so that another trial may well succeed.
+    transient: bool = field(default=False, metadata={"alias": "passing"})
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class Trial:
     fault: Fault | None = None  # what ended it before its results could be judged
     judged: Verdict | None = None
     due: str = ""  # why another trial must decide; empty where none is due
-    times: Mapping[str, float] = field(default_factory=dict)  # when each step began, and "done"
+    # When each step began, and "done"; "retry_after": until when the platform asked to be left alone.
+    times: Mapping[str, float] = field(default_factory=dict, metadata={"key_aliases": {"spared": "retry_after"}})
     notes: tuple[str, ...] = ()  # warnings worth a line in the report
     events: tuple[str, ...] = ()  # where it did not pass: what the platform says happened last
     last_lines: tuple[str, ...] = ()  # and what its log ends with

@@ -127,4 +127,4 @@ def _unanswered(trial: Trial, lost: AisbenchError, now: float, limits: watch.Lim
         raise Unreachable(f"nobody knows whether job {trial.name} was created: {lost}", advice="look for it") from lost
     if not trial.attempts:
         trial = trial.noted(tell("no receipt", why=str(lost)))
-    return watch.spared(replace(trial, attempts=trial.attempts + 1), lost, now, limits)
+    return watch.postpone(replace(trial, attempts=trial.attempts + 1), lost, now, limits)

@@ -85,23 +85,23 @@ def endure(trial: Trial, error: AisbenchError, now: float, limits: Limits) -> Tr
         raise error
     if "silent" not in trial.times:  # once for each outage: every answer has another request id
         trial = trial.noted(tell("no answer", why=str(error)))
-    return spared(_timed(trial, "silent", since), error, now, limits)
+    return postpone(_timed(trial, "silent", since), error, now, limits)
 
 
-def spared(trial: Trial, error: AisbenchError, now: float, limits: Limits) -> Trial:
-    """The platform asked to be left alone for a while."""
-    return _timed(trial, "spared", now + min(error.pause_s, limits.outage_s)) if error.pause_s else trial
+def postpone(trial: Trial, error: AisbenchError, now: float, limits: Limits) -> Trial:
+    """The trial with the time until which the platform asked to be left alone, if it did."""
+    return _timed(trial, "retry_after", now + min(error.pause_s, limits.outage_s)) if error.pause_s else trial
 
 
 def may_ask(trial: Trial, now: float) -> bool:
     """Whether its job may be asked about: the platform did not ask to be left alone."""
-    return trial.step is Step.WATCH and trial.times.get("spared", now) <= now
+    return trial.step is Step.WATCH and trial.times.get("retry_after", now) <= now
 
 
 def pause(trial: Trial, now: float, shortest: float) -> float:
     """How long to leave a trial alone: the platform's own interval near the expected end, up to six times that
     in the queue and far from the end; and never less than the platform asked for."""
-    return max(_interval(trial, now, shortest), trial.times.get("spared", now) - now)
+    return max(_interval(trial, now, shortest), trial.times.get("retry_after", now) - now)
 
 
 def _interval(trial: Trial, now: float, shortest: float) -> float:
@@ -144,7 +144,7 @@ def fault_of(trial: Trial, folder: Path) -> Fault | None:
     job = trial.job
     if job is None or job.phase is Phase.LOST:
         reason = job.reason if job else tell("never seen")
-        return Fault(Blame.PLATFORM, tell("lost", why=reason), passing=True)
+        return Fault(Blame.PLATFORM, tell("lost", why=reason), transient=True)
     if job.phase is Phase.CANCELLED:
         return Fault(Blame.PLATFORM, tell("stopped", why=job.reason or job.platform_phase))
     if job.phase is Phase.FAILED:
@@ -161,7 +161,7 @@ def _surely_lost(trial: Trial, now: float, poll_s: float) -> bool:
 
 
 def _seen(trial: Trial, job: Job, now: float) -> Trial:
-    times = {key: at for key, at in trial.times.items() if key not in {"silent", "spared", "missed"}}
+    times = {key: at for key, at in trial.times.items() if key not in {"silent", "retry_after", "missed"}}
     if not trial.job or trial.job.phase is not job.phase:
         times[job.phase.value.lower()] = now
     trial = replace(trial, job=job, times=times)

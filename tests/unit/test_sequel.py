@@ -171,7 +171,7 @@ def test_a_run_that_ends_begins_nothing_more(case: Case) -> None:
 def test_the_last_that_is_allowed_is_not_followed(case: Case) -> None:
     assert why_again(undecided(case, 2), 3) == "tried again: more is to be known"
     assert why_again(undecided(case, 3), 3) == ""
-    lost = new_trial("now", case, 0.0).moved(Step.DONE, 1.0, fault=Fault(Blame.PLATFORM, "lost", passing=True))
+    lost = new_trial("now", case, 0.0).moved(Step.DONE, 1.0, fault=Fault(Blame.PLATFORM, "lost", transient=True))
     assert not_again(lost, "no money").notes == ("not tried again: no money",)
 
 
