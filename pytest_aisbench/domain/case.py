@@ -84,17 +84,17 @@ class Case:
 
     @cached_property  # the key of everything that a run keeps by case
     def id(self) -> str:
-        return f"{self.workload.name}-{self.shape}{'-single' if self.alone else ''}"
+        return f"{self.workload.name}-{self.shape}{'-single' if self.single_server else ''}"
 
     @property
-    def alone(self) -> bool:
+    def single_server(self) -> bool:
         """Whether every node trains by itself: a value of the case is then the mean over its nodes."""
         return self.mode is Mode.SINGLE_SERVER
 
     @property
     def judged_shape(self) -> Shape:
         """What a value of the case is a value of: the whole, or one node of it."""
-        return Shape(1, self.shape.devices) if self.alone else self.shape
+        return Shape(1, self.shape.devices) if self.single_server else self.shape
 
     def __repr__(self) -> str:  # pytest prints it beside failures
         return f"<Case {self.id}>"

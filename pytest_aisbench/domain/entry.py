@@ -79,7 +79,7 @@ class CaseEntry:
         return Shape(self.nodes, self.devices_per_node)
 
     @property
-    def alone(self) -> bool:
+    def single_server(self) -> bool:
         """Whether every node trains by itself."""
         return self.mode == Mode.SINGLE_SERVER.value
 
@@ -110,7 +110,7 @@ def values(trial: Trial) -> dict[str, float]:
     by_metric: dict[str, list[Measurement]] = {}
     for measurement in trial.measurements:
         by_metric.setdefault(measurement.metric, []).append(measurement)
-    whole = by_node if trial.case.alone else total
+    whole = by_node if trial.case.single_server else total
     found = {name: whole(measured) for name, measured in by_metric.items() if name not in flawed}
     return {name: value for name, value in {**logged(trial), **found}.items() if math.isfinite(value)}
 

@@ -23,7 +23,7 @@ class Spread(Protocol):
     def shape(self) -> Shape: ...
 
     @property
-    def alone(self) -> bool: ...
+    def single_server(self) -> bool: ...
 
 
 def logged(trial: Trial) -> dict[str, float]:
@@ -63,7 +63,7 @@ def remarks(trial: Trial) -> dict[str, str]:
 def steady(curve: Curve | None, case: Spread) -> float | str:
     """The whole job's samples/s without the warm-up, or why nobody knows it."""
     known = curve.pace if curve else None
-    if case.alone and case.shape.nodes > 1:
+    if case.single_server and case.shape.nodes > 1:
         return tell("alone in speed")
     if known is None:
         return tell("no speed")
@@ -79,7 +79,7 @@ def time_to_accuracy(curve: Curve | None, case: Spread, target: float | None, un
     """Seconds from the start of training to the first evaluation at or above the target, or why nobody knows."""
     if target is None:
         return tell("no target")
-    if case.alone and case.shape.nodes > 1:
+    if case.single_server and case.shape.nodes > 1:
         return tell("alone in learning")
     if curve is None or not curve.evaluations:
         return tell("no evaluation")

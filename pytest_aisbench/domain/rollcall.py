@@ -61,8 +61,8 @@ def objections(case: Case, measurements: Iterable[Measurement]) -> list[Flaw]:
 def _labels(case: Case, metric: str) -> dict[_Label, None]:
     shape = case.shape
     if metric == THROUGHPUT:
-        return {(rank, rank // shape.devices if case.alone else None): None for rank in range(shape.world)}
-    return dict.fromkeys((None, node) for node in range(shape.nodes)) if case.alone else {(None, None): None}
+        return {(rank, rank // shape.devices if case.single_server else None): None for rank in range(shape.world)}
+    return dict.fromkeys((None, node) for node in range(shape.nodes)) if case.single_server else {(None, None): None}
 
 
 def _who(label: _Label) -> str:

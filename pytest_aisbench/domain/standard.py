@@ -80,7 +80,7 @@ def _phases(trial: TrialEntry | None) -> dict[str, Field]:
 
 def _results(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
     throughput = _metric(THROUGHPUT, case)
-    cards = case.shape.devices if case.alone else case.shape.world
+    cards = case.shape.devices if case.single_server else case.shape.world
     per_card = None if throughput.value is None else throughput.value / cards
     curve, unit = trial.curve if trial else None, throughput.unit
     accuracy = case.metrics[ACCURACY].unit if ACCURACY in case.metrics else ""
@@ -174,7 +174,7 @@ def _metric(name: str, case: CaseEntry) -> Field:
         told = next((finding.text for finding in case.findings if finding.metric == name), "")
         return Field(None, unit, null_reason=plain(told or case.reason))
     across = "sum over ranks" if name == THROUGHPUT else "whole job"
-    return Field(value, unit, f"{name}: {'mean over servers' if case.alone else across}")
+    return Field(value, unit, f"{name}: {'mean over servers' if case.single_server else across}")
 
 
 def _speed(trial: TrialEntry | None) -> float | None:

@@ -153,7 +153,7 @@ def _limited(claim: Threshold, trial: Trial, known: Known) -> Finding:
 
 def _waived(claim: Threshold, case: Case, base: Speed | None) -> Finding | None:
     shape = Shape.parse(claim.base or str(case.shape))
-    if case.alone and case.shape != shape and (shape.nodes > 1 or shape == case.judged_shape):
+    if case.single_server and case.shape != shape and (shape.nodes > 1 or shape == case.judged_shape):
         text = tell("all alone", metric=claim.metric, base=str(shape), shape=str(case.shape))
         return Finding(claim.metric, Outcome.WAIVED, None, claim.wanted(case.judged_shape), text)
     return waived(claim, case.judged_shape, base)

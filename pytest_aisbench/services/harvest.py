@@ -63,7 +63,9 @@ def gather(trial: Trial, store: Store, folder: Path) -> Trial:
 def harvest(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Measurement], list[Flaw]]:
     """Every measurement that can be trusted, and a flaw for every one that is missing or cannot be."""
     present = {head.url.key.removeprefix(outputs.key): head for head in store.objects(outputs)}
-    wanted = {each.source: each for each in (_alone(case) if case.alone else _together(case))}
+    wanted = {
+        each.source: each for each in (_single_server_files(case) if case.single_server else _cluster_files(case))
+    }
     with ThreadPoolExecutor(_READERS, thread_name_prefix="aisbench-harvest") as pool:
         texts = dict(zip(wanted, pool.map(lambda name: _text(store, present.get(name)), wanted), strict=True))
     measurements: list[Measurement] = []
@@ -76,12 +78,12 @@ def harvest(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Measureme
             flaws.append(Flaw(each.metric, why.of(name if each.rank is None else _of_rank(name, case, each.rank))))
         else:
             measurements.append(replace(each, value=value))
-    if not case.alone or RANK_SIZE in present:
+    if not case.single_server or RANK_SIZE in present:
         flaws += _rank_size(_text(store, present.get(RANK_SIZE)), case)
     return measurements, flaws
 
 
-def _together(case: Case) -> Iterable[Measurement]:
+def _cluster_files(case: Case) -> Iterable[Measurement]:
     """What there should be; the values are not known yet."""
     metrics = case.workload.metrics
     for rank in range(case.shape.world):
@@ -91,7 +93,7 @@ def _together(case: Case) -> Iterable[Measurement]:
             yield Measurement(name, math.nan, metric.unit, f"{name}.json")
 
 
-def _alone(case: Case) -> Iterable[Measurement]:
+def _single_server_files(case: Case) -> Iterable[Measurement]:
     """Every node has its cards' results in a folder of its own."""
     metrics = case.workload.metrics
     for rank in range(case.shape.world):
@@ -156,7 +158,7 @@ def _strangers(unwanted: Iterable[str], case: Case) -> Iterable[Flaw]:
         metric = name.rpartition("_")[0]
         if _RANK_FILE.match(name):
             yield Flaw(THROUGHPUT, tell("strange rank", what=name, shape=str(case.shape)))
-        elif case.alone and metric in case.workload.metrics and _NODE_FILE.match(name.removeprefix(metric)):
+        elif case.single_server and metric in case.workload.metrics and _NODE_FILE.match(name.removeprefix(metric)):
             yield Flaw(metric, tell("strange node", what=name, shape=str(case.shape)))
 
 

@@ -109,7 +109,7 @@ def _review(each: Known, claim: Threshold, rows: dict[str, tuple[dict[str, Any],
     told = [measure for measure in each.past if measure.counts and measure.value(metric) is not None]
     found = propose(claim, shape, values_of(told, metric))
     old = claim.wanted(shape)
-    if each.case.alone and claim.per != "node" and metric == THROUGHPUT:
+    if each.case.single_server and claim.per != "node" and metric == THROUGHPUT:
         why = 'trained alone: without per = "node" the claim would hold for the cluster too'
         return Review(each.case.id, metric, old, "", found.evidence, why)
     if claim.expected_failure:

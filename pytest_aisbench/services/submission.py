@@ -76,7 +76,7 @@ def spec(trial: Trial, place: Stage, run_s: float | None) -> JobSpec:
 
 
 def environment(case: Case) -> dict[str, str]:
-    return {**case.workload.environment, **({SINGLE_SERVER: "True"} if case.alone else {})}
+    return {**case.workload.environment, **({SINGLE_SERVER: "True"} if case.single_server else {})}
 
 
 def unstaged(trial: Trial, root: StoreUrl) -> Stage:

@@ -145,7 +145,7 @@ def _chart(case: Case, base: Speed | None, points: Mapping[Shape, Speed]) -> tup
     """Against the claim's base, or else against the fewest cards; of very many shapes some."""
     order = sorted(points, key=lambda shape: (shape.world, shape))
     base = base or (points[order[0]] if order else None)
-    if base is None or case.alone:  # nodes that train alone do not scale
+    if base is None or case.single_server:  # nodes that train alone do not scale
         return ()
     shown = {base.shape, case.shape, *order[:: -(-len(order) // _SHOWN)]}
     shares = efficiencies((points[shape] for shape in order if shape in shown), base)

@@ -39,13 +39,15 @@ bounds = st.none() | numbers
 
 def measurements(case: Case) -> list[Measurement]:
     """What a healthy job leaves."""
-    devices, alone = case.shape.devices, case.alone
+    devices, single_server = case.shape.devices, case.single_server
     ranks = range(case.shape.world)
     speeds = [
-        Measurement(THROUGHPUT, SPEED, UNIT, f"throughput_{rank}.json", rank, rank // devices if alone else None)
+        Measurement(
+            THROUGHPUT, SPEED, UNIT, f"throughput_{rank}.json", rank, rank // devices if single_server else None
+        )
         for rank in ranks
     ]
-    nodes = range(case.shape.nodes) if alone else [None]
+    nodes = range(case.shape.nodes) if single_server else [None]
     return speeds + [Measurement(ACCURACY, LEARNT, "", "accuracy.json", server=node) for node in nodes]
 
 

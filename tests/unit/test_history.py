@@ -38,8 +38,8 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 def done(case: Case, run: int, speed: float = 12.5, learnt: float = 0.95, number: int = 1, **other: Any) -> Trial:
     """A trial that ended in its run's second."""
     ranks = range(case.shape.world)
-    node = {rank: rank // case.shape.devices if case.alone else None for rank in ranks}
-    nodes: list[int | None] = list(range(case.shape.nodes)) if case.alone else [None]
+    node = {rank: rank // case.shape.devices if case.single_server else None for rank in ranks}
+    nodes: list[int | None] = list(range(case.shape.nodes)) if case.single_server else [None]
     found = [Measurement("throughput", speed, "images/s", f"throughput_{rank}", rank, node[rank]) for rank in ranks]
     found += [Measurement("accuracy", learnt, "", "accuracy.json", server=each) for each in nodes]
     trial = replace(new_trial(f"run-{run}", case, 0.0, number), measurements=tuple(found), traits=TRAITS)
@@ -128,7 +128,7 @@ def test_an_older_ledger_keeps_what_it_measured(tmp_path: Path, case: Case, mode
     with closing(Ledger(file)) as ledger:
         history = History(ledger.database)
         (found,) = history.all(case.id)
-        assert (found.run, found.at, found.throughput) == ("run-1", 1.0, 25.0 if case.alone else 50.0)
+        assert (found.run, found.at, found.throughput) == ("run-1", 1.0, 25.0 if case.single_server else 50.0)
         assert (found.accuracy, found.ran_s, found.shape, found.mode) == (0.95, 7.5, "2x2", mode.value)
         assert history.of(case.id, found.key) == ()  # nobody knows what it could be compared to
         assert history.newest(case.id) is None

@@ -34,9 +34,9 @@ EVALUATED = "eval epoch: 5, accuracy: 0.95, elapsed: 40 s\n"
 
 def trial(log: str, *claims: Threshold, shape: str = "2x2", mode: Mode = Mode.CLUSTER) -> Trial:
     case = Case(WORKLOAD, Shape.parse(shape), (*PLAIN, *claims), mode)
-    nodes = range(case.shape.nodes) if case.alone else [None]
+    nodes = range(case.shape.nodes) if case.single_server else [None]
     speeds = [
-        Measurement(THROUGHPUT, 100.0, UNIT, "", rank, rank // case.shape.devices if case.alone else None)
+        Measurement(THROUGHPUT, 100.0, UNIT, "", rank, rank // case.shape.devices if case.single_server else None)
         for rank in range(case.shape.world)
     ]
     learnt = [Measurement(ACCURACY, 0.95, "", "", server=node) for node in nodes]

@@ -47,10 +47,10 @@ def one(case: Case) -> Case:
 def trial(case: Case, speed: float, learnt: float = 0.95, number: int = 1, **other: Any) -> Trial:
     """Harvested; `speed` is the whole job's."""
     world = case.shape.world
-    node = {rank: rank // case.shape.devices if case.alone else None for rank in range(world)}
+    node = {rank: rank // case.shape.devices if case.single_server else None for rank in range(world)}
     share = speed / case.judged_shape.world
     found = [Measurement("throughput", share, "images/s", f"{rank}", rank, node[rank]) for rank in range(world)]
-    nodes: list[int | None] = list(range(case.shape.nodes)) if case.alone else [None]
+    nodes: list[int | None] = list(range(case.shape.nodes)) if case.single_server else [None]
     found += [Measurement("accuracy", learnt, "", "accuracy", server=each) for each in nodes]
     made = replace(new_trial("now", case, 0.0, number), measurements=tuple(found), step=Step.JUDGE)
     return replace(made, **{"traits": {"nodes": str(case.shape.nodes), "code": "c0de"}, **other})

@@ -54,8 +54,8 @@ def _options(package: Path) -> dict[str, tuple[str, str]]:
         )
     shell = exports.read(package / SHELL)
     version = shell.choice("MODELARTS_VERSION", "V1", "V2", default="V1")
-    alone = shell.choice("SINGLESERVER_MODE", "True", "False", default="False")
+    single_server = shell.choice("SINGLESERVER_MODE", "True", "False", default="False")
     return {
         "modelarts_version": (version, shell.place("MODELARTS_VERSION")),
-        **({"single_server": ("true", shell.place("SINGLESERVER_MODE"))} if alone == "True" else {}),
+        **({"single_server": ("true", shell.place("SINGLESERVER_MODE"))} if single_server == "True" else {}),
     }
