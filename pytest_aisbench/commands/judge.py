@@ -108,12 +108,12 @@ def _document(files: Sequence[tuple[Result, Verdict]], whole: Verdict | None, co
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    from pytest_aisbench.domain.codec import dump
+    from pytest_aisbench.reporters.results import finding_document
 
     return {
         "verdict": verdict.ruling.value,
         "reason": verdict.reason,
-        "findings": [dump(finding) for finding in verdict.findings],
+        "findings": [finding_document(finding) for finding in verdict.findings],
     }
 
 

@@ -1,24 +1,100 @@
-"""`results.json`, the machine's view of a run."""
+"""`results.json`, the machine's view of a run.
+
+The tables below list every key of the document and where its value comes from. Programs read these keys: a field of a
+dataclass may be renamed, a key may not. A new key is added here, in `docs/results.schema.json` and in the reference.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_aisbench.domain.codec import dump
-from pytest_aisbench.domain.entry import CaseEntry, RunEntry
+from pytest_aisbench.domain.entry import CaseEntry, RunEntry, TrialEntry, Value
+from pytest_aisbench.domain.stragglers import Straggler
+from pytest_aisbench.domain.verdict import Finding
 from pytest_aisbench.reporters.files import write_bytes
 
 NAME = "results.json"
-_FOR_PEOPLE = ("notes", "times", "pace", "curve", "events", "last_lines", "traits", "console", "usage", "power")
+
+T = TypeVar("T")
+Table = Mapping[str, Callable[[T], Any]]  # key of the document: how its value is taken from the entry
+
+_RUN: Table[RunEntry] = {
+    "schema": lambda run: run.schema,
+    "run": lambda run: run.run,
+    "started": lambda run: run.started,
+    "finished": lambda run: run.finished,
+    "exit_code": lambda run: run.exit_code,
+    "settings": lambda run: run.settings,
+    "cases": lambda run: [case_document(case) for case in run.cases],
+    "uploads": lambda run: run.uploads,
+}
+_CASE: Table[CaseEntry] = {
+    "id": lambda case: case.id,
+    "workload": lambda case: case.workload,
+    "nodes": lambda case: case.nodes,
+    "devices_per_node": lambda case: case.devices_per_node,
+    "mode": lambda case: case.mode,
+    "verdict": lambda case: case.verdict,
+    "reason": lambda case: case.reason,
+    "card_hours": lambda case: case.card_hours,
+    "metrics": lambda case: {name: _row(_METRIC, value) for name, value in case.metrics.items()},
+    "findings": lambda case: [finding_document(finding) for finding in case.findings],
+    "trials": lambda case: [_row(_TRIAL, trial) for trial in case.trials],
+}
+_METRIC: Table[Value] = {
+    "value": lambda metric: metric.value,
+    "unit": lambda metric: metric.unit,
+}
+_FINDING: Table[Finding] = {
+    "metric": lambda finding: finding.metric,
+    "outcome": lambda finding: finding.outcome,
+    "measured": lambda finding: finding.measured,
+    "wanted": lambda finding: finding.wanted,
+    "text": lambda finding: finding.text,
+}
+_TRIAL: Table[TrialEntry] = {
+    "trial": lambda trial: trial.trial,
+    "job_id": lambda trial: trial.job_id,
+    "platform_phase": lambda trial: trial.platform_phase,
+    "phase": lambda trial: trial.phase,
+    "queued_s": lambda trial: trial.queued_s,
+    "ran_s": lambda trial: trial.ran_s,
+    "throughput_by_rank": lambda trial: trial.throughput_by_rank,
+    "throughput_by_server": lambda trial: trial.throughput_by_server,
+    "accuracy_by_server": lambda trial: trial.accuracy_by_server,
+    "stragglers": lambda trial: [_row(_STRAGGLER, straggler) for straggler in trial.stragglers],
+    "logs": lambda trial: trial.logs,
+    "stage": lambda trial: trial.stage,
+}
+_STRAGGLER: Table[Straggler] = {
+    "node": lambda straggler: straggler.node,
+    "card": lambda straggler: straggler.card,
+    "rank": lambda straggler: straggler.rank,
+    "ratio": lambda straggler: straggler.ratio,
+    "cost": lambda straggler: straggler.cost,
+}
 
 
 def document(entry: RunEntry) -> Any:
-    """The entry in the published shape, no more: what people read beside it is in other reports."""
-    return {**_head(entry), "cases": [case_document(case) for case in entry.cases]}
+    """The run in the published shape, no more: what people read beside it is in other reports."""
+    return _row(_RUN, entry)
+
+
+def case_document(case: CaseEntry) -> Any:
+    return _row(_CASE, case)
+
+
+def finding_document(finding: Finding) -> Any:
+    return _row(_FINDING, finding)
+
+
+def _row(table: Table[T], entry: T) -> dict[str, Any]:
+    """Values of the entry as JSON data; a number that is not finite is an error."""
+    return {key: dump(take(entry)) for key, take in table.items()}
 
 
 def write(entry: RunEntry, folder: Path) -> Path:
@@ -26,7 +102,7 @@ def write(entry: RunEntry, folder: Path) -> Path:
 
 
 class Results:
-    """The file of one run. It is whole after every case, so a case that did not change is not put in words again."""
+    """The file of one run. It is rewritten whole after every case; a case that did not change is serialized once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -35,21 +111,21 @@ class Results:
     def write(self, entry: RunEntry) -> Path:
         """Strict JSON: no NaN, and a lone surrogate of a mangled log becomes `?`."""
         path = self._folder / NAME
-        write_bytes(path, list(self._parts(entry)))  # what cannot be put in words leaves no draft
+        write_bytes(path, list(self._parts(entry)))  # serialized first: an error leaves no half-written draft
         return path
 
     def _parts(self, entry: RunEntry) -> Iterator[bytes]:
         comma = b"{\n "
-        for key, value in _head(entry).items():
+        for key, take in _RUN.items():
             yield comma + _text(key, 1) + b": "
             if key == "cases" and entry.cases:
-                yield from self._worded(entry.cases)
+                yield from self._case_parts(entry.cases)
             else:
-                yield _text(value, 1)
+                yield _text(dump(take(entry)), 1)
             comma = b",\n "
         yield b"\n}\n"
 
-    def _worded(self, cases: Iterable[CaseEntry]) -> Iterator[bytes]:
+    def _case_parts(self, cases: Iterable[CaseEntry]) -> Iterator[bytes]:
         comma = b"[\n  "
         for case in cases:
             known, text = self._cases.get(case.id, (None, b""))
@@ -60,22 +136,6 @@ class Results:
             yield text
             comma = b",\n  "
         yield b"\n ]"
-
-
-def _head(entry: RunEntry) -> dict[str, Any]:
-    data: dict[str, Any] = dump(replace(entry, cases=(), before=None))
-    del data["before"], data["executor"]
-    return data
-
-
-def case_document(case: CaseEntry) -> Any:
-    bare = replace(case, background=None, trials=tuple(replace(trial, curve=None) for trial in case.trials))
-    data = dump(bare)  # the long things are not put in words only to be dropped
-    del data["background"], data["target_accuracy"]
-    for trial in data["trials"]:
-        for key in _FOR_PEOPLE:
-            del trial[key]
-    return data
 
 
 def _text(value: Any, depth: int) -> bytes:
