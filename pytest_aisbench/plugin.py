@@ -73,13 +73,11 @@ def _root(config: pytest.Config) -> Path:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """An unknown platform is one line here, and one error per test if it were found later."""
-    from pytest_aisbench import offers
+    from pytest_aisbench import registry
 
     settings = session.config.stash[SETTINGS]
     try:
-        known = offers.platforms(session.config)
-        if settings.platform not in known:
-            offers.load("platform", settings.platform, known)
+        registry.of_session(session.config).require_platform(settings.platform)
     except UsageFault as fault:
         source = settings.sources.get("platform", "platform")
         raise pytest.UsageError(f"{source}: {fault}") from None
@@ -115,29 +113,21 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_aisbench_platforms() -> dict[str, str]:
-    from pytest_aisbench import offers
+    from pytest_aisbench import registry
 
-    return dict(offers.PLATFORMS)
+    return registry.PLATFORMS
 
 
 def pytest_aisbench_reporters() -> dict[str, str]:
-    return {
-        "html": "pytest_aisbench.reporters.html:Html",
-        "junit": "pytest_aisbench.reporters.junit:Junit",
-        "allure": "pytest_aisbench.reporters.allure:Allure",
-        "ci": "pytest_aisbench.reporters.ci:Files",
-        "github": "pytest_aisbench.reporters.ci:GitHub",
-        "fields": "pytest_aisbench.reporters.fields:Fields",
-        "tester": "pytest_aisbench.session.uploading:Tester",
-        "index": "pytest_aisbench.session.archive:Index",
-        "transcript": "pytest_aisbench.session.archive:Scribe",  # the last, so that it hears a report first
-    }
+    from pytest_aisbench import registry
+
+    return registry.REPORTERS
 
 
 def pytest_aisbench_power_sources() -> dict[str, str]:
-    from pytest_aisbench.offers import FILE_OF_POWER
+    from pytest_aisbench import registry
 
-    return {FILE_OF_POWER: "pytest_aisbench.adapters.power_file:PowerFile"}
+    return registry.POWER_SOURCES
 
 
 def _enlist(config: pytest.Config) -> Crew:

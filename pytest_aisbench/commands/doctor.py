@@ -48,17 +48,17 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _examined(options: argparse.Namespace) -> Iterator[Check]:
     """What is wrong with the settings themselves is a finding too."""
-    from pytest_aisbench import offers
+    from pytest_aisbench import registry
     from pytest_aisbench.commands.examination import Doctor
     from pytest_aisbench.domain.checkup import fallen
 
     try:
         settings = means.settings(options)
-        offered = means.offered(settings.platform)
-        platform = offers.load("platform", settings.platform, offered)
+        offered = registry.of_commands()
+        platform = offered.platform(settings.platform)
     except UsageFault as fault:
         yield fallen("configuration", fault)
         return
     usual = Path("suites")
     folders = options.suites or ([usual] if usual.is_dir() and not settings.package else [])
-    yield from Doctor(settings, platform, offered).examine(folders)
+    yield from Doctor(settings, platform, offered.platforms).examine(folders)

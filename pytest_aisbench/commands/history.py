@@ -6,12 +6,13 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_aisbench import registry
 from pytest_aisbench.commands import means
 from pytest_aisbench.errors import UsageFault
 
@@ -86,7 +87,7 @@ def _reviewed(act: Callable[[argparse.Namespace, Sequence[Known]], None], option
         if not folder.is_dir():
             raise UsageFault(f"there is no folder {folder}", advice="name the folders of your suites")
     if options.platform:
-        _platform(options.platform)  # a name that nobody offers is no empty history
+        registry.of_commands().require_platform(options.platform)  # an unknown name is not an empty history
     with closing(means.ledger(_settings(options))) as opened:
         found = list(references.known(History(opened.database), folders, options.platform, _suite))
     known = {each.case.id for each in found}
@@ -106,16 +107,9 @@ def _settings(options: argparse.Namespace) -> Settings:
 def _suite(folder: Path, platform: str, frameworks: Sequence[str]) -> Suite:
     from pytest_aisbench.services import suite
 
-    options, known = _platform(platform)
-    return suite.load(folder, platform, options, known, trains=False, frameworks=frameworks)
-
-
-def _platform(name: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Its own keys of workload.toml, and all platforms that are offered."""
-    from pytest_aisbench import offers
-
-    known = means.offered(name)
-    return offers.load("platform", name, known).options, known
+    offered = registry.of_commands()
+    own_keys = offered.platform(platform).options
+    return suite.load(folder, platform, own_keys, offered.platforms, trains=False, frameworks=frameworks)
 
 
 def _propose(options: argparse.Namespace, cases: Sequence[Known]) -> None:

@@ -62,14 +62,14 @@ def _judge(options: argparse.Namespace) -> int:
 
 
 def _case(options: argparse.Namespace) -> Case:
-    from pytest_aisbench import offers
+    from pytest_aisbench import registry
     from pytest_aisbench.domain.case import Shape
     from pytest_aisbench.services import result_files, suite
 
     folder = result_files.suite_of(options.workload, options.suites)
-    known = means.offered(options.platform)  # each has keys of its own in workload.toml
-    platform = offers.load("platform", options.platform, known)
-    loaded = suite.load(folder, options.platform, platform.options, known, trains=False)
+    offered = registry.of_commands()
+    own_keys = offered.platform(options.platform).options
+    loaded = suite.load(folder, options.platform, own_keys, offered.platforms, trains=False)
     shape = Shape.parse(options.shape) if options.shape else Shape(1, loaded.workload.devices)
     case = loaded.case(shape)
     loaded.require_claims(case)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,27 +67,9 @@ def ledger(settings: Settings, *, new: bool = False) -> JobLedger:
 
 
 def platform(settings: Settings) -> Platform:
-    from pytest_aisbench import offers
+    from pytest_aisbench import registry
 
     if settings.platform == "local" and settings.cloud is None:
         advice = "name --cloud FILE, or another --platform"
         raise UsageFault("the platform local, without a cloud that runs, has no jobs but a run's own", advice=advice)
-    platform: Platform = offers.load("platform", settings.platform, offered(settings.platform))(settings)
-    return platform
-
-
-def offered(name: str) -> Mapping[str, str]:
-    """The platforms of the built-in hook; only for another name those of pytest's other installed plugins."""
-    from importlib.metadata import entry_points
-
-    from pytest_aisbench.offers import PLATFORMS
-
-    known = dict(PLATFORMS)
-    for entry in () if name in known else entry_points(group="pytest11"):
-        try:
-            offer = getattr(entry.load(), "pytest_aisbench_platforms", None)
-        except Exception as error:  # noqa: BLE001 - any plugin of pytest's: most are no concern of ours
-            print(f"aisbench: the plugin {entry.name} cannot be imported: {error}", file=sys.stderr)
-            continue
-        known = {**(offer() if offer else {}), **known}
-    return known
+    return registry.of_commands().connect(settings)

@@ -146,14 +146,38 @@ class Shown(Protocol):
 
 class Reporter(Protocol):
     """Turns ledger entries into something. Built as `Class(config, folder)` and registered as a pytest plugin,
-    so that it may implement pytest's hooks too. One with `on_workers = True` is built in the workers of xdist as well;
-    one with `once = True` is left out when an old run is told again, because it acts on more than its folder."""
+    so that it may implement pytest's hooks too. Its class may say more by `Ordered`, `OnWorkers` and `ActsOnce`."""
 
     def case(self, entry: CaseEntry) -> None:
         """A case ended."""
 
     def run(self, entry: RunEntry) -> None:
         """The run ended."""
+
+
+@runtime_checkable
+class Ordered(Protocol):
+    """A reporter class that cares when it is told. The built-in ones have 10, 20, …; a class without `order` has 0.
+
+    The lower number is built and told first. pytest calls hooks in the opposite order: the highest first.
+    """
+
+    order: int
+
+
+@runtime_checkable
+class OnWorkers(Protocol):
+    """A reporter class that is also built in the workers of xdist if `on_workers` is true."""
+
+    on_workers: bool
+
+
+@runtime_checkable
+class ActsOnce(Protocol):
+    """A reporter class that acts on more than its folder if `once` is true: it is left out when the reports of an old
+    run are written again."""
+
+    once: bool
 
 
 class PowerSource(Protocol):

@@ -28,6 +28,7 @@ from pytest_aisbench.stash import SETTINGS, language
 
 
 class Allure:
+    order = 30
     on_workers = True
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:

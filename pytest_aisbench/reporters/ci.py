@@ -26,7 +26,7 @@ _MOST = 10  # annotations of a kind that GitHub shows of one step
 class Files:
     """Reporter: the files that are the same wherever they are written."""
 
-    on_workers = False
+    order = 40
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._folder, self._lang = folder, language(config)
@@ -43,7 +43,7 @@ class Files:
 class GitHub:
     """Reporter: the summary of a workflow's step, and annotations; inert anywhere else."""
 
-    on_workers = False
+    order = 50
     once = True  # an old run that is told again is no news
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:

@@ -23,7 +23,7 @@ ABOUT = "Named after IEEE 2937 and T/CESA 1169 as ais-bench reports them; no con
 class Fields:
     """Reporter."""
 
-    on_workers = False
+    order = 60
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._folder = folder

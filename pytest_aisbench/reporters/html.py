@@ -30,7 +30,7 @@ LEAST = 6_000  # of a case, in a run of thousands
 
 
 class Html:
-    on_workers = False
+    order = 10
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config, self._folder = config, folder

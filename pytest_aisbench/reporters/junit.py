@@ -17,7 +17,7 @@ from pytest_aisbench.reporters.story import RERUN
 
 
 class Junit:
-    on_workers = False
+    order = 20
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config = config

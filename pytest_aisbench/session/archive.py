@@ -22,10 +22,9 @@ _MOST = 100  # tests of nothing of ours that are written together
 
 
 class Scribe:
-    """Reporter: writes what pytest says of each test to the ledger. It is offered last: pytest calls it before the
-    other reporters, which hang their pages on the reports."""
+    """Reporter: writes what pytest says of each test to the ledger."""
 
-    on_workers = False
+    order = 90  # the highest: pytest calls it before the other reporters, which hang their pages on the reports
     once = True  # an old run that is told again is not written down again
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
@@ -85,7 +84,7 @@ def _shortened(text: str) -> str:
 class Index:
     """Reporter: `index.html` among the reports, once a run has ended."""
 
-    on_workers = False
+    order = 80
     once = True
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_aisbench import offers
+from pytest_aisbench import registry
 from pytest_aisbench.domain import exitcode
 from pytest_aisbench.domain.ports import Platform
 from pytest_aisbench.errors import Crashed, UsageFault
@@ -63,7 +63,7 @@ class Controller:
     def platform(self) -> Platform:
         with self._opening:
             if self._platform is None:
-                self._platform = offers.connected(self._config)
+                self._platform = registry.of_session(self._config).connect(self._config.stash[SETTINGS])
             return self._platform
 
     def run_name(self) -> str:
@@ -149,7 +149,8 @@ class Controller:
             if plan.cases and not self._plan.cases:
                 self._plan = plan
             if plan.wants and self._run is None:
-                settings, meter = self._config.stash[SETTINGS], offers.meter(self._config)
+                settings = self._config.stash[SETTINGS]
+                meter = registry.of_session(self._config).meter(settings)
                 self._run = Run(settings, self.platform(), SystemClock(), plan.wants, self._say, meter=meter)
                 self._results = results.Results(self._run.folder)
             return str(self._run.folder) if self._run else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_aisbench import offers
+from pytest_aisbench import registry
 from pytest_aisbench.domain.case import Case, Mode, Shape
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.services import sections, suite
@@ -54,9 +54,8 @@ def _cases(config: pytest.Config, test: Path, marker: pytest.Mark) -> list[Case]
     settings, folder = config.stash[SETTINGS], test.parent
     known = config.stash.setdefault(SUITES, {})
     if folder not in known:
-        found = offers.platforms(config)
-        platform = offers.load("platform", settings.platform, found)
-        known[folder] = load_suite(folder, settings, platform, found)
+        offered = registry.of_session(config)
+        known[folder] = load_suite(folder, settings, offered.platform(settings.platform), offered.platforms)
     loaded = known[folder]
     _only_one(known, folder)
     devices = settings.devices or loaded.workload.devices
@@ -76,9 +75,9 @@ def _packaged(config: pytest.Config) -> list[Case]:
     if PACKAGE not in config.stash:
         from pytest_aisbench.adapters import legacy_package
 
-        found = offers.platforms(config)
-        platform = offers.load("platform", settings.platform, found)
-        config.stash[PACKAGE] = legacy_package.load(settings, platform.options, found)
+        offered = registry.of_session(config)
+        options = offered.platform(settings.platform).options
+        config.stash[PACKAGE] = legacy_package.load(settings, options, offered.platforms)
     package = config.stash[PACKAGE]
     folder = Path(package.suite.workload.folder)
     known[folder] = package.suite

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_aisbench import offers
+from pytest_aisbench import registry
 from pytest_aisbench.domain import exitcode
 from pytest_aisbench.errors import GivenUp
 from pytest_aisbench.reporters.hosts import say
@@ -42,7 +42,7 @@ class Rehearser:
 
     def platform(self) -> Platform:
         if self._platform is None:
-            self._platform = offers.connected(self._config)
+            self._platform = registry.of_session(self._config).connect(self._config.stash[SETTINGS])
         return self._platform
 
     @pytest.hookimpl(tryfirst=True)

@@ -86,7 +86,7 @@ class Replay:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         config = session.config
-        self._reporters = Reporters(config, lambda kind: not getattr(kind, "once", False))
+        self._reporters = Reporters(config, lambda kind: not kind.once)
         self._reporters.open(self._folder)
         self._turn_back(config)
         for test in self._tests:

@@ -24,7 +24,7 @@ from pytest_aisbench.stash import SETTINGS
 class Tester:
     """Reporter. It changes no verdict; inert where there is no Tester."""
 
-    on_workers = False
+    order = 70
     once = True  # an old run that is told again is not sent again
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:

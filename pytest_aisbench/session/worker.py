@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_aisbench import offers
+from pytest_aisbench import registry
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.services.link import RemoteLink
 from pytest_aisbench.session import collection
@@ -41,7 +41,7 @@ class Worker:
     def platform(self) -> Platform:
         if self._platform is None:
             settings = replace(self._config.stash[SETTINGS], **self._link.call("share"))
-            self._platform = offers.connected(self._config, settings)
+            self._platform = registry.of_session(self._config).connect(settings)
         return self._platform
 
     @pytest.hookimpl(tryfirst=True)
@@ -68,7 +68,7 @@ class Worker:
         else:
             if folder:
                 self._run_name = Path(folder).name
-                Reporters(self._config, lambda kind: getattr(kind, "on_workers", False)).open(Path(folder))
+                Reporters(self._config, lambda kind: kind.on_workers).open(Path(folder))
 
     def pytest_unconfigure(self) -> None:
         if self._platform:

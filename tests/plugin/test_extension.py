@@ -103,6 +103,7 @@ unit = "images/s"
 [instant]
 speed = 7.0
 """
+ORDERS = {"Last": 1000, "Second": 15, "First": -1}
 CLAIMS = '[instant."*"]\nthroughput = { at_least = 1 }\naccuracy = { at_least = 0.5 }\n'
 
 
@@ -133,6 +134,19 @@ def test_reporters_from_a_conftest_and_one_that_fails_changes_nothing(yard: Yard
     assert done.returncode == 0, done.stdout
     assert (yard.folder / "reports/latest/chat.txt").read_text() == "toy-1x2 PASSED\nexit 0\nexit 0\n"
     assert "reporters may fail" in done.stdout
+
+
+def test_reporters_are_told_by_their_order_not_by_their_place_in_the_hook(yard: Yard) -> None:
+    yard.suite()
+    kinds = "".join(f"\n\nclass {name}(Chat):\n    order = {order}\n" for name, order in ORDERS.items())
+    names = ", ".join(f'"{name}": f"{{__name__}}:{name}"' for name in ORDERS)
+    told = kinds.replace("(Chat):\n", "(Chat):\n    def case(self, entry):\n        self.say(type(self).__name__)\n\n")
+    hook = f"\n\ndef pytest_aisbench_reporters():\n    return {{{names}}}\n"
+    (yard.folder / "conftest.py").write_text(REPORTER.partition("class Rude")[0] + told + hook)
+    ended = yard.pytest("suites", "--nodes", "1")
+    assert ended.code == 0, ended.out
+    lines = (yard.folder / "reports/latest/chat.txt").read_text().splitlines()
+    assert lines[:3] == ["First", "Second", "Last"]
 
 
 def test_two_plugins_with_one_name_are_refused(yard: Yard) -> None:

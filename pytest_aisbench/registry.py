@@ -1,0 +1,170 @@
+"""Platforms, reporters and power sources by name. pytest and the `aisbench` commands look them up here.
+
+Each is named as `"module:Class"` by a hook (see `hookspecs`) and imported when it is asked for. The built-in ones are
+listed below and come by the same hooks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_aisbench.domain.ports import ActsOnce, OnWorkers, Ordered
+from pytest_aisbench.errors import UsageFault
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_aisbench.domain.ports import Platform
+    from pytest_aisbench.services.sampling import Meter
+    from pytest_aisbench.settings import Settings
+
+PLATFORMS = {
+    "local": "pytest_aisbench.adapters.local:Local",
+    "modelarts": "pytest_aisbench.adapters.modelarts:ModelArts",
+    "apulis": "pytest_aisbench.adapters.apulis:Apulis",
+}
+REPORTERS = {
+    "html": "pytest_aisbench.reporters.html:Html",
+    "junit": "pytest_aisbench.reporters.junit:Junit",
+    "allure": "pytest_aisbench.reporters.allure:Allure",
+    "ci": "pytest_aisbench.reporters.ci:Files",
+    "github": "pytest_aisbench.reporters.ci:GitHub",
+    "fields": "pytest_aisbench.reporters.fields:Fields",
+    "tester": "pytest_aisbench.session.uploading:Tester",
+    "index": "pytest_aisbench.session.archive:Index",
+    "transcript": "pytest_aisbench.session.archive:Scribe",
+}
+POWER_FILE = "file"  # the power source that `--aisbench-power` names
+POWER_SOURCES = {POWER_FILE: "pytest_aisbench.adapters.power_file:PowerFile"}
+
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class ReporterKind(NamedTuple):
+    """A reporter's class, and what the class says about its use; see `domain.ports.Reporter`."""
+
+    name: str
+    build: Callable[..., Any]
+    order: int
+    on_workers: bool
+    once: bool
+
+
+class Registry:
+    """The names that hooks give, and the classes behind them.
+
+    `more_platforms` is called at most once, when a platform is asked for that is not among `platforms`.
+    """
+
+    def __init__(
+        self,
+        platforms: Mapping[str, str],
+        reporters: Mapping[str, str] = _NONE,
+        power_sources: Mapping[str, str] = _NONE,
+        more_platforms: Callable[[], Mapping[str, str]] | None = None,
+    ) -> None:
+        self._platforms = platforms
+        self._reporters = reporters
+        self._power_sources = power_sources
+        self._more_platforms = more_platforms
+
+    @property
+    def platforms(self) -> Collection[str]:
+        """The names of all platforms that are known so far."""
+        return self._platforms.keys()
+
+    def platform(self, name: str) -> Any:
+        """The class of that platform."""
+        self.require_platform(name)
+        return _load("platform", name, self._platforms)
+
+    def require_platform(self, name: str) -> None:
+        """Raise UsageFault unless the name is known. Nothing of the platform is imported."""
+        if name not in self._platforms and self._more_platforms:
+            self._platforms = {**self._more_platforms(), **self._platforms}
+            self._more_platforms = None
+        _target("platform", name, self._platforms)
+
+    def connect(self, settings: Settings) -> Platform:
+        """The platform that the settings name, connected."""
+        platform: Platform = self.platform(settings.platform)(settings)
+        return platform
+
+    @property
+    def reporters(self) -> Collection[str]:
+        return self._reporters.keys()
+
+    def reporter(self, name: str) -> ReporterKind:
+        found = _load("reporter", name, self._reporters)
+        return ReporterKind(
+            name,
+            found,
+            order=found.order if isinstance(found, Ordered) else 0,
+            on_workers=isinstance(found, OnWorkers) and found.on_workers,
+            once=isinstance(found, ActsOnce) and found.once,
+        )
+
+    def meter(self, settings: Settings) -> Meter:
+        """Every power source, built; the one that reads a file only where the settings name a file."""
+        from pytest_aisbench.services.sampling import Meter
+
+        used = [name for name in self._power_sources if name != POWER_FILE or settings.power]
+        return Meter({name: _load("power source", name, self._power_sources)(settings) for name in used})
+
+
+def of_session(config: pytest.Config) -> Registry:
+    """What the plugins of this pytest session offer, conftest.py files among them."""
+    hook = config.hook
+    return Registry(
+        _merged("platform", hook.pytest_aisbench_platforms()),
+        _merged("reporter", hook.pytest_aisbench_reporters()),
+        _merged("power source", hook.pytest_aisbench_power_sources()),
+    )
+
+
+def of_commands() -> Registry:
+    """What is installed: the built-in platforms, and for any other name those of the installed pytest plugins."""
+    return Registry(PLATFORMS, REPORTERS, POWER_SOURCES, more_platforms=_installed_platforms)
+
+
+def _installed_platforms() -> Mapping[str, str]:
+    from importlib.metadata import entry_points
+
+    platforms: dict[str, str] = {}
+    for entry in entry_points(group="pytest11"):
+        try:
+            plugin = entry.load()
+        except Exception as error:  # noqa: BLE001 - any plugin of pytest's: most are no concern of ours
+            sys.stderr.write(f"aisbench: the plugin {entry.name} cannot be imported: {error}\n")
+            continue
+        offer = getattr(plugin, "pytest_aisbench_platforms", None)
+        platforms = {**(offer() if offer else {}), **platforms}
+    return platforms
+
+
+def _merged(kind: str, offers: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    merged: dict[str, str] = {}
+    for offer in offers:
+        for name, target in offer.items():
+            if merged.setdefault(name, target) != target:
+                raise UsageFault(f"two plugins offer the {kind} {name!r}: {merged[name]} and {target}")
+    return merged
+
+
+def _target(kind: str, name: str, targets: Mapping[str, str]) -> str:
+    if name not in targets:
+        raise UsageFault(f"unknown {kind} {name!r}", advice=f"known: {', '.join(sorted(targets))}")
+    return targets[name]
+
+
+def _load(kind: str, name: str, targets: Mapping[str, str]) -> Any:
+    target = _target(kind, name, targets)
+    module, _, attribute = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UsageFault(f"{kind} {name!r} cannot be loaded from {target!r}: {error}") from error
