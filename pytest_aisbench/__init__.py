@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_aisbench.domain.case import Case, Shape, Workload
     from pytest_aisbench.domain.checkup import Check, Health
-    from pytest_aisbench.domain.energy import Sample
     from pytest_aisbench.domain.entry import CaseEntry, RunEntry, TrialEntry
-    from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Phase, Request
+    from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Phase, Request, Sample
     from pytest_aisbench.domain.metric import Measurement, Metric
     from pytest_aisbench.domain.ports import Clock, Head, Platform, PowerSource, Reporter, Store, Upload
     from pytest_aisbench.domain.stage import Stage, StoreUrl
@@ -31,9 +30,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "domain.case": ("Case", "Shape", "Workload"),
     "domain.checkup": ("Check", "Health"),
-    "domain.energy": ("Sample",),
     "domain.entry": ("CaseEntry", "RunEntry", "TrialEntry"),
-    "domain.job": ("Job", "JobSpec", "LogPart", "Phase", "Request"),
+    "domain.job": ("Job", "JobSpec", "LogPart", "Phase", "Request", "Sample"),
     "domain.metric": ("Measurement", "Metric"),
     "domain.ports": ("Clock", "Head", "Platform", "PowerSource", "Reporter", "Store", "Upload"),
     "domain.stage": ("Stage", "StoreUrl"),

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.domain.energy import Sample
+from pytest_aisbench.domain.job import Sample
 from pytest_aisbench.errors import UsageFault
 
 if TYPE_CHECKING:

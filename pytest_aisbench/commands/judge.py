@@ -38,10 +38,10 @@ def register(acts: Any) -> None:
 
 
 def _judge(options: argparse.Namespace) -> int:
-    from pytest_aisbench.domain.exitcode import Tally
-    from pytest_aisbench.domain.mlperf import judged, judged_set
+    from pytest_aisbench.judge.exit_code import Tally
     from pytest_aisbench.services import result_files
     from pytest_aisbench.services.clock import SystemClock, day
+    from pytest_aisbench.services.result_files import judged, judged_set
 
     case, today = _case(options), day(SystemClock().now())
     results = result_files.read(options.folder)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 
-from pytest_aisbench.domain.level import SIGMA
+from pytest_aisbench.domain.metric import MAD_TO_SIGMA
 from pytest_aisbench.domain.progress import Progress, follow
 from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.threshold import number, quantity
@@ -157,7 +157,7 @@ def warm_up(speeds: Sequence[float]) -> int | None:
         return None
     half = speeds[len(speeds) // 2 :]
     level = median(half)
-    spread = SIGMA * median(abs(speed - level) for speed in half)
+    spread = MAD_TO_SIGMA * median(abs(speed - level) for speed in half)
     floor = level - max(_DEVIATIONS * spread, _TOLERANCE * level)
     slow = next((index for index, speed in enumerate(speeds) if speed >= floor), len(speeds))
     return slow if slow <= len(speeds) // 2 else None

@@ -86,3 +86,24 @@ class LogPart:
 
     text: str
     next: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a node drew at a moment."""
+
+    at: float  # seconds since the epoch
+    node: str
+    watts: float
+
+
+@dataclass(frozen=True)
+class Power:
+    """Of all nodes of a job together; None where nobody knows, and why."""
+
+    average_w: float | None = None
+    max_w: float | None = None
+    energy_j: float | None = None
+    source: str = ""
+    why: str = ""
+    gaps: tuple[str, ...] = ()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 THROUGHPUT = "throughput"
@@ -13,6 +11,7 @@ SCALING = "scaling"
 STEADY_THROUGHPUT = "steady_throughput"  # without the warm-up; `throughput` is of the whole run
 TIME_TO_ACCURACY = "time_to_accuracy"  # seconds of training until an evaluation met the claim on accuracy
 SPEEDS = frozenset({THROUGHPUT, STEADY_THROUGHPUT, SCALING})  # which mean nothing where nothing was learnt
+MAD_TO_SIGMA = 1.4826  # times the median distance from the median: the standard deviation of normal noise
 LARGEST = 1e100  # no machine does more; sums of what is below, and squares, are finite
 RECKONED = frozenset({SCALING, STEADY_THROUGHPUT, TIME_TO_ACCURACY})
 
@@ -43,21 +42,3 @@ class Flaw:
 
     metric: str
     text: str
-
-
-def mean(values: Sequence[float]) -> float:
-    """As the predecessor computes it, to the last digit."""
-    return sum(values) / len(values)
-
-
-def total(measurements: Iterable[Measurement]) -> float:
-    """The sum over ranks."""
-    return summed(measurement.value for measurement in measurements)
-
-
-def summed(values: Iterable[float]) -> float:
-    """Exact, so that the order in which ranks arrive does not matter; infinite where no float is as large."""
-    try:
-        return math.fsum(values)
-    except OverflowError:
-        return math.inf

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.log_readers import MLLOG, event
-from pytest_aisbench.domain.logged import target_accuracy
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, TIME_TO_ACCURACY, Flaw, mean
-from pytest_aisbench.domain.verdict import Ruling, Verdict, judge
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw
 
 _MOST_EPOCHS = 100_000  # beyond, it is samples that are counted, as BERT's logs do
 _SHOWN = 5  # lines that cannot be read; there may be thousands
-_BENCHMARKS = ("resnet", "bert", "ssd", "maskrcnn", "dlrm", "rnnt", "unet3d")
+BENCHMARKS = ("resnet", "bert", "ssd", "maskrcnn", "dlrm", "rnnt", "unet3d")
 _COUNTED = "train_samples × epochs / (run_stop − run_start)"
 _TRACKED = "the mean of tracked_stats"
 
@@ -150,46 +147,9 @@ def _speed(events: _Events, seconds: float) -> tuple[float, str]:
     return math.nan, ""
 
 
-def judged(case: Case, found: Result, today: str = "") -> Verdict:
-    """Of one file; fail closed, as for every case."""
-    flaws = (*found.flaws, *_strange(case, found))
-    return judge(case.thresholds, _measured(case, found), flaws, case.shape, today=today)
-
-
 def benchmark(workload: str) -> str:
     """MLPerf's name of a workload of ours; its own where MLPerf has none."""
-    return next((name for name in _BENCHMARKS if workload.lower().startswith(name)), workload)
-
-
-def _strange(case: Case, found: Result) -> Iterable[Flaw]:
-    """Another model's samples per second and accuracy would be held against these claims."""
-    ours, theirs = benchmark(case.workload.name), found.benchmark
-    if theirs and ours in _BENCHMARKS and not theirs.startswith(ours):
-        yield Flaw(
-            THROUGHPUT, f"submission_benchmark is {theirs!r}, and {case.workload.name} is {ours!r} in MLPerf's words"
-        )
-
-
-def _measured(case: Case, found: Result) -> dict[str, float]:
-    target = target_accuracy(case)
-    times = [seconds for seconds, accuracy in found.evaluations if target is not None and accuracy >= target]
-    return {**found.measured, **({TIME_TO_ACCURACY: times[0]} if times else {})}
-
-
-def judged_set(case: Case, files: Sequence[tuple[Result, Verdict]], today: str = "") -> Verdict:
-    """Of all: every file must pass, and so must the mean over them."""
-    measured = [_measured(case, each) for each, _ in files]
-    means = {
-        metric: mean([each[metric] for each in measured])
-        for metric in (THROUGHPUT, ACCURACY, TIME_TO_ACCURACY)
-        if all(metric in each for each in measured)
-    }
-    whole = judge(case.thresholds, means, (), case.shape, today=today)
-    failed = [each.name for each, verdict in files if not verdict.passed]
-    if not failed:
-        return whole
-    named = ", ".join(failed[:5]) + (" …" if len(failed) > 5 else "")
-    return Verdict(Ruling.FAILED, f"{len(failed)} of {len(files)} did not pass: {named}", whole.findings)
+    return next((name for name in BENCHMARKS if workload.lower().startswith(name)), workload)
 
 
 def _number(value: Any) -> float | None:

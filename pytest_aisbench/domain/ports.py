@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from pytest_aisbench.domain.checkup import Check
-    from pytest_aisbench.domain.energy import Sample
     from pytest_aisbench.domain.entry import CaseEntry, RunEntry
-    from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Request
+    from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Request, Sample
     from pytest_aisbench.domain.stage import StoreUrl
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_aisbench.domain.case import Case, Shape
 from pytest_aisbench.domain.sentence import joined, tell
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Outcome
@@ -34,15 +33,3 @@ def not_again(trial: Trial, why: str) -> Trial:
     )
     verdict = replace(verdict, reason=joined((verdict.reason, open_ends)), findings=findings)
     return replace(trial, due="", judged=verdict)
-
-
-def base_of(case: Case) -> Shape | None:
-    """The shape that its claim on scaling is measured against; None where there is no such claim, or it is its own."""
-    base = next((Shape.parse(claim.base) for claim in case.thresholds if claim.base), None)
-    return None if base == case.shape else base
-
-
-def awaited(case: Case) -> str:
-    """The id of the case that must have been measured before this one is judged; empty where there is none."""
-    base = base_of(case)
-    return replace(case, shape=base).id if base else ""

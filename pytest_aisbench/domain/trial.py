@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_aisbench.domain.background import Background
+from pytest_aisbench.domain.background import Background, Past
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.curve import Curve
-from pytest_aisbench.domain.energy import Power
-from pytest_aisbench.domain.job import Job, Request
-from pytest_aisbench.domain.metric import Flaw, Measurement
+from pytest_aisbench.domain.job import Job, Power, Request
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement
 from pytest_aisbench.domain.stage import Stage
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import Blame
@@ -97,3 +96,39 @@ class Trial:
 
     def noted(self, text: str) -> Trial:
         return self if text in self.notes else replace(self, notes=(*self.notes, text))
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One trial that was judged with all its ranks."""
+
+    trial: str  # its id
+    run: str
+    case_id: str
+    workload: str
+    shape: str
+    mode: str
+    key: str  # of its traits; empty where they are not known, and then it is comparable to nothing
+    family: str  # of its traits without the shape
+    at: float  # seconds since the epoch
+    throughput: float
+    accuracy: float | None = None
+    steady: float | None = None  # the throughput after the warm-up, as far as its log tells, in the log's own unit
+    ran_s: float | None = None
+    ruling: Ruling = Ruling.PASSED  # of the trial: INCONCLUSIVE where another was to decide
+    counts: bool = True  # it is whole, and its accuracy held: its speed may be compared
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the others, by name
+
+    def value(self, metric: str) -> float | None:
+        if metric == THROUGHPUT:
+            return self.throughput
+        return self.accuracy if metric == ACCURACY else self.metrics.get(metric)
+
+    @property
+    def past(self) -> Past:
+        return Past(self.run, self.at, self.throughput, self.accuracy)
+
+
+def values_of(measures: Iterable[TrialRecord], metric: str) -> list[float]:
+    """Of those that have it."""
+    return [value for value in (each.value(metric) for each in measures) if value is not None]

@@ -9,10 +9,10 @@ from statistics import fmean, stdev
 from typing import Any
 
 from pytest_aisbench.domain.background import Background
-from pytest_aisbench.domain.measure import Measure
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.threshold import Threshold, number
+from pytest_aisbench.domain.trial import TrialRecord
 from pytest_aisbench.reporters.columns import wrap
 from pytest_aisbench.reporters.curve import drawn
 from pytest_aisbench.services.chronicle import Chapter, Chronicle
@@ -87,7 +87,7 @@ def document(story: Chronicle) -> dict[str, Any]:
     }
 
 
-def _trial(measure: Measure) -> dict[str, Any]:
+def _trial(measure: TrialRecord) -> dict[str, Any]:
     return {
         "run": measure.run,
         "trial": measure.trial,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
-from pytest_aisbench.domain.standard import TIME, Field, fields
+from pytest_aisbench.judge.standards import TIME, Field, fields
 from pytest_aisbench.reporters.files import write
 from pytest_aisbench.services.clock import stamp
 from pytest_aisbench.stash import SETTINGS

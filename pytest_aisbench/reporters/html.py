@@ -10,8 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from pytest_aisbench.domain.comparison import Brief
-from pytest_aisbench.domain.entry import CaseEntry, RunEntry
+from pytest_aisbench.domain.entry import Brief, CaseEntry, RunEntry
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.reporters import page
 from pytest_aisbench.reporters.hosts import guarded, session_of, switched_on, uncollected

@@ -9,11 +9,10 @@ from datetime import datetime, timezone
 from html import escape
 from typing import NamedTuple
 
-from pytest_aisbench.domain.comparison import Brief
-from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
-from pytest_aisbench.domain.standard import TIME, Field, fields
+from pytest_aisbench.domain.entry import Brief, CaseEntry, TrialEntry
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Finding, Ruling
+from pytest_aisbench.judge.standards import TIME, Field, fields
 from pytest_aisbench.reporters.links import web
 from pytest_aisbench.reporters.markup import block, facts, folded, outcome, ruling, table, text
 from pytest_aisbench.reporters.page_charts import charts

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from pytest_aisbench.domain.comparison import Difference, compare
-from pytest_aisbench.domain.entry import CaseEntry, RunEntry, brief
+from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.domain.executor import Executor
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.judge.comparison import Difference, compare
+from pytest_aisbench.judge.entries import brief
 from pytest_aisbench.reporters.markup import facts, ruling, table, text
 from pytest_aisbench.reporters.text import span, words, worst_first
 from pytest_aisbench.reporters.wording import ENGLISH, Wording

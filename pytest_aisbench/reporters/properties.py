@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.domain.entry import values
 from pytest_aisbench.domain.trial import Trial
+from pytest_aisbench.judge.values import values
 from pytest_aisbench.reporters.text import plain
 
 PREFIX = "aisbench."

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_aisbench.domain.codec import dump
-from pytest_aisbench.domain.entry import CaseEntry, RunEntry, TrialEntry, Value
-from pytest_aisbench.domain.stragglers import Straggler
+from pytest_aisbench.domain.entry import CaseEntry, RunEntry, Straggler, TrialEntry, Value
 from pytest_aisbench.domain.verdict import Finding
 from pytest_aisbench.reporters.files import write_bytes
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from html import escape
 
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.stragglers import stragglers
 from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.judge.stragglers import stragglers
 from pytest_aisbench.reporters.svg_frame import (
     BAR,
     FAINT,

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from pytest_aisbench.domain.background import Background, ScalePoint
-from pytest_aisbench.domain.changes import changes
-from pytest_aisbench.domain.scaling import THIS_RUN
 from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.judge.scaling import THIS_RUN
+from pytest_aisbench.judge.trend import changes
 from pytest_aisbench.reporters.svg_frame import (
     BAND,
     BAR,

@@ -11,10 +11,11 @@ import pytest
 
 from pytest_aisbench.domain.case import Mode
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, mean
-from pytest_aisbench.domain.stragglers import summary as summary_of
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Outcome, Ruling
+from pytest_aisbench.judge.stragglers import summary as summary_of
+from pytest_aisbench.judge.values import mean
 from pytest_aisbench.reporters.columns import cut, fit, padded, wide, wrap
 from pytest_aisbench.reporters.text import plain, what_to_do, worst_first
 from pytest_aisbench.reporters.wording import ENGLISH, Wording, wording

@@ -8,14 +8,12 @@ from dataclasses import dataclass, replace
 
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.case import Case
-from pytest_aisbench.domain.changes import changes
-from pytest_aisbench.domain.drift import drift
-from pytest_aisbench.domain.fingerprint import differences
-from pytest_aisbench.domain.measure import Measure, values_of
 from pytest_aisbench.domain.metric import THROUGHPUT
-from pytest_aisbench.domain.trial import Trial
-from pytest_aisbench.domain.weighing import ANCHOR, anchor
+from pytest_aisbench.domain.trial import Trial, TrialRecord, values_of
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.judge.comparison import differences
+from pytest_aisbench.judge.evaluate import ANCHOR, anchor
+from pytest_aisbench.judge.trend import changes, drift
 from pytest_aisbench.services.history import History
 from pytest_aisbench.services.ledger import Ledger
 
@@ -27,7 +25,7 @@ class Chapter:
     key: str
     traits: Mapping[str, str]
     changed: tuple[str, ...]  # against the chapter before
-    measures: tuple[Measure, ...]
+    measures: tuple[TrialRecord, ...]
     remarks: tuple[str, ...]  # changes of level, and a drift
 
     @property
@@ -59,7 +57,7 @@ def chronicle(ledger: Ledger, case_id: str, limit: int) -> Chronicle:
         advice = f"known: {', '.join(known[:20])}{' …' if len(known) > 20 else ''}" if known else "none was judged yet"
         raise UsageFault(f"{ledger.path} has no judged trial of {case_id!r}", advice=advice)
     case = _case(ledger, case_id)
-    groups: dict[str, list[Measure]] = {}
+    groups: dict[str, list[TrialRecord]] = {}
     for measure in found:
         groups.setdefault(measure.key, []).append(measure)
     chapters: list[Chapter] = []
@@ -78,7 +76,7 @@ def chronicle(ledger: Ledger, case_id: str, limit: int) -> Chronicle:
     return Chronicle(case, tuple(chapters), history.count(case_id))
 
 
-def _remarks(measures: Sequence[Measure], case: Case, first: Sequence[Measure]) -> Iterator[str]:
+def _remarks(measures: Sequence[TrialRecord], case: Case, first: Sequence[TrialRecord]) -> Iterator[str]:
     """A value is named by its place among those that count, as the list of them shows it. The anchor of a drift is that
     of verdicts: it does not move with the number of trials that are shown."""
     metric = case.workload.metrics.get(THROUGHPUT)
@@ -90,7 +88,7 @@ def _remarks(measures: Sequence[Measure], case: Case, first: Sequence[Measure]) 
         yield found.text(THROUGHPUT, unit)
 
 
-def _speeds(measures: Sequence[Measure]) -> list[float]:
+def _speeds(measures: Sequence[TrialRecord]) -> list[float]:
     return values_of((each for each in measures if each.counts), THROUGHPUT)
 
 

@@ -7,14 +7,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_aisbench.domain.measure import Measure
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
+from pytest_aisbench.domain.trial import TrialRecord
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.services.database import Database
 
 NEWEST = 100  # enough to know the noise; more would only dilute the newest level
 
-_NAMES = tuple(field.name for field in dataclasses.fields(Measure))  # the columns are called as they are
+_NAMES = tuple(field.name for field in dataclasses.fields(TrialRecord))  # the columns are called as they are
 _FIELDS = ", ".join(_NAMES)
 _ADD = f"INSERT OR REPLACE INTO measures ({_FIELDS}) VALUES ({', '.join('?' * len(_NAMES))})"  # noqa: S608
 _ALL = f"SELECT {_FIELDS} FROM measures"  # noqa: S608 - made of our own words
@@ -28,17 +28,17 @@ class History:
 
     def of(
         self, case_id: str, key: str, limit: int = NEWEST, *, without: str = "", counted: bool = True
-    ) -> tuple[Measure, ...]:
+    ) -> tuple[TrialRecord, ...]:
         """The newest that are comparable; `counted` are those whose accuracy held."""
         where = "WHERE case_id = ? AND key = ? AND counts >= ? AND run != ? ORDER BY at DESC LIMIT ?"
         return self._read(where, case_id, key, int(counted), without, limit)[::-1] if key else ()
 
-    def first(self, case_id: str, key: str, limit: int, *, without: str = "") -> tuple[Measure, ...]:
+    def first(self, case_id: str, key: str, limit: int, *, without: str = "") -> tuple[TrialRecord, ...]:
         """The oldest that are comparable and count."""
         where = "WHERE case_id = ? AND key = ? AND counts = 1 AND run != ? ORDER BY at LIMIT ?"
         return self._read(where, case_id, key, without, limit) if key else ()
 
-    def base(self, workload: str, shape: str, family: str, limit: int, *, without: str = "") -> tuple[Measure, ...]:
+    def base(self, workload: str, shape: str, family: str, limit: int, *, without: str = "") -> tuple[TrialRecord, ...]:
         """The newest of another shape, alike in everything else."""
         where = "WHERE family = ? AND workload = ? AND shape = ? AND counts = 1 AND run != ? ORDER BY at DESC LIMIT ?"
         return self._read(where, family, workload, shape, without, limit)[::-1] if family else ()
@@ -54,12 +54,12 @@ class History:
             found.append(shape)
         return tuple(found)
 
-    def newest(self, case_id: str, *, without: str = "", key: str = "") -> Measure | None:
+    def newest(self, case_id: str, *, without: str = "", key: str = "") -> TrialRecord | None:
         """The newest whose traits are known and are not those of `key`, whether it counts or not."""
         where = "WHERE case_id = ? AND run != ? AND key NOT IN ('', ?) ORDER BY at DESC LIMIT 1"
         return next(iter(self._read(where, case_id, without, key)), None)
 
-    def all(self, case_id: str, limit: int = NEWEST) -> tuple[Measure, ...]:
+    def all(self, case_id: str, limit: int = NEWEST) -> tuple[TrialRecord, ...]:
         """The newest, whatever they can be compared to."""
         return self._read("WHERE case_id = ? ORDER BY at DESC LIMIT ?", case_id, limit)[::-1]
 
@@ -75,11 +75,11 @@ class History:
         rows = self._database.read("SELECT traits FROM fingerprints WHERE key = ?", key)
         return dict(json.loads(rows[0][0])) if rows else {}
 
-    def _read(self, where: str, *values: Any) -> tuple[Measure, ...]:
+    def _read(self, where: str, *values: Any) -> tuple[TrialRecord, ...]:
         return tuple(_measure(row) for row in self._database.read(f"{_ALL} {where}", *values))
 
 
-def add(database: Database, measure: Measure, traits: Mapping[str, str]) -> None:
+def add(database: Database, measure: TrialRecord, traits: Mapping[str, str]) -> None:
     """Inside the transaction that ends the trial."""
     if measure.key:
         written = json.dumps(dict(traits), ensure_ascii=False, separators=(",", ":"))
@@ -91,14 +91,14 @@ def drop(database: Database, trial: str) -> None:
     database.write("DELETE FROM measures WHERE trial = ?", trial)
 
 
-def _row(measure: Measure) -> tuple[Any, ...]:
+def _row(measure: TrialRecord) -> tuple[Any, ...]:
     others = {name: value for name, value in measure.metrics.items() if name not in {THROUGHPUT, ACCURACY}}
     metrics = json.dumps(others, allow_nan=False, separators=(",", ":"))
     told = {"ruling": measure.ruling.value, "counts": int(measure.counts), "metrics": metrics}
     return tuple(told.get(name, getattr(measure, name)) for name in _NAMES)
 
 
-def _measure(row: tuple[Any, ...]) -> Measure:
+def _measure(row: tuple[Any, ...]) -> TrialRecord:
     *told, ruling, counted, metrics = row
     known: tuple[Any, ...] = (*told, Ruling(ruling), bool(counted), json.loads(metrics) if metrics != "{}" else {})
-    return Measure(*known)
+    return TrialRecord(*known)

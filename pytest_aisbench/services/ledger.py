@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_aisbench.domain import codec
-from pytest_aisbench.domain.comparison import Before, Brief
-from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry
+from pytest_aisbench.domain.entry import SCHEMA, Before, Brief, CaseEntry, RunEntry
 from pytest_aisbench.domain.executor import Executor
 from pytest_aisbench.domain.job import Job, Phase
-from pytest_aisbench.domain.measure import measure_of
 from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.domain.upload import RESULTS, RUNS
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import Blame, LedgerError
+from pytest_aisbench.judge.values import measure_of
 from pytest_aisbench.services import history
 from pytest_aisbench.services.clock import stamp
 from pytest_aisbench.services.database import Database

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_aisbench.domain.case import Case, Mode, Shape
-from pytest_aisbench.domain.measure import Measure, values_of
 from pytest_aisbench.domain.metric import THROUGHPUT
-from pytest_aisbench.domain.references import Evidence, Replay, from_above, propose, replay
 from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.domain.trial import TrialRecord, values_of
+from pytest_aisbench.judge.references import Evidence, Replay, from_above, propose, replay
 from pytest_aisbench.services.claims import ANY, NUMBERS
 from pytest_aisbench.services.clock import day
 from pytest_aisbench.services.history import History
@@ -34,7 +34,7 @@ class Known:
     file: Path  # where its claims stand
     scope: tuple[str, ...]  # the table there that is its own
     key: str
-    past: tuple[Measure, ...]
+    past: tuple[TrialRecord, ...]
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import gzip
 import hashlib
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
+from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.log_readers import MLLOG
-from pytest_aisbench.domain.metric import THROUGHPUT, Flaw
-from pytest_aisbench.domain.mlperf import Result, result
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, TIME_TO_ACCURACY, Flaw
+from pytest_aisbench.domain.mlperf import BENCHMARKS, Result, benchmark, result
+from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.judge.evaluate import judge
+from pytest_aisbench.judge.values import mean, target_accuracy
 from pytest_aisbench.services.suite import folders
 
 _SUFFIXES = frozenset({".txt", ".log", ".out"})  # checkpoints and data may stand beside them, and are large
@@ -72,3 +76,40 @@ def suite_of(workload: str, suites: Path) -> Path:
         known = ", ".join(sorted(filter(None, names))) or "none"
         raise UsageFault(f"no suite in {suites} holds a workload {workload!r}", advice=f"known: {known}")
     return names[workload]
+
+
+def judged(case: Case, found: Result, today: str = "") -> Verdict:
+    """Of one file; fail closed, as for every case."""
+    flaws = (*found.flaws, *_strange(case, found))
+    return judge(case.thresholds, _measured(case, found), flaws, case.shape, today=today)
+
+
+def judged_set(case: Case, files: Sequence[tuple[Result, Verdict]], today: str = "") -> Verdict:
+    """Of all: every file must pass, and so must the mean over them."""
+    measured = [_measured(case, each) for each, _ in files]
+    means = {
+        metric: mean([each[metric] for each in measured])
+        for metric in (THROUGHPUT, ACCURACY, TIME_TO_ACCURACY)
+        if all(metric in each for each in measured)
+    }
+    whole = judge(case.thresholds, means, (), case.shape, today=today)
+    failed = [each.name for each, verdict in files if not verdict.passed]
+    if not failed:
+        return whole
+    named = ", ".join(failed[:5]) + (" …" if len(failed) > 5 else "")
+    return Verdict(Ruling.FAILED, f"{len(failed)} of {len(files)} did not pass: {named}", whole.findings)
+
+
+def _strange(case: Case, found: Result) -> Iterable[Flaw]:
+    """Another model's samples per second and accuracy would be held against these claims."""
+    ours, theirs = benchmark(case.workload.name), found.benchmark
+    if theirs and ours in BENCHMARKS and not theirs.startswith(ours):
+        yield Flaw(
+            THROUGHPUT, f"submission_benchmark is {theirs!r}, and {case.workload.name} is {ours!r} in MLPerf's words"
+        )
+
+
+def _measured(case: Case, found: Result) -> dict[str, float]:
+    target = target_accuracy(case)
+    times = [seconds for seconds, accuracy in found.evaluations if target is not None and accuracy >= target]
+    return {**found.measured, **({TIME_TO_ACCURACY: times[0]} if times else {})}

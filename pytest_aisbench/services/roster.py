@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.job import Phase
-from pytest_aisbench.domain.sequel import awaited, not_again, why_again
+from pytest_aisbench.domain.sequel import not_again, why_again
 from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.judge.scaling import awaited
 
 Begin = Callable[[Case, int], Trial]  # a case's trial of this number
 Refuse = Callable[[Case], str]  # why there must not be another; empty if there may

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from pytest_aisbench.domain.case import Case
-from pytest_aisbench.domain.entry import CaseEntry, RunEntry, case_entry
+from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
-from pytest_aisbench.domain.weighing import Rules
 from pytest_aisbench.errors import LedgerError
+from pytest_aisbench.judge.entries import case_entry
+from pytest_aisbench.judge.evaluate import Rules
 from pytest_aisbench.services import claims, executor, folder, lease, preflight, watch
 from pytest_aisbench.services.budget import Budget, estimates
 from pytest_aisbench.services.clock import day
@@ -27,7 +28,7 @@ from pytest_aisbench.services.submission import new_trial
 from pytest_aisbench.services.takeover import Fingerprints, Takeover
 from pytest_aisbench.services.traits import Traits
 from pytest_aisbench.services.trial import Tools
-from pytest_aisbench.services.weighing import Weighing
+from pytest_aisbench.services.verdict_step import Weighing
 from pytest_aisbench.settings import Settings
 
 

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from statistics import fmean
 
-from pytest_aisbench.domain.energy import MARGIN_S, Power, drawn
+from pytest_aisbench.domain.job import Power
 from pytest_aisbench.domain.ports import Platform, PowerSource
 from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.trial import Trial
+from pytest_aisbench.judge.standards import MARGIN_S, drawn
 
 _MOST_NODES = 32  # that the platform is asked about: more are as busy as these, and each costs a request
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_aisbench.domain.case import Case
-from pytest_aisbench.domain.fingerprint import traits_of
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.versions import versions
+from pytest_aisbench.judge.comparison import traits_of
 from pytest_aisbench.services.takeover import Fingerprints
 
 _HOST = re.compile(r"https?://(?:[^/\s@]*@)?([^/\s]+)")

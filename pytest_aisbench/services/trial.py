@@ -21,9 +21,8 @@ from pytest_aisbench.services import submission, watch
 from pytest_aisbench.services.budget import Budget
 from pytest_aisbench.services.clock import day
 from pytest_aisbench.services.harvest import gather
-from pytest_aisbench.services.judgement import explained, judged
 from pytest_aisbench.services.sampling import Meter, sampled
-from pytest_aisbench.services.weighing import Weighing
+from pytest_aisbench.services.verdict_step import Weighing, explained, judged
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.upload import State
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import LedgerError
+from pytest_aisbench.judge.exit_code import Tally
 from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Reckoning:
         self._config = config
         self._settings = config.stash[SETTINGS]
         self._signals = signals
-        self.tally = exitcode.Tally()
+        self.tally = Tally()
 
     def plan(self, plan: Plan) -> None:
         """Told by each worker of xdist, all of which collect the same; never where nothing is run."""

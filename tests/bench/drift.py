@@ -16,8 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from pytest_aisbench.domain.changes import changes
-from pytest_aisbench.domain.drift import drift
+from pytest_aisbench.judge.trend import changes, drift
 
 LEVEL = 100.0
 LOSS = 0.0025

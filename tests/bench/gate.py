@@ -18,13 +18,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from pytest_aisbench.domain import student
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.gate import decide
-from pytest_aisbench.domain.level import newest_level
-from pytest_aisbench.domain.references import propose
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.judge import noise_test
+from pytest_aisbench.judge.noise_test import decide
+from pytest_aisbench.judge.references import propose
+from pytest_aisbench.judge.trend import newest_level
 
 REFERENCE = 14151.0
 CLAIM = Threshold("throughput", "images/s", reference=REFERENCE, lower=-0.05)
@@ -149,7 +149,7 @@ def main() -> None:
     print("\n| values in history | a decision, ms |\n|---|---|")
     for known in (5, 100, 1000, 10_000):
         history = [random.Random(number).gauss(REFERENCE, 100.0) for number in range(known)]
-        student.quantile.cache_clear()
+        noise_test.t_quantile.cache_clear()
         began = time.perf_counter()
         decide(CLAIM, ONE, history, [REFERENCE], MOST)
         print(f"| {known:,} | {(time.perf_counter() - began) * 1000:.2f} |")

@@ -16,12 +16,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.gate import average, decide, pooled
-from pytest_aisbench.domain.level import newest_level
-from pytest_aisbench.domain.scaling import Speed, scaled
-from pytest_aisbench.domain.suspicion import lost
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.judge.noise_test import average, decide, pooled
+from pytest_aisbench.judge.scaling import Speed, scaled
+from pytest_aisbench.judge.trend import lost, newest_level
 
 CLAIM = Threshold("throughput", "images/s", reference=100.0, lower=-0.05)
 SCALING = Threshold("scaling", at_least=0.9, base="1x8")

@@ -25,20 +25,20 @@ from pathlib import Path
 
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.case import Case, Shape, Workload
-from pytest_aisbench.domain.fingerprint import key
-from pytest_aisbench.domain.measure import measure_of
 from pytest_aisbench.domain.metric import Measurement, Metric
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
-from pytest_aisbench.domain.weighing import Rules
+from pytest_aisbench.judge.comparison import key
+from pytest_aisbench.judge.evaluate import Rules
+from pytest_aisbench.judge.values import measure_of
 from pytest_aisbench.reporters import chronicle as told
 from pytest_aisbench.services import history
 from pytest_aisbench.services.chronicle import chronicle
 from pytest_aisbench.services.history import NEWEST, History
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.submission import new_trial
-from pytest_aisbench.services.weighing import Weighing
+from pytest_aisbench.services.verdict_step import Weighing
 
 ROUNDS = 50
 METRICS = {"throughput": Metric("throughput", "images/s"), "accuracy": Metric("accuracy", "")}

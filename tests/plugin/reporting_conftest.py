@@ -11,13 +11,15 @@ import pytest
 
 from pytest_aisbench.domain.case import Case, Shape, Workload
 from pytest_aisbench.domain.codec import dump
-from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, case_entry
+from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry
 from pytest_aisbench.domain.job import Job, Phase
 from pytest_aisbench.domain.metric import Flaw, Measurement, Metric
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Step, Trial
-from pytest_aisbench.domain.verdict import Ruling, Verdict, judge
+from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import PlatformError
+from pytest_aisbench.judge.entries import case_entry
+from pytest_aisbench.judge.evaluate import judge
 from pytest_aisbench.reporters import results
 from pytest_aisbench.reporters.allure import Allure
 from pytest_aisbench.reporters.html import Html

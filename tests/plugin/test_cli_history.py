@@ -16,9 +16,9 @@ import pytest
 from past import remember
 from yard import Yard
 
-from pytest_aisbench.domain.fingerprint import key
-from pytest_aisbench.domain.measure import Measure
+from pytest_aisbench.domain.trial import TrialRecord
 from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.judge.comparison import key
 from pytest_aisbench.services import history
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.settings import places
@@ -80,7 +80,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, card: Path) -> Yard:
 
 
 @pytest.fixture
-def newest(yard: Yard, trained: Yard) -> Measure:
+def newest(yard: Yard, trained: Yard) -> TrialRecord:
     """A copy of it for each test, and what its run measured."""
     shutil.copytree(trained.folder, yard.folder, symlinks=True, dirs_exist_ok=True)
     with closing(Ledger(yard.folder / "reports" / "ledger.db")) as ledger:
@@ -91,7 +91,7 @@ def claims(yard: Yard) -> Path:
     return yard.folder / "suites" / "toy" / "thresholds.toml"
 
 
-def test_a_case_tells_its_past(yard: Yard, newest: Measure, aisbench: Command) -> None:
+def test_a_case_tells_its_past(yard: Yard, newest: TrialRecord, aisbench: Command) -> None:
     told = aisbench("history", "toy-1x2", "--svg", "past.svg")
     assert told.code == 0, told.err
     assert "toy-1x2: 31 trials" in told.out
@@ -112,7 +112,7 @@ def test_a_case_tells_its_past(yard: Yard, newest: Measure, aisbench: Command) -
 
 
 def test_a_decline_is_held_against_the_beginning_however_few_trials_are_shown(
-    yard: Yard, newest: Measure, aisbench: Command
+    yard: Yard, newest: TrialRecord, aisbench: Command
 ) -> None:
     chance = random.Random(2)
     slowly = [25.0 * (1 - 0.0004 * number) + chance.gauss(0.0, 0.05) for number in range(150)]
@@ -134,7 +134,7 @@ def test_a_decline_is_held_against_the_beginning_however_few_trials_are_shown(
     ],
 )
 def test_a_picture_that_cannot_be_drawn_is_one_line(
-    yard: Yard, newest: Measure, aisbench: Command, arguments: list[str], why: str
+    yard: Yard, newest: TrialRecord, aisbench: Command, arguments: list[str], why: str
 ) -> None:
     told = aisbench("history", *arguments)
     assert told.code == 4
@@ -144,7 +144,7 @@ def test_a_picture_that_cannot_be_drawn_is_one_line(
 
 
 def test_a_change_of_what_is_trained_opens_a_chapter_that_says_what_changed(
-    yard: Yard, newest: Measure, aisbench: Command
+    yard: Yard, newest: TrialRecord, aisbench: Command
 ) -> None:
     with closing(Ledger(yard.folder / "reports" / "ledger.db")) as ledger:
         traits = {**history.History(ledger.database).traits(newest.key), "image": "mindspore-9"}
@@ -156,14 +156,14 @@ def test_a_change_of_what_is_trained_opens_a_chapter_that_says_what_changed(
     assert "fingerprint" in told.rpartition("changed")[0].rpartition("past-29")[2]
 
 
-def test_an_unknown_case_names_those_that_are_known(yard: Yard, newest: Measure, aisbench: Command) -> None:
+def test_an_unknown_case_names_those_that_are_known(yard: Yard, newest: TrialRecord, aisbench: Command) -> None:
     told = aisbench("history", "toy-9x9")
     assert told.code == 4
     assert told.err.count("\n") == 1
     assert "known: toy-1x2" in told.err
 
 
-def test_a_proposal_is_a_diff_that_applies_and_then_stands(yard: Yard, newest: Measure, aisbench: Command) -> None:
+def test_a_proposal_is_a_diff_that_applies_and_then_stands(yard: Yard, newest: TrialRecord, aisbench: Command) -> None:
     before = claims(yard).read_text(encoding="utf-8")
     told = aisbench("references", "propose")
     assert told.code == 0, told.err
@@ -184,14 +184,14 @@ def test_a_proposal_is_a_diff_that_applies_and_then_stands(yard: Yard, newest: M
     assert yard.pytest("suites", "--nodes", "1").code == 0
 
 
-def test_the_proposal_is_written_where_one_asks_for_it(yard: Yard, newest: Measure, aisbench: Command) -> None:
+def test_the_proposal_is_written_where_one_asks_for_it(yard: Yard, newest: TrialRecord, aisbench: Command) -> None:
     assert aisbench("references", "propose", "--apply", "--case", "toy-1x2").code == 0
     assert "# From history" in claims(yard).read_text(encoding="utf-8")
     machine = json.loads(aisbench("references", "propose", "--json").out)
     assert {claim["metric"]: claim["proposed"] for claim in machine["claims"]}["throughput"] is None
 
 
-def test_what_is_known_to_be_too_slow_is_no_reference(yard: Yard, newest: Measure, aisbench: Command) -> None:
+def test_what_is_known_to_be_too_slow_is_no_reference(yard: Yard, newest: TrialRecord, aisbench: Command) -> None:
     late = '1000, expected_failure = { reason = "a slow switch", until = 2999-01-31 } }'
     claims(yard).write_text(claims(yard).read_text().replace("1 }  # a floor", late))
     told = aisbench("references", "propose")
@@ -200,7 +200,7 @@ def test_what_is_known_to_be_too_slow_is_no_reference(yard: Yard, newest: Measur
     assert "expected to fail until 2999-01-31: what it does meanwhile is no reference" in " ".join(told.err.split())
 
 
-def test_a_claim_is_held_against_the_past(yard: Yard, newest: Measure, aisbench: Command) -> None:
+def test_a_claim_is_held_against_the_past(yard: Yard, newest: TrialRecord, aisbench: Command) -> None:
     floor = newest.throughput * 1.5
     claims(yard).write_text(
         f'[local."*"]\nthroughput = {{ at_least = {floor} }}\naccuracy = {{ at_least = 0.5 }}\n', encoding="utf-8"
@@ -217,7 +217,7 @@ def test_a_claim_is_held_against_the_past(yard: Yard, newest: Measure, aisbench:
     ]
 
 
-def test_a_diff_of_suites_elsewhere_says_where_it_applies(yard: Yard, newest: Measure, aisbench: Command) -> None:
+def test_a_diff_of_suites_elsewhere_says_where_it_applies(yard: Yard, newest: TrialRecord, aisbench: Command) -> None:
     (yard.folder / "below").mkdir()
     told = aisbench("references", "propose", "../suites", "--reports", "../reports", folder="below")
     assert told.code == 0, told.err
@@ -229,7 +229,7 @@ def test_a_diff_of_suites_elsewhere_says_where_it_applies(yard: Yard, newest: Me
 
 
 def test_nobody_needs_the_keys_of_a_platform_to_look_at_what_it_did(
-    yard: Yard, newest: Measure, aisbench: Command
+    yard: Yard, newest: TrialRecord, aisbench: Command
 ) -> None:
     (yard.folder / "aisbench.toml").write_text('platform = "modelarts"\n[access]\naccess_key = "${NOBODY_SET_THIS}"\n')
     with closing(Ledger(yard.folder / "reports" / "ledger.db")) as ledger:
@@ -254,7 +254,7 @@ def test_nobody_needs_the_keys_of_a_platform_to_look_at_what_it_did(
     ],
 )
 def test_what_history_does_not_have_is_one_line(
-    yard: Yard, newest: Measure, aisbench: Command, arguments: list[str], why: str
+    yard: Yard, newest: TrialRecord, aisbench: Command, arguments: list[str], why: str
 ) -> None:
     told = aisbench("references", "check", *arguments)
     assert told.code == 4

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from pytest_aisbench.adapters.tester import transport
 from pytest_aisbench.domain.background import Background, ScalePoint
-from pytest_aisbench.domain.entry import CaseEntry, TrialEntry, Value
-from pytest_aisbench.domain.stragglers import Straggler
+from pytest_aisbench.domain.entry import CaseEntry, Straggler, TrialEntry, Value
 from pytest_aisbench.domain.upload import Bound, Parcel, Transport
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.reporters.tester import result

@@ -8,12 +8,11 @@ from dataclasses import replace
 
 from pytest_aisbench.domain.background import Background, Past, ScalePoint
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.comparison import Before, Brief
 from pytest_aisbench.domain.curve import Curve, Point, Series
-from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, TrialEntry, Value
+from pytest_aisbench.domain.entry import SCHEMA, Before, Brief, CaseEntry, RunEntry, TrialEntry, Value
 from pytest_aisbench.domain.sentence import tell
-from pytest_aisbench.domain.stragglers import stragglers
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
+from pytest_aisbench.judge.stragglers import stragglers
 
 BEGAN = 1_760_000_000.0
 HOSTILE = "<script>document.title='stolen'</script><img src=x onerror=alert(2)> ]]> \"'& \x1b[31m\x00 \u202e 结果"

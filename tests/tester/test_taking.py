@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from open_tester import LONG_AGO, Answer, Serving, bound, case, parcel, serving
 
-from pytest_aisbench.domain.stragglers import Straggler
+from pytest_aisbench.domain.entry import Straggler
 from pytest_aisbench.domain.upload import End, Parcel
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import Refused, Rejected, Throttled

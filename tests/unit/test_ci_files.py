@@ -17,8 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from pytest_aisbench.domain.background import Background, ScalePoint
 from pytest_aisbench.domain.curve import Pace
-from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, TrialEntry, Value
-from pytest_aisbench.domain.stragglers import Straggler
+from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, Straggler, TrialEntry, Value
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.reporters import facts, markdown, openmetrics

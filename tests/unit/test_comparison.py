@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_aisbench.domain.comparison import Before, Brief, Difference, Move, Turn, compare
-from pytest_aisbench.domain.entry import CaseEntry, Value
+from pytest_aisbench.domain.entry import Before, Brief, CaseEntry, Value
 from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.judge.comparison import Difference, Move, Turn, compare
 from pytest_aisbench.services.ledger import Ledger
 
 PASSED, FAILED = Ruling.PASSED, Ruling.FAILED

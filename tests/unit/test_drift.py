@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.changes import Change, changes
-from pytest_aisbench.domain.drift import WANTED, drift
 from pytest_aisbench.domain.verdict import Outcome
+from pytest_aisbench.judge.trend import WANTED, Change, changes, drift
 
 values = st.lists(st.floats(-1e6, 1e6), max_size=60)
 

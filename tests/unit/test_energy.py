@@ -14,9 +14,10 @@ from pytest_aisbench import Platform, Settings
 from pytest_aisbench.adapters.power_file import PowerFile
 from pytest_aisbench.domain.case import Case, Shape, Workload
 from pytest_aisbench.domain.curve import Curve
-from pytest_aisbench.domain.energy import Power, Sample, drawn
+from pytest_aisbench.domain.job import Power, Sample
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.errors import Unreachable, UsageFault
+from pytest_aisbench.judge.standards import drawn
 from pytest_aisbench.services.sampling import Meter, sampled
 
 

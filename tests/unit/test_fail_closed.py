@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
-from pytest_aisbench.domain.entry import trial_entry, values
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement, Metric
-from pytest_aisbench.domain.rollcall import flaws_of
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
 from pytest_aisbench.domain.trial import Trial
-from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling, Verdict, expectations, judge
+from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling, Verdict
+from pytest_aisbench.judge.entries import trial_entry
+from pytest_aisbench.judge.evaluate import expectations, judge
+from pytest_aisbench.judge.values import flaws_of, values
 from pytest_aisbench.services.harvest import harvest
 
 UNIT = "images/s"

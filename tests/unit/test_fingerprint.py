@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench.domain.case import Case, Mode, Shape
-from pytest_aisbench.domain.fingerprint import differences, family, key, traits_of
 from pytest_aisbench.domain.metric import Metric
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Trial
+from pytest_aisbench.judge.comparison import differences, family, key, traits_of
 from pytest_aisbench.services.takeover import Fingerprints
 from pytest_aisbench.services.traits import Traits, told, where
 

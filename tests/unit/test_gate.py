@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain import student
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.gate import ALPHA, decide, pooled
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.verdict import Outcome, Ruling
+from pytest_aisbench.judge import noise_test
+from pytest_aisbench.judge.noise_test import ALPHA, decide, pooled
 
 ONE = Shape(1, 8)
 CLAIM = Threshold("throughput", "images/s", reference=100.0, lower=-0.05)
@@ -41,20 +41,20 @@ histories = st.lists(speeds, max_size=12)
     ],
 )
 def test_quantiles_of_student_beside_another_implementation(level: float, degrees: int, t: float) -> None:
-    assert student.quantile(level, degrees) == pytest.approx(t, rel=1e-9)
+    assert noise_test.t_quantile(level, degrees) == pytest.approx(t, rel=1e-9)
 
 
 @given(st.floats(0.5, 0.9999), st.integers(1, 300))
 def test_a_quantile_is_where_the_distribution_reaches_it(level: float, degrees: int) -> None:
-    t = student.quantile(level, degrees)
-    assert (1 + student.within(t, degrees)) / 2 == pytest.approx(level, abs=1e-12)
-    assert student.quantile(level, degrees + 1) <= t + 1e-9  # more is known, less is needed
+    t = noise_test.t_quantile(level, degrees)
+    assert (1 + noise_test.t_within(t, degrees)) / 2 == pytest.approx(level, abs=1e-12)
+    assert noise_test.t_quantile(level, degrees + 1) <= t + 1e-9  # more is known, less is needed
 
 
 @pytest.mark.parametrize(("level", "degrees"), [(0.4, 5), (1.0, 5), (math.nan, 5), (0.9, 0)])
 def test_a_quantile_that_does_not_exist_is_refused(level: float, degrees: int) -> None:
     with pytest.raises(ValueError, match="no quantile"):
-        student.quantile(level, degrees)
+        noise_test.t_quantile(level, degrees)
 
 
 def test_a_pass_in_one_line() -> None:

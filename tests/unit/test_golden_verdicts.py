@@ -11,11 +11,6 @@ from pathlib import Path
 
 from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
 from pytest_aisbench.domain.curve import curve
-from pytest_aisbench.domain.drift import drift
-from pytest_aisbench.domain.entry import by_rank, values
-from pytest_aisbench.domain.gate import Noise, decide
-from pytest_aisbench.domain.level import newest_level
-from pytest_aisbench.domain.logged import remarks
 from pytest_aisbench.domain.metric import (
     ACCURACY,
     SCALING,
@@ -25,12 +20,15 @@ from pytest_aisbench.domain.metric import (
     Measurement,
     Metric,
 )
-from pytest_aisbench.domain.rollcall import flaws_of
-from pytest_aisbench.domain.scaling import Speed, scaled, waived
-from pytest_aisbench.domain.stragglers import stragglers, summary
 from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
 from pytest_aisbench.domain.trial import Trial
-from pytest_aisbench.domain.verdict import Finding, Ruling, Verdict, judge
+from pytest_aisbench.domain.verdict import Finding, Ruling, Verdict
+from pytest_aisbench.judge.evaluate import judge
+from pytest_aisbench.judge.noise_test import Noise, decide
+from pytest_aisbench.judge.scaling import Speed, scaled, waived
+from pytest_aisbench.judge.stragglers import stragglers, summary
+from pytest_aisbench.judge.trend import drift, newest_level
+from pytest_aisbench.judge.values import by_rank, flaws_of, remarks, values
 
 GOLDEN = Path(__file__).parent / "golden" / "verdicts.txt"
 UNIT = "images/s"

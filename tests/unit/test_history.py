@@ -13,12 +13,12 @@ import pytest
 
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.case import Case, Mode, Shape
-from pytest_aisbench.domain.fingerprint import family, key
 from pytest_aisbench.domain.job import Job, Phase
 from pytest_aisbench.domain.metric import Flaw, Measurement
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import Blame
+from pytest_aisbench.judge.comparison import family, key
 from pytest_aisbench.services.history import History
 from pytest_aisbench.services.ledger import Ledger, record
 from pytest_aisbench.services.schema import STEPS

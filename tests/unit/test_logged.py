@@ -8,13 +8,13 @@ import pytest
 
 from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
 from pytest_aisbench.domain.curve import curve
-from pytest_aisbench.domain.entry import case_entry, values
-from pytest_aisbench.domain.logged import remarks
 from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY, Measurement, Metric
-from pytest_aisbench.domain.rollcall import flaws_of
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Trial
-from pytest_aisbench.domain.verdict import Outcome, Ruling, Verdict, judge
+from pytest_aisbench.domain.verdict import Outcome, Ruling, Verdict
+from pytest_aisbench.judge.entries import case_entry
+from pytest_aisbench.judge.evaluate import judge
+from pytest_aisbench.judge.values import flaws_of, remarks, values
 
 UNIT = "images/s"
 METRICS = {THROUGHPUT: Metric(THROUGHPUT, UNIT), ACCURACY: Metric(ACCURACY, "")}

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from pytest_aisbench.cli import main
 from pytest_aisbench.domain.case import Case, Shape, Workload
 from pytest_aisbench.domain.metric import Metric
-from pytest_aisbench.domain.mlperf import Result, benchmark, judged, judged_set, result
+from pytest_aisbench.domain.mlperf import Result, benchmark, result
 from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.reporters.mllog import text
+from pytest_aisbench.services.result_files import judged, judged_set
 
 METRICS = {"throughput": Metric("throughput", "images/s"), "accuracy": Metric("accuracy", "")}
 CLAIMS = (Threshold("throughput", unit="images/s", at_least=13_000), Threshold("accuracy", at_least=0.759))

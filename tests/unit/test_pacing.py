@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pytest_aisbench.domain.case import Case, Shape, Workload
 from pytest_aisbench.domain.codec import dump, load
-from pytest_aisbench.domain.entry import trial_entry
 from pytest_aisbench.domain.metric import Metric
 from pytest_aisbench.domain.trial import Trial
+from pytest_aisbench.judge.entries import trial_entry
 from pytest_aisbench.services.pacing import MOST, curve_of
 
 CASE = Case(

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.measure import Measure
-from pytest_aisbench.domain.references import FEWEST, propose, replay
 from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.domain.trial import TrialRecord
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.judge.references import FEWEST, propose, replay
 from pytest_aisbench.services import references
 from pytest_aisbench.services.revision import revised
 from pytest_aisbench.settings import places
@@ -133,10 +133,10 @@ def test_a_bare_limit_from_above_stays_bare_and_above_what_was_measured() -> Non
     assert 0.2112 < found.at_most < 0.22
 
 
-def past(*speeds: float, run: str = "run", accuracy: float = 0.9, counts: bool = True) -> list[Measure]:
+def past(*speeds: float, run: str = "run", accuracy: float = 0.9, counts: bool = True) -> list[TrialRecord]:
     """A run for each value, or one for all of them."""
     return [
-        Measure(
+        TrialRecord(
             f"{run}{at}",
             run if run != "run" else f"run-{at:02}",
             "toy-2x8",

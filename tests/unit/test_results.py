@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from pytest_aisbench.domain.case import Case, Shape, Workload
-from pytest_aisbench.domain.entry import SCHEMA, RunEntry, case_entry
+from pytest_aisbench.domain.entry import SCHEMA, RunEntry
 from pytest_aisbench.domain.job import Job, Phase
 from pytest_aisbench.domain.metric import Flaw, Measurement, Metric
 from pytest_aisbench.domain.stage import Stage, StoreUrl
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Step, Trial
-from pytest_aisbench.domain.verdict import judge
+from pytest_aisbench.judge.entries import case_entry
+from pytest_aisbench.judge.evaluate import judge
 from pytest_aisbench.reporters.properties import case_of, properties
 from pytest_aisbench.reporters.results import Results, document, write
 

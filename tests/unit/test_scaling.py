@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.gate import ALPHA, Noise, pooled
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
-from pytest_aisbench.domain.scaling import Speed, efficiencies, efficiency, scaled, waived
-from pytest_aisbench.domain.suspicion import identical, lost, suspicions, too_good
 from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.verdict import Outcome, Ruling, judge
+from pytest_aisbench.domain.verdict import Outcome, Ruling
+from pytest_aisbench.judge.evaluate import judge
+from pytest_aisbench.judge.noise_test import ALPHA, Noise, pooled
+from pytest_aisbench.judge.scaling import Speed, efficiencies, efficiency, scaled, waived
+from pytest_aisbench.judge.trend import identical, lost, suspicions, too_good
 
 CLAIM = Threshold("scaling", at_least=0.9, base="1x8")
 ONE, TWO = Shape(1, 8), Shape(2, 8)

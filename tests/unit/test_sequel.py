@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 
 from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.fingerprint import family, key
 from pytest_aisbench.domain.job import Job, Phase
-from pytest_aisbench.domain.measure import Measure
 from pytest_aisbench.domain.metric import Measurement
 from pytest_aisbench.domain.sequel import not_again, why_again
 from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.trial import Fault, Step, Trial
+from pytest_aisbench.domain.trial import Fault, Step, Trial, TrialRecord
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling, Verdict
-from pytest_aisbench.domain.weighing import Rules
 from pytest_aisbench.errors import Blame
+from pytest_aisbench.judge.comparison import family, key
+from pytest_aisbench.judge.evaluate import Rules
 from pytest_aisbench.services import history
 from pytest_aisbench.services.budget import Budget, Estimate
 from pytest_aisbench.services.clock import SystemClock
@@ -30,8 +29,8 @@ from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.roster import Roster
 from pytest_aisbench.services.submission import new_trial
 from pytest_aisbench.services.trial import Tools
+from pytest_aisbench.services.verdict_step import Weighing
 from pytest_aisbench.services.watch import Limits
-from pytest_aisbench.services.weighing import Weighing
 
 Make = Callable[..., Any]
 TRAITS = {"code": "c0de"}
@@ -71,7 +70,7 @@ def fleet_on(ledger: Ledger, tmp_path: Path) -> Iterator[Make]:
 def remember(ledger: Ledger, case: Case, deviation: float) -> None:
     for at in range(30):
         speed = 50.0 + (deviation if at % 2 else -deviation)
-        made = Measure(
+        made = TrialRecord(
             f"r{at}/1",
             f"r{at}",
             case.id,

@@ -16,13 +16,14 @@ from pytest_aisbench.domain.background import Background, ScalePoint
 from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
 from pytest_aisbench.domain.codec import dump, load
 from pytest_aisbench.domain.curve import curve
-from pytest_aisbench.domain.energy import Power
-from pytest_aisbench.domain.entry import CaseEntry, RunEntry, case_entry
+from pytest_aisbench.domain.entry import CaseEntry, RunEntry
+from pytest_aisbench.domain.job import Power
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement, Metric
-from pytest_aisbench.domain.standard import TIME, Field, fields
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
+from pytest_aisbench.judge.entries import case_entry
+from pytest_aisbench.judge.standards import TIME, Field, fields
 from pytest_aisbench.reporters import results
 from pytest_aisbench.reporters.fields import Fields, shown
 from pytest_aisbench.reporters.tester import UNITS

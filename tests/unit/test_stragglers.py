@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.stragglers import Straggler, stragglers, summary
+from pytest_aisbench.domain.entry import Straggler
+from pytest_aisbench.judge.stragglers import stragglers, summary
 
 speeds = st.floats(1.0, 1000.0)
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.stragglers import stragglers
+from pytest_aisbench.judge.stragglers import stragglers
 from pytest_aisbench.reporters.svg import outliers, rank_chart
 from pytest_aisbench.reporters.svg_frame import BAR, ODD
 

@@ -10,8 +10,7 @@ import pytest
 import showcase
 
 from pytest_aisbench.domain.background import Background
-from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, TrialEntry, Value
-from pytest_aisbench.domain.stragglers import Straggler
+from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, Straggler, TrialEntry, Value
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.reporters.columns import wide, wrap
 from pytest_aisbench.reporters.terminal import absent, summary

@@ -14,8 +14,7 @@ import pytest
 
 from pytest_aisbench.adapters.stubs import Stubs, benchmark_exit, read_log, told
 from pytest_aisbench.domain.background import Background, ScalePoint
-from pytest_aisbench.domain.entry import CaseEntry, TrialEntry, Value
-from pytest_aisbench.domain.stragglers import Straggler
+from pytest_aisbench.domain.entry import CaseEntry, Straggler, TrialEntry, Value
 from pytest_aisbench.domain.upload import Bound, End, canonical
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.errors import Rejected, Unreachable, UsageFault

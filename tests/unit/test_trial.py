@@ -11,12 +11,12 @@ import pytest
 
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.case import Case
-from pytest_aisbench.domain.entry import trial_entry
 from pytest_aisbench.domain.job import Job, Phase, Request
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import BadAnswer, Refused, Rejected, Throttled, Unreachable
+from pytest_aisbench.judge.entries import trial_entry
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.recall import recall
 from pytest_aisbench.services.submission import job_name, new_trial

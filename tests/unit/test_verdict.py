@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement, total
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement
 from pytest_aisbench.domain.threshold import Threshold, number
-from pytest_aisbench.domain.verdict import Outcome, Ruling, judge
+from pytest_aisbench.domain.verdict import Outcome, Ruling
 from pytest_aisbench.errors import NotPassed
+from pytest_aisbench.judge.evaluate import judge
+from pytest_aisbench.judge.values import total
 
 SHAPE = Shape(2, 8)
 CLAIMS = (

@@ -17,20 +17,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
-from pytest_aisbench.domain.entry import case_entry, values
-from pytest_aisbench.domain.fingerprint import key
-from pytest_aisbench.domain.measure import Measure
 from pytest_aisbench.domain.metric import Measurement, Metric
-from pytest_aisbench.domain.rollcall import flaws_of
-from pytest_aisbench.domain.scaling import Speed
 from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.trial import Step, Trial
-from pytest_aisbench.domain.verdict import Outcome, Ruling, Verdict, judge
-from pytest_aisbench.domain.weighing import Known, Rules, Weighed, weigh
+from pytest_aisbench.domain.trial import Step, Trial, TrialRecord
+from pytest_aisbench.domain.verdict import Outcome, Ruling, Verdict
+from pytest_aisbench.judge.comparison import key
+from pytest_aisbench.judge.entries import case_entry
+from pytest_aisbench.judge.evaluate import Known, Rules, Weighed, judge, weigh
+from pytest_aisbench.judge.scaling import Speed
+from pytest_aisbench.judge.values import flaws_of, values
 from pytest_aisbench.services.history import History
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.submission import new_trial
-from pytest_aisbench.services.weighing import Weighing
+from pytest_aisbench.services.verdict_step import Weighing
 
 SPEED = Threshold("throughput", "images/s", reference=100.0, lower=-0.05)
 LEARNT = Threshold("accuracy", at_least=0.9)
@@ -56,7 +55,7 @@ def trial(case: Case, speed: float, learnt: float = 0.95, number: int = 1, **oth
     return replace(made, **{"traits": {"nodes": str(case.shape.nodes), "code": "c0de"}, **other})
 
 
-def past(case: Case, speeds: Sequence[float], learnt: float = 0.95, **other: Any) -> tuple[Measure, ...]:
+def past(case: Case, speeds: Sequence[float], learnt: float = 0.95, **other: Any) -> tuple[TrialRecord, ...]:
     told = {
         "case_id": case.id,
         "workload": "toy",
@@ -66,7 +65,7 @@ def past(case: Case, speeds: Sequence[float], learnt: float = 0.95, **other: Any
         "family": "f",
     }
     return tuple(
-        Measure(
+        TrialRecord(
             **{
                 "trial": f"r{at}/1",
                 "run": f"r{at}",

@@ -24,8 +24,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import NormalDist
 
-from pytest_aisbench.domain import student
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.sentence import Sentence, joined, tell
 from pytest_aisbench.domain.threshold import Threshold, number, quantity
@@ -90,7 +91,7 @@ class Looks:
     def critical(self, sides: int, degrees: int) -> tuple[float, str]:
         """Student's t for one look of them all, and where to look it up."""
         looks = max(self.most, self.now)
-        t = student.quantile(1 - ALPHA / looks / max(sides, 1), degrees)
+        t = t_quantile(1 - ALPHA / looks / max(sides, 1), degrees)
         halved = f"/{sides}" if sides > 1 else ""
         return t, tell("critical", level=f"1 - {ALPHA:g}/{looks}{halved}", degrees=str(degrees))
 
@@ -210,3 +211,37 @@ def _why(history: Sequence[float], trials: Sequence[float]) -> str:
         return tell("no history")
     few = max(len(history) - 1, 0) + max(len(trials) - 1, 0) < _FEWEST
     return tell("too few" if few else "no spread", past=str(len(history)), now=str(len(trials)))
+
+
+_NEWTON_STEPS = 200  # Newton needs three or four; heavy tails far out some more
+
+
+def t_within(t: float, degrees: int) -> float:
+    """The probability that |T| is below `t`."""
+    angle = math.atan2(t, math.sqrt(degrees))
+    square = degrees / (degrees + t * t)  # of the angle's cosine
+    odd = degrees % 2
+    term = whole = math.sqrt(square) if odd and degrees > 1 else float(not odd)
+    for lower in range(2 + odd, degrees, 2):
+        term *= square * (lower - 1) / lower
+        whole += term
+    whole *= math.sin(angle)
+    return 2 / math.pi * (angle + whole) if odd else whole
+
+
+@lru_cache(maxsize=1024)  # one decision after the other asks for the same few
+def t_quantile(level: float, degrees: int) -> float:
+    """The value that T stays below with this probability, which is from one half to below 1."""
+    if not 0.5 <= level < 1 or degrees < 1:
+        raise ValueError(f"no quantile of Student's t at {level} with {degrees} degrees of freedom")
+    wanted = 2 * level - 1
+    scale = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(degrees * math.pi)
+    t = NormalDist().inv_cdf(level)  # with ever more degrees T comes down to it
+    for _ in range(_NEWTON_STEPS):
+        density = scale * (1 + t * t / degrees) ** (-(degrees + 1) / 2)
+        step = (wanted - t_within(t, degrees)) / (2 * density)
+        # `t_within` is concave, so that Newton climbs and never passes the root: a step back is rounding.
+        if step <= 1e-13 * t:
+            break
+        t += step
+    return t

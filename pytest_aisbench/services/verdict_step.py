@@ -1,25 +1,29 @@
-"""What a trial is weighed with, brought together: the run's other trials, and the history in the ledger."""
+"""The last step of a trial: gather the evidence from the run and its ledger, and judge the trial by it."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from pytest_aisbench.domain import fingerprint
 from pytest_aisbench.domain.background import ScalePoint
 from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.entry import values
-from pytest_aisbench.domain.gate import average, pooled
-from pytest_aisbench.domain.level import newest_level
-from pytest_aisbench.domain.measure import Measure, counts
 from pytest_aisbench.domain.metric import THROUGHPUT
-from pytest_aisbench.domain.rollcall import flaws_of
-from pytest_aisbench.domain.scaling import THIS_RUN, Speed, efficiencies
-from pytest_aisbench.domain.sentence import tell
-from pytest_aisbench.domain.sequel import base_of
-from pytest_aisbench.domain.trial import Step, Trial
-from pytest_aisbench.domain.weighing import ANCHOR, Known, Rules, Weighed, weigh
+from pytest_aisbench.domain.ports import Platform
+from pytest_aisbench.domain.sentence import joined, tell
+from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.trial import Step, Trial, TrialRecord
+from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.judge import comparison
+from pytest_aisbench.judge.evaluate import ANCHOR, Known, Rules, Weighed, expectations, judge, weigh
+from pytest_aisbench.judge.noise_test import average, pooled
+from pytest_aisbench.judge.scaling import THIS_RUN, Speed, base_of, efficiencies
+from pytest_aisbench.judge.stragglers import stragglers, summary
+from pytest_aisbench.judge.trend import newest_level
+from pytest_aisbench.judge.values import by_rank, counts, flaws_of, remarks, values
 from pytest_aisbench.services.history import NEWEST, History
+from pytest_aisbench.services.logs import last_lines
 
 _OF_A_BASE = 10  # newest trials of another shape, whose mean stands for it
 _SHOWN = 24  # shapes of a workload in a chart
@@ -46,7 +50,7 @@ class Weighing:
         return _chart(trial.case, base, self._points(trial, siblings, base))
 
     def _known(self, trial: Trial, siblings: Sequence[Trial]) -> tuple[Known, str]:
-        case, key, run = trial.case, fingerprint.key(trial.traits), trial.run
+        case, key, run = trial.case, comparison.key(trial.traits), trial.run
         base = self._base(trial, siblings)
         chart = _chart(case, base, self._points(trial, siblings, base))
         earlier = tuple(each for each in siblings if _precedes(each, trial))
@@ -55,7 +59,7 @@ class Weighing:
         past = self.history.of(case.id, key, without=run, counted=False)
         first = self.history.first(case.id, key, ANCHOR, without=run) if len(past) == NEWEST else ()
         last = self.history.newest(case.id, without=run, key=key)
-        changed = fingerprint.differences(self.history.traits(last.key), trial.traits) if last else ()
+        changed = comparison.differences(self.history.traits(last.key), trial.traits) if last else ()
         strange = ""
         if last and (not past or past[-1].at < last.at):
             strange = tell("not compared", run=last.run, changes="; ".join(changed))
@@ -100,7 +104,7 @@ class Weighing:
     def _remembered(self, trial: Trial, known: Collection[Shape]) -> dict[Shape, Speed]:
         if self.history is None or len(known) >= _SHOWN:
             return {}
-        name, family = trial.case.workload.name, fingerprint.family(trial.traits)
+        name, family = trial.case.workload.name, comparison.family(trial.traits)
         shapes = map(Shape.parse, self.history.shapes(name, family, _SHOWN))
         found = {shape: self._past(trial, shape, _OF_A_BASE) for shape in shapes if shape not in known}
         return {
@@ -109,11 +113,11 @@ class Weighing:
             if past
         }
 
-    def _past(self, trial: Trial, shape: Shape, limit: int) -> tuple[Measure, ...]:
+    def _past(self, trial: Trial, shape: Shape, limit: int) -> tuple[TrialRecord, ...]:
         """Of another shape, alike in everything else."""
         if self.history is None:
             return ()
-        name, family = trial.case.workload.name, fingerprint.family(trial.traits)
+        name, family = trial.case.workload.name, comparison.family(trial.traits)
         return self.history.base(name, str(shape), family, limit, without=trial.run)
 
 
@@ -131,12 +135,12 @@ def _precedes(other: Trial, trial: Trial) -> bool:
 
 def _here(bases: Sequence[Trial], trial: Trial) -> str:
     """Logs may tell that a base of this very run was trained by other software: the text must not keep that back."""
-    found = (fingerprint.differences_beside_shape(each.traits, trial.traits) for each in bases)
+    found = (comparison.differences_beside_shape(each.traits, trial.traits) for each in bases)
     unlike = dict.fromkeys(line for lines in found for line in lines)
     return THIS_RUN + tell("unlike", changes="; ".join(unlike)) if unlike else THIS_RUN
 
 
-def _source(past: Sequence[Measure]) -> str:
+def _source(past: Sequence[TrialRecord]) -> str:
     run = past[-1].run
     return tell("history of", count=str(len(past)), run=run) if len(past) > 1 else tell("history", run=run)
 
@@ -152,3 +156,39 @@ def _chart(case: Case, base: Speed | None, points: Mapping[Shape, Speed]) -> tup
     return tuple(
         ScalePoint(str(shape), points[shape].value, share, points[shape].source) for shape, share in shares.items()
     )
+
+
+_LAST = 10  # lines of the log, and events, that go with a failure
+
+
+def judged(trial: Trial, weighed: Weighed, today: str) -> Trial:
+    """With its verdict, what that rests on, and whether another trial is due."""
+    case = trial.case
+    verdict = judge(
+        case.thresholds,
+        values(trial),
+        flaws_of(trial),
+        case.judged_shape,
+        settled=weighed.settled,
+        remarks=_remarks(trial),
+        today=today,
+    )
+    due = weighed.due if verdict.ruling is Ruling.INCONCLUSIVE else ""
+    trial = replace(trial, judged=verdict, background=weighed.background, due=due)
+    for text in (*weighed.background.warnings, *expectations(case.thresholds, verdict)):
+        trial = trial.noted(text)
+    return trial
+
+
+def explained(trial: Trial, platform: Platform, folder: Path) -> Trial:
+    """With the last events and lines of its job, which are not asked for where all is well."""
+    events: Sequence[str] = ()
+    with contextlib.suppress(Exception):  # of any platform: what it cannot tell changes no verdict
+        events = [plain(event) for event in platform.events(trial.job_id or "")]
+    _, lines = last_lines(trial, folder, _LAST)
+    return replace(trial, events=tuple(events[-_LAST:]), last_lines=tuple(lines))
+
+
+def _remarks(trial: Trial) -> dict[str, str]:
+    said, slow = remarks(trial), summary(stragglers(by_rank(trial), trial.case.shape))
+    return {**said, THROUGHPUT: joined((said.get(THROUGHPUT, ""), slow))}

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pytest_aisbench.domain import gate
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.gate import DIGITS, Decision, Looks, Noise, Reading
+from pytest_aisbench.domain.case import Case, Shape
 from pytest_aisbench.domain.sentence import joined, tell
 from pytest_aisbench.domain.threshold import Threshold, number, quantity
 from pytest_aisbench.domain.verdict import Finding, Outcome
+from pytest_aisbench.judge import noise_test
+from pytest_aisbench.judge.noise_test import DIGITS, Decision, Looks, Noise, Reading
 
 THIS_RUN = tell("this run")
 
@@ -73,14 +73,14 @@ def scaled(claim: Threshold, speed: Speed, base: Speed, max_trials: int, unit: s
     """What becomes of a claim that is not waived."""
     shape, looks = speed.shape, Looks(speed.count, max_trials)
     if not speed.known or not claim.sides(shape):
-        return gate.unmeasured(claim, shape)
+        return noise_test.unmeasured(claim, shape)
     ratio, both = efficiency(speed, base), {"shape": str(shape), "base": str(base.shape)}
     speeds = {"value": quantity(speed.per_card, unit), "base_value": quantity(base.per_card, unit)}
     said = tell("scaled", metric=claim.metric, share=number(ratio), source=base.source, **speeds, **both)
     if speed.noise is None or base.noise is None:
         unknown = [str(each.shape) for each in (speed, base) if each.noise is None]
         why = tell("unknown noises", **both) if len(unknown) > 1 else tell("unknown noise", shape=unknown[0])
-        return gate.by_band(claim, shape, ratio, said, why)
+        return noise_test.by_band(claim, shape, ratio, said, why)
     t, level = looks.critical(claim.sides(shape), min(speed.noise.degrees, base.noise.degrees))
     own, by_base = (ratio * t * each.share / math.sqrt(each.count) for each in (speed, base))
     half = math.hypot(own, by_base)
@@ -88,10 +88,22 @@ def scaled(claim: Threshold, speed: Speed, base: Speed, max_trials: int, unit: s
     figures = {"half": half, "share": ratio, "t": t}
     told = {name: number(value, DIGITS) for name, value in figures.items()}
     how = joined((tell("noise of ratio", terms=terms, **told), tell("of both", **both), level))
-    decision = gate.by_interval(claim, shape, Reading(ratio, (ratio - half, ratio + half), said, how, looks))
+    decision = noise_test.by_interval(claim, shape, Reading(ratio, (ratio - half, ratio + half), said, how, looks))
     # More trials of this shape move the ratio by its own part of the noise, and leave the base's as it is: where that
     # would reach across the limit from either end, nobody shall pay for them.
     ends = (ratio - own, ratio + own)
-    if all(gate.place((end - by_base, end + by_base), claim.band(shape))[0] is None for end in ends):
+    if all(noise_test.place((end - by_base, end + by_base), claim.band(shape))[0] is None for end in ends):
         return decision.closed(tell("base alone", base=str(base.shape), half=number(by_base, DIGITS)))
     return decision
+
+
+def base_of(case: Case) -> Shape | None:
+    """The shape that its claim on scaling is measured against; None where there is no such claim, or it is its own."""
+    base = next((Shape.parse(claim.base) for claim in case.thresholds if claim.base), None)
+    return None if base == case.shape else base
+
+
+def awaited(case: Case) -> str:
+    """The id of the case that must have been measured before this one is judged; empty where there is none."""
+    base = base_of(case)
+    return replace(case, shape=base).id if base else ""

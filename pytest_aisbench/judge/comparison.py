@@ -1,4 +1,4 @@
-"""What two trials must share so that one can be held against the other: traits by name, and their key.
+"""Which trials can be compared, by their traits; and what changed from one run to the next.
 
 Traits are told to people, as differences between two trials, so they hold no secret: what is named or looks like one
 only counts together with all others that do.
@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.entry import Before, Brief
+from pytest_aisbench.domain.verdict import Ruling
 
 _SHAPE = ("nodes", "devices")
 _LABELS = frozenset({"job_name", "job_description_prefix"})  # options that change nothing of what a job does
@@ -89,3 +93,56 @@ def _digest(value: Any) -> str:
 
 def _written(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A case whose verdict is another."""
+
+    id: str
+    was: Ruling | None
+    now: Ruling | None
+
+
+@dataclass(frozen=True)
+class Move:
+    """A case that was measured in both runs."""
+
+    id: str
+    was: float
+    now: float
+    unit: str
+
+    @property
+    def share(self) -> float:
+        return self.now / self.was - 1
+
+
+@dataclass(frozen=True)
+class Difference:
+    new: tuple[str, ...]
+    gone: tuple[str, ...]
+    turned: tuple[Turn, ...]
+    moved: tuple[Move, ...]  # the largest change first
+
+
+def compare(before: Before, cases: Iterable[Brief]) -> Difference:
+    """Units that differ are no change of speed."""
+    known = {case.id: case for case in before.cases}
+    now = {case.id: case for case in cases}
+    pairs = [(known[name], case) for name, case in now.items() if name in known]
+    moved = [
+        Move(new.id, old.throughput, new.throughput, new.unit)
+        for old, new in pairs
+        if _is_speed(old.throughput) and _is_speed(new.throughput) and old.unit == new.unit
+    ]
+    return Difference(
+        new=tuple(name for name in now if name not in known),
+        gone=tuple(name for name in known if name not in now),
+        turned=tuple(Turn(new.id, old.verdict, new.verdict) for old, new in pairs if old.verdict is not new.verdict),
+        moved=tuple(sorted(moved, key=lambda move: -abs(move.share))),
+    )
+
+
+def _is_speed(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value) and value > 0

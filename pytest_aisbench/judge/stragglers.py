@@ -16,38 +16,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median, median_high
 
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.level import SIGMA
-from pytest_aisbench.domain.metric import LARGEST
+from pytest_aisbench.domain.entry import Straggler
+from pytest_aisbench.domain.metric import LARGEST, MAD_TO_SIGMA
 from pytest_aisbench.domain.sentence import joined, tell
 
 TOLERANCE = 0.05
 _DEVIATIONS = 4.0
 _OF_A_MEDIAN = math.sqrt(math.pi / 2)  # its standard deviation is so many times that of a mean
-
-
-@dataclass(frozen=True)
-class Straggler:
-    """A card, or a whole node where `card` is None."""
-
-    node: int
-    card: int | None
-    rank: int | None
-    ratio: float  # of the others' median
-    cost: float  # the share of the whole that is lost by it
-
-    @property
-    def text(self) -> str:
-        told = {"node": str(self.node), "share": f"{self.ratio:.1%}", "cost": f"{self.cost:.1%}"}
-        if self.card is None:
-            return tell("slow node", **told)
-        return tell("slow card", card=str(self.card), rank=str(self.rank), **told)
-
-    def __str__(self) -> str:
-        return str(self.text)
 
 
 def stragglers(by_rank: Sequence[float | None], shape: Shape) -> tuple[Straggler, ...]:
@@ -85,7 +63,7 @@ def _noise(nodes: Mapping[int, Sequence[int]], found: Mapping[int, float]) -> fl
         for middle in [median(found[rank] for rank in ranks)]
         for rank in ranks
     ]
-    return SIGMA * median(apart) * _OF_A_MEDIAN * math.sqrt(2 / min(map(len, nodes.values()))) if apart else 0.0
+    return MAD_TO_SIGMA * median(apart) * _OF_A_MEDIAN * math.sqrt(2 / min(map(len, nodes.values()))) if apart else 0.0
 
 
 def _slow(found: Mapping[int, float], least: float = 0.0) -> dict[int, float]:
@@ -96,7 +74,7 @@ def _slow(found: Mapping[int, float], least: float = 0.0) -> dict[int, float]:
         others = _median_without(order, value)
         if value >= others * (1 - TOLERANCE):
             continue
-        spread = SIGMA * median(abs(found[other] - others) for other in found if other != name)
+        spread = MAD_TO_SIGMA * median(abs(found[other] - others) for other in found if other != name)
         if value < others - _DEVIATIONS * max(spread, least):
             slow[name] = others
     return slow

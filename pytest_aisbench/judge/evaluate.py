@@ -6,27 +6,31 @@ anything else are met by every trial, or missed. What is only worth a look is a 
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from pytest_aisbench.domain.background import Background, Past, ScalePoint
 from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.changes import changes
-from pytest_aisbench.domain.drift import drift
-from pytest_aisbench.domain.entry import values
-from pytest_aisbench.domain.gate import Decision, average, decide, pooled
-from pytest_aisbench.domain.level import Level, newest_level
-from pytest_aisbench.domain.measure import Measure
-from pytest_aisbench.domain.metric import ACCURACY, LARGEST, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
-from pytest_aisbench.domain.scaling import Speed, scaled, waived
-from pytest_aisbench.domain.sentence import tell
-from pytest_aisbench.domain.sequel import base_of
-from pytest_aisbench.domain.suspicion import lost, suspicions
-from pytest_aisbench.domain.threshold import Threshold, number, quantity
-from pytest_aisbench.domain.trial import Trial
-from pytest_aisbench.domain.verdict import Finding, Outcome
+from pytest_aisbench.domain.metric import (
+    ACCURACY,
+    LARGEST,
+    SPEEDS,
+    STEADY_THROUGHPUT,
+    THROUGHPUT,
+    TIME_TO_ACCURACY,
+    Flaw,
+)
+from pytest_aisbench.domain.sentence import joined, tell
+from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold, number, quantity
+from pytest_aisbench.domain.trial import Trial, TrialRecord
+from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling, Verdict
+from pytest_aisbench.judge.noise_test import Decision, average, decide, pooled
+from pytest_aisbench.judge.scaling import Speed, base_of, scaled, waived
+from pytest_aisbench.judge.trend import Level, changes, drift, lost, newest_level, suspicions
+from pytest_aisbench.judge.values import values
 
 ANCHOR = 10  # oldest values that a drift is held against where no claim has a reference
 _SHOWN = 60  # points of history that go with a verdict
@@ -46,8 +50,8 @@ class Known:
     """What there is beside the trial itself."""
 
     earlier: tuple[Trial, ...] = ()  # of the case in this run: those that were measured, in their order
-    past: tuple[Measure, ...] = ()  # comparable trials of other runs that are whole, oldest first
-    first: tuple[Measure, ...] = ()  # the oldest of them, where `past` does not reach back to them
+    past: tuple[TrialRecord, ...] = ()  # comparable trials of other runs that are whole, oldest first
+    first: tuple[TrialRecord, ...] = ()  # the oldest of them, where `past` does not reach back to them
     base: Speed | None = None  # of its claim on scaling
     scaling: tuple[ScalePoint, ...] = ()
     changed: tuple[str, ...] = ()  # what differs from the newest trial that is not comparable
@@ -113,7 +117,7 @@ def _series(metric: str, trial: Trial, known: Known) -> list[float]:
     return [values(each).get(metric, math.nan) for each in (*known.earlier, trial)]
 
 
-def comparable(metric: str, measures: Sequence[Measure]) -> list[tuple[str, float]]:
+def comparable(metric: str, measures: Sequence[TrialRecord]) -> list[tuple[str, float]]:
     """By run. A speed counts where the accuracy held; an accuracy always, or bad ones would be forgotten."""
     counted = [each for each in measures if each.counts or metric == ACCURACY]
     told = ((each.run, each.value(metric)) for each in counted)
@@ -197,7 +201,7 @@ def _allowed(metric: str, value: float, case: Case) -> bool:
     return all(low <= value <= high for low, high in bands)
 
 
-def anchor(metric: str, case: Case, first: Sequence[Measure]) -> float | None:
+def anchor(metric: str, case: Case, first: Sequence[TrialRecord]) -> float | None:
     """It does not move: a claim's reference, or else what was measured `first`."""
     claimed = (claim.expected(case.judged_shape) for claim in case.thresholds if claim.metric == metric)
     if found := next((reference for reference in claimed if reference), None):
@@ -231,3 +235,114 @@ def _background(trial: Trial, known: Known, decisions: Sequence[Decision], warni
         changed=known.changed,
         time_to_accuracy_s=values(trial).get(TIME_TO_ACCURACY),
     )
+
+
+def judge(
+    thresholds: Iterable[Threshold],
+    measured: Mapping[str, float],
+    flaws: Sequence[Flaw],
+    shape: Shape,
+    *,
+    settled: Iterable[Finding] = (),
+    remarks: Mapping[str, str] | None = None,
+    today: str = "",
+) -> Verdict:
+    """Fail closed: PASSED needs a met claim on throughput and on accuracy, and no flaw anywhere.
+
+    `settled` are findings of those who know more than one value: each takes the place of the plain weighing of the
+    claim that it names by metric and words; one on no claim, such as a drift, counts as well.
+    `remarks` by metric are said with its findings and change none of them.
+    `today`, as `2027-01-31`, is held against expected failures: one that holds excuses a measured value that misses
+    its claim, and nothing else.
+    """
+    thresholds = tuple(thresholds)
+    known: dict[tuple[str, str], list[Finding]] = {}
+    for finding in settled:
+        known.setdefault((finding.metric, finding.wanted), []).append(finding)
+    wanted = {threshold.metric: threshold.wanted(shape) for threshold in thresholds}
+    findings = [_flawed(flaw, wanted.get(flaw.metric, tell("finite"))) for flaw in flaws]
+    spoiled = {flaw.metric for flaw in flaws}
+    excused: set[str] = set()  # metrics that were measured, and missed as expected
+    for threshold in thresholds:
+        finding = _weigh(threshold, measured.get(threshold.metric), shape)
+        better = known.pop((finding.metric, finding.wanted), [finding])
+        if threshold.metric in spoiled:
+            continue
+        for told in [finding] if finding.outcome is Outcome.UNMEASURED else better:
+            findings.append(_as_expected(told, threshold.expected_failure, today))
+            if told.outcome is Outcome.MISSED and findings[-1].outcome is Outcome.WAIVED:
+                excused.add(told.metric)
+    findings = [_remarked(finding, (remarks or {}).get(finding.metric, "")) for finding in findings]
+    claimed = excused | {finding.metric for finding in findings if finding.outcome is not Outcome.WAIVED}
+    findings = _speed_needs_accuracy([*findings, *itertools.chain.from_iterable(known.values())], excused)
+    findings += [
+        Finding(name, Outcome.UNMEASURED, measured.get(name), tell("claim"), tell("unclaimed", metric=name))
+        for name in (THROUGHPUT, ACCURACY)
+        if name not in claimed
+    ]
+    bad = [finding for finding in findings if finding.outcome not in {Outcome.MET, Outcome.WAIVED}]
+    if not bad:
+        said = sorted(findings, key=lambda finding: finding.metric not in excused)  # what was excused is said first
+        return Verdict(Ruling.PASSED, joined(finding.text for finding in said), tuple(findings))
+    worst = next((finding for finding in bad if finding.outcome is not Outcome.UNDECIDED), None)
+    ruling = Ruling.FAILED if worst else Ruling.INCONCLUSIVE
+    return Verdict(ruling, (worst or bad[0]).text, tuple(findings))
+
+
+def _flawed(flaw: Flaw, wanted: str) -> Finding:
+    return Finding(flaw.metric, Outcome.UNMEASURED, None, wanted, tell("about", metric=flaw.metric) + flaw.text)
+
+
+def _remarked(finding: Finding, remark: str) -> Finding:
+    return replace(finding, text=joined((finding.text, remark))) if remark else finding
+
+
+def _weigh(threshold: Threshold, value: float | None, shape: Shape) -> Finding:
+    name, wanted = threshold.metric, threshold.wanted(shape)
+    if threshold.base is not None:
+        return Finding(name, Outcome.WAIVED, None, wanted, tell("unscaled", metric=name, base=threshold.base))
+    if value is None or not math.isfinite(value):
+        return Finding(name, Outcome.UNMEASURED, None, wanted, tell("unmeasured", metric=name, wanted=wanted))
+    if not threshold.sides(shape):
+        return Finding(name, Outcome.UNMEASURED, value, wanted, tell("bounds nothing", metric=name))
+    low, high = threshold.band(shape)
+    met = low <= value <= high
+    told = tell("value", metric=name, value=quantity(value, threshold.unit)) + tell("wanted", wanted=wanted)
+    text = told + threshold.gap(shape, value)
+    return Finding(name, Outcome.MET if met else Outcome.MISSED, value, wanted, text)
+
+
+def _as_expected(finding: Finding, expected: ExpectedFailure | None, today: str) -> Finding:
+    if expected is None or finding.outcome not in {Outcome.MET, Outcome.MISSED}:
+        return finding
+    if finding.outcome is Outcome.MET:
+        return _remarked(finding, tell("met after all", until=expected.until, reason=expected.reason))
+    if not expected.holds(today):
+        expired = tell("expired", until=expected.until, reason=expected.reason)
+        return _remarked(finding, expired if today else "")
+    if finding.measured is None or not math.isfinite(finding.measured):
+        return finding
+    waived = replace(finding, outcome=Outcome.WAIVED)
+    return _remarked(waived, tell("as expected", until=expected.until, reason=expected.reason))
+
+
+def expectations(thresholds: Iterable[Threshold], verdict: Verdict) -> list[str]:
+    """Worth a line beside a verdict that passed: what was missed as expected, and what was expected to miss."""
+    expected = {threshold.metric for threshold in thresholds if threshold.expected_failure}
+    told = [finding for finding in verdict.findings if finding.metric in expected and finding.measured is not None]
+    return [finding.text for finding in told] if verdict.passed else []
+
+
+def _speed_needs_accuracy(findings: list[Finding], excused: set[str]) -> list[Finding]:
+    """Speed counts only where the model learnt: met beside an accuracy that is not, it decides nothing."""
+    fine = {Outcome.MET, Outcome.WAIVED} if ACCURACY in excused else {Outcome.MET}
+    learnt = [finding.outcome for finding in findings if finding.metric == ACCURACY]
+    if fine.issuperset(learnt):
+        return findings
+    why = tell("not yet learnt" if {*learnt} <= {*fine, Outcome.UNDECIDED} else "not learnt")
+    return [
+        replace(finding, outcome=Outcome.UNDECIDED, text=joined((finding.text, why)))
+        if finding.metric in SPEEDS and finding.outcome is Outcome.MET
+        else finding
+        for finding in sorted(findings, key=lambda finding: finding.metric in SPEEDS)
+    ]

@@ -14,14 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from pytest_aisbench.domain import gate, student
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.changes import changes
-from pytest_aisbench.domain.level import newest_level
-from pytest_aisbench.domain.measure import Measure, values_of
 from pytest_aisbench.domain.threshold import Threshold, number
+from pytest_aisbench.domain.trial import TrialRecord, values_of
 from pytest_aisbench.domain.verdict import Outcome
-from pytest_aisbench.domain.weighing import comparable, is_gated
+from pytest_aisbench.judge.evaluate import comparable, is_gated
+from pytest_aisbench.judge.noise_test import decide, t_quantile
+from pytest_aisbench.judge.trend import changes, newest_level
 
 FEWEST = 5  # values; with fewer, t makes a bound of anything
 _LEVEL = 0.999
@@ -70,7 +69,7 @@ def propose(claim: Threshold, shape: Shape, values: Sequence[float]) -> Proposal
     evidence = Evidence(since, len(level), fmean(level), stdev(level), len(newest.left_out))
     if evidence.mean <= 0:
         return Proposal(None, evidence, f"a mean of {number(evidence.mean)} is no reference")
-    reach = student.quantile(_LEVEL, evidence.count - 1) * evidence.deviation * math.sqrt(1 + 1 / evidence.count)
+    reach = t_quantile(_LEVEL, evidence.count - 1) * evidence.deviation * math.sqrt(1 + 1 / evidence.count)
     margin = max(math.ceil(round(reach / evidence.mean / _GRAIN, 9)) * _GRAIN, _LEAST)
     if margin > _MOST:
         side = "above" if from_above(claim, shape) else "below"
@@ -118,15 +117,15 @@ class Replay:
         return self.met + self.missed + self.undecided
 
 
-def replay(claim: Threshold, shape: Shape, past: Sequence[Measure], max_trials: int) -> Replay:
+def replay(claim: Threshold, shape: Shape, past: Sequence[TrialRecord], max_trials: int) -> Replay:
     """As verdicts are made: by all trials of a run together, and those before it that count. Runs that did not measure
     it say nothing."""
-    runs: dict[str, list[Measure]] = {}
+    runs: dict[str, list[TrialRecord]] = {}
     for each in past:
         if each.value(claim.metric) is not None:
             runs.setdefault(each.run, []).append(each)
     found: dict[Outcome, list[str]] = {outcome: [] for outcome in Outcome}
-    before: list[Measure] = []
+    before: list[TrialRecord] = []
     for run, trials in runs.items():
         known = [value for _, value in comparable(claim.metric, before)]
         found[_outcome(claim, shape, known, values_of(trials, claim.metric), max_trials)].append(run)
@@ -146,6 +145,6 @@ def _outcome(
     claim: Threshold, shape: Shape, before: Sequence[float], trials: Sequence[float], max_trials: int
 ) -> Outcome:
     if is_gated(claim):
-        return gate.decide(claim, shape, newest_level(before).values, trials, max_trials).finding.outcome
+        return decide(claim, shape, newest_level(before).values, trials, max_trials).finding.outcome
     low, high = claim.band(shape)
     return Outcome.MET if all(low <= value <= high for value in trials) else Outcome.MISSED

@@ -1,0 +1,76 @@
+"""The entries that reporters read, made from trials: see `domain/entry.py` for what they hold."""
+
+from __future__ import annotations
+
+from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.entry import Brief, CaseEntry, TrialEntry, Value
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
+from pytest_aisbench.domain.sentence import tell
+from pytest_aisbench.domain.trial import Trial
+from pytest_aisbench.domain.verdict import Verdict
+from pytest_aisbench.judge.stragglers import stragglers
+from pytest_aisbench.judge.values import by_rank, by_server, target_accuracy, values
+
+
+def case_entry(case: Case, trials: tuple[Trial, ...], verdict: Verdict | None) -> CaseEntry:
+    """`verdict` is the case's: the last trial's, unless the test itself did not pass."""
+    measured = values(trials[-1]) if trials else {}
+    # Of several trials a finding has the value that was judged: the first on a metric is that on its claim.
+    judged = {each.metric: each.measured for each in reversed(verdict.findings if verdict else ())}
+    measured.update({name: value for name, value in judged.items() if value is not None})
+    metrics = {name: Value(measured.get(name), metric.unit) for name, metric in case.workload.metrics.items()}
+    hours = sum(t.job.ran_s or 0.0 for t in trials if t.job) * case.shape.world / 3600
+    return CaseEntry(
+        id=case.id,
+        workload=case.workload.name,
+        nodes=case.shape.nodes,
+        devices_per_node=case.shape.devices,
+        mode=case.mode.value,
+        verdict=verdict.ruling if verdict else None,
+        reason=verdict.reason if verdict else _unjudged(trials),
+        card_hours=round(hours, 6),
+        metrics=metrics,
+        findings=verdict.findings if verdict else (),
+        trials=tuple(trial_entry(trial) for trial in trials),
+        background=trials[-1].background if trials else None,
+        target_accuracy=target_accuracy(case),
+    )
+
+
+def trial_entry(trial: Trial) -> TrialEntry:
+    shape, job = trial.case.shape, trial.job
+    ranks = by_rank(trial)
+    return TrialEntry(
+        trial=trial.number,
+        job_id=trial.job_id,
+        platform_phase=job.platform_phase if job else None,
+        phase=job.phase.value if job else None,
+        queued_s=job.queued_s if job else None,
+        ran_s=job.ran_s if job else None,
+        throughput_by_rank=tuple(ranks),
+        throughput_by_server=by_server(ranks, shape),
+        accuracy_by_server=tuple(m.value for m in trial.measurements if m.metric == ACCURACY),
+        stragglers=stragglers(ranks, shape),
+        pace=trial.curve.pace if trial.curve else None,
+        logs=trial.logs,
+        stage=str(trial.stage.root) if trial.stage else None,
+        times=trial.times,
+        notes=trial.notes,
+        curve=trial.curve,
+        events=trial.events,
+        last_lines=trial.last_lines,
+        traits=trial.traits,
+        console=trial.console,
+        usage=trial.usage,
+        power=trial.power,
+    )
+
+
+def _unjudged(trials: tuple[Trial, ...]) -> str:
+    fault = trials[-1].fault if trials else None
+    return tell("not judged") + (tell("because", why=fault.text) if fault else "")
+
+
+def brief(case: CaseEntry) -> Brief:
+    speed = case.metrics.get(THROUGHPUT, Value(None, ""))
+    return Brief(case.id, case.verdict, speed.value, speed.unit)
