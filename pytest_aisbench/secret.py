@@ -1,8 +1,22 @@
-"""A value that must not be seen: no repr, str, format, pickle or JSON of it shows what it holds."""
+"""Values that must not be seen: no repr of a key, token or password shows it, and `mask` takes it out of any text."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+_HIDDEN = "***"
+_SHORTEST = 4  # characters; shorter values stand in ordinary words too, and a mask there would only point at them
+_values: dict[str, tuple[str, ...]] = {}
+"""Every value that a Secret of this process has held, and the forms in which a text may quote it, once asked for."""
+
+# What a header or an address calls its secret, whoever wrote it: `Authorization: Bearer …`, `?Signature=…`.
+_HEADERS = re.compile(r"(?i)(\b(?:proxy-)?authorization[\"']?\s*[:=]\s*|\b(?:set-)?cookie[\"']?\s*[:=]\s*)[^\"'\n\r]+")
+_PARAMETERS = re.compile(
+    r"(?i)((?:\b|[-_])(?:token|signature|credential|accesskeyid|password|passwd|pwd|secret(?:_access)?_?key|access_?key)"
+    r"[\"']?\s*[:=]\s*[\"']?)(?!\*\*\*)[^\s\"'&,;)}\]]+"
+)
+_USER = re.compile(r"(://)[^/\s@:]*:[^/\s@]*@")
 
 
 class Secret:
@@ -12,6 +26,8 @@ class Secret:
 
     def __init__(self, value: str) -> None:
         self._value = value
+        if len(value) >= _SHORTEST:
+            _values.setdefault(value, ())
 
     def reveal(self) -> str:
         return self._value
@@ -20,7 +36,7 @@ class Secret:
         return bool(self._value)
 
     def __repr__(self) -> str:
-        return "***" if self._value else "''"
+        return _HIDDEN if self._value else "''"
 
     __str__ = __repr__
 
@@ -38,3 +54,31 @@ class Secret:
 
 
 NO_SECRET = Secret("")
+
+
+def mask(text: str) -> str:
+    """The text with `***` in place of every value that a Secret has held, and of what headers and addresses call so."""
+    for value in sorted(_values, key=len, reverse=True):  # the longest first: one may be a part of another
+        if not _values[value]:
+            _values[value] = _forms(value)
+        for form in _values[value]:
+            text = text.replace(form, _HIDDEN)
+    text = _HEADERS.sub(rf"\1{_HIDDEN}", text)
+    text = _PARAMETERS.sub(rf"\1{_HIDDEN}", text)
+    return _USER.sub(rf"\1{_HIDDEN}@", text)
+
+
+def _forms(value: str) -> tuple[str, ...]:
+    """As itself, in addresses, in JSON and reprs, in hexadecimal, and in base64 wherever in a longer text it stands."""
+    import base64
+    import json
+    from urllib.parse import quote, quote_plus
+
+    raw = value.encode("utf-8", "surrogatepass")
+    quoted = [quote(raw, safe=""), quote(raw), quote_plus(raw), json.dumps(value)[1:-1], repr(value)[1:-1]]
+    encoded = [raw.hex(), raw.hex().upper()]
+    for offset in range(3):  # base64 takes three bytes at a time: how it begins depends on what stands before
+        aligned = base64.b64encode(b"?" * offset + raw).decode()[offset + (offset > 0) : -4]
+        encoded += [aligned, aligned.replace("+", "-").replace("/", "_")]
+    forms = {value, *quoted, *(form for form in encoded if len(form) >= 2 * _SHORTEST)}
+    return tuple(sorted(forms, key=len, reverse=True))

@@ -19,6 +19,7 @@ from pytest_aisbench.adapters.plain_http import content_of, masked, opened, reac
 from pytest_aisbench.adapters.server_time import pause_of
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Garbled, Refused, Rejected, Throttled, Unreachable
+from pytest_aisbench.logs import Exchange
 from pytest_aisbench.secret import NO_SECRET, Secret
 from pytest_aisbench.settings.apulis import ApulisAccess
 
@@ -152,6 +153,7 @@ class ApulisHttp:
             headers |= {"Authorization": f"Bearer {token.reveal()}", "Cookie": f"token={token.reveal()}"}
         place, secrets = f"{method} {self._base}{path}", (self.access.password, token, *also)
         with (
+            Exchange(method, self._base + path) as exchange,
             reaching(place, "apulis", secrets),
             self._open().request(
                 method,
@@ -164,6 +166,7 @@ class ApulisHttp:
                 stream=True,
             ) as answer,
         ):
+            exchange.status = answer.status_code
             content = content_of(answer, _LARGEST, _ALL_S)
         return _judged(place, answer, content, secrets)
 

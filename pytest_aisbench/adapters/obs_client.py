@@ -34,6 +34,7 @@ from pytest_aisbench.errors import (
     Unreachable,
     UsageFault,
 )
+from pytest_aisbench.logs import Exchange
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings.hosts import Hosts
 
@@ -196,11 +197,17 @@ class ObsClient:
         except Exception as error:  # noqa: BLE001 - the vendor's constructor raises bare Exceptions
             return nothing, self._broke(doing, url, error)
         vendor.hurry(within)
-        try:
-            result = request(vendor)
-        except Exception as error:  # noqa: BLE001 - the vendor raises bare Exceptions
-            vendor.drop()
-            return nothing, self._broke(doing, url, error)
+        with Exchange("", str(url)) as exchange:
+            try:
+                result = request(vendor)
+                exchange.status = result.status
+                exchange.request_id = result.requestId or ""
+            except Exception as error:  # noqa: BLE001 - the vendor raises bare Exceptions
+                vendor.drop()
+                exchange.error = broke = self._broke(doing, url, error)
+                return nothing, broke
+            finally:
+                exchange.method = ", ".join(vendor.methods()) or doing
         answer = Answer(result.status, result.body, vendor.headers(), result.errorCode or "")
         if answer.status < 300 or (answer.status in allow and not vendor.misses(url.bucket, result)):
             if answer.is_obs:

@@ -67,6 +67,15 @@ def _loaded() -> Any:
         def hurry(self, seconds: float | None) -> None:
             """Let this thread wait no longer than so for a connection or the next byte; None: as long as others."""
             self.thread_local.seconds = seconds
+            self.thread_local.methods = []
+
+        def _send_request(self, server: str, method: str, *args: Any, **kwargs: Any) -> Any:
+            self.thread_local.methods = [*self.methods(), method]
+            return super()._send_request(server, method, *args, **kwargs)
+
+        def methods(self) -> list[str]:
+            """Of the requests that this thread has sent since `hurry`: the vendor may ask what to sign by first."""
+            return getattr(self.thread_local, "methods", [])
 
         def _get_server_connection(self, *args: Any, **kwargs: Any) -> Any:
             connection = super()._get_server_connection(*args, **kwargs)

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.errors import Unreachable
+from pytest_aisbench.logs import mask_libraries
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings.hosts import Hosts
 
@@ -28,6 +29,7 @@ def opened(base: str, ca_file: str, hosts: Hosts) -> requests.Session:
 
     from pytest_aisbench.adapters.hosts_adapter import HostsAdapter
 
+    mask_libraries()
     session = requests.Session()
     session.mount("https://", HostsAdapter(hosts))
     session.trust_env = False  # an entry in ~/.netrc would replace the token

@@ -11,6 +11,7 @@ from pytest_aisbench.adapters.server_time import pause_of
 from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.upload import Parcel
 from pytest_aisbench.errors import AisbenchError, Garbled, Refused, Rejected, Throttled, Unreachable
+from pytest_aisbench.logs import Exchange
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings.hosts import NO_HOSTS, Hosts
 
@@ -37,6 +38,7 @@ class Http:
         if self._token:
             headers["Authorization"] = f"Bearer {self._token.reveal()}"
         with (
+            Exchange("POST", url) as exchange,
             reaching(self._base, "tester", (self._token,)),
             self._open().post(
                 url,
@@ -47,6 +49,7 @@ class Http:
                 stream=True,
             ) as answer,
         ):
+            exchange.status = answer.status_code
             content = content_of(answer, _LARGEST_ANSWER, _ALL_S)
         self._judge(parcel, answer, content)
 

@@ -29,12 +29,12 @@ from pytest_aisbench.adapters.answers import Answer, fault_of
 from pytest_aisbench.adapters.hosts_adapter import HostsAdapter
 from pytest_aisbench.adapters.server_time import ServerClock
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Unreachable, UsageFault
+from pytest_aisbench.logs import Exchange, mask_libraries
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings.hosts import Hosts
 
-# What the SDK logs, it also raises, and a logger of its own would print it to stderr as well.
-_SILENT = logging.getLogger(__name__)
-_SILENT.setLevel(logging.CRITICAL)
+# What the SDK logs, it also raises, and `Exchange` logs that. A logger with no parent reaches no handler.
+_SILENT = logging.Logger("huaweicloudsdkcore", logging.CRITICAL)  # noqa: LOG001
 _CONNECTIONS = 32
 _LOOPBACK = re.compile(r"127\.[0-9.]+|localhost|::1")
 _RAISED = (sdk.SdkException, urllib3.exceptions.HTTPError, OSError, TypeError, ValueError, KeyError)
@@ -121,6 +121,7 @@ class VendorHttp:
         self._token = security_token
         self._hosts = hosts
         self._client = _WaryClient(hosts, HttpConfig(ssl_ca_cert=ca_file or None, timeout=timeout))
+        mask_libraries()
 
     def send(
         self,
@@ -135,7 +136,8 @@ class VendorHttp:
         """`timeout_s` is for those who cannot wait as long as others for a connection or the next byte."""
         parts = urlsplit(url)
         path = parts.path.replace(project_id, "{project_id}") if project_id else parts.path  # errors are shown
-        place = f"{method} {parts.netloc}{path}"
+        address = f"{parts.netloc}{path}"
+        place = f"{method} {address}"
         request = SdkRequest(
             method=method,
             schema=parts.scheme,
@@ -153,15 +155,18 @@ class VendorHttp:
             body="" if body is None else json.dumps(body),
         )
         self._client.hurry.seconds = timeout_s
-        try:
-            response = self._client.do_request_sync(Signer(self._keys).sign(request))
-        except _RAISED as error:
-            raise translated(error, place, self._hosts.address(parts.hostname or "")) from None
+        with Exchange(method, address) as exchange:
+            try:
+                response = self._client.do_request_sync(Signer(self._keys).sign(request))
+            except _RAISED as error:
+                raise translated(error, place, self._hosts.address(parts.hostname or "")) from None
+            exchange.status = response.status_code
+            exchange.request_id = response.headers.get("X-Request-Id", "")
         return Answer(
             place,
             response.status_code,
             self._masked(response.content) if response.status_code >= 400 else response.content,
-            response.headers.get("X-Request-Id", ""),
+            exchange.request_id,
             response.headers.get("Retry-After", ""),
             response.headers.get("Date", ""),
         )
@@ -179,13 +184,15 @@ class VendorHttp:
 
 def knock(endpoint: str, ca_file: str, hosts: Hosts, timeout_s: float) -> str:
     """Ask for nothing, unsigned; the header `Date` of whatever is answered."""
-    with _WarySession() as session:
+    place = urlsplit(endpoint).netloc
+    with _WarySession() as session, Exchange("GET", place) as exchange:
         session.mount(endpoint, HostsAdapter(hosts, max_retries=0))
         try:
             timeout = timeout_s, timeout_s
             answer = session.get(endpoint, timeout=timeout, verify=ca_file or True, allow_redirects=False)
         except _RAISED as error:
-            raise _unanswered(error, urlsplit(endpoint).netloc) from None
+            raise _unanswered(error, place) from None
+        exchange.status = answer.status_code
         return str(answer.headers.get("Date", ""))
 
 

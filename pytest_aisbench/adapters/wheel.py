@@ -17,6 +17,7 @@ from typing import Any
 from pytest_aisbench.adapters import wheel_process
 from pytest_aisbench.adapters.answers import fault_of
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Unreachable, UsageFault
+from pytest_aisbench.logs import Exchange
 from pytest_aisbench.secret import NO_SECRET, Secret
 from pytest_aisbench.settings.access import Access
 
@@ -60,10 +61,13 @@ class Wheel:
     def call(self, of: str | Mapping[str, Any], name: str, *, timeout_s: float, **arguments: Any) -> Any:
         """Of a class, or of an object that is made for it. An error that stands in the answer is raised."""
         asked = {"of": of, "call": name, "args": arguments}
+        kind = of if isinstance(of, str) else of["$"]
         with self._lock:
             if self._process is None:
                 self._open()
-            reply = self._exchange(asked, timeout_s)
+            with Exchange("wheel", f"{kind}.{name}") as exchange:
+                reply = self._exchange(asked, timeout_s)
+                exchange.status = "an error" if "raised" in reply else "an answer"
         if "raised" in reply:
             raise self._raised(name, reply)
         answer = reply["answer"]
@@ -110,7 +114,9 @@ class Wheel:
             )
         except OSError as error:
             raise UsageFault(f"--aisbench-modelarts-python {self._python}: {error.strerror}") from None
-        reply = self._exchange({"open": opening}, _START_S)
+        with Exchange("wheel", "modelarts.session.Session") as exchange:
+            reply = self._exchange({"open": opening}, _START_S)
+            exchange.status = "a session" if "answer" in reply else "an error"
         if "answer" in reply:
             return dict(reply["answer"])
         self._end()

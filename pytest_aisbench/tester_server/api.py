@@ -23,7 +23,7 @@ from pytest_aisbench.tester_server.limits import Rate
 from pytest_aisbench.tester_server.tables import PARCELS
 from pytest_aisbench.tester_server.tokens import Holder
 
-_LOG = logging.getLogger("aisbench.tester")
+_LOG = logging.getLogger(__name__)
 _RETRY_S = 5
 _SHOWN = 1000  # parcels of one answer
 _HEARD_OUT = 64 * 1024 * 1024  # bytes beyond what is allowed

@@ -25,7 +25,7 @@ from pytest_aisbench.tester_server.frame import Frame
 from pytest_aisbench.tester_server.limits import Rate
 from pytest_aisbench.tester_server.pages import Pages
 
-_LOG = logging.getLogger("aisbench.tester")
+_LOG = logging.getLogger(__name__)
 LARGEST = 4 * 1024 * 1024
 PER_SECOND = 100.0
 _POLICY = (
