@@ -1,15 +1,16 @@
-"""Where pytest's configuration holds what the run was told, for plugins and reporters alike."""
+"""Where pytest's configuration holds the settings of the run, for plugins and reporters alike."""
 
 from __future__ import annotations
 
 import pytest
 
+from pytest_aisbench import i18n
 from pytest_aisbench.settings import Settings
 
 SETTINGS = pytest.StashKey[Settings]()
 
 
-def language(config: pytest.Config) -> str:
-    """Of reports and summary. A reporter may be used where nobody has read settings."""
+def language(config: pytest.Config) -> i18n.Language:
+    """The language of reports and summary; English where a reporter is used without settings."""
     settings = config.stash.get(SETTINGS, None)
-    return settings.lang if settings else Settings.lang
+    return i18n.language(settings.lang) if settings else i18n.ENGLISH

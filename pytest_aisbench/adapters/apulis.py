@@ -23,9 +23,9 @@ from pytest_aisbench.adapters.obs import Obs
 from pytest_aisbench.adapters.shared_folder import BUCKET, SharedFolder
 from pytest_aisbench.domain.checkup import Check, failure, fine
 from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Request
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.ports import Store
 from pytest_aisbench.domain.stage import StoreUrl
-from pytest_aisbench.domain.text import plain
 from pytest_aisbench.errors import (
     AisbenchError,
     BadAnswer,

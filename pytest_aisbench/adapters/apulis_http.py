@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.adapters.plain_http import content_of, masked, opened, reaching
 from pytest_aisbench.adapters.server_time import pause_of
-from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Garbled, Refused, Rejected, Throttled, Unreachable
 from pytest_aisbench.logs import Exchange
 from pytest_aisbench.secret import NO_SECRET, Secret

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.errors import Unreachable
 from pytest_aisbench.logs import mask_libraries
 from pytest_aisbench.secret import Secret

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.upload import RESULTS, RUNS, Parcel
 from pytest_aisbench.errors import Rejected, Unreachable, UsageFault
 

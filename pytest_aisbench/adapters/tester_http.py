@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from pytest_aisbench.adapters.plain_http import content_of, masked, opened, reaching
 from pytest_aisbench.adapters.server_time import pause_of
-from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.upload import Parcel
 from pytest_aisbench.errors import AisbenchError, Garbled, Refused, Rejected, Throttled, Unreachable
 from pytest_aisbench.logs import Exchange

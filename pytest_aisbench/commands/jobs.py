@@ -64,7 +64,7 @@ def _jobs(options: argparse.Namespace) -> None:
 
 
 def _stop(options: argparse.Namespace) -> int:
-    from pytest_aisbench.domain.text import plain
+    from pytest_aisbench.domain.messages import plain
     from pytest_aisbench.reporters.jobs import stopped
     from pytest_aisbench.services.clock import SystemClock
     from pytest_aisbench.services.stopping import Stopping

@@ -77,7 +77,7 @@ def _case(options: argparse.Namespace) -> Case:
 
 
 def _show(folder: Path, files: Sequence[tuple[Result, Verdict]], whole: Verdict | None) -> None:
-    from pytest_aisbench.domain.text import plain
+    from pytest_aisbench.domain.messages import plain
 
     if whole is None:
         print(f"{folder}: there is no result of MLPerf's, and nothing was judged")

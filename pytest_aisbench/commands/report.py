@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.commands import means
 from pytest_aisbench.errors import LedgerError, UsageFault
+from pytest_aisbench.i18n import languages
 
 if TYPE_CHECKING:
     from pytest_aisbench.services.ledger import Ledger
@@ -26,7 +27,7 @@ def register(acts: Any) -> None:
     report = acts.add_parser("report", help="write the reports of an old run again, from the ledger")
     report.add_argument("run", nargs="?", default="latest", metavar="RUN", help="its id, or how it begins; or latest")
     report.add_argument("--output", type=Path, metavar="DIR", help="where to (default: the run's folder)")
-    report.add_argument("--lang", metavar="en|zh", help="the language of the reports")
+    report.add_argument("--lang", metavar="|".join(languages()), help="the language of the reports")
     what = report.add_mutually_exclusive_group()
     what.add_argument("--allure", action="store_true", help=f"render {_RESULTS} to one file, {_PAGE}, by Node.js")
     what.add_argument("--index", action="store_true", help="only the list of runs, index.html among the reports")

@@ -116,7 +116,7 @@ def _serve(options: argparse.Namespace) -> None:
 def _add(options: argparse.Namespace) -> None:
     import time
 
-    from pytest_aisbench.domain.text import plain
+    from pytest_aisbench.domain.messages import plain
     from pytest_aisbench.tester_server import tokens
     from pytest_aisbench.tester_server.serve import changing
 

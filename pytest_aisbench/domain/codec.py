@@ -15,7 +15,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pytest_aisbench.domain.sentence import Sentence, read, written
+from pytest_aisbench.domain.messages import Message, from_json, to_json
 
 T = TypeVar("T")
 _PLAIN = frozenset({str, int, bool})
@@ -24,7 +24,7 @@ _PLAIN = frozenset({str, int, bool})
 def dump(value: Any, *, whole: bool = False) -> Any:
     """Dataclasses become objects, enums their values. A number that is not finite is an error: JSON has none.
 
-    Of a sentence there is its text, and where it is to be `whole` what it was made of too.
+    Of a message its text is written, and where it is to be `whole` its clauses too.
     """
     if value is None or type(value) in _PLAIN:
         return value
@@ -38,8 +38,8 @@ def dump(value: Any, *, whole: bool = False) -> Any:
         return [dump(item, whole=whole) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} cannot be written as JSON")
-    if isinstance(value, Sentence):
-        return written(value) if whole else str(value)
+    if isinstance(value, Message):
+        return to_json(value) if whole else str(value)
     if isinstance(value, (str, int, float)):
         return value
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
@@ -66,7 +66,7 @@ def _load(kind: Any, data: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind(data)
     if kind is str and isinstance(data, Mapping):
-        return read(data)
+        return from_json(data)
     return float(data) if kind is float else data
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 
+from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.metric import MAD_TO_SIGMA
 from pytest_aisbench.domain.progress import Progress, follow
-from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.threshold import number, quantity
 from pytest_aisbench.domain.told import Told
 
@@ -97,19 +97,19 @@ class Pace:
 
     @property
     def text(self) -> str:
-        told = tell("pace", whole=quantity(self.whole, self.unit))
+        told = message("pace", whole=quantity(self.whole, self.unit))
         if self.steady is not None:
-            told += tell("pace steady", value=number(self.steady))
+            told += message("pace steady", value=number(self.steady))
         if self.warm_up is not None:
-            told += tell("pace warm-up", value=number(self.warm_up), points=points_of(self.warm_up_points))
-        return told + tell("pace of job" if self.of == "job" else "pace of rank")
+            told += message("pace warm-up", value=number(self.warm_up), points=points_of(self.warm_up_points))
+        return told + message("pace of job" if self.of == "job" else "pace of rank")
 
     def __str__(self) -> str:
         return str(self.text)
 
 
 def points_of(count: int) -> str:
-    return tell("one point") if count == 1 else tell("points", count=str(count))
+    return message("one point") if count == 1 else message("points", count=str(count))
 
 
 def curve(text: str, ranks: int = 1) -> Curve:

@@ -11,7 +11,7 @@ from pytest_aisbench.domain.case import Mode, Shape
 from pytest_aisbench.domain.curve import Curve, Pace
 from pytest_aisbench.domain.executor import Executor
 from pytest_aisbench.domain.job import Power
-from pytest_aisbench.domain.sentence import tell
+from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.verdict import Finding, Ruling
 
 SCHEMA = "aisbench-results/1"
@@ -39,8 +39,8 @@ class Straggler:
     def text(self) -> str:
         told = {"node": str(self.node), "share": f"{self.ratio:.1%}", "cost": f"{self.cost:.1%}"}
         if self.card is None:
-            return tell("slow node", **told)
-        return tell("slow card", card=str(self.card), rank=str(self.rank), **told)
+            return message("slow node", **told)
+        return message("slow card", card=str(self.card), rank=str(self.rank), **told)
 
     def __str__(self) -> str:
         return str(self.text)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.stage import StoreUrl
-from pytest_aisbench.domain.text import plain
 
 
 class Phase(enum.Enum):

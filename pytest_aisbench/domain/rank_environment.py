@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.ranktable import Form, RankTable, Server
-from pytest_aisbench.domain.text import plain
 
 # Which server this is: the platform's words for the address, and for the number of the node.
 _ADDRESSES = ("MA_CURRENT_HOST_IP", "MA_CURRENT_IP", "DLWS_SD_SELF_HOST_IP", "DLWS_SD_SELF_IP", "POD_IP")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.messages import plain
 
 _WHOLE = re.compile(r"\d{1,9}\Z", re.ASCII)
 

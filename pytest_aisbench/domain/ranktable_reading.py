@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.ranktable import Device, Form, Order, RankTable, Server, SuperPod, renumbered
 from pytest_aisbench.domain.ranktable_entry import Entry, Problem
-from pytest_aisbench.domain.text import plain
 
 _LONGEST = 64  # characters of a server_id, by HCCL's guide
 _PER_SERVER = (1, 2, 4, 8, 16)

@@ -7,10 +7,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.ranktable import Device, Form, Order, RankTable, Server, SuperPod, hosts
 from pytest_aisbench.domain.ranktable_entry import Problem
 from pytest_aisbench.domain.ranktable_reading import read
-from pytest_aisbench.domain.text import plain
 
 CHIPS = {"910": 8, "910B": 16, "310P": 16, "A3": 16}  # device ids of a server are below that
 _RING = 4  # an Ascend 910 server has its cards 0-3 and 4-7 in two rings

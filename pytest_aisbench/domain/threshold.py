@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_aisbench.domain.sentence import tell
+from pytest_aisbench.domain.messages import message
 
 if TYPE_CHECKING:
     from pytest_aisbench.domain.case import Shape
@@ -79,7 +79,7 @@ class Threshold:
         bound = low if value < low else high
         if low <= value <= high or not bound:
             return ""
-        return tell("below" if value < low else "above", share=f"{abs(value / bound - 1):.1%}")
+        return message("below" if value < low else "above", share=f"{abs(value / bound - 1):.1%}")
 
     def sides(self, shape: Shape) -> int:
         """How many bounds there are; a claim with none claims nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.errors import NotPassed
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.entry import Brief, CaseEntry, TrialEntry, Value
+from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
-from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Verdict
 from pytest_aisbench.judge.stragglers import stragglers
@@ -68,7 +68,7 @@ def trial_entry(trial: Trial) -> TrialEntry:
 
 def _unjudged(trials: tuple[Trial, ...]) -> str:
     fault = trials[-1].fault if trials else None
-    return tell("not judged") + (tell("because", why=fault.text) if fault else "")
+    return message("not judged") + (message("because", why=fault.text) if fault else "")
 
 
 def brief(case: CaseEntry) -> Brief:

@@ -14,6 +14,7 @@ from statistics import fmean
 
 from pytest_aisbench.domain.background import Background, Past, ScalePoint
 from pytest_aisbench.domain.case import Case, Shape
+from pytest_aisbench.domain.messages import joined, message
 from pytest_aisbench.domain.metric import (
     ACCURACY,
     LARGEST,
@@ -23,7 +24,6 @@ from pytest_aisbench.domain.metric import (
     TIME_TO_ACCURACY,
     Flaw,
 )
-from pytest_aisbench.domain.sentence import joined, tell
 from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold, number, quantity
 from pytest_aisbench.domain.trial import Trial, TrialRecord
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling, Verdict
@@ -108,7 +108,7 @@ def _last_of(trial: Trial, decision: Decision, known: Known, rules: Rules) -> De
     """Lost jobs are trials that were allowed, and tell nothing."""
     if decision.again and trial.number >= rules.max_trials:
         gone = trial.number - len(known.earlier) - 1
-        return decision.closed(tell("lost trials", count=str(gone), most=str(rules.max_trials)))
+        return decision.closed(message("lost trials", count=str(gone), most=str(rules.max_trials)))
     return decision
 
 
@@ -147,18 +147,18 @@ def _limited(claim: Threshold, trial: Trial, known: Known) -> Finding:
     if room >= 0:
         mean = math.fsum(value / len(numbered) for _, _, value in numbered)
         shown, count = quantity(mean, claim.unit), str(len(numbered))
-        text = tell("worst", value=shown, worst=number(value), count=count, **facts)
+        text = message("worst", value=shown, worst=number(value), count=count, **facts)
         return Finding(name, Outcome.MET, mean, wanted, text)
     if math.isnan(room):
-        return Finding(name, Outcome.UNMEASURED, None, wanted, tell("unmeasured in trial", **facts))
-    text = tell("in trial", value=quantity(value, claim.unit), **facts) + claim.gap(shape, value)
+        return Finding(name, Outcome.UNMEASURED, None, wanted, message("unmeasured in trial", **facts))
+    text = message("in trial", value=quantity(value, claim.unit), **facts) + claim.gap(shape, value)
     return Finding(name, Outcome.MISSED, value, wanted, text)
 
 
 def _waived(claim: Threshold, case: Case, base: Speed | None) -> Finding | None:
     shape = Shape.parse(claim.base or str(case.shape))
     if case.single_server and case.shape != shape and (shape.nodes > 1 or shape == case.judged_shape):
-        text = tell("all alone", metric=claim.metric, base=str(shape), shape=str(case.shape))
+        text = message("all alone", metric=claim.metric, base=str(shape), shape=str(case.shape))
         return Finding(claim.metric, Outcome.WAIVED, None, claim.wanted(case.judged_shape), text)
     return waived(claim, case.judged_shape, base)
 
@@ -188,7 +188,7 @@ def _trends(trial: Trial, known: Known) -> tuple[list[Finding], list[str]]:
             drifts.append(found.finding(metric, unit, runs[found.since]))
         for change in changes(series)[-1:]:
             if change.index >= len(series) - _NEWS:
-                warnings.append(tell("changed in", change=change.text(metric, unit), run=runs[change.index]))
+                warnings.append(message("changed in", change=change.text(metric, unit), run=runs[change.index]))
         before = [value for _, value in past]
         warnings += suspicions(metric, _series(metric, trial, known), before, unit)
         if _allowed(metric, mean, trial.case) and (loss := lost(metric, mean, before, unit)):
@@ -260,7 +260,7 @@ def judge(
     for finding in settled:
         known.setdefault((finding.metric, finding.wanted), []).append(finding)
     wanted = {threshold.metric: threshold.wanted(shape) for threshold in thresholds}
-    findings = [_flawed(flaw, wanted.get(flaw.metric, tell("finite"))) for flaw in flaws]
+    findings = [_flawed(flaw, wanted.get(flaw.metric, message("finite"))) for flaw in flaws]
     spoiled = {flaw.metric for flaw in flaws}
     excused: set[str] = set()  # metrics that were measured, and missed as expected
     for threshold in thresholds:
@@ -276,7 +276,7 @@ def judge(
     claimed = excused | {finding.metric for finding in findings if finding.outcome is not Outcome.WAIVED}
     findings = _speed_needs_accuracy([*findings, *itertools.chain.from_iterable(known.values())], excused)
     findings += [
-        Finding(name, Outcome.UNMEASURED, measured.get(name), tell("claim"), tell("unclaimed", metric=name))
+        Finding(name, Outcome.UNMEASURED, measured.get(name), message("claim"), message("unclaimed", metric=name))
         for name in (THROUGHPUT, ACCURACY)
         if name not in claimed
     ]
@@ -290,7 +290,7 @@ def judge(
 
 
 def _flawed(flaw: Flaw, wanted: str) -> Finding:
-    return Finding(flaw.metric, Outcome.UNMEASURED, None, wanted, tell("about", metric=flaw.metric) + flaw.text)
+    return Finding(flaw.metric, Outcome.UNMEASURED, None, wanted, message("about", metric=flaw.metric) + flaw.text)
 
 
 def _remarked(finding: Finding, remark: str) -> Finding:
@@ -300,14 +300,14 @@ def _remarked(finding: Finding, remark: str) -> Finding:
 def _weigh(threshold: Threshold, value: float | None, shape: Shape) -> Finding:
     name, wanted = threshold.metric, threshold.wanted(shape)
     if threshold.base is not None:
-        return Finding(name, Outcome.WAIVED, None, wanted, tell("unscaled", metric=name, base=threshold.base))
+        return Finding(name, Outcome.WAIVED, None, wanted, message("unscaled", metric=name, base=threshold.base))
     if value is None or not math.isfinite(value):
-        return Finding(name, Outcome.UNMEASURED, None, wanted, tell("unmeasured", metric=name, wanted=wanted))
+        return Finding(name, Outcome.UNMEASURED, None, wanted, message("unmeasured", metric=name, wanted=wanted))
     if not threshold.sides(shape):
-        return Finding(name, Outcome.UNMEASURED, value, wanted, tell("bounds nothing", metric=name))
+        return Finding(name, Outcome.UNMEASURED, value, wanted, message("bounds nothing", metric=name))
     low, high = threshold.band(shape)
     met = low <= value <= high
-    told = tell("value", metric=name, value=quantity(value, threshold.unit)) + tell("wanted", wanted=wanted)
+    told = message("value", metric=name, value=quantity(value, threshold.unit)) + message("wanted", wanted=wanted)
     text = told + threshold.gap(shape, value)
     return Finding(name, Outcome.MET if met else Outcome.MISSED, value, wanted, text)
 
@@ -316,14 +316,14 @@ def _as_expected(finding: Finding, expected: ExpectedFailure | None, today: str)
     if expected is None or finding.outcome not in {Outcome.MET, Outcome.MISSED}:
         return finding
     if finding.outcome is Outcome.MET:
-        return _remarked(finding, tell("met after all", until=expected.until, reason=expected.reason))
+        return _remarked(finding, message("met after all", until=expected.until, reason=expected.reason))
     if not expected.holds(today):
-        expired = tell("expired", until=expected.until, reason=expected.reason)
+        expired = message("expired", until=expected.until, reason=expected.reason)
         return _remarked(finding, expired if today else "")
     if finding.measured is None or not math.isfinite(finding.measured):
         return finding
     waived = replace(finding, outcome=Outcome.WAIVED)
-    return _remarked(waived, tell("as expected", until=expected.until, reason=expected.reason))
+    return _remarked(waived, message("as expected", until=expected.until, reason=expected.reason))
 
 
 def expectations(thresholds: Iterable[Threshold], verdict: Verdict) -> list[str]:
@@ -339,7 +339,7 @@ def _speed_needs_accuracy(findings: list[Finding], excused: set[str]) -> list[Fi
     learnt = [finding.outcome for finding in findings if finding.metric == ACCURACY]
     if fine.issuperset(learnt):
         return findings
-    why = tell("not yet learnt" if {*learnt} <= {*fine, Outcome.UNDECIDED} else "not learnt")
+    why = message("not yet learnt" if {*learnt} <= {*fine, Outcome.UNDECIDED} else "not learnt")
     return [
         replace(finding, outcome=Outcome.UNDECIDED, text=joined((finding.text, why)))
         if finding.metric in SPEEDS and finding.outcome is Outcome.MET

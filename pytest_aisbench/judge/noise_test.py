@@ -28,7 +28,7 @@ from functools import lru_cache
 from statistics import NormalDist
 
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.sentence import Sentence, joined, tell
+from pytest_aisbench.domain.messages import Message, joined, message
 from pytest_aisbench.domain.threshold import Threshold, number, quantity
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 
@@ -62,7 +62,7 @@ class Decision:
         """Without the trial that is due, which nobody will run: inconclusive."""
         if not self.again:
             return self
-        return replace(self, ruling=Ruling.INCONCLUSIVE, text=joined((self.text, tell("no other", why=why))))
+        return replace(self, ruling=Ruling.INCONCLUSIVE, text=joined((self.text, message("no other", why=why))))
 
     @property
     def finding(self) -> Finding:
@@ -93,7 +93,7 @@ class Looks:
         looks = max(self.most, self.now)
         t = t_quantile(1 - ALPHA / looks / max(sides, 1), degrees)
         halved = f"/{sides}" if sides > 1 else ""
-        return t, tell("critical", level=f"1 - {ALPHA:g}/{looks}{halved}", degrees=str(degrees))
+        return t, message("critical", level=f"1 - {ALPHA:g}/{looks}{halved}", degrees=str(degrees))
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Reading:
 
     value: float
     interval: tuple[float, float]
-    said: Sentence
+    said: Message
     how: str  # the interval comes about, so that it can be checked by hand
     looks: Looks
 
@@ -126,33 +126,33 @@ def decide(
     past = [value for value in history if math.isfinite(value)]
     noise = pooled(past, trials)
     several = {"count": str(looks.now)} if looks.now > 1 else {}
-    said = tell("mean" if several else "value", metric=claim.metric, value=quantity(mean, claim.unit), **several)
+    said = message("mean" if several else "value", metric=claim.metric, value=quantity(mean, claim.unit), **several)
     if noise is None:
         return by_band(claim, shape, mean, said, _why(past, trials))
     t, level = looks.critical(claim.sides(shape), noise.degrees)
     half = t * noise.deviation / math.sqrt(looks.now)
     bottom, above_0 = mean - half, ""
     if min(*past, *trials) > 0 and half > mean / 2:
-        bottom, above_0 = mean / (4 * half / mean), tell("never below 0")
+        bottom, above_0 = mean / (4 * half / mean), message("never below 0")
     figures = {"half": half, "t": t, "deviation": noise.deviation}
     told = {name: number(value, DIGITS) for name, value in figures.items()} | several
-    known = tell("in history", count=str(len(past)))
-    known += tell("left out", values=", ".join(map(number, left_out))) if left_out else ""
-    how = joined((tell("noise of mean" if several else "noise", **told), above_0, level, known))
+    known = message("in history", count=str(len(past)))
+    known += message("left out", values=", ".join(map(number, left_out))) if left_out else ""
+    how = joined((message("noise of mean" if several else "noise", **told), above_0, level, known))
     return by_interval(claim, shape, Reading(mean, (bottom, mean + half), said, how, looks))
 
 
 def unmeasured(claim: Threshold, shape: Shape, key: str = "unmeasured") -> Decision:
     wanted = claim.wanted(shape)
-    text = tell(key, metric=claim.metric, wanted=wanted)
+    text = message(key, metric=claim.metric, wanted=wanted)
     return Decision(claim.metric, Ruling.FAILED, None, None, wanted, text)
 
 
-def by_band(claim: Threshold, shape: Shape, value: float, said: Sentence, why: str) -> Decision:
+def by_band(claim: Threshold, shape: Shape, value: float, said: Message, why: str) -> Decision:
     """Unqualified, and `why`; a claim that bounds nothing is not met."""
     low, high = claim.band(shape)
     ruling = Ruling.PASSED if low <= value <= high and claim.sides(shape) else Ruling.FAILED
-    text = joined((_against(claim, shape, value, said), tell("unqualified", why=why)))
+    text = joined((_against(claim, shape, value, said), message("unqualified", why=why)))
     return Decision(claim.metric, ruling, value, None, claim.wanted(shape), text)
 
 
@@ -164,12 +164,13 @@ def by_interval(claim: Threshold, shape: Shape, reading: Reading) -> Decision:
         told |= {"count": str(looks.now), "most": str(looks.most)}
         where = where if looks.most > 1 else "across at once"
         ruling = Ruling.INCONCLUSIVE if looks.now >= looks.most else None
-    text = _against(claim, shape, reading.value, reading.said) + tell(where, **told) + tell("how", how=reading.how)
+    text = _against(claim, shape, reading.value, reading.said)
+    text += message(where, **told) + message("how", how=reading.how)
     return Decision(claim.metric, ruling, reading.value, reading.interval, wanted, text)
 
 
-def _against(claim: Threshold, shape: Shape, value: float, said: Sentence) -> Sentence:
-    return said + tell("wanted", wanted=claim.wanted(shape)) + claim.gap(shape, value)
+def _against(claim: Threshold, shape: Shape, value: float, said: Message) -> Message:
+    return said + message("wanted", wanted=claim.wanted(shape)) + claim.gap(shape, value)
 
 
 def place(interval: tuple[float, float], band: tuple[float, float]) -> tuple[Ruling | None, str]:
@@ -208,9 +209,9 @@ def _squares(values: Sequence[float]) -> float:
 
 def _why(history: Sequence[float], trials: Sequence[float]) -> str:
     if not history and len(trials) == 1:
-        return tell("no history")
+        return message("no history")
     few = max(len(history) - 1, 0) + max(len(trials) - 1, 0) < _FEWEST
-    return tell("too few" if few else "no spread", past=str(len(history)), now=str(len(trials)))
+    return message("too few" if few else "no spread", past=str(len(history)), now=str(len(trials)))
 
 
 _NEWTON_STEPS = 200  # Newton needs three or four; heavy tails far out some more

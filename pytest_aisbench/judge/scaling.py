@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.sentence import joined, tell
+from pytest_aisbench.domain.messages import joined, message
 from pytest_aisbench.domain.threshold import Threshold, number, quantity
 from pytest_aisbench.domain.verdict import Finding, Outcome
 from pytest_aisbench.judge import noise_test
 from pytest_aisbench.judge.noise_test import DIGITS, Decision, Looks, Noise, Reading
 
-THIS_RUN = tell("this run")
+THIS_RUN = message("this run")
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ def efficiencies(speeds: Iterable[Speed], base: Speed) -> dict[Shape, float]:
 def waived(claim: Threshold, shape: Shape, base: Speed | None) -> Finding | None:
     """What is said of a claim that cannot be held against anything; None where it can."""
     if shape == Shape.parse(claim.base or str(shape)):
-        why = tell("is base", metric=claim.metric, shape=str(shape))
+        why = message("is base", metric=claim.metric, shape=str(shape))
     elif base is None or str(base.shape) != claim.base or not base.known:
-        why = tell("no base", metric=claim.metric, base=str(claim.base))
+        why = message("no base", metric=claim.metric, base=str(claim.base))
     else:
         return None
     return Finding(claim.metric, Outcome.WAIVED, None, claim.wanted(shape), why)
@@ -76,10 +76,10 @@ def scaled(claim: Threshold, speed: Speed, base: Speed, max_trials: int, unit: s
         return noise_test.unmeasured(claim, shape)
     ratio, both = efficiency(speed, base), {"shape": str(shape), "base": str(base.shape)}
     speeds = {"value": quantity(speed.per_card, unit), "base_value": quantity(base.per_card, unit)}
-    said = tell("scaled", metric=claim.metric, share=number(ratio), source=base.source, **speeds, **both)
+    said = message("scaled", metric=claim.metric, share=number(ratio), source=base.source, **speeds, **both)
     if speed.noise is None or base.noise is None:
         unknown = [str(each.shape) for each in (speed, base) if each.noise is None]
-        why = tell("unknown noises", **both) if len(unknown) > 1 else tell("unknown noise", shape=unknown[0])
+        why = message("unknown noises", **both) if len(unknown) > 1 else message("unknown noise", shape=unknown[0])
         return noise_test.by_band(claim, shape, ratio, said, why)
     t, level = looks.critical(claim.sides(shape), min(speed.noise.degrees, base.noise.degrees))
     own, by_base = (ratio * t * each.share / math.sqrt(each.count) for each in (speed, base))
@@ -87,13 +87,13 @@ def scaled(claim: Threshold, speed: Speed, base: Speed, max_trials: int, unit: s
     terms = " + ".join(f"{number(each.share, DIGITS)}² / {each.count}" for each in (speed, base))
     figures = {"half": half, "share": ratio, "t": t}
     told = {name: number(value, DIGITS) for name, value in figures.items()}
-    how = joined((tell("noise of ratio", terms=terms, **told), tell("of both", **both), level))
+    how = joined((message("noise of ratio", terms=terms, **told), message("of both", **both), level))
     decision = noise_test.by_interval(claim, shape, Reading(ratio, (ratio - half, ratio + half), said, how, looks))
     # More trials of this shape move the ratio by its own part of the noise, and leave the base's as it is: where that
     # would reach across the limit from either end, nobody shall pay for them.
     ends = (ratio - own, ratio + own)
     if all(noise_test.place((end - by_base, end + by_base), claim.band(shape))[0] is None for end in ends):
-        return decision.closed(tell("base alone", base=str(base.shape), half=number(by_base, DIGITS)))
+        return decision.closed(message("base alone", base=str(base.shape), half=number(by_base, DIGITS)))
     return decision
 
 

@@ -24,8 +24,8 @@ from typing import Any
 
 from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
 from pytest_aisbench.domain.job import Power, Sample
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
-from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.judge.values import steady, summed, time_to_accuracy
 

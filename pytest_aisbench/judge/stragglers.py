@@ -20,8 +20,8 @@ from statistics import median, median_high
 
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.entry import Straggler
+from pytest_aisbench.domain.messages import joined, message
 from pytest_aisbench.domain.metric import LARGEST, MAD_TO_SIGMA
-from pytest_aisbench.domain.sentence import joined, tell
 
 TOLERANCE = 0.05
 _DEVIATIONS = 4.0
@@ -50,8 +50,8 @@ def stragglers(by_rank: Sequence[float | None], shape: Shape) -> tuple[Straggler
 
 def summary(found: Sequence[Straggler], most: int = 3) -> str:
     """One line for a verdict; empty where everybody keeps pace."""
-    more = tell("more", count=str(len(found) - most)) if len(found) > most else ""
-    return tell("slow", who=joined((*(each.text for each in found[:most]), more))) if found else ""
+    more = message("more", count=str(len(found) - most)) if len(found) > most else ""
+    return message("slow", who=joined((*(each.text for each in found[:most]), more))) if found else ""
 
 
 def _noise(nodes: Mapping[int, Sequence[int]], found: Mapping[int, float]) -> float:

@@ -32,8 +32,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
+from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.metric import ACCURACY, MAD_TO_SIGMA
-from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.threshold import number, quantity
 from pytest_aisbench.domain.verdict import Finding, Outcome
 from pytest_aisbench.judge.noise_test import t_quantile
@@ -62,7 +62,7 @@ class Change:
     def text(self, metric: str, unit: str = "") -> str:
         before, after = number(self.before), quantity(self.after, unit)
         where = {"change": f"{self.share:+.1%}", "at": str(self.index + 1)}
-        return tell("changed", metric=metric, before=before, after=after, **where)
+        return message("changed", metric=metric, before=before, after=after, **where)
 
 
 def changes(values: Sequence[float]) -> list[Change]:
@@ -115,7 +115,7 @@ def _cuts(values: Sequence[float], deviation: float) -> Iterator[int]:
             stretches += [(start, start + cut), (start + cut, end)]
 
 
-WANTED = tell("steady")
+WANTED = message("steady")
 _ALARM = 5.0
 _SLACK = 0.5
 _MOST_DEVIATIONS = 3.0  # standard deviations that one value counts for
@@ -141,7 +141,7 @@ class Drift:
         return (self.level - self.anchor) / abs(self.anchor)
 
     def text(self, metric: str, unit: str = "") -> str:
-        return tell(
+        return message(
             "drifted",
             metric=metric,
             level=quantity(self.level, unit),
@@ -156,7 +156,7 @@ class Drift:
 
     def finding(self, metric: str, unit: str, run: str) -> Finding:
         """For those who want a drift to fail a case; `run` is that of the first value."""
-        text = tell("drifted in", drift=self.text(metric, unit), run=run)
+        text = message("drifted in", drift=self.text(metric, unit), run=run)
         return Finding(metric, Outcome.MISSED, self.level, WANTED, text)
 
 
@@ -233,14 +233,14 @@ def identical(metric: str, trials: Sequence[float], history: Sequence[float] = (
         return ""
     told = {"metric": metric, "value": repr(trials[0])}
     if len(trials) >= _ALIKE:
-        return tell("identical", count=str(len(trials)), **told)
-    return tell("identical past", count=str(count), **told)
+        return message("identical", count=str(len(trials)), **told)
+    return message("identical past", count=str(count), **told)
 
 
 def too_good(metric: str, value: float, history: Sequence[float], unit: str = "") -> str:
     """Empty unless the value is above all that comparable history lets expect of one more trial."""
     off = _off(value, history, _ACCURATE if metric == ACCURACY else _FAST)
-    return tell("too good", metric=metric, **off.told(unit)) if off and off.share > 0 else ""
+    return message("too good", metric=metric, **off.told(unit)) if off and off.share > 0 else ""
 
 
 def lost(metric: str, value: float, history: Sequence[float], unit: str = "") -> str:
@@ -249,7 +249,7 @@ def lost(metric: str, value: float, history: Sequence[float], unit: str = "") ->
     On a quiet system that is a small loss, and a wide margin would let it pass without a word.
     """
     off = _off(value, history, _ACCURATE if metric == ACCURACY else _SLOW)
-    return tell("lost within margin", metric=metric, **off.told(unit)) if off and off.share < 0 else ""
+    return message("lost within margin", metric=metric, **off.told(unit)) if off and off.share < 0 else ""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from pytest_aisbench.domain.case import Case, Shape
 from pytest_aisbench.domain.curve import Curve, points_of, reached
+from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.metric import (
     ACCURACY,
     LARGEST,
@@ -24,7 +25,6 @@ from pytest_aisbench.domain.metric import (
     Flaw,
     Measurement,
 )
-from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.threshold import Threshold, number
 from pytest_aisbench.domain.trial import Step, Trial, TrialRecord
 from pytest_aisbench.judge import comparison
@@ -100,28 +100,28 @@ def objections(case: Case, measurements: Iterable[Measurement]) -> list[Flaw]:
     by_metric: dict[str, list[Measurement]] = {name: [] for name in case.workload.metrics}
     for each in measurements:
         by_metric.setdefault(each.metric, []).append(each)
-    flaws = [Flaw(name, tell("unwanted")) for name in by_metric.keys() - case.workload.metrics]
+    flaws = [Flaw(name, message("unwanted")) for name in by_metric.keys() - case.workload.metrics]
     for name, metric in case.workload.metrics.items():
         found = by_metric[name]
         flaws += [
-            Flaw(name, tell("other unit", what=each.source, text=repr(each.unit), unit=repr(metric.unit)))
+            Flaw(name, message("other unit", what=each.source, text=repr(each.unit), unit=repr(metric.unit)))
             for each in found
             if each.unit != metric.unit
         ]
         flaws += [
-            Flaw(name, tell("not finite", what=each.source, text=str(each.value)))
+            Flaw(name, message("not finite", what=each.source, text=str(each.value)))
             for each in found
             if not math.isfinite(each.value)
         ]
         counted, wanted = Counter((each.rank, each.server) for each in found), _labels(case, name)
-        flaws += [Flaw(name, tell("missing", what=_who(label))) for label in wanted if label not in counted]
+        flaws += [Flaw(name, message("missing", what=_who(label))) for label in wanted if label not in counted]
         flaws += [
-            Flaw(name, tell("twice", what=_who(label), count=str(count)))
+            Flaw(name, message("twice", what=_who(label), count=str(count)))
             for label, count in counted.items()
             if count > 1
         ]
         flaws += [
-            Flaw(name, tell("of others", what=_who(label), case=case.id)) for label in counted if label not in wanted
+            Flaw(name, message("of others", what=_who(label), case=case.id)) for label in counted if label not in wanted
         ]
     return sorted(flaws, key=lambda flaw: (flaw.metric, flaw.text))
 
@@ -136,11 +136,11 @@ def _labels(case: Case, metric: str) -> dict[_Label, None]:
 def _who(label: _Label) -> str:
     rank, server = label
     if rank is None:
-        return tell("value of job") if server is None else tell("value of node", node=str(server))
+        return message("value of job") if server is None else message("value of node", node=str(server))
     return (
-        tell("value of rank", rank=str(rank))
+        message("value of rank", rank=str(rank))
         if server is None
-        else tell("value of rank there", node=str(server), rank=str(rank))
+        else message("value of rank there", node=str(server), rank=str(rank))
     )
 
 
@@ -162,7 +162,7 @@ def logged(trial: Trial) -> dict[str, float]:
 def unlogged(trial: Trial) -> list[Flaw]:
     """A flaw for what is claimed and the log does not tell."""
     told = ((name, why) for name, why in _from_log(trial).items() if _claim(trial.case, name))
-    return [Flaw(name, tell("unlogged", why=why)) for name, why in told if isinstance(why, str)]
+    return [Flaw(name, message("unlogged", why=why)) for name, why in told if isinstance(why, str)]
 
 
 def _from_log(trial: Trial) -> dict[str, float | str]:
@@ -180,11 +180,11 @@ def remarks(trial: Trial) -> dict[str, str]:
     found = {name: value for name, value in logged(trial).items() if _claim(trial.case, name)}
     if STEADY_THROUGHPUT in found and (known := trial.curve.pace if trial.curve else None):
         points, ranks = points_of(known.warm_up_points), str(trial.case.shape.world)
-        of_job, of_rank = tell("of steady job", points=points), tell("of steady rank", points=points, ranks=ranks)
+        of_job, of_rank = message("of steady job", points=points), message("of steady rank", points=points, ranks=ranks)
         said[STEADY_THROUGHPUT] = of_job if known.of == "job" else of_rank
-        said[THROUGHPUT] = tell("of the whole")
+        said[THROUGHPUT] = message("of the whole")
     if TIME_TO_ACCURACY in found and (target := target_accuracy(trial.case)) is not None:
-        said[TIME_TO_ACCURACY] = tell("until accurate", target=number(target))
+        said[TIME_TO_ACCURACY] = message("until accurate", target=number(target))
     return said
 
 
@@ -192,34 +192,34 @@ def steady(curve: Curve | None, case: Spread) -> float | str:
     """The whole job's samples/s without the warm-up, or why nobody knows it."""
     known = curve.pace if curve else None
     if case.single_server and case.shape.nodes > 1:
-        return tell("alone in speed")
+        return message("alone in speed")
     if known is None:
-        return tell("no speed")
+        return message("no speed")
     if known.unit != "samples/s":
-        return tell("other speed", unit=known.unit)
+        return message("other speed", unit=known.unit)
     if known.steady is None:
-        return tell("few speeds")
+        return message("few speeds")
     value = known.steady * (1 if known.of == "job" else case.shape.world)
-    return value if math.isfinite(value) else tell("infinite speed")
+    return value if math.isfinite(value) else message("infinite speed")
 
 
 def time_to_accuracy(curve: Curve | None, case: Spread, target: float | None, unit: str) -> float | str:
     """Seconds from the start of training to the first evaluation at or above the target, or why nobody knows."""
     if target is None:
-        return tell("no target")
+        return message("no target")
     if case.single_server and case.shape.nodes > 1:
-        return tell("alone in learning")
+        return message("alone in learning")
     if curve is None or not curve.evaluations:
-        return tell("no evaluation")
+        return message("no evaluation")
     if not unit and any(not 0 <= each.accuracy <= 1 for each in curve.evaluations):
-        return tell("no ratios")
+        return message("no ratios")
     seconds = reached(curve, target)
     if seconds is not None:
         return seconds
     best = max(each.accuracy for each in curve.evaluations)
     if best < target:
-        return tell("not reached", target=number(target), best=number(best))
-    return tell("no time")
+        return message("not reached", target=number(target), best=number(best))
+    return message("no time")
 
 
 def target_accuracy(case: Case) -> float | None:

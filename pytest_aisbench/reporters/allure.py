@@ -21,7 +21,6 @@ from pytest_aisbench.reporters import allure_case, allure_files, files
 from pytest_aisbench.reporters.allure_attachments import Attachments
 from pytest_aisbench.reporters.hosts import guarded, switched_on
 from pytest_aisbench.reporters.story import RERUN, Story
-from pytest_aisbench.reporters.wording import wording
 from pytest_aisbench.services.database import Database
 from pytest_aisbench.services.transcript import Past, past
 from pytest_aisbench.stash import SETTINGS, language
@@ -34,7 +33,7 @@ class Allure:
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config, self._folder = config, folder
         self._stories: dict[str, Story] = {}
-        self._say = wording(language(config))
+        self._say = language(config)
         with guarded(config, "no allure-results"):
             switched_on(config, "allure_pytest", "allure_report_dir", folder / allure_files.FOLDER)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.verdict import Verdict
+from pytest_aisbench.i18n import Language
 from pytest_aisbench.reporters import results
 from pytest_aisbench.reporters.files import write_bytes
 from pytest_aisbench.reporters.page_charts import charts
-from pytest_aisbench.reporters.text import plain
-from pytest_aisbench.reporters.wording import Wording
 from pytest_aisbench.services.folder import request_name
 
 MOST_LOGS = 16  # of a trial
@@ -26,7 +26,7 @@ _TYPES = {"svg": "image/svg+xml", "txt": "text/plain", "json": "application/json
 class Attachments:
     """Named by what they are of: a run that is told again writes the same files again."""
 
-    def __init__(self, place: Path, folder: Path, of: str, say: Wording) -> None:
+    def __init__(self, place: Path, folder: Path, of: str, say: Language) -> None:
         """`place` is where the results are, `folder` the run's own."""
         self._place, self._folder, self._of, self._say = place, folder, of, say
 

@@ -13,13 +13,14 @@ from typing import Any
 
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry, TrialEntry
 from pytest_aisbench.domain.job import Phase
+from pytest_aisbench.domain.messages import plain, translated
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Ruling, Verdict
+from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.reporters.lifecycle import Span, spans
 from pytest_aisbench.reporters.links import web
 from pytest_aisbench.reporters.story import STATUS, Story
-from pytest_aisbench.reporters.text import plain, what_to_do
-from pytest_aisbench.reporters.wording import ENGLISH, Wording
+from pytest_aisbench.reporters.text import what_to_do
 from pytest_aisbench.services.transcript import JOB_TIME, job_time
 
 # Our messages begin with the ruling. `[\s\S]` is any character, in Java's and in JavaScript's expressions alike.
@@ -64,7 +65,7 @@ def written(story: Story) -> dict[str, Any]:
 
 
 def told(
-    result: Mapping[str, Any], story: Story, case: CaseEntry, run: RunEntry, say: Wording = ENGLISH
+    result: Mapping[str, Any], story: Story, case: CaseEntry, run: RunEntry, say: Language = ENGLISH
 ) -> dict[str, Any]:
     """The result with all that the ledger has of its case; only the attachments are missing."""
     start, stop = story.span(case)
@@ -89,9 +90,9 @@ def told(
     }
 
 
-def description(case: CaseEntry, say: Wording) -> str:
+def description(case: CaseEntry, say: Language) -> str:
     """What is to be done; and why, where the message, which is English for the categories, does not say it."""
-    why = "" if say is ENGLISH or case.verdict in {None, Ruling.PASSED} else say.line(case.reason)
+    why = "" if say.is_source or case.verdict in {None, Ruling.PASSED} else translated(case.reason, say)
     return "\n\n".join(filter(None, (plain(why), what_to_do(case, say))))
 
 

@@ -13,8 +13,9 @@ import pytest
 from pytest_aisbench import __version__
 from pytest_aisbench.domain.entry import RunEntry
 from pytest_aisbench.domain.executor import Executor
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.reporters.allure_case import CATEGORIES, history_ids, metrics
-from pytest_aisbench.reporters.text import plain, words
+from pytest_aisbench.reporters.text import words
 from pytest_aisbench.services.transcript import Past
 
 FOLDER = "allure-results"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pytest_aisbench.domain import forecast
 from pytest_aisbench.domain.heard import Heard
 from pytest_aisbench.domain.job import Phase
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.metric import THROUGHPUT
-from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.reporters.columns import clip, fit, padded, wide

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_aisbench.domain.checkup import Check, Health
-from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.messages import plain
 
 SCHEMA = "aisbench-doctor/1"
 

@@ -9,8 +9,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from pytest_aisbench.domain.background import Background
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
-from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.threshold import Threshold, number
 from pytest_aisbench.domain.trial import TrialRecord
 from pytest_aisbench.reporters.columns import wrap

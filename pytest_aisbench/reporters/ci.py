@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.reporters import markdown, openmetrics
 from pytest_aisbench.reporters.facts import missing
 from pytest_aisbench.reporters.files import write
 from pytest_aisbench.reporters.hosts import warn
 from pytest_aisbench.reporters.properties import case_of
-from pytest_aisbench.reporters.text import plain, worst_first
+from pytest_aisbench.reporters.text import worst_first
 from pytest_aisbench.stash import language
 
 _SUMMARY = "GITHUB_STEP_SUMMARY"

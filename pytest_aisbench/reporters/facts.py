@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from pytest_aisbench import __version__
-from pytest_aisbench.domain import exitcode
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry, TrialEntry
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.threshold import number
-from pytest_aisbench.reporters.text import plain, words
+from pytest_aisbench.i18n import ENGLISH
+from pytest_aisbench.reporters.text import words
 
 
 def of_case(case: CaseEntry, where: str = "") -> dict[str, str]:
@@ -55,7 +56,7 @@ def of_run(run: RunEntry) -> dict[str, str]:
     found |= {name: words(run.settings[name]) for name in ("platform", "nodes") if name in run.settings}
     found |= {"version": __version__, "python": platform.python_version(), "pytest": pytest.__version__}
     if run.exit_code is not None:
-        found |= {"exit_code": run.exit_code, "exit": exitcode.MEANING.get(run.exit_code, "")}
+        found |= {"exit_code": run.exit_code, "exit": ENGLISH.exit_code(run.exit_code)}
     found["missing"] = ",".join(missing(run)) or None
     return {name: plain(str(value)) for name, value in found.items() if value is not None}
 

@@ -19,7 +19,6 @@ from pytest_aisbench.reporters.page_case import BUDGET, Frame, details
 from pytest_aisbench.reporters.page_style import STYLE, page_style
 from pytest_aisbench.reporters.page_summary import overview
 from pytest_aisbench.reporters.properties import case_of, properties_of
-from pytest_aisbench.reporters.wording import wording
 from pytest_aisbench.services.folder import request_name
 from pytest_aisbench.stash import language
 
@@ -33,7 +32,7 @@ class Html:
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config, self._folder = config, folder
-        self._say = wording(language(config))
+        self._say = language(config)
         self._cases: dict[str, CaseEntry] = {}
         self._run: RunEntry | None = None
         self._past: dict[str, Brief] = {}  # what the last run said of each case

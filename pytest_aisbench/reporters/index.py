@@ -11,10 +11,11 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.reporters import files, index_page
-from pytest_aisbench.reporters.text import plain, span, words
-from pytest_aisbench.reporters.wording import Wording, wording
+from pytest_aisbench.reporters.text import span, words
 from pytest_aisbench.services.database import Database
 from pytest_aisbench.services.runs import UNJUDGED, RunSummary, newest
 
@@ -25,12 +26,12 @@ _LINKS = ("allure.html", "results.json", "junit.xml")
 _BATCH = 200
 
 
-def write(database: Database, reports: Path, lang: str = "en") -> Path:
+def write(database: Database, reports: Path, say: Language = ENGLISH) -> Path:
     """Whole or not at all, and one after the other: who comes last has seen what the others had to tell."""
     path = reports / NAME
     with _alone(reports):
         shown, more = _present(database, reports)
-        files.write(path, page(shown, reports, lang, more=more))
+        files.write(path, page(shown, reports, say, more=more))
     return path
 
 
@@ -56,17 +57,16 @@ def _present(database: Database, reports: Path) -> tuple[list[RunSummary], bool]
     return found, False
 
 
-def page(runs: Sequence[RunSummary], reports: Path, lang: str, *, more: bool = False) -> str:
-    say = Wording(lang, index_page.WORDS["zh" if lang == "zh" else "en"])
+def page(runs: Sequence[RunSummary], reports: Path, say: Language, *, more: bool = False) -> str:
     heads = "".join(
         f'<th scope="col" data-kind="{kind}"><button type="button">{escape(say(name))}</button></th>'
         for name, kind in index_page.COLUMNS
     )
     rows = "\n".join(_row(run, reports, say) for run in runs)
-    note = say("newest", count=MOST) if more else say("runs", count=len(runs))
+    note = say("index newest", count=MOST) if more else say("index runs", count=len(runs))
     return index_page.PAGE.format(
-        lang="zh-CN" if lang == "zh" else "en",
-        title=escape(say("title")),
+        lang=say.catalogue.html_lang,
+        title=escape(say("index title")),
         note=escape(note),
         heads=heads,
         rows=rows,
@@ -75,7 +75,7 @@ def page(runs: Sequence[RunSummary], reports: Path, lang: str, *, more: bool = F
     )
 
 
-def _row(run: RunSummary, reports: Path, say: Wording) -> str:
+def _row(run: RunSummary, reports: Path, say: Language) -> str:
     started = datetime.fromtimestamp(run.started, timezone.utc)
     seconds = None if run.finished is None else max(run.finished - run.started, 0.0)
     nodes = words(run.settings.get("nodes") or [say("all")])
@@ -87,7 +87,7 @@ def _row(run: RunSummary, reports: Path, say: Wording) -> str:
         ("", escape(plain(nodes))),
         (str(_weight(run)), _verdicts(run, say)),
         ("-1" if run.exit_code is None else code, escape(code)),
-        (str(-1.0 if seconds is None else seconds), escape(span(seconds, wording(say.lang)))),
+        (str(-1.0 if seconds is None else seconds), escape(span(seconds, say))),
         ("", _links(run.run, reports)),
     ]
     told = "".join(
@@ -105,12 +105,12 @@ def _weight(run: RunSummary) -> int:
     )
 
 
-def _verdicts(run: RunSummary, say: Wording) -> str:
+def _verdicts(run: RunSummary, say: Language) -> str:
     order = [*(ruling.value for ruling in Ruling), UNJUDGED]
     found = [(name, run.verdicts[name]) for name in order if run.verdicts.get(name)]
+    words = {name: say(name) if name == UNJUDGED else say.meaning(name) for name in order}
     return " ".join(
-        f'<span class="{name.replace(" ", "-")}">{count} {escape(wording(say.lang).meaning(name))}</span>'
-        for name, count in found
+        f'<span class="{name.replace(" ", "-")}">{count} {escape(words[name])}</span>' for name, count in found
     )
 
 

@@ -1,4 +1,4 @@
-"""The page of the list of runs: its words, its looks, and the few lines that sort it."""
+"""The page of the list of runs: its columns, its looks, and the few lines of script that sort it."""
 
 from __future__ import annotations
 
@@ -6,29 +6,12 @@ COLUMNS = (
     ("run", "text"),
     ("started", "number"),
     ("platform", "text"),
-    ("nodes", "text"),
-    ("verdicts", "number"),
+    ("index nodes", "text"),
+    ("index cases", "number"),
     ("exit code", "number"),
     ("duration", "number"),
     ("files", ""),
 )
-WORDS = {
-    "en": {
-        "title": "aisbench runs",
-        "runs": "{count} run|{count} runs",
-        "newest": "the newest {count} runs; older ones are in the ledger: aisbench report RUN",
-        "run": "Run", "started": "Started (UTC)", "platform": "Platform", "nodes": "Nodes", "verdicts": "Cases",
-        "exit code": "Exit code", "duration": "Duration", "files": "Files", "all": "all",
-        "not finished": "not finished",
-    },
-    "zh": {
-        "title": "aisbench 运行列表",
-        "runs": "共 {count} 次运行",
-        "newest": "最近 {count} 次运行；更早的在台账中：aisbench report RUN",
-        "run": "运行", "started": "开始时间（UTC）", "platform": "平台", "nodes": "节点数", "verdicts": "用例",
-        "exit code": "退出码", "duration": "时长", "files": "文件", "all": "全部", "not finished": "未结束",
-    },
-}  # fmt: skip
 STYLE = """
 :root{color-scheme:light dark;--ink:#1f2933;--faint:#5f6b78;--line:#d5dae0;--head:#f3f5f7;--page:#fff;--link:#1d4f91;
 --good:#166534;--bad:#b42318;--doubt:#8a5300}

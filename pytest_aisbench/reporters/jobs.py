@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.reporters.text import span
 from pytest_aisbench.services.clock import stamp
 from pytest_aisbench.services.jobs import Held

@@ -5,67 +5,41 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from pytest_aisbench.domain import chinese, exitcode
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
+from pytest_aisbench.domain.messages import plain, translated
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Outcome, Ruling
+from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.reporters.facts import missing
 from pytest_aisbench.reporters.links import web
-from pytest_aisbench.reporters.text import plain, what_to_do, worst_first
-from pytest_aisbench.reporters.wording import Wording, wording
+from pytest_aisbench.reporters.text import what_to_do, worst_first
 
 MOST = 900_000  # bytes; GitHub takes 1 MiB from a step, and nothing of what is longer
 _MOST_TROUBLES = 50
 _LONGEST = 300  # characters of a reason or a log line
 _MEANING = re.compile(r"([\\`*_\[\]|~#$])")
-WORDS = {
-    "en": {
-        "title": "aisbench: exit code {code}, {meaning}",
-        "unfinished": "aisbench: not finished",
-        "missing": "required, and not judged",
-        "not judged": "not judged",
-        "job": "job", "log": "log", "console": "console", "what": "what to do", "warning": "warning", "note": "note",
-        "headings": "case;verdict;throughput;wanted;accuracy;wanted;trials;card-hours",
-        "more": "and {count} more in results.json",
-        "run": "run", "on": "on", "cases": "{count} case|{count} cases", "cost": "{count} card-hours",
-        "files": "beside this file",
-        "Tester": "Tester",
-    },
-    "zh": {
-        "title": "aisbench：退出码 {code}，{meaning}",
-        "unfinished": "aisbench：未结束",
-        "missing": "必需但未判定",
-        "not judged": "未判定",
-        "job": "作业", "log": "日志", "console": "控制台", "what": "处理建议", "warning": "警告", "note": "说明",
-        "headings": "用例;判定;吞吐量;要求;精度;要求;试验;卡时",
-        "more": "其余 {count} 个见 results.json",
-        "run": "运行", "on": "平台", "cases": "{count} 个用例", "cost": "{count} 卡时",
-        "files": "同目录文件",
-        "Tester": "Tester",
-    },
-}  # fmt: skip
+_COLUMNS = ("case", "verdict", "throughput", "wanted", "accuracy", "wanted", "trials column", "card-hours column")
 FILES = ("report.html", "junit.xml", "results.json", "metrics.txt", "metrics.csv")
 
 
-def text(run: RunEntry, lang: str = "en", most: int = MOST) -> str:
+def text(run: RunEntry, say: Language = ENGLISH, most: int = MOST) -> str:
     """No longer than `most` bytes: the cases that do not fit are counted."""
-    say, words = Wording(lang, WORDS["zh" if lang == "zh" else "en"]), wording(lang)
     cases = worst_first(run.cases)
     head = [f"## {_title(run, say)}", "", _facts(run, say), ""]
-    head += [f"- **{escaped(case)}**: {say('missing')}" for case in missing(run)[:_MOST_TROUBLES]]
+    head += [f"- **{escaped(case)}**: {say('required')}" for case in missing(run)[:_MOST_TROUBLES]]
     bad = [case for case in cases if case.verdict is not Ruling.PASSED or _warnings(case)]
     for case in bad[:_MOST_TROUBLES]:
-        head += _trouble(case, say, words)
+        head += _trouble(case, say)
     if len(bad) > _MOST_TROUBLES:
-        head.append(f"- {say('more', count=len(bad) - _MOST_TROUBLES)}")
-    headings = say("headings").split(";")
+        head.append(f"- {say('more cases in results', count=len(bad) - _MOST_TROUBLES)}")
+    headings = [say.inline(key) for key in _COLUMNS]
     head += ["", f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
-    tail = ["", *_uploads(run, say), f"{say('files')}: {', '.join(f'[{name}]({name})' for name in FILES)}", ""]
+    tail = ["", *_uploads(run, say), f"{say('files beside')}: {', '.join(f'[{name}]({name})' for name in FILES)}", ""]
     room = most - sum(len(line.encode()) + 1 for line in (*head, *tail)) - 200
-    rows = [*_fitting((_row(case, say, words) for case in cases), room)]
+    rows = [*_fitting((_row(case, say) for case in cases), room)]
     if len(rows) < len(cases):
-        tail.insert(0, f"\n{say('more', count=len(cases) - len(rows))}")
+        tail.insert(0, f"\n{say('more cases in results', count=len(cases) - len(rows))}")
     return "\n".join([*head, *rows, *tail])
 
 
@@ -75,14 +49,13 @@ def escaped(told: str, limit: int = _LONGEST) -> str:
     return _MEANING.sub(r"\\\1", shown)
 
 
-def _title(run: RunEntry, say: Wording) -> str:
+def _title(run: RunEntry, say: Language) -> str:
     if run.exit_code is None:
-        return say("unfinished")
-    meanings = chinese.EXIT_CODES if say.lang == "zh" else exitcode.MEANING
-    return say("title", code=run.exit_code, meaning=meanings.get(run.exit_code, ""))
+        return say("summary unfinished")
+    return say("summary title", code=run.exit_code, meaning=say.exit_code(run.exit_code))
 
 
-def _facts(run: RunEntry, say: Wording) -> str:
+def _facts(run: RunEntry, say: Language) -> str:
     counts: dict[str, int] = {}
     for case in worst_first(run.cases):
         word = case.verdict.value if case.verdict else say("not judged")
@@ -91,16 +64,18 @@ def _facts(run: RunEntry, say: Wording) -> str:
     cost = number(sum(case.card_hours for case in run.cases))
     where = escaped(str(run.settings.get("platform", "-")))
     cases = say("cases", count=len(run.cases)) + (f": {told}" if told else "")
-    return f"{say('run')} `{plain(run.run)}` {say('on')} {where}; {cases}; {say('cost', count=cost)}"
+    return (
+        f"{say.inline('run')} `{plain(run.run)}` {say('on platform')} {where}; {cases}; {say('card-hours', count=cost)}"
+    )
 
 
-def _trouble(case: CaseEntry, say: Wording, words: Wording) -> Iterator[str]:
-    verdict = words.word(case.verdict.value) if case.verdict else say("not judged")
-    yield f"- **{escaped(case.id)}** {verdict}: {escaped(words.line(case.reason))}"
+def _trouble(case: CaseEntry, say: Language) -> Iterator[str]:
+    verdict = say.word(case.verdict.value) if case.verdict else say("not judged")
+    yield f"- **{escaped(case.id)}** {verdict}: {escaped(translated(case.reason, say))}"
     for finding in case.findings:
         if finding.outcome not in {Outcome.MET, Outcome.WAIVED} and finding.text != case.reason:
-            yield f"  - {words.word(finding.outcome.value)}: {escaped(words.line(finding.text))}"
-    yield from (f"  - {say('warning')}: {escaped(words.line(warning))}" for warning in _warnings(case))
+            yield f"  - {say.word(finding.outcome.value)}: {escaped(translated(finding.text, say))}"
+    yield from (f"  - {say.inline('warning')}: {escaped(translated(warning, say))}" for warning in _warnings(case))
     if case.verdict is Ruling.PASSED:
         return
     if case.trials:
@@ -111,15 +86,15 @@ def _trouble(case: CaseEntry, say: Wording, words: Wording) -> Iterator[str]:
         for log in [name for name in newest.logs if "worker" in name][:1]:
             yield f"  - {say('log')} {escaped(log)}"
         notes = [note for note in newest.notes if note not in _warnings(case)]  # a warning is a note of its trial too
-        yield from (f"  - {say('note')}: {escaped(words.line(note))}" for note in notes[:5])
-    if todo := what_to_do(case, words):
-        yield f"  - {say('what')}: {todo}"
+        yield from (f"  - {say.inline('note')}: {escaped(translated(note, say))}" for note in notes[:5])
+    if todo := what_to_do(case, say):
+        yield f"  - {say.inline('what to do')}: {todo}"
 
 
-def _row(case: CaseEntry, say: Wording, words: Wording) -> str:
+def _row(case: CaseEntry, say: Language) -> str:
     cells = [
         escaped(case.id),
-        words.word(case.verdict.value) if case.verdict else say("not judged"),
+        say.word(case.verdict.value) if case.verdict else say("not judged"),
         *_metric(case, THROUGHPUT),
         *_metric(case, ACCURACY),
         str(len(case.trials)),
@@ -139,7 +114,7 @@ def _warnings(case: CaseEntry) -> Sequence[str]:
     return case.background.warnings if case.background else ()
 
 
-def _uploads(run: RunEntry, say: Wording) -> Iterator[str]:
+def _uploads(run: RunEntry, say: Language) -> Iterator[str]:
     for state in ("spooled", "dead"):
         if count := sum(upload["state"] == state for upload in run.uploads):
             yield f"{say('Tester')}: {count} {state}"

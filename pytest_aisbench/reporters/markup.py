@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.verdict import Outcome, Ruling
-from pytest_aisbench.reporters.text import plain
-from pytest_aisbench.reporters.wording import Wording
+from pytest_aisbench.i18n import Language
 
 
 def text(words: str, limit: int = 200) -> str:
@@ -41,14 +41,14 @@ def block(title: str, lines: Iterable[str], limit: int) -> str:
     return f"<h3>{escape(title)}</h3><pre>{told}</pre>" if told else ""
 
 
-def ruling(verdict: Ruling | None, say: Wording) -> str:
+def ruling(verdict: Ruling | None, say: Language) -> str:
     return word(verdict.value, say) if verdict else escape(say("not judged"))
 
 
-def word(known: str, say: Wording) -> str:
+def word(known: str, say: Language) -> str:
     """A verdict or an outcome: the word that programs know, in its colour."""
     return f"<span class='aisbench-{known}'>{escape(say.word(known))}</span>"
 
 
-def outcome(found: Outcome, say: Wording) -> str:
+def outcome(found: Outcome, say: Language) -> str:
     return word(found.value, say)

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.reporters.facts import efficiency, missing, total
-from pytest_aisbench.reporters.text import plain
 
 _DIGITS = 4  # of what is measured
 _FEW = 2  # of times and costs, which differ with every run

@@ -10,11 +10,11 @@ from html import escape
 from typing import Any
 
 from pytest_aisbench.domain.entry import CaseEntry
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.reporters.markup import word
-from pytest_aisbench.reporters.text import plain
-from pytest_aisbench.reporters.wording import ENGLISH, Wording
 
 SILENCE = "No log output captured."  # what pytest-html says of a test that said nothing
 COLUMNS = ("verdict", THROUGHPUT, ACCURACY, "wanted", "remarks")
@@ -28,11 +28,11 @@ _HOST = {
 }
 
 
-def headers(say: Wording = ENGLISH) -> list[str]:
+def headers(say: Language = ENGLISH) -> list[str]:
     return [f'<th class="sortable" data-column-type="{name}">{escape(say(name))}</th>' for name in COLUMNS]
 
 
-def host_header(cell: str, say: Wording) -> str:
+def host_header(cell: str, say: Language) -> str:
     """A heading of pytest-html's own, in the language of the page; its duration is that of the jobs."""
     for name, key in (("result", "result"), ("testId", "test"), ("duration", "job time")):
         if f'data-column-type="{name}"' in cell:
@@ -41,7 +41,7 @@ def host_header(cell: str, say: Wording) -> str:
     return f"<th>{escape(say('links'))}</th>" if "Links" in cell else cell
 
 
-def cells(facts: dict[str, Any], case: CaseEntry | None = None, say: Wording = ENGLISH) -> list[str]:
+def cells(facts: dict[str, Any], case: CaseEntry | None = None, say: Language = ENGLISH) -> list[str]:
     """Our cells of a row, from the properties that its report carries; empty ones for other tests."""
     if not facts.get("case"):
         return [f'<td class="col-{name}"></td>' for name in COLUMNS]
@@ -68,7 +68,7 @@ def duration(case: CaseEntry) -> str:
     return _cell("duration", told, told if ran else "-")
 
 
-def outcome(cell: str, say: Wording) -> str:
+def outcome(cell: str, say: Language) -> str:
     """A cell of pytest-html's with the result of a test, in the language of the page."""
     found = re.fullmatch(r'<td class="col-result">(\w+)</td>', cell)
     return _cell("result", found[1], say(f"one {found[1].lower()}")) if found else cell
@@ -80,10 +80,10 @@ def _cell(name: str, value: str, shown: str) -> str:
     return cell if shown == value else f'<!--<td class="col-{name}">{escape(value)}</td>-->{cell}'
 
 
-def translation(say: Wording) -> str:
+def translation(say: Language) -> str:
     """A script that says in which language the page is, and gives pytest-html's own words that language."""
-    lines = [f"document.documentElement.lang='{say.lang}'"]
-    if say.lang != ENGLISH.lang:
+    lines = [f"document.documentElement.lang='{say.code}'"]
+    if not say.is_source:
         table = {selector: say(key) for selector, key in _HOST.items()}
         found = "let found=document.querySelector(at)"
         lines += [
@@ -99,7 +99,7 @@ def _literal(value: object) -> str:
     return json.dumps(value).replace("<", "\\u003c")
 
 
-def _remarks(case: CaseEntry, say: Wording) -> str:
+def _remarks(case: CaseEntry, say: Language) -> str:
     """What one should look at although it decided nothing; more of it sorts later."""
     if not case.trials:
         return ""

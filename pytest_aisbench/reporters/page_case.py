@@ -10,14 +10,15 @@ from html import escape
 from typing import NamedTuple
 
 from pytest_aisbench.domain.entry import Brief, CaseEntry, TrialEntry
+from pytest_aisbench.domain.messages import plain, translated
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Finding, Ruling
+from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.judge.standards import TIME, Field, fields
 from pytest_aisbench.reporters.links import web
 from pytest_aisbench.reporters.markup import block, facts, folded, outcome, ruling, table, text
 from pytest_aisbench.reporters.page_charts import charts
-from pytest_aisbench.reporters.text import plain, span, what_to_do
-from pytest_aisbench.reporters.wording import ENGLISH, Wording
+from pytest_aisbench.reporters.text import span, what_to_do
 
 # A case may weigh this much, as the page carries it, or the page of a large run opens slowly.
 BUDGET = 48_000
@@ -33,7 +34,7 @@ class Frame:
     """What a case is told with: how a file of the run is reached from the page, and what was there before."""
 
     link: Callable[[str], str]
-    say: Wording = ENGLISH
+    say: Language = ENGLISH
     request: str = ""  # its file
     before: tuple[str, Brief] | None = None  # the run, and the case there
 
@@ -67,7 +68,7 @@ def weight(html: str) -> int:
     return len(escape(json.dumps(html)))
 
 
-def _joined(parts: Sequence[Part], note: str, say: Wording) -> str:
+def _joined(parts: Sequence[Part], note: str, say: Language) -> str:
     """Pictures that follow each other stand side by side where the screen is wide."""
     told, row = "", ""
     for part in parts:
@@ -77,7 +78,7 @@ def _joined(parts: Sequence[Part], note: str, say: Wording) -> str:
         told += (f"<div class='charts'>{row}</div>" if row else "") + part.body
         row = ""
     told += f"<div class='charts'>{row}</div>" if row else ""
-    return f"<div class='aisbench' lang='{say.lang}'>{told}{f'<div>{escape(note)}</div>' if note else ''}</div>"
+    return f"<div class='aisbench' lang='{say.code}'>{told}{f'<div>{escape(note)}</div>' if note else ''}</div>"
 
 
 def _parts(case: CaseEntry, frame: Frame, limit: int) -> Iterator[Part]:
@@ -106,7 +107,7 @@ def _parts(case: CaseEntry, frame: Frame, limit: int) -> Iterator[Part]:
 
 def _lead(case: CaseEntry, frame: Frame, limit: int) -> str:
     say = frame.say
-    lines = [f"<div class='lead'>{ruling(case.verdict, say)}: {text(say.line(case.reason), limit)}</div>"]
+    lines = [f"<div class='lead'>{ruling(case.verdict, say)}: {text(translated(case.reason, say), limit)}</div>"]
     if todo := what_to_do(case, say):
         lines.append(f"<div>{escape(say('what to do'))}: {escape(todo)}</div>")
     speed = case.metrics.get("throughput")
@@ -119,7 +120,7 @@ def _lead(case: CaseEntry, frame: Frame, limit: int) -> str:
     return "".join(lines)
 
 
-def _findings(findings: Sequence[Finding], say: Wording, limit: int) -> str:
+def _findings(findings: Sequence[Finding], say: Language, limit: int) -> str:
     if not findings:
         return ""
     rows = (
@@ -127,8 +128,8 @@ def _findings(findings: Sequence[Finding], say: Wording, limit: int) -> str:
             outcome(each.outcome, say),
             f"<span class='word'>{text(say.metric(each.metric), limit)}</span>",
             "-" if each.measured is None else number(each.measured),
-            text(say.line(each.wanted), limit),
-            text(say.line(each.text), limit),
+            text(translated(each.wanted, say), limit),
+            text(translated(each.text, say), limit),
         )
         for each in findings[:MOST_ROWS]
     )
@@ -136,7 +137,7 @@ def _findings(findings: Sequence[Finding], say: Wording, limit: int) -> str:
     return table(headings, rows, numbers=(2,)) + _more(findings, say)
 
 
-def _stragglers(trial: TrialEntry, say: Wording) -> str:
+def _stragglers(trial: TrialEntry, say: Language) -> str:
     if not trial.stragglers:
         return ""
     rows = (
@@ -154,12 +155,12 @@ def _stragglers(trial: TrialEntry, say: Wording) -> str:
     return f"<h3>{escape(say('stragglers'))}</h3>{told}"
 
 
-def _trials(trials: Sequence[TrialEntry], say: Wording, limit: int) -> str:
+def _trials(trials: Sequence[TrialEntry], say: Language, limit: int) -> str:
     headings = [say(key) for key in ("trial", "job", "phase", "queued", "ran", "began", "stage")]
     return table(headings, (_trial(trial, say, limit) for trial in trials[-MOST_ROWS:]), numbers=(3, 4))
 
 
-def _trial(trial: TrialEntry, say: Wording, limit: int) -> tuple[str, ...]:
+def _trial(trial: TrialEntry, say: Language, limit: int) -> tuple[str, ...]:
     began = min(trial.times.values(), default=None)
     when = "-" if began is None else datetime.fromtimestamp(began, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
     phase = " / ".join(word for word in (trial.phase, trial.platform_phase) if word)
@@ -169,7 +170,7 @@ def _trial(trial: TrialEntry, say: Wording, limit: int) -> tuple[str, ...]:
     return str(trial.trial), job, text(phase or "-", limit), *times, when, stage
 
 
-def _standard(case: CaseEntry, say: Wording, limit: int) -> str:
+def _standard(case: CaseEntry, say: Language, limit: int) -> str:
     """What is known as a table, what is not by its reason."""
     known: list[tuple[str, ...]] = []
     unknown: dict[str, list[str]] = {}
@@ -193,8 +194,8 @@ def _traits(traits: Mapping[str, str], limit: int) -> str:
     return facts((plain(name, 60), text(value, min(limit, 200))) for name, value in list(traits.items())[:MOST_TRAITS])
 
 
-def _lines(name: str, lines: Sequence[str], say: Wording, limit: int) -> str:
-    told = "".join(f"<div>{escape(name)}: {text(say.line(each), limit)}</div>" for each in lines[:MOST_ROWS])
+def _lines(name: str, lines: Sequence[str], say: Language, limit: int) -> str:
+    told = "".join(f"<div>{escape(name)}: {text(translated(each, say), limit)}</div>" for each in lines[:MOST_ROWS])
     return told + _more(lines, say)
 
 
@@ -211,5 +212,5 @@ def _files(trial: TrialEntry, frame: Frame, limit: int) -> str:
     return told
 
 
-def _more(things: Sequence[object], say: Wording, shown: int = MOST_ROWS) -> str:
+def _more(things: Sequence[object], say: Language, shown: int = MOST_ROWS) -> str:
     return f"<div>{escape(say('more in results', count=len(things) - shown))}</div>" if len(things) > shown else ""

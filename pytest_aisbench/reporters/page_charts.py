@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from pytest_aisbench.domain.case import Mode
 from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
 from pytest_aisbench.domain.metric import THROUGHPUT
+from pytest_aisbench.i18n import Language
 from pytest_aisbench.reporters.svg import rank_chart
 from pytest_aisbench.reporters.svg_curve import Claim, loss_chart, speed_chart
 from pytest_aisbench.reporters.svg_heat import heat_map
 from pytest_aisbench.reporters.svg_past import history_chart, scaling_chart
 from pytest_aisbench.reporters.svg_timeline import timeline
-from pytest_aisbench.reporters.wording import Wording
 
 _MAPPED = 4  # nodes from which on a map is clearer than bars
 _COUNTED = frozenset({"images/s", "samples/s", "examples/s", "sequences/s", "sentences/s"})  # what logs call samples
 
 
-def charts(case: CaseEntry, say: Wording) -> Iterator[tuple[str, str, int]]:
+def charts(case: CaseEntry, say: Language) -> Iterator[tuple[str, str, int]]:
     """Name, picture, and its place among what is left out where there is no room: the highest first."""
 
     def named(key: str) -> str:

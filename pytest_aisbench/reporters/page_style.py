@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pytest_aisbench.i18n import Language
 from pytest_aisbench.reporters.svg_frame import NIGHT
-from pytest_aisbench.reporters.wording import Wording
 
 # Of our own parts, on any page that they are in.
 STYLE = """
@@ -107,7 +107,7 @@ a,.aisbench a,.collapse button,.collapse button:hover{color:#8ab8f0}
 """
 
 
-def page_style(say: Wording) -> str:
+def page_style(say: Language) -> str:
     """For a page that is ours alone: also dark where the reader's screen is, never on paper."""
     pictures = "".join(
         f".aisbench svg[{name}='{day}'],.aisbench svg [{name}='{day}']{{{name}:{night}}}"
@@ -117,7 +117,7 @@ def page_style(say: Wording) -> str:
     return f"{_PAGE}@media screen and (prefers-color-scheme:dark){{{_NIGHT}{pictures}}}{_hints(say)}"
 
 
-def _hints(say: Wording) -> str:
+def _hints(say: Language) -> str:
     """The words that pytest-html keeps in its style."""
     hide, show, more, less = (say(key) for key in ("hide details", "show details", "expand", "collapse"))
     return (

@@ -10,11 +10,11 @@ from pytest_aisbench.domain.executor import Executor
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.judge.comparison import Difference, compare
 from pytest_aisbench.judge.entries import brief
 from pytest_aisbench.reporters.markup import facts, ruling, table, text
 from pytest_aisbench.reporters.text import span, words, worst_first
-from pytest_aisbench.reporters.wording import ENGLISH, Wording
 from pytest_aisbench.services.clock import moment
 
 MOST = 10
@@ -23,7 +23,7 @@ _VERSIONS = ("framework", "framework_type", "framework_version", "engine", "imag
 _STEADY = 0.01  # changes of speed that are not worth a table
 
 
-def overview(cases: Iterable[CaseEntry], run: RunEntry | None, say: Wording = ENGLISH, versions: str = "") -> str:
+def overview(cases: Iterable[CaseEntry], run: RunEntry | None, say: Language = ENGLISH, versions: str = "") -> str:
     """The prefix of the page."""
     told = list(cases)
     counts = {verdict: sum(case.verdict is verdict for case in told) for verdict in (*Ruling, None)}
@@ -35,10 +35,10 @@ def overview(cases: Iterable[CaseEntry], run: RunEntry | None, say: Wording = EN
         since = f"<h3>{escape(say('since'))}</h3>{''.join(_since(run, told, say))}"
         lines.append(f"<div class='sides'><div>{facts(_facts(told, run, say, versions))}</div><div>{since}</div></div>")
         lines += [_roll(told, say), _signatures(say)]
-    return f"<div class='aisbench' lang='{say.lang}'>{''.join(lines)}</div>"
+    return f"<div class='aisbench' lang='{say.code}'>{''.join(lines)}</div>"
 
 
-def _facts(cases: Sequence[CaseEntry], run: RunEntry, say: Wording, versions: str) -> Iterator[tuple[str, str]]:
+def _facts(cases: Sequence[CaseEntry], run: RunEntry, say: Language, versions: str) -> Iterator[tuple[str, str]]:
     settings = run.settings
     yield say("run"), text(run.run)
     yield say("started"), text(_clock(run.started))
@@ -70,7 +70,7 @@ def _traits(cases: Iterable[CaseEntry], names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(f"{name} {value}" for name, value in found))[:MOST]
 
 
-def wall_time(run: RunEntry, say: Wording) -> str:
+def wall_time(run: RunEntry, say: Language) -> str:
     if run.finished is None:
         return say("not finished")
     return span(moment(run.finished) - moment(run.started), say)
@@ -80,7 +80,7 @@ def _clock(stamp: str) -> str:
     return stamp.partition(".")[0].removesuffix("Z").replace("T", " ")
 
 
-def _since(run: RunEntry, cases: Sequence[CaseEntry], say: Wording) -> Iterator[str]:
+def _since(run: RunEntry, cases: Sequence[CaseEntry], say: Language) -> Iterator[str]:
     if run.before is None:
         yield f"<div>{escape(say('no last run'))}</div>"
         return
@@ -107,22 +107,22 @@ def _since(run: RunEntry, cases: Sequence[CaseEntry], say: Wording) -> Iterator[
         yield table(headings, rows, numbers=(1, 2, 3)) + _more(moved, say)
 
 
-def _alike(found: Difference, say: Wording) -> str:
+def _alike(found: Difference, say: Language) -> str:
     steady = [move for move in found.moved if abs(move.share) <= _STEADY]
     if not found.moved or len(steady) < len(found.moved):
         return ""
     return escape(say("speed alike", share=f"{_STEADY:.0%}", count=len(steady)))
 
 
-def _names(names: Sequence[str], say: Wording) -> str:
+def _names(names: Sequence[str], say: Language) -> str:
     return ", ".join(map(text, names[:MOST])) + _more(names, say)
 
 
-def _more(things: Sequence[object], say: Wording) -> str:
+def _more(things: Sequence[object], say: Language) -> str:
     return f" {escape(say('more', count=len(things) - MOST))}" if len(things) > MOST else ""
 
 
-def _roll(cases: Sequence[CaseEntry], say: Wording) -> str:
+def _roll(cases: Sequence[CaseEntry], say: Language) -> str:
     """On paper only, where the table of tests is spread over as many sheets as there are details: what is signed."""
     headings = [say(key) for key in ("case", "verdict", THROUGHPUT, "wanted", ACCURACY, "wanted")]
     rows = (
@@ -140,7 +140,7 @@ def _measured(case: CaseEntry, metric: str) -> tuple[str, str]:
     return text(value, 60), text(wanted.removesuffix(unit), 60)
 
 
-def _signatures(say: Wording) -> str:
+def _signatures(say: Language) -> str:
     """On paper only."""
     cells = "".join(f"<td>{escape(say(key))}</td>" for key in ("tested by", "reviewed by", "date"))
     return f"<table class='sign'><tbody><tr>{cells}</tr></tbody></table>"

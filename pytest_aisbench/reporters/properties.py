@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.judge.values import values
-from pytest_aisbench.reporters.text import plain
 
 PREFIX = "aisbench."
 TRIAL: pytest.StashKey[Trial] = pytest.StashKey()

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from html import escape
 
 from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.judge.stragglers import stragglers
 from pytest_aisbench.reporters.svg_frame import (
     BAR,
@@ -26,8 +28,6 @@ from pytest_aisbench.reporters.svg_frame import (
     seal,
     short,
 )
-from pytest_aisbench.reporters.text import plain
-from pytest_aisbench.reporters.wording import ENGLISH, Wording
 
 HEIGHT, FLOOR = 236, 202
 MOST_BARS = 256
@@ -35,7 +35,7 @@ MOST_TOOLTIPS = 64
 
 
 def rank_chart(
-    values: Sequence[float | None], devices: int, *, title: str, unit: str = "", say: Wording = ENGLISH
+    values: Sequence[float | None], devices: int, *, title: str, unit: str = "", say: Language = ENGLISH
 ) -> str:
     """One bar per rank, grouped by node; above 256 ranks a bar is the slowest of several. '' without any number."""
     ranks = [value if value is not None and math.isfinite(value) else None for value in values]
@@ -73,7 +73,7 @@ class _Bar:
 
 
 class _Chart:
-    def __init__(self, ranks: Sequence[float | None], devices: int, title: str, unit: str, say: Wording) -> None:
+    def __init__(self, ranks: Sequence[float | None], devices: int, title: str, unit: str, say: Language) -> None:
         known = [value for value in ranks if value is not None]
         self.ranks, self.devices, self.title, self.unit, self.say = ranks, devices, title, unit, say
         self.median = statistics.median(known)
@@ -169,7 +169,7 @@ class _Chart:
         yield line(Scale(0.0, self.scale, FLOOR, TOP), max(self.median, 0.0), self.say("median"))
 
 
-def odd_ones(ranks: Sequence[float | None], odd: set[int], median: float, say: Wording) -> Iterator[str]:
+def odd_ones(ranks: Sequence[float | None], odd: set[int], median: float, say: Language) -> Iterator[str]:
     """Who is far from the others and who said nothing, in words."""
     far = [f"{rank} ({(ranks[rank] or 0.0) / (median or 1.0) - 1:+.0%})" for rank in sorted(odd)]
     gone = [str(rank) for rank, value in enumerate(ranks) if value is None]

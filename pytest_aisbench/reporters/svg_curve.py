@@ -9,6 +9,7 @@ from html import escape
 
 from pytest_aisbench.domain.curve import Curve, Point, warm_up
 from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.reporters.svg_frame import (
     BAND,
     BAR,
@@ -27,7 +28,6 @@ from pytest_aisbench.reporters.svg_frame import (
     short,
     ticks,
 )
-from pytest_aisbench.reporters.wording import ENGLISH, Wording
 
 HEIGHT, FLOOR = 210, 172
 _FEWEST = 2
@@ -46,7 +46,7 @@ class Claim:
         return Claim(*found)
 
 
-def speed_chart(curve: Curve, *, title: str, claim: Claim | None = None, say: Wording = ENGLISH) -> str:
+def speed_chart(curve: Curve, *, title: str, claim: Claim | None = None, say: Language = ENGLISH) -> str:
     """'' where the log told less than two speeds."""
     points = _finite(curve.speed.points)
     if len(points) < _FEWEST:
@@ -64,7 +64,7 @@ def speed_chart(curve: Curve, *, title: str, claim: Claim | None = None, say: Wo
     return _drawn(points, values, (title, " · ".join(parts), unit), say, slow=slow or 0, claim=claim)
 
 
-def loss_chart(curve: Curve, *, title: str, say: Wording = ENGLISH) -> str:
+def loss_chart(curve: Curve, *, title: str, say: Language = ENGLISH) -> str:
     points = _finite(curve.loss.points)
     if len(points) < _FEWEST:
         return ""
@@ -81,7 +81,7 @@ def _drawn(
     points: Sequence[Point],
     values: Sequence[float],
     named: tuple[str, str, str],
-    say: Wording,
+    say: Language,
     *,
     slow: int = 0,
     claim: Claim | None = None,
@@ -110,7 +110,7 @@ def _band(claim: Claim, y: Scale) -> str:
     return f"<path d='M{LEFT} {short(top)}H{RIGHT}V{short(floor)}H{LEFT}z' fill='{BAND}'/>"
 
 
-def _warm_up(x: float, say: Wording) -> str:
+def _warm_up(x: float, say: Language) -> str:
     return (
         f"<path d='M{short(x)} {TOP}V{FLOOR}' stroke='{FAINT}' stroke-dasharray='2 3'/>"
         f"<path d='M{LEFT} {TOP}H{short(x)}V{FLOOR}H{LEFT}z' fill='{GRID}' fill-opacity='.5'/>"
@@ -118,7 +118,7 @@ def _warm_up(x: float, say: Wording) -> str:
     )
 
 
-def _steps(points: Sequence[Point], x: Scale, say: Wording) -> Iterator[str]:
+def _steps(points: Sequence[Point], x: Scale, say: Language) -> Iterator[str]:
     """Where in the training the first point is, the middle one and the last."""
     last = len(points) - 1
     for index, anchor in {0: "start", last // 2: "middle", last: "end"}.items():

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.reporters.columns import cut
-from pytest_aisbench.reporters.text import plain
 
 WIDTH = 760
 LEFT, RIGHT, TOP = 64, 676, 50  # the edges of most plots

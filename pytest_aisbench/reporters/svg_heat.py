@@ -13,12 +13,12 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from html import escape
 
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.reporters import columns
 from pytest_aisbench.reporters.svg import odd_ones, odd_ranks
 from pytest_aisbench.reporters.svg_frame import FAINT, GRID, INK, TOP, WIDTH, picture, seal, short
-from pytest_aisbench.reporters.text import plain
-from pytest_aisbench.reporters.wording import ENGLISH, Wording
 
 MOST_NODES = 256  # columns; above, a column is the slowest of several nodes
 MOST_SIGNS = 200
@@ -29,7 +29,7 @@ _SLOW, _FAST = (214, 80, 20), (58, 122, 200)  # the more so, the less of the pap
 
 
 def heat_map(
-    values: Sequence[float | None], devices: int, *, title: str, unit: str = "", say: Wording = ENGLISH
+    values: Sequence[float | None], devices: int, *, title: str, unit: str = "", say: Language = ENGLISH
 ) -> str:
     """'' for fewer than two nodes, which bars show better, and where nothing was measured."""
     ranks = [value if value is not None and math.isfinite(value) else None for value in values]
@@ -40,7 +40,7 @@ def heat_map(
 
 
 class _Map:
-    def __init__(self, ranks: Sequence[float | None], devices: int, nodes: int, unit: str, say: Wording) -> None:
+    def __init__(self, ranks: Sequence[float | None], devices: int, nodes: int, unit: str, say: Language) -> None:
         self.ranks, self.devices, self.unit, self.say = ranks, devices, unit, say
         self.median = statistics.median(value for value in ranks if value is not None)
         self.per = math.ceil(nodes / MOST_NODES)  # nodes of a column
@@ -132,7 +132,7 @@ def _png(rows: Sequence[Sequence[int]]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + body
 
 
-def _key(say: Wording) -> Iterator[str]:
+def _key(say: Language) -> Iterator[str]:
     """What the colours mean."""
     x, away = WIDTH - 68, f"{_FULL:.0%}"
     for index, (colour, text) in enumerate(((_SLOW, f"-{away}"), (None, say("median")), (_FAST, f"+{away}"))):

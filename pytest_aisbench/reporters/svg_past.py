@@ -8,6 +8,7 @@ from html import escape
 
 from pytest_aisbench.domain.background import Background, ScalePoint
 from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.judge.scaling import THIS_RUN
 from pytest_aisbench.judge.trend import changes
 from pytest_aisbench.reporters.svg_frame import (
@@ -31,7 +32,6 @@ from pytest_aisbench.reporters.svg_frame import (
     short,
     ticks,
 )
-from pytest_aisbench.reporters.wording import ENGLISH, Wording
 from pytest_aisbench.services.clock import day as date_of
 
 MOST_PAST = 100
@@ -41,7 +41,7 @@ _REACH, _LEAST_REACH = 2.0, 0.1  # of the values' range, and of a value: how far
 
 
 def history_chart(
-    background: Background, now: float | None, *, title: str, unit: str = "", day: str = "", say: Wording = ENGLISH
+    background: Background, now: float | None, *, title: str, unit: str = "", day: str = "", say: Language = ENGLISH
 ) -> str:
     """Every comparable trial of before as a dot, this run's, or that of a `day`, as a diamond, and a line where the
     level changed; '' without a past."""
@@ -109,7 +109,7 @@ def _current(at: float, y: Scale, now: float, interval: Sequence[float], backgro
 
 
 def scaling_chart(
-    points: Sequence[ScalePoint], shape: str = "", *, title: str, unit: str = "", say: Wording = ENGLISH
+    points: Sequence[ScalePoint], shape: str = "", *, title: str, unit: str = "", say: Language = ENGLISH
 ) -> str:
     """A bar for each shape: what share of the base's speed its cards keep; that of `shape` stands out, and is told.
     One that this run did not measure is hollow. '' for fewer than two."""

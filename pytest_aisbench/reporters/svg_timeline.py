@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from html import escape
 
 from pytest_aisbench.domain.entry import TrialEntry
+from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.reporters import columns
 from pytest_aisbench.reporters.lifecycle import Span, spans
 from pytest_aisbench.reporters.svg_frame import (
@@ -27,7 +28,6 @@ from pytest_aisbench.reporters.svg_frame import (
     ticks,
 )
 from pytest_aisbench.reporters.text import span
-from pytest_aisbench.reporters.wording import ENGLISH, Wording
 
 COLOURS = {
     "stage": STAGE, "submit": INK, "queue": QUEUE, "train": BAR, "watch": BAR, "harvest": HARVEST, "judge": MARK,
@@ -37,7 +37,7 @@ _LEFT, _RIGHT, _ROW, _LEAST = 76, 748, 24, 2.0
 _CLOCK = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200)
 
 
-def timeline(trials: Sequence[TrialEntry], *, title: str, say: Wording = ENGLISH) -> str:
+def timeline(trials: Sequence[TrialEntry], *, title: str, say: Language = ENGLISH) -> str:
     """'' where nothing was timed. The newest trials, where there are many."""
     rows = [(trial.trial, spans(trial.times, trial.queued_s)) for trial in trials[-MOST_ROWS:]]
     rows = [(name, lived) for name, lived in rows if lived]
@@ -55,11 +55,11 @@ def timeline(trials: Sequence[TrialEntry], *, title: str, say: Wording = ENGLISH
     return picture(title, story, parts, floor + 36, seal(title, rows))
 
 
-def _worded(each: Span, say: Wording) -> str:
+def _worded(each: Span, say: Language) -> str:
     return f"{say(f'life {each.name}')} {span(each.stop - each.start, say)}"
 
 
-def _piece(each: Span, scale: Scale, start: float, y: float, say: Wording) -> str:
+def _piece(each: Span, scale: Scale, start: float, y: float, say: Language) -> str:
     at, to = scale(each.start - start), scale(each.stop - start)
     wide = max(to - at, _LEAST)
     shape = (
@@ -72,7 +72,7 @@ def _piece(each: Span, scale: Scale, start: float, y: float, say: Wording) -> st
     return f"{shape}<text x='{short(at + 5)}' y='{short(y + 12.5)}' fill='{PAPER}'>{escape(label)}</text>"
 
 
-def _axis(scale: Scale, floor: float, start: float, say: Wording) -> Iterator[str]:
+def _axis(scale: Scale, floor: float, start: float, say: Language) -> Iterator[str]:
     step = next((step for step in _CLOCK if scale.high <= 7 * step), None)
     marks = [step * index for index in range(8)] if step else ticks(0.0, scale.high, 6)
     marks = [mark for mark in marks if mark <= scale.high]

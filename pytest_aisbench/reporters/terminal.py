@@ -11,14 +11,15 @@ import pytest
 
 from pytest_aisbench.domain.case import Mode
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
+from pytest_aisbench.domain.messages import plain, translated
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Outcome, Ruling
+from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.judge.stragglers import summary as summary_of
 from pytest_aisbench.judge.values import mean
 from pytest_aisbench.reporters.columns import cut, fit, padded, wide, wrap
-from pytest_aisbench.reporters.text import plain, what_to_do, worst_first
-from pytest_aisbench.reporters.wording import ENGLISH, Wording, wording
+from pytest_aisbench.reporters.text import what_to_do, worst_first
 from pytest_aisbench.stash import language
 
 Line = tuple[str, dict[str, bool]]
@@ -44,7 +45,7 @@ def show(
 ) -> None:
     """Write the summary to pytest's own terminal, which knows whether there may be colours."""
     width = shutil.get_terminal_size((80, 24)).columns
-    say = wording(language(config))
+    say = language(config)
     terminal.section("aisbench")
     if unrecorded:
         terminal.write_line(f"{say('not recorded')}: {unrecorded}", red=True)
@@ -60,13 +61,13 @@ def show(
         terminal.write_line(line, **markup)
 
 
-def absent(missing: Mapping[str, str], width: int, say: Wording = ENGLISH) -> Iterator[Line]:
+def absent(missing: Mapping[str, str], width: int, say: Language = ENGLISH) -> Iterator[Line]:
     """The required cases that have no verdict, a line each."""
     for case, why in missing.items():
         yield from wrapped(f"{say('missing')}: {plain(case)}: {why}", "  ", max(width, NARROWEST), {"red": True})
 
 
-def summary(run: RunEntry, folder: str, page: str, width: int, say: Wording = ENGLISH) -> list[Line]:
+def summary(run: RunEntry, folder: str, page: str, width: int, say: Language = ENGLISH) -> list[Line]:
     """Lines with pytest's markup for each, none wider than the terminal."""
     width = max(width, NARROWEST)
     cases = worst_first(run.cases)
@@ -79,10 +80,10 @@ def summary(run: RunEntry, folder: str, page: str, width: int, say: Wording = EN
     ]
 
 
-def _table(cases: Sequence[CaseEntry], width: int, say: Wording) -> Iterator[Line]:
+def _table(cases: Sequence[CaseEntry], width: int, say: Language) -> Iterator[Line]:
     """What does not fit gives way in this order: long names, what a verdict means, a unit that all share and one line
     tells, more of the names; numbers are what the table is for."""
-    headings, unit = [say(key).lower() for key in HEADINGS], _unit_of_all(cases)
+    headings, unit = [say.inline(key) for key in HEADINGS], _unit_of_all(cases)
     for short, bare in ((False, False), (True, False), (True, bool(unit))):
         rows = [_row(case, say, short=short, bare=bare) for case in cases]
         columns = [max(map(wide, column)) for column in zip(headings, *rows, strict=True)]
@@ -114,7 +115,7 @@ def _over(columns: Sequence[int], width: int) -> int:
     return sum(columns) + 2 * (len(columns) - 1) - width
 
 
-def _row(case: CaseEntry, say: Wording, *, short: bool, bare: bool) -> tuple[str, ...]:
+def _row(case: CaseEntry, say: Language, *, short: bool, bare: bool) -> tuple[str, ...]:
     word = case.verdict.value if case.verdict else ""
     verdict = (word if short else say.word(word)) if word else say("not judged")
     unit = case.metrics[THROUGHPUT].unit if THROUGHPUT in case.metrics else ""
@@ -159,7 +160,7 @@ def _nodes(cases: Sequence[CaseEntry]) -> Iterator[Line]:
                 yield f"report >> {metric}_list:{list(found)} average:{average}", {}
 
 
-def _troubles(cases: Sequence[CaseEntry], folder: str, width: int, say: Wording) -> Iterator[Line]:
+def _troubles(cases: Sequence[CaseEntry], folder: str, width: int, say: Language) -> Iterator[Line]:
     size = max(wide(say.word(outcome.value)) for outcome in Outcome)
     indent = " " * (size + 3)
 
@@ -170,13 +171,13 @@ def _troubles(cases: Sequence[CaseEntry], folder: str, width: int, say: Wording)
         if case.verdict is Ruling.PASSED:
             continue
         yield "", {}
-        why = plain(say.line(case.reason))
+        why = plain(translated(case.reason, say))
         said = f"{say.word(case.verdict.value)}: {why}" if case.verdict else why
         said = said if case.verdict or "not judged" in case.reason else f"{say('not judged')}: {why}"
         yield from wrapped(f"{case.id} {said}", "  ", width, MARKUP[case.verdict])
         for finding in case.findings:
             if finding.outcome is not Outcome.MET and finding.text != case.reason:
-                told = labelled(say.word(finding.outcome.value), plain(say.line(finding.text)))
+                told = labelled(say.word(finding.outcome.value), plain(translated(finding.text, say)))
                 yield from wrapped(told, indent, width)
         trial = case.trials[-1] if case.trials else None
         if trial and trial.job_id:
@@ -187,10 +188,10 @@ def _troubles(cases: Sequence[CaseEntry], folder: str, width: int, say: Wording)
             log = next(iter([*quoted, *(name for name in trial.logs if "worker" in name), *trial.logs]))
             yield labelled(say("log"), f"{folder.rstrip('/')}/{plain(log)}"), {}  # unbroken, to be copied
         if todo := what_to_do(case, say):
-            yield from wrapped(labelled(say("what to do").lower(), todo), indent, width)
+            yield from wrapped(labelled(say.inline("what to do"), todo), indent, width)
 
 
-def _notes(cases: Sequence[CaseEntry], width: int, say: Wording) -> Iterator[Line]:
+def _notes(cases: Sequence[CaseEntry], width: int, say: Language) -> Iterator[Line]:
     told = {(case.id, text): "warning" for case in cases if case.background for text in case.background.warnings}
     for case in cases:
         for note in (note for trial in case.trials for note in trial.notes):
@@ -202,7 +203,7 @@ def _notes(cases: Sequence[CaseEntry], width: int, say: Wording) -> Iterator[Lin
         yield "", {}
     for (case_id, text), kind in told.items():
         yield from wrapped(
-            f"{say(kind).lower()}: {case_id}: {plain(say.line(text))}", "      ", width, {"yellow": True}
+            f"{say.inline(kind)}: {case_id}: {plain(translated(text, say))}", "      ", width, {"yellow": True}
         )
 
 
@@ -211,10 +212,10 @@ def wrapped(text: str, indent: str, width: int, markup: dict[str, bool] | None =
         yield line, markup or {}
 
 
-def _end(run: RunEntry, cases: Sequence[CaseEntry], page: str, width: int, say: Wording) -> Iterator[Line]:
+def _end(run: RunEntry, cases: Sequence[CaseEntry], page: str, width: int, say: Language) -> Iterator[Line]:
     counts: dict[str, int] = {}
     for case in cases:
-        word = say.meaning(case.verdict.value).lower() if case.verdict else say("not judged")
+        word = say.catalogue.inline(say.meaning(case.verdict.value)) if case.verdict else say("not judged")
         counts[word] = counts.get(word, 0) + 1
     told = ", ".join(f"{count} {word}" for word, count in counts.items())
     hours = say("card-hours", count=number(sum(case.card_hours for case in run.cases)))

@@ -12,7 +12,7 @@ from typing import Any
 from pytest_aisbench.domain.background import Background
 from pytest_aisbench.domain.codec import dump
 from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
-from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.upload import ATTACHMENTS, END, RESULTS, RUNS, SCHEMA, Bound, End, Parcel, canonical, parcel
 from pytest_aisbench.domain.verdict import Finding, Ruling
 from pytest_aisbench.judge.standards import TIME, Field, fields

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pytest_aisbench.domain.entry import CaseEntry
-from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.verdict import Ruling
-from pytest_aisbench.reporters.wording import ENGLISH, Wording
-
-__all__ = ["plain", "span", "what_to_do", "words", "worst_first"]
+from pytest_aisbench.i18n import ENGLISH, Language
 
 
-def what_to_do(case: CaseEntry, say: Wording = ENGLISH) -> str:
+def what_to_do(case: CaseEntry, say: Language = ENGLISH) -> str:
     """Whose turn it is; empty for a case that passed or was not judged."""
     if case.verdict is None or case.verdict is Ruling.PASSED:
         return ""
@@ -26,7 +23,7 @@ def worst_first(cases: Iterable[CaseEntry]) -> list[CaseEntry]:
     return sorted(cases, key=lambda case: order.index(case.verdict))
 
 
-def span(seconds: float | None, say: Wording = ENGLISH) -> str:
+def span(seconds: float | None, say: Language = ENGLISH) -> str:
     """A duration as a person says it: `3.2 s`, `4 min 05 s`, `2 h 10 min`."""
     if seconds is None:
         return "-"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_aisbench.domain.entry import CaseEntry
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.ports import Clock
-from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.upload import END, RESULTS, RUNS, Bound, End, Parcel, State, Transport
 from pytest_aisbench.errors import AisbenchError, LedgerError, Refused
 from pytest_aisbench.services.spool import Spool, Unspooled

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pytest_aisbench.domain.case import Case
-from pytest_aisbench.domain.sentence import tell
+from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.errors import BudgetSpent, Crashed, GivenUp
 from pytest_aisbench.services import watch
@@ -127,7 +127,7 @@ class Fleet:
         self.close()
         for trial in self.trials():
             if trial.step is Step.WATCH:
-                self._keep(trial.noted(tell("left running")))
+                self._keep(trial.noted(message("left running")))
 
     # The watching thread.
 

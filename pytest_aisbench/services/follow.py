@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pytest_aisbench.domain import forecast
 from pytest_aisbench.domain.heard import Heard, judged, with_log, with_usage
 from pytest_aisbench.domain.job import LogPart, Phase
+from pytest_aisbench.domain.messages import message, plain
 from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.progress import Progress
-from pytest_aisbench.domain.sentence import tell
-from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.trial import Step, Trial
 
 _QUICKEST = 0.5  # seconds between two rounds
@@ -135,10 +134,10 @@ class Follower:
                 f"{where and f', at {where}'}; see `aisbench logs {trial.job_id}`"
             )
             since = _stamp(after.moved)
-            self._note(trial, tell("silent at", when=since, where=where) if where else tell("silent", when=since))
+            self._note(trial, message("silent at", when=since, where=where) if where else message("silent", when=since))
         else:
             self._say(f"{trial.case.id} goes on: job {trial.job_id} had stood still since {_clock(before.moved)}")
-            self._note(trial, tell("went on", when=_stamp(after.moved)))
+            self._note(trial, message("went on", when=_stamp(after.moved)))
 
 
 def place(trial: Trial, told: Heard) -> str:

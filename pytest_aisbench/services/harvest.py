@@ -11,9 +11,9 @@ from pathlib import Path
 
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.job import Phase
+from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement
 from pytest_aisbench.domain.ports import Head, Store
-from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.errors import AisbenchError
@@ -36,7 +36,7 @@ class _Unreadable(Exception):
         self._key, self._facts = key, facts
 
     def of(self, what: str) -> str:
-        return tell(self._key, what=what, **self._facts)
+        return message(self._key, what=what, **self._facts)
 
 
 def gather(trial: Trial, store: Store, folder: Path) -> Trial:
@@ -51,7 +51,7 @@ def gather(trial: Trial, store: Store, folder: Path) -> Trial:
         if well:
             raise
         names = logs.found(folder / home)
-        trial = trial.noted(tell("no logs", why=str(error)))  # why the job ended matters more
+        trial = trial.noted(message("no logs", why=str(error)))  # why the job ended matters more
     trial = replace(trial, logs=tuple(f"{home}/{name}" for name in names))
     trial = replace(trial, curve=pacing.curve_of(trial, folder), traits={**trial.traits, **told(trial, folder)})
     if well:
@@ -147,7 +147,7 @@ def _rank_size(text: str | _Unreadable, case: Case) -> list[Flaw]:
     right = {case.shape.world, case.judged_shape.world}
     if size not in right:
         shape = {"shape": str(case.shape), "ranks": str(case.shape.world)}
-        told = tell("other ranks", what=RANK_SIZE, text=f"{size:g}", **shape)
+        told = message("other ranks", what=RANK_SIZE, text=f"{size:g}", **shape)
         return [Flaw(THROUGHPUT, told)]
     return []
 
@@ -157,11 +157,11 @@ def _strangers(unwanted: Iterable[str], case: Case) -> Iterable[Flaw]:
     for name in sorted(unwanted):
         metric = name.rpartition("_")[0]
         if _RANK_FILE.match(name):
-            yield Flaw(THROUGHPUT, tell("strange rank", what=name, shape=str(case.shape)))
+            yield Flaw(THROUGHPUT, message("strange rank", what=name, shape=str(case.shape)))
         elif case.single_server and metric in case.workload.metrics and _NODE_FILE.match(name.removeprefix(metric)):
-            yield Flaw(metric, tell("strange node", what=name, shape=str(case.shape)))
+            yield Flaw(metric, message("strange node", what=name, shape=str(case.shape)))
 
 
 def _of_rank(file: str, case: Case, rank: int) -> str:
     node, card = divmod(rank, case.shape.devices)
-    return tell("of rank", file=file, rank=str(rank), node=str(node), card=str(card))
+    return message("of rank", file=file, rank=str(rank), node=str(node), card=str(card))

@@ -12,7 +12,7 @@ from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.entry import SCHEMA, Before, Brief, CaseEntry, RunEntry
 from pytest_aisbench.domain.executor import Executor
 from pytest_aisbench.domain.job import Job, Phase
-from pytest_aisbench.domain.sentence import tell
+from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.domain.upload import RESULTS, RUNS
 from pytest_aisbench.domain.verdict import Ruling
@@ -214,7 +214,7 @@ def _row(trial: Trial, now: float) -> tuple[Any, ...]:
 
 
 def _lost(trial: Trial, now: float) -> Trial:
-    why = tell("cloud ended", run=trial.run)
+    why = message("cloud ended", run=trial.run)
     job = trial.job or Job(trial.job_id or "", Phase.LOST, "")
     return trial.moved(Step.DONE, now, job=replace(job, phase=Phase.LOST), fault=Fault(Blame.PLATFORM, why))
 

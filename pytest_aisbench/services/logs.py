@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 from pytest_aisbench.domain.job import LogPart
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.ports import Store
 from pytest_aisbench.domain.stage import StoreUrl
-from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.trial import Trial
 
 _TAIL = 65536  # bytes of a log, which may have a gigabyte

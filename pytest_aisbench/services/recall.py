@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from pytest_aisbench.domain.job import Job
-from pytest_aisbench.domain.sentence import tell
+from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.errors import AisbenchError, Crashed, GivenUp, LedgerError
 from pytest_aisbench.services import watch
@@ -54,7 +54,7 @@ def recall(trials: Iterable[Trial], tools: Tools, keep: Callable[[Trial], None])
             clock.sleep(min(platform.poll_s, _LONGEST_REST))
     for trial in running:
         word = trial.job.platform_phase if trial.job else "unseen"
-        save(trial.noted(tell("may run", job=str(trial.job_id), phase=word)))
+        save(trial.noted(message("may run", job=str(trial.job_id), phase=word)))
 
 
 def unstopped(trials: Iterable[Trial]) -> list[str]:
@@ -74,7 +74,7 @@ def _looked(running: list[Trial], tools: Tools) -> list[Trial]:
         jobs = tools.platform.inspect([trial.job_id or "" for trial in running])
         return [_after(trial, jobs[trial.job_id or ""], tools.clock.now()) for trial in running]
     except Exception as deaf:  # noqa: BLE001 - of any platform: what is left is still to be recorded
-        return [trial.noted(tell("untold stop", why=Crashed.of(deaf).message)) for trial in running]
+        return [trial.noted(message("untold stop", why=Crashed.of(deaf).message)) for trial in running]
 
 
 def _after(trial: Trial, job: Job, now: float) -> Trial:
@@ -87,7 +87,7 @@ def _home(trial: Trial, tools: Tools) -> Trial:
     try:
         return gather(trial, tools.platform.store, tools.folder)
     except (AisbenchError, OSError) as error:
-        return trial.noted(tell("no logs", why=str(error)))
+        return trial.noted(message("no logs", why=str(error)))
 
 
 def _reconciled(trial: Trial, tools: Tools) -> Trial:
@@ -97,7 +97,7 @@ def _reconciled(trial: Trial, tools: Tools) -> Trial:
     try:
         job_id = tools.platform.find(trial.request)
     except AisbenchError as deaf:
-        return trial.noted(tell("unknown job", job=trial.name, why=str(deaf)))
+        return trial.noted(message("unknown job", job=trial.name, why=str(deaf)))
     return replace(trial, attempts=0) if job_id is None else trial.moved(Step.WATCH, tools.clock.now(), job_id=job_id)
 
 

@@ -9,9 +9,8 @@ from dataclasses import replace
 from statistics import fmean
 
 from pytest_aisbench.domain.job import Power
+from pytest_aisbench.domain.messages import message, plain
 from pytest_aisbench.domain.ports import Platform, PowerSource
-from pytest_aisbench.domain.sentence import tell
-from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.judge.standards import MARGIN_S, drawn
 
@@ -55,7 +54,7 @@ def sampled(trial: Trial, platform: Platform, meter: Meter) -> Trial:
     """The trial with both; what nobody knows is left out. Nothing of this decides anything."""
     power = meter.of(trial)
     trial = replace(trial, usage=_usage(trial, platform), power=power)
-    return trial.noted(tell("unpowered", why=power.why)) if power and power.why else trial
+    return trial.noted(message("unpowered", why=power.why)) if power and power.why else trial
 
 
 def span(trial: Trial) -> tuple[float, float, str] | None:

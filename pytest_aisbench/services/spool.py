@@ -36,7 +36,7 @@ FROM runs r JOIN testers t USING (run)
 WHERE told IS NOT (
     SELECT u.record FROM uploads u WHERE u.run = r.run AND u.kind = 'runs' ORDER BY u.attempt DESC LIMIT 1)
 """
-# Of a sentence that the ledger keeps whole, its text.
+# The text of a message that the ledger stores with its clauses.
 _RULINGS = """
 SELECT case_id, json_extract(record, '$.verdict'),
     coalesce(json_extract(record, '$.reason.text'), json_extract(record, '$.reason')),

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pytest_aisbench.domain.job import Job, Phase
+from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.ports import Clock, Platform
-from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.errors import AisbenchError, Blame
 from pytest_aisbench.services.jobs import Held, Holder, JobLedger
 
 STOP_S = 60.0  # for the platform to confirm
-_STOPPED = Fault(Blame.USER, tell("stopped by hand"))
+_STOPPED = Fault(Blame.USER, message("stopped by hand"))
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.job import JobSpec, Request
+from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.ports import Platform, Shown
-from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.stage import Stage, StoreUrl
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.errors import AisbenchError, Rejected, Throttled, Unreachable
@@ -126,5 +126,5 @@ def _unanswered(trial: Trial, lost: AisbenchError, now: float, limits: watch.Lim
     if now - trial.times["submit"] > limits.outage_s:
         raise Unreachable(f"nobody knows whether job {trial.name} was created: {lost}", advice="look for it") from lost
     if not trial.attempts:
-        trial = trial.noted(tell("no receipt", why=str(lost)))
+        trial = trial.noted(message("no receipt", why=str(lost)))
     return watch.postpone(replace(trial, attempts=trial.attempts + 1), lost, now, limits)

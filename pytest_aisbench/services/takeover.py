@@ -11,8 +11,8 @@ from pathlib import Path
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.case import Case, Workload
 from pytest_aisbench.domain.job import Job, Phase
+from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.ports import Clock
-from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.services.code import code_tree
@@ -106,7 +106,7 @@ class Takeover:
         times = {**trial.times, step.name.lower(): now} if step is Step.SUBMIT else trial.times
         taken = replace(trial, run=self.run, case=case, step=step, attempts=attempts, times=times)
         taken = replace(taken, judged=None, due="", fault=None, flaws=(), measurements=(), background=None)
-        taken = taken.noted(tell("taken over", run=trial.run))
+        taken = taken.noted(message("taken over", run=trial.run))
         if not self.ledger.swap_trial(taken, now, left.record):
             self.say(f"{case.id}: job {job} of run {trial.run} was taken over by another run")
             return None
@@ -130,7 +130,7 @@ class Takeover:
             return False
         # It could have been harvested then: by that the next run knows, too, how old its results are.
         over = replace(trial, job=job, times={**trial.times, "harvest": ended}).moved(Step.DONE, now)
-        over = over.noted(tell("another day"))
+        over = over.noted(message("another day"))
         self.ledger.swap_trial(over, now, left.record)
         self.say(f"{trial.case.id}: job {trial.job_id} of run {trial.run} is not taken over: it ended on another day")
         return True
@@ -144,7 +144,7 @@ class Takeover:
             self.say(f"{trial.case.id}: job {trial.job_id} of run {trial.run} could not be stopped: {deaf}")
             return
         job = replace(trial.job, phase=Phase.CANCELLED) if trial.job else None
-        over = replace(trial, job=job).moved(Step.DONE, now).noted(tell("stopped by run", run=self.run))
+        over = replace(trial, job=job).moved(Step.DONE, now).noted(message("stopped by run", run=self.run))
         self.ledger.swap_trial(over, now, left.record)
         self.say(f"{trial.case.id}: job {trial.job_id} of run {trial.run} was to be stopped, and is now")
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_aisbench.domain.job import Job
+from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.ports import Clock, Platform
-from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import AisbenchError, Blame, PlatformError
@@ -98,7 +98,7 @@ def _judge(trial: Trial, tools: Tools) -> Trial:
 
 
 def given_away(trial: Trial, now: float) -> Trial:
-    fault = Fault(Blame.PLATFORM, tell("given away"))
+    fault = Fault(Blame.PLATFORM, message("given away"))
     return trial.moved(Step.DONE, now, job=None, fault=fault, judged=Verdict(Ruling.BROKEN, fault.text))
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from pytest_aisbench.domain.background import ScalePoint
 from pytest_aisbench.domain.case import Case, Shape
+from pytest_aisbench.domain.messages import joined, message, plain
 from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.ports import Platform
-from pytest_aisbench.domain.sentence import joined, tell
-from pytest_aisbench.domain.text import plain
 from pytest_aisbench.domain.trial import Step, Trial, TrialRecord
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.judge import comparison
@@ -62,7 +61,7 @@ class Weighing:
         changed = comparison.differences(self.history.traits(last.key), trial.traits) if last else ()
         strange = ""
         if last and (not past or past[-1].at < last.at):
-            strange = tell("not compared", run=last.run, changes="; ".join(changed))
+            strange = message("not compared", run=last.run, changes="; ".join(changed))
         return Known(earlier, past, first, base, chart, changed), strange
 
     def _base(self, trial: Trial, siblings: Sequence[Trial]) -> Speed | None:
@@ -137,12 +136,12 @@ def _here(bases: Sequence[Trial], trial: Trial) -> str:
     """Logs may tell that a base of this very run was trained by other software: the text must not keep that back."""
     found = (comparison.differences_beside_shape(each.traits, trial.traits) for each in bases)
     unlike = dict.fromkeys(line for lines in found for line in lines)
-    return THIS_RUN + tell("unlike", changes="; ".join(unlike)) if unlike else THIS_RUN
+    return THIS_RUN + message("unlike", changes="; ".join(unlike)) if unlike else THIS_RUN
 
 
 def _source(past: Sequence[TrialRecord]) -> str:
     run = past[-1].run
-    return tell("history of", count=str(len(past)), run=run) if len(past) > 1 else tell("history", run=run)
+    return message("history of", count=str(len(past)), run=run) if len(past) > 1 else message("history", run=run)
 
 
 def _chart(case: Case, base: Speed | None, points: Mapping[Shape, Speed]) -> tuple[ScalePoint, ...]:

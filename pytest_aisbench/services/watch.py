@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_aisbench.domain.job import Job, Phase
+from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.ports import Clock, Platform
-from pytest_aisbench.domain.sentence import tell
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.errors import AisbenchError, Blame, Crashed, JobOverdue, PlatformError, QueueOverdue
 from pytest_aisbench.services.logs import last_lines
@@ -60,7 +60,7 @@ def look(
     except AisbenchError as error:
         # A garbled answer, or keys refused for a minute, are no reason to stop a job that has run for hours.
         if trial.fault and now - trial.times["stopping"] > limits.stop_s:
-            left = tell("unknown stop", job=trial.job_id, why=str(error))
+            left = message("unknown stop", job=trial.job_id, why=str(error))
             return trial.noted(left).moved(Step.HARVEST, now)
         return endure(trial, error, now, limits)
     if job.phase is Phase.LOST and not _surely_lost(trial, now, platform.poll_s):
@@ -72,7 +72,7 @@ def look(
     if trial.fault:
         if now - trial.times["stopping"] <= limits.stop_s:
             return trial
-        left = tell("still there", job=str(trial.job_id), phase=job.platform_phase)
+        left = message("still there", job=str(trial.job_id), phase=job.platform_phase)
         return trial.noted(left).moved(Step.HARVEST, now)
     overdue = _overdue(trial, job, now, limits)
     return stop(trial, overdue, now) if overdue else trial
@@ -84,7 +84,7 @@ def endure(trial: Trial, error: AisbenchError, now: float, limits: Limits) -> Tr
     if now - since > limits.outage_s:
         raise error
     if "silent" not in trial.times:  # once for each outage: every answer has another request id
-        trial = trial.noted(tell("no answer", why=str(error)))
+        trial = trial.noted(message("no answer", why=str(error)))
     return postpone(_timed(trial, "silent", since), error, now, limits)
 
 
@@ -135,7 +135,7 @@ def ask(trial: Trial, platform: Platform, now: float) -> Trial:
     try:
         platform.cancel(trial.job_id or "")
     except Exception as deaf:  # noqa: BLE001 - of any platform: a job that still runs is not to be forgotten
-        return trial.noted(tell("not stopped", job=str(trial.job_id), why=Crashed.of(deaf).message))
+        return trial.noted(message("not stopped", job=str(trial.job_id), why=Crashed.of(deaf).message))
     return _timed(trial, "asked", now)
 
 
@@ -143,15 +143,15 @@ def fault_of(trial: Trial, folder: Path) -> Fault | None:
     """Why a job that ended has nothing to judge; None when it succeeded."""
     job = trial.job
     if job is None or job.phase is Phase.LOST:
-        reason = job.reason if job else tell("never seen")
-        return Fault(Blame.PLATFORM, tell("lost", why=reason), transient=True)
+        reason = job.reason if job else message("never seen")
+        return Fault(Blame.PLATFORM, message("lost", why=reason), transient=True)
     if job.phase is Phase.CANCELLED:
-        return Fault(Blame.PLATFORM, tell("stopped", why=job.reason or job.platform_phase))
+        return Fault(Blame.PLATFORM, message("stopped", why=job.reason or job.platform_phase))
     if job.phase is Phase.FAILED:
-        told = tell("failed") if job.exit_code is None else tell("failed with", code=str(job.exit_code))
+        told = message("failed") if job.exit_code is None else message("failed with", code=str(job.exit_code))
         name, lines = last_lines(trial, folder, 1)
-        said = tell("in log", line=lines[0].strip(), log=name) if lines else job.reason
-        return Fault(Blame.WORKLOAD, told + tell("because", why=said) if said else told)
+        said = message("in log", line=lines[0].strip(), log=name) if lines else job.reason
+        return Fault(Blame.WORKLOAD, told + message("because", why=said) if said else told)
     return None
 
 
@@ -166,7 +166,7 @@ def _seen(trial: Trial, job: Job, now: float) -> Trial:
         times[job.phase.value.lower()] = now
     trial = replace(trial, job=job, times=times)
     if not job.known:
-        trial = trial.noted(tell("strange phase", phase=repr(job.platform_phase)))
+        trial = trial.noted(message("strange phase", phase=repr(job.platform_phase)))
     return trial
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
+from pytest_aisbench.i18n import language
 from pytest_aisbench.reporters import index
 from pytest_aisbench.reporters.hosts import guarded
 from pytest_aisbench.reporters.story import RERUN, Story
@@ -107,6 +108,6 @@ class Index:
 def write_index(settings: Settings) -> Path:
     database = Database(settings.ledger_file)
     try:
-        return index.write(database, settings.reports, settings.lang)
+        return index.write(database, settings.reports, language(settings.lang))
     finally:
         database.close()

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_aisbench.domain.sentence import tell
-from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.messages import message, plain
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import AisbenchError, NotPassed
@@ -55,7 +54,7 @@ def failure(report: pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash else str(report.longrepr or "")
     headline = next((line for line in text.splitlines() if line.strip()), "no message")
-    return tell("test failed", when=str(report.when), why=headline)
+    return message("test failed", when=str(report.when), why=headline)
 
 
 def _where(trial: Trial) -> list[str]:

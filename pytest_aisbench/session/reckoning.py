@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_aisbench.domain import exitcode
-from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.upload import State
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import LedgerError

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pytest_aisbench.i18n import SOURCE, languages
 from pytest_aisbench.settings.access import Access
 from pytest_aisbench.settings.apulis import ApulisAccess
 from pytest_aisbench.settings.option_types import (
@@ -83,7 +84,9 @@ class Settings:
     )
     power: Path | None = option(path, "FILE", "Samples of power (time, node, watts) to reckon energy from")
     require: Path | None = option(path, "FILE", "The manifest of cases that must have run; one missing is exit 11")
-    lang: str = option(one_of("en", "zh"), "en|zh", "The language of reports and summary", default="en")
+    lang: str = option(
+        one_of(*languages()), "|".join(languages()), "The language of reports and summary", default=SOURCE
+    )
     tester: str | None = option(tester_address, "URL", "Upload the results to this Tester, or none")
     tester_required: bool = option(
         switch, "", "A result that the Tester has not got by the end of the run is exit 12", default=False

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.upload import SCHEMA
 from pytest_aisbench.tester_server import audit, contract, intake
 from pytest_aisbench.tester_server.database import writing

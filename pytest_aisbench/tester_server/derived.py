@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
-from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.upload import RESULTS, RUNS
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.tester_server.contract import number

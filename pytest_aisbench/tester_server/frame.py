@@ -14,10 +14,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from pytest_aisbench.domain import exitcode
-from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.messages import plain
+from pytest_aisbench.i18n import ENGLISH, SOURCE, language, languages
 from pytest_aisbench.services.clock import stamp
-from pytest_aisbench.tester_server import exports, shown, words
+from pytest_aisbench.tester_server import exports, shown
 from pytest_aisbench.tester_server.door import COOKIE, Denied, Door
 from pytest_aisbench.tester_server.rows import Mark
 from pytest_aisbench.tester_server.tokens import PROJECT, Kind, find
@@ -95,14 +95,14 @@ class Frame:
             run_path=shown.run_path,
             result_path=shown.result_path,
             series_path=shown.series_path,
-            meanings=exitcode.MEANING,
+            exit_codes=frozenset(ENGLISH.catalogue.exit_codes),
         )
 
     def page(self, make: Callable[[Visit], Response]) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             response = await run_in_threadpool(self._answer, make, request)
             asked = request.query_params.get("lang", "")
-            if asked in words.LANGUAGES:
+            if asked in languages():
                 response.set_cookie(_LANGUAGE, asked, max_age=_YEAR_S, samesite="lax", httponly=True)
             return response
 
@@ -130,15 +130,15 @@ class Frame:
         return self.show(request, "message.html", status=404, project="", text="There is no such page.")
 
     def show(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
-        language = words.chosen(
+        chosen = chosen_language(
             request.query_params.get("lang", ""),
             request.cookies.get(_LANGUAGE, ""),
             request.headers.get("accept-language", ""),
         )
         html = self._templates.get_template(template).render(
-            t=partial(words.word, language),
-            language=language,
-            languages=words.LANGUAGES,
+            t=language(chosen).page,
+            html_lang=language(chosen).catalogue.html_lang,
+            other_languages={code: language(code).catalogue.name for code in languages() if code != chosen},
             here=partial(_here, request),
             reader=bool(request.cookies.get(COOKIE)),
             **values,
@@ -169,6 +169,26 @@ class Frame:
         answer = RedirectResponse("/", 303)
         answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return answer
+
+
+def chosen_language(asked: str, kept: str, accepted: str) -> str:
+    """By the address, by the cookie, or the one that the browser ranks first; English if we have none of them."""
+    for code in (asked, kept):
+        if code in languages():
+            return code
+    ranked = sorted(_preferences(accepted), key=lambda preference: -preference[1])
+    return next((tag for tag, quality in ranked if tag in languages() and quality > 0), SOURCE)
+
+
+def _preferences(accepted: str) -> list[tuple[str, float]]:
+    preferences = []
+    for part in accepted[:400].split(","):
+        tag, _, quality = part.partition(";q=")
+        try:
+            preferences.append((tag.strip().lower()[:2], float(quality or 1)))
+        except ValueError:
+            continue
+    return preferences
 
 
 def _shown(value: Any) -> Any:

@@ -12,7 +12,7 @@ import uvicorn
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.tester_server import app
 from pytest_aisbench.tester_server.database import address, open_engine, writing

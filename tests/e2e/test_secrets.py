@@ -22,7 +22,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from sqlalchemy import text
 from yard import SCRIPT, THRESHOLDS, WORKLOAD, Ended, Yard
 
-from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.localcloud.fault import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 from pytest_aisbench.tester_server.serve import changing

@@ -10,7 +10,7 @@ from pytest_aisbench.domain.background import Background, Past, ScalePoint
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.curve import Curve, Point, Series
 from pytest_aisbench.domain.entry import SCHEMA, Before, Brief, CaseEntry, RunEntry, TrialEntry, Value
-from pytest_aisbench.domain.sentence import tell
+from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.judge.stragglers import stragglers
 
@@ -112,8 +112,8 @@ def failed(shape: Shape = FOUR) -> CaseEntry:
         console="javascript:alert(3)",
     )
     text = f"throughput: rank 31 said nothing, wanted >= 53777.6 {UNIT}"
-    claim = tell("value", metric="accuracy", value="0.41") + tell("wanted", wanted=">= 0.759")
-    below = claim + tell("below", share="46.0%")
+    claim = message("value", metric="accuracy", value="0.41") + message("wanted", wanted=">= 0.759")
+    below = claim + message("below", share="46.0%")
     found = (
         Finding("throughput", Outcome.UNMEASURED, None, f">= 53777.6 {UNIT}", text),
         Finding("accuracy", Outcome.MISSED, 0.41, ">= 0.759", below + f" {HOSTILE}"),

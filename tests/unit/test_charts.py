@@ -17,6 +17,7 @@ from pytest_aisbench.domain.background import Background, Past, ScalePoint
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.curve import Curve, Point, Series
 from pytest_aisbench.domain.entry import CaseEntry
+from pytest_aisbench.i18n import ENGLISH, Language, language
 from pytest_aisbench.reporters.lifecycle import Span, spans
 from pytest_aisbench.reporters.page_charts import charts
 from pytest_aisbench.reporters.svg_curve import Claim, loss_chart, speed_chart
@@ -24,8 +25,8 @@ from pytest_aisbench.reporters.svg_frame import BAND, MARK, NIGHT, ODD, PAPER, t
 from pytest_aisbench.reporters.svg_heat import heat_map
 from pytest_aisbench.reporters.svg_past import history_chart, scaling_chart
 from pytest_aisbench.reporters.svg_timeline import COLOURS, timeline
-from pytest_aisbench.reporters.wording import CHINESE, ENGLISH, Wording
 
+CHINESE = language("zh")
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<script>alert(1)</script> ' \" & ]]> \x1b[2J \x00 \ud800"
 
@@ -45,7 +46,7 @@ def bands(svg: ET.Element) -> list[ET.Element]:
 
 @pytest.mark.parametrize("say", [ENGLISH, CHINESE])
 @pytest.mark.parametrize("make", [showcase.case, showcase.failed, showcase.broken, showcase.inconclusive])
-def test_every_picture_is_well_formed_and_small(make: Callable[[], CaseEntry], say: Wording) -> None:
+def test_every_picture_is_well_formed_and_small(make: Callable[[], CaseEntry], say: Language) -> None:
     made = [text for _, text, _ in charts(make(), say) if text]
 
     assert made

@@ -18,8 +18,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from pytest_aisbench.domain.background import Background, ScalePoint
 from pytest_aisbench.domain.curve import Pace
 from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, Straggler, TrialEntry, Value
-from pytest_aisbench.domain.text import plain
+from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
+from pytest_aisbench.i18n import language
 from pytest_aisbench.reporters import facts, markdown, openmetrics
 from pytest_aisbench.reporters.ci import notices
 
@@ -167,7 +168,7 @@ def test_the_summary_says_what_is_wrong_first() -> None:
 
 
 def test_the_summary_speaks_chinese() -> None:
-    text = markdown.text(run(FAILED), "zh")
+    text = markdown.text(run(FAILED), language("zh"))
     assert "## aisbench：退出码 1" in text
     assert "FAILED" in text
     assert "| 用例 |" in text

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.i18n import language
 from pytest_aisbench.reporters import index
 from pytest_aisbench.services import runs, transcript
 from pytest_aisbench.services.ledger import Ledger
@@ -57,7 +58,7 @@ def test_the_page_speaks_chinese(ledger: Ledger, tmp_path: Path) -> None:
     begin(ledger, "run-a", 100.0)
     ledger.save_case("run-a", 0, case_entry(Ruling.BROKEN))
 
-    page = index.write(ledger.database, tmp_path, "zh").read_text(encoding="utf-8")
+    page = index.write(ledger.database, tmp_path, language("zh")).read_text(encoding="utf-8")
 
     assert '<html lang="zh-CN">' in page
     assert "共 1 次运行" in page

@@ -13,11 +13,12 @@ import showcase
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry, TrialEntry, Value
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
+from pytest_aisbench.i18n import ENGLISH, Language, language
 from pytest_aisbench.reporters.page import cells, duration, headers
 from pytest_aisbench.reporters.page_case import Frame, details, weight
 from pytest_aisbench.reporters.page_summary import overview
-from pytest_aisbench.reporters.wording import CHINESE, ENGLISH, Wording
 
+CHINESE = language("zh")
 PLAIN = Frame(lambda file: file)
 AMOUNTS = [-1e9, -2.5, -2.0, 0.0, 1e-9, 0.9, 9.5, 10.0, 123.4, 14151.2, 1e12]
 
@@ -95,7 +96,7 @@ def test_the_heaviest_case_stays_within_its_budget() -> None:
 
 @pytest.mark.parametrize("say", [ENGLISH, CHINESE])
 @pytest.mark.parametrize("shape", [Shape(2, 8), Shape(16, 8), Shape(128, 8)])
-def test_a_case_with_everything_on_it_is_whole_and_within_its_budget(shape: Shape, say: Wording) -> None:
+def test_a_case_with_everything_on_it_is_whole_and_within_its_budget(shape: Shape, say: Language) -> None:
     case = showcase.case(shape)
 
     text = details(case, Frame(lambda file: file, say, "requests/a.json"))

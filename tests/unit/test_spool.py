@@ -17,7 +17,7 @@ import pytest
 import upload_victims
 from upload_victims import CASE, ENDED, POINTS, RUN
 
-from pytest_aisbench.domain.sentence import tell
+from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.upload import PRIVATE, Bound, Parcel, State
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import AisbenchError, Refused, Rejected, Throttled, Unreachable
@@ -31,7 +31,7 @@ from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.spool import Spool
 
 BOUND = Bound("https://tester.example/", "local", "")
-NOT_JUDGED = tell("not judged") + tell("because", why="stopped")  # as a run says it
+NOT_JUDGED = message("not judged") + message("because", why="stopped")  # as a run says it
 
 
 @pytest.fixture

@@ -12,10 +12,11 @@ import showcase
 from pytest_aisbench.domain.background import Background
 from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, Straggler, TrialEntry, Value
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
+from pytest_aisbench.i18n import ENGLISH, Language, language
 from pytest_aisbench.reporters.columns import wide, wrap
 from pytest_aisbench.reporters.terminal import absent, summary
-from pytest_aisbench.reporters.wording import CHINESE, ENGLISH, Wording
 
+CHINESE = language("zh")
 MET = Finding("throughput", Outcome.MET, 14151.2, ">= 13443.6 images/s", "throughput is fine")
 ACCURATE = Finding("accuracy", Outcome.MET, 0.7612, ">= 0.759", "accuracy is fine")
 MISSED = Finding(
@@ -268,7 +269,7 @@ def test_it_speaks_chinese_beside_the_words_of_programs() -> None:
 
 
 @pytest.mark.parametrize("say", [ENGLISH, CHINESE])
-def test_a_table_that_is_too_wide_keeps_its_figures(say: Wording) -> None:
+def test_a_table_that_is_too_wide_keeps_its_figures(say: Language) -> None:
     band = "12029.2 .. 16982.4 images/s"
     cases = [
         replace(

@@ -11,9 +11,10 @@ import pytest
 pytest.importorskip("starlette", reason="the Tester comes with the extra [tester]")
 
 from pytest_aisbench.cli import main
-from pytest_aisbench.tester_server import api, app, charts, serve, shown, tokens, words
+from pytest_aisbench.tester_server import api, app, charts, serve, shown, tokens
 from pytest_aisbench.tester_server.database import address, open_engine
 from pytest_aisbench.tester_server.door import Door, is_loopback
+from pytest_aisbench.tester_server.frame import chosen_language
 from pytest_aisbench.tester_server.limits import Rate
 from pytest_aisbench.tester_server.rows import Mark
 from pytest_aisbench.tester_server.serve import Offer, changing, door_of, opened
@@ -140,7 +141,7 @@ def test_a_token_has_a_stock_and_gets_more_with_time() -> None:
     ],
 )
 def test_a_language_is_asked_for_kept_or_liked(asked: str, kept: str, accepted: str, language: str) -> None:
-    assert words.chosen(asked, kept, accepted) == language
+    assert chosen_language(asked, kept, accepted) == language
 
 
 def test_numbers_are_short_and_true() -> None:
