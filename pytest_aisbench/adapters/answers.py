@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_aisbench.adapters.server_time import pause_of
 from pytest_aisbench.errors import (
     AisbenchError,
     BadAnswer,
@@ -21,6 +20,7 @@ from pytest_aisbench.errors import (
     Throttled,
     Unreachable,
 )
+from pytest_aisbench.net.http import parse_retry_after
 
 _KEYS = "check access_key, secret_access_key and this machine's clock"
 _RIGHTS = "ask the account's owner for the right, and check project_id"
@@ -117,7 +117,7 @@ class Answer:
     def _fault(self) -> AisbenchError:
         code, message = self._code_and_message()
         kind, advice = fault_of(self.status, code)
-        pause_s = pause_of(self.retry_after, self.date)
+        pause_s = parse_retry_after(self.retry_after, self.date)
         known = (f"HTTP {self.status}", code, self.request_id and f"request {self.request_id}", later(pause_s))
         trail = ", ".join(filter(None, known))
         return kind(f"{self.place}: {message or 'no reason given'}", advice=advice, trail=trail, pause_s=pause_s)

@@ -9,17 +9,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import random
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.adapters.plain_http import content_of, masked, opened, reaching
-from pytest_aisbench.adapters.server_time import pause_of
 from pytest_aisbench.domain.messages import plain
-from pytest_aisbench.errors import AisbenchError, BadAnswer, Garbled, Refused, Rejected, Throttled, Unreachable
+from pytest_aisbench.errors import BadAnswer, Garbled, Refused, Rejected, Throttled, Unreachable
 from pytest_aisbench.logs import Exchange
+from pytest_aisbench.net import retry
+from pytest_aisbench.net.http import masked, open_session, parse_retry_after, reaching, read_content
 from pytest_aisbench.secret import NO_SECRET, Secret
 from pytest_aisbench.settings.apulis import ApulisAccess
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 _AUTH = "/custom-user-dashboard-backend/auth"
 _CONNECT_S, _READ_S, _ALL_S = 5.0, 30.0, 120.0
-_SPARE_S = 60.0
+_LOGIN_PAUSE_S = 60.0
 _LARGEST = 64 * 1024 * 1024  # bytes of an answer; a page of a log has 2,000 lines
 _WAY = "check endpoint and api in [apulis]"
 _KEYS = "check user, and password or token, in [apulis]"
@@ -52,7 +51,7 @@ class ApulisHttp:
         self._base = access.endpoint.rstrip("/")
         self._token = access.token
         self._refused = NO_SECRET  # a token that is no longer good
-        self._spared = 0.0  # until when no login is tried
+        self._next_login = 0.0  # no login is tried before
         self._lock = threading.Lock()
         self._session: requests.Session | None = None
         self._closed = False
@@ -95,23 +94,18 @@ class ApulisHttp:
     def _persist(
         self, method: str, path: str, query: Mapping[str, Any], body: Mapping[str, Any] | None, patience_s: float
     ) -> Any:
-        deadline, wait, renewed = time.monotonic() + patience_s, 0.25, False
-        while True:
+        def attempt() -> Any:
             token = self._authority()
             try:
                 return self._once(method, path, query, body, token=token)
             except Refused:
                 # A token lives for two days, a run may take longer. Nothing was carried out.
-                if renewed or not self.access.password or self.access.token:
+                if not self.access.password or self.access.token:
                     raise
-                renewed, self._refused = True, token
-                continue
-            except AisbenchError as error:
-                pause = max(wait * random.uniform(0.5, 1.0), error.pause_s)  # noqa: S311
-                if not error.retryable or time.monotonic() + pause > deadline:
-                    raise
-            time.sleep(pause)
-            wait = min(8.0, wait * 2)
+            self._refused = token
+            return self._once(method, path, query, body, token=self._authority())
+
+        return retry.call(attempt, patience_s=patience_s)
 
     def _authority(self) -> Secret:
         """The token; by a login where there is none yet. The platform takes ten logins in ten minutes, of all our
@@ -120,11 +114,11 @@ class ApulisHttp:
             return self._token
         with self._lock:
             wanted = not self._token or self._token == self._refused
-            if wanted and time.monotonic() >= self._spared:
+            if wanted and time.monotonic() >= self._next_login:
                 try:
                     self._token = self._log_in()
                 except Throttled as error:
-                    self._token, self._spared = NO_SECRET, time.monotonic() + max(_SPARE_S, error.pause_s)
+                    self._token, self._next_login = NO_SECRET, time.monotonic() + max(_LOGIN_PAUSE_S, error.pause_s)
             return self._token
 
     def _log_in(self) -> Secret:
@@ -167,14 +161,14 @@ class ApulisHttp:
             ) as answer,
         ):
             exchange.status = answer.status_code
-            content = content_of(answer, _LARGEST, _ALL_S)
+            content = read_content(answer, _LARGEST, _ALL_S)
         return _judged(place, answer, content, secrets)
 
     def _open(self) -> requests.Session:
         if self._closed:
             raise Unreachable(f"the way to {self._base} has been closed")
         if self._session is None:
-            self._session = opened(self._base, self.access.ca_file, self.access.hosts)
+            self._session = open_session(self._base, self.access.ca_file, self.access.hosts)
         self._session.cookies.clear()  # the login's own: we send the token ourselves
         return self._session
 
@@ -185,7 +179,7 @@ def _judged(place: str, answer: requests.Response, content: bytes, secrets: tupl
     if status in {401, 403}:
         raise Refused(f"{place}: {said}", advice=_KEYS, trail=f"HTTP {status}")
     if status == 429:
-        pause_s = pause_of(answer.headers.get("Retry-After", ""), answer.headers.get("Date", ""))
+        pause_s = parse_retry_after(answer.headers.get("Retry-After", ""), answer.headers.get("Date", ""))
         raise Throttled(f"{place}: {said}", trail=f"HTTP {status}", pause_s=pause_s)
     if status >= 500 or status == 408:
         raise Unreachable(f"{place}: {said}", trail=f"HTTP {status}")

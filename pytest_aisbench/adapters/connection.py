@@ -13,9 +13,9 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from pytest_aisbench.adapters.modelarts import ModelArts
-from pytest_aisbench.adapters.server_time import moment
 from pytest_aisbench.domain.checkup import Check, Health, failure, fine, looked, warning
 from pytest_aisbench.errors import AisbenchError
+from pytest_aisbench.net.http import parse_date
 from pytest_aisbench.settings.access import Access
 
 _CHECK_S = 10.0  # for one answer
@@ -83,7 +83,7 @@ def _answered(service: str, endpoint: str, access: Access) -> Iterator[Check]:
 
 
 def _clock(service: str, date: str) -> Check:
-    what, told = f"clock of {service}", moment(date)
+    what, told = f"clock of {service}", parse_date(date)
     if told is None:
         return warning(what, "it does not tell the time")
     ahead = (told - datetime.now(timezone.utc)).total_seconds()

@@ -6,8 +6,6 @@ API is asked of them, and what they answer is read as the API's own answer.
 
 from __future__ import annotations
 
-import itertools
-import time
 from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -16,6 +14,7 @@ from pytest_aisbench.adapters.answers import reading
 from pytest_aisbench.adapters.signed import Session
 from pytest_aisbench.adapters.wheel import SESSION, Wheel, made
 from pytest_aisbench.errors import AisbenchError, BadAnswer, UsageFault
+from pytest_aisbench.net import retry
 from pytest_aisbench.secret import NO_SECRET
 
 MODULES = ("modelarts.estimatorV2", "modelarts.train_params")
@@ -41,22 +40,17 @@ class WheelSession(Session):
         timeout_s: float | None = None,
         ignore: Collection[str] = (),
     ) -> dict[str, Any]:
-        if patience_s is None:
-            patience_s = self.patience_s if method == "GET" else 0.0
-        deadline, parts = time.monotonic() + patience_s, [unquote(part) for part in path.split("/")[3:]]
-        for attempt in itertools.count():
+        parts = [unquote(part) for part in path.split("/")[3:]]
+
+        def attempt() -> dict[str, Any]:
             try:
-                answer = self._ask(method, parts, {**(body or {}), **(query or {})}, timeout_s or _TIMEOUT_S)
+                return read(self._ask(method, parts, {**(body or {}), **(query or {})}, timeout_s or _TIMEOUT_S))
             except AisbenchError as error:
                 if error.trail in ignore:
                     return {}
-                wait = min(8.0, 0.5 * 2.0**attempt)
-                if not error.retryable or time.monotonic() + wait > deadline:
-                    raise
-                time.sleep(wait)
-            else:
-                return read(answer)
-        raise AssertionError("counting never ends")
+                raise
+
+        return retry.call(attempt, patience_s=retry.patience_for(method, patience_s, self.patience_s))
 
     def _ask(self, method: str, parts: list[str], given: Mapping[str, Any], timeout_s: float) -> Any:
         """`parts` are the path's, after the project."""

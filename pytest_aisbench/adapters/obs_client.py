@@ -7,11 +7,9 @@ codes, exceptions of many kinds, or nothing at all.
 from __future__ import annotations
 
 import http.client
-import random
 import re
 import ssl
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,7 +17,6 @@ from urllib.parse import urlsplit
 
 from pytest_aisbench.adapters.answers import later
 from pytest_aisbench.adapters.obs_vendor import hush, vendor_class
-from pytest_aisbench.adapters.server_time import ServerClock, pause_of
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import (
     AisbenchError,
@@ -35,6 +32,8 @@ from pytest_aisbench.errors import (
     UsageFault,
 )
 from pytest_aisbench.logs import Exchange
+from pytest_aisbench.net import retry
+from pytest_aisbench.net.http import ServerClock, parse_retry_after
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings.hosts import Hosts
 
@@ -67,7 +66,6 @@ _STATUSES: Mapping[int, tuple[type[AisbenchError], str]] = {
     429: (Throttled, ""),
 }
 _KEYS_REFUSED = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed"}
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 
 
 @dataclass(frozen=True)
@@ -153,26 +151,33 @@ class ObsClient:
         """What `request`, called with the vendor's client, is answered; statuses in `allow` are no errors.
 
         `within` so many seconds there is an answer or an error, for those who cannot wait for a slow connection."""
-        give_up = None if within is None else time.monotonic() + within
-        pause, dated_anew = _FIRST_PAUSE, False
-        while True:
+        answer = Answer(0)
+
+        def attempt() -> Answer:
+            nonlocal answer
             ahead = self._clock.ahead
             answer, fault = self._attempt(doing, url, request, allow, within)
+            if fault and answer.doubts_keys and self._clock.explains_refusal(answer.headers.get("date", ""), ahead):
+                answer, fault = self._attempt(doing, url, request, allow, within)
             if fault is None:
                 self._welcome.add(url.bucket)
                 return answer
-            refused = answer.doubts_keys
-            if refused and not dated_anew and self._clock.explains_refusal(answer.headers.get("date", ""), ahead):
-                dated_anew = True
-                continue
             if fault.retryable and (why := self._gone()):
                 raise JobLost(f"cannot {doing} {url}: {why}")
-            give_up = give_up or time.monotonic() + self._patience
-            wait = max(fault.pause_s, random.uniform(0, pause))  # noqa: S311 - spreads requests, hides nothing
-            may_pass = fault.retryable or (refused and url.bucket in self._welcome)
-            if not may_pass or time.monotonic() + wait > give_up or self._closed.wait(wait):
-                raise fault
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            raise fault
+
+        def is_transient(error: AisbenchError) -> bool:
+            if self._closed.is_set():
+                return False
+            return error.retryable or (answer.doubts_keys and url.bucket in self._welcome)
+
+        return retry.call(
+            attempt,
+            patience_s=self._patience if within is None else within,
+            is_transient=is_transient,
+            from_first_failure=within is None,  # a large file may take longer than the patience by itself
+            sleep=self._closed.wait,
+        )
 
     def close(self) -> None:
         self._closed.set()
@@ -246,7 +251,7 @@ class ObsClient:
         why = f"{code} (HTTP {status})" if code else f"HTTP {status}"
         if kind is Rejected and result.errorMessage:
             why += f": {self._masked(result.errorMessage)[:200]}"
-        pause_s = pause_of(answer.headers.get("retry-after", ""), answer.headers.get("date", ""))
+        pause_s = parse_retry_after(answer.headers.get("retry-after", ""), answer.headers.get("date", ""))
         trail = ", ".join(filter(None, (result.requestId and f"request {result.requestId}", later(pause_s))))
         advice = advice.format(bucket=url.bucket)
         if answer.doubts_keys and self._keys[2]:

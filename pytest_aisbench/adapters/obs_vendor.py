@@ -17,7 +17,7 @@ from email.utils import format_datetime
 from http.client import IncompleteRead
 from typing import Any
 
-from pytest_aisbench.adapters.server_time import ServerClock
+from pytest_aisbench.net.http import ServerClock
 from pytest_aisbench.settings.hosts import NO_HOSTS
 
 # utcnow() with every request, and escapes that are none, told when first compiled: the module is a path then.

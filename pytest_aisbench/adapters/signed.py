@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pytest_aisbench.adapters.server_time import ServerClock
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Refused, UsageFault
+from pytest_aisbench.net import retry
+from pytest_aisbench.net.http import ServerClock
 from pytest_aisbench.secret import NO_SECRET, Secret
 from pytest_aisbench.settings.hosts import NO_HOSTS, Hosts
 
@@ -84,8 +82,7 @@ class Session:
         """
         if "?" in path:
             raise UsageFault(f"{path}: a query in the path breaks the signature", advice="pass it as query={…}")
-        if patience_s is None:
-            patience_s = self.patience_s if method == "GET" else 0.0
+        patience_s = retry.patience_for(method, patience_s, self.patience_s)
         project_id = self._project(patience_s or self.patience_s, timeout_s) if _PROJECT in path else ""
         url = self.endpoint + path.replace(_PROJECT, quote(project_id, safe=""))
         return self._persist(
@@ -103,24 +100,28 @@ class Session:
     def _persist(
         self, send: Callable[[VendorHttp], Answer], patience_s: float, ignore: Collection[str] = ()
     ) -> dict[str, Any]:
-        deadline = time.monotonic() + patience_s
-        pauses, dated_anew = _pauses(), False
-        while True:
-            answer, ahead = None, self._clock.ahead
-            try:
-                answer = send(self._http())
-                if answer.doubts_keys and not dated_anew and self._clock.explains_refusal(answer.date, ahead):
-                    dated_anew = True
-                    continue  # not even a create was carried out
-                content = {} if answer.code in ignore else answer.read()
-                self._welcome = True
-                return content
-            except AisbenchError as error:
-                revoked = self._welcome and answer is not None and answer.doubts_keys
-                wait = max(next(pauses), error.pause_s)
-                if not (error.retryable or revoked) or time.monotonic() + wait > deadline:
-                    raise
-            time.sleep(wait)
+        answer: Answer | None = None
+
+        def attempt() -> dict[str, Any]:
+            nonlocal answer
+            answer = None
+            answer = self._send(send)
+            content = {} if answer.code in ignore else answer.read()
+            self._welcome = True
+            return content
+
+        def is_transient(error: AisbenchError) -> bool:
+            return error.retryable or (self._welcome and answer is not None and answer.doubts_keys)
+
+        return retry.call(attempt, patience_s=patience_s, is_transient=is_transient)
+
+    def _send(self, send: Callable[[VendorHttp], Answer]) -> Answer:
+        """Once; and once more if it was refused because our clock is wrong: not even a create was carried out."""
+        ahead = self._clock.ahead
+        answer = send(self._http())
+        if answer.doubts_keys and self._clock.explains_refusal(answer.date, ahead):
+            answer = send(self._http())
+        return answer
 
     def _http(self) -> VendorHttp:
         with self._lock:
@@ -159,9 +160,3 @@ class Session:
         if len(ids) != 1:
             raise Refused(f"this account has no project in region {self.region}", advice=advice)
         return str(ids[0])
-
-
-def _pauses() -> Iterator[float]:
-    """Half a second, doubling up to 8 s, each between half and all of it, so that many clients fall out of step."""
-    for attempt in itertools.count():
-        yield min(8.0, 0.5 * 2 ** min(attempt, 8)) * random.uniform(0.5, 1.0)  # noqa: S311

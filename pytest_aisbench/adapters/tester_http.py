@@ -6,12 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pytest_aisbench.adapters.plain_http import content_of, masked, opened, reaching
-from pytest_aisbench.adapters.server_time import pause_of
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.upload import Parcel
 from pytest_aisbench.errors import AisbenchError, Garbled, Refused, Rejected, Throttled, Unreachable
 from pytest_aisbench.logs import Exchange
+from pytest_aisbench.net.http import masked, open_session, parse_retry_after, reaching, read_content
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings.hosts import NO_HOSTS, Hosts
 
@@ -50,7 +49,7 @@ class Http:
             ) as answer,
         ):
             exchange.status = answer.status_code
-            content = content_of(answer, _LARGEST_ANSWER, _ALL_S)
+            content = read_content(answer, _LARGEST_ANSWER, _ALL_S)
         self._judge(parcel, answer, content)
 
     def close(self) -> None:
@@ -59,7 +58,7 @@ class Http:
 
     def _open(self) -> requests.Session:
         if self._session is None:
-            self._session = opened(self._base, self._ca_file, self._hosts)
+            self._session = open_session(self._base, self._ca_file, self._hosts)
         return self._session
 
     def _judge(self, parcel: Parcel, answer: requests.Response, content: bytes) -> None:
@@ -69,7 +68,7 @@ class Http:
             if _document(content).get("key") != parcel.key:
                 raise Garbled(f"{self._base}: HTTP {status}, and not the answer of a Tester: {self._line(content)!r}")
             return
-        pause_s = pause_of(answer.headers.get("Retry-After", ""), answer.headers.get("Date", ""))
+        pause_s = parse_retry_after(answer.headers.get("Retry-After", ""), answer.headers.get("Date", ""))
         kind, advice = _kind(status)
         said = _document(content).get("error") or self._line(content) or "no reason given"
         message = f"{self._base}: {masked(plain(str(said), 200), (self._token,))}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -26,17 +25,15 @@ from requests.utils import get_environ_proxies
 
 from pytest_aisbench import __version__
 from pytest_aisbench.adapters.answers import Answer, fault_of
-from pytest_aisbench.adapters.hosts_adapter import HostsAdapter
-from pytest_aisbench.adapters.server_time import ServerClock
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Unreachable, UsageFault
 from pytest_aisbench.logs import Exchange, mask_libraries
+from pytest_aisbench.net.http import ServerClock, hosts_adapter, is_loopback
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings.hosts import Hosts
 
 # What the SDK logs, it also raises, and `Exchange` logs that. A logger with no parent reaches no handler.
 _SILENT = logging.Logger("huaweicloudsdkcore", logging.CRITICAL)  # noqa: LOG001
 _CONNECTIONS = 32
-_LOOPBACK = re.compile(r"127\.[0-9.]+|localhost|::1")
 _RAISED = (sdk.SdkException, urllib3.exceptions.HTTPError, OSError, TypeError, ValueError, KeyError)
 """All that the SDK, requests (whose errors are OSErrors) and what lies beneath may raise."""
 
@@ -68,7 +65,7 @@ class _WarySession(requests.Session):
         """`seconds`, where this thread has less time than the client's timeouts."""
 
     def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
-        if not _LOOPBACK.fullmatch(urlsplit(url).hostname or ""):
+        if not is_loopback(url):
             proxies = {**get_environ_proxies(url), **(proxies or {})}
         return super().merge_environment_settings(url, proxies, stream, verify, cert)
 
@@ -87,7 +84,7 @@ class _WaryClient(HttpClient):  # type: ignore[misc]  # the SDK has no types
     def _init_session(self) -> requests.Session:
         # The SDK's own adapter turns the 429 of a GET into an error without code and Retry-After.
         session = _WarySession()
-        adapter = HostsAdapter(self._hosts, pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS, max_retries=0)
+        adapter = hosts_adapter(self._hosts, pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS, max_retries=0)
         session.mount("https://", adapter)
         session.mount("http://", adapter)
         self.hurry = session.hurry
@@ -186,7 +183,7 @@ def knock(endpoint: str, ca_file: str, hosts: Hosts, timeout_s: float) -> str:
     """Ask for nothing, unsigned; the header `Date` of whatever is answered."""
     place = urlsplit(endpoint).netloc
     with _WarySession() as session, Exchange("GET", place) as exchange:
-        session.mount(endpoint, HostsAdapter(hosts, max_retries=0))
+        session.mount(endpoint, hosts_adapter(hosts, max_retries=0))
         try:
             timeout = timeout_s, timeout_s
             answer = session.get(endpoint, timeout=timeout, verify=ca_file or True, allow_redirects=False)

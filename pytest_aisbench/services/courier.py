@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import random
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -17,9 +16,9 @@ from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.ports import Clock
 from pytest_aisbench.domain.upload import END, RESULTS, RUNS, Bound, End, Parcel, State, Transport
 from pytest_aisbench.errors import AisbenchError, LedgerError, Refused
+from pytest_aisbench.net import retry
 from pytest_aisbench.services.spool import Spool, Unspooled
 
-_FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 30.0
 _UNTRIED = "not tried yet"
 
@@ -61,21 +60,6 @@ def _artifacts(bound: Bound, entry: CaseEntry) -> list[dict[str, Any]]:
     return found
 
 
-class Pauses:
-    """How long to stay away after each failure in a row: twice as long as before, and never in step with others."""
-
-    def __init__(self) -> None:
-        self._failures = 0
-
-    def after(self, error: AisbenchError) -> float:
-        pause: float = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**self._failures)
-        self._failures = min(self._failures + 1, 20)
-        return max(error.pause_s, pause * random.uniform(0.5, 1.0))  # noqa: S311 - nothing to guess
-
-    def reset(self) -> None:
-        self._failures = 0
-
-
 def attempt(spool: Spool, parcel: Parcel, send: Callable[[Parcel], None], clock: Clock) -> AisbenchError | None:
     """Send it once and write down what became of it; an error is given back where it may still be delivered."""
     try:
@@ -90,20 +74,26 @@ def attempt(spool: Spool, parcel: Parcel, send: Callable[[Parcel], None], clock:
 
 def deliver(spool: Spool, parcels: list[Parcel], transport: Transport, clock: Clock, patience_s: float) -> None:
     """All of them to one Tester, in turn, until none is left or patience is at its end."""
-    left, pauses, deadline = deque(parcels), Pauses(), clock.now() + patience_s
-    while left:
+    left, deadline = deque(parcels), clock.now() + patience_s
+
+    def send_next() -> None:
         parcel = left.popleft()
-        error = attempt(spool, parcel, transport.send, clock)
-        if error is None:
-            pauses.reset()
-            continue
-        pause = pauses.after(error)
-        if not error.retryable or clock.now() + pause > deadline:
-            for other in left:  # what one is told, all are told
-                spool.settle(other.key, State.SPOOLED, plain(str(error), 300), clock.now())
-            return
-        left.append(parcel)
-        clock.sleep(pause)
+        if error := attempt(spool, parcel, transport.send, clock):
+            left.append(parcel)  # the next attempt is at another one, which may fare better
+            raise error
+
+    try:
+        while left:
+            retry.call(
+                send_next,
+                patience_s=deadline - clock.now(),
+                longest_pause_s=_LONGEST_PAUSE_S,
+                now=clock.now,
+                sleep=clock.sleep,
+            )
+    except AisbenchError as error:
+        for other in left:  # what one is told, all are told
+            spool.settle(other.key, State.SPOOLED, plain(str(error), 300), clock.now())
 
 
 class Courier:
@@ -148,7 +138,7 @@ class Courier:
             self._spool.settle(parcel.key, State.SPOOLED, parcel.why or _UNTRIED, self._clock.now())
 
     def _work(self) -> None:
-        pauses = Pauses()
+        pauses = retry.Pauses(_LONGEST_PAUSE_S)
         while not self._given_up.is_set():
             closing = self._closing.is_set()
             self._woken.clear()
@@ -165,7 +155,7 @@ class Courier:
             elif self._closing.wait(pause):
                 pauses.reset()  # the end of the run is worth another try
 
-    def _round(self, pauses: Pauses) -> float | None:
+    def _round(self, pauses: retry.Pauses) -> float | None:
         """Every parcel once; how long to wait before the next round, None where nothing is left to be tried."""
         collect(self._spool, self._words, self._clock.now(), self._run)
         pause: float | None = None

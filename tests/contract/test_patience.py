@@ -13,11 +13,12 @@ import pytest
 from held_time import HeldTime
 
 from pytest_aisbench import Access, Settings
-from pytest_aisbench.adapters import modelarts, obs, obs_client, signed
+from pytest_aisbench.adapters import modelarts, obs
 from pytest_aisbench.adapters.modelarts import ModelArts
-from pytest_aisbench.adapters.server_time import pause_of
 from pytest_aisbench.domain.job import Request
 from pytest_aisbench.errors import AisbenchError, Throttled, Unreachable
+from pytest_aisbench.net import retry
+from pytest_aisbench.net.http import parse_retry_after
 from pytest_aisbench.secret import Secret
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ PATIENCE = 60.0
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> HeldTime:
     clock = HeldTime()
-    monkeypatch.setattr(signed, "time", clock)
-    monkeypatch.setattr(obs_client, "time", clock)
+    monkeypatch.setattr(retry, "time", clock)
     return clock
 
 
@@ -96,7 +96,7 @@ def test_more_than_our_patience_ends_at_once_and_says_how_long(
     "nonsense", ["", "soon", "-1", "nan", "1e9", "²", "Mon, 99 Nov 2026", formatdate(0, usegmt=True)]
 )
 def test_nonsense_and_the_past_ask_for_nothing(nonsense: str) -> None:
-    assert pause_of(nonsense, "") == 0.0
+    assert parse_retry_after(nonsense, "") == 0.0
 
 
 def test_what_a_throttled_create_asks_for_is_told_to_who_decides(platform: ModelArts, server: Server) -> None:

@@ -13,7 +13,7 @@ import pytest
 from held_time import HeldTime
 
 from pytest_aisbench import Access, Settings
-from pytest_aisbench.adapters import obs, obs_client, signed
+from pytest_aisbench.adapters import obs
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.job import JobSpec, Phase, Request
@@ -22,6 +22,7 @@ from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import AisbenchError, Blame, Garbled, Refused, Throttled, Unreachable
 from pytest_aisbench.localcloud.fault import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
+from pytest_aisbench.net import retry
 from pytest_aisbench.secret import Secret
 
 OPTIONS = {
@@ -111,8 +112,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 def bench(made: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """Nobody waits in truth, so that patience is a number of attempts on the slowest machine too."""
     clock = HeldTime()
-    for module in (signed, obs_client):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(retry, "time", clock)
     monkeypatch.setattr(made.platform.store._client, "_closed", clock)
     monkeypatch.setattr(obs, "_ONE_PUT", 100)
     yield made

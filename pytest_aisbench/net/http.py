@@ -1,0 +1,177 @@
+"""HTTP for servers that have no client library of their own, and what every HTTP client here shares.
+
+Sessions send no header and follow no redirect that nobody asked for, answers are bounded in size and time, and errors
+repeat no secret. `requests` is imported with the first session: it takes a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import time
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta, timezone
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from pytest_aisbench.domain.messages import plain
+from pytest_aisbench.errors import Unreachable
+from pytest_aisbench.logs import mask_libraries
+from pytest_aisbench.secret import Secret
+from pytest_aisbench.settings.hosts import Hosts
+
+if TYPE_CHECKING:
+    import requests
+    from requests.adapters import HTTPAdapter
+
+_LOOPBACK = re.compile(r"127\.[0-9.]+|localhost|::1")
+_PART = 65536
+_IN_STEP = timedelta(minutes=5)  # the vendor's services bear 15
+
+
+# Sessions and answers.
+
+
+def open_session(base: str, ca_file: str, hosts: Hosts) -> requests.Session:
+    """A session for one server: proxies from the environment except for loopback, and nothing else from there."""
+    import requests
+    from requests.utils import get_environ_proxies
+
+    mask_libraries()
+    session = requests.Session()
+    session.mount("https://", hosts_adapter(hosts))
+    session.trust_env = False  # an entry in ~/.netrc would replace the token
+    session.verify = ca_file or True
+    if not is_loopback(base):
+        session.proxies.update(get_environ_proxies(base))
+    return session
+
+
+def is_loopback(url: str) -> bool:
+    return bool(_LOOPBACK.fullmatch(urlsplit(url).hostname or ""))
+
+
+@contextlib.contextmanager
+def reaching(place: str, table: str, secrets: Iterable[Secret]) -> Iterator[None]:
+    """No answer is `Unreachable`, in words that name the place and, if certificates are the trouble, the table."""
+    import requests
+
+    try:
+        yield
+    except requests.exceptions.SSLError as error:
+        advice = f"name the certificates to trust with ca_file in [{table}]"
+        reason = masked(plain(str(error), 200), secrets)
+        raise Unreachable(f"{place}: no trusted connection: {reason}", advice=advice) from None
+    except (requests.RequestException, OSError) as error:
+        raise Unreachable(f"{place}: no answer: {masked(plain(str(error), 200), secrets)}") from None
+
+
+def read_content(answer: requests.Response, largest: int, seconds: float) -> bytes:
+    """Bounded in size and in time, since a timeout of `requests` is one of each packet: what is longer is cut."""
+    content, deadline = bytearray(), time.monotonic() + seconds
+    for part in answer.iter_content(_PART):
+        content += part
+        if len(content) > largest or time.monotonic() > deadline:
+            break
+    return bytes(content)
+
+
+def masked(text: str, secrets: Iterable[Secret]) -> str:
+    """The text without the secrets: a server may repeat what it was sent."""
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret.reveal(), "***")
+    return text
+
+
+# The [hosts] table.
+
+
+def hosts_adapter(hosts: Hosts, **options: Any) -> HTTPAdapter:
+    """An adapter that connects to the address which [hosts] has for a name.
+
+    The name stays what TLS asks for and checks the certificate against, and what the header `Host` says. Nothing is
+    patched: other users of `requests` and `socket` in this process see no difference.
+    """
+    adapter: HTTPAdapter = _hosts_adapter_class()(hosts, **options)
+    return adapter
+
+
+@functools.cache
+def _hosts_adapter_class() -> Any:
+    """Made late, since its base class is in `requests`."""
+    from requests.adapters import HTTPAdapter
+    from requests.utils import select_proxy
+
+    class HostsAdapter(HTTPAdapter):
+        """Where a proxy is used, it is the one that resolves names, as it does for those of /etc/hosts."""
+
+        def __init__(self, hosts: Hosts, **options: Any) -> None:
+            self._hosts = hosts
+            super().__init__(**options)
+
+        def get_connection_with_tls_context(
+            self, request: Any, verify: Any, proxies: Any = None, cert: Any = None
+        ) -> Any:
+            if select_proxy(request.url, proxies):
+                return super().get_connection_with_tls_context(request, verify, proxies, cert)
+            host, pool = self.build_connection_pool_key_attributes(request, verify, cert)
+            name = str(host["host"])
+            if not (address := self._hosts.address(name)):
+                return super().get_connection_with_tls_context(request, verify, proxies, cert)
+            host = {**host, "host": address}
+            return self.poolmanager.connection_from_host(**host, pool_kwargs={**pool, "server_hostname": name})
+
+        def add_headers(self, request: Any, **_: Any) -> None:
+            """The name, which the connection no longer knows; what is signed has it already."""
+            request.headers.setdefault("Host", urlsplit(request.url).netloc)
+
+    return HostsAdapter
+
+
+# What the headers of an answer say about time.
+
+
+class ServerClock:
+    """The server's clock, which signatures must be dated by: this machine's, until a refusal shows them apart."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta(0)
+        """Of this machine's."""
+
+    def now(self) -> datetime:
+        return datetime.now(timezone.utc) + self.ahead
+
+    def explains_refusal(self, date: str, ahead: timedelta) -> bool:
+        """True if a request that was signed when the server seemed so far `ahead` was refused for its age, going by
+        the header `Date` of the refusal. Then signing it again will do."""
+        server_time = parse_date(date)
+        if server_time is None:
+            return False
+        truly_ahead = server_time - datetime.now(timezone.utc)
+        if abs(truly_ahead - ahead) < _IN_STEP:
+            return False
+        self.ahead = truly_ahead
+        return True
+
+
+def parse_retry_after(retry_after: str, date: str) -> float:
+    """How many seconds the header `Retry-After` asks for, as a number or a date; 0 where it asks for nothing."""
+    if retry_after.isascii() and retry_after.isdigit():
+        return float(retry_after)
+    until = parse_date(retry_after)
+    if until is None:
+        return 0.0
+    # By the server's own clock: ours may be wrong.
+    return max(0.0, (until - (parse_date(date) or datetime.now(timezone.utc))).total_seconds())
+
+
+def parse_date(header: str) -> datetime | None:
+    """The moment that a header names; None where it names none."""
+    try:
+        moment = parsedate_to_datetime(header)
+    except (ValueError, IndexError, OverflowError):
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
