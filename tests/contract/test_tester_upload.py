@@ -7,6 +7,7 @@ import shutil
 import ssl
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,16 @@ import pytest
 from upload_victims import CASE
 
 from pytest_aisbench.adapters import tester_http
+from pytest_aisbench.adapters.stubs import Stubs
 from pytest_aisbench.adapters.tester import transport
-from pytest_aisbench.domain.upload import Bound, Parcel, Transport
+from pytest_aisbench.domain.entry import Value
+from pytest_aisbench.domain.upload import Bound, End, Parcel, Transport
 from pytest_aisbench.errors import AisbenchError, Garbled, Refused, Rejected, Throttled, Unreachable
 from pytest_aisbench.localcloud import tester as service
 from pytest_aisbench.localcloud.fault import Fault
 from pytest_aisbench.localcloud.faults import Faults, Faulty
 from pytest_aisbench.localcloud.wire import Listener
-from pytest_aisbench.reporters.tester import attachment, result
+from pytest_aisbench.reporters.tester import attachment, end, result
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings import tester as tester_access
 
@@ -199,3 +202,38 @@ def test_a_folder_that_cannot_be_made_is_tried_again(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Unreachable, match="cannot be written: Not a directory"):
         way_to(f"file://{tmp_path}/file/below").send(PARCEL)
+
+
+FAKE = """import json, os, sys
+if len(sys.argv) != 5 or sys.argv[1] != "set_result":
+    sys.exit("usage: ais_utils.py set_result mode key value")
+if os.path.exists("broken"):
+    sys.exit("no stub listens")
+with open("told.jsonl", "a") as file:
+    file.write(json.dumps(sys.argv[2:]) + "\\n")
+"""
+
+
+def test_inside_a_package_results_are_set_by_its_own_script(tmp_path: Path) -> None:
+    place = tmp_path / "code"
+    place.mkdir()
+    (place / "ais_utils.py").write_text(FAKE)
+    metrics = {**CASE.metrics, "average_power": Value(2.0, "W")}
+    parcel = result(BOUND, "run-1", replace(CASE, metrics=metrics), 1)
+    for _ in range(2):
+        Stubs(tmp_path).send(parcel)
+    Stubs(tmp_path).send(end(BOUND, End("run-1", 1.0, 2.0, 0, {}, 0.0), 1))  # `benchmark.sh` says that itself
+    lines = [json.loads(line) for line in (place / "told.jsonl").read_text().splitlines()]
+    assert lines == [
+        ["training", "accuracy", "0.9"],
+        ["training", "average_power", "2.0"],
+        ["training", "throughput_ratio", "10.0"],
+        ["training", "result", "OK"],
+    ]
+    with pytest.raises(Rejected, match="takes one result, and has that of toy-1x1; select one case"):
+        Stubs(tmp_path).send(result(BOUND, "run-1", replace(CASE, id="bert-2x1"), 1))
+    (place / "broken").touch()
+    with pytest.raises(Unreachable, match="ended with 1: no stub listens"):
+        Stubs(tmp_path).send(result(BOUND, "run-2", CASE, 1))
+    with pytest.raises(Rejected, match=r"there is no ais_utils\.py"):
+        Stubs(tmp_path / "elsewhere").send(parcel)

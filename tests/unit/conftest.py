@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,25 @@ from pytest_aisbench.domain.threshold import Threshold
 # A busy machine is no fault of what is tested: how fast it is, tests/bench tells.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
+
+_ELSEWHERE = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "socket.bind"}
+_running: list[str] = []  # the unit test that is running
+
+
+def _refuse(event: str, _: object) -> None:
+    if _running and event in _ELSEWHERE:
+        pytest.fail(f"{event} in a unit test: tests that start a process or a server belong into another folder")
+
+
+sys.addaudithook(_refuse)
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process_alone(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A unit test starts neither a process nor a server: it fails if it does."""
+    _running.append(request.node.nodeid)
+    yield
+    _running.clear()
 
 
 class StandingClock:

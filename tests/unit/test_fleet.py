@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,7 +18,6 @@ from pytest_aisbench.errors import AisbenchError, LedgerError, Unreachable
 from pytest_aisbench.services.clock import SystemClock
 from pytest_aisbench.services.fleet import Fleet
 from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.services.link import Link, RemoteLink
 from pytest_aisbench.services.submission import new_trial
 from pytest_aisbench.services.trial import Tools
 from pytest_aisbench.services.watch import Limits
@@ -187,16 +184,6 @@ def test_a_remark_survives_whatever_the_trial_does_meanwhile(
     assert ledger.trials("run-1")[0].notes == ("its log stands still",)
 
 
-def test_a_stranger_at_the_door_does_not_close_it() -> None:
-    link = Link({"ask": lambda: 42})
-    with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.connect(link.address)
-    remote = RemoteLink(link.address, link.key)
-    assert remote.call("ask") == 42
-    remote.close()
-    link.close()
-
-
 def test_a_ledger_that_fails_stops_the_jobs_and_tells_who_waits(
     healthy: Make, fleet_on: Make, case: Case, ledger: Ledger
 ) -> None:
@@ -207,36 +194,3 @@ def test_a_ledger_that_fails_stops_the_jobs_and_tells_who_waits(
         fleet.reached(case, Step.DONE)
     fleet.close()
     assert platform.cancelled == ["job-1"]
-
-
-def test_a_worker_of_xdist_reaches_the_same_fleet(healthy: Make, fleet_on: Make, case: Case) -> None:
-    platform = healthy()
-    fleet = fleet_on(platform)
-    link = Link({"reached": fleet.reached})
-    found: list[Any] = []
-
-    def work() -> None:
-        remote = RemoteLink(link.address, link.key)
-        found.append(remote.call("reached", case, Step.DONE))
-        remote.close()
-
-    workers = [threading.Thread(target=work) for _ in range(2)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(30)
-    link.close()
-    assert [trial.verdict.ruling for trial in found] == [Ruling.PASSED, Ruling.PASSED]
-    assert len(platform.jobs) == 1
-
-
-def test_an_error_on_the_controller_is_raised_in_the_worker() -> None:
-    def fail() -> None:
-        raise LedgerError("no space", advice="free some")
-
-    link = Link({"fail": fail})
-    remote = RemoteLink(link.address, link.key)
-    with pytest.raises(LedgerError, match="no space; free some"):
-        remote.call("fail")
-    remote.close()
-    link.close()

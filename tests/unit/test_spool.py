@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -14,15 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import upload_victims
-from upload_victims import CASE, ENDED, POINTS, RUN
+from upload_victims import CASE, RUN
 
 from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.upload import PRIVATE, Bound, Parcel, State
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import AisbenchError, Refused, Rejected, Throttled, Unreachable
-from pytest_aisbench.localcloud import tester as service
-from pytest_aisbench.localcloud.wire import Listener
 from pytest_aisbench.reporters import tester as tester_words
 from pytest_aisbench.services import courier
 from pytest_aisbench.services.clock import SystemClock
@@ -72,39 +65,6 @@ def judge(ledger: Ledger, *names: str) -> None:
 
 
 # A kill at every step
-
-
-@pytest.fixture
-def tester(tmp_path: Path) -> Iterator[str]:
-    listener = Listener(service.Tester(tmp_path / "tester"))
-    listener.start()
-    yield listener.url
-    listener.stop()
-
-
-def stored(tester: str, kind: str = "results") -> list[dict[str, Any]]:
-    with urllib.request.urlopen(f"{tester}/api/v1/tests/{RUN}/{kind}", timeout=10) as answer:
-        found: list[dict[str, Any]] = json.load(answer)[kind]
-        return found
-
-
-@pytest.mark.parametrize("point", POINTS)
-def test_a_kill_at_any_step_loses_nothing_and_doubles_nothing(tmp_path: Path, tester: str, point: str) -> None:
-    file = tmp_path / "ledger.db"
-    command = [sys.executable, upload_victims.__file__, str(file), tester, point]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    aisbench = [sys.executable, "-m", "pytest_aisbench", "flush", "--ledger", str(file)]
-    flushed = subprocess.run(aisbench, capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path)
-    assert flushed.returncode == 0, flushed.stderr + flushed.stdout
-    with closing(Ledger(file)) as ledger:  # a second time there is nothing to do
-        assert flush(Spool(ledger.database), tester_words, lambda _: Scripted(), SystemClock(), patience_s=0) == []
-    (found,) = stored(tester)
-    assert (found["run_id"], found["attempt"], found["case"]["verdict"]) == (f"{RUN}.toy-1x1", 1, "PASSED")
-    (end,) = stored(tester, "runs")
-    assert (end["run_id"], end["attempt"], end["exit_code"]) == (RUN, 1, 0 if point in ENDED else None)
-    with closing(Ledger(file)) as ledger:
-        assert [upload["state"] for upload in ledger.entry(RUN).uploads] == ["delivered"]
 
 
 # The spool

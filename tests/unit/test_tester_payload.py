@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.adapters.stubs import Stubs, benchmark_exit, read_log, told
+from pytest_aisbench.adapters.stubs import benchmark_exit, read_log, told
 from pytest_aisbench.domain.background import Background, ScalePoint
 from pytest_aisbench.domain.entry import CaseEntry, Straggler, TrialEntry, Value
-from pytest_aisbench.domain.upload import Bound, End, canonical
+from pytest_aisbench.domain.upload import Bound, canonical
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
-from pytest_aisbench.errors import Rejected, Unreachable, UsageFault
+from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.reporters import tester
 
 GOLDEN = Path(__file__).parent / "golden" / "tester" / "resnet50-2x1.json"
@@ -185,41 +185,6 @@ def test_a_stub_log_that_tells_nothing_is_one_line(tmp_path: Path, change: Any, 
     file.write_text(change(SEED_LOG.read_text(encoding="utf-8")), encoding="utf-8")
     with pytest.raises(UsageFault, match=said):
         read_log(file)
-
-
-FAKE = """import json, os, sys
-if len(sys.argv) != 5 or sys.argv[1] != "set_result":
-    sys.exit("usage: ais_utils.py set_result mode key value")
-if os.path.exists("broken"):
-    sys.exit("no stub listens")
-with open("told.jsonl", "a") as file:
-    file.write(json.dumps(sys.argv[2:]) + "\\n")
-"""
-
-
-def test_inside_a_package_results_are_set_by_its_own_script(tmp_path: Path, shanghai: None) -> None:
-    place = tmp_path / "code"
-    place.mkdir()
-    (place / "ais_utils.py").write_text(FAKE)
-    parcel = tester.result(BOUND, "run-1", CASE, 1)
-    for _ in range(2):
-        Stubs(tmp_path).send(parcel)
-    Stubs(tmp_path).send(tester.end(BOUND, End("run-1", 1.0, 2.0, 0, {}, 0.0), 1))  # `benchmark.sh` says that itself
-    lines = [json.loads(line) for line in (place / "told.jsonl").read_text().splitlines()]
-    assert lines == [
-        ["training", "accuracy", "0.77"],
-        ["training", "average_power", "2150.0"],
-        ["training", "efficientcy", "6.582093023255814"],
-        ["training", "throughput_ratio", "14151.5"],
-        ["training", "result", "OK"],
-    ]
-    with pytest.raises(Rejected, match="takes one result, and has that of resnet50-2x1; select one case"):
-        Stubs(tmp_path).send(tester.result(BOUND, "run-1", replace(CASE, id="bert-2x1"), 1))
-    (place / "broken").touch()
-    with pytest.raises(Unreachable, match="ended with 1: no stub listens"):
-        Stubs(tmp_path).send(tester.result(BOUND, "run-2", CASE, 1))
-    with pytest.raises(Rejected, match=r"there is no ais_utils\.py"):
-        Stubs(tmp_path / "elsewhere").send(parcel)
 
 
 def test_a_case_that_failed_never_says_ok() -> None:
