@@ -1,0 +1,171 @@
+"""A ledger of the days before the code was rebuilt is read as it was then, and a run goes on where it ends.
+
+Only interfaces that never change are used: commands, options, `results.json`, what a Tester is sent.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cloud_client import CloudClient
+from old_ledger import CLOUD, EXPECTED, RECORDED, RUNS, TESTER, Kept, lost, moved, read_all, same_machine
+from yard import Yard, submitted
+
+JOBS = {
+    "left-1x2": "548711be-0b35-4e29-9eca-7b2544e68996",
+    "parted-1x2": "9033cae2-f557-45bc-a022-088c8b7334eb",
+    "dying-1x2": "a84d323d-b367-4330-9747-a10780c69a56",
+    "every-2x2": "eeeeeeee-1111-4222-8333-444444444444",
+}
+# Values of the run `every` that no command prints: its reports do.
+SHOWN = (
+    *("0.8125", "380.25", "420.75", "61.5", "93.25", "550.5", "560.5", "1029.5", "59.6844", "99.176", "1.3.0"),
+    *("a note of every", "an event of every", "a last line of every", "node a: no sample", "code: 111", "nightly #13"),
+    *("https://console.example/every", "https://ci.example/job/nightly/13/", "old-host, 4 cores", "f17fde554120"),
+)
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("old")
+    return folder, read_all(folder)
+
+
+EXPECTATIONS: dict[str, Any] = json.loads(EXPECTED.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("what", EXPECTATIONS)
+def test_it_is_read_as_it_was(read: tuple[Path, dict[str, Any]], what: str) -> None:
+    _, said = read
+    assert said[what] == EXPECTATIONS[what]
+
+
+def test_the_reports_of_its_runs_show_what_they_showed(read: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = read
+    files = [path for path in (folder / "reports" / RUNS["every"]).rglob("*") if path.is_file()]
+    told = "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
+    assert [value for value in SHOWN if value not in told] == []
+
+
+@pytest.fixture
+def simulated(tmp_path: Path) -> Iterator[Path]:
+    """A local cloud whose jobs are simulated, and write results without any code."""
+    file = tmp_path / "card.json"
+    command = [sys.executable, "-m", "pytest_aisbench", "cloud", "--json", "--engine", "pretend"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cloud:
+        assert cloud.stdout is not None
+        file.write_text(cloud.stdout.readline())
+        yield file
+        cloud.terminate()
+        cloud.wait(30)
+
+
+def created(client: CloudClient, kept: Kept, seconds: str) -> dict[str, str]:
+    """The jobs of the ledger on this cloud, each by the request that the ledger has of it; and all that was staged."""
+    with closing(sqlite3.connect(kept.file)) as db:
+        rows = db.execute("SELECT case_id, job_id, json_extract(record, '$.request.body') FROM trials").fetchall()
+    jobs = {}
+    for case, old, text in rows:
+        body = json.loads(text)
+        task = body["algorithm"]
+        folders = [given["remote"]["obs"]["obs_url"] for given in task.get("inputs", [])]
+        for path in [task["boot_file"], *(f"{folder}any" for folder in folders)]:
+            client.put(path.removeprefix(f"/{client.bucket}/"), b"# simulated")
+        if old == JOBS.get(case, ""):
+            others = [each for each in task["parameters"] if each["name"] != "seconds"]
+            task["parameters"] = [{"name": "seconds", "value": seconds}, *others]
+            jobs[case] = client.call("POST", f"/v2/{client.project}/training-jobs", body)["metadata"]["id"]
+    assert jobs.keys() == JOBS.keys()
+    return jobs
+
+
+def attached(tmp_path: Path, card: Path, seconds: str) -> tuple[Kept, dict[str, str]]:
+    """The ledger as if it had been recorded on this cloud, a minute ago."""
+    place = json.loads(card.read_text())
+    original = Kept(tmp_path / "original").load({})
+    with CloudClient(place) as client:
+        jobs = created(client, original, seconds)
+    changes = {JOBS[case]: job for case, job in jobs.items()}
+    kept = Kept(tmp_path).load({CLOUD: place["modelarts_endpoint"], **changes})
+    moved(kept, time.time() - 60 - RECORDED)
+    return kept, jobs
+
+
+def run(kept: Kept, card: Path, *arguments: str) -> Any:
+    yard = Yard(kept.folder, card)
+    ended = yard.pytest(*arguments, env=same_machine(kept.folder))
+    assert ended.code == 0, ended.out
+    return {case["id"]: case for case in ended.results["cases"]}
+
+
+def test_the_next_run_goes_on_with_its_jobs(tmp_path: Path, simulated: Path) -> None:
+    kept, jobs = attached(tmp_path, simulated, "0.2")
+    cases = ("left", "parted", "unsent", "dying", "private")
+    for name in cases:
+        kept.suite(name)
+    before = submitted(simulated)
+    found = run(kept, simulated, "suites", "--nodes", "1")
+    assert {case: entry["verdict"] for case, entry in found.items()} == {f"{name}-1x2": "PASSED" for name in cases}
+    taken = {case: entry["trials"][0]["job_id"] for case, entry in found.items()}
+    assert {case: taken[case] for case in jobs if case in taken} == {case: jobs[case] for case in taken if case in jobs}
+    assert submitted(simulated) == before + 2, "one had not been created, and one was on a cloud that is gone"
+    (unsent,) = found["unsent-1x2"]["trials"]
+    assert unsent["stage"].endswith("20250327-004711-b35e1e/unsent-1x2/1/")
+    with closing(sqlite3.connect(kept.file)) as db:
+        rows = db.execute("SELECT case_id, step, job_id FROM trials WHERE run = '20250327-004743-4a48e8'").fetchall()
+    assert rows == [("private-1x2", "DONE", "c23ca9aa-b1a8-4e22-9c69-8d3d562962f1")]
+
+
+def test_the_next_run_is_judged_by_its_history(tmp_path: Path, card: Path) -> None:
+    kept = Kept(tmp_path).load({})
+    moved(kept, time.time() - 60 - RECORDED)
+    kept.suite("steady")
+    inbox = tmp_path / "inbox"
+    found = run(kept, card, "suites", "--nodes", "2", "--aisbench-tester", f"file://{inbox}")
+    by_metric = {finding["metric"]: finding for finding in found["steady-2x2"]["findings"]}
+    assert by_metric["scaling"]["outcome"] == "met", "the speed of 1x2 is known from history alone"
+    (sent,) = inbox.rglob("steady-2x2.*.json")
+    body = json.loads(sent.read_bytes())
+    base, _ = body["case"]["scaling"]
+    assert (base["shape"], base["value"]) == ("1x2", pytest.approx(199.8122745098039)), "the mean of six trials"
+    (text,) = kept.aisbench(["history", "steady-2x2", "--json"])
+    (comparable,) = json.loads(text)["fingerprints"]
+    assert len(comparable["trials"]) == 4
+
+
+def test_a_record_that_is_written_again_loses_nothing(tmp_path: Path, simulated: Path) -> None:
+    """A job that cannot be stopped leaves its trial as it was, in the words of today."""
+    kept, jobs = attached(tmp_path, simulated, "600")
+    with CloudClient(json.loads(simulated.read_text())) as client:
+        assert client.control("PUT", "faults", [{"method": "POST", "path": "/actions$", "status": 400}])[0] == 200
+    job = jobs["every-2x2"]
+
+    def record() -> tuple[str, float]:
+        with closing(sqlite3.connect(kept.file)) as db:
+            text, at = db.execute("SELECT record, updated FROM trials WHERE job_id = ?", (job,)).fetchone()
+        return str(text), float(at)
+
+    before, at = record()
+    (said,) = kept.aisbench(["stop", job, "--cloud", str(simulated)])
+    after, since = record()
+    assert since > at, said
+    assert lost(before, after) == {}
+
+
+def test_the_spool_of_the_ledger_is_still_delivered_once(tmp_path: Path) -> None:
+    inbox = tmp_path / "inbox"
+    kept = Kept(tmp_path).load({TESTER: f"file://{inbox}"})
+    first, second = kept.aisbench(["flush", "--json"], ["flush", "--json"])
+    states = [(upload["case"], upload["state"]) for upload in json.loads(first)["uploads"]]
+    assert ("excused-1x2", "delivered") in states
+    assert ("every-2x2", "delivered") in states
+    assert json.loads(second)["uploads"] == []
