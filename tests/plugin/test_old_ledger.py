@@ -88,15 +88,15 @@ def created(client: CloudClient, kept: Kept, seconds: str) -> dict[str, str]:
     return jobs
 
 
-def attached(tmp_path: Path, card: Path, seconds: str) -> tuple[Kept, dict[str, str]]:
-    """The ledger as if it had been recorded on this cloud, a minute ago."""
+def attached(tmp_path: Path, card: Path, seconds: str, age: float = 60) -> tuple[Kept, dict[str, str]]:
+    """The ledger as if it had been recorded on this cloud, so many seconds ago."""
     place = json.loads(card.read_text())
     original = Kept(tmp_path / "original").load({})
     with CloudClient(place) as client:
         jobs = created(client, original, seconds)
     changes = {JOBS[case]: job for case, job in jobs.items()}
     kept = Kept(tmp_path).load({CLOUD: place["modelarts_endpoint"], **changes})
-    moved(kept, time.time() - 60 - RECORDED)
+    moved(kept, time.time() - age - RECORDED)
     return kept, jobs
 
 
@@ -123,6 +123,14 @@ def test_the_next_run_goes_on_with_its_jobs(tmp_path: Path, simulated: Path) -> 
     with closing(sqlite3.connect(kept.file)) as db:
         rows = db.execute("SELECT case_id, step, job_id FROM trials WHERE run = '20250327-004743-4a48e8'").fetchall()
     assert rows == [("private-1x2", "DONE", "c23ca9aa-b1a8-4e22-9c69-8d3d562962f1")]
+
+
+def test_results_of_another_day_are_not_judged_today(tmp_path: Path, simulated: Path) -> None:
+    kept, jobs = attached(tmp_path, simulated, "0.2", age=2 * 86400)
+    kept.suite("dying")
+    found = run(kept, simulated, "suites", "--nodes", "1")
+    (trial,) = found["dying-1x2"]["trials"]
+    assert trial["job_id"] not in jobs.values()
 
 
 def test_the_next_run_is_judged_by_its_history(tmp_path: Path, card: Path) -> None:
