@@ -138,7 +138,7 @@ def _lines(review: Review) -> Iterator[str]:
 
 
 def _wrapped(text: str) -> Iterator[str]:
-    from pytest_aisbench.reporters.columns import wrap
+    from pytest_aisbench.report.text import wrap
 
     return wrap(f"  {text}", "  ", 80)
 

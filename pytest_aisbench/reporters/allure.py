@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
-from pytest_aisbench.reporters import allure_case, allure_files, files
+from pytest_aisbench.report.text import write_text
+from pytest_aisbench.reporters import allure_case, allure_files
 from pytest_aisbench.reporters.allure_attachments import Attachments
 from pytest_aisbench.reporters.hosts import guarded, switched_on
 from pytest_aisbench.reporters.story import RERUN, Story
@@ -87,7 +88,7 @@ class Allure:
             result = allure_case.told(result, story, case, run, self._say)
             Attachments(place, self._folder, f"{run.run} {story.nodeid}", self._say).add(result, case)
         file = found or place / f"{story.uuid}-result.json"
-        files.write(file, json.dumps(result, ensure_ascii=True))
+        write_text(file, json.dumps(result, ensure_ascii=True))
 
 
 def _by_uuid(place: Path, wanted: set[str]) -> dict[str, Path]:

@@ -13,8 +13,8 @@ from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.verdict import Verdict
 from pytest_aisbench.i18n import Language
+from pytest_aisbench.report.text import write_bytes
 from pytest_aisbench.reporters import results
-from pytest_aisbench.reporters.files import write_bytes
 from pytest_aisbench.reporters.page_charts import charts
 from pytest_aisbench.services.folder import request_name
 

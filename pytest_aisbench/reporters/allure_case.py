@@ -17,10 +17,9 @@ from pytest_aisbench.domain.messages import plain, translated
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.i18n import ENGLISH, Language
+from pytest_aisbench.report.text import web, what_to_do
 from pytest_aisbench.reporters.lifecycle import Span, spans
-from pytest_aisbench.reporters.links import web
 from pytest_aisbench.reporters.story import STATUS, Story
-from pytest_aisbench.reporters.text import what_to_do
 from pytest_aisbench.services.transcript import JOB_TIME, job_time
 
 # Our messages begin with the ruling. `[\s\S]` is any character, in Java's and in JavaScript's expressions alike.

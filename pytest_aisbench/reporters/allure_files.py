@@ -14,8 +14,8 @@ from pytest_aisbench import __version__
 from pytest_aisbench.domain.entry import RunEntry
 from pytest_aisbench.domain.executor import Executor
 from pytest_aisbench.domain.messages import plain
+from pytest_aisbench.report.text import as_typed
 from pytest_aisbench.reporters.allure_case import CATEGORIES, history_ids, metrics
-from pytest_aisbench.reporters.text import words
 from pytest_aisbench.services.transcript import Past
 
 FOLDER = "allure-results"
@@ -48,7 +48,7 @@ def environment(run: RunEntry) -> str:
     facts: dict[str, Any] = {"run": run.run, "started": run.started}
     facts |= {"pytest-aisbench": __version__, "python": platform.python_version(), "pytest": pytest.__version__}
     facts |= {name: run.settings[name] for name in ("platform", "nodes", "region") if run.settings.get(name)}
-    return "".join(f"{name}={_escaped(plain(words(value), 200))}\n" for name, value in sorted(facts.items()))
+    return "".join(f"{name}={_escaped(plain(as_typed(value), 200))}\n" for name, value in sorted(facts.items()))
 
 
 def _escaped(text: str) -> str:

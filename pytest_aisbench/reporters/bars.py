@@ -12,7 +12,7 @@ from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.trial import Step, Trial
-from pytest_aisbench.reporters.columns import clip, fit, padded, wide
+from pytest_aisbench.report.text import clip, display_width, fit, padded
 from pytest_aisbench.reporters.curve import drawn
 
 MOST_BARS = 10
@@ -38,7 +38,7 @@ def block(scene: Scene, width: int, most: int = MOST_BARS, *, curves: bool = Tru
     """Bars of the cases that have a job, then one line for all; none wider than `width` columns."""
     shown = sorted(filter(_is_shown, scene.trials), key=lambda trial: not _is_at_work(trial))
     hidden = shown[most:]
-    name = min(max((wide(trial.case.id) for trial in shown[:most]), default=0), max(_LEAST_NAME, width // 3))
+    name = min(max((display_width(trial.case.id) for trial in shown[:most]), default=0), max(_LEAST_NAME, width // 3))
     lines = [_bar(scene, trial, name, width, curves=curves) for trial in shown[:most]]
     if hidden:
         lines.append(f"and {len(hidden)} more in flight")
@@ -68,7 +68,7 @@ def _bar(scene: Scene, trial: Trial, name: int, width: int, *, curves: bool) -> 
     row = start
     for beside in _beside(trial, told, curves=curves):
         row = "  ".join(filter(None, (start, done, eta, beside)))
-        if wide(row) <= width:
+        if display_width(row) <= width:
             break
     return row
 

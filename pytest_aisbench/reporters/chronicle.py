@@ -13,7 +13,7 @@ from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import Threshold, number
 from pytest_aisbench.domain.trial import TrialRecord
-from pytest_aisbench.reporters.columns import wrap
+from pytest_aisbench.report.text import wrap
 from pytest_aisbench.reporters.curve import drawn
 from pytest_aisbench.services.chronicle import Chapter, Chronicle
 from pytest_aisbench.services.clock import day, stamp

@@ -11,12 +11,11 @@ import pytest
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.report.text import worst_first, write_text
 from pytest_aisbench.reporters import markdown, openmetrics
 from pytest_aisbench.reporters.facts import missing
-from pytest_aisbench.reporters.files import write
 from pytest_aisbench.reporters.hosts import warn
 from pytest_aisbench.reporters.properties import case_of
-from pytest_aisbench.reporters.text import worst_first
 from pytest_aisbench.stash import language
 
 _SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -36,9 +35,9 @@ class Files:
         """All is written at the end."""
 
     def run(self, entry: RunEntry) -> None:
-        write(self._folder / "metrics.txt", openmetrics.text(entry))
-        write(self._folder / "metrics.csv", openmetrics.table(entry))
-        write(self._folder / "summary.md", markdown.text(entry, self._lang))
+        write_text(self._folder / "metrics.txt", openmetrics.text(entry))
+        write_text(self._folder / "metrics.csv", openmetrics.table(entry))
+        write_text(self._folder / "summary.md", markdown.text(entry, self._lang))
 
 
 class GitHub:

@@ -14,7 +14,8 @@ from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.i18n import ENGLISH
-from pytest_aisbench.reporters.text import words
+from pytest_aisbench.report.columns import efficiency, total
+from pytest_aisbench.report.text import as_typed
 
 
 def of_case(case: CaseEntry, where: str = "") -> dict[str, str]:
@@ -53,7 +54,7 @@ def _trial(case: CaseEntry, newest: TrialEntry) -> Iterator[tuple[str, Any]]:
 def of_run(run: RunEntry) -> dict[str, str]:
     """What it was, where it ran, by which versions, and how it ended."""
     found: dict[str, Any] = {"run": run.run, "schema": run.schema, "started": run.started, "finished": run.finished}
-    found |= {name: words(run.settings[name]) for name in ("platform", "nodes") if name in run.settings}
+    found |= {name: as_typed(run.settings[name]) for name in ("platform", "nodes") if name in run.settings}
     found |= {"version": __version__, "python": platform.python_version(), "pytest": pytest.__version__}
     if run.exit_code is not None:
         found |= {"exit_code": run.exit_code, "exit": ENGLISH.exit_code(run.exit_code)}
@@ -65,16 +66,3 @@ def missing(run: RunEntry) -> list[str]:
     """The required cases that nobody judged."""
     judged = {case.id for case in run.cases if case.verdict}
     return [case for case in run.settings.get("required") or () if case not in judged]
-
-
-def efficiency(case: CaseEntry) -> float | None:
-    """The share of the base's speed that a card keeps at this shape, where that is known."""
-    shape = f"{case.nodes}x{case.devices_per_node}"
-    points = case.background.scaling if case.background else ()
-    return next((point.efficiency for point in points if point.shape == shape), None)
-
-
-def total(case: CaseEntry, name: str) -> float | None:
-    """Of all trials, in seconds; None where none of them knows."""
-    known = [value for trial in case.trials if (value := getattr(trial, name)) is not None]
-    return round(sum(known), 3) if known else None

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.judge.standards import TIME, Field, fields
-from pytest_aisbench.reporters.files import write
+from pytest_aisbench.report.text import write_text
 from pytest_aisbench.services.clock import stamp
 from pytest_aisbench.stash import SETTINGS
 
@@ -36,7 +36,7 @@ class Fields:
         cases = {case.id: shown(fields(case, self._config)) for case in entry.cases}
         document = {"schema": SCHEMA, "about": ABOUT, "run": entry.run, "cases": cases}
         text = json.dumps(document, allow_nan=False, ensure_ascii=False, indent=1)
-        write(self._folder / NAME, f"{text}\n")
+        write_text(self._folder / NAME, f"{text}\n")
 
 
 def shown(found: Mapping[str, Field]) -> dict[str, dict[str, Any]]:

@@ -12,13 +12,13 @@ import pytest
 
 from pytest_aisbench.domain.entry import Brief, CaseEntry, RunEntry
 from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.report.text import web
 from pytest_aisbench.reporters import page
 from pytest_aisbench.reporters.hosts import guarded, session_of, switched_on, uncollected
-from pytest_aisbench.reporters.links import web
 from pytest_aisbench.reporters.page_case import BUDGET, Frame, details
 from pytest_aisbench.reporters.page_style import STYLE, page_style
 from pytest_aisbench.reporters.page_summary import overview
-from pytest_aisbench.reporters.properties import case_of, properties_of
+from pytest_aisbench.reporters.properties import case_of
 from pytest_aisbench.services.folder import request_name
 from pytest_aisbench.stash import language
 
@@ -129,16 +129,14 @@ class Html:
     def pytest_html_results_table_row(self, report: Any, cells: list[Any]) -> None:
         if not self._columns or not cells:  # no cells: somebody took the row away
             return
-        facts = properties_of(report)
-        entry = self._cases.get(facts.get("case", ""))
-        if entry and entry.verdict:  # the test had its say after the properties were written
-            facts["verdict"] = entry.verdict.value
+        case = case_of(report)
+        entry = self._cases.get(case, page.UNJUDGED) if case else None
         if entry and entry.trials:
             told = page.duration(entry)
             cells[:] = [told if 'class="col-duration"' in str(cell) else cell for cell in cells]
         if self._ours:
             cells[:] = [page.outcome(str(cell), self._say) for cell in cells]
-        cells[COLUMN:COLUMN] = page.cells(facts, entry, self._say)
+        cells[COLUMN:COLUMN] = page.cells(entry, self._say)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_html(self, data: list[str]) -> None:

@@ -14,8 +14,8 @@ from urllib.parse import quote
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.i18n import ENGLISH, Language
-from pytest_aisbench.reporters import files, index_page
-from pytest_aisbench.reporters.text import span, words
+from pytest_aisbench.report.text import as_typed, span, write_text
+from pytest_aisbench.reporters import index_page
 from pytest_aisbench.services.database import Database
 from pytest_aisbench.services.runs import UNJUDGED, RunSummary, newest
 
@@ -31,7 +31,7 @@ def write(database: Database, reports: Path, say: Language = ENGLISH) -> Path:
     path = reports / NAME
     with _alone(reports):
         shown, more = _present(database, reports)
-        files.write(path, page(shown, reports, say, more=more))
+        write_text(path, page(shown, reports, say, more=more))
     return path
 
 
@@ -78,7 +78,7 @@ def page(runs: Sequence[RunSummary], reports: Path, say: Language, *, more: bool
 def _row(run: RunSummary, reports: Path, say: Language) -> str:
     started = datetime.fromtimestamp(run.started, timezone.utc)
     seconds = None if run.finished is None else max(run.finished - run.started, 0.0)
-    nodes = words(run.settings.get("nodes") or [say("all")])
+    nodes = as_typed(run.settings.get("nodes") or [say("all")])
     code = say("not finished") if run.exit_code is None else str(run.exit_code)
     cells = [
         (run.run, f"<code>{_linked(run.run, _PAGE, escape(plain(run.run)), reports)}</code>"),

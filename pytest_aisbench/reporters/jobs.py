@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pytest_aisbench.domain.messages import plain
-from pytest_aisbench.reporters.text import span
+from pytest_aisbench.report.text import span
 from pytest_aisbench.services.clock import stamp
 from pytest_aisbench.services.jobs import Held
 from pytest_aisbench.services.stopping import Answer

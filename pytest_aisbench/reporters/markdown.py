@@ -7,19 +7,17 @@ from collections.abc import Iterator, Sequence
 
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.domain.messages import plain, translated
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Outcome, Ruling
 from pytest_aisbench.i18n import ENGLISH, Language
+from pytest_aisbench.report.columns import Column, Output, shown_in
+from pytest_aisbench.report.text import web, what_to_do, worst_first
 from pytest_aisbench.reporters.facts import missing
-from pytest_aisbench.reporters.links import web
-from pytest_aisbench.reporters.text import what_to_do, worst_first
 
 MOST = 900_000  # bytes; GitHub takes 1 MiB from a step, and nothing of what is longer
 _MOST_TROUBLES = 50
 _LONGEST = 300  # characters of a reason or a log line
 _MEANING = re.compile(r"([\\`*_\[\]|~#$])")
-_COLUMNS = ("case", "verdict", "throughput", "wanted", "accuracy", "wanted", "trials column", "card-hours column")
 FILES = ("report.html", "junit.xml", "results.json", "metrics.txt", "metrics.csv")
 
 
@@ -33,11 +31,12 @@ def text(run: RunEntry, say: Language = ENGLISH, most: int = MOST) -> str:
         head += _trouble(case, say)
     if len(bad) > _MOST_TROUBLES:
         head.append(f"- {say('more cases in results', count=len(bad) - _MOST_TROUBLES)}")
-    headings = [say.inline(key) for key in _COLUMNS]
-    head += ["", f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+    shown = shown_in(Output.MARKDOWN)
+    headings = " | ".join(column.inline_head(say) for column in shown)
+    head += ["", f"| {headings} |", f"|{'---|' * len(shown)}"]
     tail = ["", *_uploads(run, say), f"{say('files beside')}: {', '.join(f'[{name}]({name})' for name in FILES)}", ""]
     room = most - sum(len(line.encode()) + 1 for line in (*head, *tail)) - 200
-    rows = [*_fitting((_row(case, say) for case in cases), room)]
+    rows = [*_fitting((_row(case, shown, say) for case in cases), room)]
     if len(rows) < len(cases):
         tail.insert(0, f"\n{say('more cases in results', count=len(cases) - len(rows))}")
     return "\n".join([*head, *rows, *tail])
@@ -91,23 +90,8 @@ def _trouble(case: CaseEntry, say: Language) -> Iterator[str]:
         yield f"  - {say.inline('what to do')}: {todo}"
 
 
-def _row(case: CaseEntry, say: Language) -> str:
-    cells = [
-        escaped(case.id),
-        say.word(case.verdict.value) if case.verdict else say("not judged"),
-        *_metric(case, THROUGHPUT),
-        *_metric(case, ACCURACY),
-        str(len(case.trials)),
-        number(case.card_hours),
-    ]
-    return f"| {' | '.join(cells)} |"
-
-
-def _metric(case: CaseEntry, name: str) -> tuple[str, str]:
-    metric = case.metrics.get(name)
-    value = "-" if metric is None or metric.value is None else f"{number(metric.value)} {metric.unit}".rstrip()
-    wanted = next((finding.wanted for finding in case.findings if finding.metric == name), "-")
-    return escaped(value), escaped(wanted)
+def _row(case: CaseEntry, shown: Sequence[Column], say: Language) -> str:
+    return f"| {' | '.join(escaped(column.cell(case, say)) for column in shown)} |"
 
 
 def _warnings(case: CaseEntry) -> Sequence[str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from pytest_aisbench.domain.entry import CaseEntry
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.verdict import Outcome, Ruling
 from pytest_aisbench.i18n import Language
+from pytest_aisbench.report.columns import Column
 
 
 def text(words: str, limit: int = 200) -> str:
@@ -39,6 +41,13 @@ def block(title: str, lines: Iterable[str], limit: int) -> str:
     """Lines as a machine wrote them."""
     told = "\n".join(text(line, limit) for line in lines)
     return f"<h3>{escape(title)}</h3><pre>{told}</pre>" if told else ""
+
+
+def column_cell(column: Column, case: CaseEntry, say: Language, limit: int, attempt: int | None = None) -> str:
+    """What the column shows of the case; a verdict in its colour."""
+    if column.key == "verdict":
+        return ruling(case.verdict, say)
+    return text(column.cell(case, say, attempt), limit)
 
 
 def ruling(verdict: Ruling | None, say: Language) -> str:

@@ -16,7 +16,8 @@ from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.verdict import Ruling
-from pytest_aisbench.reporters.facts import efficiency, missing, total
+from pytest_aisbench.report.columns import Output, efficiency, shown_in, total
+from pytest_aisbench.reporters.facts import missing
 
 _DIGITS = 4  # of what is measured
 _FEW = 2  # of times and costs, which differ with every run
@@ -56,9 +57,8 @@ def table(run: RunEntry) -> str:
     for case in _sorted(run):
         for name, metric in case.metrics.items():
             columns |= _known(f"{case.id} {name}", metric.value, _DIGITS)
-        columns |= _known(f"{case.id} efficiency", efficiency(case), _DIGITS)
-        columns |= _known(f"{case.id} ran seconds", total(case, "ran_s"), _FEW)
-        columns |= _known(f"{case.id} card hours", case.card_hours, _FEW)
+        for column in shown_in(Output.CSV):
+            columns |= _known(f"{case.id} {column.key}", column.value(case) if column.value else None, column.digits)
     written = io.StringIO()
     writer = csv.writer(written, quoting=csv.QUOTE_ALL, lineterminator="\n")
     writer.writerow(plain(name) for name in columns)

@@ -1,23 +1,22 @@
-"""The columns that a case has in `report.html`, and the words of pytest-html in the language of the page; pure."""
+"""Our cells in the rows of `report.html`, and pytest-html's own texts in the language of the page; pure."""
 
 from __future__ import annotations
 
 import json
 import re
 import struct
-from collections.abc import Sequence
 from html import escape
-from typing import Any
 
+from pytest_aisbench.domain.case import Mode
 from pytest_aisbench.domain.entry import CaseEntry
-from pytest_aisbench.domain.messages import plain
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
-from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.i18n import ENGLISH, Language
-from pytest_aisbench.reporters.markup import word
+from pytest_aisbench.report.columns import Column, Output, shown_in
+from pytest_aisbench.reporters.markup import column_cell
 
 SILENCE = "No log output captured."  # what pytest-html says of a test that said nothing
-COLUMNS = ("verdict", THROUGHPUT, ACCURACY, "wanted", "remarks")
+_LONGEST = 200  # characters of a cell
+# What a row shows of a case that its test has not begun to judge.
+UNJUDGED = CaseEntry("", "", 1, 1, Mode.CLUSTER.value, None, "", 0.0, metrics={}, findings=(), trials=())
 # Where pytest-html writes words of its own, and what they are.
 _HOST = {
     "#environment-header h2": "environment",
@@ -29,7 +28,10 @@ _HOST = {
 
 
 def headers(say: Language = ENGLISH) -> list[str]:
-    return [f'<th class="sortable" data-column-type="{name}">{escape(say(name))}</th>' for name in COLUMNS]
+    return [
+        f'<th class="sortable" data-column-type="{column.key}">{escape(column.head(say))}</th>'
+        for column in shown_in(Output.PAGE)
+    ]
 
 
 def host_header(cell: str, say: Language) -> str:
@@ -41,20 +43,16 @@ def host_header(cell: str, say: Language) -> str:
     return f"<th>{escape(say('links'))}</th>" if "Links" in cell else cell
 
 
-def cells(facts: dict[str, Any], case: CaseEntry | None = None, say: Language = ENGLISH) -> list[str]:
-    """Our cells of a row, from the properties that its report carries; empty ones for other tests."""
-    if not facts.get("case"):
-        return [f'<td class="col-{name}"></td>' for name in COLUMNS]
-    verdict = plain(str(facts.get("verdict", "")))
-    wanted = [str(facts[f"{name}.wanted"]) for name in (THROUGHPUT, ACCURACY) if f"{name}.wanted" in facts]
-    shown = word(verdict, say) if verdict.isalpha() else escape(say("not judged"))
+def cells(case: CaseEntry | None, say: Language = ENGLISH) -> list[str]:
+    """Our cells of a row; empty ones for a test that has no case."""
     return [
-        f'<td class="col-verdict">{shown}</td>',
-        f'<td class="col-throughput">{_number(facts, THROUGHPUT)}</td>',
-        f'<td class="col-accuracy">{_number(facts, ACCURACY)}</td>',
-        f'<td class="col-wanted">{_order(_first_number(wanted))}{escape(plain("; ".join(wanted), 200))}</td>',
-        f'<td class="col-remarks">{_remarks(case, say) if case else ""}</td>',
+        f'<td class="col-{column.key}">{_cell_of(column, case, say) if case else ""}</td>'
+        for column in shown_in(Output.PAGE)
     ]
+
+
+def _cell_of(column: Column, case: CaseEntry, say: Language) -> str:
+    return _order(column.value(case) if column.value else None) + column_cell(column, case, say, _LONGEST)
 
 
 def duration(case: CaseEntry) -> str:
@@ -99,25 +97,6 @@ def _literal(value: object) -> str:
     return json.dumps(value).replace("<", "\\u003c")
 
 
-def _remarks(case: CaseEntry, say: Language) -> str:
-    """What one should look at although it decided nothing; more of it sorts later."""
-    if not case.trials:
-        return ""
-    last = case.trials[-1]
-    counts = [("slow", len(last.stragglers)), ("notes", len(last.notes))]
-    counts += [("trials", len(case.trials))] if len(case.trials) > 1 else []
-    told = ", ".join(say(key, count=count) for key, count in counts if count)
-    return f"{_order(float(sum(count for _, count in counts)))}{escape(told)}" if told else ""
-
-
-def _number(facts: dict[str, Any], metric: str) -> str:
-    value = facts.get(metric)
-    if not isinstance(value, (int, float)):
-        return "-"
-    unit = str(facts.get(f"{metric}.unit", ""))
-    return f"{_order(float(value))}{escape(plain(f'{number(value)} {unit}'.rstrip(), 60))}"
-
-
 def _order(value: float | None) -> str:
     """The page sorts cells as strings, so each number begins with a hidden one that sorts alike: the bits of a float
     are in numeric order once the sign is flipped (and all of them, below zero)."""
@@ -126,8 +105,3 @@ def _order(value: float | None) -> str:
     bits = int.from_bytes(struct.pack(">d", value), "big")
     bits ^= 0xFFFFFFFFFFFFFFFF if bits >> 63 else 1 << 63
     return f"<!--{bits:016x}-->"
-
-
-def _first_number(texts: Sequence[str]) -> float | None:
-    found = re.search(r"-?\d+(\.\d+)?(e[+-]?\d+)?", texts[0] if texts else "")
-    return float(found[0]) if found else None

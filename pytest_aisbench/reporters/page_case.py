@@ -15,10 +15,9 @@ from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Finding, Ruling
 from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.judge.standards import TIME, Field, fields
-from pytest_aisbench.reporters.links import web
+from pytest_aisbench.report.text import span, web, what_to_do
 from pytest_aisbench.reporters.markup import block, facts, folded, outcome, ruling, table, text
 from pytest_aisbench.reporters.page_charts import charts
-from pytest_aisbench.reporters.text import span, what_to_do
 
 # A case may weigh this much, as the page carries it, or the page of a large run opens slowly.
 BUDGET = 48_000

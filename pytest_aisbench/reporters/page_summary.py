@@ -7,14 +7,14 @@ from html import escape
 
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.domain.executor import Executor
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.judge.comparison import Difference, compare
 from pytest_aisbench.judge.entries import brief
-from pytest_aisbench.reporters.markup import facts, ruling, table, text
-from pytest_aisbench.reporters.text import span, words, worst_first
+from pytest_aisbench.report.columns import Output, shown_in
+from pytest_aisbench.report.text import as_typed, span, worst_first
+from pytest_aisbench.reporters.markup import column_cell, facts, ruling, table, text
 from pytest_aisbench.services.clock import moment
 
 MOST = 10
@@ -44,11 +44,11 @@ def _facts(cases: Sequence[CaseEntry], run: RunEntry, say: Language, versions: s
     yield say("started"), text(_clock(run.started))
     yield say("run by"), _executor(run.executor)
     yield say("wall time"), escape(wall_time(run, say))
-    yield say("platform"), text(words(settings.get("platform") or ""))
+    yield say("platform"), text(as_typed(settings.get("platform") or ""))
     cluster = [say("region", name=settings["region"])] if settings.get("region") else []
-    cluster += [say("nodes", names=words(settings["nodes"]))] if settings.get("nodes") else []
+    cluster += [say("nodes", names=as_typed(settings["nodes"]))] if settings.get("nodes") else []
     cards = sorted({case.devices_per_node for case in cases})
-    cluster += [say("cards", names=words(cards))] if cards else []
+    cluster += [say("cards", names=as_typed(cards))] if cards else []
     yield say("cluster"), text(", ".join((*cluster, *_traits(cases, _CLUSTER))), 400)
     yield say("versions"), text(", ".join(filter(None, (versions, *_traits(cases, _VERSIONS)))), 600)
     hours = number(sum(case.card_hours for case in cases))
@@ -124,20 +124,11 @@ def _more(things: Sequence[object], say: Language) -> str:
 
 def _roll(cases: Sequence[CaseEntry], say: Language) -> str:
     """On paper only, where the table of tests is spread over as many sheets as there are details: what is signed."""
-    headings = [say(key) for key in ("case", "verdict", THROUGHPUT, "wanted", ACCURACY, "wanted")]
-    rows = (
-        (text(case.id), ruling(case.verdict, say), *_measured(case, THROUGHPUT), *_measured(case, ACCURACY))
-        for case in worst_first(cases)
-    )
-    return f"<div class='roll'>{table(headings, rows, numbers=range(2, 6))}</div>" if cases else ""
-
-
-def _measured(case: CaseEntry, metric: str) -> tuple[str, str]:
-    found = case.metrics.get(metric)
-    unit = f" {found.unit}" if found and found.unit else ""
-    value = "-" if found is None or found.value is None else f"{number(found.value)}{unit}"
-    wanted = next((each.wanted for each in case.findings if each.metric == metric), "-")
-    return text(value, 60), text(wanted.removesuffix(unit), 60)
+    shown = shown_in(Output.PAPER)
+    rows = ([column_cell(column, case, say, 60, attempt=0) for column in shown] for case in worst_first(cases))
+    numbers = [index for index, column in enumerate(shown) if column.value]
+    headings = [column.head(say) for column in shown]
+    return f"<div class='roll'>{table(headings, rows, numbers=numbers)}</div>" if cases else ""
 
 
 def _signatures(say: Language) -> str:

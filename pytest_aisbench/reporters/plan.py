@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_aisbench.reporters.columns import clip, fit, padded, wide
+from pytest_aisbench.report.text import clip, display_width, fit, padded, span
 from pytest_aisbench.reporters.terminal import NARROWEST, Line, wrapped
-from pytest_aisbench.reporters.text import span
 from pytest_aisbench.services.budget import hours
 from pytest_aisbench.services.rehearsal import Forecast, Prospect
 
@@ -32,7 +31,7 @@ def _table(forecast: Forecast, width: int) -> Iterator[Line]:
     costs = [prospect.estimate.card_hours for prospect in forecast.prospects]
     digits = 2 if max(costs, default=0.0) >= 1 else 4
     rows = [_row(prospect, digits) for prospect in forecast.prospects]
-    columns = [max(map(wide, column)) for column in zip(HEADINGS, *rows, strict=True)]
+    columns = [max(map(display_width, column)) for column in zip(HEADINGS, *rows, strict=True)]
     over = sum(columns) + 2 * (len(columns) - 1) - width
     columns[0] -= min(max(over, 0), max(columns[0] - _LEAST, 0))
     yield clip(_line(HEADINGS, columns), width), {"bold": True}

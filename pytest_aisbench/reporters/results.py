@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pytest_aisbench.domain.codec import dump
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry, Straggler, TrialEntry, Value
 from pytest_aisbench.domain.verdict import Finding
-from pytest_aisbench.reporters.files import write_bytes
+from pytest_aisbench.report.text import write_bytes
 
 NAME = "results.json"
 

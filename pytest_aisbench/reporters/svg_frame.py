@@ -14,7 +14,7 @@ from html import escape
 
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.threshold import number
-from pytest_aisbench.reporters.columns import cut
+from pytest_aisbench.report.text import cut
 
 WIDTH = 760
 LEFT, RIGHT, TOP = 64, 676, 50  # the edges of most plots

@@ -16,7 +16,7 @@ from html import escape
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.i18n import ENGLISH, Language
-from pytest_aisbench.reporters import columns
+from pytest_aisbench.report.text import display_width
 from pytest_aisbench.reporters.svg import odd_ones, odd_ranks
 from pytest_aisbench.reporters.svg_frame import FAINT, GRID, INK, TOP, WIDTH, picture, seal, short
 
@@ -98,7 +98,7 @@ class _Map:
                 yield f"<path d='{shape}' fill='none' stroke='{colour}' stroke-width='1.5'/>"
 
     def names(self) -> Iterator[str]:
-        widest = 6.2 * columns.wide(self.say("node n", node=self.columns * self.per)) + 6
+        widest = 6.2 * display_width(self.say("node n", node=self.columns * self.per)) + 6
         every = math.ceil(widest / self.wide)
         for column in range(0, self.columns, every):
             x, anchor = (self.wide / 2, "middle") if every == 1 else (0.0, "start")

@@ -8,7 +8,7 @@ from html import escape
 
 from pytest_aisbench.domain.entry import TrialEntry
 from pytest_aisbench.i18n import ENGLISH, Language
-from pytest_aisbench.reporters import columns
+from pytest_aisbench.report.text import display_width, span
 from pytest_aisbench.reporters.lifecycle import Span, spans
 from pytest_aisbench.reporters.svg_frame import (
     BAR,
@@ -27,7 +27,6 @@ from pytest_aisbench.reporters.svg_frame import (
     short,
     ticks,
 )
-from pytest_aisbench.reporters.text import span
 
 COLOURS = {
     "stage": STAGE, "submit": INK, "queue": QUEUE, "train": BAR, "watch": BAR, "harvest": HARVEST, "judge": MARK,
@@ -67,7 +66,7 @@ def _piece(each: Span, scale: Scale, start: float, y: float, say: Language) -> s
         f" fill='{COLOURS[each.name]}'><title>{escape(_worded(each, say))}</title></rect>"
     )
     label = say(f"life {each.name}")
-    if wide < 6.2 * columns.wide(label) + 8:
+    if wide < 6.2 * display_width(label) + 8:
         return shape
     return f"{shape}<text x='{short(at + 5)}' y='{short(y + 12.5)}' fill='{PAPER}'>{escape(label)}</text>"
 

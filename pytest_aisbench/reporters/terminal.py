@@ -18,14 +18,14 @@ from pytest_aisbench.domain.verdict import Outcome, Ruling
 from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.judge.stragglers import summary as summary_of
 from pytest_aisbench.judge.values import mean
-from pytest_aisbench.reporters.columns import cut, fit, padded, wide, wrap
-from pytest_aisbench.reporters.text import what_to_do, worst_first
+from pytest_aisbench.report.columns import Column, Output, common_unit, shown_in
+from pytest_aisbench.report.text import cut, display_width, fit, padded, what_to_do, worst_first, wrap
 from pytest_aisbench.stash import language
 
 Line = tuple[str, dict[str, bool]]
 
-HEADINGS = ("case", "verdict", "throughput", "wanted", "accuracy", "wanted")
 NARROWEST = 40
+_LONGEST = 30  # characters of a cell that is not the name of the case
 MARKUP = {
     Ruling.PASSED: {"green": True},
     Ruling.FAILED: {"red": True},
@@ -81,65 +81,43 @@ def summary(run: RunEntry, folder: str, page: str, width: int, say: Language = E
 
 
 def _table(cases: Sequence[CaseEntry], width: int, say: Language) -> Iterator[Line]:
-    """What does not fit gives way in this order: long names, what a verdict means, a unit that all share and one line
-    tells, more of the names; numbers are what the table is for."""
-    headings, unit = [say.inline(key) for key in HEADINGS], _unit_of_all(cases)
-    for short, bare in ((False, False), (True, False), (True, bool(unit))):
-        rows = [_row(case, say, short=short, bare=bare) for case in cases]
-        columns = [max(map(wide, column)) for column in zip(headings, *rows, strict=True)]
-        _narrow(columns, width, (0, 16))
-        if _over(columns, width) <= 0:
+    """If the table is too wide, long names are cut first, then verdicts lose their meaning, then a unit that all
+    cases share moves into a line of its own; numbers are what the table is for."""
+    shown, unit = shown_in(Output.TERMINAL), plain(common_unit(cases), _LONGEST)
+    headings = [column.inline_head(say) for column in shown]
+    cuts = sorted((turn, index, least) for index, column in enumerate(shown) for turn, least in column.narrow)
+    for attempt in range(3 if unit else 2):
+        rows = [_cells(case, shown, say, attempt) for case in cases]
+        widths = [max(map(display_width, cells)) for cells in zip(headings, *rows, strict=True)]
+        for turn, index, least in cuts:
+            if turn == 0:
+                _narrow(widths, width, index, least)
+        if _excess(widths, width) <= 0:
             break
-    figures = max(wide(headings[2]), *(wide(row[2].partition(" ")[0]) + len(" …") for row in rows), 0)
-    for index, least in ((0, 12), (2, figures), (0, 8), (3, 10), (5, 8)):
-        _narrow(columns, width, (index, least))
-    yield fit(_line(headings, columns), width), {"bold": True}
+    for _turn, index, least in cuts:
+        figures = [display_width(row[index].partition(" ")[0]) + len(" …") for row in rows]
+        _narrow(widths, width, index, least or max(display_width(headings[index]), *figures, 0))
+    yield fit(_line(headings, widths), width), {"bold": True}
     for case, row in zip(cases, rows, strict=True):
-        yield fit(_line(row, columns), width), MARKUP[case.verdict]
-    if bare:
+        yield fit(_line(row, widths), width), MARKUP[case.verdict]
+    if attempt == 2:
         yield from wrapped(say("in unit", unit=unit), "  ", width)
 
 
-def _unit_of_all(cases: Sequence[CaseEntry]) -> str:
-    """Of the throughputs that were measured; empty where they differ."""
-    found = {case.metrics[THROUGHPUT].unit for case in cases if _measured(case, THROUGHPUT, "") != "-"}
-    return plain(found.pop(), 30) if len(found) == 1 else ""
+def _cells(case: CaseEntry, shown: Sequence[Column], say: Language, attempt: int) -> list[str]:
+    return [case.id, *(plain(column.cell(case, say, attempt), _LONGEST) for column in shown[1:])]
 
 
-def _narrow(columns: list[int], width: int, by: tuple[int, int]) -> None:
-    index, least = by
-    columns[index] -= min(max(_over(columns, width), 0), max(columns[index] - least, 0))
+def _narrow(widths: list[int], width: int, index: int, least: int) -> None:
+    widths[index] -= min(max(_excess(widths, width), 0), max(widths[index] - least, 0))
 
 
-def _over(columns: Sequence[int], width: int) -> int:
-    return sum(columns) + 2 * (len(columns) - 1) - width
+def _excess(widths: Sequence[int], width: int) -> int:
+    return sum(widths) + 2 * (len(widths) - 1) - width
 
 
-def _row(case: CaseEntry, say: Language, *, short: bool, bare: bool) -> tuple[str, ...]:
-    word = case.verdict.value if case.verdict else ""
-    verdict = (word if short else say.word(word)) if word else say("not judged")
-    unit = case.metrics[THROUGHPUT].unit if THROUGHPUT in case.metrics else ""
-    return (
-        case.id,
-        verdict,
-        plain(_measured(case, THROUGHPUT, "" if bare else unit), 30),
-        plain(_wanted(case, THROUGHPUT).removesuffix(f" {unit}"), 30),
-        _measured(case, ACCURACY, ""),
-        plain(_wanted(case, ACCURACY), 30),
-    )
-
-
-def _measured(case: CaseEntry, metric: str, unit: str) -> str:
-    value = case.metrics[metric].value if metric in case.metrics else None
-    return "-" if value is None else f"{number(value)} {unit}".rstrip()
-
-
-def _wanted(case: CaseEntry, metric: str) -> str:
-    return next((finding.wanted for finding in case.findings if finding.metric == metric), "-")
-
-
-def _line(cells: Sequence[str], columns: Sequence[int]) -> str:
-    name, *others = zip(cells, columns, strict=True)
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    name, *others = zip(cells, widths, strict=True)
     shown = [padded(fit(*name), name[1]), *(padded(cut(cell, size), size) for cell, size in others)]
     return "  ".join(shown).rstrip()
 
@@ -161,7 +139,7 @@ def _nodes(cases: Sequence[CaseEntry]) -> Iterator[Line]:
 
 
 def _troubles(cases: Sequence[CaseEntry], folder: str, width: int, say: Language) -> Iterator[Line]:
-    size = max(wide(say.word(outcome.value)) for outcome in Outcome)
+    size = max(display_width(say.word(outcome.value)) for outcome in Outcome)
     indent = " " * (size + 3)
 
     def labelled(label: str, text: str) -> str:

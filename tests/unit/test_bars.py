@@ -15,8 +15,8 @@ from pytest_aisbench.domain.job import Job, Phase
 from pytest_aisbench.domain.metric import Metric
 from pytest_aisbench.domain.progress import Progress
 from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.report.text import display_width
 from pytest_aisbench.reporters.bars import Scene, block, heartbeat
-from pytest_aisbench.reporters.columns import wide
 from pytest_aisbench.services.submission import new_trial
 
 NOW = 10_000.0
@@ -108,7 +108,7 @@ def test_no_line_is_wider_than_the_terminal(make: Any, width: int) -> None:
     trials = [make(name, "2x8", Phase.RUNNING, 9, expected_s=10.0) for name in names]
     log = "epoch: 3 step: 9, loss is 1\nepoch time: 1 ms, per step time: 0.00001 ms\n"
     lines = block(Scene(NOW, NOW, trials, {trial.id: heard(log) for trial in trials}, 4), width)
-    assert max(map(wide, lines)) <= width
+    assert max(map(display_width, lines)) <= width
     assert all("\x1b" not in line and "\u202e" not in line for line in lines)
     assert not any("\n" in line for line in lines)
 

@@ -13,7 +13,7 @@ from pytest_aisbench.domain.background import Background
 from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, Straggler, TrialEntry, Value
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.i18n import ENGLISH, Language, language
-from pytest_aisbench.reporters.columns import wide, wrap
+from pytest_aisbench.report.text import display_width, wrap
 from pytest_aisbench.reporters.terminal import absent, summary
 
 CHINESE = language("zh")
@@ -201,7 +201,7 @@ def test_chinese_takes_two_columns_a_character(width: int) -> None:
     reason = "吞吐量低于参考值" * 12
     lines = told(replace(FAILED, reason=reason, metrics={"throughput": Value(12.0, "张图片每秒")}), width=width)
 
-    assert max(wide(line) for line in lines if not line.startswith(("report:", "  log"))) <= width
+    assert max(display_width(line) for line in lines if not line.startswith(("report:", "  log"))) <= width
     assert reason in "".join(line.strip() for line in lines)
 
 
@@ -258,7 +258,7 @@ def test_it_speaks_chinese_beside_the_words_of_programs() -> None:
 
     lines = [line for line, _ in summary(run, "reports/run-1", "reports/run-1/report.html", 100, CHINESE)]
 
-    assert all(wide(line) <= 100 for line in lines)
+    assert all(display_width(line) <= 100 for line in lines)
     text = "\n".join(lines)
     assert re.search(r"用例 +判定 +吞吐量 +要求 +精度 +要求", text)
     assert "bert-4x8 FAILED 未通过: throughput: rank 31 said nothing" in text
@@ -291,7 +291,7 @@ def test_a_table_that_is_too_wide_keeps_its_figures(say: Language) -> None:
     rows = [line for line in lines if "0.770507" in line]
     assert len(rows) == len(cases)
     for row in rows:
-        assert wide(row) <= 80
+        assert display_width(row) <= 80
         assert re.search(
             r"(PASSED|FAILED|BROKEN|INCONCLUSIVE)\b.* 12735\.1 .* 12029\.2 \.\. 16982\.4 +0\.770507 +>= 0\.759", row
         )
@@ -303,4 +303,4 @@ def test_no_line_begins_with_what_ends_a_clause() -> None:
     for width in range(40, 80):
         lines = list(wrap(text, "  ", width))
         assert not [line for line in lines if line.strip()[0] in "，：）。"]
-        assert max(map(wide, lines)) <= width
+        assert max(map(display_width, lines)) <= width

@@ -1,0 +1,187 @@
+"""The columns that reports show of a case: one table, from which every report takes those that it shows.
+
+To add a column, add a row to `COLUMNS` and its heading to the section `report` of each file of `i18n/`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Flag, auto
+
+from pytest_aisbench.domain.entry import CaseEntry
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
+from pytest_aisbench.domain.threshold import number
+from pytest_aisbench.i18n import Language
+
+Text = Callable[[CaseEntry, Language], str]
+NOT_MEASURED = "-"
+
+
+class Output(Flag):
+    """Where a column is shown."""
+
+    PAGE = auto()  # the rows of report.html
+    PAPER = auto()  # the list of cases in a printed report.html
+    TERMINAL = auto()  # the summary at the end of a run
+    MARKDOWN = auto()  # summary.md
+    CSV = auto()  # metrics.csv, which has every metric of the workload besides
+
+
+_PEOPLE = Output.PAPER | Output.TERMINAL | Output.MARKDOWN
+
+
+@dataclass(frozen=True)
+class Column:
+    key: str  # the name in metrics.csv, and of the column in report.html
+    outputs: Output
+    text: Text | None = None  # for people; None if only CSV shows it
+    value: Callable[[CaseEntry], float | None] | None = None  # what CSV has, and what report.html sorts by
+    heading: str = ""  # the key of its heading in `i18n`; the key of the column if empty
+    digits: int = 4  # significant ones, in CSV
+    # On paper, and on the terminal where the table is too wide for `text`:
+    brief: Text | None = None
+    brief_from: int = 0  # the attempt at which the terminal takes it; paper is as attempt 0
+    narrow: tuple[tuple[int, int], ...] = ()  # when its turn comes, the column is cut to this width; 0: to its figures
+
+    def head(self, say: Language) -> str:
+        return say(self.heading or self.key)
+
+    def inline_head(self, say: Language) -> str:
+        return say.inline(self.heading or self.key)
+
+    def cell(self, case: CaseEntry, say: Language, attempt: int | None = None) -> str:
+        """The text for people; a shorter one if the attempt to fit it in is that far."""
+        if self.brief and attempt is not None and attempt >= self.brief_from:
+            return self.brief(case, say)
+        return self.text(case, say) if self.text else ""
+
+
+def shown_in(output: Output) -> list[Column]:
+    return [column for column in COLUMNS if output in column.outputs]
+
+
+def efficiency(case: CaseEntry) -> float | None:
+    """The share of the base's speed that a card keeps at this shape, where that is known."""
+    points = case.background.scaling if case.background else ()
+    return next((point.efficiency for point in points if point.shape == str(case.shape)), None)
+
+
+def total(case: CaseEntry, name: str) -> float | None:
+    """The sum over all trials, in seconds; None if no trial has a value."""
+    values = [value for trial in case.trials if (value := getattr(trial, name)) is not None]
+    return round(sum(values), 3) if values else None
+
+
+def wanted(case: CaseEntry, metric: str) -> str:
+    """What the threshold on this metric wants; of several findings on it, the first is that on its threshold."""
+    return next((finding.wanted for finding in case.findings if finding.metric == metric), "")
+
+
+def _verdict(case: CaseEntry, say: Language) -> str:
+    return say.word(case.verdict.value) if case.verdict else say("not judged")
+
+
+def _bare_verdict(case: CaseEntry, say: Language) -> str:
+    return case.verdict.value if case.verdict else say("not judged")
+
+
+def _value(case: CaseEntry, metric: str) -> float | None:
+    return case.metrics[metric].value if metric in case.metrics else None
+
+
+def _unit(case: CaseEntry, metric: str) -> str:
+    return case.metrics[metric].unit if metric in case.metrics else ""
+
+
+def _measured(case: CaseEntry, metric: str, unit: str) -> str:
+    value = _value(case, metric)
+    return NOT_MEASURED if value is None else f"{number(value)} {unit}".rstrip()
+
+
+def _first_number(text: str) -> float | None:
+    found = re.search(r"-?\d+(\.\d+)?(e[+-]?\d+)?", text)
+    return float(found[0]) if found else None
+
+
+def _of_metric(metric: str, narrow: tuple[tuple[int, int], ...], wanted_narrow: tuple[int, int]) -> tuple[Column, ...]:
+    """What was measured, and what was wanted of it: in the same unit, so it is not repeated where room is short."""
+
+    def wanted_without_unit(case: CaseEntry, _say: Language) -> str:
+        return wanted(case, metric).removesuffix(f" {_unit(case, metric)}") or NOT_MEASURED
+
+    return (
+        Column(
+            metric,
+            Output.PAGE | _PEOPLE,
+            text=lambda case, _say: _measured(case, metric, _unit(case, metric)),
+            value=lambda case: _value(case, metric),
+            brief=(lambda case, _say: _measured(case, metric, "")) if narrow else None,
+            brief_from=2,
+            narrow=narrow,
+        ),
+        Column(
+            f"{metric} wanted",
+            _PEOPLE,
+            text=lambda case, _say: wanted(case, metric) or NOT_MEASURED,
+            value=lambda case: _first_number(wanted(case, metric)),
+            heading="wanted",
+            brief=wanted_without_unit,
+            narrow=(wanted_narrow,),
+        ),
+    )
+
+
+def _both_wanted(case: CaseEntry, _say: Language) -> str:
+    return "; ".join(filter(None, (wanted(case, metric) for metric in (THROUGHPUT, ACCURACY))))
+
+
+def _remark_counts(case: CaseEntry) -> dict[str, int]:
+    """What one should look at although it decided nothing."""
+    if not case.trials:
+        return {}
+    last, trials = case.trials[-1], len(case.trials)
+    return {"slow": len(last.stragglers), "notes": len(last.notes), "trials": trials if trials > 1 else 0}
+
+
+def _remarks(case: CaseEntry, say: Language) -> str:
+    return ", ".join(say(key, count=count) for key, count in _remark_counts(case).items() if count)
+
+
+COLUMNS = (
+    Column("case", _PEOPLE, text=lambda case, _say: case.id, narrow=((0, 16), (1, 12), (3, 8))),
+    Column("verdict", Output.PAGE | _PEOPLE, text=_verdict, brief=_bare_verdict, brief_from=1),
+    *_of_metric(THROUGHPUT, narrow=((2, 0),), wanted_narrow=(4, 10)),
+    *_of_metric(ACCURACY, narrow=(), wanted_narrow=(5, 8)),
+    # A row of the page has the two in one cell.
+    Column(
+        "wanted",
+        Output.PAGE,
+        text=_both_wanted,
+        value=lambda case: _first_number(wanted(case, THROUGHPUT) or wanted(case, ACCURACY)),
+    ),
+    Column(
+        "remarks",
+        Output.PAGE,
+        text=_remarks,
+        value=lambda case: float(sum(_remark_counts(case).values())) or None,
+    ),
+    Column("trials", Output.MARKDOWN, text=lambda case, _say: str(len(case.trials)), heading="trials column"),
+    Column("efficiency", Output.CSV, value=efficiency),
+    Column("ran seconds", Output.CSV, value=lambda case: total(case, "ran_s"), digits=2),
+    Column(
+        "card hours",
+        Output.MARKDOWN | Output.CSV,
+        text=lambda case, _say: number(case.card_hours),
+        value=lambda case: case.card_hours,
+        heading="card-hours column",
+        digits=2,
+    ),
+)
+
+
+def common_unit(cases: Sequence[CaseEntry]) -> str:
+    """The unit of every throughput that was measured; empty if they differ."""
+    units = {_unit(case, THROUGHPUT) for case in cases if _value(case, THROUGHPUT) is not None}
+    return units.pop() if len(units) == 1 else ""

@@ -1,0 +1,133 @@
+"""Text as reports write it: durations, order of cases, width in a terminal, links, and the way to the disk."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pytest_aisbench.domain.entry import CaseEntry
+from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.i18n import ENGLISH, Language
+
+_COMMAND = "::"  # GitHub takes a line that begins so for a command, whatever blanks stand before it
+_CLAUSE_ENDS = "、。，：；？！）"  # what ends a clause begins no line
+_PIECES = re.compile(rf"\s+|(?:[^\s\u1100-\uffff]+|[\u1100-\uffff])[{_CLAUSE_ENDS}]*")
+_LONGEST_ADDRESS = 2000
+_ADDRESS = re.compile(r"[!-~]+")
+_MARKUP = frozenset("\"'<>\\`")  # what HTML or Markdown would take for its own
+
+
+def what_to_do(case: CaseEntry, say: Language = ENGLISH) -> str:
+    """Whose turn it is; empty for a case that passed or was not judged."""
+    if case.verdict is None or case.verdict is Ruling.PASSED:
+        return ""
+    ran = any(trial.job_id for trial in case.trials)
+    return say("do nothing ran" if case.verdict is Ruling.FAILED and not ran else f"do {case.verdict.value}")
+
+
+def worst_first(cases: Iterable[CaseEntry]) -> list[CaseEntry]:
+    """What somebody must act on stands before what is as it should be."""
+    order = [Ruling.FAILED, Ruling.BROKEN, Ruling.INCONCLUSIVE, None, Ruling.PASSED]
+    return sorted(cases, key=lambda case: order.index(case.verdict))
+
+
+def span(seconds: float | None, say: Language = ENGLISH) -> str:
+    """A duration as a person says it: `3.2 s`, `4 min 05 s`, `2 h 10 min`."""
+    if seconds is None:
+        return "-"
+    if seconds < 59.95:
+        return say("seconds", value=f"{seconds:.1f}")
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return say("minutes", minutes=minutes, seconds=f"{rest:02d}")
+    return say("hours", hours=minutes // 60, minutes=f"{minutes % 60:02d}")
+
+
+def as_typed(value: object) -> str:
+    """A setting as it is typed: lists with commas."""
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def display_width(text: str) -> int:
+    """How many columns it takes."""
+    return len(text) if text.isascii() else sum(map(_char_width, text))
+
+
+def _char_width(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def padded(text: str, size: int) -> str:
+    return text + " " * (size - display_width(text))
+
+
+def fit(text: str, size: int) -> str:
+    """Cut in the middle: a case is known by its name and its shape."""
+    if display_width(text) <= size:
+        return text
+    tail = (size - 1) // 2
+    return f"{clip(text, size - 1 - tail)}…{clip(text[::-1], tail)[::-1]}"
+
+
+def cut(text: str, size: int) -> str:
+    """Cut at the end: of a figure its first digits count."""
+    return text if display_width(text) <= size else f"{clip(text, size - 1)}…"
+
+
+def clip(text: str, size: int) -> str:
+    """As much of it as takes no more than so many columns."""
+    used = 0
+    for index, char in enumerate(text):
+        used += _char_width(char)
+        if used > size:
+            return text[:index]
+    return text
+
+
+def wrap(text: str, indent: str, width: int) -> Iterator[str]:
+    """Lines no wider than that, the second and later ones indented; broken between words, a word only if it must be."""
+    line = ""
+    for piece in _PIECES.findall(text):
+        if display_width(line + piece.rstrip()) <= width:
+            line += piece
+            continue
+        if line.strip():
+            yield line.rstrip()
+            line = indent
+        rest = f"…{piece.strip()}" if piece.startswith(_COMMAND) else piece.strip()
+        while display_width(line + rest) > width:
+            part = clip(rest, width - display_width(line))
+            yield line + part
+            line, rest = indent, rest[len(part) :]
+        line += rest
+    if line.strip():
+        yield line.rstrip()
+
+
+def web(url: str) -> str:
+    """The address, or nothing: nothing that a page would execute or mistake, and no password of anybody's."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    is_web = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.username is None
+    return url if is_web and len(url) < _LONGEST_ADDRESS and _ADDRESS.fullmatch(url) and not _MARKUP & set(url) else ""
+
+
+def write_text(path: Path, text: str) -> None:
+    """The same ends of lines everywhere; a lone surrogate of a mangled log becomes `?`."""
+    write_bytes(path, [text.encode("utf-8", "replace")])
+
+
+def write_bytes(path: Path, parts: Iterable[bytes]) -> None:
+    """At once: whoever reads it meanwhile has the old file or the new one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with draft.open("wb") as file:
+        file.writelines(parts)
+    draft.replace(path)

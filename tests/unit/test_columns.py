@@ -1,0 +1,83 @@
+"""One table of columns: a row that is added there is shown by every report that it names, and by no other."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+
+import pytest
+import showcase
+
+from pytest_aisbench.domain.entry import CaseEntry
+from pytest_aisbench.domain.verdict import Finding, Outcome
+from pytest_aisbench.i18n import ENGLISH, language, languages
+from pytest_aisbench.report import columns
+from pytest_aisbench.report.columns import COLUMNS, Column, Output
+from pytest_aisbench.reporters import markdown, openmetrics, page
+from pytest_aisbench.reporters.page_summary import overview
+from pytest_aisbench.reporters.terminal import summary
+
+
+def reports() -> dict[Output, str]:
+    run = showcase.run()
+    case = run.cases[0]
+    return {
+        Output.PAGE: "".join([*page.headers(), *page.cells(case)]),
+        Output.PAPER: overview(run.cases, run).split("<div class='roll'>")[1],
+        Output.TERMINAL: "\n".join(line for line, _ in summary(run, "reports/r", "report.html", 200)),
+        Output.MARKDOWN: markdown.text(run),
+        Output.CSV: openmetrics.table(run),
+    }
+
+
+@pytest.mark.parametrize("output", Output)
+def test_a_new_row_of_the_table_is_a_new_column_of_the_reports_that_it_names(
+    monkeypatch: pytest.MonkeyPatch, output: Output
+) -> None:
+    assert [where for where, text in reports().items() if "4711" in text] == []
+
+    new = Column("ran", output, text=lambda _case, _say: "4711 made", value=lambda _case: 4711.0)
+    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, new))
+
+    told = reports()
+    assert [where for where, text in told.items() if "4711" in text] == [output]
+    assert "ran" in told[output]
+
+
+@pytest.mark.parametrize("code", languages())
+def test_every_column_for_people_has_a_heading_in_every_language(code: str) -> None:
+    people = [column for column in COLUMNS if column.outputs != Output.CSV]
+    assert all(column.text for column in people)
+    assert all(column.head(language(code)) for column in people)
+
+
+def test_the_columns_are_those_that_readers_know() -> None:
+    def headings(output: Output) -> list[str]:
+        return [column.inline_head(ENGLISH) for column in columns.shown_in(output)]
+
+    table = ["case", "verdict", "throughput", "wanted", "accuracy", "wanted"]
+    assert headings(Output.TERMINAL) == headings(Output.PAPER) == table
+    assert headings(Output.MARKDOWN) == [*table, "trials", "card-hours"]
+    assert headings(Output.PAGE) == ["verdict", "throughput", "accuracy", "wanted", "remarks"]
+
+
+def test_all_reports_show_what_the_threshold_wants_and_not_a_later_finding_on_its_metric() -> None:
+    case = with_drift(showcase.run().cases[0])
+    run = replace(showcase.run(), cases=(case,))
+    wanted = columns.wanted(case, "throughput")
+
+    lines = [line for line, _ in summary(run, "reports/r", "report.html", 200)]
+    row = next(line for line in lines if line.startswith(case.id) and "  " in line)
+    assert "no drift" not in row + "".join(page.cells(case)) + markdown.text(run).split("| case |")[1]
+    assert wanted.partition(" ")[0] in row
+
+
+def with_drift(case: CaseEntry) -> CaseEntry:
+    return replace(case, findings=(*case.findings, Finding("throughput", Outcome.MET, None, "no drift", "no drift")))
+
+
+def test_the_file_for_plots_has_numbers_only() -> None:
+    names, values = csv.reader(io.StringIO(openmetrics.table(showcase.run())))
+    assert {name.partition(" ")[2] for name in names} >= {"throughput", "efficiency", "ran seconds", "card hours"}
+    assert all(float(value) >= 0 for value in values)
