@@ -85,7 +85,7 @@ class Controller:
         folder = Path(os.environ["REPORTS"])
         folder.mkdir(parents=True, exist_ok=True)
         for kind in (Html, Junit, Allure):
-            if kind.on_workers or not is_worker:
+            if kind is Allure or not is_worker:  # the only one that is built in workers too
                 reporter = kind(self._config, folder)
                 self._config.pluginmanager.register(reporter, f"aisbench-{kind.__name__.lower()}")
                 self._reporters.append(reporter)
