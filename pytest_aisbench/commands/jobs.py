@@ -66,17 +66,17 @@ def _jobs(options: argparse.Namespace) -> None:
 def _stop(options: argparse.Namespace) -> int:
     from pytest_aisbench.domain.messages import plain
     from pytest_aisbench.reporters.jobs import stopped
+    from pytest_aisbench.services.cancel import CancelCommand
     from pytest_aisbench.services.clock import SystemClock
-    from pytest_aisbench.services.stopping import Stopping
 
     if bool(options.job) == options.all_mine:
         raise UsageFault("name jobs, or --all-mine", advice="`aisbench jobs` shows them")
     settings, code = means.settings(options), 0
     with closing(means.ledger(settings)) as ledger, closing(means.platform(settings)) as platform:
-        stopping = Stopping(ledger, platform, SystemClock(), options.force)
-        for answer in stopping.all_mine() if options.all_mine else stopping.named(options.job):
-            print(plain(stopped(answer)).replace("--aisbench-", "--"), flush=True)
-            code = code if answer.settled else FAILED
+        command = CancelCommand(ledger, platform, SystemClock(), options.force)
+        for report in command.all_mine() if options.all_mine else command.named(options.job):
+            print(plain(stopped(report)).replace("--aisbench-", "--"), flush=True)
+            code = code if report.settled else FAILED
     return code
 
 

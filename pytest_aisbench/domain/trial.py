@@ -14,7 +14,7 @@ from pytest_aisbench.domain.job import Job, Power, Request
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement
 from pytest_aisbench.domain.stage import Stage
 from pytest_aisbench.domain.verdict import Ruling, Verdict
-from pytest_aisbench.errors import Blame
+from pytest_aisbench.errors import AisbenchError, Blame
 
 
 class Step(enum.IntEnum):
@@ -36,6 +36,10 @@ class Fault:
     text: str
     # True if the job itself was not at fault, so that another trial may well succeed.
     transient: bool = field(default=False, metadata={"alias": "passing"})
+
+    @classmethod
+    def of(cls, error: AisbenchError) -> Fault:
+        return cls(error.blame, str(error))
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.report.text import span
+from pytest_aisbench.services.cancel import CancelReport
 from pytest_aisbench.services.clock import stamp
 from pytest_aisbench.services.jobs import Held
-from pytest_aisbench.services.stopping import Answer
 
 SCHEMA = "aisbench-jobs/1"
 _ROW = "{:<34} {:<7} {:<10} {:<14} {}"
@@ -53,12 +53,12 @@ def document(jobs: Iterable[Held]) -> dict[str, Any]:
     }
 
 
-def stopped(answer: Answer) -> str:
+def stopped(report: CancelReport) -> str:
     """`3043/13231 (aisbench-debug): stopped (KILLED); it was RUNNING, and ran for 12.3 s`."""
-    name = f" ({answer.name})" if answer.name and answer.name != answer.job else ""
-    was = [f"it was {answer.before}"] if answer.before else []
-    ran = [f"{'and' if was else 'it'} ran for {span(answer.ran_s)}"] if answer.ran_s is not None else []
-    return f"{answer.job}{name}: {'; '.join([answer.text, *filter(None, [', '.join(was + ran)])])}"
+    name = f" ({report.name})" if report.name and report.name != report.job else ""
+    was = [f"it was {report.before}"] if report.before else []
+    ran = [f"{'and' if was else 'it'} ran for {span(report.ran_s)}"] if report.ran_s is not None else []
+    return f"{report.job}{name}: {'; '.join([report.text, *filter(None, [', '.join(was + ran)])])}"
 
 
 def _phase(held: Held) -> str | None:

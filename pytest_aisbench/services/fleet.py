@@ -16,8 +16,8 @@ from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.errors import BudgetSpent, Crashed, GivenUp
 from pytest_aisbench.services import watch
+from pytest_aisbench.services.cancel import cancel_unfinished
 from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.services.recall import recall
 from pytest_aisbench.services.roster import Begin, Roster
 from pytest_aisbench.services.trial import Tools, advance, given_away
 
@@ -148,7 +148,7 @@ class Fleet:
             self.give_up()
             self._await_hands()
             if not self._leaving:
-                recall(self.trials(), self._tools, self._keep)
+                cancel_unfinished(self.trials(), self._tools, self._keep)
             with self._changed:
                 self._changed.notify_all()
 

@@ -18,11 +18,11 @@ from pytest_aisbench.judge.entries import case_entry
 from pytest_aisbench.judge.evaluate import Rules
 from pytest_aisbench.services import claims, executor, folder, lease, preflight, watch
 from pytest_aisbench.services.budget import Budget, estimates
+from pytest_aisbench.services.cancel import lines_of_running_jobs
 from pytest_aisbench.services.clock import day
 from pytest_aisbench.services.fleet import Fleet
 from pytest_aisbench.services.history import History
 from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.services.recall import unstopped
 from pytest_aisbench.services.sampling import Meter
 from pytest_aisbench.services.submission import new_trial
 from pytest_aisbench.services.takeover import Fingerprints, Takeover
@@ -142,7 +142,7 @@ class Run:
         self.fleet.close()
         for case in self._cases.values():
             self._record(case, last=True)
-        return [] if leave else unstopped(self.fleet.trials())
+        return [] if leave else lines_of_running_jobs(self.fleet.trials())
 
     def finish(self, exit_code: int) -> RunEntry:
         self.ledger.finish(self.id, exit_code, self._clock.now())

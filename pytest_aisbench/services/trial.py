@@ -17,7 +17,7 @@ from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import AisbenchError, Blame, PlatformError
-from pytest_aisbench.services import submission, watch
+from pytest_aisbench.services import cancel, submission, watch
 from pytest_aisbench.services.budget import Budget
 from pytest_aisbench.services.clock import day
 from pytest_aisbench.services.harvest import gather
@@ -49,8 +49,8 @@ def advance(trial: Trial, tools: Tools) -> Trial:
     except Exception as surprise:  # noqa: BLE001 - a full disk or a bug: hundreds of other jobs go on
         error = PlatformError(f"{type(surprise).__name__} on this machine: {surprise}")
     if trial.step is Step.WATCH and not trial.fault:
-        return watch.stop(trial, error, tools.clock.now())
-    return _ended(trial, trial.fault or Fault(error.blame, str(error)), tools)
+        return cancel.begin(trial, Fault.of(error), tools.clock.now())
+    return _ended(trial, trial.fault or Fault.of(error), tools)
 
 
 def _stage(trial: Trial, tools: Tools) -> Trial:

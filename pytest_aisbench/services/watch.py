@@ -10,7 +10,8 @@ from pytest_aisbench.domain.job import Job, Phase
 from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.trial import Fault, Step, Trial
-from pytest_aisbench.errors import AisbenchError, Blame, Crashed, JobOverdue, PlatformError, QueueOverdue
+from pytest_aisbench.errors import AisbenchError, Blame, JobOverdue, PlatformError, QueueOverdue
+from pytest_aisbench.services import cancel
 from pytest_aisbench.services.logs import last_lines
 
 _SLOWEST = 6.0
@@ -24,7 +25,7 @@ class Limits:
     queue_s: float
     run_s: float
     outage_s: float = 900.0  # a platform that does not answer about a running job
-    stop_s: float = 60.0  # a platform that was asked to stop a job
+    stop_s: float = cancel.CONFIRM_S  # a platform that was asked to stop a job
 
 
 def asked(platform: Platform, job_ids: Iterable[str]) -> Callable[[str], Job]:
@@ -53,13 +54,13 @@ def look(
 ) -> Trial:
     """What the platform says now; moves on when the job is final, or is not going to be."""
     now = clock.now()
-    trial = ask(trial, platform, now) if trial.fault else trial
+    trial = cancel.request_for(trial, platform, now) if trial.fault else trial
     assert trial.job_id is not None
     try:
         job = inspect(trial.job_id) if inspect else platform.inspect([trial.job_id])[trial.job_id]
     except AisbenchError as error:
         # A garbled answer, or keys refused for a minute, are no reason to stop a job that has run for hours.
-        if trial.fault and now - trial.times["stopping"] > limits.stop_s:
+        if trial.fault and cancel.is_unconfirmed(trial, now, limits.stop_s):
             left = message("unknown stop", job=trial.job_id, why=str(error))
             return trial.noted(left).moved(Step.HARVEST, now)
         return endure(trial, error, now, limits)
@@ -68,14 +69,14 @@ def look(
     trial = _seen(trial, job, now)
     if job.phase.is_final:
         # A job that turns up again after all must not run beside the one that follows it.
-        return (ask(trial, platform, now) if job.phase is Phase.LOST else trial).moved(Step.HARVEST, now)
+        return (cancel.request_for(trial, platform, now) if job.phase is Phase.LOST else trial).moved(Step.HARVEST, now)
     if trial.fault:
-        if now - trial.times["stopping"] <= limits.stop_s:
+        if not cancel.is_unconfirmed(trial, now, limits.stop_s):
             return trial
         left = message("still there", job=str(trial.job_id), phase=job.platform_phase)
         return trial.noted(left).moved(Step.HARVEST, now)
     overdue = _overdue(trial, job, now, limits)
-    return stop(trial, overdue, now) if overdue else trial
+    return cancel.begin(trial, Fault.of(overdue), now) if overdue else trial
 
 
 def endure(trial: Trial, error: AisbenchError, now: float, limits: Limits) -> Trial:
@@ -120,23 +121,6 @@ def news(before: Trial, after: Trial) -> bool:
     if before.job and after.job:
         after = replace(after, job=replace(after.job, ran_s=before.job.ran_s))
     return before != after
-
-
-def stop(trial: Trial, error: AisbenchError, now: float) -> Trial:
-    """A job that is of no more use. First the ledger knows, so that nobody takes it over; then the platform is asked,
-    and the job is watched until the end is confirmed."""
-    return _timed(replace(trial, fault=Fault(error.blame, str(error))), "stopping", now)
-
-
-def ask(trial: Trial, platform: Platform, now: float) -> Trial:
-    """Ask for the end of a job, once; a platform that does not listen is asked again at the next look."""
-    if "asked" in trial.times:
-        return trial
-    try:
-        platform.cancel(trial.job_id or "")
-    except Exception as deaf:  # noqa: BLE001 - of any platform: a job that still runs is not to be forgotten
-        return trial.noted(message("not stopped", job=str(trial.job_id), why=Crashed.of(deaf).message))
-    return _timed(trial, "asked", now)
 
 
 def fault_of(trial: Trial, folder: Path) -> Fault | None:

@@ -14,10 +14,10 @@ from pytest_aisbench.domain.job import Job, Phase, Request
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.errors import Crashed, Throttled, Unreachable
 from pytest_aisbench.services import watch
+from pytest_aisbench.services.cancel import lines_of_running_jobs
 from pytest_aisbench.services.clock import SystemClock
 from pytest_aisbench.services.fleet import Fleet
 from pytest_aisbench.services.jobs import JobLedger
-from pytest_aisbench.services.recall import unstopped
 from pytest_aisbench.services.submission import new_trial
 from pytest_aisbench.services.takeover import Takeover, fingerprint
 from pytest_aisbench.services.trial import Tools, advance
@@ -185,7 +185,7 @@ def test_a_submission_that_is_taken_over_has_all_its_time(
 def test_a_job_that_could_not_be_stopped_stays_on_the_books(yardstick: Yardstick) -> None:
     trial = yardstick.left("run", Step.DONE, ended=True, job=RUNNING)
     assert [held.trial.id for held in yardstick.ledger.in_flight(yardstick.clock.now())] == [trial.id]
-    assert "may still run: aisbench stop job-of-run" in unstopped([trial])[0]
+    assert "may still run: aisbench stop job-of-run" in lines_of_running_jobs([trial])[0]
 
 
 def test_a_job_that_is_started_again_and_again_ends(healthy: Make, case: Case, clock: Any) -> None:

@@ -17,8 +17,8 @@ from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import BadAnswer, Refused, Rejected, Throttled, Unreachable
 from pytest_aisbench.judge.entries import trial_entry
+from pytest_aisbench.services.cancel import cancel_unfinished
 from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.services.recall import recall
 from pytest_aisbench.services.submission import job_name, new_trial
 from pytest_aisbench.services.trial import Tools, advance
 from pytest_aisbench.services.watch import Limits
@@ -244,7 +244,7 @@ def test_a_platform_that_breaks_at_every_job_does_not_keep_a_run_from_its_end(
     trials += [replace(fresh, id="last", step=Step.WATCH, job_id="job-last")]
     kept: dict[str, Trial] = {}
     tools = Tools(platform, clock, Limits(60.0, 60.0, stop_s=1.0), tmp_path)
-    recall(trials, tools, lambda trial: kept.update({trial.id: trial}))
+    cancel_unfinished(trials, tools, lambda trial: kept.update({trial.id: trial}))
     assert "job-last" in asked
     assert kept["last"].step is (Step.WATCH if broken == "inspect" else Step.HARVEST)
 

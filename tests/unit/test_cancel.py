@@ -1,9 +1,9 @@
-"""Stopping and following jobs from another shell, on a platform that misbehaves."""
+"""Cancelling jobs until the platform confirms: the common way, the end of a run, and `aisbench stop`."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,23 @@ import pytest
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.job import Job, LogPart, Phase, Request
 from pytest_aisbench.domain.trial import Fault, Step, Trial
-from pytest_aisbench.errors import Blame, Unreachable, UsageFault
+from pytest_aisbench.errors import Blame, LedgerError, Unreachable, UsageFault
 from pytest_aisbench.reporters.jobs import stopped, table
-from pytest_aisbench.services import stopping
+from pytest_aisbench.services.cancel import (
+    CONFIRM_S,
+    CancelCommand,
+    Cancellation,
+    CancelReport,
+    cancel_unfinished,
+    confirm,
+    lines_of_running_jobs,
+)
 from pytest_aisbench.services.jobs import Holder, JobLedger
 from pytest_aisbench.services.ledger import Ledger, record
-from pytest_aisbench.services.stopping import Answer, Stopping
 from pytest_aisbench.services.submission import new_trial
 from pytest_aisbench.services.tail import OUTAGE_S, follow
+from pytest_aisbench.services.trial import Tools
+from pytest_aisbench.services.watch import Limits
 
 Make = Callable[..., Any]
 ELSEWHERE = "another-machine:1"
@@ -45,15 +54,152 @@ def trial(ledger: JobLedger, case: Case, clock: Any) -> Trial:
     return trial
 
 
-def stop(ledger: JobLedger, platform: Any, clock: Any, *jobs: str, force: bool = False) -> Answer:
-    act = Stopping(ledger, platform, clock, force)
-    (answer,) = act.named(jobs) if jobs else act.all_mine()
-    return answer
+def stop(ledger: JobLedger, platform: Any, clock: Any, *jobs: str, force: bool = False) -> CancelReport:
+    platform.poll_s = 5.0
+    act = CancelCommand(ledger, platform, clock, force)
+    (report,) = act.named(jobs) if jobs else act.all_mine()
+    return report
 
 
 def kept(ledger: JobLedger) -> Trial:
     (trial,) = ledger.trials("run-1")
     return trial
+
+
+# The common way.
+
+
+class Slow:
+    """A platform on which a job ends some looks after it took the request, and which takes none at first."""
+
+    poll_s = 5.0
+
+    def __init__(self, looks: dict[str, int], refusals: int = 0, error: Exception | None = None) -> None:
+        self.looks, self.refusals, self.error = looks, refusals, error or Unreachable("no route")
+        self.asked: list[str] = []
+
+    def cancel(self, job_id: str) -> None:
+        self.asked.append(job_id)
+        if self.asked.count(job_id) <= self.refusals:
+            raise self.error
+
+    def inspect(self, job_ids: Iterable[str]) -> dict[str, Job]:
+        jobs = {}
+        for job_id in job_ids:
+            if self.asked.count(job_id) > self.refusals:
+                self.looks[job_id] -= 1
+            phase = Phase.RUNNING if self.looks[job_id] > 0 else Phase.CANCELLED
+            jobs[job_id] = Job(job_id, phase, phase.value.title())
+        return jobs
+
+
+def confirmed(platform: Any, clock: Any, *cancellations: Cancellation) -> list[list[tuple[str, bool]]]:
+    lists = confirm(platform, clock, cancellations, CONFIRM_S)
+    return [[(each.job_id, each.is_over) for each in some] for some in lists]
+
+
+def test_each_job_is_reported_as_soon_as_it_ends_and_asked_for_once(clock: Any) -> None:
+    platform, began = Slow({"a": 1, "b": 3, "c": 1}), clock.now()
+    lists = confirmed(platform, clock, Cancellation("a"), Cancellation("b"), Cancellation("c"))
+    assert lists == [[("a", True), ("c", True)], [], [("b", True)]]
+    assert sorted(platform.asked) == ["a", "b", "c"]
+    assert clock.now() - began == 2.0  # a person waits: looks are a second apart, whatever the platform's interval is
+
+
+@pytest.mark.parametrize("error", [Unreachable("no route"), KeyError("a bug of the platform's")])
+def test_a_platform_that_does_not_take_the_request_is_asked_again(clock: Any, error: Exception) -> None:
+    platform = Slow({"a": 1}, refusals=3, error=error)
+    assert confirmed(platform, clock, Cancellation("a"))[-1] == [("a", True)]
+    assert platform.asked == ["a"] * 4
+
+
+def test_a_request_that_was_taken_before_is_not_repeated(clock: Any) -> None:
+    platform = Slow({"a": 1, "b": 1})
+    confirmed(platform, clock, Cancellation("a", requested_at=1.0), Cancellation("b"))
+    assert platform.asked == ["b"]
+
+
+def test_what_does_not_end_is_reported_when_the_time_is_up(clock: Any) -> None:
+    platform, began = Slow({"a": 1, "b": 999}), clock.now()
+    (first, *_, last) = confirm(platform, clock, [Cancellation("a"), Cancellation("b")], 30.0)  # type: ignore[arg-type]
+    assert [each.job_id for each in first] == ["a"]
+    (left,) = last
+    assert (left.job_id, left.is_over, left.job and left.job.phase) == ("b", False, Phase.RUNNING)
+    assert 30.0 <= clock.now() - began <= 31.0
+
+
+def test_nothing_to_cancel_asks_nothing(clock: Any) -> None:
+    assert list(confirm(Slow({}), clock, [], CONFIRM_S)) == []  # type: ignore[arg-type]
+
+
+# The end of a run.
+
+
+def ended(trials: list[Trial], platform: Any, clock: Any, folder: Path, keep: Any = None) -> dict[str, list[Trial]]:
+    """Every version of each trial that was saved."""
+    saved: dict[str, list[Trial]] = {trial.id: [] for trial in trials}
+    tools = Tools(platform, clock, Limits(60.0, 60.0), folder)
+    cancel_unfinished(trials, tools, keep or (lambda trial: saved[trial.id].append(trial)))
+    return saved
+
+
+def test_the_ledger_knows_before_the_platform_is_asked_and_when_it_confirms(
+    clock: Any, case: Case, tmp_path: Path, healthy: Make
+) -> None:
+    platform = healthy(Phase.RUNNING)
+    running = new_trial("run-1", case, clock.now()).moved(Step.WATCH, clock.now(), job_id="job-1")
+    judged = replace(new_trial("run-1", case, clock.now()), id="judged", job_id="job-2", step=Step.DONE)
+    log: list[Any] = []
+    cancel = platform.cancel
+
+    def logged(job_id: str) -> None:
+        log.append(job_id)
+        cancel(job_id)
+
+    platform.cancel = logged
+    ended([running, judged], platform, clock, tmp_path, log.append)
+    before, asked, after = log
+    assert (before.step, before.fault.text, asked) == (Step.WATCH, "the run ended before the job did", "job-1")
+    assert "asked" in after.times
+    assert (after.step, after.job.phase) == (Step.HARVEST, Phase.CANCELLED)
+
+
+def test_a_job_that_does_not_end_stays_in_flight_and_is_named(
+    clock: Any, case: Case, tmp_path: Path, healthy: Make
+) -> None:
+    trial = new_trial("run-1", case, clock.now()).moved(Step.WATCH, clock.now(), job_id="job-1")
+    platform, began = healthy(Job("job-1", Phase.RUNNING, "Terminating")), clock.now()
+    platform.poll_s = 5.0
+    (_, last) = ended([trial], platform, clock, tmp_path)[trial.id]
+    assert (last.step, platform.cancelled) == (Step.WATCH, ["job-1"])
+    assert last.notes == ("job job-1 was asked to stop and may still run (Terminating)",)
+    assert clock.now() - began <= CONFIRM_S + 1
+    assert "aisbench stop job-1" in lines_of_running_jobs([last])[0]
+
+
+def test_a_platform_that_is_silent_at_the_end_is_noted(clock: Any, case: Case, tmp_path: Path, healthy: Make) -> None:
+    trial = new_trial("run-1", case, clock.now()).moved(Step.WATCH, clock.now(), job_id="job-1")
+    platform = healthy(Unreachable("no route"))
+    platform.poll_s = 5.0
+    (_, last) = ended([trial], platform, clock, tmp_path)[trial.id]
+    assert last.notes == (
+        "the platform did not say whether the job stopped: no route",
+        "job job-1 was asked to stop and may still run (unseen)",
+    )
+
+
+def test_a_ledger_that_fails_leaves_no_job_running(clock: Any, case: Case, tmp_path: Path, healthy: Make) -> None:
+    def fail(trial: Trial) -> None:
+        raise LedgerError("disk full")
+
+    fresh = new_trial("run-1", case, clock.now()).moved(Step.WATCH, clock.now())
+    trials = [replace(fresh, id=name, job_id=name) for name in "abc"]
+    platform = healthy(Phase.RUNNING)
+    ended(trials, platform, clock, tmp_path, fail)
+    assert sorted(platform.cancelled) == ["a", "b", "c"]
+
+
+# `aisbench stop`.
 
 
 def test_a_job_that_confirms_is_recorded_and_not_in_flight_any_more(
@@ -77,10 +223,10 @@ def test_a_job_that_does_not_confirm_is_not_said_to_be_stopped(
     ledger: JobLedger, trial: Trial, clock: Any, healthy: Make
 ) -> None:
     began = clock.now()
-    answer = stop(ledger, healthy(Job("job-1", Phase.RUNNING, "Terminating")), clock)
-    assert not answer.settled
-    assert answer.text == "was asked to stop and is still Terminating"
-    assert clock.now() - began <= stopping.STOP_S + 1
+    report = stop(ledger, healthy(Job("job-1", Phase.RUNNING, "Terminating")), clock)
+    assert not report.settled
+    assert report.text == "was asked to stop and is still Terminating"
+    assert clock.now() - began <= CONFIRM_S + 1
     assert [held.trial.step for held in ledger.in_flight(clock.now())] == [Step.WATCH]
     assert stop(ledger, healthy(Phase.RUNNING), clock).settled  # asked again
 
@@ -88,9 +234,9 @@ def test_a_job_that_does_not_confirm_is_not_said_to_be_stopped(
 def test_a_platform_that_falls_silent_after_it_was_asked(
     ledger: JobLedger, trial: Trial, clock: Any, healthy: Make
 ) -> None:
-    answer = stop(ledger, healthy(Phase.RUNNING, Unreachable("no route")), clock)
-    assert not answer.settled
-    assert answer.text == "nobody knows whether it stopped: no route"
+    report = stop(ledger, healthy(Phase.RUNNING, Unreachable("no route")), clock)
+    assert not report.settled
+    assert report.text == "nobody knows whether it stopped: no route"
 
 
 def test_what_the_platform_would_not_stop_is_left_as_it_was(
@@ -103,9 +249,9 @@ def test_what_the_platform_would_not_stop_is_left_as_it_was(
         raise Unreachable("no route")
 
     monkeypatch.setattr(platform, "cancel", deaf)
-    answer = stop(ledger, platform, clock)
-    assert not answer.settled
-    assert answer.text == "could not be stopped: no route"
+    report = stop(ledger, platform, clock)
+    assert not report.settled
+    assert report.text == "could not be stopped: no route"
     assert kept(ledger) == trial
 
 
@@ -113,9 +259,9 @@ def test_what_the_platform_would_not_stop_is_left_as_it_was(
 def test_a_job_that_ends_by_itself_is_left_for_the_next_run_to_judge(
     ledger: JobLedger, trial: Trial, clock: Any, healthy: Make, script: list[Phase]
 ) -> None:
-    answer = stop(ledger, healthy(*script), clock)
-    assert answer.settled
-    assert "Succeeded" in answer.text
+    report = stop(ledger, healthy(*script), clock)
+    assert report.settled
+    assert "Succeeded" in report.text
     assert kept(ledger) == trial
 
 
@@ -126,7 +272,7 @@ def test_a_job_whose_submission_had_no_answer_is_looked_for_by_name(
     ledger.save_trial(replace(trial, step=Step.SUBMIT, job_id=None, request=sent), clock.now())
     platform = healthy(Phase.RUNNING)
     platform.jobs["job-7"] = trial.name
-    assert stop(ledger, platform, clock, trial.name) == Answer(
+    assert stop(ledger, platform, clock, trial.name) == CancelReport(
         "job-7", "stopped (Cancelled)", settled=True, before="Running"
     )
     assert kept(ledger).job_id == "job-7"
@@ -136,7 +282,7 @@ def test_a_job_that_was_never_created_is_taken_off_the_list(
     ledger: JobLedger, trial: Trial, clock: Any, healthy: Make
 ) -> None:
     ledger.save_trial(replace(trial, step=Step.SUBMIT, job_id=None), clock.now())
-    assert stop(ledger, healthy(), clock) == Answer(trial.name, "was never created", settled=True)
+    assert stop(ledger, healthy(), clock) == CancelReport(trial.name, "was never created", settled=True)
     assert ledger.in_flight(clock.now()) == []
 
 
@@ -145,9 +291,9 @@ def test_a_job_of_another_platform_is_not_taken_for_a_lost_one(
 ) -> None:
     ledger.save_trial(replace(trial, place="modelarts elsewhere"), clock.now())
     platform = healthy(Phase.LOST)
-    for answer in (stop(ledger, platform, clock), stop(ledger, platform, clock, "job-1", force=True)):
-        assert not answer.settled
-        assert "modelarts elsewhere" in answer.text
+    for report in (stop(ledger, platform, clock), stop(ledger, platform, clock, "job-1", force=True)):
+        assert not report.settled
+        assert "modelarts elsewhere" in report.text
     assert platform.cancelled == []
     assert kept(ledger).fault is None
 
@@ -243,8 +389,8 @@ def test_a_strangers_name_is_looked_up_and_stopped_by_force_only(ledger: JobLedg
     platform.jobs["job-9"] = "theirs"
     assert "--force stops it" in stop(ledger, platform, clock, "theirs").text
     assert platform.cancelled == []
-    (answer,) = Stopping(ledger, platform, clock, force=True).named(["theirs", "job-9"])
-    assert (answer.job, answer.settled, platform.cancelled) == ("job-9", True, ["job-9"])
+    (report,) = CancelCommand(ledger, platform, clock, force=True).named(["theirs", "job-9"])
+    assert (report.job, report.settled, platform.cancelled) == ("job-9", True, ["job-9"])
 
 
 def test_a_platform_that_cannot_be_asked_for_a_name(ledger: JobLedger, clock: Any, healthy: Make) -> None:
@@ -253,19 +399,21 @@ def test_a_platform_that_cannot_be_asked_for_a_name(ledger: JobLedger, clock: An
 
     platform = healthy(Phase.RUNNING)
     platform.named = deaf
-    assert stop(ledger, platform, clock, "theirs", force=True) == Answer("theirs", "could not be looked up: no route")
+    assert stop(ledger, platform, clock, "theirs", force=True) == CancelReport(
+        "theirs", "could not be looked up: no route"
+    )
 
 
 @pytest.mark.parametrize(
-    ("answer", "line"),
+    ("report", "line"),
     [
         (
-            Answer("7", "stopped (K)", name="n", before="R", ran_s=72.0),
+            CancelReport("7", "stopped (K)", name="n", before="R", ran_s=72.0),
             "7 (n): stopped (K); it was R, and ran for 1 min 12 s",
         ),
-        (Answer("7", "was over before (K)", ran_s=3.0), "7: was over before (K); it ran for 3.0 s"),
-        (Answer("7", "was never created"), "7: was never created"),
+        (CancelReport("7", "was over before (K)", ran_s=3.0), "7: was over before (K); it ran for 3.0 s"),
+        (CancelReport("7", "was never created"), "7: was never created"),
     ],
 )
-def test_what_is_said_of_a_job_that_was_stopped(answer: Answer, line: str) -> None:
-    assert stopped(answer) == line
+def test_what_is_said_of_a_job_that_was_stopped(report: CancelReport, line: str) -> None:
+    assert stopped(report) == line
