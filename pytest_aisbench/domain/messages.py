@@ -104,7 +104,7 @@ def from_json(data: Mapping[str, Any]) -> str:
 def plain(text: str, limit: int = 1000) -> str:
     """A string of a job, a platform or a user as one printable line: no terminal sequence, no reversed writing,
     nothing that XML forbids."""
-    shown = "".join(
+    line = "".join(
         char if char.isprintable() else " " if char.isspace() else f"\\x{ord(char):02x}" for char in text[:limit]
     )
-    return f"{shown}…" if len(text) > limit else shown
+    return f"{line}…" if len(text) > limit else line

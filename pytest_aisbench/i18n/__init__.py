@@ -93,9 +93,9 @@ def languages() -> tuple[str, ...]:
 @functools.cache
 def language(code: str) -> Language:
     """The language of this code; English if there is no such file."""
-    known = code if code in languages() else SOURCE
-    catalogue: Catalogue = importlib.import_module(f"{__name__}.{known}").CATALOGUE
-    return Language(known, catalogue)
+    code = code if code in languages() else SOURCE
+    catalogue: Catalogue = importlib.import_module(f"{__name__}.{code}").CATALOGUE
+    return Language(code, catalogue)
 
 
 ENGLISH = language(SOURCE)

@@ -101,8 +101,8 @@ def _measured(case: CaseEntry, metric: str, unit: str) -> str:
 
 
 def _first_number(text: str) -> float | None:
-    found = re.search(r"-?\d+(\.\d+)?(e[+-]?\d+)?", text)
-    return float(found[0]) if found else None
+    match = re.search(r"-?\d+(\.\d+)?(e[+-]?\d+)?", text)
+    return float(match[0]) if match else None
 
 
 def _of_metric(metric: str, narrow: tuple[tuple[int, int], ...], wanted_narrow: tuple[int, int]) -> tuple[Column, ...]:

@@ -22,7 +22,7 @@ _MARKUP = frozenset("\"'<>\\`")  # what HTML or Markdown would take for its own
 
 
 def what_to_do(case: CaseEntry, say: Language = ENGLISH) -> str:
-    """Whose turn it is; empty for a case that passed or was not judged."""
+    """Who must act, and how; empty for a case that passed or was not judged."""
     if case.verdict is None or case.verdict is Ruling.PASSED:
         return ""
     ran = any(trial.job_id for trial in case.trials)
@@ -30,7 +30,7 @@ def what_to_do(case: CaseEntry, say: Language = ENGLISH) -> str:
 
 
 def worst_first(cases: Iterable[CaseEntry]) -> list[CaseEntry]:
-    """What somebody must act on stands before what is as it should be."""
+    """The cases that need action first, those that passed last."""
     order = [Ruling.FAILED, Ruling.BROKEN, Ruling.INCONCLUSIVE, None, Ruling.PASSED]
     return sorted(cases, key=lambda case: order.index(case.verdict))
 
@@ -53,7 +53,7 @@ def as_typed(value: object) -> str:
 
 
 def display_width(text: str) -> int:
-    """How many columns it takes."""
+    """How many columns a terminal needs for it: a Chinese character is as wide as two letters."""
     return len(text) if text.isascii() else sum(map(_char_width, text))
 
 
@@ -68,7 +68,7 @@ def padded(text: str, size: int) -> str:
 
 
 def fit(text: str, size: int) -> str:
-    """Cut in the middle: a case is known by its name and its shape."""
+    """Cut in the middle: the name of a case begins with its workload and ends with its shape."""
     if display_width(text) <= size:
         return text
     tail = (size - 1) // 2
@@ -76,12 +76,12 @@ def fit(text: str, size: int) -> str:
 
 
 def cut(text: str, size: int) -> str:
-    """Cut at the end: of a figure its first digits count."""
+    """Cut at the end: the first digits of a figure matter most."""
     return text if display_width(text) <= size else f"{clip(text, size - 1)}…"
 
 
 def clip(text: str, size: int) -> str:
-    """As much of it as takes no more than so many columns."""
+    """The longest beginning that is no wider than `size` columns."""
     used = 0
     for index, char in enumerate(text):
         used += _char_width(char)
@@ -91,7 +91,7 @@ def clip(text: str, size: int) -> str:
 
 
 def wrap(text: str, indent: str, width: int) -> Iterator[str]:
-    """Lines no wider than that, the second and later ones indented; broken between words, a word only if it must be."""
+    """Lines no wider than `width`, indented from the second on; a word is broken only if it is wider than a line."""
     line = ""
     for piece in _PIECES.findall(text):
         if display_width(line + piece.rstrip()) <= width:
@@ -111,7 +111,7 @@ def wrap(text: str, indent: str, width: int) -> Iterator[str]:
 
 
 def web(url: str) -> str:
-    """The address, or nothing: nothing that a page would execute or mistake, and no password of anybody's."""
+    """The address if a report may link to it, else an empty string: no script, no markup, no password."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -121,12 +121,12 @@ def web(url: str) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """The same ends of lines everywhere; a lone surrogate of a mangled log becomes `?`."""
+    """Write UTF-8 with `\\n` on every system; a lone surrogate of a mangled log becomes `?`."""
     write_bytes(path, [text.encode("utf-8", "replace")])
 
 
 def write_bytes(path: Path, parts: Iterable[bytes]) -> None:
-    """At once: whoever reads it meanwhile has the old file or the new one."""
+    """Replace the file at once: a reader sees the old file or the new one."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with draft.open("wb") as file:
         file.writelines(parts)

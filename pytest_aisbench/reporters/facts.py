@@ -1,4 +1,4 @@
-"""A case and a run as flat names and values, for CI servers that know no more than that."""
+"""A case and a run as flat names and values, for CI servers that read nothing else."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pytest_aisbench.report.text import as_typed
 
 
 def of_case(case: CaseEntry, where: str = "") -> dict[str, str]:
-    """What the ledger has of it, `where` being the platform."""
-    found = dict(_case(case, where))
-    return {name: plain(str(value)) for name, value in found.items() if value is not None}
+    """What the ledger has of a case; `where` is the platform."""
+    facts = dict(_case(case, where))
+    return {name: plain(str(value)) for name, value in facts.items() if value is not None}
 
 
 def _case(case: CaseEntry, where: str) -> Iterator[tuple[str, Any]]:
@@ -53,13 +53,13 @@ def _trial(case: CaseEntry, newest: TrialEntry) -> Iterator[tuple[str, Any]]:
 
 def of_run(run: RunEntry) -> dict[str, str]:
     """What it was, where it ran, by which versions, and how it ended."""
-    found: dict[str, Any] = {"run": run.run, "schema": run.schema, "started": run.started, "finished": run.finished}
-    found |= {name: as_typed(run.settings[name]) for name in ("platform", "nodes") if name in run.settings}
-    found |= {"version": __version__, "python": platform.python_version(), "pytest": pytest.__version__}
+    facts: dict[str, Any] = {"run": run.run, "schema": run.schema, "started": run.started, "finished": run.finished}
+    facts |= {name: as_typed(run.settings[name]) for name in ("platform", "nodes") if name in run.settings}
+    facts |= {"version": __version__, "python": platform.python_version(), "pytest": pytest.__version__}
     if run.exit_code is not None:
-        found |= {"exit_code": run.exit_code, "exit": ENGLISH.exit_code(run.exit_code)}
-    found["missing"] = ",".join(missing(run)) or None
-    return {name: plain(str(value)) for name, value in found.items() if value is not None}
+        facts |= {"exit_code": run.exit_code, "exit": ENGLISH.exit_code(run.exit_code)}
+    facts["missing"] = ",".join(missing(run)) or None
+    return {name: plain(str(value)) for name, value in facts.items() if value is not None}
 
 
 def missing(run: RunEntry) -> list[str]:

@@ -30,8 +30,8 @@ def write(database: Database, reports: Path, say: Language = ENGLISH) -> Path:
     """Whole or not at all, and one after the other: who comes last has seen what the others had to tell."""
     path = reports / NAME
     with _alone(reports):
-        shown, more = _present(database, reports)
-        write_text(path, page(shown, reports, say, more=more))
+        runs, more = _present(database, reports)
+        write_text(path, page(runs, reports, say, more=more))
     return path
 
 
@@ -47,14 +47,14 @@ def _present(database: Database, reports: Path) -> tuple[list[RunSummary], bool]
     """The newest whose folder is here, and whether there are more: a ledger may serve several workspaces, and outlive
     them."""
     here = {entry.name for entry in os.scandir(reports) if entry.is_dir(follow_symlinks=False)}
-    found: list[RunSummary] = []
+    runs: list[RunSummary] = []
     skip = 0
     while batch := newest(database, _BATCH, skip=skip):
         skip += len(batch)
-        found += [run for run in batch if run.run in here]
-        if len(found) > MOST:
-            return found[:MOST], True
-    return found, False
+        runs += [run for run in batch if run.run in here]
+        if len(runs) > MOST:
+            return runs[:MOST], True
+    return runs, False
 
 
 def page(runs: Sequence[RunSummary], reports: Path, say: Language, *, more: bool = False) -> str:
@@ -90,27 +90,27 @@ def _row(run: RunSummary, reports: Path, say: Language) -> str:
         (str(-1.0 if seconds is None else seconds), escape(span(seconds, say))),
         ("", _links(run.run, reports)),
     ]
-    told = "".join(
+    row = "".join(
         f'<td data-value="{escape(value)}">{text}</td>' if value else f"<td>{text}</td>" for value, text in cells
     )
-    return f"<tr>{told}</tr>"
+    return f"<tr>{row}</tr>"
 
 
 def _weight(run: RunSummary) -> int:
     """By how much a run went wrong: a run with failures sorts before one that is merely broken."""
-    found = run.verdicts
+    counts = run.verdicts
     return sum(
-        factor * found.get(ruling.value, 0)
+        factor * counts.get(ruling.value, 0)
         for ruling, factor in ((Ruling.FAILED, 10**8), (Ruling.BROKEN, 10**4), (Ruling.INCONCLUSIVE, 1))
     )
 
 
 def _verdicts(run: RunSummary, say: Language) -> str:
     order = [*(ruling.value for ruling in Ruling), UNJUDGED]
-    found = [(name, run.verdicts[name]) for name in order if run.verdicts.get(name)]
+    counts = [(name, run.verdicts[name]) for name in order if run.verdicts.get(name)]
     words = {name: say(name) if name == UNJUDGED else say.meaning(name) for name in order}
     return " ".join(
-        f'<span class="{name.replace(" ", "-")}">{count} {escape(words[name])}</span>' for name, count in found
+        f'<span class="{name.replace(" ", "-")}">{count} {escape(words[name])}</span>' for name, count in counts
     )
 
 
@@ -118,5 +118,5 @@ def _links(run: str, reports: Path) -> str:
     return " ".join(_linked(run, name, name, reports) for name in _LINKS if (reports / run / name).is_file())
 
 
-def _linked(run: str, name: str, shown: str, reports: Path) -> str:
-    return f'<a href="{quote(f"{run}/{name}")}">{shown}</a>' if (reports / run / name).is_file() else shown
+def _linked(run: str, name: str, text: str, reports: Path) -> str:
+    return f'<a href="{quote(f"{run}/{name}")}">{text}</a>' if (reports / run / name).is_file() else text

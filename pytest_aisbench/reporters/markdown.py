@@ -31,21 +31,21 @@ def text(run: RunEntry, say: Language = ENGLISH, most: int = MOST) -> str:
         head += _trouble(case, say)
     if len(bad) > _MOST_TROUBLES:
         head.append(f"- {say('more cases in results', count=len(bad) - _MOST_TROUBLES)}")
-    shown = shown_in(Output.MARKDOWN)
-    headings = " | ".join(column.inline_head(say) for column in shown)
-    head += ["", f"| {headings} |", f"|{'---|' * len(shown)}"]
+    columns = shown_in(Output.MARKDOWN)
+    headings = " | ".join(column.inline_head(say) for column in columns)
+    head += ["", f"| {headings} |", f"|{'---|' * len(columns)}"]
     tail = ["", *_uploads(run, say), f"{say('files beside')}: {', '.join(f'[{name}]({name})' for name in FILES)}", ""]
     room = most - sum(len(line.encode()) + 1 for line in (*head, *tail)) - 200
-    rows = [*_fitting((_row(case, shown, say) for case in cases), room)]
+    rows = [*_fitting((_row(case, columns, say) for case in cases), room)]
     if len(rows) < len(cases):
         tail.insert(0, f"\n{say('more cases in results', count=len(cases) - len(rows))}")
     return "\n".join([*head, *rows, *tail])
 
 
-def escaped(told: str, limit: int = _LONGEST) -> str:
-    """Somebody else's words as words: no markup, no HTML, no second cell."""
-    shown = plain(told, limit).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return _MEANING.sub(r"\\\1", shown)
+def escaped(text: str, limit: int = _LONGEST) -> str:
+    """The text of a job, a platform or a user as plain text: no markup, no HTML, no second cell."""
+    escaped_html = plain(text, limit).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _MEANING.sub(r"\\\1", escaped_html)
 
 
 def _title(run: RunEntry, say: Language) -> str:
@@ -59,10 +59,10 @@ def _facts(run: RunEntry, say: Language) -> str:
     for case in worst_first(run.cases):
         word = case.verdict.value if case.verdict else say("not judged")
         counts[word] = counts.get(word, 0) + 1
-    told = ", ".join(f"{count} {word}" for word, count in counts.items())
+    verdicts = ", ".join(f"{count} {word}" for word, count in counts.items())
     cost = number(sum(case.card_hours for case in run.cases))
     where = escaped(str(run.settings.get("platform", "-")))
-    cases = say("cases", count=len(run.cases)) + (f": {told}" if told else "")
+    cases = say("cases", count=len(run.cases)) + (f": {verdicts}" if verdicts else "")
     return (
         f"{say.inline('run')} `{plain(run.run)}` {say('on platform')} {where}; {cases}; {say('card-hours', count=cost)}"
     )
@@ -90,8 +90,8 @@ def _trouble(case: CaseEntry, say: Language) -> Iterator[str]:
         yield f"  - {say.inline('what to do')}: {todo}"
 
 
-def _row(case: CaseEntry, shown: Sequence[Column], say: Language) -> str:
-    return f"| {' | '.join(escaped(column.cell(case, say)) for column in shown)} |"
+def _row(case: CaseEntry, columns: Sequence[Column], say: Language) -> str:
+    return f"| {' | '.join(escaped(column.cell(case, say)) for column in columns)} |"
 
 
 def _warnings(case: CaseEntry) -> Sequence[str]:

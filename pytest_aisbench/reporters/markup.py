@@ -27,7 +27,7 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[str]], *, numbers: Se
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Names and what is to be said of each, one a line; the values are HTML already."""
+    """Names and values, one pair a line; the values are HTML already."""
     rows = "".join(f"<tr><th scope='row'>{escape(name)}</th><td>{value}</td></tr>" for name, value in pairs if value)
     return f"<table class='facts'><tbody>{rows}</tbody></table>" if rows else ""
 
@@ -39,8 +39,8 @@ def folded(title: str, inside: str) -> str:
 
 def block(title: str, lines: Iterable[str], limit: int) -> str:
     """Lines as a machine wrote them."""
-    told = "\n".join(text(line, limit) for line in lines)
-    return f"<h3>{escape(title)}</h3><pre>{told}</pre>" if told else ""
+    body = "\n".join(text(line, limit) for line in lines)
+    return f"<h3>{escape(title)}</h3><pre>{body}</pre>" if body else ""
 
 
 def column_cell(column: Column, case: CaseEntry, say: Language, limit: int, attempt: int | None = None) -> str:
@@ -54,10 +54,10 @@ def ruling(verdict: Ruling | None, say: Language) -> str:
     return word(verdict.value, say) if verdict else escape(say("not judged"))
 
 
-def word(known: str, say: Language) -> str:
+def word(name: str, say: Language) -> str:
     """A verdict or an outcome: the word that programs know, in its colour."""
-    return f"<span class='aisbench-{known}'>{escape(say.word(known))}</span>"
+    return f"<span class='aisbench-{name}'>{escape(say.word(name))}</span>"
 
 
-def outcome(found: Outcome, say: Language) -> str:
-    return word(found.value, say)
+def outcome(value: Outcome, say: Language) -> str:
+    return word(value.value, say)

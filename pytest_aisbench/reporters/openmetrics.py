@@ -97,8 +97,8 @@ def _measured(cases: Iterable[CaseEntry], names: Iterable[str]) -> Iterator[Samp
     for name in names:
         for case in cases:
             if name in case.metrics and (value := case.metrics[name].value) is not None and math.isfinite(value):
-                told = {"metric": "" if name in {THROUGHPUT, ACCURACY} else name, "unit": case.metrics[name].unit}
-                labels = {key: text for key, text in told.items() if text}  # an empty one is none
+                candidates = {"metric": "" if name in {THROUGHPUT, ACCURACY} else name, "unit": case.metrics[name].unit}
+                labels = {key: text for key, text in candidates.items() if text}  # an empty one is none
                 yield Sample({**_about(case), **labels}, rounded(value, _DIGITS))
 
 
@@ -138,8 +138,8 @@ def _known(name: str, value: float | None, digits: int) -> dict[str, float]:
 
 def rounded(value: float, digits: int) -> float:
     """A finite number to so many significant digits."""
-    found = float(f"{value:.{digits}g}")
-    return found if math.isfinite(found) else rounded(0.99 * value, digits)  # up was past the largest there is
+    result = float(f"{value:.{digits}g}")
+    return result if math.isfinite(result) else rounded(0.99 * value, digits)  # up was past the largest there is
 
 
 def _number(value: float) -> str:

@@ -10,10 +10,10 @@ from html import escape
 from pytest_aisbench.domain.case import Mode
 from pytest_aisbench.domain.entry import CaseEntry
 from pytest_aisbench.i18n import ENGLISH, Language
-from pytest_aisbench.report.columns import Column, Output, shown_in
+from pytest_aisbench.report.columns import Column, Output, shown_in, total
 from pytest_aisbench.reporters.markup import column_cell
 
-SILENCE = "No log output captured."  # what pytest-html says of a test that said nothing
+SILENCE = "No log output captured."  # pytest-html writes it for a test without output
 _LONGEST = 200  # characters of a cell
 # What a row shows of a case that its test has not begun to judge.
 UNJUDGED = CaseEntry("", "", 1, 1, Mode.CLUSTER.value, None, "", 0.0, metrics={}, findings=(), trials=())
@@ -57,25 +57,23 @@ def _cell_of(column: Column, case: CaseEntry, say: Language) -> str:
 
 def duration(case: CaseEntry) -> str:
     """The cell that says how long its jobs ran, as pytest-html writes and sorts it."""
-    ran = [trial.ran_s for trial in case.trials if trial.ran_s is not None]
-    seconds = sum(ran)
+    seconds = total(case, "ran_s") or 0.0
     whole = round(seconds)
-    told = (
-        f"{round(seconds * 1000)} ms" if seconds < 1 else f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-    )
-    return _cell("duration", told, told if ran else "-")
+    clock = f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    text = f"{round(seconds * 1000)} ms" if seconds < 1 else clock
+    return _cell("duration", text, "-" if total(case, "ran_s") is None else text)
 
 
 def outcome(cell: str, say: Language) -> str:
     """A cell of pytest-html's with the result of a test, in the language of the page."""
-    found = re.fullmatch(r'<td class="col-result">(\w+)</td>', cell)
-    return _cell("result", found[1], say(f"one {found[1].lower()}")) if found else cell
+    match = re.fullmatch(r'<td class="col-result">(\w+)</td>', cell)
+    return _cell("result", match[1], say(f"one {match[1].lower()}")) if match else cell
 
 
-def _cell(name: str, value: str, shown: str) -> str:
+def _cell(name: str, value: str, text: str) -> str:
     """pytest-html sorts and filters by the first cell that it finds in the text, be it in a comment."""
-    cell = f'<td class="col-{name}">{escape(shown)}</td>'
-    return cell if shown == value else f'<!--<td class="col-{name}">{escape(value)}</td>-->{cell}'
+    cell = f'<td class="col-{name}">{escape(text)}</td>'
+    return cell if text == value else f'<!--<td class="col-{name}">{escape(value)}</td>-->{cell}'
 
 
 def translation(say: Language) -> str:
@@ -83,9 +81,9 @@ def translation(say: Language) -> str:
     lines = [f"document.documentElement.lang='{say.code}'"]
     if not say.is_source:
         table = {selector: say(key) for selector, key in _HOST.items()}
-        found = "let found=document.querySelector(at)"
         lines += [
-            f"const put=(at,change)=>{{{found};found=found?.firstChild;if(found)found.data=change(found.data)}}",
+            "const put=(at,change)=>{const node=document.querySelector(at)?.firstChild",
+            "if(node)node.data=change(node.data)}",
             f"for(const [at,text] of Object.entries({_literal(table)}))put(at,()=>text)",
             "const made=/^Report generated on (\\S+) at (\\S+) by\\s+/",
             f"put('#title+p',text=>text.replace(made,{_literal(say('made'))}))",

@@ -25,16 +25,18 @@ _STEADY = 0.01  # changes of speed that are not worth a table
 
 def overview(cases: Iterable[CaseEntry], run: RunEntry | None, say: Language = ENGLISH, versions: str = "") -> str:
     """The prefix of the page."""
-    told = list(cases)
-    counts = {verdict: sum(case.verdict is verdict for case in told) for verdict in (*Ruling, None)}
+    all_cases = list(cases)
+    counts = {verdict: sum(case.verdict is verdict for case in all_cases) for verdict in (*Ruling, None)}
     verdicts = ", ".join(f"{many} {ruling(verdict, say)}" for verdict, many in counts.items() if many)
-    hours = number(sum(case.card_hours for case in told))
-    lead = f"{escape(say('cases', count=len(told)))}: {verdicts or escape(say('none judged'))}"
+    hours = number(sum(case.card_hours for case in all_cases))
+    lead = f"{escape(say('cases', count=len(all_cases)))}: {verdicts or escape(say('none judged'))}"
     lines = [f"<div class='lead'>{lead}; {escape(say('card-hours', count=hours))}</div>"]
     if run:
-        since = f"<h3>{escape(say('since'))}</h3>{''.join(_since(run, told, say))}"
-        lines.append(f"<div class='sides'><div>{facts(_facts(told, run, say, versions))}</div><div>{since}</div></div>")
-        lines += [_roll(told, say), _signatures(say)]
+        since = f"<h3>{escape(say('since'))}</h3>{''.join(_since(run, all_cases, say))}"
+        lines.append(
+            f"<div class='sides'><div>{facts(_facts(all_cases, run, say, versions))}</div><div>{since}</div></div>"
+        )
+        lines += [_roll(all_cases, say), _signatures(say)]
     return f"<div class='aisbench' lang='{say.code}'>{''.join(lines)}</div>"
 
 
@@ -56,18 +58,18 @@ def _facts(cases: Sequence[CaseEntry], run: RunEntry, say: Language, versions: s
     yield say("exit code"), "" if run.exit_code is None else str(run.exit_code)
 
 
-def _executor(told: Executor) -> str:
+def _executor(executor: Executor) -> str:
     """A CI server, with a link to its build; nothing where a person ran it."""
-    build = text(told.build)
-    linked = f"<a href='{escape(told.url)}'>{build or text(told.url)}</a>" if told.url else build
-    return f"{text(told.name)} {linked}".strip() if told.name else ""
+    build = text(executor.build)
+    linked = f"<a href='{escape(executor.url)}'>{build or text(executor.url)}</a>" if executor.url else build
+    return f"{text(executor.name)} {linked}".strip() if executor.name else ""
 
 
 def _traits(cases: Iterable[CaseEntry], names: Iterable[str]) -> list[str]:
     """What the trials say of themselves, each once."""
-    known = [case.trials[-1].traits for case in cases if case.trials]
-    found = ((name, traits[name]) for name in names for traits in known if traits.get(name))
-    return list(dict.fromkeys(f"{name} {value}" for name, value in found))[:MOST]
+    newest = [case.trials[-1].traits for case in cases if case.trials]
+    pairs = ((name, traits[name]) for name in names for traits in newest if traits.get(name))
+    return list(dict.fromkeys(f"{name} {value}" for name, value in pairs))[:MOST]
 
 
 def wall_time(run: RunEntry, say: Language) -> str:
@@ -84,20 +86,20 @@ def _since(run: RunEntry, cases: Sequence[CaseEntry], say: Language) -> Iterator
     if run.before is None:
         yield f"<div>{escape(say('no last run'))}</div>"
         return
-    found = compare(run.before, map(brief, cases))
+    difference = compare(run.before, map(brief, cases))
     turned = "; ".join(
-        f"{text(turn.id)}: {ruling(turn.was, say)} → {ruling(turn.now, say)}" for turn in found.turned[:MOST]
+        f"{text(turn.id)}: {ruling(turn.was, say)} → {ruling(turn.now, say)}" for turn in difference.turned[:MOST]
     )
     yield facts(
         (
             (say("run"), text(f"{run.before.run}, {_clock(run.before.started)}")),
-            (say("turned"), turned + _more(found.turned, say) if turned else escape(say("turned none"))),
-            (say("new cases"), _names(found.new, say)),
-            (say("gone cases"), _names(found.gone, say)),
-            (say("speed"), _alike(found, say)),
+            (say("turned"), turned + _more(difference.turned, say) if turned else escape(say("turned none"))),
+            (say("new cases"), _names(difference.new, say)),
+            (say("gone cases"), _names(difference.gone, say)),
+            (say("speed"), _alike(difference, say)),
         )
     )
-    moved = [move for move in found.moved if abs(move.share) > _STEADY]
+    moved = [move for move in difference.moved if abs(move.share) > _STEADY]
     if moved:
         rows = (
             (text(move.id), number(move.was), text(f"{number(move.now)} {move.unit}", 60), f"{move.share:+.1%}")
@@ -107,9 +109,9 @@ def _since(run: RunEntry, cases: Sequence[CaseEntry], say: Language) -> Iterator
         yield table(headings, rows, numbers=(1, 2, 3)) + _more(moved, say)
 
 
-def _alike(found: Difference, say: Language) -> str:
-    steady = [move for move in found.moved if abs(move.share) <= _STEADY]
-    if not found.moved or len(steady) < len(found.moved):
+def _alike(difference: Difference, say: Language) -> str:
+    steady = [move for move in difference.moved if abs(move.share) <= _STEADY]
+    if not difference.moved or len(steady) < len(difference.moved):
         return ""
     return escape(say("speed alike", share=f"{_STEADY:.0%}", count=len(steady)))
 
@@ -124,10 +126,10 @@ def _more(things: Sequence[object], say: Language) -> str:
 
 def _roll(cases: Sequence[CaseEntry], say: Language) -> str:
     """On paper only, where the table of tests is spread over as many sheets as there are details: what is signed."""
-    shown = shown_in(Output.PAPER)
-    rows = ([column_cell(column, case, say, 60, attempt=0) for column in shown] for case in worst_first(cases))
-    numbers = [index for index, column in enumerate(shown) if column.value]
-    headings = [column.head(say) for column in shown]
+    columns = shown_in(Output.PAPER)
+    rows = ([column_cell(column, case, say, 60, attempt=0) for column in columns] for case in worst_first(cases))
+    numbers = [index for index, column in enumerate(columns) if column.value]
+    headings = [column.head(say) for column in columns]
     return f"<div class='roll'>{table(headings, rows, numbers=numbers)}</div>" if cases else ""
 
 

@@ -1,4 +1,4 @@
-"""The end of a run on the terminal: what is wrong and whose turn it is, then all that was judged, and where it is."""
+"""The summary at the end of a run: what is wrong and who must act, the table of all cases, and where the report is."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def show(
         here = f"{config.invocation_params.dir}/"
         place = str(folder).removeprefix(here)
         page = str(getattr(config.option, "htmlpath", None) or place).removeprefix(here)
-        told = summary(entry, place, page, width, say)
-        lines += [("", {}), *told] if lines else told
+        lines_of_run = summary(entry, place, page, width, say)
+        lines += [("", {}), *lines_of_run] if lines else lines_of_run
     for line, markup in lines:
         terminal.write_line(line, **markup)
 
@@ -83,11 +83,11 @@ def summary(run: RunEntry, folder: str, page: str, width: int, say: Language = E
 def _table(cases: Sequence[CaseEntry], width: int, say: Language) -> Iterator[Line]:
     """If the table is too wide, long names are cut first, then verdicts lose their meaning, then a unit that all
     cases share moves into a line of its own; numbers are what the table is for."""
-    shown, unit = shown_in(Output.TERMINAL), plain(common_unit(cases), _LONGEST)
-    headings = [column.inline_head(say) for column in shown]
-    cuts = sorted((turn, index, least) for index, column in enumerate(shown) for turn, least in column.narrow)
+    columns, unit = shown_in(Output.TERMINAL), plain(common_unit(cases), _LONGEST)
+    headings = [column.inline_head(say) for column in columns]
+    cuts = sorted((turn, index, least) for index, column in enumerate(columns) for turn, least in column.narrow)
     for attempt in range(3 if unit else 2):
-        rows = [_cells(case, shown, say, attempt) for case in cases]
+        rows = [_cells(case, columns, say, attempt) for case in cases]
         widths = [max(map(display_width, cells)) for cells in zip(headings, *rows, strict=True)]
         for turn, index, least in cuts:
             if turn == 0:
@@ -104,8 +104,8 @@ def _table(cases: Sequence[CaseEntry], width: int, say: Language) -> Iterator[Li
         yield from wrapped(say("in unit", unit=unit), "  ", width)
 
 
-def _cells(case: CaseEntry, shown: Sequence[Column], say: Language, attempt: int) -> list[str]:
-    return [case.id, *(plain(column.cell(case, say, attempt), _LONGEST) for column in shown[1:])]
+def _cells(case: CaseEntry, columns: Sequence[Column], say: Language, attempt: int) -> list[str]:
+    return [case.id, *(plain(column.cell(case, say, attempt), _LONGEST) for column in columns[1:])]
 
 
 def _narrow(widths: list[int], width: int, index: int, least: int) -> None:
@@ -118,8 +118,8 @@ def _excess(widths: Sequence[int], width: int) -> int:
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     name, *others = zip(cells, widths, strict=True)
-    shown = [padded(fit(*name), name[1]), *(padded(cut(cell, size), size) for cell, size in others)]
-    return "  ".join(shown).rstrip()
+    padded_cells = [padded(fit(*name), name[1]), *(padded(cut(cell, size), size) for cell, size in others)]
+    return "  ".join(padded_cells).rstrip()
 
 
 def _nodes(cases: Sequence[CaseEntry]) -> Iterator[Line]:
@@ -129,13 +129,13 @@ def _nodes(cases: Sequence[CaseEntry]) -> Iterator[Line]:
             yield "", {}
             yield f"{case.id}:", {}
             newest = case.trials[-1]
-            for metric, found in (
+            for metric, by_server in (
                 (THROUGHPUT, newest.throughput_by_server),
                 (ACCURACY, newest.accuracy_by_server),
             ):
-                values = [value for value in found if value is not None]
-                average = mean(values) if values and len(values) == len(found) == case.nodes else None
-                yield f"report >> {metric}_list:{list(found)} average:{average}", {}
+                values = [value for value in by_server if value is not None]
+                average = mean(values) if values and len(values) == len(by_server) == case.nodes else None
+                yield f"report >> {metric}_list:{list(by_server)} average:{average}", {}
 
 
 def _troubles(cases: Sequence[CaseEntry], folder: str, width: int, say: Language) -> Iterator[Line]:
@@ -150,13 +150,13 @@ def _troubles(cases: Sequence[CaseEntry], folder: str, width: int, say: Language
             continue
         yield "", {}
         why = plain(translated(case.reason, say))
-        said = f"{say.word(case.verdict.value)}: {why}" if case.verdict else why
-        said = said if case.verdict or "not judged" in case.reason else f"{say('not judged')}: {why}"
-        yield from wrapped(f"{case.id} {said}", "  ", width, MARKUP[case.verdict])
+        word = say.word(case.verdict.value) if case.verdict else say("not judged")
+        is_repeated = case.verdict is None and "not judged" in case.reason
+        yield from wrapped(f"{case.id} {why if is_repeated else f'{word}: {why}'}", "  ", width, MARKUP[case.verdict])
         for finding in case.findings:
             if finding.outcome is not Outcome.MET and finding.text != case.reason:
-                told = labelled(say.word(finding.outcome.value), plain(translated(finding.text, say)))
-                yield from wrapped(told, indent, width)
+                line = labelled(say.word(finding.outcome.value), plain(translated(finding.text, say)))
+                yield from wrapped(line, indent, width)
         trial = case.trials[-1] if case.trials else None
         if trial and trial.job_id:
             job = f"{plain(trial.job_id)}, {plain(trial.platform_phase or '-')}"
@@ -170,16 +170,17 @@ def _troubles(cases: Sequence[CaseEntry], folder: str, width: int, say: Language
 
 
 def _notes(cases: Sequence[CaseEntry], width: int, say: Language) -> Iterator[Line]:
-    told = {(case.id, text): "warning" for case in cases if case.background for text in case.background.warnings}
+    kinds = {(case.id, text): "warning" for case in cases if case.background for text in case.background.warnings}
     for case in cases:
         for note in (note for trial in case.trials for note in trial.notes):
-            told.setdefault((case.id, note), "note")  # a warning is a note of its trial too
+            kinds.setdefault((case.id, note), "note")  # a warning is a note of its trial too
         slow = summary_of(case.trials[-1].stragglers) if case.trials else ""
-        if slow and (case.verdict is Ruling.PASSED or slow not in case.reason):  # the reason of a trouble is told
-            told[case.id, slow] = "note"
-    if told:
+        is_above = case.verdict is not Ruling.PASSED and slow in case.reason
+        if slow and not is_above:
+            kinds[case.id, slow] = "note"
+    if kinds:
         yield "", {}
-    for (case_id, text), kind in told.items():
+    for (case_id, text), kind in kinds.items():
         yield from wrapped(
             f"{say.inline(kind)}: {case_id}: {plain(translated(text, say))}", "      ", width, {"yellow": True}
         )
@@ -195,10 +196,10 @@ def _end(run: RunEntry, cases: Sequence[CaseEntry], page: str, width: int, say: 
     for case in cases:
         word = say.catalogue.inline(say.meaning(case.verdict.value)) if case.verdict else say("not judged")
         counts[word] = counts.get(word, 0) + 1
-    told = ", ".join(f"{count} {word}" for word, count in counts.items())
+    verdicts = ", ".join(f"{count} {word}" for word, count in counts.items())
     hours = say("card-hours", count=number(sum(case.card_hours for case in run.cases)))
     yield "", {}
-    yield from wrapped(f"{say('cases', count=len(run.cases))}: {told or say('none')}; {hours}", "  ", width)
+    yield from wrapped(f"{say('cases', count=len(run.cases))}: {verdicts or say('none')}; {hours}", "  ", width)
     yield from _uploads(run, width)
     yield f"{say('report')}: {page}", {}  # unbroken, to be copied
 
@@ -210,9 +211,9 @@ def _uploads(run: RunEntry, width: int) -> Iterator[Line]:
         counts = {
             state: sum(upload["state"] == state for upload in bound) for state in ("delivered", "spooled", "dead")
         }
-        told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+        states = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
         todo = ": aisbench flush" if counts["spooled"] else ": aisbench flush --dead" if counts["dead"] else ""
         markup = {"yellow": True} if todo else {}
-        yield from wrapped(f"Tester {tester}: {told}{todo}", "  ", width, markup)
+        yield from wrapped(f"Tester {tester}: {states}{todo}", "  ", width, markup)
         for why in dict.fromkeys(upload["why"] for upload in bound if upload["why"]):
             yield from wrapped(f"  {plain(why)}", "  ", width, markup)

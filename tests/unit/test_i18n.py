@@ -163,6 +163,8 @@ def test_no_code_asks_which_language_it_is() -> None:
         if isinstance(side, ast.Constant) and side.value in languages()
     ]
     assert asked == []
+    pages = (path.read_text(encoding="utf-8") for path in ROOT.glob("tester_server/templates/*.html"))
+    assert not [page for page in pages if re.search(rf"""== *["']({"|".join(languages())})["']""", page)]
 
 
 def test_chinese_messages_are_chinese() -> None:
