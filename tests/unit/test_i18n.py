@@ -17,6 +17,7 @@ from pytest_aisbench.domain import exitcode
 from pytest_aisbench.domain.metric import ACCURACY, RECKONED, THROUGHPUT
 from pytest_aisbench.domain.verdict import Outcome, Ruling
 from pytest_aisbench.i18n import ENGLISH, Language, language, languages
+from pytest_aisbench.settings import table
 
 ROOT = Path(pytest_aisbench.__file__).parent
 CHINESE = language("zh")
@@ -115,6 +116,14 @@ def test_one_new_file_is_a_new_language_and_a_key_that_it_lacks_is_named(
         languages.cache_clear()
         sys.modules.pop("pytest_aisbench.i18n.xx", None)
         vars(i18n).pop("xx", None)
+
+
+def test_the_command_line_offers_every_language_and_no_other() -> None:
+    (option,) = [row for row in table() if row.flag == "--aisbench-lang"]
+    assert option.metavar == "|".join(languages())
+    assert [option.parse(code) for code in languages()] == list(languages())
+    with pytest.raises(ValueError, match="neither en nor zh"):
+        option.parse("xx")
 
 
 def test_every_key_that_the_code_asks_for_exists() -> None:
