@@ -21,6 +21,7 @@ from pytest_aisbench.secret import mask
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+Kinds = type[BaseException] | tuple[type[BaseException], ...]
 ROOT = "aisbench"
 _BELOW = ("urllib3.connectionpool", "urllib3.connection", "urllib3.util.retry", "urllib3.poolmanager", "requests")
 """Loggers of the libraries that carry our requests."""
@@ -118,29 +119,36 @@ class Exchange:
         _REQUESTS.debug("%s %s -> %s, %.0f ms%s", self.method, self._address, answer, took, more, stacklevel=2)
 
 
-class ignored(contextlib.suppress):  # noqa: N801 - used as the function that it extends
-    """`contextlib.suppress` that logs the error: `with ignored(log, "the job's events", AisbenchError): …`."""
+class ignored(contextlib.suppress):  # noqa: N801, TID251 - used as the function that it extends
+    """`contextlib.suppress` that logs the error: `with ignored(log, OSError, "the last lines of %s", name): …`."""
 
     def __init__(
-        self, logger: logging.Logger, lost: str, *kinds: type[BaseException], level: int = logging.DEBUG
+        self, logger: logging.Logger, kinds: Kinds, lost: str, *names: object, level: int = logging.DEBUG
     ) -> None:
-        super().__init__(*kinds)
+        """`lost` says, with the `names` filled in, what is missing or was not done when such an error came."""
+        super().__init__(*(kinds if isinstance(kinds, tuple) else (kinds,)))
         self._logger = logger
         self._lost = lost
+        self._names = names
         self._level = level
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
         suppressed = bool(super().__exit__(kind, error, tb))
         if suppressed and error is not None:
-            log_ignored(self._logger, self._lost, error, level=self._level, stacklevel=3)
+            log_ignored(self._logger, error, self._lost, *self._names, level=self._level, stacklevel=3)
         return suppressed
 
 
 def log_ignored(
-    logger: logging.Logger, lost: str, error: BaseException, *, level: int = logging.DEBUG, stacklevel: int = 2
+    logger: logging.Logger,
+    error: BaseException,
+    lost: str,
+    *names: object,
+    level: int = logging.DEBUG,
+    stacklevel: int = 2,
 ) -> None:
     """Log an error that ends here, and what is lost by it; with a traceback where its text is not meant for people."""
     if logger.isEnabledFor(level):
-        shown = None if isinstance(error, (AisbenchError, OSError)) else error
-        kind = type(error).__name__
-        logger.log(level, "%s: ignored %s: %s", lost, kind, error, exc_info=shown, stacklevel=stacklevel)
+        shown = None if isinstance(error, (AisbenchError, OSError, EOFError)) else error
+        what, kind = lost % names if names else lost, type(error).__name__
+        logger.log(level, "%s: ignored %s: %s", what, kind, error, exc_info=shown, stacklevel=stacklevel)

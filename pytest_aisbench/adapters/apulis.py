@@ -6,9 +6,9 @@ from whoever submits it.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,12 @@ from pytest_aisbench.errors import (
     Unreachable,
     UsageFault,
 )
+from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings import Settings, machine_cores
 from pytest_aisbench.settings.apulis import ApulisAccess, require_apulis
 
+_LOG = get_logger("platform")
 _CHECK_S = 10.0  # somebody waits for the prompt
 _PAGE, _MOST_PAGES = 50, 20
 _OVER = {word for word, phase in PHASES.items() if phase.is_final} | {"killing"}
@@ -148,7 +150,8 @@ class Apulis:
         """Empty where the platform has no metrics, or none for us."""
         try:
             return self._watch.usage(job_id, node)
-        except (Refused, Rejected, BadAnswer):
+        except (Refused, Rejected, BadAnswer) as error:
+            log_ignored(_LOG, error, "how node %d of job %s is used", node, job_id)
             return {}
 
     def events(self, job_id: str) -> Sequence[str]:
@@ -204,7 +207,7 @@ class Apulis:
     def _open_endpoints(self, job_id: str, wanted: list[str]) -> None:
         """Ways to look into the pods. The job trains without them, so that no error of theirs is one of the job."""
         if wanted:
-            with contextlib.suppress(AisbenchError):
+            with ignored(_LOG, AisbenchError, "the endpoints of job %s", job_id, level=logging.WARNING):
                 self._http.send("endpoints", {"jobId": job_id, "endpoints": wanted}, userName=self._access.user)
 
     def _lent(self) -> list[dict[str, str]]:

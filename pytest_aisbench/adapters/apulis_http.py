@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -16,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.errors import BadAnswer, Garbled, Refused, Rejected, Throttled, Unreachable
-from pytest_aisbench.logs import Exchange
+from pytest_aisbench.logs import Exchange, get_logger, log_ignored
 from pytest_aisbench.net import retry
 from pytest_aisbench.net.http import masked, open_session, parse_retry_after, reaching, read_content
 from pytest_aisbench.secret import NO_SECRET, Secret
 from pytest_aisbench.settings.apulis import ApulisAccess
+
+_LOG = get_logger("platform")
 
 if TYPE_CHECKING:
     import requests
@@ -118,6 +121,7 @@ class ApulisHttp:
                 try:
                     self._token = self._log_in()
                 except Throttled as error:
+                    log_ignored(_LOG, error, "a login at %s: the name alone is used", self._base, level=logging.INFO)
                     self._token, self._next_login = NO_SECRET, time.monotonic() + max(_LOGIN_PAUSE_S, error.pause_s)
             return self._token
 

@@ -5,7 +5,7 @@ Its times are those of two clocks, each server's own, stamped as if they were UT
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,9 @@ from pytest_aisbench.adapters.apulis_job import Kept, kept
 from pytest_aisbench.domain.job import Job, LogPart, Phase
 from pytest_aisbench.domain.ports import Store
 from pytest_aisbench.errors import AisbenchError
+from pytest_aisbench.logs import get_logger, ignored
 
+_LOG = get_logger("platform")
 PHASES = {
     "unapproved": Phase.PENDING,
     "queued": Phase.PENDING,  # also one that runs, is preempted and waits again
@@ -178,7 +180,7 @@ class Watch:
         for node in range(min(job.nodes, len(said))) if job.logs else ():
             text = apulis_logs.spoken(apulis_logs.node_text(said, node))
             if job.logs and text:
-                with contextlib.suppress(AisbenchError):
+                with ignored(_LOG, AisbenchError, "%s in the Store", job.logs, level=logging.WARNING):
                     self._store.write(job.logs / f"worker-{node}.log", text.encode(errors="replace"))
 
 
@@ -201,7 +203,7 @@ def _records(detail: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _ran(detail: Mapping[str, Any]) -> float | None:
     """From start to end by the same clock; the last time, where the platform started the job again by itself."""
     for row in reversed(_records(detail)):
-        with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+        with ignored(_LOG, (AttributeError, KeyError, TypeError, ValueError), "how long a job ran"):
             seconds = (_moment(row["finishedAt"]) - _moment(row["startedAt"])).total_seconds()
             return seconds if seconds > 0 else None
     return None

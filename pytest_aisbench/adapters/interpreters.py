@@ -6,9 +6,11 @@ import functools
 import subprocess
 import sys
 
+from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.settings import Settings
 from pytest_aisbench.settings.option_types import FRAMEWORKS, pythons
 
+_LOG = get_logger("platform")
 _LOOK = """import importlib.util, pathlib, sys
 found = importlib.util.find_spec(sys.argv[1])
 folders = found.submodule_search_locations or () if found else ()
@@ -45,6 +47,7 @@ def _has(python: str, module: str) -> bool:
     try:
         look = [python, "-c", _LOOK, module, _PARTS.get(module, "__init__.py")]
         looked = subprocess.run(look, capture_output=True, timeout=_PATIENCE_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log_ignored(_LOG, error, "whether %s has %s", python, module)
         return False
     return looked.returncode == 0

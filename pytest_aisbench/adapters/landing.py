@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import IO
 
 from pytest_aisbench.errors import StagingFailed
+from pytest_aisbench.logs import get_logger, ignored
+
+_LOG = get_logger("store")
 
 
 def relative_path(key: str, prefix: str) -> str:
@@ -42,7 +45,7 @@ def landing(folder: str, path: str) -> Iterator[IO[bytes]]:
                     yield out
                 os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
             except BaseException:
-                with contextlib.suppress(OSError):
+                with ignored(_LOG, OSError, "the removal of %s", temporary):
                     os.unlink(temporary, dir_fd=directory)
                 raise
         finally:
@@ -64,7 +67,7 @@ def disk_trouble(what: str) -> Iterator[None]:
 
 def _enter(directory: int, name: str) -> int:
     """The folder `name` below, made if need be, in place of `directory`, which is closed."""
-    with contextlib.suppress(FileExistsError):
+    with contextlib.suppress(FileExistsError):  # noqa: TID251 - nothing is lost
         os.mkdir(name, dir_fd=directory)
     below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
     os.close(directory)

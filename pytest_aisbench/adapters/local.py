@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import selectors
 import socket
@@ -23,10 +24,12 @@ from pytest_aisbench.adapters.interpreters import interpreters
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.domain.job import Job, JobSpec, Phase, Request
 from pytest_aisbench.errors import JobLost, Unreachable, UsageFault
+from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings import Settings, machine_cores
 from pytest_aisbench.settings.access import SECRETS, Access
 
+_LOG = get_logger("platform")
 _START_S = 30.0
 _END_S = 30.0
 _ENGINES = {
@@ -193,7 +196,8 @@ class PrivateCloud:
         self._process.terminate()  # a process forked from ours may hold its stdin open
         try:
             self._process.communicate(timeout=_END_S)
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as error:
+            log_ignored(_LOG, error, "the orderly end of the private local cloud", level=logging.WARNING)
             self._process.kill()
             self._process.communicate()
         except ValueError:  # closed before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +12,9 @@ from pytest_aisbench.adapters.obs_client import ObsClient
 from pytest_aisbench.adapters.slices import FileSlice, content_md5
 from pytest_aisbench.domain.ports import Upload
 from pytest_aisbench.errors import BadAnswer, StagingFailed
+from pytest_aisbench.logs import get_logger, ignored
 
+_LOG = get_logger("store")
 _PART = 16 * 1024 * 1024
 _MOST_PARTS = 10_000
 
@@ -38,7 +40,8 @@ def upload_in_parts(client: ObsClient, all_of: Callable[[Iterable[Callable[[], N
         all_of([partial(_send, client, upload, begun.uploadId, part) for part in parts])
         _complete(client, upload, begun.uploadId, parts)
     except BaseException:
-        with contextlib.suppress(Exception):  # the first error is the one to tell
+        # The first error is the one to tell.
+        with ignored(_LOG, Exception, "the abort of the upload to %s, whose parts stay", url, level=logging.WARNING):
             client.ask("abort", url, lambda obs: obs.abortMultipartUpload(url.bucket, url.key, begun.uploadId))
         raise
 

@@ -12,14 +12,15 @@ import socket
 import threading
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from email.utils import format_datetime
 from http.client import IncompleteRead
 from typing import Any
 
+from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.net.http import ServerClock
 from pytest_aisbench.settings.hosts import NO_HOSTS
 
+_LOG = get_logger("store")
 # utcnow() with every request, and escapes that are none, told when first compiled: the module is a path then.
 _QUIET = (DeprecationWarning, SyntaxWarning)
 _LOADING = threading.Lock()
@@ -86,7 +87,7 @@ def _loaded() -> Any:
             connection.timeout = getattr(self.thread_local, "seconds", None) or self.timeout
             if connection.sock is not None:  # pooled; http.client refuses to tunnel what is tunnelled already
                 connection.set_tunnel = lambda *_: None
-                with suppress(OSError):  # a dead one: told when it is used
+                with ignored(_LOG, OSError, "the time limit of a connection"):  # a dead one: told when it is used
                     connection.sock.settimeout(connection.timeout)
             return connection
 
@@ -112,9 +113,9 @@ def _loaded() -> Any:
         def drop(self) -> None:
             """Close the connection that failed, and the idle ones: what ended it has ended them too."""
             pool = self.connHolder["connSet"] if self.connHolder else None
-            with suppress(Exception):
+            with ignored(_LOG, Exception, "the closing of connections after an error"):
                 self.thread_local.connection.close()
-                while pool is not None:
+                while pool is not None and not pool.empty():
                     pool.get_nowait().close()
 
     return Vendor

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import shutil
 import stat
@@ -20,7 +21,9 @@ from pytest_aisbench.adapters.slices import FileSlice
 from pytest_aisbench.domain.ports import Head, Upload
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import StagingFailed, UsageFault
+from pytest_aisbench.logs import get_logger, ignored, log_ignored
 
+_LOG = get_logger("store")
 BUCKET = "share"
 _METADATA = ".aisbench-metadata"  # a file system keeps none: they lie here, one file per object that has any
 _PART = ".part"  # how the names end under which `landing` writes
@@ -98,7 +101,7 @@ class SharedFolder:
         below = [head.url for head in self.objects(url)] if url.is_folder else [url]
         with disk_trouble(f"cannot delete {url}"):
             for each in below:
-                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # noqa: TID251 - it is gone already
                     (self._folder / self._path(each)).unlink()
                 self._keep(each, None)
         if url.is_folder and url.key:
@@ -128,21 +131,22 @@ class SharedFolder:
             with landing(str(self._folder), self._sidecar(url)) as out:
                 out.write(json.dumps(dict(metadata)).encode())
         else:
-            with contextlib.suppress(OSError):
+            with ignored(_LOG, OSError, "the removal of the metadata of %s", url):
                 (self._folder / self._sidecar(url)).unlink()
 
     def _metadata(self, url: StoreUrl) -> dict[str, str]:
         with _opened(self._folder, self._sidecar(url)) as file:
             try:
                 told = json.loads(file.read()) if file else {}
-            except ValueError:
+            except ValueError as error:
+                log_ignored(_LOG, error, "the metadata of %s", url, level=logging.WARNING)
                 told = {}
         return {str(key): str(value) for key, value in told.items()} if isinstance(told, dict) else {}
 
     def _prune(self, path: str) -> None:
         """Folders are no objects: the empty ones go with what was in them."""
         for folder, _, _ in os.walk(self._folder / path, topdown=False):
-            with contextlib.suppress(OSError):
+            with ignored(_LOG, OSError, "the removal of the folder %s", folder):
                 Path(folder).rmdir()
 
 
@@ -165,7 +169,7 @@ def _files(folder: Path, path: str) -> Iterator[tuple[str, int]]:
             if key != _METADATA:
                 yield from _files(folder, key)
         elif entry.is_file(follow_symlinks=False) and not (entry.name[0] == "." and entry.name.endswith(_PART)):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError):  # noqa: TID251 - then it is no file of the folder
                 yield key, entry.stat(follow_symlinks=False).st_size
 
 
@@ -173,7 +177,8 @@ def _files(folder: Path, path: str) -> Iterator[tuple[str, int]]:
 def _opened(folder: Path, path: str) -> Iterator[IO[bytes] | None]:
     """A plain file, reached without a link; None where there is none."""
     file: IO[bytes] | None = None
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), disk_trouble(f"cannot read {folder}/{path}"):
+    missing = (FileNotFoundError, NotADirectoryError)
+    with contextlib.suppress(*missing), disk_trouble(f"cannot read {folder}/{path}"):  # noqa: TID251 - told by None
         file = _plain(folder, path)
     try:
         yield file

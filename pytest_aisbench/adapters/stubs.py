@@ -6,6 +6,7 @@ The protocol between the stub and its Tester is not public; what a package docum
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import subprocess
@@ -18,7 +19,9 @@ from typing import Any
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.upload import RESULTS, RUNS, Parcel
 from pytest_aisbench.errors import Rejected, Unreachable, UsageFault
+from pytest_aisbench.logs import get_logger, log_ignored
 
+_LOG = get_logger("uploads")
 INIT, TRAIN, EVAL, GET_RESULT = 1, 2, 3, 4  # exit codes of benchmark.sh, by the step that failed
 _PLACES = ("ais_utils.py", "code/ais_utils.py", "dependencies/logging/ais_utils.py")
 _PATIENCE_S = 60.0
@@ -89,7 +92,10 @@ def told(body: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _remembered(file: Path) -> dict[str, Any]:
     try:
         data = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        log_ignored(_LOG, error, "what %s remembers of uploads", file, level=logging.WARNING)
         return {}
     return data if isinstance(data, dict) else {}
 

@@ -17,10 +17,11 @@ from typing import Any
 from pytest_aisbench.adapters import wheel_process
 from pytest_aisbench.adapters.answers import fault_of
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Unreachable, UsageFault
-from pytest_aisbench.logs import Exchange
+from pytest_aisbench.logs import Exchange, get_logger, log_ignored
 from pytest_aisbench.secret import NO_SECRET, Secret
 from pytest_aisbench.settings.access import Access
 
+_LOG = get_logger("platform")
 _PAGE = "https://support.huaweicloud.com/sdkreference-modelarts/modelarts_04_0004.html"
 _INSTALL = f"download it as {_PAGE} says and `pip install modelarts-*.whl`, or choose --aisbench-modelarts-client sdk"
 _START_S = 60.0  # it may ask IAM, and imports much
@@ -161,10 +162,12 @@ class Wheel:
         process.terminate()
         try:
             process.communicate(timeout=_END_S)
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as error:
+            log_ignored(_LOG, error, "the orderly end of the modelarts wheel's process")
             process.kill()
             process.communicate()
-        except (OSError, ValueError):  # what was not sent cannot be sent any more
+        except (OSError, ValueError) as error:  # what was not sent cannot be sent any more
+            log_ignored(_LOG, error, "the rest of a call of the modelarts wheel")
             process.wait()
 
     def _unloaded(self, reply: Mapping[str, Any]) -> UsageFault:

@@ -7,7 +7,7 @@
 - A client gives up as soon as the next pause would end after its patience does; it then raises the last error.
 - A request that may change something is sent once, unless its caller knows that a second one does no harm: the first
   may have been carried out although its answer was lost. `patience_for` says so.
-- Each retry is logged to `aisbench.net`.
+- Each retry is logged to `aisbench.requests`.
 
 The first attempt costs nothing extra: tenacity, which does the repeating, is imported at the first transient error.
 """
@@ -30,7 +30,7 @@ T = TypeVar("T")
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 8.0
 _MOST_DOUBLINGS = 20  # no pause is longer, and a number that doubles for ever overflows
-_LOG = logs.get_logger("net")
+_LOG = logs.get_logger("requests")
 _LOADING = threading.Lock()  # many threads may fail at once, and pytest's import hook is not made for that
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Generator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
+from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.report.text import write_text
 from pytest_aisbench.reporters import allure_case, allure_files
 from pytest_aisbench.reporters.allure_attachments import Attachments
@@ -25,6 +26,8 @@ from pytest_aisbench.reporters.story import RERUN, Story
 from pytest_aisbench.services.database import Database
 from pytest_aisbench.services.transcript import Past, past
 from pytest_aisbench.stash import SETTINGS, language
+
+_LOG = get_logger("report")
 
 
 class Allure:
@@ -95,7 +98,8 @@ def _by_uuid(place: Path, wanted: set[str]) -> dict[str, Path]:
     """Which file holds which result: the newest first, since a folder of the user's may hold those of a year."""
     found: dict[str, Path] = {}
     for file in sorted(place.glob("*-result.json"), key=_age) if wanted else ():
-        with suppress(ValueError, LookupError, TypeError):  # a file of somebody else's
+        # A file of somebody else's.
+        with ignored(_LOG, (ValueError, LookupError, TypeError), "which test %s is the result of", file):
             told = json.loads(file.read_bytes())["uuid"]
             if told in wanted:
                 found[told] = file

@@ -7,6 +7,7 @@ everything is done under `guarded`, since a missing report is worth a warning an
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pytest_aisbench.logs import get_logger, log_ignored
+
+_LOG = get_logger("report")
 
 
 def warn(config: pytest.Config, text: str) -> None:
@@ -39,6 +44,7 @@ def guarded(config: pytest.Config, what: str) -> Iterator[None]:
         yield
     except Exception as error:  # noqa: BLE001 - another version of a host may fail in any way
         warn(config, f"aisbench: {what}: {type(error).__name__}: {error}")
+        log_ignored(_LOG, error, "%s", what, level=logging.INFO)
 
 
 def switched_on(config: pytest.Config, host: str, option: str, path: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from html import escape
 from pathlib import Path
@@ -14,11 +14,13 @@ from urllib.parse import quote
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.i18n import ENGLISH, Language
+from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.report.text import as_typed, span, write_text
 from pytest_aisbench.reporters import index_page
 from pytest_aisbench.services.database import Database
 from pytest_aisbench.services.runs import UNJUDGED, RunSummary, newest
 
+_LOG = get_logger("report")
 NAME = "index.html"
 MOST = 500  # runs on the page
 _PAGE = "report.html"
@@ -38,7 +40,8 @@ def write(database: Database, reports: Path, say: Language = ENGLISH) -> Path:
 @contextmanager
 def _alone(reports: Path) -> Iterator[None]:
     with (reports / f".{NAME}.lock").open("w") as lock:
-        with suppress(OSError):  # a file system without locks: then the last one wins
+        # A file system without locks: then the last one wins.
+        with ignored(_LOG, OSError, "the lock of %s", lock.name):
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 import pytest
 from _pytest.terminal import TerminalReporter
 
+from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.reporters import bars
 from pytest_aisbench.services import logs
 from pytest_aisbench.services.follow import Follower
+
+_LOG = get_logger("session")
 
 if TYPE_CHECKING:
     from pytest_aisbench.domain.ports import Clock
@@ -86,7 +89,7 @@ class Live:
 
     def _run(self) -> None:
         while not self._closing.wait(min(_FRAME_S, self._heartbeat_s)):
-            with contextlib.suppress(Exception):  # a terminal that is gone is no reason to end a run
+            with ignored(_LOG, Exception, "one line of progress"):  # a terminal that is gone is no reason to end a run
                 self.tick()
 
     def _scene(self, now: float) -> bars.Scene:
@@ -122,7 +125,7 @@ def has_room_for_bars(config: pytest.Config, terminal: Any) -> bool:
 
 
 def _logs_live(config: pytest.Config) -> bool:
-    with contextlib.suppress(ValueError):  # -p no:logging
+    with contextlib.suppress(ValueError):  # noqa: TID251 - -p no:logging
         return config.getoption("log_cli_level", None) is not None or bool(config.getini("log_cli"))
     return False
 
@@ -155,19 +158,20 @@ class Bars:
             self._undo = ""
 
     def _shows_curves(self) -> bool:
-        with contextlib.suppress(LookupError, UnicodeEncodeError):
+        with contextlib.suppress(LookupError, UnicodeEncodeError):  # noqa: TID251 - that is the question
             return bool("▁█".encode(self._file.encoding or "ascii"))
         return False
 
     def _put(self, text: str) -> None:
         encoding = self._file.encoding or "ascii"
-        with contextlib.suppress(OSError, ValueError):  # a terminal that is gone is no reason to end a run
+        # A terminal that is gone is no reason to end a run.
+        with ignored(_LOG, (OSError, ValueError), "bars that were drawn"):
             self._file.write(text.encode(encoding, "replace").decode(encoding))
             self._file.flush()
 
     def _size(self) -> tuple[int, int]:
         """Of the terminal itself: while a test is captured, standard output is something else."""
-        with contextlib.suppress(OSError, ValueError):
+        with ignored(_LOG, (OSError, ValueError), "the size of the terminal"):
             size = os.get_terminal_size(self._file.fileno())
             if size.columns and size.lines:
                 return size.columns, size.lines

@@ -15,9 +15,11 @@ from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.errors import BudgetSpent, UsageFault
+from pytest_aisbench.logs import get_logger
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.takeover import fingerprint
 
+_LOG = get_logger("fleet")
 TIMEOUT = "run timeout"
 _NAMED = 3  # cases in a refusal: the costliest are worth a change
 _ADVICE = "raise --aisbench-budget, or select fewer cases"
@@ -85,6 +87,10 @@ class Budget:
 
     def require(self) -> None:
         """Raise UsageFault if the whole run would cost too much; before anything is uploaded."""
+        for each in self.estimates.values():
+            _LOG.debug("%s should cost %.4g card-hours (%s)", each.case.id, each.card_hours, each.source)
+        limit = "without a budget" if self.limit is None else f"of a budget of {hours(self.limit)}"
+        _LOG.info("the run should cost %s card-hours, %s", hours(self.total), limit)
         if not self.is_exceeded(self.total):
             return
         costly = sorted(self.estimates.values(), key=lambda each: -each.card_hours)

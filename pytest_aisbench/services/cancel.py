@@ -13,6 +13,7 @@ over meanwhile.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.errors import AisbenchError, Blame, Crashed, GivenUp, LedgerError
-from pytest_aisbench.logs import get_logger, ignored
+from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.services.harvest import gather
 from pytest_aisbench.services.jobs import Held, Holder, JobLedger
 
@@ -35,7 +36,7 @@ CONFIRM_S = 60.0  # how long a platform may take to confirm
 _WORKERS = 8
 _LONGEST_PAUSE_S = 1.0  # between two looks: a person waits for the prompt
 _CANCELLED_BY_COMMAND = Fault(Blame.USER, message("stopped by hand"))
-_LOG = get_logger("cancel")
+_LOG = get_logger("fleet")
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def request(platform: Platform, cancellation: Cancellation, now: float) -> Cance
     try:
         platform.cancel(cancellation.job_id)
     except Exception as error:  # noqa: BLE001 - of any platform: a job that still runs is not to be forgotten
-        _LOG.info("job %s could not be cancelled: %s", cancellation.job_id, error)
+        log_ignored(_LOG, error, "the request to cancel job %s", cancellation.job_id, level=logging.INFO)
         return replace(cancellation, refusal=Crashed.of(error))
     _LOG.info("job %s: the platform took the request to cancel it", cancellation.job_id)
     return replace(cancellation, requested_at=now, refusal=None)
@@ -94,6 +95,7 @@ def _look(platform: Platform, waiting: list[Cancellation]) -> list[Cancellation]
         jobs = platform.inspect([each.job_id for each in waiting])
         return [replace(each, job=jobs[each.job_id], silence=None) for each in waiting]
     except Exception as error:  # noqa: BLE001 - of any platform: what became of the jobs is still to be recorded
+        log_ignored(_LOG, error, "one look at %d jobs that are cancelled", len(waiting), level=logging.INFO)
         return [replace(each, silence=Crashed.of(error)) for each in waiting]
 
 
@@ -112,7 +114,8 @@ def _in_parallel(step: Callable[[T], T], items: Iterable[T]) -> list[T]:
                 index = next(indices, None)
             if index is None:
                 return
-            with ignored(_LOG, "one job of many", Exception):  # all others wait for this thread
+            # All others wait for this thread.
+            with ignored(_LOG, Exception, "a step at the end of a job", level=logging.WARNING):
                 results[index] = step(results[index])
 
     threads = [threading.Thread(target=work, name="aisbench-cancel", daemon=True) for _ in results[:_WORKERS]]
@@ -168,7 +171,7 @@ def cancel_unfinished(trials: Iterable[Trial], tools: Tools, keep: Callable[[Tri
 
     def save(trial: Trial) -> None:
         # The ledger may be why the run ends: then it has failed before, and that has been reported.
-        with ignored(_LOG, f"trial {trial.id}", LedgerError):
+        with ignored(_LOG, LedgerError, "%s: its last change in the ledger", trial.name, level=logging.WARNING):
             keep(trial)
 
     before = list(trials)
@@ -182,6 +185,7 @@ def cancel_unfinished(trials: Iterable[Trial], tools: Tools, keep: Callable[[Tri
             cancelled = trial if trial.fault else begin(trial, fault, clock.now())
             running[trial.job_id or ""] = cancelled
             save(cancelled)
+    _LOG.info("the run ends: %d jobs are cancelled", len(running))
     for cancellations in confirm(platform, clock, map(_cancellation, running.values()), tools.limits.stop_s):
         ended = [_after(running[each.job_id], each, clock.now()) for each in cancellations]
         for trial in _in_parallel(lambda trial: _with_logs(trial, tools), ended):
@@ -208,6 +212,7 @@ def _after(trial: Trial, cancellation: Cancellation, now: float) -> Trial:
     if cancellation.silence:
         trial = trial.noted(message("untold stop", why=cancellation.silence.message))
     phase = job.platform_phase if job else "unseen"
+    _LOG.warning("%s: job %s may still run, it is %s", trial.name, trial.job_id, phase)
     return replace(trial, job=job).noted(message("may run", job=str(trial.job_id), phase=phase))
 
 

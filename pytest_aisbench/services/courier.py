@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -16,9 +16,11 @@ from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.ports import Clock
 from pytest_aisbench.domain.upload import END, RESULTS, RUNS, Bound, End, Parcel, State, Transport
 from pytest_aisbench.errors import AisbenchError, LedgerError, Refused
+from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.net import retry
 from pytest_aisbench.services.spool import Spool, Unspooled
 
+_LOG = get_logger("uploads")
 _LONGEST_PAUSE_S = 30.0
 _UNTRIED = "not tried yet"
 
@@ -50,7 +52,7 @@ def _artifacts(bound: Bound, entry: CaseEntry) -> list[dict[str, Any]]:
     """The logs of the trial that decided, as far as they are there."""
     found = []
     for name in entry.trials[-1].logs if entry.trials else ():
-        with contextlib.suppress(OSError):
+        with ignored(_LOG, OSError, "the checksum of %s in what is uploaded", name, level=logging.WARNING):
             digest, size = hashlib.sha256(), 0
             with (Path(bound.folder) / name).open("rb") as file:
                 while block := file.read(1 << 20):
@@ -66,9 +68,11 @@ def attempt(spool: Spool, parcel: Parcel, send: Callable[[Parcel], None], clock:
         send(parcel)
     except AisbenchError as error:
         kept = error.retryable or isinstance(error, Refused)
+        _LOG.info("%s is %s: %s", parcel.key, "kept for later" if kept else "given up", error)
         spool.settle(parcel.key, State.SPOOLED if kept else State.DEAD, plain(str(error), 300), clock.now())
         return error if kept else None
     spool.settle(parcel.key, State.DELIVERED, "", clock.now())
+    _LOG.info("%s is delivered", parcel.key)
     return None
 
 
@@ -146,6 +150,7 @@ class Courier:
                 pause = self._round(pauses)
             except LedgerError as error:  # whoever judges meets the same ledger, and says it
                 pause = pauses.after(error)
+                log_ignored(_LOG, error, "one round of uploads", level=logging.WARNING)
             if closing and pause is None:
                 return
             if closing:

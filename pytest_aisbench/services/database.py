@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_aisbench.errors import LedgerError
+from pytest_aisbench.logs import get_logger
 from pytest_aisbench.services import schema
 from pytest_aisbench.services.mounts import Mount, mount_of, why_no_locks
 
+_LOG = get_logger("session")
 _WAIT_S = 30.0  # for others to let go of the file
 _GLANCE_S = 0.2  # the same, while it is opened
 _ELSEWHERE = "name another file with --aisbench-ledger"
@@ -66,6 +68,7 @@ class Database:
                 locked = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
                 if not locked or time.monotonic() > deadline:
                     raise
+                _LOG.debug("%s is locked, and opened again: %s", self.path, error)
             time.sleep(random.uniform(0.01, 0.05))  # noqa: S311 - so that two fall out of step
 
     def _prepare(self, db: sqlite3.Connection) -> None:

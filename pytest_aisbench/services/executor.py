@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit, urlunsplit
 
 from pytest_aisbench.domain.executor import Executor
+from pytest_aisbench.logs import get_logger, log_ignored
+
+_LOG = get_logger("session")
 
 
 def executor(variables: Mapping[str, str]) -> Executor:
@@ -33,7 +36,8 @@ def _without_keys(url: str) -> str:
     """A build may be linked to with somebody's name and token in it."""
     try:
         parts = urlsplit(url)
-    except ValueError:
+    except ValueError as error:
+        log_ignored(_LOG, error, "the link to the build")
         return ""
     if parts.scheme not in {"http", "https"}:
         return ""

@@ -6,6 +6,7 @@ What takes its time, staging, submitting, harvesting, is done by a few hands bes
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -15,12 +16,14 @@ from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.errors import BudgetSpent, Crashed, GivenUp
+from pytest_aisbench.logs import get_logger
 from pytest_aisbench.services import watch
 from pytest_aisbench.services.cancel import cancel_unfinished
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.roster import Begin, Roster
 from pytest_aisbench.services.trial import Tools, advance, given_away
 
+_LOG = get_logger("fleet")
 _HANDS = 8
 _LEISURE = 4  # what takes a while is followed by a rest of so many times that: a thousand jobs take no whole core
 _LONGEST_REST = 0.25  # seconds; what is wanted while the thread looks around is seen then at the latest
@@ -51,6 +54,7 @@ class Fleet:
         self._work: queue.Queue[Trial] = queue.Queue()
         self._closing = threading.Event()
         self._leaving = False
+        self._waiting = 0  # trials that had no free place when they were last counted
         self._crash: BaseException | None = None
         self._thread = threading.Thread(target=self._watch, name="aisbench-fleet", daemon=True)
 
@@ -62,6 +66,7 @@ class Fleet:
 
     def adopt(self, trial: Trial) -> None:
         """Go on with a trial that another run began; nothing moves before somebody wants it."""
+        _LOG.info("%s: taken over at %s, job %s", trial.name, trial.step.name, trial.job_id)
         self._roster.adopt(trial)
         self._keep(trial)
 
@@ -111,6 +116,8 @@ class Fleet:
     def give_up(self) -> None:
         """Begin no more, wait for nothing more; returns at once, while the jobs are being stopped."""
         with self._changed:
+            if not self._closing.is_set():
+                _LOG.info("the Fleet begins no more trials")
             self._closing.set()
             self._changed.notify_all()
 
@@ -123,6 +130,7 @@ class Fleet:
 
     def leave(self) -> None:
         """Stop watching and let the jobs run; the ledger has them for the next run."""
+        _LOG.info("the jobs that run are left to the next run")
         self._leaving = True
         self.close()
         for trial in self.trials():
@@ -161,16 +169,21 @@ class Fleet:
 
     def _hand_out(self) -> None:
         """Give the hands what is due; a trial that has no job yet waits for a free place."""
-        places = self._roster.places()
+        places, waiting = self._roster.places(), 0
         for trial in self._roster.open():
             if trial.step is Step.WATCH or not self._is_due(trial):
                 continue
             if self._roster.needs_place(trial):
                 if places <= 0:
+                    waiting += 1
                     continue
                 places -= 1
+            _LOG.debug("%s: %s begins", trial.name, trial.step.name)
             self._roster.take(trial)
             self._work.put(trial)
+        if waiting != self._waiting:
+            _LOG.info("%d trials wait until one of the jobs in flight ends", waiting)
+            self._waiting = waiting
 
     def _is_due(self, trial: Trial) -> bool:
         return self._looks.get(trial.id, 0.0) <= self._tools.clock.now()
@@ -186,6 +199,7 @@ class Fleet:
         for trial in watched:
             self._keep_if_changed(trial, advance(trial, tools))
         ended = self._tools.clock.now()
+        _LOG.debug("asked about %d jobs in %.3f s", len(watched), ended - begun)
         self._next_look = ended + _LEISURE * (ended - begun)
 
     # The hands.
@@ -209,6 +223,7 @@ class Fleet:
                 self._changed.wait(0.5)
 
     def _failed(self, crash: BaseException) -> None:
+        _LOG.error("the Fleet ends by an error", exc_info=crash)
         self._crash = self._crash or crash
         self.give_up()
 
@@ -217,6 +232,7 @@ class Fleet:
         # A step that stayed where it was, a lost answer or a job that runs, is looked at again after a while.
         pause = watch.pause(after, now, self._tools.platform.poll_s) if after.step is before.step else 0.0
         self._looks[after.id] = now + pause
+        _log_change(before, after, pause)
         if watch.news(before, after):
             self._keep(after)
 
@@ -235,4 +251,24 @@ class Fleet:
                 self._saved(kept)
             else:
                 # Our lease had expired, while the machine slept perhaps: the job is theirs now, and not ours to stop.
+                _LOG.warning("%s: another run has taken it over", kept.name)
                 self._roster.put(given_away(kept, self._tools.clock.now()), last=True)
+
+
+def _log_change(before: Trial, after: Trial, pause: float) -> None:
+    """Decisions at INFO; a look that found nothing new at DEBUG."""
+    if not _LOG.isEnabledFor(logging.INFO):
+        return
+    job, name = after.job, after.name
+    if job and (before.job is None or before.job.phase is not job.phase):
+        _LOG.info("%s: job %s is %s (%s)", name, after.job_id, job.phase.value, job.platform_phase)
+    if after.step is not before.step:
+        _LOG.info("%s: %s -> %s", name, before.step.name, after.step.name)
+    else:
+        _LOG.debug("%s: stays at %s, next look in %.1f s", name, after.step.name, pause)
+    if after.fault and after.fault != before.fault:
+        _LOG.info("%s: given up, %s is to blame: %s", name, after.fault.blame.value, after.fault.text)
+    for note in after.notes[len(before.notes) :]:
+        _LOG.info("%s: %s", name, note)
+    if after.judged and after.judged != before.judged:
+        _LOG.info("%s: %s: %s", name, after.judged.ruling.value, after.judged.reason)

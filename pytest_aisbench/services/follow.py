@@ -5,7 +5,6 @@ Nothing depends on it: a log that cannot be read is read later, and no job is ev
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -18,7 +17,9 @@ from pytest_aisbench.domain.messages import message, plain
 from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.progress import Progress
 from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.logs import get_logger, ignored
 
+_LOG = get_logger("monitor")
 _QUICKEST = 0.5  # seconds between two rounds
 _ROUND = 6  # jobs of one round, however many run
 _SLOWEST = 60.0  # seconds between two readings of one log because of its size
@@ -78,7 +79,7 @@ class Follower:
 
     def _run(self) -> None:
         while not self._closing.wait(self._rest):
-            with contextlib.suppress(Exception):
+            with ignored(_LOG, Exception, "one round of reading logs"):
                 self.round()
 
     def round(self) -> None:
@@ -94,13 +95,15 @@ class Follower:
             if self._closing.is_set():
                 return
             self._ears[key].due = now + self._rest
-            with contextlib.suppress(Exception):  # whatever a platform raises: the watch deals with its outages
+            # Whatever a platform raises: the watch deals with its outages.
+            with ignored(_LOG, Exception, "%s: one reading of its log", running[key].name):
                 self._hear(running[key], self._ears[key])
 
     def _hear(self, trial: Trial, ear: _Ear) -> None:
         before, nodes = ear.heard, trial.case.shape.nodes
         after = self._log(trial, before, 0)
-        with contextlib.suppress(Exception):  # less is known then, and it is less that matters
+        # Less is known then, and it is less that matters.
+        with ignored(_LOG, Exception, "%s: one look at its other nodes", trial.name):
             if nodes > 1:
                 ear.looked += 1
                 after = self._log(trial, after, ear.looked % (nodes - 1) + 1)
@@ -117,7 +120,7 @@ class Follower:
 
     def _log(self, trial: Trial, known: Heard, node: int) -> Heard:
         part = self._platform.logs(trial.job_id or "", node, known.sizes.get(node, 0))
-        with contextlib.suppress(OSError):  # a full disk shows elsewhere
+        with ignored(_LOG, OSError, "%s: a part of its log on disk", trial.name):  # a full disk shows elsewhere
             self._keep(trial, node, part)
         return with_log(known, node, part, self._clock.now())
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 import socket
 import threading
 
 from pytest_aisbench.domain.ports import Clock
 from pytest_aisbench.errors import LedgerError
+from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.services.ledger import Ledger
 
+_LOG = get_logger("fleet")
 LEASE_S = 12.0
 
 
@@ -33,7 +35,7 @@ class Lease:
         while not self._end.wait(LEASE_S / 4):
             # A disk that is full now may have room in a moment, and a run that lives without a lease loses its jobs.
             # If it is not so, the Fleet meets the same ledger, and says it.
-            with contextlib.suppress(LedgerError):
+            with ignored(_LOG, LedgerError, "one renewal of the lease on our jobs", level=logging.WARNING):
                 self._ledger.renew(self._run, self._clock.now() + LEASE_S)
 
 

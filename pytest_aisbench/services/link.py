@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import threading
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
+
+from pytest_aisbench.logs import get_logger, ignored, log_ignored
+
+_LOG = get_logger("session")
 
 
 class Link:
@@ -32,14 +35,15 @@ class Link:
         while True:
             try:
                 connection = self._listener.accept()
-            except Exception:  # noqa: BLE001 - a stranger without the key, or one that hung up: the next may be a worker
+            except Exception as error:  # noqa: BLE001 - somebody without the key, or who hung up: the next may be a worker
                 if self._closed:
                     return
+                log_ignored(_LOG, error, "a connection to the Fleet that is no worker's")
                 continue
             threading.Thread(target=self._serve, args=(connection,), name="aisbench-worker-link", daemon=True).start()
 
     def _serve(self, connection: Connection) -> None:
-        with connection, contextlib.suppress(EOFError, OSError):
+        with connection, ignored(_LOG, (EOFError, OSError), "the connection of a worker that ended"):
             while True:
                 name, arguments = connection.recv()
                 try:

@@ -11,7 +11,9 @@ from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.ports import Store
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.trial import Trial
+from pytest_aisbench.logs import get_logger, log_ignored
 
+_LOG = get_logger("fleet")
 _TAIL = 65536  # bytes of a log, which may have a gigabyte
 _LONGEST = 300  # characters of a line that is quoted
 _DIGITS = re.compile(r"(\d+)", re.ASCII)
@@ -59,7 +61,8 @@ def last_lines(trial: Trial, folder: Path, count: int) -> tuple[str, list[str]]:
             with (folder / name).open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL))
                 lines = log.read().decode("utf-8", "replace").splitlines()
-        except OSError:
+        except OSError as error:
+            log_ignored(_LOG, error, "the last lines of %s", name)
             continue
         spoken = [line.rstrip() for line in lines if line.strip() and "service log]" not in line.lower()]
         if spoken:

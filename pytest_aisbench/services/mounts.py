@@ -8,6 +8,9 @@ import tempfile
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from pytest_aisbench.logs import get_logger, log_ignored
+
+_LOG = get_logger("session")
 TABLE = Path("/proc/self/mountinfo")
 
 # Where processes are known to share memory through a file, as a write-ahead log needs. Of everything else (NFS, SMB,
@@ -31,7 +34,8 @@ def mount_of(folder: Path) -> Mount | None:
     """None where the machine does not say."""
     try:
         table = TABLE.read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError:
+    except OSError as error:
+        log_ignored(_LOG, error, "how %s is mounted", folder)
         return None
     return find_mount(table, PurePosixPath(folder.resolve()))
 
@@ -68,6 +72,7 @@ def why_no_locks(folder: Path) -> str:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 return error.strerror or str(error)
-    except OSError:
+    except OSError as error:
+        log_ignored(_LOG, error, "whether %s has file locks", folder)
         return ""
     return ""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pytest_aisbench.domain.curve import Curve, extended
 from pytest_aisbench.domain.progress import Progress
 from pytest_aisbench.domain.trial import Trial
+from pytest_aisbench.logs import get_logger, ignored
 
+_LOG = get_logger("monitor")
 _PIECE = 1 << 20
 MOST = 8 * _PIECE  # of either end: a log may have a gigabyte, and a curve has two hundred points
 
@@ -29,7 +30,7 @@ def first_worker(logs: Iterable[str]) -> str | None:
 def read(log: Path, ranks: int) -> Curve | None:
     """Of one log, to which so many ranks write."""
     curve, progress = Curve(), Progress(ranks=ranks)
-    with contextlib.suppress(Exception):
+    with ignored(_LOG, Exception, "what %s tells of loss and speed", log.name):
         for text in _pieces(log):
             curve, progress = extended(curve, progress, text)
     return None if curve == Curve() else curve

@@ -10,7 +10,9 @@ from pytest_aisbench.domain.job import Phase
 from pytest_aisbench.domain.sequel import not_again, why_again
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.judge.scaling import awaited
+from pytest_aisbench.logs import get_logger
 
+_LOG = get_logger("fleet")
 Begin = Callable[[Case, int], Trial]  # a case's trial of this number
 Refuse = Callable[[Case], str]  # why there must not be another; empty if there may
 
@@ -34,7 +36,8 @@ class Roster:
         """Let the case's trial go as far as `until`; asking again only ever moves that further."""
         with self.changed:
             if case.id not in self._latest:
-                self._latest[case.id] = self._begin(case, 1)
+                self._latest[case.id] = begun = self._begin(case, 1)
+                _LOG.info("%s: begins, trial 1 of %s", begun.name, case.id)
             self._until[case.id] = max(until, self._until.get(case.id, Step.STAGE))
             self.changed.notify_all()
 
@@ -54,9 +57,12 @@ class Roster:
             why = "" if last and not trial.due else why_again(trial, self._max_trials)
             refusal = ("the run is ending" if last else self._refuse(trial.case)) if why else ""
             kept = [not_again(trial, refusal) if refusal else trial]
-            if why and not refusal:
+            if refusal:
+                _LOG.info("%s: no other trial, though one is due (%s): %s", trial.name, why, refusal)
+            elif why:
                 self._past.append(trial)
                 kept.append(self._begin(trial.case, trial.number + 1).noted(why))
+                _LOG.info("%s: begins, trial %d of %s: %s", kept[-1].name, kept[-1].number, trial.case.id, why)
             self._latest[trial.case.id] = kept[-1]
             self.changed.notify_all()
         return kept

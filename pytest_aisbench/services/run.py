@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -16,6 +16,7 @@ from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import LedgerError
 from pytest_aisbench.judge.entries import case_entry
 from pytest_aisbench.judge.evaluate import Rules
+from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.services import claims, executor, folder, lease, preflight, watch
 from pytest_aisbench.services.budget import Budget, estimates
 from pytest_aisbench.services.cancel import lines_of_running_jobs
@@ -30,6 +31,8 @@ from pytest_aisbench.services.traits import Traits
 from pytest_aisbench.services.trial import Tools
 from pytest_aisbench.services.verdict_step import Weighing
 from pytest_aisbench.settings import Settings
+
+_LOG = get_logger("fleet")
 
 
 class Run:
@@ -183,5 +186,6 @@ class Run:
     def _write_request(self, trial: Trial) -> None:
         if trial.step is Step.SUBMIT and trial.request:
             name = folder.request_name(trial.case.id, trial.number)
-            with contextlib.suppress(LedgerError):  # the ledger has it too, and a full disk shows there
+            # The ledger has it too, and a full disk shows there.
+            with ignored(_LOG, LedgerError, "%s: the file of its request", trial.name, level=logging.WARNING):
                 folder.write_request(self.folder, name, trial.request)

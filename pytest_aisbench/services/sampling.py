@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,7 +12,9 @@ from pytest_aisbench.domain.messages import message, plain
 from pytest_aisbench.domain.ports import Platform, PowerSource
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.judge.standards import MARGIN_S, drawn
+from pytest_aisbench.logs import get_logger, ignored, log_ignored
 
+_LOG = get_logger("fleet")
 _MOST_NODES = 32  # that the platform is asked about: more are as busy as these, and each costs a request
 
 
@@ -37,6 +38,7 @@ class Meter:
                 found = list(source.samples(trial.job_id or "", start - MARGIN_S, end + MARGIN_S))
             except Exception as error:  # noqa: BLE001 - of whoever wrote it: a verdict does not hang on it
                 reasons.append(f"{name}: {plain(str(error) or type(error).__name__, 200)}")
+                log_ignored(_LOG, error, "%s: the power that source %s has", trial.name, name)
                 continue
             if found:
                 return drawn(found, start, end, trial.case.shape.nodes, f"{name}, over {which}")
@@ -46,7 +48,7 @@ class Meter:
     def close(self) -> None:
         sources, self._sources = self._sources, {}
         for source in sources.values():
-            with contextlib.suppress(Exception):  # whoever wrote it: the run has ended
+            with ignored(_LOG, Exception, "closing a power source"):  # whoever wrote it: the run has ended
                 source.close()
 
 
@@ -73,7 +75,8 @@ def _usage(trial: Trial, platform: Platform) -> dict[str, float]:
             for kind, samples in platform.usage(trial.job_id or "", node).items():
                 if samples:
                     by_kind.setdefault(kind, []).append(fmean(samples))
-    except Exception:  # noqa: BLE001 - of any platform: half of the nodes are not all of them
+    except Exception as error:  # noqa: BLE001 - of any platform: half of the nodes are not all of them
+        log_ignored(_LOG, error, "%s: how its nodes were used", trial.name)
         return {}
     means = {kind: fmean(nodes) for kind, nodes in by_kind.items()}
     return {kind: mean for kind, mean in means.items() if math.isfinite(mean)}

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from pytest_aisbench.domain.ports import Store, Upload
 from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.logs import get_logger
 from pytest_aisbench.services.tree import Tree, plant
 
+_LOG = get_logger("store")
 _ID_DIGITS = 32
 
 
@@ -52,6 +54,7 @@ def put(store: Store, placement: Placement) -> StoreUrl:
     head = store.head(placement.marker)
     if head is None or (head.metadata or {}).get("manifest") != tree.digest:
         missing = _missing(store, placement.place, tree)
+        _LOG.info("%s: %d of %d files are uploaded", placement.place, len(missing), len(tree.leaves))
         store.upload([upload for upload in missing if upload.path])
         for leaf in tree.leaves:
             if leaf.written is not None:
@@ -59,6 +62,8 @@ def put(store: Store, placement: Placement) -> StoreUrl:
         for leaf in tree.leaves:
             leaf.check_unchanged()
         store.write(placement.marker, tree.manifest, {"manifest": tree.digest})
+    else:
+        _LOG.debug("%s is whole already", placement.place)
     return placement.place
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 from collections.abc import Callable
@@ -16,10 +15,12 @@ from pytest_aisbench.domain.ports import Platform, Shown
 from pytest_aisbench.domain.stage import Stage, StoreUrl
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.errors import AisbenchError, Rejected, Throttled, Unreachable
+from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.services import watch
 from pytest_aisbench.services.code import code_tree
 from pytest_aisbench.services.staging import Placement, of_code, of_data, put
 
+_LOG = get_logger("fleet")
 SINGLE_SERVER = "SINGLESERVER_MODE"  # by which scripts know it since ais-bench-stubs
 
 
@@ -93,9 +94,11 @@ def send(trial: Trial, platform: Platform, now: float, limits: watch.Limits) -> 
     assert trial.request is not None
     try:
         job_id = _created(trial.request, platform, again=bool(trial.attempts))
+        _LOG.info("%s: submitted as job %s", trial.name, job_id)
     except Rejected:
         raise
     except AisbenchError as lost:
+        _LOG.info("%s: attempt %d to submit it had no answer: %s", trial.name, trial.attempts + 1, lost)
         return _unanswered(trial, lost, now, limits)
     return replace(trial, job_id=job_id, console=_console(platform, job_id))
 
@@ -103,18 +106,21 @@ def send(trial: Trial, platform: Platform, now: float, limits: watch.Limits) -> 
 def _created(request: Request, platform: Platform, *, again: bool) -> str:
     # A request without an answer may have arrived: never send it again before asking for the job by its name.
     if again and (job_id := platform.find(request)):
+        _LOG.info("job %s is there: a request without an answer had arrived", job_id)
         return job_id
     try:
         return platform.submit(request)
     except Rejected:
         # The name may be taken by our own first request, which the platform's list did not show yet.
         if again and (job_id := platform.find(request)):
+            _LOG.info("job %s is there, though its list had not shown it", job_id)
             return job_id
         raise
 
 
 def _console(platform: Platform, job_id: str) -> str:
-    with contextlib.suppress(Exception):  # the job exists: no page that shows it is worth losing it
+    # The job exists: no page that shows it is worth losing it.
+    with ignored(_LOG, Exception, "the page of job %s", job_id):
         return platform.console(job_id) if isinstance(platform, Shown) else ""
     return ""
 

@@ -15,11 +15,13 @@ from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.ports import Clock
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.errors import AisbenchError
+from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.services.code import code_tree
 from pytest_aisbench.services.lease import is_held
 from pytest_aisbench.services.ledger import Ledger, Left
 from pytest_aisbench.services.tree import plant
 
+_LOG = get_logger("takeover")
 _STALE_S = 86400.0  # results that are older are not judged any more
 
 
@@ -84,11 +86,15 @@ class Takeover:
         for left in self.ledger.left(case.id, self.place, self.run):
             trial = left.trial
             if trial.step is Step.STAGE or not self._is_released(left) or self._ended_unseen(left):
+                _LOG.debug("%s: not taken over at %s", trial.name, trial.step.name)
                 continue
             if taken is None and _is_of_use(left, self.clock.now()):
                 taken = self._taken(case, left)
                 if taken:
                     continue
+            else:
+                why = "another was" if taken else "its job left nothing to judge, or left it on another day"
+                _LOG.debug("%s: not taken over at %s: %s", trial.name, trial.step.name, why)
             if trial.may_run and trial.job_id and (trial.fault or taken):
                 self._stop(left)
         return taken
@@ -123,7 +129,8 @@ class Takeover:
             return False
         try:
             job = self.inspect(trial.job_id or "")
-        except AisbenchError:
+        except AisbenchError as error:
+            log_ignored(_LOG, error, "%s: whether its job ended on another day", trial.name)
             return False  # whoever watches it asks again
         ended = trial.times.get("running", trial.times["watch"] + (job.queued_s or 0.0)) + (job.ran_s or 0.0)
         if not job.phase.is_final or now - ended <= _STALE_S:

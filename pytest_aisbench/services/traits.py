@@ -12,8 +12,10 @@ from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.versions import versions
 from pytest_aisbench.judge.comparison import traits_of
+from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.services.takeover import Fingerprints
 
+_LOG = get_logger("fleet")
 _HOST = re.compile(r"https?://(?:[^/\s@]*@)?([^/\s]+)")
 _HERE = re.compile(r"(?:127\.[\d.]+|localhost|\[::1\])(?::\d+)?\Z")
 _HEAD = 1 << 17  # characters of a log: whoever tells versions tells them first
@@ -47,6 +49,6 @@ def told(trial: Trial, folder: Path) -> Mapping[str, str]:
         try:
             with (folder / name).open(encoding="utf-8", errors="replace") as log:
                 heads.append(log.read(_HEAD))
-        except OSError:
-            continue
+        except OSError as error:
+            log_ignored(_LOG, error, "the versions that %s tells", name)
     return versions("\n".join(heads))

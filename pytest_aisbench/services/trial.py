@@ -17,12 +17,15 @@ from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import AisbenchError, Blame, PlatformError
+from pytest_aisbench.logs import get_logger
 from pytest_aisbench.services import cancel, submission, watch
 from pytest_aisbench.services.budget import Budget
 from pytest_aisbench.services.clock import day
 from pytest_aisbench.services.harvest import gather
 from pytest_aisbench.services.sampling import Meter, sampled
 from pytest_aisbench.services.verdict_step import Weighing, explained, judged
+
+_LOG = get_logger("fleet")
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,10 @@ def advance(trial: Trial, tools: Tools) -> Trial:
         return _STEPS[trial.step](trial, tools)
     except AisbenchError as known:
         error = known
+        _LOG.info("%s: %s ends it: %s", trial.name, trial.step.name, error)
     except Exception as surprise:  # noqa: BLE001 - a full disk or a bug: hundreds of other jobs go on
         error = PlatformError(f"{type(surprise).__name__} on this machine: {surprise}")
+        _LOG.warning("%s: %s ends it", trial.name, trial.step.name, exc_info=surprise)
     if trial.step is Step.WATCH and not trial.fault:
         return cancel.begin(trial, Fault.of(error), tools.clock.now())
     return _ended(trial, trial.fault or Fault.of(error), tools)

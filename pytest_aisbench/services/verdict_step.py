@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,9 +20,11 @@ from pytest_aisbench.judge.scaling import THIS_RUN, Speed, base_of, efficiencies
 from pytest_aisbench.judge.stragglers import stragglers, summary
 from pytest_aisbench.judge.trend import newest_level
 from pytest_aisbench.judge.values import by_rank, counts, flaws_of, remarks, values
+from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.services.history import NEWEST, History
 from pytest_aisbench.services.logs import last_lines
 
+_LOG = get_logger("fleet")
 _OF_A_BASE = 10  # newest trials of another shape, whose mean stands for it
 _SHOWN = 24  # shapes of a workload in a chart
 
@@ -182,7 +183,8 @@ def judged(trial: Trial, weighed: Weighed, today: str) -> Trial:
 def explained(trial: Trial, platform: Platform, folder: Path) -> Trial:
     """With the last events and lines of its job, which are not asked for where all is well."""
     events: Sequence[str] = ()
-    with contextlib.suppress(Exception):  # of any platform: what it cannot tell changes no verdict
+    # Of any platform: what it cannot tell changes no verdict.
+    with ignored(_LOG, Exception, "%s: the events of its job", trial.name):
         events = [plain(event) for event in platform.events(trial.job_id or "")]
     _, lines = last_lines(trial, folder, _LAST)
     return replace(trial, events=tuple(events[-_LAST:]), last_lines=tuple(lines))

@@ -11,9 +11,11 @@ from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.ports import Clock, Platform
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.errors import AisbenchError, Blame, JobOverdue, PlatformError, QueueOverdue
+from pytest_aisbench.logs import get_logger
 from pytest_aisbench.services import cancel
 from pytest_aisbench.services.logs import last_lines
 
+_LOG = get_logger("fleet")
 _SLOWEST = 6.0
 _SURE = 6  # intervals for which a job must be missing: half a minute on ModelArts
 
@@ -34,8 +36,10 @@ def asked(platform: Platform, job_ids: Iterable[str]) -> Callable[[str], Job]:
         jobs = platform.inspect(job_ids)
     except AisbenchError as error:
         failure = error
+        _LOG.info("the platform tells nothing of the jobs: %s", error)
     except Exception as surprise:  # noqa: BLE001 - of a platform that is not ours: sat out like an outage
         failure = PlatformError(f"{type(surprise).__name__}: {surprise}")
+        _LOG.warning("the platform tells nothing of the jobs", exc_info=surprise)
     else:
         return lambda job_id: jobs[job_id]
 

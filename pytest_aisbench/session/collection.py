@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.trial import Step
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.session.marking import PACKAGE, SUITES, UNASKED
 from pytest_aisbench.stash import SETTINGS
 
+_LOG = get_logger("session")
 TRAINING = pytest.StashKey[set[Path]]()  # test files in which something asks for its workload
 DESELECTED = pytest.StashKey[set[str]]()  # cases of which a test was left out, by us or by anybody
 UNMATCHED = pytest.StashKey[bool]()  # there were cases, and --nodes wanted none of them
@@ -123,7 +126,8 @@ def _will_be_skipped(item: pytest.Item) -> bool:
     """A job that no test will judge is money lost. pytest keeps this question to itself, hence the guard."""
     try:
         from _pytest.skipping import evaluate_skip_marks, evaluate_xfail_marks
-    except ImportError:
+    except ImportError as error:
+        log_ignored(_LOG, error, "whether %s will be skipped", item.nodeid, level=logging.WARNING)
         return False
     try:
         expected = evaluate_xfail_marks(item)

@@ -69,7 +69,7 @@ class Signals:
                 return
             raise KeyboardInterrupt
         # The ledger has every job on disk; nothing that is left to do is worth keeping a person waiting.
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # noqa: TID251 - a log may be in the middle of a line, and the process ends
             self._say("left at once; jobs that may still run: aisbench jobs")
             sys.stdout.flush()
         os._exit(exitcode.TERMINATED if self.terminated else exitcode.INTERRUPTED)

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_aisbench.errors import AisbenchError
+from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.reporters.story import RERUN
 from pytest_aisbench.services.link import Link
 from pytest_aisbench.session.ending import one_line
+
+_LOG = get_logger("session")
 
 if TYPE_CHECKING:
     from pytest_aisbench.session.collection import Plan
@@ -64,8 +67,9 @@ class Workers:
         self._crashed.add(crashitem)
         try:
             sched.mark_test_pending(crashitem)
-        except NotImplementedError:
-            return  # schedulers that keep groups of tests together cannot; then it failed
+        except NotImplementedError as error:  # schedulers that keep groups of tests together cannot; then it failed
+            log_ignored(_LOG, error, "another try of %s", crashitem)
+            return
         self._over.discard(crashitem)
         report.outcome = RERUN  # type: ignore[assignment]
 

@@ -57,7 +57,7 @@ def test_a_secret_is_in_no_part_of_a_record(kept: Keeping) -> None:
         _sign()
     except RuntimeError:
         LOG.exception("no signature", stack_info=True)
-    with ignored(LOG, "a step", ValueError):
+    with ignored(LOG, ValueError, "step %s", 1):
         raise ValueError(KEY)
     assert len(kept.lines) == 2 * 11
     assert "Traceback" in kept.lines[-3]
