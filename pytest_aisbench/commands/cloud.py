@@ -28,11 +28,11 @@ def register(acts: Any) -> None:
 
 
 def _cloud(options: argparse.Namespace) -> int:
-    from pytest_aisbench.localcloud import fault
+    from pytest_aisbench.localcloud import faults as faults_module
     from pytest_aisbench.localcloud.server import DataInUseError, serve
 
     try:
-        faults = fault.read(options.faults) if options.faults else []
+        faults = faults_module.read(options.faults) if options.faults else []
         serve(
             options.data,
             show=json.dumps if options.json else _card,

@@ -151,7 +151,7 @@ def _ledger(file: Path) -> Check:
 
 
 def _containers() -> Check:
-    from pytest_aisbench.localcloud.private_root import container_support
+    from pytest_aisbench.localcloud.engine.private_root import container_support
 
     supported, text = container_support()
     return fine("containers", text) if supported else warning("containers", text, "allow user namespaces, or be root")

@@ -15,8 +15,8 @@ from pytest_aisbench.commands.means import FAILED
 from pytest_aisbench.errors import UsageFault
 
 if TYPE_CHECKING:
-    from pytest_aisbench.domain.ranktable import RankTable
-    from pytest_aisbench.domain.ranktable_entry import Problem
+    from pytest_aisbench.ranktable.parse import Problem
+    from pytest_aisbench.ranktable.table import RankTable
 
 _FORMS = ("lab", "cloud", "1.0")
 _CHIPS = ("910", "910B", "310P", "A3")
@@ -79,7 +79,7 @@ def _order_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _make(options: argparse.Namespace) -> int:
-    from pytest_aisbench.domain import ranktable
+    from pytest_aisbench.ranktable.table import Form, make
 
     devices = _devices(options.devices) if options.devices else []
     servers: dict[str, dict[int, str]] = {}
@@ -89,11 +89,11 @@ def _make(options: argparse.Namespace) -> int:
             advice = "write 192.168.3.6=192.168.10.1,192.168.20.1 or 192.168.3.6=hccn.conf, each server once"
             raise UsageFault(f"{told!r} is not one server's cards", advice=advice)
         servers[name] = _addresses(cards, devices, told)
-    return _write(ranktable.make(servers, ranktable.Form(options.format)), options, [])
+    return _write(make(servers, Form(options.format)), options, [])
 
 
 def _addresses(cards: str, devices: Sequence[int], told: str) -> dict[int, str]:
-    from pytest_aisbench.domain.ranktable import chosen, hccn
+    from pytest_aisbench.ranktable.table import chosen, hccn
 
     if not cards:
         if not devices:
@@ -146,7 +146,7 @@ def _document(file: Path, table: RankTable | None, problems: Sequence[Problem], 
 
 
 def _environments(options: argparse.Namespace, table: RankTable | None) -> list[str]:
-    from pytest_aisbench.domain.rank_environment import Process, alone, together
+    from pytest_aisbench.ranktable.environment import Process, alone, together
 
     if not options.env:
         return alone(os.environ, table)
@@ -159,7 +159,7 @@ def _environment(file: Path) -> dict[str, str]:
 
 
 def _convert(options: argparse.Namespace) -> int:
-    from pytest_aisbench.domain.ranktable import Form, converted
+    from pytest_aisbench.ranktable.table import Form, converted
 
     table, problems = _read(options)
     if table is None or any(not problem.warning for problem in problems):
@@ -169,8 +169,8 @@ def _convert(options: argparse.Namespace) -> int:
 
 
 def _write(table: RankTable, options: argparse.Namespace, notes: Sequence[str]) -> int:
-    from pytest_aisbench.domain.ranktable_rules import check
-    from pytest_aisbench.domain.ranktable_writing import written
+    from pytest_aisbench.ranktable.check import check
+    from pytest_aisbench.ranktable.table import written
 
     text = written(table, group=options.group)
     problems = check(text, options.chip)
@@ -194,10 +194,9 @@ def _refused(place: Path, problems: Sequence[Problem]) -> int:
 
 
 def _read(options: argparse.Namespace) -> tuple[RankTable | None, list[Problem]]:
-    from pytest_aisbench.domain.ranktable import Order
-    from pytest_aisbench.domain.ranktable_entry import Problem
-    from pytest_aisbench.domain.ranktable_reading import read
-    from pytest_aisbench.domain.ranktable_rules import checked
+    from pytest_aisbench.ranktable.check import checked
+    from pytest_aisbench.ranktable.parse import Problem, read
+    from pytest_aisbench.ranktable.table import Order
 
     table, problems = read(_text(options.file), Order(options.order))
     if table:

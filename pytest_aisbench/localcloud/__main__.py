@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.localcloud import fault
-from pytest_aisbench.localcloud.catalog import PYTHON_HELP
+from pytest_aisbench.localcloud import faults as faults_module
+from pytest_aisbench.localcloud.modelarts.rules import PYTHON_HELP
 from pytest_aisbench.localcloud.server import ENGINES, DataInUseError, serve
 
 
@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--python", action="append", default=[], metavar="NAME=FILE", help=PYTHON_HELP)
     options = parser.parse_args()
     try:
-        faults = fault.read(options.faults) if options.faults else []
+        faults = faults_module.read(options.faults) if options.faults else []
         serve(
             options.data,
             watch_stdin=options.watch_stdin,

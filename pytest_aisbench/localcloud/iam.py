@@ -2,18 +2,244 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+import json
+import math
+import os
 import secrets
+import string
+import threading
 import time
-from typing import TYPE_CHECKING, Any
+from calendar import timegm
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import parse_qsl, quote, unquote
 
-from pytest_aisbench.localcloud.accounts import name_id
-from pytest_aisbench.localcloud.message import Request, Response
-from pytest_aisbench.localcloud.refusal import UNUSUAL, USUAL
-from pytest_aisbench.localcloud.signature import AuthenticationFailed, authenticate
+from pytest_aisbench.localcloud.http import UNUSUAL, USUAL, Request, Response
 
 if TYPE_CHECKING:
-    from pytest_aisbench.localcloud.accounts import Account, Accounts
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+# -- Who may use the local cloud: one account with random keys, and the tokens that IAM gave out for it.
+
+REGION = "local-1"
+BUCKET = "aisbench"
+TOKEN_LIFE = 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Account:
+    access_key: str
+    secret_key: str = field(repr=False)
+    project_id: str
+    region: str
+    domain: str
+    user: str
+    password: str = field(repr=False)
+    bucket: str
+    security_token: str = field(default="", repr=False)
+    """Of temporary keys, which are worth nothing without."""
+
+    @property
+    def domain_id(self) -> str:
+        return name_id(self.domain)
+
+    @classmethod
+    def generate(cls, region: str = REGION, bucket: str = BUCKET) -> Account:
+        return cls(
+            access_key=_random(20, string.ascii_uppercase + string.digits),
+            secret_key=_random(40, string.ascii_letters + string.digits),
+            project_id=secrets.token_hex(16),
+            region=region,
+            domain="aisbench",
+            user="aisbench",
+            password=secrets.token_urlsafe(16),
+            bucket=bucket,
+        )
+
+
+class Accounts:
+    clock_skew = 0.0
+    """Seconds by which the clock that judges signatures is ahead of the machine's."""
+
+    def __init__(self, accounts: list[Account]) -> None:
+        self._by_key = {account.access_key: account for account in accounts}
+        self._tokens: dict[str, tuple[Account, float]] = {}
+        self._lent: dict[str, tuple[Account, float]] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def generate(cls) -> Accounts:
+        return cls([Account.generate()])
+
+    @classmethod
+    def kept(cls, path: Path) -> Accounts:
+        """The accounts of an earlier cloud on the same data, or new ones that the next will find."""
+        if path.exists():
+            return cls([Account(**fields) for fields in json.loads(path.read_text())])
+        accounts = cls.generate()
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump([asdict(account) for account in accounts], file)
+        return accounts
+
+    def __iter__(self) -> Iterator[Account]:
+        return iter(self._by_key.values())
+
+    def first(self) -> Account:
+        return next(iter(self))
+
+    def by_key(self, access_key: str) -> Account | None:
+        account, expires = self._lent.get(access_key, (None, 0.0))
+        return self._by_key.get(access_key) or (account if self.now() < expires else None)
+
+    def lend(self) -> Account:
+        """The first account by other keys, which are good until they are taken back."""
+        return self._with_other_keys(self.first(), math.inf)
+
+    def lend_for(self, account: Account, seconds: float) -> tuple[Account, float]:
+        """The account by temporary keys, which need their token, and the time at which they expire."""
+        expires = self.now() + seconds
+        return self._with_other_keys(account, expires, secrets.token_urlsafe(192)), expires
+
+    def _with_other_keys(self, account: Account, expires: float, token: str = "") -> Account:
+        keys = Account.generate()
+        other = {"access_key": keys.access_key, "secret_key": keys.secret_key, "security_token": token}
+        lent = replace(account, **other)
+        self._lent[lent.access_key] = (lent, expires)
+        return lent
+
+    def take_back(self, access_key: str) -> None:
+        self._lent.pop(access_key, None)
+
+    def now(self) -> float:
+        return time.time() + self.clock_skew
+
+    def issue(self, account: Account) -> tuple[str, float]:
+        """A token, and the time at which it expires."""
+        token, expires = secrets.token_urlsafe(96), self.now() + TOKEN_LIFE
+        with self._lock:
+            self._tokens[token] = (account, expires)
+        return token, expires
+
+    def by_token(self, token: str) -> Account | None:
+        with self._lock:
+            account, expires = self._tokens.get(token, (None, 0.0))
+        return account if self.now() < expires else None
+
+
+def name_id(name: str) -> str:
+    """The 32 hex digits that the vendor calls domains and users by."""
+    return hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
+
+
+def _random(length: int, alphabet: str) -> str:
+    return "".join(secrets.choice(alphabet) for _ in range(length))
+
+
+# -- Who sends this? The gateway's answer for ModelArts and IAM: a signature with AK/SK, or a token.
+
+SKEW = 15 * 60
+BASIC_TIME = "%Y%m%dT%H%M%SZ"
+
+_ALGORITHM = "SDK-HMAC-SHA256"
+_UNSIGNED = "UNSIGNED-PAYLOAD"
+
+
+class AuthenticationFailed(Exception):
+    """401, in the words of the gateway."""
+
+    status = 401
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def authenticate(request: Request, accounts: Accounts) -> Account:
+    token = request.headers.get("x-auth-token")
+    if token is not None:
+        return accounts.by_token(token) or _fail("decrypt token fail")
+
+    algorithm, _, rest = request.headers.get("authorization", "").partition(" ")
+    if not algorithm:
+        _fail("x-auth-token not found")
+    fields = dict(field.strip().partition("=")[::2] for field in rest.split(","))
+    if algorithm != _ALGORITHM or not fields.keys() >= {"Access", "SignedHeaders", "Signature"}:
+        _fail("authorization format is incorrect")
+    account = accounts.by_key(fields["Access"]) or _fail("aksk verify fail, the access key does not exist")
+
+    signed = fields["SignedHeaders"].split(";")
+    stamp = request.headers.get("x-sdk-date", "")
+    if "x-sdk-date" not in signed or "host" not in signed:
+        _fail("x-sdk-date and host must be signed")
+    token = request.headers.get("x-security-token", "")
+    if token and "x-security-token" not in signed:
+        _fail("x-security-token must be signed")
+    if not hmac.compare_digest(token.encode(), account.security_token.encode()):
+        _fail("aksk verify fail, the security token is not that of the access key")
+    if abs(seconds(stamp, BASIC_TIME) - accounts.now()) > SKEW:
+        _fail("the timestamp of the request is more than 15 minutes off")
+    if not any(
+        hmac.compare_digest(fields["Signature"], _signature(request, signed, payload, account.secret_key))
+        for payload in _payloads(request)
+    ):
+        _fail("verify aksk signature fail")
+    return account
+
+
+def seconds(stamp: str, form: str) -> float:
+    """A time in UTC as seconds since 1970; what cannot be read is as old as can be."""
+    try:
+        return timegm(time.strptime(stamp, form))
+    except ValueError:
+        return 0.0
+
+
+def _signature(request: Request, signed: list[str], payload: str, secret_key: str) -> str:
+    path, _, query = request.raw_path.partition("?")
+    uri = "/".join(quote(segment, safe="~") for segment in unquote(path).split("/"))
+    pairs = sorted(parse_qsl(query, keep_blank_values=True))
+    canonical = "\n".join(
+        [
+            request.method,
+            uri if uri.endswith("/") else f"{uri}/",
+            "&".join(f"{quote(name, safe='~')}={quote(value, safe='~')}" for name, value in pairs),
+            *(f"{name}:{_utf8(request.headers.get(name, '')).strip()}" for name in signed),
+            "",
+            ";".join(signed),
+            payload,
+        ]
+    )
+    stamp = request.headers.get("x-sdk-date", "")
+    text = f"{_ALGORITHM}\n{stamp}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    return hmac.new(secret_key.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def _payloads(request: Request) -> list[str]:
+    """What the client may have signed for the body. It may leave the body out of the signature, by name, and the
+    vendor's signer names it so but hashes the empty text where there is no body."""
+    content = hashlib.sha256(request.bytes()).hexdigest()
+    if request.headers.get("x-sdk-content-sha256") == _UNSIGNED:
+        return [_UNSIGNED] if request.bytes() else [_UNSIGNED, content]
+    return [content]
+
+
+def _utf8(value: str) -> str:
+    """Headers travel as Latin-1; the vendor's signer signs the UTF-8 text behind it."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:
+        return value
+
+
+def _fail(why: str) -> NoReturn:
+    raise AuthenticationFailed("APIGW.0301", f"Incorrect IAM authentication information: {why}")
+
 
 _SHORTEST, _LONGEST = 15 * 60, 24 * 3600  # seconds that temporary keys may be good for
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import contextlib
 import ctypes
 import fcntl
+import hmac
 import json
 import os
 import select
@@ -20,27 +23,98 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.localcloud.accounts import Accounts
-from pytest_aisbench.localcloud.apulis import Apulis
-from pytest_aisbench.localcloud.apulis_cluster import VC
-from pytest_aisbench.localcloud.catalog import Catalog
-from pytest_aisbench.localcloud.control import Control
+from pytest_aisbench.localcloud import faults
+from pytest_aisbench.localcloud.apulis.rules import VC
+from pytest_aisbench.localcloud.apulis.service import Apulis
+from pytest_aisbench.localcloud.engine.simulated import ROOM, PretendEngine
 from pytest_aisbench.localcloud.faults import Faults, Faulty
-from pytest_aisbench.localcloud.iam import Iam
-from pytest_aisbench.localcloud.jobs import CAPACITY
-from pytest_aisbench.localcloud.modelarts import ModelArts
-from pytest_aisbench.localcloud.objects import Objects
-from pytest_aisbench.localcloud.obs import Obs
-from pytest_aisbench.localcloud.pretend import ROOM, PretendEngine
+from pytest_aisbench.localcloud.http import Listener, Request, Response, refused
+from pytest_aisbench.localcloud.iam import Accounts, AuthenticationFailed, Iam, authenticate
+from pytest_aisbench.localcloud.modelarts.jobs import CAPACITY
+from pytest_aisbench.localcloud.modelarts.rules import Catalog
+from pytest_aisbench.localcloud.modelarts.v2 import ModelArts
+from pytest_aisbench.localcloud.obs.service import Obs
+from pytest_aisbench.localcloud.obs.storage import Objects
 from pytest_aisbench.localcloud.tester import Tester
-from pytest_aisbench.localcloud.wire import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from typing_extensions import Self
 
-    from pytest_aisbench.localcloud.fault import Fault
+    from pytest_aisbench.localcloud.faults import Fault
+
+
+# -- The local cloud's own calls, below /_local/ of the ModelArts endpoint: its faults and its books.
+
+_PREFIX = "/_local/"
+
+
+class Control:
+    """The ModelArts endpoint with the calls of the local cloud beside the vendor's."""
+
+    def __init__(
+        self, accounts: Accounts, faults: Faults, modelarts: ModelArts, endpoint: Faulty, others: Iterable[Faulty]
+    ) -> None:
+        self._accounts = accounts
+        self._faults = faults
+        self._modelarts = modelarts
+        self._endpoint = endpoint
+        self._services = [endpoint, *others]
+
+    def answer(self, request: Request) -> Response:
+        if not request.path.startswith(_PREFIX):
+            return self._endpoint.answer(request)
+        try:
+            self._admit(request)
+            return self._serve(request)
+        except AuthenticationFailed as failure:
+            return refused(failure.status, failure.code, failure.message, "Use the keys on the card of the cloud.")
+        except UsageFault as wrong:
+            return refused(400, "Local.0001", str(wrong), "See docs/local-cloud.md.")
+
+    def crash(self, request: Request, error: Exception) -> Response:
+        return self._endpoint.crash(request, error)
+
+    def books(self) -> dict[str, Any]:
+        """Every job that was accepted, and how many requests of each operation came in."""
+        requests = {service.name: service.requests() for service in self._services}
+        return {"jobs": self._modelarts.books(), "requests": requests}
+
+    def _serve(self, request: Request) -> Response:
+        match request.method, request.path.removeprefix(_PREFIX).rstrip("/"):
+            case "GET", "books":
+                return Response.json(200, self.books())
+            case "GET", "faults":
+                return Response.json(200, self._faults.as_json())
+            case "PUT", "faults":
+                self._faults.set(faults.parse(_json(request)))
+                return Response.json(200, self._faults.as_json())
+            case "DELETE", "faults":
+                self._faults.clear()
+                return Response(204)
+        return refused(404, "Local.0002", f"{request.method} {request.path} is not served here.", "")
+
+    def _admit(self, request: Request) -> None:
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "basic":
+            authenticate(request, self._accounts)
+            return
+        try:
+            access_key, _, secret_key = base64.b64decode(given, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            access_key = secret_key = ""
+        account = self._accounts.by_key(access_key)
+        if account is None or not hmac.compare_digest(account.secret_key.encode(), secret_key.encode()):
+            raise AuthenticationFailed("Local.0003", "These are not the keys of the account.")
+
+
+def _json(request: Request) -> object:
+    try:
+        return request.json()
+    except ValueError:
+        raise UsageFault("the body is not JSON") from None
+
 
 PARENT_DIED = signal.SIGUSR1
 PREFIX = "aisbench-cloud-"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from pytest_aisbench.localcloud.message import Request, Response
+from pytest_aisbench.localcloud.http import Request, Response
 
 SCHEMA = "ais-tester/1"
 _KINDS = ("results", "attachments", "runs")

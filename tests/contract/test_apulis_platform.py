@@ -19,7 +19,7 @@ from pytest_aisbench.adapters.apulis import Apulis
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.job import JobSpec, Phase
 from pytest_aisbench.errors import Refused, Rejected, Unreachable, UsageFault
-from pytest_aisbench.localcloud.fault import Fault
+from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings.apulis import ApulisAccess

@@ -15,7 +15,7 @@ from pytest_aisbench.domain.case import Case, Shape, Workload
 from pytest_aisbench.domain.metric import Metric
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling
-from pytest_aisbench.localcloud.fault import Fault
+from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.services.clock import SystemClock

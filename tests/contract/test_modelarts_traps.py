@@ -23,14 +23,7 @@ from pytest_aisbench.adapters.jobs_v2 import JobsV2
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.adapters.signed import Session
 from pytest_aisbench.domain.job import Request
-from pytest_aisbench.errors import (
-    AisbenchError,
-    BadAnswer,
-    Refused,
-    Throttled,
-    Unreachable,
-    UsageFault,
-)
+from pytest_aisbench.errors import AisbenchError, BadAnswer, Refused, Throttled, Unreachable, UsageFault
 from pytest_aisbench.secret import Secret
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pytest_aisbench.adapters import obs as adapter
-from pytest_aisbench.adapters import obs_parts
+from pytest_aisbench.adapters import obs, obs_parts
 from pytest_aisbench.adapters.obs import Obs
 from pytest_aisbench.domain.ports import Upload
 from pytest_aisbench.domain.stage import StoreUrl
@@ -156,7 +155,7 @@ class TestObs(StoreContract):
         self, store: Obs, place: StoreUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         part = 5 * 1024 * 1024
-        monkeypatch.setattr(adapter, "_ONE_PUT", part)
+        monkeypatch.setattr(obs, "_ONE_PUT", part)
         monkeypatch.setattr(obs_parts, "_PART", part)
         data = bytes(range(251)) * (3 * part // 251)
         (tmp_path / "large").write_bytes(data)

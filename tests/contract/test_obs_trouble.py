@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.adapters import obs as adapter
+from pytest_aisbench.adapters import obs
 from pytest_aisbench.adapters.obs import Obs
 from pytest_aisbench.domain.ports import Upload
 from pytest_aisbench.domain.stage import StoreUrl
@@ -271,7 +271,7 @@ def test_a_put_is_verified_by_its_etag_or_else_by_its_size(script: Script, store
 def test_a_loss_that_calls_itself_200_is_noticed(
     script: Script, store: Obs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter, "_ONE_PUT", 1)
+    monkeypatch.setattr(obs, "_ONE_PUT", 1)
     (tmp_path / "large").write_bytes(b"data")
     begun = b"<InitiateMultipartUploadResult><UploadId>U</UploadId></InitiateMultipartUploadResult>"
     script.then(200, begun).then(200).then(200, error("InternalError")).then(404)
@@ -282,7 +282,7 @@ def test_a_loss_that_calls_itself_200_is_noticed(
 def test_a_part_that_fails_ends_the_upload_on_the_server_too(
     script: Script, store: Obs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter, "_ONE_PUT", 1)
+    monkeypatch.setattr(obs, "_ONE_PUT", 1)
     (tmp_path / "large").write_bytes(b"data")
     begun = b"<InitiateMultipartUploadResult><UploadId>U</UploadId></InitiateMultipartUploadResult>"
     script.then(200, begun).then(403, error("AccessDenied")).then(204)

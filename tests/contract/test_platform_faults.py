@@ -20,7 +20,7 @@ from pytest_aisbench.domain.job import JobSpec, Phase, Request
 from pytest_aisbench.domain.ports import Upload
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import AisbenchError, Blame, Garbled, Refused, Throttled, Unreachable
-from pytest_aisbench.localcloud.fault import Fault
+from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 from pytest_aisbench.net import retry
 from pytest_aisbench.secret import Secret

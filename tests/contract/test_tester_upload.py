@@ -21,9 +21,8 @@ from pytest_aisbench.domain.entry import Value
 from pytest_aisbench.domain.upload import Bound, End, Parcel, Transport
 from pytest_aisbench.errors import AisbenchError, Garbled, Refused, Rejected, Throttled, Unreachable
 from pytest_aisbench.localcloud import tester as service
-from pytest_aisbench.localcloud.fault import Fault
-from pytest_aisbench.localcloud.faults import Faults, Faulty
-from pytest_aisbench.localcloud.wire import Listener
+from pytest_aisbench.localcloud.faults import Fault, Faults, Faulty
+from pytest_aisbench.localcloud.http import Listener
 from pytest_aisbench.reporters.tester import attachment, end, result
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings import tester as tester_access

@@ -21,7 +21,7 @@ from past import remember, spread
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from yard import SCRIPT, TEST, THRESHOLDS, WORKLOAD, Ended, Yard
 
-from pytest_aisbench.localcloud.fault import Fault
+from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 
 PROJECT = "agreement"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from yard import Yard
 
-from pytest_aisbench.localcloud.fault import Fault
+from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 
 WEATHER = [

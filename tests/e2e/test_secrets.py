@@ -23,7 +23,7 @@ from sqlalchemy import text
 from yard import SCRIPT, THRESHOLDS, WORKLOAD, Ended, Yard
 
 from pytest_aisbench.domain.messages import plain
-from pytest_aisbench.localcloud.fault import Fault
+from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 from pytest_aisbench.tester_server.serve import changing
 

@@ -13,10 +13,10 @@ import pytest
 from apulis_client import ENDED, GPU, Apulis
 from cloud_client import eventually
 
-from pytest_aisbench.domain.ranktable_rules import check
-from pytest_aisbench.localcloud import run
-from pytest_aisbench.localcloud.private_root import container_support
+from pytest_aisbench.localcloud.engine import process_engine
+from pytest_aisbench.localcloud.engine.private_root import container_support
 from pytest_aisbench.localcloud.server import LocalCloud
+from pytest_aisbench.ranktable.check import check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,7 +196,7 @@ def test_a_log_comes_in_pages_and_the_raw_one_in_the_wrong_order(apulis: Apulis)
 def test_without_private_mounts_commands_are_told_where_the_folders_are(
     apulis: Apulis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "container_support", lambda: (False, ""))
+    monkeypatch.setattr(process_engine, "container_support", lambda: (False, ""))
     job = apulis.submit("ls /pod/running && echo fine > /job/found && cd /work && pwd -P")
     log = apulis.finished(job)
     path = apulis.storage / "work" / apulis.of("GetJobDetailV2", job)["jobParams"]["jobPath"]

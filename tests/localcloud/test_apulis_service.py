@@ -13,7 +13,7 @@ import pytest
 from apulis_client import CURRENT_USER, ENDED, GPU, LOGIN, NPU, Apulis
 from cloud_client import CloudClient, eventually
 
-from pytest_aisbench.localcloud.fault import Fault
+from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 
 if TYPE_CHECKING:

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cloud_client import CloudClient
 
-from pytest_aisbench.localcloud import run
-from pytest_aisbench.localcloud.catalog import Catalog
-from pytest_aisbench.localcloud.container import Container
-from pytest_aisbench.localcloud.launch import Launch
-from pytest_aisbench.localcloud.layout import Layout
-from pytest_aisbench.localcloud.objects import Objects
-from pytest_aisbench.localcloud.private_root import container_support
+from pytest_aisbench.localcloud.engine import process_engine
+from pytest_aisbench.localcloud.engine.container import Container, Layout
+from pytest_aisbench.localcloud.engine.launch import Launch
+from pytest_aisbench.localcloud.engine.private_root import container_support
+from pytest_aisbench.localcloud.modelarts.rules import Catalog
+from pytest_aisbench.localcloud.obs.storage import Objects
 from pytest_aisbench.localcloud.server import LocalCloud
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def paths(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     """With the platform's own paths and without: commands that name them run all the same."""
     supported, reason = container_support()
     if request.param == "shared":
-        monkeypatch.setattr(run, "container_support", lambda: (False, "not here"))
+        monkeypatch.setattr(process_engine, "container_support", lambda: (False, "not here"))
     elif not supported:
         pytest.skip(reason)
     return str(request.param)

@@ -16,11 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_aisbench.localcloud import processes
-from pytest_aisbench.localcloud.engine import ProcessEngine
-from pytest_aisbench.localcloud.launch import Channel, Ended, Event, Launch, Place, Started, TaskEnded, TaskStarted
-from pytest_aisbench.localcloud.objects import Objects
-from pytest_aisbench.localcloud.private_root import container_support
+from pytest_aisbench.localcloud.engine import processes
+from pytest_aisbench.localcloud.engine.launch import (
+    Channel,
+    Ended,
+    Event,
+    Launch,
+    Place,
+    Started,
+    TaskEnded,
+    TaskStarted,
+)
+from pytest_aisbench.localcloud.engine.private_root import container_support
+from pytest_aisbench.localcloud.engine.process_engine import ProcessEngine
+from pytest_aisbench.localcloud.obs.storage import Objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

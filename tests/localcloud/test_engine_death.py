@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_aisbench.localcloud import processes
-from pytest_aisbench.localcloud.engine import ProcessEngine
-from pytest_aisbench.localcloud.objects import Objects
+from pytest_aisbench.localcloud.engine import processes
+from pytest_aisbench.localcloud.engine.process_engine import ProcessEngine
+from pytest_aisbench.localcloud.obs.storage import Objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,10 +29,10 @@ ROOT = Path(processes.__file__).parents[2]
 
 CLOUD = """
 import pathlib, sys, threading
-from pytest_aisbench.localcloud import processes
-from pytest_aisbench.localcloud.engine import ProcessEngine
-from pytest_aisbench.localcloud.launch import Ended, Launch, Place
-from pytest_aisbench.localcloud.objects import Objects
+from pytest_aisbench.localcloud.engine import processes
+from pytest_aisbench.localcloud.engine.process_engine import ProcessEngine
+from pytest_aisbench.localcloud.engine.launch import Ended, Launch, Place
+from pytest_aisbench.localcloud.obs.storage import Objects
 
 folder, isolation, job = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 if isolation == "walk":
@@ -193,7 +193,7 @@ def test_a_node_whose_disk_is_full_says_so(tmp_path: Path) -> None:
         "binds": [],
     }
     with subprocess.Popen(
-        [sys.executable, "-m", "pytest_aisbench.localcloud.node"],
+        [sys.executable, "-m", "pytest_aisbench.localcloud.engine.node"],
         env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": ""},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -17,9 +17,8 @@ import pytest
 from cloud_client import CloudClient, eventually, send
 
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.localcloud import fault
-from pytest_aisbench.localcloud.fault import Fault
-from pytest_aisbench.localcloud.faults import Faults
+from pytest_aisbench.localcloud import faults
+from pytest_aisbench.localcloud.faults import Fault, Faults
 from pytest_aisbench.localcloud.server import LocalCloud
 
 pytestmark = [
@@ -423,7 +422,7 @@ def test_rules_are_read_from_toml_and_json(tmp_path: Path) -> None:
     toml.write_text('[[fault]]\noperation = "create"\ntimes = 1\ndrop = "answer"\n[[fault]]\nphases = ["Pending"]\n')
     plain.write_text('[{"operation": "create", "times": 1, "drop": "answer"}, {"phases": ["Pending"]}]')
     expected = [Fault(operation="create", times=1, drop="answer"), Fault(phases=("Pending",))]
-    assert fault.read(toml) == fault.read(plain) == expected
+    assert faults.read(toml) == faults.read(plain) == expected
 
 
 @pytest.mark.parametrize(
@@ -451,7 +450,7 @@ def test_a_wrong_rule_is_one_clear_line(tmp_path: Path, rule: object, complaint:
     file = tmp_path / "faults.json"
     file.write_text(json.dumps([{"status": 500}, rule]))
     with pytest.raises(UsageFault) as refused:
-        fault.read(file)
+        faults.read(file)
     assert str(refused.value).startswith(f"{file}: rule 2: ")
     assert complaint in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_aisbench.localcloud.accounts import Account, Accounts
-from pytest_aisbench.localcloud.iam import Iam
-from pytest_aisbench.localcloud.wire import Listener
+from pytest_aisbench.localcloud.http import Listener
+from pytest_aisbench.localcloud.iam import Account, Accounts, Iam
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_aisbench.localcloud.accounts import Accounts
-from pytest_aisbench.localcloud.modelarts import ModelArts
-from pytest_aisbench.localcloud.objects import Objects
-from pytest_aisbench.localcloud.obs import Obs
-from pytest_aisbench.localcloud.wire import Listener
+from pytest_aisbench.localcloud.http import Listener
+from pytest_aisbench.localcloud.iam import Accounts
+from pytest_aisbench.localcloud.modelarts.v2 import ModelArts
+from pytest_aisbench.localcloud.obs.service import Obs
+from pytest_aisbench.localcloud.obs.storage import Objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cloud_client import CloudClient, eventually
 
-from pytest_aisbench.localcloud.fault import Fault
-from pytest_aisbench.localcloud.layout import PACKAGES
+from pytest_aisbench.localcloud.engine.container import PACKAGES
+from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 
 if TYPE_CHECKING:

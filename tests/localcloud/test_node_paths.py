@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_aisbench.localcloud import layout, private_root, processes, run
-from pytest_aisbench.localcloud.engine import ProcessEngine
-from pytest_aisbench.localcloud.launch import Channel, Ended, Event, Launch, Place, Volume
-from pytest_aisbench.localcloud.objects import Objects
-from pytest_aisbench.localcloud.private_root import PATHS, container_support
+from pytest_aisbench.localcloud.engine import container, private_root, process_engine, processes
+from pytest_aisbench.localcloud.engine.launch import Channel, Ended, Event, Launch, Place, Volume
+from pytest_aisbench.localcloud.engine.private_root import PATHS, container_support
+from pytest_aisbench.localcloud.engine.process_engine import ProcessEngine
+from pytest_aisbench.localcloud.obs.storage import Objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -186,7 +186,7 @@ def _is_of(pid: int, job: str) -> bool:
 @needs_mounts
 def test_an_interpreter_below_a_covered_path_is_still_there(engine: Engine, tmp_path: Path) -> None:
     """Such as a virtual environment below /tmp, or below /home/ma-user in a notebook."""
-    if not layout.is_covered(str(tmp_path)):
+    if not container.is_covered(str(tmp_path)):
         pytest.skip("temporary folders of this machine are elsewhere")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     (tmp_path / "secret").touch()
@@ -245,7 +245,7 @@ else:
 
 
 def test_without_mounts_a_job_runs_by_its_variables(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "container_support", lambda: (False, "not here"))
+    monkeypatch.setattr(process_engine, "container_support", lambda: (False, "not here"))
     engine.run(
         """
 import json, os, pathlib, sys
@@ -281,7 +281,7 @@ def test_a_machine_that_forbids_it_is_told_in_one_line(monkeypatch: pytest.Monke
 def test_a_view_that_cannot_be_built_says_why(tmp_path: Path) -> None:
     (tmp_path / "view").mkdir()
     script = f"""
-from pytest_aisbench.localcloud.private_root import PrivateRoot
+from pytest_aisbench.localcloud.engine.private_root import PrivateRoot
 PrivateRoot.build({str(tmp_path / "view")!r}, [("/does/not/exist", "/cache")])
 """
     command = [*processes.namespace(), sys.executable, "-c", script]

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_aisbench.localcloud.objects import ObjectError, Objects
-from pytest_aisbench.localcloud.uploads import MIN_PART, Uploads
+from pytest_aisbench.localcloud.obs.storage import MIN_PART, ObjectError, Objects, Uploads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_aisbench.localcloud.accounts import Account, Accounts
-from pytest_aisbench.localcloud.blobs import Blobs
-from pytest_aisbench.localcloud.objects import Objects
-from pytest_aisbench.localcloud.obs import Obs
-from pytest_aisbench.localcloud.obs_signature import presign
-from pytest_aisbench.localcloud.wire import Listener, Request, Response
+from pytest_aisbench.localcloud.http import Listener, Request, Response
+from pytest_aisbench.localcloud.iam import Account, Accounts
+from pytest_aisbench.localcloud.obs.service import Obs
+from pytest_aisbench.localcloud.obs.signature import presign
+from pytest_aisbench.localcloud.obs.storage import Blobs, Objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

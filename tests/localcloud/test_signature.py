@@ -10,9 +10,8 @@ from urllib.parse import parse_qsl, unquote
 
 import pytest
 
-from pytest_aisbench.localcloud.accounts import Accounts
-from pytest_aisbench.localcloud.message import Body, Headers, Request
-from pytest_aisbench.localcloud.signature import AuthenticationFailed, authenticate
+from pytest_aisbench.localcloud.http import Body, Headers, Request
+from pytest_aisbench.localcloud.iam import Accounts, AuthenticationFailed, authenticate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cloud_client import CloudClient, eventually
 
-from pytest_aisbench.localcloud.fault import Fault
+from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 
 pytestmark = [

@@ -24,7 +24,7 @@ from v1_client import (
     job_of,
 )
 
-from pytest_aisbench.localcloud.fault import Fault
+from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 
 if TYPE_CHECKING:

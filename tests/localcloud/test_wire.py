@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_aisbench.localcloud.wire import Listener, Request, Response
+from pytest_aisbench.localcloud.http import Listener, Request, Response
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ import yaml
 from junit_schema import strictly
 from yard import WORKLOAD, Yard
 
-from pytest_aisbench.localcloud.fault import Fault
+from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "ci"

@@ -14,7 +14,7 @@ import pytest
 from past import remember, spread
 from yard import THRESHOLDS, WORKLOAD, Ended, Gate, Yard, submitted
 
-from pytest_aisbench.localcloud.fault import Fault
+from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 
 BOTH = pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from yard import SCRIPT, THRESHOLDS, WORKLOAD, Yard
 
-from pytest_aisbench.localcloud.fault import Fault
+from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a pseudo terminal")

@@ -16,7 +16,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from yard import TEST, THRESHOLDS, WORKLOAD, Ended, Yard
 
-from pytest_aisbench.localcloud.fault import Fault
+from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 
 FAST = WORKLOAD + '[local]\nparameters = { seconds = "0.1", throughput = "12.5" }\n'

@@ -17,7 +17,7 @@ import upload_victims
 from upload_victims import ENDED, POINTS, RUN
 
 from pytest_aisbench.localcloud import tester as service
-from pytest_aisbench.localcloud.wire import Listener
+from pytest_aisbench.localcloud.http import Listener
 from pytest_aisbench.services.ledger import Ledger
 
 

@@ -18,7 +18,7 @@ from pytest_aisbench.adapters.tester import transport
 from pytest_aisbench.domain.entry import CaseEntry, Value
 from pytest_aisbench.domain.upload import Bound, Parcel, State
 from pytest_aisbench.domain.verdict import Ruling
-from pytest_aisbench.reporters import tester as tester_words
+from pytest_aisbench.reporters import tester as tester_module
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.services import courier, lease
 from pytest_aisbench.services.clock import SystemClock
@@ -88,7 +88,7 @@ def main(file: Path, tester: str, point: str) -> None:
     reach("judged")
     if point == "while spooling":
         _Traced(ledger, "INSERT INTO uploads")
-    courier.collect(spool, tester_words, clock.now(), RUN)
+    courier.collect(spool, tester_module, clock.now(), RUN)
     reach("spooled")
     way = transport(tester, TesterAccess(token=Secret(TOKEN)))
 
@@ -106,7 +106,7 @@ def main(file: Path, tester: str, point: str) -> None:
     assert spool.of(RUN)[0].state is State.DELIVERED
     ledger.finish(RUN, 0, clock.now())
     reach("ended")
-    courier.collect(spool, tester_words, clock.now(), RUN)
+    courier.collect(spool, tester_module, clock.now(), RUN)
     reach("end spooled")
 
 

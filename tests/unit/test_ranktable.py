@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.ranktable import Form, Order, RankTable, converted, hccn, make
-from pytest_aisbench.domain.ranktable_reading import read
-from pytest_aisbench.domain.ranktable_rules import check
-from pytest_aisbench.domain.ranktable_writing import written
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.ranktable.check import check
+from pytest_aisbench.ranktable.parse import read
+from pytest_aisbench.ranktable.table import Form, Order, RankTable, converted, hccn, make, written
 
 LAB = (Path(__file__).parent / "golden" / "ranktable_lab_16.json").read_text(encoding="utf-8")
 V1_0: dict[str, Any] = {

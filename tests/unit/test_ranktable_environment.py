@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.rank_environment import Process, alone, together
-from pytest_aisbench.domain.ranktable import Form, RankTable, make
-from pytest_aisbench.domain.ranktable_reading import read
-from pytest_aisbench.domain.ranktable_writing import written
 from pytest_aisbench.errors import WorkloadError
-from pytest_aisbench.services.rank_check import before_training
+from pytest_aisbench.ranktable.environment import Process, alone, before_training, together
+from pytest_aisbench.ranktable.parse import read
+from pytest_aisbench.ranktable.table import Form, RankTable, make, written
 
 GOLDEN = Path(__file__).parent / "golden" / "ranktable_lab_16.json"
 SERVERS = ("192.168.3.6", "192.168.3.2")

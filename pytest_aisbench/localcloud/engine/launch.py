@@ -1,0 +1,289 @@
+"""What an engine is told about a job, what it tells back, and what an engine is."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import heapq
+import itertools
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_aisbench.localcloud.apulis.pods import Pods
+
+
+# -- Calls at given times, all from one thread: what thousands of waits cost almost nothing with.
+
+log = logging.getLogger(__name__)
+
+
+class Alarm:
+    """Its thread begins with the first call that is asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: list[tuple[float, int, Callable[[], None]]] = []  # a heap
+        self._numbers = itertools.count()  # of two calls at the same time, the one asked for first comes first
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def at(self, moment: float, call: Callable[[], None]) -> None:
+        """`moment` is of time.monotonic; one that has passed means at once. After `close` nothing is called."""
+        with self._changed:
+            heapq.heappush(self._calls, (moment, next(self._numbers), call))
+            if self._thread.ident is None and not self._closed:
+                self._thread.start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Returns when no call runs any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+            started = self._thread.ident is not None
+        if started:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while call := self._next():
+            _survive(call)
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._changed:
+            while not self._closed:
+                wait = self._calls[0][0] - time.monotonic() if self._calls else None
+                if wait is not None and wait <= 0:
+                    return heapq.heappop(self._calls)[2]
+                self._changed.wait(wait)
+        return None
+
+
+def _survive(call: Callable[[], None]) -> None:
+    try:
+        call()
+    except Exception:
+        log.exception("a call that was due")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder in the object store; the prefix is empty or ends with a slash."""
+
+    bucket: str
+    prefix: str
+
+    @property
+    def name(self) -> str:
+        """Its last part."""
+        return self.prefix.rstrip("/").rpartition("/")[2] or self.bucket
+
+    @property
+    def url(self) -> str:
+        """As V1 names it to a script."""
+        return f"s3:/{self}"
+
+    def __str__(self) -> str:
+        return f"/{self.bucket}/{self.prefix}"
+
+
+@dataclass(frozen=True)
+class Channel:
+    """An input or an output: a folder of the container that stands for a place in the store, or only its url."""
+
+    name: str
+    place: Place
+    local_dir: str  # in the container, absolute; empty in V1, whose jobs get the url and copy by themselves
+    by_environment: bool = False
+    """Named to the boot file by an environment variable instead of a command line argument."""
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A share of the network (SFS, NAS) that the job finds in a folder."""
+
+    source: str  # host:/path
+    folder: str  # in the container, absolute
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class Launch:
+    job_id: str
+    nodes: int
+    cards: int  # of each node
+    engine_version: str
+    interpreter: str
+    code: Place | None  # none where a custom image has all it needs
+    boot_file: str  # relative to the code; empty where a command of a custom image says all
+    parameters: tuple[tuple[str, str], ...] = ()
+    inputs: tuple[Channel, ...] = ()
+    outputs: tuple[Channel, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    logs: Place | None = None
+    time_limit: float | None = None  # seconds
+    contract: str = "V2"
+    """What the container looks like: V2, V1 (urls instead of folders, /home/work, DLS_ and BATCH_ variables), or apulis
+    (shared folders, DLWS_ variables)."""
+    name: str = ""  # the job's, which V1 uses for log files and hosts
+    resource_id: str = ""  # V1's word for one run of a job
+    image: str = ""  # a custom one, by name only: what runs is `command`, once for each node
+    command: str = ""
+    volumes: tuple[Volume, ...] = ()
+    pods: Pods | None = None  # what the nodes of an apulis job are, which need not be equal
+
+    @property
+    def ranks(self) -> int:
+        return self.pods.ranks if self.pods else self.nodes * self.cards
+
+    def is_done(self, succeeded: Collection[str]) -> bool:
+        """Whether the success of these tasks is the job's, though others still run."""
+        return self.pods is not None and self.pods.is_done(succeeded)
+
+    def log_name(self, task: str) -> str:
+        """The file, and the object, with what the task has written."""
+        if self.contract == "V1":
+            return f"{self.resource_id}-job-{self.name}-{task.rpartition('-')[2]}.log"
+        return f"{self.job_id}-{task}.log" if self.pods else f"modelarts-job-{self.job_id}-{task}.log"
+
+
+@dataclass(frozen=True)
+class Started:
+    """All nodes have been started."""
+
+
+@dataclass(frozen=True)
+class TaskStarted:
+    task: str
+
+
+@dataclass(frozen=True)
+class TaskEnded:
+    task: str
+    exit_code: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The last event of a job: its outputs and logs are in the store, its processes are gone."""
+
+    phase: str  # Completed, Failed, Terminated or Abnormal
+    message: str = ""
+    task: str = ""  # the one that ended the job
+
+
+Event = Started | TaskStarted | TaskEnded | Ended
+Report = Callable[[Event], None]
+
+
+class Engine(Protocol):
+    def start(self, launch: Launch, report: Report) -> None:
+        """Returns at once; the events come from another thread, `Ended` exactly once and last."""
+
+    def stop(self, job_id: str) -> None:
+        """Asks for `Ended`; what has ended already, or was never started, is no mistake."""
+
+    def log(self, job_id: str, task: str) -> tuple[bytes, int] | None:
+        """The newest part of what the task has written, and the size of all of it; None while there is nothing."""
+
+    def usage(self, job_id: str, task: str) -> Mapping[str, Sequence[float]]:
+        """How busy the task was, in percent, by the vendor's names, one sample each second, for the last hour."""
+
+    def freeze_log(self, job_id: str, *, frozen: bool) -> None:
+        """A frozen log grows no more, neither in `log` nor in the store; the job runs on, or will run."""
+
+    def forget(self, job_id: str) -> None:
+        """The job was deleted; what is kept of it goes, at once or when it ends."""
+
+    def close(self) -> None:
+        """End everything, and return when nothing is left."""
+
+
+# -- Where the ranks of a job find each other: addresses on loopback, a port, and the rank table that says so.
+
+# Below the range from which the kernel gives ports to outgoing connections.
+_PORTS = range(16384, 32768)
+
+
+@functools.cache
+def _many_loopbacks() -> bool:
+    """Linux answers to all of 127/8, others only to the addresses that were configured."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.2", 0))
+        except OSError:
+            return False
+    return True
+
+
+def node_address(node: int) -> str:
+    return f"127.0.{node // 250}.{node % 250 + 2}" if _many_loopbacks() else "127.0.0.1"
+
+
+def card_address(node: int, card: int) -> str:
+    return f"127.{node // 250 + 1}.{node % 250}.{card + 1}" if _many_loopbacks() else "127.0.0.1"
+
+
+class Ports:
+    """Ports for the jobs of one engine, each verified to be free and given to one job at a time."""
+
+    def __init__(self) -> None:
+        self._taken: set[int] = set()
+        self._lock = threading.Lock()
+
+    def _candidates(self) -> Iterator[int]:
+        # At random: another cloud on this machine chooses from the same range.
+        return iter(random.sample(_PORTS, len(_PORTS)))
+
+    def take(self, address: str) -> int:
+        with self._lock:
+            for port in self._candidates():
+                if port not in self._taken and _is_free(address, port):
+                    self._taken.add(port)
+                    return port
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+    def give_back(self, port: int) -> None:
+        with self._lock:
+            self._taken.discard(port)
+
+
+def _is_free(address: str, port: int) -> bool:
+    for host in (address, ""):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((host, port))
+            continue
+        return False
+    return True
+
+
+def rank_table(job_id: str, nodes: int, cards: int, status: str) -> dict[str, Any]:
+    """Version 0.1, as the platform writes it: `initializing` knows nothing yet, `completed` everything."""
+    if status != "completed":
+        return {"status": status}
+    instances = [
+        {
+            "pod_name": f"modelarts-job-{job_id}-worker-{node}",
+            "server_id": node_address(node),
+            "devices": [{"device_id": str(card), "device_ip": card_address(node, card)} for card in range(cards)],
+        }
+        for node in range(nodes)
+    ]
+    group = {
+        "group_name": "job-trainjob",
+        "device_count": str(nodes * cards),
+        "instance_count": str(nodes),
+        "instance_list": instances,
+    }
+    return {"status": status, "group_count": "1", "group_list": [group]}

@@ -1,0 +1,201 @@
+"""The file system as one node sees it: the machine's own, but with folders of the node's at the platform's paths.
+
+A process of the node builds it once, in a mount namespace (and, for anybody but root, a user namespace) of its own,
+and hands the namespaces over as open files; what the node starts then enters them. The host sees none of the mounts
+and gets no folder for them, and the kernel drops them with the last process: there is nothing to clean up, whoever
+is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from pytest_aisbench.localcloud.engine import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    Binds = Iterable[tuple[str, str]]
+
+PATHS = ("/cache", "/home/ma-user", "/home/work", "/user/config", "/tmp")  # noqa: S108 - private, which is the point
+
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 1 << 5, 1 << 12, 1 << 14, 1 << 18
+_MNT_DETACH = 2
+
+
+@functools.cache
+def container_support() -> tuple[bool, str]:
+    """Whether jobs find the platform's paths on this machine, and in one line what they find, or why not."""
+    if not processes.LINUX:
+        return False, _without("only Linux has mount namespaces")
+    command = [*processes.namespace(), sys.executable, "-S", "-m", __name__]
+    environment = {"PYTHONPATH": str(Path(__file__).parents[3]), "PATH": os.environ.get("PATH", os.defpath)}
+    with tempfile.TemporaryDirectory(prefix="aisbench-probe-") as folder:
+        try:
+            probe = subprocess.run(
+                [*command, folder], env=environment, capture_output=True, text=True, timeout=20, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return False, _without(str(error))
+    if probe.returncode:
+        return False, _without((probe.stderr.strip().splitlines() or [f"exit code {probe.returncode}"])[-1])
+    return True, f"every node has {_listed()} of its own"
+
+
+def _listed() -> str:
+    return f"{', '.join(PATHS[:-1])} and {PATHS[-1]}"
+
+
+def _without(reason: str) -> str:
+    return (
+        f"no private mounts on this machine ({reason}): scripts that name {_listed()} meet the machine's own; "
+        "those that go by MA_HOME, MA_JOB_DIR, TMPDIR and their arguments work"
+    )
+
+
+class PrivateRoot:
+    """The way in, for children between fork and exec."""
+
+    def __init__(self, descriptors: list[int]) -> None:
+        self._descriptors = descriptors  # a user namespace comes first: it gives the right to enter the other
+
+    @classmethod
+    def build(cls, root: str, binds: Binds) -> PrivateRoot:
+        """`binds`: a folder of the host, and where the node is to see it. `root`: a folder to build in, which stays
+        empty. OSError where the machine does not allow it."""
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            builder = os.fork()
+            if builder == 0:
+                _build_and_send(theirs, root, binds)
+            theirs.close()
+            message, descriptors, _, _ = socket.recv_fds(ours, 1 << 12, 2)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(builder, 0)
+        if not descriptors:
+            raise OSError(message.decode(errors="replace") or "the process that builds the private mounts died")
+        return cls(descriptors)
+
+    def enter(self, folder: str) -> None:
+        for descriptor in self._descriptors:
+            _call("setns", descriptor, 0)
+        os.chdir(folder)
+
+
+def _build_and_send(to: socket.socket, root: str, binds: Binds) -> NoReturn:
+    """The whole life of the builder. It must not return into a copy of its parent's program."""
+    try:
+        has_user_namespace = _unshare()
+        _fill(root, {target: source for source, target in binds})
+        _change_root(root)
+        names = ["user", "mnt"] if has_user_namespace else ["mnt"]
+        socket.send_fds(to, [b"!"], [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names])
+    except BaseException as error:  # noqa: BLE001 - told to the parent
+        to.send(str(error).encode()[: 1 << 12] or repr(error).encode())
+    finally:
+        os._exit(0)
+
+
+def _unshare() -> bool:
+    """Whether it took a user namespace."""
+    try:
+        _call("unshare", _CLONE_NEWNS)
+        privileged = True
+    except PermissionError:
+        user, group = os.getuid(), os.getgid()
+        _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNS)
+        # The user keeps his own number, since mpirun and others refuse to run as root.
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+        privileged = False
+    _call("mount", None, b"/", None, _MS_REC | _MS_PRIVATE, None)
+    return not privileged
+
+
+def _fill(root: str, sources: dict[str, str]) -> None:
+    """The machine's root again, in a file system in memory, with `sources` in the place of what it has there."""
+    _call("mount", b"tmpfs", root.encode(), b"tmpfs", 0, b"mode=755,size=4m")
+    parents = {str(parent) for target in sources for parent in Path(target).parents}
+    _copy_folder("/", root, parents, set(sources))
+    for target in sorted(sources, key=lambda path: path.count("/")):
+        inside = root + target
+        if os.path.isdir(sources[target]):  # noqa: PTH112 - a target is an absolute path: strings are joined
+            os.makedirs(inside, exist_ok=True)  # noqa: PTH103
+        else:
+            os.close(os.open(inside, os.O_CREAT | os.O_CLOEXEC))
+        _bind(sources[target], inside)
+    _call("mount", None, root.encode(), None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY, None)
+
+
+def _copy_folder(folder: str, copy: str, parents: set[str], left_out: set[str]) -> None:
+    for entry in os.scandir(folder):
+        target = f"{copy}/{entry.name}"
+        if entry.path in left_out:
+            continue
+        if entry.path in parents and entry.is_dir():
+            os.mkdir(target)  # noqa: PTH102
+            _copy_folder(entry.path, target, parents, left_out)
+        elif entry.is_symlink():
+            os.symlink(os.readlink(entry.path), target)  # noqa: PTH115, PTH211
+        else:
+            if entry.is_dir():
+                os.mkdir(target)  # noqa: PTH102
+            else:
+                os.close(os.open(target, os.O_CREAT | os.O_CLOEXEC))
+            _bind(entry.path, target)
+
+
+def _bind(source: str, target: str) -> None:
+    _call("mount", source.encode(), target.encode(), None, _MS_BIND | _MS_REC, None)
+
+
+def _change_root(root: str) -> None:
+    os.chdir(root)
+    _call("pivot_root", b".", b".")
+    _call("umount2", b".", _MNT_DETACH)
+    os.chdir("/")
+
+
+def _call(name: str, *arguments: int | bytes | None) -> None:
+    if getattr(_libc(), name)(*arguments):
+        number = ctypes.get_errno()
+        text = " ".join(os.fsdecode(argument) for argument in arguments[:2] if isinstance(argument, bytes))
+        raise OSError(number, f"{name} {text}".rstrip() + f": {os.strerror(number)}")
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _try(folder: str) -> None:
+    """What a node does, in small."""
+    source, root = Path(folder, "source"), Path(folder, "root")
+    for made in (source, root):
+        made.mkdir()
+    inside = PrivateRoot.build(str(root), [(str(source), path) for path in PATHS])
+    inside.enter("/cache")
+    Path("/user/config/seen").touch()
+    if not Path("/tmp/seen").exists():  # noqa: S108
+        raise OSError("the mounts are not where they should be")
+
+
+if __name__ == "__main__":
+    try:
+        _try(sys.argv[1])
+    except OSError as problem:
+        sys.exit(problem.strerror or str(problem))

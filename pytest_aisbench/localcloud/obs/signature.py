@@ -1,0 +1,178 @@
+"""Who sends this? OBS's own answer: its signature, those of S3 (V2 and V4), and URLs signed in advance."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import time
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+from pytest_aisbench.localcloud.iam import BASIC_TIME, SKEW, seconds
+from pytest_aisbench.localcloud.obs.dialect import OBS, Call
+from pytest_aisbench.localcloud.obs.storage import ObjectError
+
+if TYPE_CHECKING:
+    from pytest_aisbench.localcloud.iam import Account, Accounts
+
+# The parameters that name a resource or change the answer, and so are part of what V2 and OBS sign.
+SUBRESOURCES = frozenset(
+    """
+    acl append backtosource cors customdomain delete deletebucket directcoldaccess dispolicy encryption
+    fileinterface inventory length lifecycle location logging metadata mirrorbacktosource modify name
+    notification object-lock obsbucketalias obscompresspolicy obsworkflowtriggerpolicy orchestration partnumber
+    policy policystatus position publicaccessblock bucketstatus quota rename replication requestpayment restore
+    retention storageclass storageinfo storagepolicy tagging torrent truncate uploadid uploads versionid
+    versioning versions website response-cache-control response-content-disposition response-content-encoding
+    response-content-language response-content-type response-expires x-image-process x-image-save-bucket
+    x-image-save-object x-obs-security-token x-oss-process
+    """.split()  # noqa: SIM905 (a list of sixty quoted words is harder to read)
+)
+_V4 = "AWS4-HMAC-SHA256"
+_UNSIGNED = "UNSIGNED-PAYLOAD"
+
+
+def authenticate(call: Call, accounts: Accounts) -> Account:
+    headers, query = call.request.headers, call.request.query
+    scheme, _, rest = headers.get("authorization", "").partition(" ")
+    if scheme == _V4:
+        fields = dict(field.strip().partition("=")[::2] for field in rest.split(","))
+        stamp = headers.get("x-amz-date") or _as_basic(headers.get("date", ""))
+        _check_skew(seconds(stamp, BASIC_TIME), accounts)
+        return _check_v4(call, accounts, fields, stamp)
+    if "X-Amz-Algorithm" in query:
+        fields = {name.removeprefix("X-Amz-"): value for name, value in query.items()}
+        stamp = query.get("X-Amz-Date", "")
+        _check_expiry(seconds(stamp, BASIC_TIME) + _number(query.get("X-Amz-Expires", "")))
+        return _check_v4(call, accounts, fields, stamp)
+    if scheme == call.dialect.scheme:
+        access_key, _, signature = rest.partition(":")
+        stamp = call.header("date") or headers.get("date", "")
+        _check_skew(_http_seconds(stamp), accounts)
+        # The date is signed in one place only: as the header of the dialect where there is one.
+        date = "" if call.header("date") else stamp
+    elif call.dialect.key_parameter in query:
+        access_key, signature = query[call.dialect.key_parameter], query.get("Signature", "")
+        date = query.get("Expires", "")
+        _check_expiry(_number(date))
+    else:
+        raise ObjectError("AccessDenied", "Access Denied")
+    account = _account(call, accounts, access_key)
+    _check(signature, _hmac_sha1(account, _text_v2(call, date)))
+    return account
+
+
+def presign(account: Account, bucket: str, key: str, expires: float = 3600) -> str:
+    """The path and query, to be put behind OBS's endpoint, that let anybody GET the object for so many seconds."""
+    path = f"/{bucket}/{quote(key, safe='/~')}"
+    deadline = str(int(time.time() + expires))
+    signature = _hmac_sha1(account, f"GET\n\n\n{deadline}\n{path}")
+    query = {OBS.key_parameter: account.access_key, "Expires": deadline, "Signature": signature}
+    return f"{path}?{urlencode(query)}"
+
+
+def _text_v2(call: Call, date: str) -> str:
+    headers, prefix = call.request.headers, call.dialect.prefix
+    path, _, query = call.request.raw_path.partition("?")
+    resource = f"/{call.bucket}{path}" if call.virtual else path
+    signed = []
+    for item in filter(None, query.split("&")):
+        name, equals, value = item.partition("=")
+        name = unquote(name)
+        if name.lower() in SUBRESOURCES or name.lower().startswith(prefix):
+            signed.append((name, f"{name}={unquote(value)}" if equals else name))
+    return "\n".join(
+        [
+            call.request.method,
+            headers.get("content-md5", ""),
+            headers.get("content-type", ""),
+            date,
+            *(f"{name}:{headers[name]}" for name in sorted(headers) if name.startswith(prefix)),
+            resource + ("?" + "&".join(item for _, item in sorted(signed)) if signed else ""),
+        ]
+    )
+
+
+def _check_v4(call: Call, accounts: Accounts, fields: dict[str, str], stamp: str) -> Account:
+    request = call.request
+    access_key, _, scope = fields.get("Credential", "").partition("/")
+    account = _account(call, accounts, access_key)
+    if request.headers.get("x-amz-content-sha256", _UNSIGNED) != _UNSIGNED:
+        raise ObjectError("NotImplemented", f"x-amz-content-sha256 must be {_UNSIGNED}")
+    signed = fields.get("SignedHeaders", "").split(";")
+    if (unsigned := "x-amz-security-token") in request.headers and unsigned not in signed:
+        raise ObjectError(
+            "AccessDenied", f"There were headers present in the request which were not signed: {unsigned}"
+        )
+    path, _, query = request.raw_path.partition("?")
+    pairs = sorted(p for p in parse_qsl(query, keep_blank_values=True) if p[0] != "X-Amz-Signature")
+    canonical = "\n".join(
+        [
+            request.method,
+            path,
+            "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in pairs),
+            *(f"{name}:{request.headers.get(name, '')}" for name in signed),
+            "",
+            ";".join(signed),
+            _UNSIGNED,
+        ]
+    )
+    key = f"AWS4{account.secret_key}".encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    text = f"{_V4}\n{stamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    _check(fields.get("Signature", ""), hmac.new(key, text.encode(), "sha256").hexdigest())
+    return account
+
+
+def _hmac_sha1(account: Account, text: str) -> str:
+    return base64.b64encode(hmac.digest(account.secret_key.encode(), text.encode(), "sha1")).decode()
+
+
+def _account(call: Call, accounts: Accounts, access_key: str) -> Account:
+    """Temporary keys without their token are in nobody's records."""
+    account = accounts.by_key(access_key)
+    query = {name.lower(): value for name, value in call.request.query.items()}
+    token = call.header("security-token") or query.get(f"{call.dialect.prefix}security-token", "")
+    if account is None or not hmac.compare_digest(token.encode(), account.security_token.encode()):
+        raise ObjectError("InvalidAccessKeyId", "The access key Id you provided does not exist in our records.")
+    return account
+
+
+def _check(given: str, right: str) -> None:
+    if not hmac.compare_digest(given.encode(), right.encode()):
+        raise ObjectError(
+            "SignatureDoesNotMatch",
+            "The request signature we calculated does not match the signature you provided. "
+            "Check your key and signing method.",
+        )
+
+
+def _check_skew(stamp: float, accounts: Accounts) -> None:
+    if abs(stamp - accounts.now()) > SKEW:
+        raise ObjectError(
+            "RequestTimeTooSkewed",
+            "The difference between the request time and the server's time is too large.",
+        )
+
+
+def _check_expiry(deadline: float) -> None:
+    if time.time() > deadline:
+        raise ObjectError("AccessDenied", "Request has expired")
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _http_seconds(stamp: str) -> float:
+    try:
+        return parsedate_to_datetime(stamp).timestamp()
+    except ValueError:
+        return seconds(stamp, BASIC_TIME)
+
+
+def _as_basic(stamp: str) -> str:
+    return time.strftime(BASIC_TIME, time.gmtime(_http_seconds(stamp)))
