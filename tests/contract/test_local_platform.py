@@ -9,12 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from pytest_aisbench import Access
 from pytest_aisbench.adapters.local import Local
@@ -40,17 +40,12 @@ def process_of(local: Local) -> int:
     return local._cloud._process.pid
 
 
-def gone(pid: int) -> bool:
-    """Waits for it; a zombie that nobody reaps counts as gone."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        time.sleep(0.02)
-    return False
+def is_gone(pid: int) -> bool:
+    """Whether the process has ended; a zombie that nobody reaps has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def test_it_needs_no_settings(local: Local) -> None:
@@ -129,7 +124,7 @@ def test_a_private_cloud_ends_when_it_is_closed() -> None:
     pid = process_of(local)
     local.close()
     local.close()
-    assert gone(pid)
+    wait_until(lambda: is_gone(pid))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -144,7 +139,7 @@ def test_a_private_cloud_ends_with_its_owner(number: signal.Signals) -> None:
         assert owner.stdout is not None
         pid = int(owner.stdout.readline())
         owner.send_signal(number)
-    assert gone(pid)
+    wait_until(lambda: is_gone(pid))
 
 
 def test_ctrl_c_at_the_terminal_is_not_for_the_cloud(local: Local) -> None:
@@ -175,6 +170,6 @@ def test_a_cloud_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.
 def test_a_private_cloud_that_died_says_so() -> None:
     with contextlib.closing(Local(Settings())) as local:
         os.kill(process_of(local), signal.SIGKILL)
-        assert gone(process_of(local))
+        wait_until(lambda: is_gone(process_of(local)))
         with pytest.raises(Unreachable, match="the local cloud said"):
             local.check()

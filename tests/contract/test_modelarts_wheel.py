@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +13,13 @@ from typing import Any
 
 import pytest
 from by_wheel import OPTIONS, STANDIN, by_wheel
+from waiting import wait_until
 
 from pytest_aisbench import Access, Settings
 from pytest_aisbench.adapters.local import Local
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.job import JobSpec, Phase
+from pytest_aisbench.domain.job import JobSpec, LogPart, Phase
 from pytest_aisbench.errors import JobLost, Refused, Rejected, UsageFault
 from pytest_aisbench.secret import NO_SECRET, Secret
 from pytest_aisbench.testing import PlatformContract
@@ -118,22 +118,22 @@ def test_a_job_of_that_name_gets_another_version(v1: ModelArts, spec: JobSpec) -
     assert first.partition("/")[0] == second.partition("/")[0]
     assert v1.submit(one) == first  # it arrived before: no third
     assert (v1.find(one), v1.find(two)) == (first, second)
-    for job_id in (first, second):
+    both = [first, second]
+    for job_id in both:
         v1.cancel(job_id)
-        deadline = time.monotonic() + PlatformContract.PATIENCE_S
-        while v1.inspect([job_id])[job_id].phase is not Phase.CANCELLED:
-            assert time.monotonic() < deadline
+    wait_until(lambda: v1.inspect(both), lambda jobs: {jobs[each].phase for each in both} == {Phase.CANCELLED})
 
 
 def test_characters_are_whole_where_pieces_of_a_log_meet(v1: ModelArts, spec: JobSpec) -> None:
     job_id = v1.submit(v1.render(spec))
     whole = "é€" * 1500 + "\n"
-    told, since, deadline = "", 0, time.monotonic() + PlatformContract.PATIENCE_S
-    while whole not in told:
-        assert time.monotonic() < deadline, told
-        part = v1.logs(job_id, since=since)
-        told, since = told + part.text, part.next
-    assert told.count("é€") == 1500
+    pieces = [LogPart("", 0)]
+
+    def log_so_far() -> str:
+        pieces.append(v1.logs(job_id, since=pieces[-1].next))
+        return "".join(piece.text for piece in pieces)
+
+    assert wait_until(log_so_far, lambda log: whole in log).count("é€") == 1500
     v1.cancel(job_id)
 
 

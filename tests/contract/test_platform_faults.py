@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from held_time import HeldTime
+from waiting import wait_until
 
 from pytest_aisbench import Access, Settings
 from pytest_aisbench.adapters import obs
@@ -101,8 +101,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
             platform.store.write(platform.root / f"kept/{number}", b"0123456789")
         sent = platform.render(_spec(platform, "matrix", seconds=3600))
         job = platform.submit(sent)
-        while platform.inspect([job])[job].phase is not Phase.RUNNING or not platform.logs(job).text:
-            time.sleep(0.05)
+        wait_until(lambda: platform.inspect([job])[job].phase is Phase.RUNNING and platform.logs(job).text)
         file = tmp_path_factory.mktemp("large") / "file"
         file.write_bytes(b"0123456789")
         yield Bench(cloud, platform, job, sent, file)

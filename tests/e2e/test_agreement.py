@@ -8,8 +8,6 @@ import json
 import re
 import signal
 import sqlite3
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from junit_schema import properties, strictly
 from open_tester import Serving, serving
 from past import remember, spread
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from waiting import wait_until
 from yard import SCRIPT, TEST, THRESHOLDS, WORKLOAD, Ended, Yard
 
 from pytest_aisbench.localcloud.faults import Fault
@@ -235,21 +234,10 @@ def test_an_interrupted_run_is_told_alike_too(yard: Yard, tester: Serving, worke
     for kind in ("passed", "held"):
         suite(yard, kind)
     (yard.folder / "conftest.py").write_text(FLAG)
-    with subprocess.Popen(
-        yard.command("suites", "--nodes", "1", *workers),
-        cwd=yard.folder,
-        env=yard.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as run:
-        deadline = time.monotonic() + 120
-        while not (flag := yard.folder / "ended").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+    with yard.start(*workers) as run:
+        wait_until((yard.folder / "ended").exists, seconds=120)
         run.send_signal(signal.SIGINT)
         out, _ = run.communicate(timeout=120)
-    assert flag.exists(), out
     ended = Ended(run.returncode, out, yard.folder)
     assert ended.code == 2, ended.out
     everywhere(ended, tester, wanted("passed", "held"), wanted("passed"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from apulis_client import ENDED, GPU, Apulis
-from cloud_client import eventually
+from waiting import wait_until
 
 from pytest_aisbench.localcloud.engine import process_engine
 from pytest_aisbench.localcloud.engine.private_root import container_support
@@ -169,7 +169,7 @@ def test_a_command_that_never_ends_is_killed_and_nothing_of_it_is_left(apulis: A
     job = apulis.distribute("exit 7", resourcegpu=1)
     apulis.until(job, {"failed"})  # `cmd` is what the workers run where they have no command of their own
     job = apulis.distribute("exit 7", resourcegpu=1, workerCmd=f"echo DONE rc=0 && exec -a {mark} sleep infinity")
-    assert eventually(lambda: apulis.log(job).count("DONE rc=0") == 2)
+    wait_until(lambda: apulis.log(job).count("DONE rc=0") == 2)
     assert apulis.status(job) == "running"
     assert len(running(mark)) == 2
     assert apulis.of("KillJob", job)["result"].startswith("Success")
@@ -256,7 +256,7 @@ def test_charts_tell_how_busy_the_pods_are(apulis: Apulis) -> None:
         found: list[dict[str, Any]] = json.loads(answer)["data"]["result"]
         return found
 
-    assert eventually(lambda: len(series("task_cpu_percent")) == 2)
+    wait_until(lambda: len(series("task_cpu_percent")) == 2)
     assert {row["metric"]["pod_name"] for row in series("task_mem_usage_percent")} == {
         f"{job}-worker{i}" for i in (0, 1)
     }

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from apulis_client import CURRENT_USER, ENDED, GPU, LOGIN, NPU, Apulis
-from cloud_client import CloudClient, eventually
+from cloud_client import CloudClient
+from waiting import wait_until
 
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
@@ -221,7 +222,7 @@ def test_devices_are_taken_while_a_job_runs(apulis: Apulis) -> None:
         assert devices[kind].keys() == {"capacity", "detail", "deviceStr"}
         return sum(node["allocatable"] for node in devices[kind]["detail"])
 
-    assert eventually(lambda: free(NPU) == free(GPU) == 64)  # the last test's job is on its way out
+    wait_until(lambda: free(NPU) == free(GPU) == 64)  # the last test's job is on its way out
     job = apulis.distribute(SLOW)
     apulis.until(job, {"running"})
     assert (free(NPU), free(GPU)) == (48, 64)
@@ -263,7 +264,7 @@ def test_faults_and_books_know_the_service(apulis: Apulis) -> None:
 
 def test_a_frozen_log_grows_no_more(apulis: Apulis) -> None:
     job = apulis.submit("train --seconds=1 --epochs=20")
-    assert eventually(lambda: "epoch: 1 " in apulis.log(job))
+    wait_until(lambda: "epoch: 1 " in apulis.log(job))
     apulis.cloud.faults.set([Fault(job="log-frozen")])
     before = apulis.log(job)
     apulis.until(job, ENDED)

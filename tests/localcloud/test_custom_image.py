@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from cloud_client import CloudClient
+from waiting import wait_until
 
 from pytest_aisbench.localcloud.engine import process_engine
 from pytest_aisbench.localcloud.engine.container import Container, Layout
@@ -30,7 +30,6 @@ pytestmark = [
     pytest.mark.filterwarnings(r"ignore:.*'return' in a 'finally' block:SyntaxWarning"),
 ]
 
-PATIENCE = 30.0
 COMPLETED, FAILED = 10, 11  # of V1
 
 
@@ -175,10 +174,7 @@ class V1Job:
         jobs = f"/v1/{client.project}/training-jobs"
         created = client.call("POST", jobs, {"job_name": self.name, "config": config | changes})
         version = f"{jobs}/{created['job_id']}/versions/{created['version_id']}"
-        end = time.monotonic() + PATIENCE
-        while (answer := client.call("GET", version))["status"] not in {COMPLETED, FAILED}:
-            assert time.monotonic() < end, answer
-            time.sleep(0.02)
+        answer = wait_until(lambda: client.call("GET", version), lambda answer: answer["status"] in {COMPLETED, FAILED})
         self.status = answer["status"]
         self.worker_log = f"{answer['resource_id']}-job-{self.name}-0.log"
         self.log = client.get(self.logs + self.worker_log).decode()

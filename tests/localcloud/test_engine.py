@@ -9,12 +9,12 @@ import os
 import socket
 import sys
 import threading
-import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import PATIENCE, wait_until
 
 from pytest_aisbench.localcloud.engine import processes
 from pytest_aisbench.localcloud.engine.launch import (
@@ -34,7 +34,6 @@ from pytest_aisbench.localcloud.obs.storage import Objects
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PATIENCE = 30.0
 OUTPUTS = (Channel("train_url", Place("b", "out/"), "/home/ma-user/modelarts/outputs/train_url_0"),)
 LOGS = Place("b", "log/")
 
@@ -118,13 +117,6 @@ def read(objects: Objects, key: str) -> bytes:
     _, file = objects.open("b", key)
     with file:
         return file.read()
-
-
-def eventually(happened: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.02)
 
 
 DUMP = """
@@ -251,7 +243,7 @@ def test_a_rank_ended_by_a_signal_has_the_shells_exit_code(submit: Callable[...,
 def test_a_rank_that_ignores_sigterm_is_killed(isolation: str, submit: Callable[..., Watched]) -> None:
     job = submit("import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)")
     job.await_start()
-    eventually(lambda: "deaf" in job.log())
+    wait_until(lambda: "deaf" in job.log())
     job.engine.stop(job.id)
     assert (job.end().phase, job.codes()) == ("Terminated", {"worker-0": 143})
 
@@ -266,7 +258,7 @@ signal.signal(signal.SIGTERM, leave)
 print("ready", flush=True)
 time.sleep(600)
 """)
-    eventually(lambda: "ready" in job.log())
+    wait_until(lambda: "ready" in job.log())
     job.engine.stop(job.id)
     assert job.end().phase == "Terminated"
     assert read(objects, "out/checkpoint") == b"saved"
@@ -316,9 +308,9 @@ while not out.joinpath("go").exists():
 out.joinpath("early.txt").write_text("22")
 """)
     name = f"log/modelarts-job-{job.id}"
-    eventually(lambda: objects.head("b", "out/early.txt"))
-    eventually(lambda: objects.head("b", f"{name}-worker-0.log"))
-    eventually(lambda: b"first words" in read(objects, f"{name}-worker-0.log"))
+    wait_until(lambda: objects.head("b", "out/early.txt"))
+    wait_until(lambda: objects.head("b", f"{name}-worker-0.log"))
+    wait_until(lambda: b"first words" in read(objects, f"{name}-worker-0.log"))
     assert read(objects, f"{name}-proc-rank-0-device-0.txt") == b"first words\n"
     assert not any(isinstance(event, Ended) for event in job.events)
     [go] = (job.engine._folder(job.id) / "0").glob("**/train_url_0")
@@ -355,7 +347,7 @@ def test_jobs_side_by_side_get_ports_of_their_own(submit: Callable[..., Watched]
     script = "import os, time; print('port', os.environ['MASTER_PORT'], flush=True); time.sleep(600)"
     jobs = [submit(script) for _ in range(3)]
     for job in jobs:
-        eventually(functools.partial(_has_said, job, "port"))
+        wait_until(functools.partial(_has_said, job, "port"))
     ports = {job.log().split("port ")[1].split()[0] for job in jobs}
     assert len(ports) == 3
 

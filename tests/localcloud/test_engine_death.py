@@ -8,12 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from waiting import PATIENCE, wait_until
 
 from pytest_aisbench.localcloud.engine import processes
 from pytest_aisbench.localcloud.engine.process_engine import ProcessEngine
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
-PATIENCE = 30.0
 ROOT = Path(processes.__file__).parents[2]
 
 CLOUD = """
@@ -87,16 +86,10 @@ class Cloud:
         return with_command_line(f"modelarts-job-{self.job}-worker-")
 
     def await_everybody(self) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while len(with_command_line(self.mark)) < PROCESSES:
-            assert time.monotonic() < deadline, "the job never came to life"
-            time.sleep(0.05)
+        wait_until(lambda: with_command_line(self.mark), lambda pids: len(pids) >= PROCESSES)
 
     def await_nobody(self) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while left := self.marked():
-            assert time.monotonic() < deadline, f"left: {[command_line(pid) for pid in left]}"
-            time.sleep(0.05)
+        wait_until(lambda: [command_line(pid) for pid in self.marked()], lambda commands: not commands)
 
 
 def command_line(pid: int) -> bytes:

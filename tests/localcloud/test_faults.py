@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cloud_client import CloudClient, eventually, send
+from cloud_client import CloudClient, send
+from waiting import wait_until
 
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.localcloud import faults
@@ -220,13 +221,13 @@ def test_a_lost_job_is_unknown_from_then_on(cloud: LocalCloud, client: CloudClie
     lost, kept = client.create("lost-1", seconds=3600), client.create("kept-1", seconds=3600)
     client.until(lost, {"Running"})
     path = f"/v2/{client.project}/training-jobs/{lost}"
-    assert eventually(lambda: client.raw("GET", path)[0] == 400)
+    wait_until(lambda: client.raw("GET", path)[0] == 400)
     assert client.refused("GET", path) == (400, "ModelArts.2775")
     found = client.search(filters=[{"key": "name", "operator": "like", "value": ["lost-1"]}])
     assert found["total"] == 0
     assert client.phase(kept) == "Running"
     client.stop(kept)
-    assert eventually(lambda: named(cloud, "lost-1")[0]["phase"] == "Terminated")
+    wait_until(lambda: named(cloud, "lost-1")[0]["phase"] == "Terminated")
     assert named(cloud, "lost-1")[0]["gone"] == "lost"
 
 
@@ -250,7 +251,7 @@ def test_a_fault_that_was_cleared_in_time_does_not_strike(cloud: LocalCloud, cli
     spared = client.create("spared", seconds=3600)
     cloud.faults.set([Fault(name="^not-spared$", job="lost", after=0.2)])
     client.create("not-spared", seconds=3600)
-    assert eventually(lambda: named(cloud, "not-spared")[0]["gone"] == "lost")  # so the other's time has passed too
+    wait_until(lambda: named(cloud, "not-spared")[0]["gone"] == "lost")  # so the other's time has passed too
     assert client.phase(spared) == "Running"
     client.stop(spared)
 
@@ -259,7 +260,7 @@ def test_a_phase_that_nobody_knows_is_shown_until_the_job_is_stopped(cloud: Loca
     cloud.faults.set([Fault(name="asleep", phase="Hibernating")])
     job = client.create("asleep", seconds=0.05)
     assert client.until(job, {"Hibernating"})["status"]["secondary_phase"] == "Hibernating"
-    assert eventually(lambda: named(cloud, "asleep")[0]["phase"] == "Completed")
+    wait_until(lambda: named(cloud, "asleep")[0]["phase"] == "Completed")
     assert client.phase(job) == "Hibernating"
     filters = [{"key": "phase", "operator": "in", "value": ["Hibernating"]}]
     assert [item["metadata"]["id"] for item in client.search(filters=filters)["items"]] == [job]
@@ -276,7 +277,7 @@ def test_a_phase_that_nobody_knows_is_shown_until_the_job_is_stopped(cloud: Loca
 def test_phases_may_come_out_of_order(cloud: LocalCloud, client: CloudClient) -> None:
     cloud.faults.set([Fault(name="restless", phases=("Running", "Pending", "Running"))])
     job = client.create("restless", seconds=0)
-    assert eventually(lambda: named(cloud, "restless")[0]["phase"] == "Completed")
+    wait_until(lambda: named(cloud, "restless")[0]["phase"] == "Completed")
     status = [client.show(job)["status"] for _ in range(4)]
     assert [each["phase"] for each in status] == ["Running", "Pending", "Running", "Completed"]
     assert status[1]["secondary_phase"] == "Queuing"
@@ -320,12 +321,12 @@ def frozen(client: CloudClient, cloud: LocalCloud, job: str) -> None:
         status, _, content = client.raw("GET", f"/v2/{client.project}/training-jobs/{job}/tasks/worker-0/logs/preview")
         return int(json.loads(content)["full_size"]) if status == 200 else 0
 
-    assert eventually(lambda: min(stored(), shown()) > 0)
+    wait_until(lambda: min(stored(), shown()) > 0)
     cloud.faults.set([Fault(name=name, job="log-frozen")])
     before = shown()
     assert len(client.log(job)["content"].encode()) == before
     cloud.faults.clear()
-    assert eventually(lambda: min(stored(), shown()) > before)
+    wait_until(lambda: min(stored(), shown()) > before)
 
     cloud.faults.set([Fault(name=name, job="log-frozen")])
     before = shown()

@@ -10,6 +10,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from waiting import PATIENCE, wait_until
 
 from pytest_aisbench.localcloud.http import Listener
 from pytest_aisbench.localcloud.iam import Accounts
@@ -20,7 +21,6 @@ from pytest_aisbench.localcloud.obs.storage import Objects
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATIENCE = 30.0
 FINAL = {"Completed", "Failed", "Terminated", "Abnormal"}
 VERSION = "mindspore_1.3.0-cann_5.0.2-py_3.7-euler_2.8.3-aarch64"
 
@@ -108,11 +108,7 @@ class Client:
         return self.json("show_training_job_details", training_job_id=job)
 
     def await_phase(self, job: str, phases: set[str]) -> Any:
-        deadline = time.monotonic() + PATIENCE
-        while (answer := self.show(job))["status"]["phase"] not in phases:
-            assert time.monotonic() < deadline, answer["status"]
-            time.sleep(0.02)
-        return answer
+        return wait_until(lambda: self.show(job), lambda answer: answer["status"]["phase"] in phases)
 
     def stop(self, job: str) -> Any:
         return self.json("stop_training_job", training_job_id=job, body={"action_type": "terminate"})
@@ -288,14 +284,15 @@ def test_searches_that_are_refused(client: Client, body: dict[str, Any], code: s
 
 def test_the_log_grows_while_the_job_runs(client: Client) -> None:
     job = client.create("slow")
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        preview = client.call("show_training_job_logs_preview", training_job_id=job, task_id="worker-0")
+
+    def is_filled(preview: Any) -> bool:
         assert preview.status_code in {200, 204}
-        if preview.status_code == 200 and "here I am" in preview.content:
-            break
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        return preview.status_code == 200 and "here I am" in preview.content
+
+    def show_log() -> Any:
+        return client.call("show_training_job_logs_preview", training_job_id=job, task_id="worker-0")
+
+    preview = wait_until(show_log, is_filled)
     assert preview.current_size == preview.full_size == len(preview.content.encode())
     client.stop(job)
     client.await_phase(job, FINAL)

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cloud_client import CloudClient, eventually
+from cloud_client import CloudClient
+from waiting import wait_until
 
 from pytest_aisbench.localcloud.engine.container import PACKAGES
 from pytest_aisbench.localcloud.faults import Fault
@@ -286,7 +287,7 @@ def test_a_job_copies_its_data_and_its_results_with_keys_that_end_with_it(cloud:
     access_key, secret_key = mox.file.read("s3://aisbench/result/keys").split()
     assert access_key != cloud.card()["access_key"]
     mox.file.set_auth(ak=access_key, sk=secret_key)
-    assert eventually(lambda: _is_refused(mox)), "the keys of a job that has ended are good for nothing"
+    wait_until(lambda: _is_refused(mox))  # the keys of a job that has ended are good for nothing
     mox.file.set_auth()
 
 

@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import PATIENCE, wait_until
 
 from pytest_aisbench.localcloud.engine import container, private_root, process_engine, processes
 from pytest_aisbench.localcloud.engine.launch import Channel, Ended, Event, Launch, Place, Volume
@@ -25,7 +25,6 @@ from pytest_aisbench.localcloud.obs.storage import Objects
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATIENCE = 30.0
 SUPPORTED, REASON = container_support()
 needs_mounts = pytest.mark.skipif(not SUPPORTED, reason=REASON)
 OUT = Channel("train_url", Place("bucket", "out/"), "/home/ma-user/modelarts/outputs/train_url_0")
@@ -136,26 +135,21 @@ def test_the_host_sees_no_mount_while_a_job_runs_nor_when_it_is_killed(engine: E
     before = host()
     script = "import time; open('/cache/x', 'w').write('x' * 1000); print('ready', flush=True); time.sleep(600)"
     job, ended, _ = engine.start(script)
-    deadline = time.monotonic() + PATIENCE
-    while b"ready" not in (engine.engine.log(job, "worker-0") or (b"", 0))[0]:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: engine.engine.log(job, "worker-0"), lambda log: log and b"ready" in log[0])
     assert host() == before
     engine.engine.stop(job)
     assert ended.wait(PATIENCE)
     assert host() == before
-    deadline = time.monotonic() + PATIENCE
-    while list((tmp_path / "work" / job / "0").glob("*")) != [tmp_path / "work" / job / "0/home"]:
-        assert time.monotonic() < deadline, "everything but the logs goes"
-        time.sleep(0.02)
+    node = tmp_path / "work" / job / "0"
+    wait_until(lambda: list(node.glob("*")), lambda left: left == [node / "home"])  # everything but the logs goes
 
 
 CLOUD = """
 import sys, test_node_paths as t, pathlib
 engine = t.Engine(pathlib.Path(sys.argv[1]))
 job, ended, _ = engine.start("import time; print('ready', flush=True); time.sleep(600)", nodes=2)
-while not all(b"ready" in (engine.engine.log(job, f"worker-{n}") or (b"", 0))[0] for n in (0, 1)):
-    t.time.sleep(0.02)
+for n in (0, 1):
+    t.wait_until(lambda: engine.engine.log(job, f"worker-{n}"), lambda log: log and b"ready" in log[0])
 print(job, flush=True)
 ended.wait()
 """
@@ -171,10 +165,7 @@ def test_a_cloud_killed_outright_leaves_no_mount_and_no_process(tmp_path: Path) 
         job = cloud.stdout.readline().strip()
         cloud.send_signal(signal.SIGKILL)
     assert job
-    deadline = time.monotonic() + PATIENCE
-    while left := [pid for pid in processes._pids() if _is_of(pid, job)]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.02)
+    wait_until(lambda: [pid for pid in processes._pids() if _is_of(pid, job)], lambda pids: not pids)
     assert host() == before
     shutil.rmtree(tmp_path / "work")
 

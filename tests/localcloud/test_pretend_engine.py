@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cloud_client import CloudClient, eventually
+from cloud_client import CloudClient
+from waiting import wait_until
 
 from pytest_aisbench.localcloud.server import LocalCloud
 
@@ -48,7 +49,7 @@ def test_a_hundred_jobs_run_at_once_and_none_is_run_for_real(client: CloudClient
             found.update({item["metadata"]["id"]: item for item in page["items"]})
         return found.keys() == set(jobs)
 
-    assert eventually(all_completed)
+    wait_until(all_completed)
     for item in found.values():
         assert item["status"]["duration"] >= 150
         assert item["status"]["start_time"] >= began - 1
@@ -82,7 +83,7 @@ def test_the_log_grows_while_the_job_runs(client: CloudClient) -> None:
         sizes.add(len(client.find(f"log/modelarts-job-{job}-worker-0.log") or b""))
         return len(sizes) >= 3
 
-    assert eventually(grown)
+    wait_until(grown)
     client.stop(job)
 
 
@@ -138,7 +139,7 @@ def test_a_deleted_job_is_gone_but_stays_on_the_books(client: CloudClient, cloud
     def entry() -> Any:
         return next(entry for entry in cloud.books()["jobs"] if entry["id"] == job)
 
-    assert eventually(lambda: entry()["phase"] == "Terminated")
+    wait_until(lambda: entry()["phase"] == "Terminated")
     assert entry()["gone"] == "deleted"
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import wait_until
 from yard import Yard
 
 from pytest_aisbench.localcloud.server import DataInUseError, LocalCloud
@@ -82,13 +83,6 @@ def listens(url: str) -> bool:
     with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=5):
         return True
     return False
-
-
-def eventually(condition: Callable[[], bool], deadline: float = 20) -> bool:
-    end = time.monotonic() + deadline
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return condition()
 
 
 def client(card: dict[str, str]) -> Any:
@@ -165,7 +159,7 @@ def test_it_ends_with_a_parent_that_is_killed(environment: dict[str, str]) -> No
         card = card_of(parent)
         assert listens(card["obs_endpoint"])
         parent.kill()
-        assert eventually(lambda: not listens(card["obs_endpoint"]))
+        wait_until(lambda: not listens(card["obs_endpoint"]))
     os.close(reader)
     os.close(writer)
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cloud_client import CloudClient, eventually
+from cloud_client import CloudClient
+from waiting import wait_until
 
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
@@ -37,8 +38,8 @@ def test_a_node_is_as_busy_as_its_processes() -> None:
         def sampled(job: str, fits: Callable[[float], bool]) -> Callable[[], bool]:
             return lambda: any(map(fits, metrics(client, job).get("cpuUsage", [])[1:]))
 
-        assert eventually(sampled(busy, lambda cpu: cpu > 5)), metrics(client, busy)
-        assert eventually(sampled(idle, lambda cpu: cpu < 5)), metrics(client, idle)
+        wait_until(sampled(busy, lambda cpu: cpu > 5))
+        wait_until(sampled(idle, lambda cpu: cpu < 5))
         told = metrics(client, busy)
         assert all(0 <= value <= 100 for name in ("cpuUsage", "memUsage") for value in told[name])
         assert max(told["memUsage"]) > 0
@@ -65,11 +66,11 @@ def test_a_pretended_job_is_busy_until_its_log_is_frozen() -> None:
         def npu() -> list[Any]:
             return metrics(client, job).get("npuUtil", [])
 
-        assert eventually(lambda: len(npu()) > 1)
+        wait_until(lambda: len(npu()) > 1)
         assert min(npu()) > 50
         assert len(set(npu())) > 1, "it never stands still"
         cloud.faults.set([Fault(name="it-stalls", job="log-frozen")])
-        assert eventually(lambda: npu()[-1] == 0)
+        wait_until(lambda: npu()[-1] == 0)
         assert npu()[0] > 50
         cloud.faults.clear()
         assert npu()[-1] > 50

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cloud_client import CloudClient, eventually, send
+from cloud_client import CloudClient, send
+from waiting import wait_until
 
 from pytest_aisbench.cli import main
 from pytest_aisbench.localcloud.server import LocalCloud
@@ -91,7 +92,7 @@ def test_a_job_from_creation_to_deletion(cloud: tuple[Any, CloudClient]) -> None
     def listed() -> list[Any]:
         return [each for each in modelarts.training_jobs(search_content=name) if each.job_name == name]
 
-    assert eventually(lambda: [each.status for each in listed()] == [10])
+    wait_until(lambda: [each.status for each in listed()] == [10])
     assert (listed()[0].job_id, listed()[0].job_description) == (job.job_id, "by a referee")
     (version,) = modelarts.training_job_versions(job.job_id)
     assert (version.version_id, version.status) == (job.version_id, 10)
@@ -114,7 +115,7 @@ def test_what_the_referee_created_is_stopped_by_its_name(
     again = {"job_desc": "", "config": {**_config(client, 600), "pre_version_id": first.version_id}}
     path = f"/v1/{client.project}/training-jobs/{job.job_id}/versions"
     newest = client.call("POST", path, again)["version_id"]
-    assert eventually(lambda: {each.status for each in modelarts.training_job_versions(job.job_id)} == {8})
+    wait_until(lambda: {each.status for each in modelarts.training_job_versions(job.job_id)} == {8})
     card, ledger = tmp_path / "card.json", tmp_path / "ledger.db"
     card.write_text(json.dumps(client.card))
     Ledger(ledger).close()

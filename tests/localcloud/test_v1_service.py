@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-from cloud_client import CloudClient, eventually, send
+from cloud_client import CloudClient, send
 from v1_client import (
     CANCELED,
     COMPLETED,
@@ -23,6 +23,7 @@ from v1_client import (
     WAITING,
     job_of,
 )
+from waiting import wait_until
 
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
@@ -396,7 +397,7 @@ def test_states_can_be_texts() -> None:
         client.put("code/train.py", b"")
         v1 = V1(cloud, client)
         version = v1.create(v1.body())
-        assert eventually(lambda: v1.status(version) == "10")
+        wait_until(lambda: v1.status(version) == "10")
         assert [job["status"] for job in v1.list()["jobs"]] == ["10"]
         assert [each["status"] for each in v1.call("GET", f"{job_of(version)}/versions")["versions"]] == ["10"]
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 from yard import SCRIPT, TEST, THRESHOLDS, WORKLOAD, Ended, Yard
 
 FAILING = {
@@ -173,17 +172,8 @@ def test_an_interrupt_stops_the_jobs_and_writes_the_reports(
 ) -> None:
     mark = f"{yard.folder.name}-{name}-sleeper"
     yard.suite(script=f"import time  # {mark}\nprint('training', flush=True)\ntime.sleep(600)")
-    run = subprocess.Popen(
-        yard.command("suites", "--nodes", "1", *workers, cloud=False),
-        cwd=yard.folder,
-        env=yard.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    deadline = time.monotonic() + 60
-    while not running_jobs(yard.folder) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    run = yard.start(*workers, cloud=False)
+    yard.wait_for_job("RUNNING")
     run.send_signal(getattr(signal, name))
     out, _ = run.communicate(timeout=60)
     assert run.returncode == code, out
@@ -194,22 +184,6 @@ def test_an_interrupt_stops_the_jobs_and_writes_the_reports(
     assert case["trials"][0]["phase"] == "CANCELLED"
     assert (yard.folder / "reports/latest/report.html").exists()
     assert (yard.folder / "reports/latest/junit.xml").exists()
-
-
-def running_jobs(folder: Path) -> bool:
-    """The ledger says that a job is being watched, and runs."""
-    import sqlite3
-
-    file = folder / "reports" / "ledger.db"
-    if not file.exists():
-        return False
-    with sqlite3.connect(file) as db:
-        try:
-            rows = db.execute("SELECT record FROM trials WHERE step = 'WATCH'").fetchall()
-        except sqlite3.OperationalError:
-            rows = []
-    db.close()
-    return any(((json.loads(row[0])["job"] or {}).get("phase")) == "RUNNING" for row in rows)
 
 
 def processes(mark: str) -> list[str]:
@@ -230,20 +204,8 @@ def test_after_sigkill_of_pytest_nothing_is_left(yard: Yard) -> None:
     mark = f"--mark={yard.folder.name}"
     workload = WORKLOAD.replace("devices = 2", f'devices = 2\nparameters = {{ mark = "{yard.folder.name}" }}')
     yard.suite(workload=workload, script="import time\ntime.sleep(600)")
-    run = subprocess.Popen(
-        yard.command("suites", "--nodes", "2", cloud=False),
-        cwd=yard.folder,
-        env=yard.environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 60
-    while len(processes(mark)) < 4 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert len(processes(mark)) >= 4
+    run = yard.start(nodes=2, cloud=False)
+    wait_until(lambda: processes(mark), lambda commands: len(commands) >= 4)
     run.kill()
-    run.wait()
-    deadline = time.monotonic() + 30
-    while processes(mark) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert processes(mark) == []
+    run.communicate()
+    wait_until(lambda: processes(mark), lambda commands: not commands)

@@ -6,14 +6,12 @@ import json
 import os
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from yard import SCRIPT, Gate, Yard, submitted
@@ -87,31 +85,10 @@ def started(yard: Yard, command: list[str]) -> subprocess.Popen[str]:
     return process
 
 
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it did not happen")
-
-
 def running_job(yard: Yard) -> tuple[subprocess.Popen[str], str]:
     """A run and the id of its job, which runs."""
     run = started(yard, yard.command("suites", "--nodes", "1"))
-
-    def seen() -> str:
-        file = yard.folder / "reports" / "ledger.db"
-        if not file.exists():
-            return ""
-        with closing(sqlite3.connect(file)) as db:
-            try:
-                rows = db.execute("SELECT job_id, record FROM trials").fetchall()
-            except sqlite3.OperationalError:
-                return ""
-        return next((job for job, record in rows if '"phase":"RUNNING"' in record), "")
-
-    return run, str(until(seen))
+    return run, yard.wait_for_job("RUNNING")
 
 
 def left_job(yard: Yard) -> str:

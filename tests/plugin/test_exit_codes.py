@@ -6,12 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from past import remember, spread
+from waiting import wait_until
 from yard import THRESHOLDS, WORKLOAD, Ended, Gate, Yard, submitted
 
 from pytest_aisbench.localcloud.faults import Fault
@@ -27,9 +27,7 @@ def interrupted(yard: Yard, number: signal.Signals) -> Ended:
     """A run that gets a signal while its job runs."""
     yard.suite(script=Gate().wait)
     with yard.start("-s") as run:
-        deadline = time.monotonic() + 120
-        while not [*yard.folder.glob("reports/latest/requests/*")] and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: [*yard.folder.glob("reports/latest/requests/*")], seconds=120)
         run.send_signal(number)
         out, _ = run.communicate(timeout=120)
     return Ended(run.returncode, out, yard.folder)

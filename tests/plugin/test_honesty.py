@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from junit_schema import properties, strictly
+from waiting import wait_until
 from yard import SCRIPT, THRESHOLDS, Yard, submitted
 
 BOTH = pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
@@ -212,9 +212,7 @@ def test_sigterm_is_not_swallowed(yard: Yard) -> None:
     run = subprocess.Popen(
         yard.command("suites"), cwd=yard.folder, env=yard.environment(), stdout=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 60
-    while not (yard.folder / "ready").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until((yard.folder / "ready").exists)
     run.terminate()
     out, _ = run.communicate(timeout=60)
     assert run.returncode == 143, out

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
+from waiting import wait_until
 from yard import SCRIPT, Gate, Yard
 
 from pytest_aisbench.services import logs
 
 FAILS = "print('about to fail', flush=True)\nraise SystemExit('no such layer: conv7')\n"
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_logs_of_every_node_come_home_while_the_job_runs(yard: Yard) -> None:
@@ -35,7 +27,7 @@ def test_logs_of_every_node_come_home_while_the_job_runs(yard: Yard) -> None:
             file = home / f"worker-{node}.log"
             return file.exists() and text in file.read_text(encoding="utf-8")
 
-        until(lambda: said(0, "words of rank 0") and said(1, "words of rank 3"))
+        wait_until(lambda: said(0, "words of rank 0") and said(1, "words of rank 3"))
         gate.open()
         assert run.wait(60) == 0
     for node in (0, 1):

@@ -6,16 +6,16 @@ import json
 import os
 import signal
 import sys
-import time
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cloud_client import CloudClient
+from waiting import wait_until
 from yard import SCRIPT, TEST, Gate, Yard
 
-from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.services.clock import SystemClock
 from pytest_aisbench.services.jobs import JobLedger
 
@@ -26,23 +26,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills processes
 def cloud(own_card: Path) -> Iterator[CloudClient]:
     with CloudClient(json.loads(own_card.read_text())) as client:
         yield client
-
-
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def at_step(yard: Yard, step: Step) -> bool:
-    file = yard.folder / "reports" / "ledger.db"
-    if not file.exists():
-        return False
-    ledger = JobLedger(file)
-    found = [held.trial.step for held in ledger.latest(9, SystemClock().now())]
-    ledger.close()
-    return bool(found) and all(each is step for each in found)
 
 
 def in_flight(yard: Yard) -> Trial:
@@ -87,10 +70,11 @@ def test_the_case_of_a_killed_worker_is_judged_by_another(tmp_path: Path, own_ca
         f"    (pathlib.Path({str(pids)!r}) / str(os.getpid())).touch()\n"
     )
     run = yard.start("-n", "2")
-    until(lambda: at_step(yard, Step.WATCH) and list(pids.iterdir()))
+    yard.wait_for_job()
+    wait_until(lambda: list(pids.iterdir()))
     (worker,) = pids.iterdir()
     os.kill(int(worker.name), signal.SIGKILL)
-    until(lambda: len(list(pids.iterdir())) == 2)  # another has begun with it
+    wait_until(lambda: len(list(pids.iterdir())) == 2)  # another has begun with it
     gate.open()
     out, _ = run.communicate(timeout=60)
     assert run.returncode == 0, out
@@ -120,7 +104,7 @@ def test_the_second_signal_ends_at_once_and_the_job_is_on_record(
     yard = Yard(tmp_path, own_card)
     yard.suite(script="import time\ntime.sleep(600)")
     run = yard.start(*workers)
-    until(lambda: at_step(yard, Step.WATCH))
+    yard.wait_for_job()
     assert cloud.control("PUT", "faults", [{"method": "POST", "path": "/actions$", "status": 503}])[0] == 200
     os.kill(run.pid, number)
     assert run.stdout is not None
@@ -129,7 +113,7 @@ def test_the_second_signal_ends_at_once_and_the_job_is_on_record(
         line = run.stdout.readline()
         assert line, heard
         heard += line
-    until(lambda: in_flight(yard).fault)  # from here on nobody takes it over
+    wait_until(lambda: in_flight(yard).fault)  # from here on nobody takes it over
     os.kill(run.pid, number)
     out, _ = run.communicate(timeout=60)
     assert run.returncode == code, out
@@ -151,7 +135,7 @@ def test_what_could_not_be_stopped_is_named(tmp_path: Path, own_card: Path, clou
         "from pytest_aisbench.services import watch\n\nwatch.Limits.__init__.__defaults__ = (900.0, 1.0)\n"
     )
     run = yard.start()
-    until(lambda: at_step(yard, Step.WATCH))
+    yard.wait_for_job()
     os.kill(run.pid, signal.SIGINT)
     out, _ = run.communicate(timeout=110)
     assert run.returncode == 2, out

@@ -6,32 +6,14 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 from yard import SCRIPT, TEST, Ended, Gate, Yard, submitted
 
 BOTH = pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
-
-
-def wait_for_step(yard: Yard, step: str) -> None:
-    deadline = time.monotonic() + 60
-    file = yard.folder / "reports" / "ledger.db"
-    while time.monotonic() < deadline:
-        if file.exists():
-            with sqlite3.connect(file) as db:
-                try:
-                    rows = db.execute("SELECT step FROM trials").fetchall()
-                except sqlite3.OperationalError:
-                    rows = []
-            db.close()
-            if rows and all(row[0] == step for row in rows):
-                return
-        time.sleep(0.05)
-    raise AssertionError(f"no trial at {step}")
 
 
 def killed_while_watching(yard: Yard, *arguments: str) -> Gate:
@@ -39,7 +21,7 @@ def killed_while_watching(yard: Yard, *arguments: str) -> Gate:
     gate = Gate()
     yard.suite(script=gate.wait + SCRIPT)
     run = yard.start(*arguments)
-    wait_for_step(yard, "WATCH")
+    yard.wait_for_job()
     os.killpg(run.pid, signal.SIGKILL)
     run.communicate(timeout=30)
     return gate
@@ -87,7 +69,7 @@ def test_interrupted_with_leave_the_job_runs_on_and_the_next_run_judges_it(
     yard.suite(script=gate.wait + SCRIPT)
     before = submitted(card)
     run = yard.start("--aisbench-on-interrupt", "leave")
-    wait_for_step(yard, "WATCH")
+    yard.wait_for_job()
     run.send_signal(getattr(signal, name))
     out, _ = run.communicate(timeout=30)
     assert run.returncode == code, out
@@ -115,11 +97,9 @@ def test_a_live_owner_keeps_its_job(yard: Yard, card: Path) -> None:
     yard.suite(script=gate.wait + SCRIPT)
     before = submitted(card)
     first = yard.start()
-    wait_for_step(yard, "WATCH")
+    yard.wait_for_job()
     second = yard.start()
-    deadline = time.monotonic() + 60
-    while submitted(card) < before + 2 and time.monotonic() < deadline:
-        time.sleep(0.2)
+    wait_until(lambda: submitted(card), lambda jobs: jobs == before + 2)
     gate.open()
     for run in (first, second):
         out, _ = run.communicate(timeout=60)
@@ -139,24 +119,16 @@ def test_a_private_cloud_takes_its_jobs_with_it(yard: Yard) -> None:
 def test_what_was_under_way_on_a_private_cloud_is_lost_and_submitted_again(yard: Yard) -> None:
     gate = Gate()
     yard.suite(script=gate.wait + SCRIPT)
-    run = subprocess.Popen(
-        yard.command("suites", "--nodes", "1", cloud=False),
-        cwd=yard.folder,
-        env=yard.environment(),
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    wait_for_step(yard, "WATCH")
+    run = yard.start(cloud=False)
+    yard.wait_for_job()
     os.killpg(run.pid, signal.SIGKILL)
-    run.wait(30)
+    run.communicate(timeout=30)
     gate.open()
     ended = yard.pytest("suites", "--nodes", "1", cloud=False)
     judged(ended)
     assert "died with its private local cloud; another is submitted" in ended.out
-    with sqlite3.connect(yard.folder / "reports" / "ledger.db") as db:
-        rows = db.execute("SELECT step, json_extract(record, '$.job.phase') FROM trials ORDER BY updated").fetchall()
-    db.close()
-    assert rows == [("DONE", "LOST"), ("DONE", "SUCCEEDED")]
+    trials = [(trial["step"], trial["job"]["phase"]) for trial in yard.trials()]
+    assert trials == [("DONE", "LOST"), ("DONE", "SUCCEEDED")]
 
 
 def test_a_ledger_of_an_older_version_is_brought_up_to_date(yard: Yard) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from cloud_client import PATIENCE, send
+from cloud_client import send
+from waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,11 +79,7 @@ class Apulis:
         return str(self.get("GetJobStatus", jobId=job)["jobStatus"])
 
     def until(self, job: str, statuses: set[str]) -> Any:
-        end = time.monotonic() + PATIENCE
-        while (answer := self.get("GetJobStatus", jobId=job))["jobStatus"] not in statuses:
-            assert time.monotonic() < end, answer
-            time.sleep(0.02)
-        return answer
+        return wait_until(lambda: self.get("GetJobStatus", jobId=job), lambda answer: answer["jobStatus"] in statuses)
 
     def log(self, job: str) -> str:
         return str(self.of("GetJobLog", job)["log"])

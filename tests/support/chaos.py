@@ -30,7 +30,8 @@ import chaos_audit
 import chaos_suite
 from chaos_audit import Record
 from chaos_rounds import BLACKOUT, WINDOWS, Round, Sight, campaigns, rounds
-from cloud_client import CloudClient, eventually
+from cloud_client import CloudClient
+from waiting import wait_until
 from yard import Yard
 
 PATIENCE = 120.0  # seconds, for a run that comes to its end
@@ -154,8 +155,10 @@ class Arena:
         yield from chaos_audit.of_results(self.results(), self.wanted)
 
     def _aftermath(self, mark: str) -> Iterator[str]:
-        if not eventually(lambda: not _alive(mark)):
-            yield f"left behind: {', '.join(_alive(mark))}"
+        try:
+            wait_until(lambda: _alive(mark), lambda processes: not processes)
+        except AssertionError as error:
+            yield f"left behind: {error}"
         record = self.record
         if record.integrity != "ok":
             yield f"the ledger: {record.integrity}"
@@ -206,8 +209,7 @@ class Arena:
             os.kill(self._worker(round_, process) if round_.victim == "worker" else process.pid, signal.SIGKILL)
 
     def _worker(self, round_: Round, process: subprocess.Popen[bytes]) -> int:
-        assert eventually(lambda: bool(_children(process.pid))), "no worker was started"
-        workers = _children(process.pid)
+        workers = wait_until(lambda: _children(process.pid))
         return workers[round_.nth % len(workers)]
 
     def _sight(self) -> Sight:

@@ -5,27 +5,20 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from waiting import PATIENCE, wait_until
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
 
-PATIENCE = 20.0
 _ENGINE = "mindspore_1.3.0-cann_5.0.2-py_3.7-euler_2.8.3-aarch64"
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    end = time.monotonic() + PATIENCE
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return condition()
 
 
 class CloudClient:
@@ -113,11 +106,7 @@ class CloudClient:
         return str(self.show(job)["status"]["phase"])
 
     def until(self, job: str, phases: set[str]) -> Any:
-        end = time.monotonic() + PATIENCE
-        while (answer := self.show(job))["status"]["phase"] not in phases:
-            assert time.monotonic() < end, answer["status"]
-            time.sleep(0.02)
-        return answer
+        return wait_until(lambda: self.show(job), lambda answer: answer["status"]["phase"] in phases)
 
     def stop(self, job: str) -> Any:
         return self.call("POST", f"/v2/{self.project}/training-jobs/{job}/actions", {"action_type": "terminate"})

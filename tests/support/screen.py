@@ -16,11 +16,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 import pyte
+from waiting import PATIENCE
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-PATIENCE = 60.0
 
 
 class Screen:

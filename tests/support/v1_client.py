@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from cloud_client import PATIENCE, CloudClient
+from cloud_client import CloudClient
+from waiting import wait_until
 
 if TYPE_CHECKING:
     from pytest_aisbench.localcloud.server import LocalCloud
@@ -66,11 +66,7 @@ class V1:
         return self.call("GET", version)["status"]
 
     def until(self, version: str, wanted: set[int]) -> Any:
-        end = time.monotonic() + PATIENCE
-        while (answer := self.call("GET", version))["status"] not in wanted:
-            assert time.monotonic() < end, answer
-            time.sleep(0.02)
-        return answer
+        return wait_until(lambda: self.call("GET", version), lambda answer: answer["status"] in wanted)
 
     def list(self, **query: Any) -> Any:
         return self.call("GET", "training-jobs?" + "&".join(f"{key}={value}" for key, value in query.items()))

@@ -6,12 +6,16 @@ import atexit
 import json
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from waiting import wait_until
 
 from pytest_aisbench.adapters.local import Local
 from pytest_aisbench.settings import Settings
@@ -130,10 +134,10 @@ class Yard:
         ours = {key: value for key, value in os.environ.items() if not key.startswith(theirs) and key not in _CI}
         return {**ours, "COLUMNS": "120", **changes}
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """A run of the suites on one node that is left alone: a test kills it, or lets it end."""
+    def start(self, *arguments: str, nodes: int = 1, cloud: bool = True) -> subprocess.Popen[str]:
+        """Start a run of the suites, which the test then kills, interrupts or lets end."""
         return subprocess.Popen(
-            self.command("suites", "--nodes", "1", *arguments),
+            self.command("suites", "--nodes", str(nodes), *arguments, cloud=cloud),
             cwd=self.folder,
             env=self.environment(),
             stdout=subprocess.PIPE,
@@ -141,6 +145,28 @@ class Yard:
             text=True,
             start_new_session=True,
         )
+
+    def trials(self) -> list[dict[str, Any]]:
+        """The trials on record, oldest first; none while the ledger is being made."""
+        file = self.folder / "reports" / "ledger.db"
+        if not file.exists():
+            return []
+        with closing(sqlite3.connect(file)) as db:
+            try:
+                rows = db.execute("SELECT step, job_id, record FROM trials ORDER BY updated").fetchall()
+            except sqlite3.OperationalError:
+                return []
+        return [{**json.loads(record), "step": step, "job_id": job_id} for step, job_id, record in rows]
+
+    def wait_for_job(self, phase: str | None = None) -> str:
+        """Wait until every trial's job is submitted, and in that phase if one is named; return an id of a job."""
+
+        def is_there(trials: list[dict[str, Any]]) -> bool:
+            return bool(trials) and all(
+                trial["step"] == "WATCH" and phase in {None, (trial["job"] or {}).get("phase")} for trial in trials
+            )
+
+        return str(wait_until(self.trials, is_there)[0]["job_id"])
 
     def pytest(self, *arguments: str, cloud: bool = True, env: Mapping[str, str] | None = None) -> Ended:
         done = subprocess.run(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from pytest_aisbench.domain.case import Case, Shape
 from pytest_aisbench.domain.job import Phase
@@ -118,10 +118,7 @@ def test_closing_stops_a_job_whose_answer_was_lost(healthy: Make, fleet_on: Make
     platform.poll_s = 60.0  # it will not be asked for again in time
     fleet = fleet_on(platform)
     fleet.want(case, Step.DONE)
-    deadline = time.monotonic() + 30
-    while not any(trial.attempts for trial in fleet.trials()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: any(trial.attempts for trial in fleet.trials()))
     fleet.close()
     assert platform.cancelled == ["job-1"]
 
