@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import results_schema
 from cloud_client import CloudClient
 from old_ledger import CLOUD, EXPECTED, RECORDED, RUNS, TESTER, Kept, lost, moved, read_all, same_machine
 from yard import Yard, submitted
@@ -47,6 +48,15 @@ EXPECTATIONS: dict[str, Any] = json.loads(EXPECTED.read_text(encoding="utf-8"))
 def test_it_is_read_as_it_was(read: tuple[Path, dict[str, Any]], what: str) -> None:
     _, said = read
     assert said[what] == EXPECTATIONS[what]
+
+
+def test_the_results_of_its_runs_are_as_published(read: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = read
+    documents = [json.loads((folder / "reports" / run / "results.json").read_bytes()) for run in RUNS.values()]
+    for document in documents:
+        results_schema.check(document)
+    verdicts = {case["verdict"] for document in documents for case in document["cases"]}
+    assert verdicts == {"PASSED", "FAILED", "BROKEN", "INCONCLUSIVE", None}
 
 
 def test_the_reports_of_its_runs_show_what_they_showed(read: tuple[Path, dict[str, Any]]) -> None:

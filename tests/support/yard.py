@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import results_schema
 from waiting import wait_until
 
 from pytest_aisbench.adapters.local import Local
@@ -92,7 +93,10 @@ class Ended:
 
     @property
     def results(self) -> Any:
-        return json.loads((self.reports / "results.json").read_text(encoding="utf-8"))
+        """Held against the published schema, whatever the test is about."""
+        document = json.loads((self.reports / "results.json").read_text(encoding="utf-8"))
+        results_schema.check(document)
+        return document
 
     @property
     def verdicts(self) -> dict[str, str | None]:
