@@ -16,7 +16,12 @@ def register(acts: Any) -> None:
     cloud = acts.add_parser("cloud", help="serve the local cloud alone, for other clients, until stopped")
     cloud.add_argument("--json", action="store_true", help="print endpoints and keys as one JSON line")
     cloud.add_argument("--data", type=Path, metavar="DIR", help="keep buckets here (default: a temporary folder)")
-    cloud.add_argument("--engine", choices=["processes", "pretend"], default="processes", help="how jobs are run")
+    cloud.add_argument(
+        "--engine",
+        choices=["processes", "simulated", "pretend"],
+        default="processes",
+        help="how jobs are run (default: processes); pretend is the former name of simulated",
+    )
     cloud.add_argument("--faults", type=Path, metavar="FILE", help="faults that stand from the start, JSON or TOML")
     cloud.add_argument("--v1-status-strings", action="store_true", help="V1 tells the states of jobs as texts")
     cloud.add_argument(

@@ -8,14 +8,19 @@ from pathlib import Path
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.localcloud import faults as faults_module
 from pytest_aisbench.localcloud.modelarts.rules import PYTHON_HELP
-from pytest_aisbench.localcloud.server import ENGINES, DataInUseError, serve
+from pytest_aisbench.localcloud.server import ENGINE_CHOICES, ENGINES, DataInUseError, serve
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m pytest_aisbench.localcloud", description=__doc__)
     parser.add_argument("--data", type=Path, metavar="DIR", help="keep objects and keys here (default: keep nothing)")
     parser.add_argument("--watch-stdin", action="store_true", help="end when stdin does, that is, with the parent")
-    parser.add_argument("--engine", choices=ENGINES, default=ENGINES[0], help="how jobs are run (default: %(default)s)")
+    parser.add_argument(
+        "--engine",
+        choices=ENGINE_CHOICES,
+        default=ENGINES[0],
+        help="how jobs are run (default: %(default)s); pretend is the former name of simulated",
+    )
     parser.add_argument("--faults", type=Path, metavar="FILE", help="faults that stand from the start, JSON or TOML")
     parser.add_argument("--v1-status-strings", action="store_true", help="V1 tells the states of jobs as texts")
     parser.add_argument("--python", action="append", default=[], metavar="NAME=FILE", help=PYTHON_HELP)

@@ -26,7 +26,8 @@ from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.localcloud import faults
 from pytest_aisbench.localcloud.apulis.rules import VC
 from pytest_aisbench.localcloud.apulis.service import Apulis
-from pytest_aisbench.localcloud.engine.simulated import ROOM, PretendEngine
+from pytest_aisbench.localcloud.engine.simulated import CAPACITY as SIMULATED_CAPACITY
+from pytest_aisbench.localcloud.engine.simulated import SimulatedEngine
 from pytest_aisbench.localcloud.faults import Faults, Faulty
 from pytest_aisbench.localcloud.http import Listener, Request, Response, refused
 from pytest_aisbench.localcloud.iam import Accounts, AuthenticationFailed, Iam, authenticate
@@ -118,7 +119,9 @@ def _json(request: Request) -> object:
 
 PARENT_DIED = signal.SIGUSR1
 PREFIX = "aisbench-cloud-"
-ENGINES = ("processes", "pretend")
+ENGINES = ("processes", "simulated")
+_FORMER_ENGINES = {"pretend": "simulated"}
+ENGINE_CHOICES = (*ENGINES, *_FORMER_ENGINES)
 
 
 class DataInUseError(Exception):
@@ -145,6 +148,7 @@ class LocalCloud:
         apulis_time_limit: float | None = None,
         interpreters: Mapping[str, str] | None = None,
     ) -> None:
+        engine = _FORMER_ENGINES.get(engine, engine)
         if engine not in ENGINES:
             raise UsageFault(f"there is no engine {engine!r}; there are {', '.join(ENGINES)}")
         self.faults = Faults()
@@ -196,7 +200,9 @@ class LocalCloud:
         obs, iam, tester = listeners = [Listener(service, clock_skew=self._clock_skew) for service in services]
         for listener in listeners:
             stack.callback(listener.stop)
-        engine, capacity = (PretendEngine(objects), ROOM) if self._engine == "pretend" else (None, CAPACITY)
+        engine, capacity = (
+            (SimulatedEngine(objects), SIMULATED_CAPACITY) if self._engine == "simulated" else (None, CAPACITY)
+        )
         trainer = ModelArts(
             accounts,
             objects,

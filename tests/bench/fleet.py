@@ -107,9 +107,9 @@ def told(jobs: int, seconds: float, **more: str) -> dict[str, str]:
 class Arena:
     """A folder for all contestants, a cloud for each engine."""
 
-    def __init__(self, folder: Path, pretend: track.Cloud, processes: track.Cloud) -> None:
+    def __init__(self, folder: Path, simulated: track.Cloud, processes: track.Cloud) -> None:
         self._folder = folder
-        self._clouds = {"pretend": pretend, "processes": processes}
+        self._clouds = {"simulated": simulated, "processes": processes}
         for jobs, seconds in ((JOBS, SECONDS), (1, 0.0)):
             track.write_suites(folder / f"suites-{jobs}", jobs, seconds)
         naive = folder / "naive"
@@ -126,7 +126,7 @@ class Arena:
 
     def naive(self, more: Sequence[str], jobs: int, seconds: float) -> track.Ended:
         command = track.pytest_command("-p", "no:pytest_aisbench.plugin", *more, "naive")
-        settings = told(jobs, seconds, CARD=str(self._clouds["pretend"].file))
+        settings = told(jobs, seconds, CARD=str(self._clouds["simulated"].file))
         return track.measured(command, self._folder, settings=settings)
 
     def reframe(self, program: Path, jobs: int, seconds: float) -> track.Ended:
@@ -168,13 +168,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         folder = Path(scratch)
         arena = Arena(
-            folder, *(stack.enter_context(track.local_cloud(folder, name)) for name in ("pretend", "processes"))
+            folder, *(stack.enter_context(track.local_cloud(folder, name)) for name in ("simulated", "processes"))
         )
         script = [sys.executable, "suites-1/code/train.py", "--seconds"]
         contestants: dict[str, tuple[Contestant, str]] = {
-            "ours, pretended jobs": (partial(arena.ours, "pretend"), "pretend"),
-            "a fixture that waits, `-n 8`": (partial(arena.naive, ["-n", "8"]), "pretend"),
-            "a fixture that waits": (partial(arena.naive, []), "pretend"),
+            "ours, simulated jobs": (partial(arena.ours, "simulated"), "simulated"),
+            "a fixture that waits, `-n 8`": (partial(arena.naive, ["-n", "8"]), "simulated"),
+            "a fixture that waits": (partial(arena.naive, []), "simulated"),
             "ours, processes": (partial(arena.ours, "processes"), "processes"),
             "the same processes by hand": (partial(arena.by_hand, script), ""),
             "`sleep 1` by hand": (partial(arena.by_hand, ["sleep"]), ""),

@@ -2,7 +2,7 @@
 
     python tests/bench/thousand.py [--quick]
 
-Jobs of a local cloud that pretends them and shows them as running until all have been in flight for a while; then they
+Jobs of a local cloud that simulates them and shows them as running until all have been in flight for a while; then they
 end at the same moment, the worst there is. Asked as the local cloud is, every 0.1 to 0.6 s; and 1,000 also as
 ModelArts is, every 5 to 30 s: the same adapter, with the same cloud as its endpoint. CPU and memory are those of the
 pytest process; requests are counted by the server.

@@ -105,7 +105,7 @@ class Cloud(NamedTuple):
 
 
 @contextmanager
-def local_cloud(folder: Path, engine: str = "pretend") -> Iterator[Cloud]:
+def local_cloud(folder: Path, engine: str = "simulated") -> Iterator[Cloud]:
     command = [sys.executable, "-m", "pytest_aisbench", "cloud", "--json", "--engine", engine]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         assert process.stdout

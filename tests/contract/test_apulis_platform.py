@@ -84,7 +84,9 @@ def test_a_command_that_never_ends_is_over_when_its_log_says_so(card: Path, code
 )
 def test_a_request_without_an_answer_is_one_job_at_most(tmp_path: Path, fault: dict[str, Any], made: int) -> None:
     """By its own id, which the platform takes once: even where the request is sent again."""
-    with LocalCloud(faults=[Fault(service="apulis", operation="PostJob", times=1, **fault)], engine="pretend") as cloud:
+    with LocalCloud(
+        faults=[Fault(service="apulis", operation="PostJob", times=1, **fault)], engine="simulated"
+    ) as cloud:
         card = tmp_path / "card.json"
         card.write_text(json.dumps(cloud.card()))
         with contextlib.closing(Apulis(Settings(platform="apulis", cloud=card))) as platform:

@@ -254,7 +254,7 @@ def test_the_signature_that_was_asked_for_is_sent_and_nothing_is_negotiated(
 
 
 def test_a_clock_that_is_an_hour_off_is_no_matter_to_any_signature(tmp_path: Path) -> None:
-    with LocalCloud(tmp_path, engine="pretend", clock_skew=3600.0) as cloud:
+    with LocalCloud(tmp_path, engine="simulated", clock_skew=3600.0) as cloud:
         card = cloud.card()
         access = Access(
             access_key=Secret(card["access_key"]),

@@ -52,7 +52,7 @@ def each(table: dict[int, str]) -> list[tuple[int, str]]:
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[LocalCloud]:
-    with LocalCloud(engine="pretend") as cloud:
+    with LocalCloud(engine="simulated") as cloud:
         yield cloud
 
 

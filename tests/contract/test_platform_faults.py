@@ -95,7 +95,7 @@ def platform_of(cloud: LocalCloud, patience: float = 10.0, **changes: Any) -> It
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with LocalCloud(engine="pretend") as cloud, platform_of(cloud) as platform:
+    with LocalCloud(engine="simulated") as cloud, platform_of(cloud) as platform:
         platform.store.write(platform.root / "code/train.py", b"pass\n")
         for number in range(3):
             platform.store.write(platform.root / f"kept/{number}", b"0123456789")
@@ -303,7 +303,7 @@ def test_a_right_that_is_missing_is_not_asked_for_again(bench: Bench) -> None:
 
 @pytest.mark.parametrize("skew", [2400.0, -86400.0])
 def test_a_clock_that_is_wrong_costs_one_more_request(skew: float) -> None:
-    with LocalCloud(engine="pretend", clock_skew=skew) as cloud, platform_of(cloud, project_id="") as platform:
+    with LocalCloud(engine="simulated", clock_skew=skew) as cloud, platform_of(cloud, project_id="") as platform:
         platform.check()
         requests = cloud.books()["requests"]
         assert (requests["iam"]["projects"], requests["modelarts"]["flavors"], requests["obs"]["get-bucket"]) == (
@@ -324,7 +324,7 @@ def test_a_clock_that_is_wrong_costs_one_more_request(skew: float) -> None:
 
 
 def test_a_create_that_was_refused_for_its_date_is_made_once() -> None:
-    with LocalCloud(engine="pretend", clock_skew=2400) as cloud, platform_of(cloud) as platform:
+    with LocalCloud(engine="simulated", clock_skew=2400) as cloud, platform_of(cloud) as platform:
         platform.store.write(platform.root / "code/train.py", b"pass\n")
         job = platform.submit(platform.render(_spec(platform, "late", seconds=0)))
         assert [each["id"] for each in cloud.books()["jobs"]] == [job]
@@ -333,7 +333,7 @@ def test_a_create_that_was_refused_for_its_date_is_made_once() -> None:
 
 def test_many_uploads_at_once_learn_of_a_wrong_clock_together(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"1")
-    with LocalCloud(engine="pretend", clock_skew=-2400) as cloud:
+    with LocalCloud(engine="simulated", clock_skew=-2400) as cloud:
         through = cloud.card()["obs_endpoint"].removeprefix("http://")
         keys = (Secret(cloud.card()["access_key"]), Secret(cloud.card()["secret_key"]))
         # By a domain's name the vendor's client asks which signature to use, and dates by another header.
@@ -345,7 +345,7 @@ def test_many_uploads_at_once_learn_of_a_wrong_clock_together(tmp_path: Path) ->
 
 
 def test_wrong_keys_are_refused_whatever_the_clocks_say() -> None:
-    with LocalCloud(engine="pretend", clock_skew=2400) as cloud:
+    with LocalCloud(engine="simulated", clock_skew=2400) as cloud:
         card = {**cloud.card(), "secret_key": "guessed"}
         with contextlib.closing(ModelArts(Settings(platform="modelarts", access=access_to(card)))) as platform:
             with pytest.raises(Refused, match="verify aksk signature fail"):

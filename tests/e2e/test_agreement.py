@@ -56,7 +56,7 @@ WORKERS = pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "
 @pytest.fixture(scope="module")
 def lossy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A local cloud whose jobs cost no process, and which loses some of them."""
-    with LocalCloud(engine="pretend", faults=[Fault(name="broken-1x2", job="lost")]) as cloud:
+    with LocalCloud(engine="simulated", faults=[Fault(name="broken-1x2", job="lost")]) as cloud:
         card = tmp_path_factory.mktemp("lossy") / "card.json"
         card.write_text(json.dumps(cloud.card()))
         yield card

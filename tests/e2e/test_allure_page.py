@@ -27,7 +27,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         allure_npm.is_installed() or allure_npm.install()
     except AisbenchError as error:
         pytest.skip(f"Allure cannot be had here: {error}")
-    with LocalCloud(engine="pretend") as cloud:
+    with LocalCloud(engine="simulated") as cloud:
         card = tmp_path_factory.mktemp("cloud") / "card.json"
         card.write_text(json.dumps(cloud.card()))
         yard = Yard(tmp_path_factory.mktemp("yard"), card)

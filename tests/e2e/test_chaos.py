@@ -33,7 +33,7 @@ def test_pytest_and_then_a_controller_of_xdist_are_killed(tmp_path: Path) -> Non
         Round("pytest", "answer", nth=3, pause=0.2, weather="slow", seed=1),
         Round("controller", "judging", nth=2, pause=0.2, weather="unavailable", seed=2),
     ]
-    survive(tmp_path / "arena", "pretend", rounds, chaos.undisturbed(tmp_path / "undisturbed", "pretend"))
+    survive(tmp_path / "arena", "simulated", rounds, chaos.undisturbed(tmp_path / "undisturbed", "simulated"))
 
 
 def test_a_worker_of_xdist_is_killed_while_real_jobs_run(tmp_path: Path) -> None:
@@ -42,8 +42,8 @@ def test_a_worker_of_xdist_is_killed_while_real_jobs_run(tmp_path: Path) -> None
 
 
 def test_a_workload_that_failed_before_the_kill_is_not_run_again(tmp_path: Path) -> None:
-    survive(tmp_path, "pretend", [Round("pytest", "reporting", nth=5, pause=0.1)], failing=True)
+    survive(tmp_path, "simulated", [Round("pytest", "reporting", nth=5, pause=0.1)], failing=True)
 
 
 def test_what_a_run_was_stopping_when_it_was_killed_is_stopped(tmp_path: Path) -> None:
-    survive(tmp_path, "pretend", [Round("pytest", "stopping", nth=1, pause=0.1)])
+    survive(tmp_path, "simulated", [Round("pytest", "stopping", nth=1, pause=0.1)])

@@ -24,7 +24,7 @@ WEATHER = [
 
 
 def test_a_job_outlives_refused_keys_a_wrong_clock_and_a_broken_network(tmp_path: Path) -> None:
-    with LocalCloud(engine="pretend", faults=WEATHER, clock_skew=2400) as cloud:
+    with LocalCloud(engine="simulated", faults=WEATHER, clock_skew=2400) as cloud:
         (tmp_path / "card.json").write_text(json.dumps(cloud.card()))
         yard = Yard(tmp_path, tmp_path / "card.json")
         yard.suite()

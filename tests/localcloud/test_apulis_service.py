@@ -25,7 +25,7 @@ SLOW = "train --seconds=600"
 
 @pytest.fixture(scope="module")
 def apulis() -> Iterator[Apulis]:
-    with LocalCloud(engine="pretend") as cloud:
+    with LocalCloud(engine="simulated") as cloud:
         yield Apulis(cloud, Path(cloud.card()["apulis_storage"]))
 
 
@@ -272,7 +272,7 @@ def test_a_frozen_log_grows_no_more(apulis: Apulis) -> None:
 
 
 def test_login_wants_the_digest_of_the_password_and_not_too_often() -> None:
-    with LocalCloud(engine="pretend") as cloud:
+    with LocalCloud(engine="simulated") as cloud:
         apulis = Apulis(cloud, Path(cloud.card()["apulis_storage"]))
         password = cloud.card()["apulis_password"]
         refused = (401, {"success": False, "message": "UNAUTHORIZED"})
@@ -294,7 +294,7 @@ def test_login_wants_the_digest_of_the_password_and_not_too_often() -> None:
 
 
 def test_no_job_runs_longer_than_the_cluster_allows() -> None:
-    with LocalCloud(engine="pretend", apulis_time_limit=0.2) as cloud:
+    with LocalCloud(engine="simulated", apulis_time_limit=0.2) as cloud:
         apulis = Apulis(cloud, Path(cloud.card()["apulis_storage"]))
         ended = apulis.until(apulis.submit(SLOW), ENDED)
         assert (ended["jobStatus"], ended["errorMsg"]) == ("killed", "running exceed pre-defined 0.2s")

@@ -38,7 +38,7 @@ for number in itertools.count():
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[LocalCloud]:
-    with LocalCloud(engine="pretend") as cloud:
+    with LocalCloud(engine="simulated") as cloud:
         yield cloud
 
 
@@ -398,7 +398,7 @@ def test_only_who_has_the_keys_may_use_the_control_plane(cloud: LocalCloud, clie
 
 
 def test_the_books_know_every_accepted_job_and_every_request() -> None:
-    with LocalCloud(engine="pretend") as cloud, CloudClient(cloud.card()) as client:
+    with LocalCloud(engine="simulated") as cloud, CloudClient(cloud.card()) as client:
         client.put("code/train.py", b"")
         cloud.faults.set([Fault(operation="create", times=1, status=503)])
         began = time.time() * 1000
@@ -457,20 +457,22 @@ def test_a_wrong_rule_is_one_clear_line(tmp_path: Path, rule: object, complaint:
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("engine", ["simulated", "pretend"])  # the latter is its former name
 @pytest.mark.parametrize("module", ["pytest_aisbench", "pytest_aisbench.localcloud"])
-def test_the_command_line_takes_faults_and_an_engine(tmp_path: Path, module: str) -> None:
+def test_the_command_line_takes_faults_and_an_engine(tmp_path: Path, module: str, engine: str) -> None:
     file = tmp_path / "faults.toml"
     file.write_text('[[fault]]\noperation = "create"\ntimes = 1\nstatus = 429\n')
     command = [sys.executable, "-m", module, *(["cloud", "--json"] if module == "pytest_aisbench" else [])]
     with subprocess.Popen(
-        [*command, "--engine", "pretend", "--faults", str(file)], stdout=subprocess.PIPE, text=True
+        [*command, "--engine", engine, "--faults", str(file)], stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout
             with CloudClient(json.loads(process.stdout.readline())) as client:
                 client.put("code/train.py", b"raise SystemExit(1)")
                 assert create(client)[0] == 429
-                client.until(client.create(seconds=0), {"Completed"})
+                job = client.until(client.create(seconds=0), {"Completed"})["metadata"]["id"]
+                assert "ranks is simulated" in client.log(job, "worker-0")["content"]
         finally:
             process.send_signal(signal.SIGTERM)
     file.write_text("[[fault]]\n")

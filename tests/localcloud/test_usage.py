@@ -53,13 +53,13 @@ def test_a_node_is_as_busy_as_its_processes() -> None:
 
 
 def test_a_job_that_waits_has_no_samples() -> None:
-    with LocalCloud(engine="pretend", faults=[Fault(job="pending")]) as cloud, CloudClient(cloud.card()) as client:
+    with LocalCloud(engine="simulated", faults=[Fault(job="pending")]) as cloud, CloudClient(cloud.card()) as client:
         client.put("code/train.py", b"")
         assert metrics(client, client.create()) == {}
 
 
-def test_a_pretended_job_is_busy_until_its_log_is_frozen() -> None:
-    with LocalCloud(engine="pretend") as cloud, CloudClient(cloud.card()) as client:
+def test_a_simulated_job_is_busy_until_its_log_is_frozen() -> None:
+    with LocalCloud(engine="simulated") as cloud, CloudClient(cloud.card()) as client:
         client.put("code/train.py", b"")
         job = client.create("it-stalls", seconds=60, epochs=600)
 

@@ -36,7 +36,7 @@ def cloud(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         patch.setenv("NO_PROXY", "127.0.0.1")
         for name in ("OS_CLOUD", "OS_AUTH_URL", "OS_TOKEN"):
             patch.delenv(name, raising=False)
-        with LocalCloud(data, engine="pretend", v1_status_strings=request.param) as local:
+        with LocalCloud(data, engine="simulated", v1_status_strings=request.param) as local:
             (account,) = json.loads((data / "accounts.json").read_text())
             with CloudClient(local.card()) as client:
                 client.put("code/train.py", b"")

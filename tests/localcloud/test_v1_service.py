@@ -42,7 +42,7 @@ for name in sorted(names):
 
 @pytest.fixture(scope="module")
 def v1() -> Iterator[V1]:
-    with LocalCloud(engine="pretend") as cloud, CloudClient(cloud.card()) as client:
+    with LocalCloud(engine="simulated") as cloud, CloudClient(cloud.card()) as client:
         client.put("code/train.py", b"print('hello')")
         client.put("code/readme.md", b"# code")
         yield V1(cloud, client)
@@ -393,7 +393,7 @@ def test_the_books_know_versions(v1: V1) -> None:
 
 
 def test_states_can_be_texts() -> None:
-    with LocalCloud(engine="pretend", v1_status_strings=True) as cloud, CloudClient(cloud.card()) as client:
+    with LocalCloud(engine="simulated", v1_status_strings=True) as cloud, CloudClient(cloud.card()) as client:
         client.put("code/train.py", b"")
         v1 = V1(cloud, client)
         version = v1.create(v1.body())

@@ -51,7 +51,7 @@ def commands(name: str) -> list[str]:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Yard]:
     """A workspace of two suites on a local cloud that loses the first job it is given."""
-    with LocalCloud(engine="pretend", faults=[Fault(name="lost-1x2", job="lost", times=1)]) as cloud:
+    with LocalCloud(engine="simulated", faults=[Fault(name="lost-1x2", job="lost", times=1)]) as cloud:
         (tmp_path / "card.json").write_text(json.dumps(cloud.card()))
         yard = Yard(tmp_path / "workspace", tmp_path / "card.json")
         yard.suite(workload=FAST)

@@ -34,9 +34,9 @@ def interrupted(yard: Yard, number: signal.Signals) -> Ended:
 
 
 @pytest.fixture
-def pretended(tmp_path: Path) -> Iterator[Yard]:
+def simulated(tmp_path: Path) -> Iterator[Yard]:
     """On a local cloud whose jobs cost no process, and which loses some of them."""
-    with LocalCloud(engine="pretend", faults=[Fault(name="lost-1x2", job="lost")]) as cloud:
+    with LocalCloud(engine="simulated", faults=[Fault(name="lost-1x2", job="lost")]) as cloud:
         (tmp_path / "card.json").write_text(json.dumps(cloud.card()))
         yield Yard(tmp_path, tmp_path / "card.json")
 
@@ -90,19 +90,19 @@ def test_5_nothing_was_judged(yard: Yard, asked: list[str]) -> None:
     assert yard.pytest("suites", *asked).code == 5
 
 
-def test_12_the_platform_is_to_blame(pretended: Yard) -> None:
-    pretended.suite("lost")
-    ended = pretended.pytest("suites", "--nodes", "1", "--aisbench-max-trials", "1")
+def test_12_the_platform_is_to_blame(simulated: Yard) -> None:
+    simulated.suite("lost")
+    ended = simulated.pytest("suites", "--nodes", "1", "--aisbench-max-trials", "1")
     assert ended.code == ended.results["exit_code"] == 12, ended.out
     assert ended.verdicts == {"lost-1x2": "BROKEN"}
 
 
-def test_13_the_noise_is_larger_than_the_margin(pretended: Yard) -> None:
+def test_13_the_noise_is_larger_than_the_margin(simulated: Yard) -> None:
     fast = WORKLOAD + '[local]\nparameters = { seconds = "0.1", throughput = "12.5" }\n'
-    pretended.suite(workload=fast, thresholds=THRESHOLDS.replace("at_least = 1 ", "at_least = 24.5 "))
-    assert pretended.pytest("suites", "--nodes", "1").code == 0
-    remember(pretended.folder / "reports" / "ledger.db", "toy-1x2", spread(25.0, 1.0, 30))
-    ended = pretended.pytest("suites", "--nodes", "1")
+    simulated.suite(workload=fast, thresholds=THRESHOLDS.replace("at_least = 1 ", "at_least = 24.5 "))
+    assert simulated.pytest("suites", "--nodes", "1").code == 0
+    remember(simulated.folder / "reports" / "ledger.db", "toy-1x2", spread(25.0, 1.0, 30))
+    ended = simulated.pytest("suites", "--nodes", "1")
     assert ended.code == ended.results["exit_code"] == 13, ended.out
     assert ended.verdicts == {"toy-1x2": "INCONCLUSIVE"}
 

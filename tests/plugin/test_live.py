@@ -167,7 +167,7 @@ def test_a_job_that_stands_still_is_reported_and_noted(yard: Yard) -> None:
     workload = f"parameters = {{ seconds = 7, epochs = 70 }}\n{WORKLOAD}"
     yard.suite(workload=workload, thresholds=THRESHOLDS)
     card = yard.folder / "card.json"
-    with LocalCloud(engine="pretend", faults=[Fault(name="toy-2x2", job="log-frozen", after=1.0)]) as cloud:
+    with LocalCloud(engine="simulated", faults=[Fault(name="toy-2x2", job="log-frozen", after=1.0)]) as cloud:
         card.write_text(json.dumps(cloud.card()))
         with lines_of(yard, "suites", "--nodes", "1,2", "--aisbench-stall", "2s", card=card) as lines:
             line = until(lines, "stalls")

@@ -45,7 +45,7 @@ def test_known():
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
     """Two runs of the same suites, the first without xdist and the second with it, on one ledger."""
-    with LocalCloud(engine="pretend", faults=[Fault(name="lost-1x2", job="lost")]) as cloud:
+    with LocalCloud(engine="simulated", faults=[Fault(name="lost-1x2", job="lost")]) as cloud:
         card = tmp_path_factory.mktemp("cloud") / "card.json"
         card.write_text(json.dumps(cloud.card()))
         yard = Yard(tmp_path_factory.mktemp("yard"), card)

@@ -27,25 +27,25 @@ BOTH = pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdi
 
 
 @pytest.fixture(scope="module")
-def pretended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with LocalCloud(engine="pretend") as cloud:
-        card = tmp_path_factory.mktemp("pretended") / "card.json"
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with LocalCloud(engine="simulated") as cloud:
+        card = tmp_path_factory.mktemp("simulated") / "card.json"
         card.write_text(json.dumps(cloud.card()))
         yield card
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory, pretended: Path) -> Ended:
+def measured(tmp_path_factory: pytest.TempPathFactory, simulated: Path) -> Ended:
     """A case that was measured once."""
-    yard = Yard(tmp_path_factory.mktemp("measured"), pretended)
+    yard = Yard(tmp_path_factory.mktemp("measured"), simulated)
     yard.suite(workload=FAST, thresholds=CLAIMS)
     return yard.pytest("suites", "--nodes", "1")
 
 
 @pytest.fixture
-def yard(tmp_path: Path, pretended: Path, measured: Ended) -> Yard:
+def yard(tmp_path: Path, simulated: Path, measured: Ended) -> Yard:
     shutil.copytree(measured.folder, tmp_path, symlinks=True, dirs_exist_ok=True)
-    return Yard(tmp_path, pretended)
+    return Yard(tmp_path, simulated)
 
 
 def ledger(yard: Yard) -> Path:

@@ -267,7 +267,7 @@ def _campaign(folder: Path, count: int, seed: int) -> int:
     made = rounds(seed, count)
     real = max(1, count // 5)  # the last ones with real processes
     told: list[Told] = []
-    for engine, part in (("pretend", made[:-real]), ("processes", made[-real:])):
+    for engine, part in (("simulated", made[:-real]), ("processes", made[-real:])):
         told += _on(engine, folder / engine, part, random.Random(seed))
     kills = sum(one.killed_after is not None for one in told)
     jobs, over = sum(one.accepted for one in told), sum(one.taken_over for one in told)

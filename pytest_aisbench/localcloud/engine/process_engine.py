@@ -348,7 +348,7 @@ class StoreAccess:
 # -- How busy the nodes of running jobs are: one look at /proc each second for all of them.
 
 USAGE_PERIOD_S = 1.0  # seconds; the vendor's is a minute, and our jobs are over by then
-LONGEST = 3600  # samples of a node, the newest
+MAX_SAMPLES = 3600  # samples of a node, the newest
 
 _Node = tuple[str, str]  # job and task
 
@@ -409,7 +409,7 @@ class Usage:
                 self._spent[node] = spent
                 if node in before and node in self._pids:
                     cpu = min(100.0, max(0.0, 100 * (spent - before[node]) / room))
-                    self._samples.setdefault(node, deque(maxlen=LONGEST)).append((cpu, 100 * memory / machine))
+                    self._samples.setdefault(node, deque(maxlen=MAX_SAMPLES)).append((cpu, 100 * memory / machine))
 
 
 GRACE = 2.0

@@ -11,6 +11,7 @@ import pytest
 from cloud_client import CloudClient
 from waiting import wait_until
 
+from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.localcloud.server import LocalCloud
 
 pytestmark = [
@@ -21,7 +22,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[LocalCloud]:
-    with LocalCloud(engine="pretend") as cloud:
+    with LocalCloud(engine="simulated") as cloud:
         yield cloud
 
 
@@ -143,8 +144,16 @@ def test_a_deleted_job_is_gone_but_stays_on_the_books(client: CloudClient, cloud
     assert entry()["gone"] == "deleted"
 
 
-def test_closing_the_cloud_ends_what_runs() -> None:
+def test_the_engine_still_has_its_former_name_and_no_other() -> None:
     with LocalCloud(engine="pretend") as cloud, CloudClient(cloud.card()) as client:
+        client.put("code/train.py", b"raise SystemExit(1)")
+        client.until(client.create(seconds=0), {"Completed"})
+    with pytest.raises(UsageFault, match="there is no engine 'imagined'; there are processes, simulated"):
+        LocalCloud(engine="imagined")
+
+
+def test_closing_the_cloud_ends_what_runs() -> None:
+    with LocalCloud(engine="simulated") as cloud, CloudClient(cloud.card()) as client:
         client.put("code/train.py", b"")
         client.until(client.create(seconds=3600), {"Running"})
     assert [job["phase"] for job in cloud.books()["jobs"]] == ["Terminated"]
