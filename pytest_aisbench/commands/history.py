@@ -17,7 +17,7 @@ from pytest_aisbench.commands import means
 from pytest_aisbench.errors import UsageFault
 
 if TYPE_CHECKING:
-    from pytest_aisbench.services.references import Checked, Known, Review
+    from pytest_aisbench.services.references import CaseHistory, Checked, Review
     from pytest_aisbench.services.suite import Suite
     from pytest_aisbench.settings import Settings
 
@@ -78,7 +78,7 @@ def _history(options: argparse.Namespace) -> None:
     )
 
 
-def _reviewed(act: Callable[[argparse.Namespace, Sequence[Known]], None], options: argparse.Namespace) -> None:
+def _reviewed(act: Callable[[argparse.Namespace, Sequence[CaseHistory]], None], options: argparse.Namespace) -> None:
     from pytest_aisbench.services import references
     from pytest_aisbench.services.history import History
 
@@ -89,7 +89,7 @@ def _reviewed(act: Callable[[argparse.Namespace, Sequence[Known]], None], option
     if options.platform:
         registry.of_commands().require_platform(options.platform)  # an unknown name is not an empty history
     with closing(means.ledger(_settings(options))) as opened:
-        found = list(references.known(History(opened.database), folders, options.platform, _suite))
+        found = list(references.case_histories(History(opened.database), folders, options.platform, _suite))
     known = {each.case.id for each in found}
     wanted = [case for case in options.case or () if case not in known]
     if wanted or not found:
@@ -112,7 +112,7 @@ def _suite(folder: Path, platform: str, frameworks: Sequence[str]) -> Suite:
     return suite.load(folder, platform, own_keys, offered.platforms, trains=False, frameworks=frameworks)
 
 
-def _propose(options: argparse.Namespace, cases: Sequence[Known]) -> None:
+def _propose(options: argparse.Namespace, cases: Sequence[CaseHistory]) -> None:
     from pytest_aisbench.services import references
 
     reviews, texts = references.proposals(cases)
@@ -144,20 +144,20 @@ def _wrapped(text: str) -> Iterator[str]:
 
 
 def _review(review: Review) -> dict[str, Any]:
-    evidence = review.evidence
+    basis = review.basis
     return {
         "case": review.case_id,
         "metric": review.metric,
         "wanted": review.old,
         "proposed": review.new or None,
-        "trials": evidence.count if evidence else None,
-        "mean": evidence.mean if evidence else None,
-        "cv": evidence.cv if evidence else None,
+        "trials": basis.count if basis else None,
+        "mean": basis.mean if basis else None,
+        "cv": basis.cv if basis else None,
         "text": review.text,
     }
 
 
-def _check(options: argparse.Namespace, cases: Sequence[Known]) -> None:
+def _check(options: argparse.Namespace, cases: Sequence[CaseHistory]) -> None:
     from pytest_aisbench.services import references
 
     found = list(references.checks(cases, _settings(options).max_trials))

@@ -41,12 +41,12 @@ def _judge(options: argparse.Namespace) -> int:
     from pytest_aisbench.judge.exit_code import Tally
     from pytest_aisbench.services import result_files
     from pytest_aisbench.services.clock import SystemClock, day
-    from pytest_aisbench.services.result_files import judged, judged_set
+    from pytest_aisbench.services.result_files import judge_file, judge_set
 
     case, today = _case(options), day(SystemClock().now())
     results = result_files.read(options.folder)
-    files = [(each, judged(case, each, today)) for each in results]
-    whole = judged_set(case, files, today) if files else None
+    files = [(each, judge_file(case, each, today)) for each in results]
+    whole = judge_set(case, files, today) if files else None
     code = Tally(expected={case.id}).code(0, {case.id: whole.ruling} if whole else {})
     if options.json:
         about = {

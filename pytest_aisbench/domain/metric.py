@@ -1,4 +1,4 @@
-"""What is measured, and how ranks add up to a cluster."""
+"""Metrics, their measurements, and results that are missing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 THROUGHPUT = "throughput"
 ACCURACY = "accuracy"
-# What no script writes: reckoned from other shapes, or from the log of the training.
+# No script writes these: they are computed from other shapes, or from the log of the training.
 SCALING = "scaling"
 STEADY_THROUGHPUT = "steady_throughput"  # without the warm-up; `throughput` is of the whole run
 TIME_TO_ACCURACY = "time_to_accuracy"  # seconds of training until an evaluation met the claim on accuracy
@@ -37,8 +37,8 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Flaw:
-    """A measurement that should be there and is not, in one line that names it."""
+class MissingResult:
+    """A result that is not there, or cannot be used, in one line that names it."""
 
     metric: str
     text: str

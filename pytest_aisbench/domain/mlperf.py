@@ -1,4 +1,4 @@
-"""What a result of MLPerf's says, by its events alone, and whether that meets the claims on a workload."""
+"""Read a result file of MLPerf: what its events say about speed and accuracy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_aisbench.domain.log_readers import MLLOG, event
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, MissingResult
 
 _MOST_EPOCHS = 100_000  # beyond, it is samples that are counted, as BERT's logs do
 _SHOWN = 5  # lines that cannot be read; there may be thousands
@@ -25,7 +25,7 @@ class Result:
     status: str  # of run_stop; empty if there is none
     seconds: float | None
     measured: Mapping[str, float]
-    flaws: tuple[Flaw, ...]
+    missing: tuple[MissingResult, ...]
     throughput_from: str = ""  # how the throughput was reckoned
     evaluations: tuple[tuple[float, float], ...] = ()  # seconds since run_start, and the accuracy then
     benchmark: str = ""  # what it says that was trained, in MLPerf's words
@@ -44,11 +44,11 @@ class _Events:
     epochs: set[float] = field(default_factory=set)
     blocks: dict[float, float] = field(default_factory=dict)  # first epoch → how many
     stopped: set[float] = field(default_factory=set)  # blocks, by their first epoch
-    flaws: list[Flaw] = field(default_factory=list)
+    missing: list[MissingResult] = field(default_factory=list)
     benchmark: str = ""
 
 
-def result(name: str, lines: Iterable[str]) -> Result:
+def parse_result(name: str, lines: Iterable[str]) -> Result:
     """Of a file's lines; those that are no events are passed over."""
     events, seen = _Events(), 0
     for number, line in enumerate(lines, start=1):
@@ -58,15 +58,15 @@ def result(name: str, lines: Iterable[str]) -> Result:
         found = event(line)
         time = _number(found.get("time_ms")) if found else None
         if found is None or time is None:
-            if len(events.flaws) < _SHOWN:
-                events.flaws.append(Flaw(ACCURACY, f"line {number} is not an event of MLPerf's"))
+            if len(events.missing) < _SHOWN:
+                events.missing.append(MissingResult(ACCURACY, f"line {number} is not an event of MLPerf's"))
             continue
         metadata = found.get("metadata")
         _gather(events, found["key"], found.get("value"), metadata if isinstance(metadata, dict) else {}, time)
     if not seen:
-        events.flaws.append(Flaw(THROUGHPUT, f"there is no line with {MLLOG}"))
-        events.flaws.append(Flaw(ACCURACY, f"there is no line with {MLLOG}"))
-        return Result(name, "", None, {}, tuple(events.flaws))
+        events.missing.append(MissingResult(THROUGHPUT, f"there is no line with {MLLOG}"))
+        events.missing.append(MissingResult(ACCURACY, f"there is no line with {MLLOG}"))
+        return Result(name, "", None, {}, tuple(events.missing))
     return _concluded(name, events)
 
 
@@ -81,7 +81,7 @@ def _gather(events: _Events, key: str, value: Any, metadata: Mapping[str, Any], 
     elif key == "eval_accuracy":
         accuracy = _number(value)
         if accuracy is None:
-            events.flaws.append(Flaw(ACCURACY, "eval_accuracy is not a finite number"))
+            events.missing.append(MissingResult(ACCURACY, "eval_accuracy is not a finite number"))
         else:
             events.accuracies.append((time, accuracy))
     elif key == "submission_benchmark":
@@ -101,37 +101,39 @@ def _gather(events: _Events, key: str, value: Any, metadata: Mapping[str, Any], 
 
 
 def _concluded(name: str, events: _Events) -> Result:
-    flaws, measured = events.flaws, {}
+    missing, measured = events.missing, {}
     for key, times in (("run_start", events.starts), ("run_stop", events.stops)):
         if not times:
-            flaws.append(Flaw(THROUGHPUT, f"{key} is missing{': the run did not end' if key == 'run_stop' else ''}"))
+            missing.append(
+                MissingResult(THROUGHPUT, f"{key} is missing{': the run did not end' if key == 'run_stop' else ''}")
+            )
         elif len(times) > 1:
-            flaws.append(Flaw(THROUGHPUT, f"it holds more than one run: {key} is told {len(times)} times"))
+            missing.append(MissingResult(THROUGHPUT, f"it holds more than one run: {key} is told {len(times)} times"))
     status = next((told for told in events.statuses if told != "success"), "success") if events.statuses else ""
     if events.statuses and status != "success":
-        flaws.append(Flaw(ACCURACY, f"run_stop says {status!r}" if status else "run_stop has no status"))
+        missing.append(MissingResult(ACCURACY, f"run_stop says {status!r}" if status else "run_stop has no status"))
     if events.accuracies:
         last = max(events.accuracies, key=lambda told: told[0])[0]
         measured[ACCURACY] = [accuracy for time, accuracy in events.accuracies if time == last][-1]
         if not 0 <= measured[ACCURACY] <= 1:
-            flaws.append(Flaw(ACCURACY, f"eval_accuracy {measured[ACCURACY]:g} is not between 0 and 1"))
+            missing.append(MissingResult(ACCURACY, f"eval_accuracy {measured[ACCURACY]:g} is not between 0 and 1"))
     else:
-        flaws.append(Flaw(ACCURACY, "eval_accuracy is missing"))
+        missing.append(MissingResult(ACCURACY, "eval_accuracy is missing"))
     seconds, source = None, ""
     if events.starts and events.stops:
         seconds = (max(events.stops) - min(events.starts)) / 1000
         if seconds <= 0:
-            flaws.append(Flaw(THROUGHPUT, "run_stop is not after run_start"))
+            missing.append(MissingResult(THROUGHPUT, "run_stop is not after run_start"))
         else:
             speed, source = _speed(events, seconds)
             if math.isfinite(speed) and speed > 0:
                 measured[THROUGHPUT] = speed
             else:
                 told = "neither train_samples with epochs, nor tracked_stats with a throughput"
-                flaws.append(Flaw(THROUGHPUT, f"its events tell no throughput: {told}"))
+                missing.append(MissingResult(THROUGHPUT, f"its events tell no throughput: {told}"))
     begun = min(events.starts, default=math.inf)
     evaluated = sorted(((time - begun) / 1000, accuracy) for time, accuracy in events.accuracies if time >= begun)
-    return Result(name, status, seconds, measured, tuple(flaws), source, tuple(evaluated), events.benchmark)
+    return Result(name, status, seconds, measured, tuple(missing), source, tuple(evaluated), events.benchmark)
 
 
 def _speed(events: _Events, seconds: float) -> tuple[float, str]:

@@ -11,7 +11,7 @@ from pytest_aisbench.domain.background import Background, Past
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.curve import Curve
 from pytest_aisbench.domain.job import Job, Power, Request
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, MissingResult
 from pytest_aisbench.domain.stage import Stage
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import AisbenchError, Blame
@@ -59,11 +59,11 @@ class Trial:
     job: Job | None = None
     logs: tuple[str, ...] = ()  # files beside the report, relative to the run's folder
     measurements: tuple[Measurement, ...] = ()
-    flaws: tuple[Flaw, ...] = ()
+    missing_results: tuple[MissingResult, ...] = field(default=(), metadata={"alias": "flaws"})
     curve: Curve | None = None  # what its log told of loss and speed
     fault: Fault | None = None  # what ended it before its results could be judged
     judged: Verdict | None = None
-    due: str = ""  # why another trial must decide; empty where none is due
+    another_trial: str = field(default="", metadata={"alias": "due"})  # why one must decide; empty if none is due
     # When each step began, and "done"; "retry_after": until when the platform asked to be left alone.
     times: Mapping[str, float] = field(default_factory=dict, metadata={"key_aliases": {"spared": "retry_after"}})
     notes: tuple[str, ...] = ()  # warnings worth a line in the report

@@ -57,7 +57,6 @@ _MESSAGES = {
     "base alone": "what is known of {base} leaves ± {half} by itself",
     "is base": "{metric}: waived, {shape} is the base itself",
     "no base": "{metric}: waived, the base {base} was measured neither in this run nor in its history",
-    "unscaled": "{metric}: waived, a comparison with the base {base} is not judged by this version",
     "all alone": "{metric}: waived, every node trains alone, so nothing is scaled from {base} to {shape}",
     "this run": "this run",
     "unlike": ", unlike: {changes}",

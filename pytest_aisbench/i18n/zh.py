@@ -57,7 +57,6 @@ _MESSAGES = {
     "base alone": "仅 {base} 的不确定度就有 ± {half}",
     "is base": "{metric}：豁免，{shape} 就是基准规模",
     "no base": "{metric}：豁免，基准规模 {base} 在本次运行和历史中都没有测得",
-    "unscaled": "{metric}：豁免，此版本不与基准规模 {base} 比较",
     "all alone": "{metric}：豁免，各节点独立训练，从 {base} 到 {shape} 没有扩展可言",
     "this run": "本次运行",
     "unlike": "，不同之处：{changes}",

@@ -1,7 +1,7 @@
 """Which trials can be compared, by their traits; and what changed from one run to the next.
 
-Traits are told to people, as differences between two trials, so they hold no secret: what is named or looks like one
-only counts together with all others that do.
+Traits describe what a job does: two trials are comparable if all their traits agree. Reports show the differences, so
+traits hold no secret: all values that are named or look like one are combined into a single digest.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pytest_aisbench.domain.verdict import Ruling
 
 _SHAPE = ("nodes", "devices")
 _LABELS = frozenset({"job_name", "job_description_prefix"})  # options that change nothing of what a job does
-_LONGEST = 80  # characters of a value; a longer one is cut, and told apart by its digest
+_LONGEST = 80  # characters of a value; a longer one is cut, and its digest added
 _DIGITS = 12
 _SECRET_NAME = re.compile(r"token|passw|secret|credential|(^|_)(ak|sk|key|auth)($|_)|access_?key", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"//[^/\s@]*:[^/\s@]*@|[?&](?:sig|signature|token|x-amz-|x-obs-)", re.IGNORECASE)
 
 
 def traits_of(case: Case, *, platform: str, place: str, code: str, data: str = "") -> dict[str, str]:
-    """`code` and `data` are digests; data that lies in the Store is known by its url."""
+    """Everything that decides what a job does, by name. `code` and `data` are digests; data in the Store has a url."""
     workload = case.workload
     given: dict[str, Any] = {
         "platform": platform,
@@ -44,25 +44,23 @@ def traits_of(case: Case, *, platform: str, place: str, code: str, data: str = "
         **{f"parameter {name}": value for name, value in workload.parameters.items()},
         **{f"environment {name}": value for name, value in workload.environment.items()},
     }
-    told = {name: value if isinstance(value, str) else _written(value) for name, value in given.items()}
-    hidden = sorted((name, value) for name, value in told.items() if _is_secret(name, value))
-    shown = {name: _short(value) for name, value in told.items() if value and not _is_secret(name, value)}
-    return {**shown, **({"what is hidden": _digest([workload.name, hidden])} if hidden else {})}
+    texts = {name: value if isinstance(value, str) else _as_json(value) for name, value in given.items()}
+    hidden = sorted((name, value) for name, value in texts.items() if _is_secret(name, value))
+    visible = {name: _short(value) for name, value in texts.items() if value and not _is_secret(name, value)}
+    return {**visible, **({"what is hidden": _digest([workload.name, hidden])} if hidden else {})}
 
 
-def key(traits: Mapping[str, str], without: Iterable[str] = ()) -> str:
-    """The same for the same traits, in whatever order; empty where there are none, which is like nothing else."""
-    left_out = set(without)
-    counted = {name: value for name, value in traits.items() if name not in left_out}
-    return _digest(counted) if counted else ""
+def traits_key(traits: Mapping[str, str]) -> str:
+    """A digest, equal for equal traits in any order. Empty without traits: such a trial is comparable to no other."""
+    return _digest(dict(traits)) if traits else ""
 
 
-def family(traits: Mapping[str, str]) -> str:
-    """The key of everything but the shape: what the shapes of a workload share."""
-    return key(traits, _SHAPE)
+def family_key(traits: Mapping[str, str]) -> str:
+    """The key of all traits but the shape: equal for all shapes of a workload."""
+    return traits_key(_without_shape(traits))
 
 
-def differences(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
+def trait_differences(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
     """A line for each trait that differs: `framework_version: mindspore_1.3 -> mindspore_1.5`."""
     names = [*new, *(name for name in old if name not in new)]
     return tuple(
@@ -72,10 +70,13 @@ def differences(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ..
     )
 
 
-def differences_beside_shape(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
-    """Of two that should be one family, and are not where their logs tell otherwise."""
-    bare = ({name: value for name, value in traits.items() if name not in _SHAPE} for traits in (old, new))
-    return differences(*bare)
+def family_differences(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
+    """The differences that are not of the shape: shapes of one run may differ by the software that their logs name."""
+    return trait_differences(_without_shape(old), _without_shape(new))
+
+
+def _without_shape(traits: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in traits.items() if name not in _SHAPE}
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -88,16 +89,16 @@ def _short(value: str) -> str:
 
 
 def _digest(value: Any) -> str:
-    return hashlib.sha256(_written(value).encode()).hexdigest()[:_DIGITS]
+    return hashlib.sha256(_as_json(value).encode()).hexdigest()[:_DIGITS]
 
 
-def _written(value: Any) -> str:
+def _as_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
 
 
 @dataclass(frozen=True)
-class Turn:
-    """A case whose verdict is another."""
+class VerdictChange:
+    """A case whose verdict changed from one run to the next."""
 
     id: str
     was: Ruling | None
@@ -105,8 +106,8 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Move:
-    """A case that was measured in both runs."""
+class SpeedChange:
+    """The throughput of a case that both runs measured."""
 
     id: str
     was: float
@@ -119,27 +120,29 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Difference:
+class RunDifference:
     new: tuple[str, ...]
     gone: tuple[str, ...]
-    turned: tuple[Turn, ...]
-    moved: tuple[Move, ...]  # the largest change first
+    turned: tuple[VerdictChange, ...]
+    moved: tuple[SpeedChange, ...]  # the largest change first
 
 
-def compare(before: Before, cases: Iterable[Brief]) -> Difference:
-    """Units that differ are no change of speed."""
-    known = {case.id: case for case in before.cases}
+def compare_runs(before: Before, cases: Iterable[Brief]) -> RunDifference:
+    """Throughputs with different units are not compared."""
+    earlier = {case.id: case for case in before.cases}
     now = {case.id: case for case in cases}
-    pairs = [(known[name], case) for name, case in now.items() if name in known]
+    pairs = [(earlier[name], case) for name, case in now.items() if name in earlier]
     moved = [
-        Move(new.id, old.throughput, new.throughput, new.unit)
+        SpeedChange(new.id, old.throughput, new.throughput, new.unit)
         for old, new in pairs
         if _is_speed(old.throughput) and _is_speed(new.throughput) and old.unit == new.unit
     ]
-    return Difference(
-        new=tuple(name for name in now if name not in known),
-        gone=tuple(name for name in known if name not in now),
-        turned=tuple(Turn(new.id, old.verdict, new.verdict) for old, new in pairs if old.verdict is not new.verdict),
+    return RunDifference(
+        new=tuple(name for name in now if name not in earlier),
+        gone=tuple(name for name in earlier if name not in now),
+        turned=tuple(
+            VerdictChange(new.id, old.verdict, new.verdict) for old, new in pairs if old.verdict is not new.verdict
+        ),
         moved=tuple(sorted(moved, key=lambda move: -abs(move.share))),
     )
 

@@ -1,4 +1,4 @@
-"""The entries that reporters read, made from trials: see `domain/entry.py` for what they hold."""
+"""Make the entries that reporters read from trials and verdicts; `domain/entry.py` says what they hold."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Verdict
-from pytest_aisbench.judge.stragglers import stragglers
-from pytest_aisbench.judge.values import by_rank, by_server, target_accuracy, values
+from pytest_aisbench.judge.stragglers import find_stragglers
+from pytest_aisbench.judge.values import case_values, target_accuracy, throughput_by_node, throughput_by_rank
 
 
 def case_entry(case: Case, trials: tuple[Trial, ...], verdict: Verdict | None) -> CaseEntry:
     """`verdict` is the case's: the last trial's, unless the test itself did not pass."""
-    measured = values(trials[-1]) if trials else {}
-    # Of several trials a finding has the value that was judged: the first on a metric is that on its claim.
+    values = dict(case_values(trials[-1]).values) if trials else {}
+    # With several trials the finding has the value that was judged. A drift of the metric comes after its threshold.
     judged = {each.metric: each.measured for each in reversed(verdict.findings if verdict else ())}
-    measured.update({name: value for name, value in judged.items() if value is not None})
-    metrics = {name: Value(measured.get(name), metric.unit) for name, metric in case.workload.metrics.items()}
-    hours = sum(t.job.ran_s or 0.0 for t in trials if t.job) * case.shape.world / 3600
+    values.update({name: value for name, value in judged.items() if value is not None})
+    metrics = {name: Value(values.get(name), metric.unit) for name, metric in case.workload.metrics.items()}
+    hours = sum(trial.job.ran_s or 0.0 for trial in trials if trial.job) * case.shape.world / 3600
     return CaseEntry(
         id=case.id,
         workload=case.workload.name,
@@ -27,7 +27,7 @@ def case_entry(case: Case, trials: tuple[Trial, ...], verdict: Verdict | None) -
         devices_per_node=case.shape.devices,
         mode=case.mode.value,
         verdict=verdict.ruling if verdict else None,
-        reason=verdict.reason if verdict else _unjudged(trials),
+        reason=verdict.reason if verdict else _why_not_judged(trials),
         card_hours=round(hours, 6),
         metrics=metrics,
         findings=verdict.findings if verdict else (),
@@ -39,7 +39,7 @@ def case_entry(case: Case, trials: tuple[Trial, ...], verdict: Verdict | None) -
 
 def trial_entry(trial: Trial) -> TrialEntry:
     shape, job = trial.case.shape, trial.job
-    ranks = by_rank(trial)
+    by_rank = throughput_by_rank(trial)
     return TrialEntry(
         trial=trial.number,
         job_id=trial.job_id,
@@ -47,10 +47,10 @@ def trial_entry(trial: Trial) -> TrialEntry:
         phase=job.phase.value if job else None,
         queued_s=job.queued_s if job else None,
         ran_s=job.ran_s if job else None,
-        throughput_by_rank=tuple(ranks),
-        throughput_by_server=by_server(ranks, shape),
-        accuracy_by_server=tuple(m.value for m in trial.measurements if m.metric == ACCURACY),
-        stragglers=stragglers(ranks, shape),
+        throughput_by_rank=by_rank,
+        throughput_by_server=throughput_by_node(by_rank, shape),
+        accuracy_by_server=tuple(each.value for each in trial.measurements if each.metric == ACCURACY),
+        stragglers=find_stragglers(by_rank, shape),
         pace=trial.curve.pace if trial.curve else None,
         logs=trial.logs,
         stage=str(trial.stage.root) if trial.stage else None,
@@ -66,11 +66,12 @@ def trial_entry(trial: Trial) -> TrialEntry:
     )
 
 
-def _unjudged(trials: tuple[Trial, ...]) -> str:
+def _why_not_judged(trials: tuple[Trial, ...]) -> str:
     fault = trials[-1].fault if trials else None
     return message("not judged") + (message("because", why=fault.text) if fault else "")
 
 
 def brief(case: CaseEntry) -> Brief:
+    """What the next run is compared with."""
     speed = case.metrics.get(THROUGHPUT, Value(None, ""))
     return Brief(case.id, case.verdict, speed.value, speed.unit)

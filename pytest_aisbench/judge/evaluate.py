@@ -1,14 +1,20 @@
-"""Weighing a trial with all that is known beside it: earlier trials of its case, comparable history, other shapes.
+"""The one way from measurements to a verdict: `evaluate` compares what a trial measured with its case's thresholds.
 
-Claims on speed, and those that have a reference, are decided by the gate over all trials of the case. Bare limits on
-anything else are met by every trial, or missed. What is only worth a look is a warning.
+Each threshold gets exactly one finding, by the first rule that applies:
+- a result of its metric is missing or wrong: unmeasured;
+- it compares with another shape: the scaling efficiency, or waived if there is no base (`scaling.py`);
+- it is on a speed, or has a reference: the noise test over all trials of the case (`noise_test.py`);
+- it is a bare limit on anything else: every trial must meet it.
+
+`conclude` makes the verdict of the findings. It fails closed: PASSED needs a met threshold on throughput and on
+accuracy, and no missing result. What the history shows beside that (drift, change points, suspicious values) is a
+warning, unless the user wants a drift to fail a case.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -22,327 +28,345 @@ from pytest_aisbench.domain.metric import (
     STEADY_THROUGHPUT,
     THROUGHPUT,
     TIME_TO_ACCURACY,
-    Flaw,
+    MissingResult,
 )
 from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold, number, quantity
-from pytest_aisbench.domain.trial import Trial, TrialRecord
+from pytest_aisbench.domain.trial import TrialRecord
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling, Verdict
-from pytest_aisbench.judge.noise_test import Decision, average, decide, pooled
-from pytest_aisbench.judge.scaling import Speed, base_of, scaled, waived
-from pytest_aisbench.judge.trend import Level, changes, drift, lost, newest_level, suspicions
-from pytest_aisbench.judge.values import values
+from pytest_aisbench.judge.noise_test import Decision, average, decide, pooled_noise
+from pytest_aisbench.judge.scaling import Speed, decide_scaling, scaling_base, waived_finding
+from pytest_aisbench.judge.trend import (
+    Level,
+    change_points,
+    find_drift,
+    loss_within_margin,
+    newest_level,
+    suspicions,
+)
+from pytest_aisbench.judge.values import CaseValues
 
-ANCHOR = 10  # oldest values that a drift is held against where no claim has a reference
-_SHOWN = 60  # points of history that go with a verdict
-_NEWS = 10  # a change of level further back than so many values is no news
+ANCHOR_TRIALS = 10  # the oldest, whose mean a drift is measured from if no threshold has a reference
+_HISTORY_POINTS = 60  # that go with a verdict
+_RECENT = 10  # values: a change point further back is no news
+
+ThresholdFinding = tuple[Threshold, Finding]
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What the user decides."""
+    """What the user decides about judging."""
 
     max_trials: int = 1
     drift_fails: bool = False
 
 
 @dataclass(frozen=True)
-class Known:
-    """What there is beside the trial itself."""
+class Evidence:
+    """What is known beside the trial itself: earlier trials of its case, comparable history, other shapes."""
 
-    earlier: tuple[Trial, ...] = ()  # of the case in this run: those that were measured, in their order
-    past: tuple[TrialRecord, ...] = ()  # comparable trials of other runs that are whole, oldest first
-    first: tuple[TrialRecord, ...] = ()  # the oldest of them, where `past` does not reach back to them
-    base: Speed | None = None  # of its claim on scaling
+    earlier: tuple[CaseValues, ...] = ()  # complete trials of the case in this run, in their order
+    history: tuple[TrialRecord, ...] = ()  # comparable trials of other runs, oldest first
+    oldest: tuple[TrialRecord, ...] = ()  # of them, if `history` does not reach back that far
+    base: Speed | None = None  # of the threshold on scaling
     scaling: tuple[ScalePoint, ...] = ()
-    changed: tuple[str, ...] = ()  # what differs from the newest trial that is not comparable
+    changed: tuple[str, ...] = ()  # traits that differ from the newest trial that is not comparable
 
 
 @dataclass(frozen=True)
-class Weighed:
-    """What `judge` is told, and what a report shows beside it."""
+class Evaluation:
+    """The verdict on a case after one trial, and what a report shows beside it."""
 
-    settled: tuple[Finding, ...]
+    verdict: Verdict
     background: Background
-    due: str  # why another trial must decide; empty where none is due
+    another_trial: str = ""  # why another trial must decide; empty if none is due
+    notes: tuple[str, ...] = ()  # warnings, and what became of expected failures
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self.verdict.findings
 
 
-def weigh(trial: Trial, known: Known, rules: Rules) -> Weighed:
-    told = [each for claim in trial.case.thresholds if (each := _told(claim, trial, known, rules))]
-    decisions = [each for each in told if isinstance(each, Decision)]
-    settled = [each.finding if isinstance(each, Decision) else each for each in told]
-    drifts, warnings = _trends(trial, known)
-    if rules.drift_fails:
-        settled += drifts
-    else:
-        warnings = [*(finding.text for finding in drifts), *warnings]
-    if base_of(trial.case):  # what is its own base has nothing to be missed
-        warnings += [each.text for each in settled if each.outcome is Outcome.WAIVED]
-    due = next((decision.text for decision in decisions if decision.again), "")
-    return Weighed(tuple(settled), _background(trial, known, decisions, warnings), due)
+_NO_EVIDENCE = Evidence()
+_DEFAULT_RULES = Rules()
 
 
-def _told(claim: Threshold, trial: Trial, known: Known, rules: Rules) -> Decision | Finding | None:
-    """None where `judge` knows as much: of a value that is missing, and of a bare limit on one trial."""
-    if claim.base is not None:
-        return _waived(claim, trial.case, known.base) or _scaled(claim, trial, known, rules)
-    if claim.metric not in values(trial):
-        return None
-    if is_gated(claim):
-        return _decided(claim, trial, known, rules)
-    return _limited(claim, trial, known) if known.earlier else None
+def evaluate(
+    measured: CaseValues, evidence: Evidence = _NO_EVIDENCE, rules: Rules = _DEFAULT_RULES, today: str = ""
+) -> Evaluation:
+    """Judge one trial by the thresholds of its case.
 
-
-def is_gated(claim: Threshold) -> bool:
-    return claim.base is None and (claim.reference is not None or claim.metric in {THROUGHPUT, STEADY_THROUGHPUT})
-
-
-def _decided(claim: Threshold, trial: Trial, known: Known, rules: Rules) -> Decision:
-    level = _level(claim.metric, known)
-    series = _series(claim.metric, trial, known)
-    shape = trial.case.judged_shape
-    decision = decide(claim, shape, level.values, series, rules.max_trials, left_out=level.left_out)
-    return _last_of(trial, decision, known, rules)
-
-
-def _last_of(trial: Trial, decision: Decision, known: Known, rules: Rules) -> Decision:
-    """Lost jobs are trials that were allowed, and tell nothing."""
-    if decision.again and trial.number >= rules.max_trials:
-        gone = trial.number - len(known.earlier) - 1
-        return decision.closed(message("lost trials", count=str(gone), most=str(rules.max_trials)))
-    return decision
-
-
-def _series(metric: str, trial: Trial, known: Known) -> list[float]:
-    """Of every trial of the case in this run; one that lacks it is no number, and so nothing is met."""
-    return [values(each).get(metric, math.nan) for each in (*known.earlier, trial)]
-
-
-def comparable(metric: str, measures: Sequence[TrialRecord]) -> list[tuple[str, float]]:
-    """By run. A speed counts where the accuracy held; an accuracy always, or bad ones would be forgotten."""
-    counted = [each for each in measures if each.counts or metric == ACCURACY]
-    told = ((each.run, each.value(metric)) for each in counted)
-    return [(run, value) for run, value in told if value is not None and abs(value) < LARGEST]
-
-
-def _level(metric: str, known: Known) -> Level:
-    return newest_level([value for _, value in comparable(metric, known.past)])
-
-
-def _mean(metric: str, trial: Trial, known: Known) -> float | None:
-    found = _series(metric, trial, known)
-    return fmean(found) if all(abs(value) < LARGEST for value in found) else None
-
-
-def _limited(claim: Threshold, trial: Trial, known: Known) -> Finding:
-    """A bare limit over several trials: the text names the one that decides."""
-    shape = trial.case.judged_shape
-    low, high = claim.band(shape)
-    numbered = [
-        (min(value - low, high - value), each.number, value)
-        for each, value in zip((*known.earlier, trial), _series(claim.metric, trial, known), strict=True)
+    `today`, as `2027-01-31`, is compared with the dates of expected failures; without it none of them holds.
+    """
+    case = measured.case
+    incomplete = {each.metric for each in measured.missing}
+    decisions = [
+        (threshold, _decide(threshold, measured, evidence, rules))
+        for threshold in case.thresholds
+        if threshold.metric not in incomplete
     ]
-    room, at, value = min(numbered, key=lambda found: (not math.isnan(found[0]), found[0], found[2]))
-    name, wanted = claim.metric, claim.wanted(shape)
-    facts = {"metric": name, "trial": str(at), "wanted": wanted}
-    if room >= 0:
-        mean = math.fsum(value / len(numbered) for _, _, value in numbered)
-        shown, count = quantity(mean, claim.unit), str(len(numbered))
-        text = message("worst", value=shown, worst=number(value), count=count, **facts)
-        return Finding(name, Outcome.MET, mean, wanted, text)
-    if math.isnan(room):
-        return Finding(name, Outcome.UNMEASURED, None, wanted, message("unmeasured in trial", **facts))
-    text = message("in trial", value=quantity(value, claim.unit), **facts) + claim.gap(shape, value)
-    return Finding(name, Outcome.MISSED, value, wanted, text)
-
-
-def _waived(claim: Threshold, case: Case, base: Speed | None) -> Finding | None:
-    shape = Shape.parse(claim.base or str(case.shape))
-    if case.single_server and case.shape != shape and (shape.nodes > 1 or shape == case.judged_shape):
-        text = message("all alone", metric=claim.metric, base=str(shape), shape=str(case.shape))
-        return Finding(claim.metric, Outcome.WAIVED, None, claim.wanted(case.judged_shape), text)
-    return waived(claim, case.judged_shape, base)
-
-
-def _scaled(claim: Threshold, trial: Trial, known: Known, rules: Rules) -> Decision:
-    assert known.base  # or else it is waived
-    case, series = trial.case, _series(THROUGHPUT, trial, known)
-    unit = case.workload.metrics[THROUGHPUT].unit if THROUGHPUT in case.workload.metrics else ""
-    noise = pooled(_level(THROUGHPUT, known).values, series)
-    speed = Speed(case.judged_shape, average(series), count=len(series), noise=noise)
-    decision = scaled(claim, speed, known.base, rules.max_trials, unit)
-    return _last_of(trial, decision, known, rules)
-
-
-def _trends(trial: Trial, known: Known) -> tuple[list[Finding], list[str]]:
-    """Drifts, and warnings, of the speed and of what was learnt."""
-    drifts: list[Finding] = []
-    warnings: list[str] = []
-    for metric in (THROUGHPUT, ACCURACY):
-        mean = _mean(metric, trial, known)
-        if mean is None:
-            continue
-        past = comparable(metric, known.past)
-        series, runs = [*(value for _, value in past), mean], [*(run for run, _ in past), trial.run]
-        unit = trial.case.workload.metrics[metric].unit if metric in trial.case.workload.metrics else ""
-        if found := drift(series, anchor(metric, trial.case, known.first)):
-            drifts.append(found.finding(metric, unit, runs[found.since]))
-        for change in changes(series)[-1:]:
-            if change.index >= len(series) - _NEWS:
-                warnings.append(message("changed in", change=change.text(metric, unit), run=runs[change.index]))
-        before = [value for _, value in past]
-        warnings += suspicions(metric, _series(metric, trial, known), before, unit)
-        if _allowed(metric, mean, trial.case) and (loss := lost(metric, mean, before, unit)):
-            warnings.append(loss)
-    return drifts, warnings
-
-
-def _allowed(metric: str, value: float, case: Case) -> bool:
-    bands = [claim.band(case.judged_shape) for claim in case.thresholds if claim.metric == metric]
-    return all(low <= value <= high for low, high in bands)
-
-
-def anchor(metric: str, case: Case, first: Sequence[TrialRecord]) -> float | None:
-    """It does not move: a claim's reference, or else what was measured `first`."""
-    claimed = (claim.expected(case.judged_shape) for claim in case.thresholds if claim.metric == metric)
-    if found := next((reference for reference in claimed if reference), None):
-        return found
-    told = [value for _, value in comparable(metric, first)]
-    return fmean(told) if len(told) >= ANCHOR else None
-
-
-def _background(trial: Trial, known: Known, decisions: Sequence[Decision], warnings: Sequence[str]) -> Background:
-    case = trial.case
-    claim = next((each for each in case.thresholds if each.metric == THROUGHPUT and each.base is None), None)
-    low, high = claim.band(case.judged_shape) if claim else (-math.inf, math.inf)
-    interval = next((decision.interval for decision in decisions if decision.metric == THROUGHPUT), None)
-    earlier = ((each, values(each)) for each in known.earlier)
-    history = [
-        *(each.past for each in known.past if each.counts),
-        *(
-            Past(each.run, each.times.get("done", 0.0), found[THROUGHPUT], found.get(ACCURACY))
-            for each, found in earlier
-            if THROUGHPUT in found
-        ),
-    ]
-    return Background(
-        reference=claim.expected(case.judged_shape) if claim else None,
-        low=low if math.isfinite(low) else None,
-        high=high if math.isfinite(high) else None,
-        interval=interval if interval and all(map(math.isfinite, interval)) else None,
-        history=tuple(history[-_SHOWN:]),
-        scaling=known.scaling,
-        warnings=tuple(warnings),
-        changed=known.changed,
-        time_to_accuracy_s=values(trial).get(TIME_TO_ACCURACY),
+    drifts, warnings = _trends(measured, evidence)
+    if not rules.drift_fails:
+        warnings, drifts = [*(drift.text for drift in drifts), *warnings], []
+    if scaling_base(case):  # a case that is its own base has nothing to be compared with
+        warnings += [decision.text for _, decision in decisions if decision.outcome is Outcome.WAIVED]
+    findings = [(threshold, decision.finding) for threshold, decision in decisions]
+    verdict, notes = conclude(measured, findings, drifts, today)
+    another = next((decision.text for _, decision in decisions if decision.needs_another_trial), "")
+    return Evaluation(
+        verdict,
+        _background(measured, evidence, decisions, warnings),
+        another if verdict.ruling is Ruling.INCONCLUSIVE else "",
+        (*warnings, *notes),
     )
 
 
-def judge(
-    thresholds: Iterable[Threshold],
-    measured: Mapping[str, float],
-    flaws: Sequence[Flaw],
-    shape: Shape,
-    *,
-    settled: Iterable[Finding] = (),
-    remarks: Mapping[str, str] | None = None,
-    today: str = "",
-) -> Verdict:
-    """Fail closed: PASSED needs a met claim on throughput and on accuracy, and no flaw anywhere.
-
-    `settled` are findings of those who know more than one value: each takes the place of the plain weighing of the
-    claim that it names by metric and words; one on no claim, such as a drift, counts as well.
-    `remarks` by metric are said with its findings and change none of them.
-    `today`, as `2027-01-31`, is held against expected failures: one that holds excuses a measured value that misses
-    its claim, and nothing else.
-    """
-    thresholds = tuple(thresholds)
-    known: dict[tuple[str, str], list[Finding]] = {}
-    for finding in settled:
-        known.setdefault((finding.metric, finding.wanted), []).append(finding)
-    wanted = {threshold.metric: threshold.wanted(shape) for threshold in thresholds}
-    findings = [_flawed(flaw, wanted.get(flaw.metric, message("finite"))) for flaw in flaws]
-    spoiled = {flaw.metric for flaw in flaws}
-    excused: set[str] = set()  # metrics that were measured, and missed as expected
-    for threshold in thresholds:
-        finding = _weigh(threshold, measured.get(threshold.metric), shape)
-        better = known.pop((finding.metric, finding.wanted), [finding])
-        if threshold.metric in spoiled:
-            continue
-        for told in [finding] if finding.outcome is Outcome.UNMEASURED else better:
-            findings.append(_as_expected(told, threshold.expected_failure, today))
-            if told.outcome is Outcome.MISSED and findings[-1].outcome is Outcome.WAIVED:
-                excused.add(told.metric)
-    findings = [_remarked(finding, (remarks or {}).get(finding.metric, "")) for finding in findings]
-    claimed = excused | {finding.metric for finding in findings if finding.outcome is not Outcome.WAIVED}
-    findings = _speed_needs_accuracy([*findings, *itertools.chain.from_iterable(known.values())], excused)
-    findings += [
-        Finding(name, Outcome.UNMEASURED, measured.get(name), message("claim"), message("unclaimed", metric=name))
-        for name in (THROUGHPUT, ACCURACY)
-        if name not in claimed
-    ]
-    bad = [finding for finding in findings if finding.outcome not in {Outcome.MET, Outcome.WAIVED}]
-    if not bad:
-        said = sorted(findings, key=lambda finding: finding.metric not in excused)  # what was excused is said first
-        return Verdict(Ruling.PASSED, joined(finding.text for finding in said), tuple(findings))
-    worst = next((finding for finding in bad if finding.outcome is not Outcome.UNDECIDED), None)
-    ruling = Ruling.FAILED if worst else Ruling.INCONCLUSIVE
-    return Verdict(ruling, (worst or bad[0]).text, tuple(findings))
-
-
-def _flawed(flaw: Flaw, wanted: str) -> Finding:
-    return Finding(flaw.metric, Outcome.UNMEASURED, None, wanted, message("about", metric=flaw.metric) + flaw.text)
-
-
-def _remarked(finding: Finding, remark: str) -> Finding:
-    return replace(finding, text=joined((finding.text, remark))) if remark else finding
-
-
-def _weigh(threshold: Threshold, value: float | None, shape: Shape) -> Finding:
-    name, wanted = threshold.metric, threshold.wanted(shape)
+def _decide(threshold: Threshold, measured: CaseValues, evidence: Evidence, rules: Rules) -> Decision:
+    case, metric = measured.case, threshold.metric
     if threshold.base is not None:
-        return Finding(name, Outcome.WAIVED, None, wanted, message("unscaled", metric=name, base=threshold.base))
+        waived = waived_finding(threshold, case, evidence.base)
+        decision = Decision(waived) if waived else _decide_scaling(threshold, measured, evidence, rules)
+    elif not math.isfinite(measured.values.get(metric, math.nan)):
+        return Decision(compare_with_band(threshold, None, case.judged_shape))
+    else:
+        numbered = [(each.number, each.values.get(metric, math.nan)) for each in (*evidence.earlier, measured)]
+        level = _newest_level(metric, evidence)
+        decision = decide_trials(threshold, case.judged_shape, numbered, level, rules.max_trials)
+    if decision.needs_another_trial and measured.number >= rules.max_trials:  # lost jobs were trials, too
+        lost = measured.number - len(evidence.earlier) - 1
+        return decision.without_another_trial(message("lost trials", count=str(lost), most=str(rules.max_trials)))
+    return decision
+
+
+def decide_trials(
+    threshold: Threshold, shape: Shape, numbered: Sequence[tuple[int, float]], level: Level, max_trials: int
+) -> Decision:
+    """Compare the values of a case's trials with a threshold that needs no other shape.
+
+    `numbered` holds (number of the trial, value), and NaN for a trial that lacks the metric; `level` is the newest
+    level of the comparable history.
+    """
+    values = [value for _, value in numbered]
+    if not threshold.sides(shape):
+        return Decision(compare_with_band(threshold, values[-1], shape))
+    if is_noise_tested(threshold):
+        return decide(threshold, shape, level.values, values, max_trials, left_out=level.left_out)
+    if len(values) == 1:
+        return Decision(compare_with_band(threshold, values[0], shape))
+    return Decision(_compare_every_trial(threshold, numbered, shape))
+
+
+def is_noise_tested(threshold: Threshold) -> bool:
+    """Whether noise is allowed for: in speeds, and in everything that has a reference."""
+    measures_speed = threshold.metric in {THROUGHPUT, STEADY_THROUGHPUT}
+    return threshold.base is None and (threshold.reference is not None or measures_speed)
+
+
+def compare_with_band(threshold: Threshold, value: float | None, shape: Shape) -> Finding:
+    """The finding on one bare value; None, and what is not finite, was not measured."""
+    name, wanted = threshold.metric, threshold.wanted(shape)
     if value is None or not math.isfinite(value):
         return Finding(name, Outcome.UNMEASURED, None, wanted, message("unmeasured", metric=name, wanted=wanted))
     if not threshold.sides(shape):
         return Finding(name, Outcome.UNMEASURED, value, wanted, message("bounds nothing", metric=name))
     low, high = threshold.band(shape)
-    met = low <= value <= high
-    told = message("value", metric=name, value=quantity(value, threshold.unit)) + message("wanted", wanted=wanted)
-    text = told + threshold.gap(shape, value)
-    return Finding(name, Outcome.MET if met else Outcome.MISSED, value, wanted, text)
+    text = message("value", metric=name, value=quantity(value, threshold.unit)) + message("wanted", wanted=wanted)
+    text += threshold.gap(shape, value)
+    return Finding(name, Outcome.MET if low <= value <= high else Outcome.MISSED, value, wanted, text)
 
 
-def _as_expected(finding: Finding, expected: ExpectedFailure | None, today: str) -> Finding:
+def _compare_every_trial(threshold: Threshold, numbered: Sequence[tuple[int, float]], shape: Shape) -> Finding:
+    """A bare limit over several trials: the text names the trial that decides."""
+    low, high = threshold.band(shape)
+    margins = [(min(value - low, high - value), trial, value) for trial, value in numbered]
+    margin, trial, value = min(margins, key=lambda each: (not math.isnan(each[0]), each[0], each[2]))
+    name, wanted = threshold.metric, threshold.wanted(shape)
+    facts = {"metric": name, "trial": str(trial), "wanted": wanted}
+    if margin >= 0:
+        mean = average([value for _, value in numbered])
+        count = str(len(numbered))
+        text = message("worst", value=quantity(mean, threshold.unit), worst=number(value), count=count, **facts)
+        return Finding(name, Outcome.MET, mean, wanted, text)
+    if math.isnan(margin):
+        return Finding(name, Outcome.UNMEASURED, None, wanted, message("unmeasured in trial", **facts))
+    text = message("in trial", value=quantity(value, threshold.unit), **facts) + threshold.gap(shape, value)
+    return Finding(name, Outcome.MISSED, value, wanted, text)
+
+
+def _decide_scaling(threshold: Threshold, measured: CaseValues, evidence: Evidence, rules: Rules) -> Decision:
+    assert evidence.base  # or else it is waived
+    speeds = _series(THROUGHPUT, measured, evidence)
+    noise = pooled_noise(_newest_level(THROUGHPUT, evidence).values, speeds)
+    speed = Speed(measured.case.judged_shape, average(speeds), count=len(speeds), noise=noise)
+    return decide_scaling(threshold, speed, evidence.base, rules.max_trials, _unit(THROUGHPUT, measured.case))
+
+
+def conclude(
+    measured: CaseValues, findings: Sequence[ThresholdFinding], drifts: Iterable[Finding] = (), today: str = ""
+) -> tuple[Verdict, list[str]]:
+    """The verdict that the findings make, and notes about expected failures for a report of a case that passed."""
+    case = measured.case
+    wanted = {threshold.metric: threshold.wanted(case.judged_shape) for threshold in case.thresholds}
+    unmeasured = [_not_measured(each, wanted.get(each.metric, message("finite"))) for each in measured.missing]
+    excused: set[str] = set()  # metrics that were measured, and missed as expected
+    judged: list[ThresholdFinding] = []
+    for threshold, finding in findings:
+        final = _with_expected_failure(finding, threshold.expected_failure, today)
+        if finding.outcome is Outcome.MISSED and final.outcome is Outcome.WAIVED:
+            excused.add(finding.metric)
+        judged.append((threshold, final))
+    notes = measured.notes
+    annotated = [
+        _annotated(finding, notes.get(finding.metric, ""))
+        for finding in (*unmeasured, *(finding for _, finding in judged))
+    ]
+    claimed = excused | {finding.metric for finding in annotated if finding.outcome is not Outcome.WAIVED}
+    every = _speed_needs_accuracy([*annotated, *drifts], excused)
+    every += [
+        Finding(
+            name, Outcome.UNMEASURED, measured.values.get(name), message("claim"), message("unclaimed", metric=name)
+        )
+        for name in (THROUGHPUT, ACCURACY)
+        if name not in claimed
+    ]
+    failures = [finding for finding in every if finding.outcome not in {Outcome.MET, Outcome.WAIVED}]
+    if not failures:
+        order = sorted(every, key=lambda finding: finding.metric not in excused)  # what was excused comes first
+        reason = joined(finding.text for finding in order)
+        expected = [
+            finding.text
+            for (threshold, _), finding in zip(judged, annotated[len(unmeasured) :], strict=True)
+            if threshold.expected_failure and finding.measured is not None
+        ]
+        return Verdict(Ruling.PASSED, reason, tuple(every)), expected
+    worst = next((finding for finding in failures if finding.outcome is not Outcome.UNDECIDED), None)
+    ruling = Ruling.FAILED if worst else Ruling.INCONCLUSIVE
+    return Verdict(ruling, (worst or failures[0]).text, tuple(every)), []
+
+
+def _not_measured(missing: MissingResult, wanted: str) -> Finding:
+    text = message("about", metric=missing.metric) + missing.text
+    return Finding(missing.metric, Outcome.UNMEASURED, None, wanted, text)
+
+
+def _annotated(finding: Finding, note: str) -> Finding:
+    return replace(finding, text=joined((finding.text, note))) if note else finding
+
+
+def _with_expected_failure(finding: Finding, expected: ExpectedFailure | None, today: str) -> Finding:
+    """An expected failure that still holds excuses a measured value that misses its threshold, and nothing else."""
     if expected is None or finding.outcome not in {Outcome.MET, Outcome.MISSED}:
         return finding
+    facts = {"until": expected.until, "reason": expected.reason}
     if finding.outcome is Outcome.MET:
-        return _remarked(finding, message("met after all", until=expected.until, reason=expected.reason))
+        return _annotated(finding, message("met after all", **facts))
     if not expected.holds(today):
-        expired = message("expired", until=expected.until, reason=expected.reason)
-        return _remarked(finding, expired if today else "")
+        return _annotated(finding, message("expired", **facts) if today else "")
     if finding.measured is None or not math.isfinite(finding.measured):
         return finding
-    waived = replace(finding, outcome=Outcome.WAIVED)
-    return _remarked(waived, message("as expected", until=expected.until, reason=expected.reason))
-
-
-def expectations(thresholds: Iterable[Threshold], verdict: Verdict) -> list[str]:
-    """Worth a line beside a verdict that passed: what was missed as expected, and what was expected to miss."""
-    expected = {threshold.metric for threshold in thresholds if threshold.expected_failure}
-    told = [finding for finding in verdict.findings if finding.metric in expected and finding.measured is not None]
-    return [finding.text for finding in told] if verdict.passed else []
+    return _annotated(replace(finding, outcome=Outcome.WAIVED), message("as expected", **facts))
 
 
 def _speed_needs_accuracy(findings: list[Finding], excused: set[str]) -> list[Finding]:
-    """Speed counts only where the model learnt: met beside an accuracy that is not, it decides nothing."""
+    """A speed counts only if the model learnt: met beside an accuracy that is not, it is undecided."""
     fine = {Outcome.MET, Outcome.WAIVED} if ACCURACY in excused else {Outcome.MET}
-    learnt = [finding.outcome for finding in findings if finding.metric == ACCURACY]
-    if fine.issuperset(learnt):
+    outcomes = {finding.outcome for finding in findings if finding.metric == ACCURACY}
+    if outcomes <= fine:
         return findings
-    why = message("not yet learnt" if {*learnt} <= {*fine, Outcome.UNDECIDED} else "not learnt")
+    why = message("not yet learnt" if outcomes <= {*fine, Outcome.UNDECIDED} else "not learnt")
     return [
         replace(finding, outcome=Outcome.UNDECIDED, text=joined((finding.text, why)))
         if finding.metric in SPEEDS and finding.outcome is Outcome.MET
         else finding
         for finding in sorted(findings, key=lambda finding: finding.metric in SPEEDS)
     ]
+
+
+def comparable_values(metric: str, records: Iterable[TrialRecord]) -> list[tuple[str, float]]:
+    """(run, value) of each record that has the metric.
+
+    A speed counts only if the accuracy held; an accuracy counts always, or bad ones would be forgotten.
+    """
+    counted = (each for each in records if each.counts or metric == ACCURACY)
+    values = ((each.run, each.value(metric)) for each in counted)
+    return [(run, value) for run, value in values if value is not None and abs(value) < LARGEST]
+
+
+def _newest_level(metric: str, evidence: Evidence) -> Level:
+    return newest_level([value for _, value in comparable_values(metric, evidence.history)])
+
+
+def _series(metric: str, measured: CaseValues, evidence: Evidence) -> list[float]:
+    """The value of every trial of the case in this run; NaN for one that lacks it, so that nothing is met."""
+    return [each.values.get(metric, math.nan) for each in (*evidence.earlier, measured)]
+
+
+def _unit(metric: str, case: Case) -> str:
+    return case.workload.metrics[metric].unit if metric in case.workload.metrics else ""
+
+
+def _trends(measured: CaseValues, evidence: Evidence) -> tuple[list[Finding], list[str]]:
+    """The drifts, and warnings, of throughput and accuracy."""
+    drifts: list[Finding] = []
+    warnings: list[str] = []
+    for metric in (THROUGHPUT, ACCURACY):
+        trials = _series(metric, measured, evidence)
+        if not all(abs(value) < LARGEST for value in trials):
+            continue
+        mean, unit = fmean(trials), _unit(metric, measured.case)
+        past = comparable_values(metric, evidence.history)
+        before = [value for _, value in past]
+        series, runs = [*before, mean], [*(run for run, _ in past), measured.run]
+        if drift := find_drift(series, drift_anchor(metric, measured.case, evidence.oldest)):
+            drifts.append(drift.finding(metric, unit, runs[drift.since]))
+        for point in change_points(series)[-1:]:
+            if point.index >= len(series) - _RECENT:
+                warnings.append(message("changed in", change=point.text(metric, unit), run=runs[point.index]))
+        warnings += suspicions(metric, trials, before, unit)
+        if _is_allowed(metric, mean, measured.case) and (loss := loss_within_margin(metric, mean, before, unit)):
+            warnings.append(loss)
+    return drifts, warnings
+
+
+def _is_allowed(metric: str, value: float, case: Case) -> bool:
+    bands = [threshold.band(case.judged_shape) for threshold in case.thresholds if threshold.metric == metric]
+    return all(low <= value <= high for low, high in bands)
+
+
+def drift_anchor(metric: str, case: Case, oldest: Sequence[TrialRecord]) -> float | None:
+    """The fixed value that a drift is measured from: a threshold's reference, or else the mean of the oldest trials."""
+    references = (each.expected(case.judged_shape) for each in case.thresholds if each.metric == metric)
+    if reference := next(filter(None, references), None):
+        return reference
+    values = [value for _, value in comparable_values(metric, oldest)]
+    return fmean(values) if len(values) >= ANCHOR_TRIALS else None
+
+
+def _background(
+    measured: CaseValues,
+    evidence: Evidence,
+    decisions: Sequence[tuple[Threshold, Decision]],
+    warnings: Sequence[str],
+) -> Background:
+    case = measured.case
+    threshold = next((each for each in case.thresholds if each.metric == THROUGHPUT and each.base is None), None)
+    low, high = threshold.band(case.judged_shape) if threshold else (-math.inf, math.inf)
+    interval = next((decision.interval for each, decision in decisions if each.metric == THROUGHPUT), None)
+    history = [
+        *(each.past for each in evidence.history if each.counts),
+        *(
+            Past(each.run, each.done_at, each.values[THROUGHPUT], each.values.get(ACCURACY))
+            for each in evidence.earlier
+            if THROUGHPUT in each.values
+        ),
+    ]
+    return Background(
+        reference=threshold.expected(case.judged_shape) if threshold else None,
+        low=low if math.isfinite(low) else None,
+        high=high if math.isfinite(high) else None,
+        interval=interval if interval and all(map(math.isfinite, interval)) else None,
+        history=tuple(history[-_HISTORY_POINTS:]),
+        scaling=evidence.scaling,
+        warnings=tuple(warnings),
+        changed=evidence.changed,
+        time_to_accuracy_s=measured.values.get(TIME_TO_ACCURACY),
+    )

@@ -1,27 +1,30 @@
-"""The exit code that a gate reads: the first that applies, so that red names who must act."""
+"""The exit code of a run, which a CI gate reads: the first that applies, so that red names who must act.
+
+`i18n` has the meaning of each code in words.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pytest_aisbench.domain.exitcode import (
-    BROKEN,
-    FAILED,
-    INCONCLUSIVE,
-    INTERNAL,
-    INTERRUPTED,
-    MISSING,
-    NOTHING_JUDGED,
-    PASSED,
-    TERMINATED,
-)
 from pytest_aisbench.domain.verdict import Ruling
+
+PASSED = 0
+FAILED = 1
+INTERRUPTED = 2
+INTERNAL = 3
+USAGE = 4
+NOTHING_JUDGED = 5
+MISSING = 11
+BROKEN = 12
+INCONCLUSIVE = 13
+TERMINATED = 143
 
 
 @dataclass
 class Tally:
-    """How a run went: its tests as pytest saw them, and what hinders a verdict on the whole."""
+    """How a run went: its tests as pytest counted them, and what speaks against a green exit code."""
 
     failed: int = 0  # tests that failed for a reason of their own, not by a verdict that is BROKEN or INCONCLUSIVE
     failures: int = 0  # all that failed, as pytest counts them for --maxfail
@@ -37,9 +40,9 @@ class Tally:
     stopped_early: bool = False  # by -x or --maxfail, which xdist reports as an interrupt
 
     def code(self, status: int, rulings: dict[str, Ruling]) -> int:
-        """`status` is what pytest would have said, `rulings` what the ledger has of each judged case.
+        """The exit code, from `status`, that of pytest alone, and from the rulings of the judged cases in the ledger.
 
-        The ledger decides, not the colour of a test: an expected failure, or a skip after the verdict, changes nothing.
+        The ledger decides, not the colour of a test: an xfail, or a skip after the verdict, changes nothing.
         """
         if self.terminated:
             return TERMINATED
@@ -48,26 +51,26 @@ class Tally:
             return status
         if self.unrecorded:
             return INTERNAL
-        found = set(rulings.values())
-        unexplained = status in {FAILED, INTERRUPTED} and not found & {Ruling.BROKEN, Ruling.INCONCLUSIVE}
-        if self.failed or Ruling.FAILED in found or unexplained:
-            return FAILED  # also where pytest saw a failure that we did not: fail closed
+        present = set(rulings.values())
+        unexplained = status in {FAILED, INTERRUPTED} and not present & {Ruling.BROKEN, Ruling.INCONCLUSIVE}
+        if self.failed or Ruling.FAILED in present or unexplained:
+            return FAILED  # also if pytest saw a failure that we did not: fail closed
         if self.missing(rulings):
             return MISSING
-        if Ruling.BROKEN in found or self.undelivered:
+        if Ruling.BROKEN in present or self.undelivered:
             return BROKEN
-        if Ruling.INCONCLUSIVE in found:
+        if Ruling.INCONCLUSIVE in present:
             return INCONCLUSIVE
         if (self.expected or self.unmatched) and not rulings:
             return NOTHING_JUDGED
         return INTERRUPTED if self._unreported(rulings) else status
 
     def missing(self, judged: Iterable[str]) -> dict[str, str]:
-        """Why each required case that has no verdict has none."""
-        known = set(judged)
-        return {case: self._why(case) for case in self.required if case not in known}
+        """By id the required cases without a verdict, and why they have none."""
+        done = set(judged)
+        return {case: self._why_not_judged(case) for case in self.required if case not in done}
 
-    def _why(self, case: str) -> str:
+    def _why_not_judged(self, case: str) -> str:
         if case in self.skipped:
             return f"skipped: {self.skipped[case]}".removesuffix(": ")
         if case in self.expected:
@@ -77,5 +80,5 @@ class Tally:
         return "deselected" if case in self.deselected else "not collected"
 
     def _unreported(self, judged: Iterable[str]) -> set[str]:
-        """Cases that were to be judged, were not, and nobody said why: something ended the run before its end."""
+        """Cases that were neither judged nor skipped: something ended the run before they were."""
         return self.expected - set(judged) - set(self.skipped)

@@ -1,10 +1,10 @@
-"""What history lets one claim, and how a claim would have judged that history.
+"""Which reference the history of a case supports, and how a threshold would have judged that history.
 
-The rule. Only the newest level counts, as where the noise is told: the values since the last change, without the few
-that are too far off to be noise. The reference is their mean, and the bound
-below it leaves room for one more trial of the same machine: t · s · √(1 + 1/n) at 0.999, as a share of the mean,
-rounded up to half a percent and never below one. Where that is more than a tenth of the mean, nothing is proposed: the
-noise would hide what a claim is for. A claim that is bounded from above only, such as a time, stays one.
+The rule. Only the newest level counts, as in the noise test: values since the last change point, without outliers. The
+reference is their mean. The bound below it leaves room for one more trial of the same machine: t · s · √(1 + 1/n) at
+0.999, as a share of the mean, rounded up to half a percent and never below one. If that is more than a tenth of the
+mean, nothing is proposed: the noise would hide what a threshold is for. A threshold that is bounded from above only,
+such as one on a time, stays so.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.threshold import Threshold, number
 from pytest_aisbench.domain.trial import TrialRecord, values_of
 from pytest_aisbench.domain.verdict import Outcome
-from pytest_aisbench.judge.evaluate import comparable, is_gated
-from pytest_aisbench.judge.noise_test import decide, t_quantile
-from pytest_aisbench.judge.trend import changes, newest_level
+from pytest_aisbench.judge.evaluate import comparable_values, decide_trials
+from pytest_aisbench.judge.noise_test import t_quantile
+from pytest_aisbench.judge.trend import change_points, newest_level
 
-FEWEST = 5  # values; with fewer, t makes a bound of anything
+FEWEST = 5  # values; with fewer, t makes every bound useless
 _LEVEL = 0.999
-_LEAST = 0.01
-_MOST = 0.10
+_LEAST_MARGIN = 0.01
+_MOST_MARGIN = 0.10
 _GRAIN = 0.005
 _DIGITS = 5
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What a proposal rests on: `values[since:]` of the history, without those that were left out."""
+class Basis:
+    """What a proposal rests on: `values[since:]` of the history, without outliers."""
 
     since: int
     count: int
@@ -42,51 +42,51 @@ class Evidence:
 
     @property
     def cv(self) -> float:
-        """The spread as a share of the mean."""
+        """The coefficient of variation: the standard deviation as a share of the mean."""
         return self.deviation / abs(self.mean) if self.mean else math.inf
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A claim and its evidence, or the reason why there is none."""
+    """A threshold and its basis, or the reason why there is none."""
 
-    claim: Threshold | None
-    evidence: Evidence | None
+    threshold: Threshold | None
+    basis: Basis | None
     why_not: str = ""
 
 
-def propose(claim: Threshold, shape: Shape, values: Sequence[float]) -> Proposal:
-    """In place of `claim`, whose form is kept: a bare `at_least` of a ratio stays one, `per` stays as it is."""
+def propose(threshold: Threshold, shape: Shape, values: Sequence[float]) -> Proposal:
+    """A threshold of the same form: a bare `at_least` of a ratio stays one, `per` stays as it is."""
     finite = [value for value in values if math.isfinite(value)]
-    found = changes(finite)
-    since = found[-1].index if found else 0
-    newest = newest_level(finite)
-    level = newest.values
-    if len(level) < FEWEST:
-        told = f" since {found[-1].text(claim.metric, claim.unit)}" if found else ""
-        trials = f"{len(level)} comparable trial{'' if len(level) == 1 else 's'}"
-        return Proposal(None, None, f"{trials}{told}, and {FEWEST} are needed")
-    evidence = Evidence(since, len(level), fmean(level), stdev(level), len(newest.left_out))
-    if evidence.mean <= 0:
-        return Proposal(None, evidence, f"a mean of {number(evidence.mean)} is no reference")
-    reach = t_quantile(_LEVEL, evidence.count - 1) * evidence.deviation * math.sqrt(1 + 1 / evidence.count)
-    margin = max(math.ceil(round(reach / evidence.mean / _GRAIN, 9)) * _GRAIN, _LEAST)
-    if margin > _MOST:
-        side = "above" if from_above(claim, shape) else "below"
-        why = f"one trial in a thousand would be {margin:.1%} {side} the mean by noise alone (CV {evidence.cv:.2%})"
-        return Proposal(None, evidence, f"{why}: find its source, or collect more")
-    return Proposal(_claim(claim, shape, evidence.mean, margin), evidence)
+    points = change_points(finite)
+    level = newest_level(finite)
+    count = len(level.values)
+    if count < FEWEST:
+        since = f" since {points[-1].text(threshold.metric, threshold.unit)}" if points else ""
+        trials = f"{count} comparable trial{'' if count == 1 else 's'}"
+        return Proposal(None, None, f"{trials}{since}, and {FEWEST} are needed")
+    first = points[-1].index if points else 0
+    basis = Basis(first, count, fmean(level.values), stdev(level.values), len(level.left_out))
+    if basis.mean <= 0:
+        return Proposal(None, basis, f"a mean of {number(basis.mean)} is no reference")
+    reach = t_quantile(_LEVEL, count - 1) * basis.deviation * math.sqrt(1 + 1 / count)
+    margin = max(math.ceil(round(reach / basis.mean / _GRAIN, 9)) * _GRAIN, _LEAST_MARGIN)
+    if margin > _MOST_MARGIN:
+        side = "above" if is_upper_limit(threshold, shape) else "below"
+        why = f"one trial in a thousand would be {margin:.1%} {side} the mean by noise alone (CV {basis.cv:.2%})"
+        return Proposal(None, basis, f"{why}: find its source, or collect more")
+    return Proposal(_with_reference(threshold, shape, basis.mean, margin), basis)
 
 
-def from_above(claim: Threshold, shape: Shape) -> bool:
-    """Whether nothing but an upper bound is claimed."""
-    low, high = claim.band(shape)
+def is_upper_limit(threshold: Threshold, shape: Shape) -> bool:
+    """Whether it has an upper bound only."""
+    low, high = threshold.band(shape)
     return math.isinf(low) and not math.isinf(high)
 
 
-def _claim(old: Threshold, shape: Shape, mean: float, margin: float) -> Threshold:
+def _with_reference(old: Threshold, shape: Shape, mean: float, margin: float) -> Threshold:
     times = old.times(shape)
-    above, bare = from_above(old, shape), old.reference is None and not old.unit
+    above, bare = is_upper_limit(old, shape), old.reference is None and not old.unit
     limit = mean * (1 + margin if above else 1 - margin) / times
     new = replace(old, reference=None, lower=None, upper=None, at_least=None, at_most=None)
     if bare:
@@ -97,14 +97,14 @@ def _claim(old: Threshold, shape: Shape, mean: float, margin: float) -> Threshol
 
 
 def _four_digits(value: float, rounded: Callable[[float], int] = math.floor) -> float:
-    """Away from what was measured."""
+    """Rounded away from what was measured."""
     grain = 10.0 ** (math.floor(math.log10(value)) - 3)
     return float(f"{rounded(value / grain) * grain:.4g}")
 
 
 @dataclass(frozen=True)
 class Replay:
-    """How a claim would have judged each past run by those before it."""
+    """How a threshold would have judged each past run by the runs before it."""
 
     met: int
     missed: int
@@ -117,34 +117,29 @@ class Replay:
         return self.met + self.missed + self.undecided
 
 
-def replay(claim: Threshold, shape: Shape, past: Sequence[TrialRecord], max_trials: int) -> Replay:
-    """As verdicts are made: by all trials of a run together, and those before it that count. Runs that did not measure
-    it say nothing."""
+def replay(threshold: Threshold, shape: Shape, past: Sequence[TrialRecord], max_trials: int) -> Replay:
+    """Judge each run as `evaluate` does: all its trials together, and the comparable trials before it.
+
+    Runs that did not measure the metric are left out.
+    """
+    metric = threshold.metric
     runs: dict[str, list[TrialRecord]] = {}
     for each in past:
-        if each.value(claim.metric) is not None:
+        if each.value(metric) is not None:
             runs.setdefault(each.run, []).append(each)
-    found: dict[Outcome, list[str]] = {outcome: [] for outcome in Outcome}
+    outcomes: dict[Outcome, list[str]] = {outcome: [] for outcome in Outcome}
     before: list[TrialRecord] = []
     for run, trials in runs.items():
-        known = [value for _, value in comparable(claim.metric, before)]
-        found[_outcome(claim, shape, known, values_of(trials, claim.metric), max_trials)].append(run)
+        level = newest_level([value for _, value in comparable_values(metric, before)])
+        numbered = list(enumerate(values_of(trials, metric), start=1))
+        outcomes[decide_trials(threshold, shape, numbered, level, max_trials).outcome].append(run)
         before += trials
-    told = [value for value in values_of(past, claim.metric) if math.isfinite(value)]
-    missed = found[Outcome.MISSED] + found[Outcome.UNMEASURED]
+    missed = {*outcomes[Outcome.MISSED], *outcomes[Outcome.UNMEASURED]}
+    finite = [value for value in values_of(past, metric) if math.isfinite(value)]
     return Replay(
-        met=len(found[Outcome.MET]),
+        met=len(outcomes[Outcome.MET]),
         missed=len(missed),
-        undecided=len(found[Outcome.UNDECIDED]),
+        undecided=len(outcomes[Outcome.UNDECIDED]),
         first_missed=next((run for run in runs if run in missed), None),
-        worst=(max if from_above(claim, shape) else min)(told, default=None),
+        worst=(max if is_upper_limit(threshold, shape) else min)(finite, default=None),
     )
-
-
-def _outcome(
-    claim: Threshold, shape: Shape, before: Sequence[float], trials: Sequence[float], max_trials: int
-) -> Outcome:
-    if is_gated(claim):
-        return decide(claim, shape, newest_level(before).values, trials, max_trials).finding.outcome
-    low, high = claim.band(shape)
-    return Outcome.MET if all(low <= value <= high for value in trials) else Outcome.MISSED

@@ -1,9 +1,9 @@
-"""How much of its speed a card keeps when more of them train together.
+"""Scaling efficiency: how much of its speed a card keeps when more cards train together.
 
-The rule. The efficiency is a ratio of two means, and both are known only as well as their noise lets them be: to
-± ratio · t · √(c² / k + b² / n), with the noise of one trial as a share of its mean, c of the shape and b of its base,
-k trials of the one and n of the other. The degrees are the fewer of both. What the gate does with an interval is done
-with this one. Where the noise of either is not known the plain limit decides, and the text says "unqualified".
+The rule. The efficiency is a ratio of two means, and both are noisy. It is known to ± ratio · t · √(c² / k + b² / n),
+where c and b are the noise of one trial as a share of its mean, of the shape and of its base, and k and n their numbers
+of trials. The degrees of freedom are the smaller of both. The noise test decides by this interval. If the noise of
+either is unknown, the plain limit decides, and the text says "unqualified".
 """
 
 from __future__ import annotations
@@ -16,19 +16,28 @@ from pytest_aisbench.domain.case import Case, Shape
 from pytest_aisbench.domain.messages import joined, message
 from pytest_aisbench.domain.threshold import Threshold, number, quantity
 from pytest_aisbench.domain.verdict import Finding, Outcome
-from pytest_aisbench.judge import noise_test
-from pytest_aisbench.judge.noise_test import DIGITS, Decision, Looks, Noise, Reading
+from pytest_aisbench.judge.noise_test import (
+    DIGITS,
+    Decision,
+    Estimate,
+    Noise,
+    TrialBudget,
+    decide_by_band,
+    decide_by_interval,
+    locate,
+    not_measured,
+)
 
 THIS_RUN = message("this run")
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What a shape was measured to do, as the mean of trials that count, so their accuracy held."""
+    """The mean throughput of a shape over comparable trials."""
 
     shape: Shape
     value: float
-    source: str = THIS_RUN  # or whose history it is from, which the text then says
+    source: str = THIS_RUN  # or the run whose history it is from
     count: int = 1
     noise: Noise | None = None  # of one trial
 
@@ -37,13 +46,25 @@ class Speed:
         return self.value / self.shape.world
 
     @property
-    def share(self) -> float:
+    def relative_noise(self) -> float:
         """The noise of one trial, as a share of the mean."""
         return self.noise.deviation / self.value if self.noise else math.nan
 
     @property
-    def known(self) -> bool:
+    def is_measured(self) -> bool:
         return 0 < self.value < math.inf
+
+
+def scaling_base(case: Case) -> Shape | None:
+    """The shape that a case's scaling is measured against; None without such a threshold, and for the base itself."""
+    base = next((Shape.parse(threshold.base) for threshold in case.thresholds if threshold.base), None)
+    return None if base == case.shape else base
+
+
+def base_case_id(case: Case) -> str:
+    """The id of the case that must be measured before this one is judged; empty if there is none."""
+    base = scaling_base(case)
+    return replace(case, shape=base).id if base else ""
 
 
 def efficiency(speed: Speed, base: Speed) -> float:
@@ -52,58 +73,52 @@ def efficiency(speed: Speed, base: Speed) -> float:
 
 
 def efficiencies(speeds: Iterable[Speed], base: Speed) -> dict[Shape, float]:
-    """For a chart: every shape that was measured, from few cards to many."""
+    """Of every measured shape, from few cards to many, for a chart."""
     order = sorted(speeds, key=lambda speed: (speed.shape.world, speed.shape))
-    shares = {speed.shape: efficiency(speed, base) for speed in order} if base.known else {}
+    shares = {speed.shape: efficiency(speed, base) for speed in order} if base.is_measured else {}
     return {shape: share for shape, share in shares.items() if math.isfinite(share)}
 
 
-def waived(claim: Threshold, shape: Shape, base: Speed | None) -> Finding | None:
-    """What is said of a claim that cannot be held against anything; None where it can."""
-    if shape == Shape.parse(claim.base or str(shape)):
-        why = message("is base", metric=claim.metric, shape=str(shape))
-    elif base is None or str(base.shape) != claim.base or not base.known:
-        why = message("no base", metric=claim.metric, base=str(claim.base))
+def waived_finding(threshold: Threshold, case: Case, base: Speed | None) -> Finding | None:
+    """The finding on a threshold that cannot be compared with its base, and why; None if it can."""
+    shape, base_shape = case.judged_shape, Shape.parse(threshold.base or str(case.shape))
+    facts = {"metric": threshold.metric}
+    if case.single_server and case.shape != base_shape and (base_shape.nodes > 1 or base_shape == shape):
+        why = message("all alone", base=str(base_shape), shape=str(case.shape), **facts)
+    elif shape == base_shape:
+        why = message("is base", shape=str(shape), **facts)
+    elif base is None or base.shape != base_shape or not base.is_measured:
+        why = message("no base", base=str(threshold.base), **facts)
     else:
         return None
-    return Finding(claim.metric, Outcome.WAIVED, None, claim.wanted(shape), why)
+    return Finding(threshold.metric, Outcome.WAIVED, None, threshold.wanted(shape), why)
 
 
-def scaled(claim: Threshold, speed: Speed, base: Speed, max_trials: int, unit: str = "") -> Decision:
-    """What becomes of a claim that is not waived."""
-    shape, looks = speed.shape, Looks(speed.count, max_trials)
-    if not speed.known or not claim.sides(shape):
-        return noise_test.unmeasured(claim, shape)
-    ratio, both = efficiency(speed, base), {"shape": str(shape), "base": str(base.shape)}
+def decide_scaling(threshold: Threshold, speed: Speed, base: Speed, max_trials: int, unit: str = "") -> Decision:
+    """Compare the efficiency with a threshold that is not waived."""
+    shape, budget = speed.shape, TrialBudget(speed.count, max_trials)
+    if not speed.is_measured or not threshold.sides(shape):
+        return not_measured(threshold, shape)
+    ratio, shapes = efficiency(speed, base), {"shape": str(shape), "base": str(base.shape)}
     speeds = {"value": quantity(speed.per_card, unit), "base_value": quantity(base.per_card, unit)}
-    said = message("scaled", metric=claim.metric, share=number(ratio), source=base.source, **speeds, **both)
+    statement = message("scaled", metric=threshold.metric, share=number(ratio), source=base.source, **speeds, **shapes)
     if speed.noise is None or base.noise is None:
         unknown = [str(each.shape) for each in (speed, base) if each.noise is None]
-        why = message("unknown noises", **both) if len(unknown) > 1 else message("unknown noise", shape=unknown[0])
-        return noise_test.by_band(claim, shape, ratio, said, why)
-    t, level = looks.critical(claim.sides(shape), min(speed.noise.degrees, base.noise.degrees))
-    own, by_base = (ratio * t * each.share / math.sqrt(each.count) for each in (speed, base))
-    half = math.hypot(own, by_base)
-    terms = " + ".join(f"{number(each.share, DIGITS)}² / {each.count}" for each in (speed, base))
-    figures = {"half": half, "share": ratio, "t": t}
-    told = {name: number(value, DIGITS) for name, value in figures.items()}
-    how = joined((message("noise of ratio", terms=terms, **told), message("of both", **both), level))
-    decision = noise_test.by_interval(claim, shape, Reading(ratio, (ratio - half, ratio + half), said, how, looks))
-    # More trials of this shape move the ratio by its own part of the noise, and leave the base's as it is: where that
-    # would reach across the limit from either end, nobody shall pay for them.
-    ends = (ratio - own, ratio + own)
-    if all(noise_test.place((end - by_base, end + by_base), claim.band(shape))[0] is None for end in ends):
-        return decision.closed(message("base alone", base=str(base.shape), half=number(by_base, DIGITS)))
+        why = message("unknown noises", **shapes) if len(unknown) > 1 else message("unknown noise", shape=unknown[0])
+        return decide_by_band(threshold, shape, ratio, statement, why)
+    t, level = budget.critical_t(threshold.sides(shape), min(speed.noise.degrees, base.noise.degrees))
+    own_part, base_part = (ratio * t * each.relative_noise / math.sqrt(each.count) for each in (speed, base))
+    half = math.hypot(own_part, base_part)
+    terms = " + ".join(f"{number(each.relative_noise, DIGITS)}² / {each.count}" for each in (speed, base))
+    figures = {"half": number(half, DIGITS), "share": number(ratio, DIGITS), "t": number(t, DIGITS)}
+    calculation = joined((message("noise of ratio", terms=terms, **figures), message("of both", **shapes), level))
+    estimate = Estimate(ratio, (ratio - half, ratio + half), statement, calculation, budget)
+    decision = decide_by_interval(threshold, shape, estimate)
+    # More trials of this shape reduce its own part of the noise and leave the base's part as it is. If that part alone
+    # reaches across the limit from either end, more trials would be paid for in vain.
+    ends = (ratio - own_part, ratio + own_part)
+    places = [locate((end - base_part, end + base_part), threshold.band(shape))[0] for end in ends]
+    if all(place is Outcome.UNDECIDED for place in places):
+        why = message("base alone", base=str(base.shape), half=number(base_part, DIGITS))
+        return decision.without_another_trial(why)
     return decision
-
-
-def base_of(case: Case) -> Shape | None:
-    """The shape that its claim on scaling is measured against; None where there is no such claim, or it is its own."""
-    base = next((Shape.parse(claim.base) for claim in case.thresholds if claim.base), None)
-    return None if base == case.shape else base
-
-
-def awaited(case: Case) -> str:
-    """The id of the case that must have been measured before this one is judged; empty where there is none."""
-    base = base_of(case)
-    return replace(case, shape=base).id if base else ""

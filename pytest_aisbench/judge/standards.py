@@ -1,15 +1,13 @@
-"""The figures that IEEE 2937 and T/CESA 1169 ask of a training, as far as a case tells them.
+"""The figures that IEEE 2937 and T/CESA 1169 ask of a training, as far as a case has them; and the energy of a job.
 
 The names are those of ais-bench's `train_result_info`, in its own spelling, with a few beside them. What was not
-measured is null with the reason, never 0. The definitions are ours: nobody claims here to conform to a standard.
+measured is null with the reason, never 0. The definitions are ours: we do not claim to conform to a standard.
 
-What a job drew: power over its window, node by node, and the energy that it makes.
-
-The rule. Between two samples of a node its power is a straight line, and beyond its first and last sample it stays as
-it was there. Energy is the area under the sum over the nodes, from the first second of the window to the last; the
-average is energy by time, and the highest power that of the sum. A stretch without a sample that is longer than three
-times the node's usual interval is a gap: it is told, and where gaps make up more than half of a node's window nothing
-is told of the job but that.
+Energy. Between two samples of a node its power is a straight line, and beyond its first and last sample it stays as it
+was there. Energy is the area under the sum over the nodes, from the first second of the window to the last; the average
+is energy by time, and the highest power that of the sum. A stretch without a sample that is longer than three times the
+node's usual interval is a gap, and is reported. If gaps make up more than half of a node's window, the energy of the
+job is unknown.
 """
 
 from __future__ import annotations
@@ -27,9 +25,9 @@ from pytest_aisbench.domain.job import Power, Sample
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
 from pytest_aisbench.domain.threshold import number
-from pytest_aisbench.judge.values import steady, summed, time_to_accuracy
+from pytest_aisbench.judge.values import exact_sum, steady_throughput, throughput_of_ranks, time_to_accuracy
 
-TIME = "time"  # the unit of a moment: seconds since the epoch, until somebody writes it as a date
+TIME = "time"  # the unit of a moment: seconds since the epoch, until a reporter writes it as a date
 PHASES = ("total", "prepare", "dataload", "proc")
 _CLOCK = "clock of the run"
 _LOG = "log of the training"
@@ -48,22 +46,22 @@ class Field:
     null_reason: str | None = None
 
 
-def fields(case: CaseEntry, config: Mapping[str, Any] | None = None) -> dict[str, Field]:
-    """Of the case's last trial; `config` is what config.json says of the test, if there is one."""
+def standard_fields(case: CaseEntry, config: Mapping[str, Any] | None = None) -> dict[str, Field]:
+    """The figures of the case's last trial; `config` is the content of config.json, if there is one."""
     trial = case.trials[-1] if case.trials else None
-    found = {
+    fields = {
         **_phases(trial),
         **_results(case, trial),
-        **_powered(case, trial),
+        **_power(case, trial),
         **_stability(case, trial),
         **_context(case, trial, config or {}),
     }
     own = {name: _metric(name, case) for name in case.metrics if name not in {THROUGHPUT, ACCURACY}}
-    return found | own  # what a workload measures itself is the best there is
+    return fields | own  # what the workload measures itself takes precedence
 
 
 def _phases(trial: TrialEntry | None) -> dict[str, Field]:
-    """When each began and ended, and how long it was."""
+    """When each phase began and ended, and how long it took."""
     times = trial.times if trial else {}
     started = min(times.values(), default=None)
     window = trial.curve.window if trial and trial.curve else None
@@ -79,14 +77,14 @@ def _phases(trial: TrialEntry | None) -> dict[str, Field]:
         spans["prepare"] = (running, window[0], source, "")
     elif window:
         spans["prepare"] = (None, None, "", "nobody saw the job run before training began")
-    found: dict[str, Field] = {}
+    fields: dict[str, Field] = {}
     for phase in PHASES:
         start, end, source, why = spans[phase]
-        found[f"{phase}_start_time"] = _value(start, TIME, source, why)
-        found[f"{phase}_end_time"] = _value(end, TIME, source, why)
+        fields[f"{phase}_start_time"] = _value(start, TIME, source, why)
+        fields[f"{phase}_end_time"] = _value(end, TIME, source, why)
         lasted = end - start if start is not None and end is not None else None
-        found[f"{phase}_time"] = _value(lasted, "s", source, why)
-    return found
+        fields[f"{phase}_time"] = _value(lasted, "s", source, why)
+    return fields
 
 
 def _results(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
@@ -98,7 +96,7 @@ def _results(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
     return {
         "throughput_ratio": throughput,
         "throughput_per_card": _value(per_card, unit, f"throughput by {cards} cards", throughput.null_reason or ""),
-        STEADY_THROUGHPUT: _or_why(steady(curve, case), unit, f"{_LOG}, without its warm-up"),
+        STEADY_THROUGHPUT: _or_why(steady_throughput(curve, case), unit, f"{_LOG}, without its warm-up"),
         ACCURACY: _metric(ACCURACY, case),
         "target_accuracy": _value(
             case.target_accuracy, accuracy, "claim on accuracy", "no lower bound of the accuracy is claimed"
@@ -107,14 +105,15 @@ def _results(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
     }
 
 
-def _powered(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
+def _power(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
     power = (trial.power if trial else None) or Power(why=_NO_POWER)
     source = "; ".join((f"{power.source}, not net of idle power", *power.gaps))
     unit = case.metrics[THROUGHPUT].unit if THROUGHPUT in case.metrics else ""
     work = f"{unit[:-2]}/J" if unit.endswith("/s") else f"{unit}/W"
     average = _value(power.average_w, "W", source, power.why)
     average = _metric("average_power", case) if "average_power" in case.metrics else average
-    speed = _speed(trial)  # of the trial whose power it is, and of all its nodes
+    # Of the trial whose power it is, and of all its nodes.
+    speed = throughput_of_ranks(trial.throughput_by_rank) if trial else None
     efficiency = speed / average.value if speed is not None and average.value else None
     usage = trial.usage if trial else {}
     busy = next((name for name in _ACCELERATORS if name in usage), None)
@@ -137,7 +136,8 @@ def _stability(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
     points = case.background.scaling if case.background else ()
     base = next((point for point in points if point.efficiency == 1), None)  # which has lost nothing to itself
     point = next((point for point in points if point.shape == str(case.shape) and point is not base), None)
-    speeds = [speed for speed in map(_speed, case.trials) if speed is not None]
+    totals = (throughput_of_ranks(each.throughput_by_rank) for each in case.trials)
+    speeds = [speed for speed in totals if speed is not None]
     servers = [each for each in (trial.throughput_by_server if trial else ()) if each is not None]
     spread = max(servers) / min(servers) if len(servers) == case.nodes > 1 and min(servers) > 0 else None
     return {
@@ -158,10 +158,10 @@ def _stability(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
 
 def _context(case: CaseEntry, trial: TrialEntry | None, config: Mapping[str, Any]) -> dict[str, Field]:
     traits = trial.traits if trial else {}
-    unsaid = "no config.json tells it"
+    not_in_config = "no config.json tells it"
     about = {
-        "division": (config.get("Division", config.get("Divsion")), "config.json", unsaid),
-        "scenario": (config.get("Scenario"), "config.json", unsaid),
+        "division": (config.get("Division", config.get("Divsion")), "config.json", not_in_config),
+        "scenario": (config.get("Scenario"), "config.json", not_in_config),
         "test_object_type": ("single" if case.nodes == 1 else "cluster", "case", ""),
         "model": (config.get("Model") or case.workload, "config.json" if config.get("Model") else "workload.toml", ""),
         "hardware": (_first(traits, "flavor", "pool_id"), "workload.toml", "it names neither a flavor nor a pool"),
@@ -171,10 +171,10 @@ def _context(case: CaseEntry, trial: TrialEntry | None, config: Mapping[str, Any
         "cann": (traits.get("cann"), _LOG, "the log does not tell it"),
         "driver": (traits.get("driver"), _LOG, "the log does not tell it"),
     }
-    found = {name: _value(_word(value), "", source, why) for name, (value, source, why) in about.items()}
-    found["nodes"] = Field(case.nodes, "", "case")
-    found["cards_per_node"] = Field(case.devices_per_node, "", "case")
-    return found
+    fields = {name: _value(_word(value), "", source, why) for name, (value, source, why) in about.items()}
+    fields["nodes"] = Field(case.nodes, "", "case")
+    fields["cards_per_node"] = Field(case.devices_per_node, "", "case")
+    return fields
 
 
 def _metric(name: str, case: CaseEntry) -> Field:
@@ -182,26 +182,18 @@ def _metric(name: str, case: CaseEntry) -> Field:
         return Field(None, null_reason=f"the workload measures no {name}")
     value, unit = case.metrics[name].value, case.metrics[name].unit
     if value is None:
-        told = next((finding.text for finding in case.findings if finding.metric == name), "")
-        return Field(None, unit, null_reason=plain(told or case.reason))
+        text = next((finding.text for finding in case.findings if finding.metric == name), "")
+        return Field(None, unit, null_reason=plain(text or case.reason))
     across = "sum over ranks" if name == THROUGHPUT else "whole job"
     return Field(value, unit, f"{name}: {'mean over servers' if case.single_server else across}")
-
-
-def _speed(trial: TrialEntry | None) -> float | None:
-    """Of all ranks of a trial together; None where one is missing, or no number is as large."""
-    ranks = trial.throughput_by_rank if trial else ()
-    known = [rank for rank in ranks if rank is not None]
-    whole = summed(known) if known and len(known) == len(ranks) else math.inf
-    return whole if math.isfinite(whole) else None
 
 
 def _variation(speeds: Sequence[float]) -> float | None:
     return stdev(speeds) / fmean(speeds) if len(speeds) > 1 and fmean(speeds) > 0 else None
 
 
-def _or_why(found: float | str, unit: str, source: str) -> Field:
-    return Field(None, unit, null_reason=found) if isinstance(found, str) else Field(found, unit, source)
+def _or_why(value: float | str, unit: str, source: str) -> Field:
+    return Field(None, unit, null_reason=value) if isinstance(value, str) else Field(value, unit, source)
 
 
 def _value(value: Any, unit: str, source: str, why: str) -> Field:
@@ -219,18 +211,18 @@ def _word(value: Any) -> str | None:
 
 
 MARGIN_S = 60.0  # around the window: the samples that its ends lie between
-_FEWEST_SAMPLES = 3  # samples of a node
+_FEWEST_SAMPLES = 3  # of a node
 _GAP = 3.0  # usual intervals
 _MOST_MISSING = 0.5  # of the window
-_GAPS_TOLD = 5  # gaps
+_GAPS_LISTED = 5
 
 
-def drawn(samples: Iterable[Sample], start: float, end: float, nodes: int, source: str) -> Power:
-    """Over the window, by samples of exactly as many nodes."""
+def power_in_window(samples: Iterable[Sample], start: float, end: float, nodes: int, source: str) -> Power:
+    """The power of a job from `start` to `end`; unknown unless exactly `nodes` nodes were sampled."""
     if not start < end:
         return Power(source=source, why="the job has no time in which to draw power")
-    lines = _lines(samples, start, end)
-    inside = {node: line for node, line in lines.items() if any(start <= at <= end for at, _ in line)}
+    by_node = _samples_by_node(samples, start, end)
+    inside = {node: line for node, line in by_node.items() if any(start <= at <= end for at, _ in line)}
     if len(inside) != nodes:
         return Power(source=source, why=f"there are samples of {len(inside)} nodes during the job, it has {nodes}")
     few = next((node for node, line in sorted(inside.items()) if len(line) < _FEWEST_SAMPLES), None)
@@ -238,33 +230,33 @@ def drawn(samples: Iterable[Sample], start: float, end: float, nodes: int, sourc
         return Power(source=source, why=f"node {few} has only {len(inside[few])} samples during the job")
     gaps: list[str] = []
     for node, line in sorted(inside.items()):
-        found, missing = _gaps(line, start, end)
+        gaps_of_node, missing = _gaps(line, start, end)
         if missing > _MOST_MISSING * (end - start):
             return Power(source=source, why=f"node {node} was not sampled for {missing / (end - start):.0%} of the job")
-        gaps += [f"node {node}: no sample for {number(long)} s after {number(after)} s" for after, long in found]
+        gaps += [f"node {node}: no sample for {number(long)} s after {number(after)} s" for after, long in gaps_of_node]
     times = sorted({start, end, *(at for line in inside.values() for at, _ in line if start < at < end)})
-    watts = [summed(_at(line, moment) for line in inside.values()) for moment in times]
-    energy = summed((b - a) * (p + q) / 2 for (a, p), (b, q) in pairwise(zip(times, watts, strict=True)))
+    watts = [exact_sum(_power_at(line, moment) for line in inside.values()) for moment in times]
+    energy = exact_sum((b - a) * (p + q) / 2 for (a, p), (b, q) in pairwise(zip(times, watts, strict=True)))
     if not math.isfinite(energy):
         return Power(source=source, why="the samples are beyond every finite sum")
-    told = (*gaps[:_GAPS_TOLD], *([f"and {len(gaps) - _GAPS_TOLD} gaps more"] if len(gaps) > _GAPS_TOLD else []))
-    return Power(energy / (end - start), max(watts), energy, source, gaps=told)
+    more = [f"and {len(gaps) - _GAPS_LISTED} gaps more"] if len(gaps) > _GAPS_LISTED else []
+    return Power(energy / (end - start), max(watts), energy, source, gaps=(*gaps[:_GAPS_LISTED], *more))
 
 
 _Line = Sequence[tuple[float, float]]
 
 
-def _lines(samples: Iterable[Sample], start: float, end: float) -> dict[str, _Line]:
-    """By node, in order; of several at one moment the last counts. A sample that is no power is left out."""
-    found: dict[str, dict[float, float]] = {}
+def _samples_by_node(samples: Iterable[Sample], start: float, end: float) -> dict[str, _Line]:
+    """In order of time; of several at one moment the last counts. Samples that are no power are left out."""
+    by_node: dict[str, dict[float, float]] = {}
     for sample in samples:
         near = start - MARGIN_S <= sample.at <= end + MARGIN_S
         if near and 0 <= sample.watts < math.inf:
-            found.setdefault(sample.node, {})[sample.at] = sample.watts
-    return {node: sorted(line.items()) for node, line in found.items()}
+            by_node.setdefault(sample.node, {})[sample.at] = sample.watts
+    return {node: sorted(line.items()) for node, line in by_node.items()}
 
 
-def _at(line: _Line, moment: float) -> float:
+def _power_at(line: _Line, moment: float) -> float:
     index = bisect_left(line, (moment, -math.inf))
     if index == 0:
         return line[0][1]
@@ -275,13 +267,13 @@ def _at(line: _Line, moment: float) -> float:
 
 
 def _gaps(line: _Line, start: float, end: float) -> tuple[list[tuple[float, float]], float]:
-    """Where each begins, in seconds of the window, and how long it is; and how much of the window they are."""
+    """(start in seconds of the window, length) of each gap, and the length of all of them."""
     times = [at for at, _ in line]
     usual = median(b - a for a, b in pairwise(times))
     edges = [*([start] if times[0] > start else []), *times, *([end] if times[-1] < end else [])]
-    found = [
+    gaps = [
         (max(a, start) - start, min(b, end) - max(a, start))
         for a, b in pairwise(edges)
         if b - a > _GAP * usual and b > start and a < end
     ]
-    return found, math.fsum(long for _, long in found)
+    return gaps, math.fsum(long for _, long in gaps)

@@ -1,27 +1,23 @@
-"""Where a history changed its level: between which two trials, from what to what.
+"""What the history of a metric shows: its change points, a slow drift, its newest level, and suspicious values.
 
-The rule. The noise s is the median step from one value to the next, divided by 0.954: changes of level hardly touch it.
-A value that is further than 3 s from the median of the five around it is drawn in to there, so that one or two slow
-trials are no new level. The best place to cut a stretch of history in two is where the means on both sides differ most,
-(difference / s)² · n₁ · n₂ / (n₁ + n₂). The cut stands if that is above t², at a level of α shared by all places where
-it could have been: the best of many looks significant even in noise. Both parts are searched again. At last the cuts
-that change the level, the median of a part, by less than a magnitude that matters are taken out, smallest first.
+Change points. The noise s is the median step from one value to the next, divided by 0.954: changes of level hardly
+touch it. A value further than 3 s from the median of the five around it is pulled in to that distance, so that one or
+two slow trials are no new level. The best place to cut a stretch of history in two is where the means on both sides
+differ most, (difference / s)² · n₁ · n₂ / (n₁ + n₂). The cut stands if that is above t², at a level of α shared by all
+places where it could be: the best of many looks significant even in noise. Both parts are searched again. At last the
+cuts that change the level, the median of a part, by less than MAGNITUDE are removed, smallest first.
 
-A decline so slow that no run is much worse than the one before: seen against an anchor that does not move.
+Drift. A decline so slow that no run is much worse than the one before shows against an anchor that does not move. Every
+value adds (anchor - value) / s - 1/2 to a sum that never falls below 0 (CUSUM); above 5 there is a drift. A value
+counts for at most 3 s, so that one slow run is no drift: it takes three. s is the median step again: a standard
+deviation would grow with the decline. And the newest values must be below the anchor by MAGNITUDE.
 
-CUSUM. Every value adds (anchor - value) / s - 1/2 to a sum that never falls below 0; above 5 there is a drift. A value
-counts for at most 3 s, so that one slow run is none: it takes three. s is the median step from one value to the next,
-divided by 0.954, which a decline hardly touches while a standard deviation would grow with it. And the newest values
-must be below the anchor by a magnitude that matters, whatever the statistics say.
+Newest level. The noise test uses a part of the history only. Ignore values before the last change point. Ignore
+outliers too, such as a trial on a slow node that has been replaced: values further from the median than 6 s, where s
+is the median distance from it, times 1.4826. An outlier must be 2 % away at least, and at most one of ten values may
+be one: what happens more often is how the machine is.
 
-Which part of a history tells the noise: its newest level, without the few values that are no noise.
-
-The rule. A step that once was is no noise: values before the last change are passed over. Neither is a fault that once
-was, such as a node that was slow and has been replaced: a value that is further from the median than 6 s is left out,
-where s is the median distance from it, times 1.4826. It must be 2 % away at least, and of ten values at most one
-is left out: what happens more often is how the machine is.
-
-Results that are too good, too alike, or worse than noise makes them: warnings, never verdicts.
+Suspicions are values that are too good, too alike, or worse than noise makes them. They are warnings, never verdicts.
 """
 
 from __future__ import annotations
@@ -38,17 +34,17 @@ from pytest_aisbench.domain.threshold import number, quantity
 from pytest_aisbench.domain.verdict import Finding, Outcome
 from pytest_aisbench.judge.noise_test import t_quantile
 
-MAGNITUDE = 0.02
+MAGNITUDE = 0.02  # the smallest relative change that matters
 ALPHA = 0.01
-_SHORTEST = 3
-_AROUND = 2  # neighbours on each side
+_SHORTEST = 3  # values between two change points
+_NEIGHBOURS = 2  # on each side of a value
 _FURTHEST = 3.0  # standard deviations from the median of the neighbours
 _STEP = 0.9539  # the median step of normal noise, in standard deviations: √2 × 0.6745
 
 
 @dataclass(frozen=True)
-class Change:
-    """`index` is the first value at the new level."""
+class ChangePoint:
+    """`index` is that of the first value at the new level."""
 
     index: int
     before: float
@@ -56,7 +52,7 @@ class Change:
 
     @property
     def share(self) -> float:
-        """Of the level before; infinite where that was nothing."""
+        """The change as a share of the level before; infinite if that was 0."""
         return (self.after - self.before) / abs(self.before) if self.before else math.copysign(math.inf, self.after)
 
     def text(self, metric: str, unit: str = "") -> str:
@@ -65,22 +61,22 @@ class Change:
         return message("changed", metric=metric, before=before, after=after, **where)
 
 
-def changes(values: Sequence[float]) -> list[Change]:
-    """In the order of the history, oldest first; values that are no numbers are passed over."""
+def change_points(values: Sequence[float]) -> list[ChangePoint]:
+    """In the order of the history, oldest first. Values that are not finite are skipped."""
     places = [index for index, value in enumerate(values) if math.isfinite(value)]
-    found = [values[index] for index in places]
-    if len(found) < 2 * _SHORTEST:
+    finite = [values[index] for index in places]
+    if len(finite) < 2 * _SHORTEST:
         return []
-    # Of values that hardly ever differ every small step would be a change.
-    deviation = max(step_deviation(found), abs(median(found)) * MAGNITUDE / 100)
-    cuts = sorted(_cuts(_drawn_in(found, _FURTHEST * deviation), deviation)) if deviation else []
+    # If values hardly ever differ, every small step would be a change.
+    deviation = max(step_deviation(finite), abs(median(finite)) * MAGNITUDE / 100)
+    cuts = sorted(_cuts(_pulled_in(finite, _FURTHEST * deviation), deviation)) if deviation else []
     while True:
-        levels = [median(found[start:end]) for start, end in itertools.pairwise([0, *cuts, len(found)])]
-        told = [Change(places[cut], *pair) for cut, pair in zip(cuts, itertools.pairwise(levels), strict=True)]
-        least = min(told, key=lambda change: abs(change.share), default=None)
-        if least is None or abs(least.share) >= MAGNITUDE:
-            return told
-        cuts.pop(told.index(least))
+        levels = [median(finite[start:end]) for start, end in itertools.pairwise([0, *cuts, len(finite)])]
+        points = [ChangePoint(places[cut], *pair) for cut, pair in zip(cuts, itertools.pairwise(levels), strict=True)]
+        smallest = min(points, key=lambda point: abs(point.share), default=None)
+        if smallest is None or abs(smallest.share) >= MAGNITUDE:
+            return points
+        cuts.pop(points.index(smallest))
 
 
 def step_deviation(values: Sequence[float]) -> float:
@@ -88,8 +84,8 @@ def step_deviation(values: Sequence[float]) -> float:
     return median(abs(after - before) for before, after in itertools.pairwise(values)) / _STEP
 
 
-def _drawn_in(values: Sequence[float], reach: float) -> list[float]:
-    middles = (median(values[max(at - _AROUND, 0) : at + _AROUND + 1]) for at in range(len(values)))
+def _pulled_in(values: Sequence[float], reach: float) -> list[float]:
+    middles = (median(values[max(at - _NEIGHBOURS, 0) : at + _NEIGHBOURS + 1]) for at in range(len(values)))
     return [min(max(value, middle - reach), middle + reach) for value, middle in zip(values, middles, strict=True)]
 
 
@@ -97,47 +93,47 @@ def _cuts(values: Sequence[float], deviation: float) -> Iterator[int]:
     stretches = [(0, len(values))]
     while stretches:
         start, end = stretches.pop()
-        looks = end - start - 2 * _SHORTEST + 1
-        if looks < 1:
+        places = end - start - 2 * _SHORTEST + 1
+        if places < 1:
             continue
         middle = fmean(values[start:end])
         sums = list(itertools.accumulate(value - middle for value in values[start:end]))
         count = end - start
-        # (m₁ - m₂)² · n₁ · n₂ / n is the same with one sum alone, since both are 0 together.
+        # (m₁ - m₂)² · n₁ · n₂ / n follows from one sum alone, since both sums are 0 together.
         weight, cut = max(
             (sums[size - 1] ** 2 * count / (size * (count - size)), size)
-            for size in range(_SHORTEST, _SHORTEST + looks)
+            for size in range(_SHORTEST, _SHORTEST + places)
         )
-        # A median of steps knows about half as much as so many values.
-        limit = deviation * t_quantile(1 - ALPHA / 2 / looks, len(values) // 2)
+        # A median of steps holds about half as much information as the values.
+        limit = deviation * t_quantile(1 - ALPHA / 2 / places, len(values) // 2)
         if weight > limit * limit:
             yield start + cut
             stretches += [(start, start + cut), (start + cut, end)]
 
 
-WANTED = message("steady")
+NO_DRIFT = message("steady")  # what a finding on a drift wants
 _ALARM = 5.0
 _SLACK = 0.5
-_MOST_DEVIATIONS = 3.0  # standard deviations that one value counts for
+_MOST_DEVIATIONS = 3.0  # that one value counts for
 _FEWEST_VALUES = 8
-_FIRST = 10  # values that an anchor is made of, where nobody gave one
+_ANCHOR_VALUES = 10  # whose mean is the anchor if the caller gives none
 _NEWEST = 5
 
 
 @dataclass(frozen=True)
 class Drift:
-    """What the newest values are below the anchor, and since which value."""
+    """How far the newest values are below the anchor, and since which value."""
 
     anchor: float
-    level: float  # the median of the newest
+    level: float  # the median of the newest values
     since: int  # index of the first value of the decline
-    score: float  # of the sum, in standard deviations
+    score: float  # the CUSUM, in standard deviations
     deviation: float
     count: int
 
     @property
     def change(self) -> float:
-        """As a share of the anchor: below 0 where values fall."""
+        """As a share of the anchor: below 0 if values fall."""
         return (self.level - self.anchor) / abs(self.anchor)
 
     def text(self, metric: str, unit: str = "") -> str:
@@ -155,22 +151,22 @@ class Drift:
         )
 
     def finding(self, metric: str, unit: str, run: str) -> Finding:
-        """For those who want a drift to fail a case; `run` is that of the first value."""
+        """The finding that fails a case, if the user wants a drift to; `run` is that of the first value."""
         text = message("drifted in", drift=self.text(metric, unit), run=run)
-        return Finding(metric, Outcome.MISSED, self.level, WANTED, text)
+        return Finding(metric, Outcome.MISSED, self.level, NO_DRIFT, text)
 
 
-def drift(values: Sequence[float], anchor: float | None = None) -> Drift | None:
-    """Whether the history, oldest first, stands below its anchor now; a decline that was made good is none.
+def find_drift(values: Sequence[float], anchor: float | None = None) -> Drift | None:
+    """The drift of a history, oldest first, that stands below its anchor now; None after a recovery.
 
-    Without an anchor it is the mean of the first values, and the others are held against it.
+    Without `anchor` the mean of the first values is the anchor, and the others are compared with it.
     """
     finite = [(index, value) for index, value in enumerate(values) if math.isfinite(value)]
-    start = 0 if anchor is not None else _FIRST
+    start = 0 if anchor is not None else _ANCHOR_VALUES
     if len(finite) - start < _FEWEST_VALUES:
         return None
-    anchor = fmean(value for _, value in finite[:_FIRST]) if anchor is None else anchor
-    # Of values that hardly ever differ every small step would be an alarm at once.
+    anchor = fmean(value for _, value in finite[:_ANCHOR_VALUES]) if anchor is None else anchor
+    # If values hardly ever differ, every small step would be an alarm at once.
     deviation = max(step_deviation([value for _, value in finite]), abs(anchor) * MAGNITUDE / 100)
     if not 0 < deviation < math.inf:
         return None
@@ -185,75 +181,81 @@ def drift(values: Sequence[float], anchor: float | None = None) -> Drift | None:
     return Drift(anchor, level, finite[first][0], score, deviation, len(values))
 
 
-_OUTLIER = 6.0  # standard deviations; of normal noise one in five hundred million is further
-_ONE_OF = 10
+_OUTLIER = 6.0  # standard deviations; one of five hundred million values of normal noise is further away
+_VALUES_PER_OUTLIER = 10
 
 
 @dataclass(frozen=True)
 class Level:
-    """In their order, oldest first."""
+    """The values of the newest level, oldest first, and the outliers left out of them."""
 
     values: tuple[float, ...]
     left_out: tuple[float, ...] = ()
 
 
 def newest_level(history: Sequence[float]) -> Level:
-    """Of finite values, oldest first."""
-    found = changes(history)
-    values = tuple(history[found[-1].index :] if found else history)
-    if len(values) < _ONE_OF:
+    """Ignore values before the last change point, and outliers. `history` is finite, oldest first."""
+    points = change_points(history)
+    values = tuple(history[points[-1].index :] if points else history)
+    if len(values) < _VALUES_PER_OUTLIER:
         return Level(values)
     middle = median(values)
     deviation = MAD_TO_SIGMA * median(abs(value - middle) for value in values)
     reach = max(_OUTLIER * deviation, MAGNITUDE * abs(middle))
-    far = tuple(value for value in values if abs(value - middle) > reach)
-    if len(far) * _ONE_OF > len(values):
+    outliers = tuple(value for value in values if abs(value - middle) > reach)
+    if len(outliers) * _VALUES_PER_OUTLIER > len(values):
         return Level(values)
-    return Level(tuple(value for value in values if abs(value - middle) <= reach), far)
+    return Level(tuple(value for value in values if abs(value - middle) <= reach), outliers)
 
 
-_ALIKE = 3  # two trainings may well classify the same number of images
-_KNOWN = 3
+_FEWEST_ALIKE = 3  # two trainings may well classify the same number of images
+_FEWEST_BEFORE = 3
 _LEVEL = 0.999
 _ACCURATE = 0.01  # the share above history that is suspicious in an accuracy
-_FAST = 0.05  # and in everything else
-_SLOW = 0.02  # the share below history that is worth a word
+_FAST = 0.05  # and in every other metric
+_SLOW = 0.02  # the share below history that deserves a warning
+
+
+def suspicions(metric: str, trials: Sequence[float], history: Sequence[float], unit: str = "") -> list[str]:
+    """The warnings about the trials of a case; none of them changes the verdict."""
+    lines = [identical(metric, trials, history), *(too_good(metric, value, history, unit) for value in trials)]
+    return list(dict.fromkeys(filter(None, lines)))
 
 
 def identical(metric: str, trials: Sequence[float], history: Sequence[float] = ()) -> str:
-    """Empty unless three trials or more agree to all digits.
+    """A warning if three trials or more agree to all digits, else empty.
 
-    Together with those of earlier runs it is told once, by the third: whoever trains with a fixed seed knows it then.
+    Together with those of earlier runs only the third one warns: a user who trains with a fixed seed knows it then.
     """
     if not trials or len(set(trials)) > 1 or not math.isfinite(trials[0]):
         return ""
     before = sum(1 for _ in itertools.takewhile(lambda value: value == trials[0], reversed(history)))
     count = len(trials) + before
-    if count < _ALIKE or (len(trials) < _ALIKE < count):
+    if count < _FEWEST_ALIKE or (len(trials) < _FEWEST_ALIKE < count):
         return ""
-    told = {"metric": metric, "value": repr(trials[0])}
-    if len(trials) >= _ALIKE:
-        return message("identical", count=str(len(trials)), **told)
-    return message("identical past", count=str(count), **told)
+    facts = {"metric": metric, "value": repr(trials[0])}
+    if len(trials) >= _FEWEST_ALIKE:
+        return message("identical", count=str(len(trials)), **facts)
+    return message("identical past", count=str(count), **facts)
 
 
 def too_good(metric: str, value: float, history: Sequence[float], unit: str = "") -> str:
-    """Empty unless the value is above all that comparable history lets expect of one more trial."""
-    off = _off(value, history, _ACCURATE if metric == ACCURACY else _FAST)
-    return message("too good", metric=metric, **off.told(unit)) if off and off.share > 0 else ""
+    """A warning if the value is above all that the history lets expect of one more trial, else empty."""
+    off = _deviation_from_history(value, history, _ACCURATE if metric == ACCURACY else _FAST)
+    return message("too good", metric=metric, **off.facts(unit)) if off and off.share > 0 else ""
 
 
-def lost(metric: str, value: float, history: Sequence[float], unit: str = "") -> str:
-    """Empty unless the value is below all that comparable history lets expect of one more trial.
+def loss_within_margin(metric: str, value: float, history: Sequence[float], unit: str = "") -> str:
+    """A warning if the value is below all that the history lets expect of one more trial, else empty.
 
     On a quiet system that is a small loss, and a wide margin would let it pass without a word.
     """
-    off = _off(value, history, _ACCURATE if metric == ACCURACY else _SLOW)
-    return message("lost within margin", metric=metric, **off.told(unit)) if off and off.share < 0 else ""
+    off = _deviation_from_history(value, history, _ACCURATE if metric == ACCURACY else _SLOW)
+    return message("lost within margin", metric=metric, **off.facts(unit)) if off and off.share < 0 else ""
 
 
 @dataclass(frozen=True)
-class _Off:
+class _Deviation:
     value: float
     mean: float
     count: int
@@ -262,22 +264,16 @@ class _Off:
     def share(self) -> float:
         return (self.value - self.mean) / abs(self.mean)
 
-    def told(self, unit: str) -> dict[str, str]:
-        shown = {"value": quantity(self.value, unit), "mean": quantity(self.mean, unit)}
-        return {**shown, "share": f"{abs(self.share):.1%}", "count": str(self.count)}
+    def facts(self, unit: str) -> dict[str, str]:
+        values = {"value": quantity(self.value, unit), "mean": quantity(self.mean, unit)}
+        return {**values, "share": f"{abs(self.share):.1%}", "count": str(self.count)}
 
 
-def _off(value: float, history: Sequence[float], least: float) -> _Off | None:
-    """Beyond mean ± t · s · √(1 + 1/n) at 0.999 of the newest level, and by a share of the mean that matters."""
+def _deviation_from_history(value: float, history: Sequence[float], least: float) -> _Deviation | None:
+    """None within mean ± t · s · √(1 + 1/n) at 0.999 of the newest level, or within the share `least` of its mean."""
     past = newest_level([each for each in history if math.isfinite(each)]).values
-    mean = fmean(past) if len(past) >= _KNOWN else 0.0
+    mean = fmean(past) if len(past) >= _FEWEST_BEFORE else 0.0
     if not mean or not math.isfinite(value):
         return None
     reach = t_quantile(_LEVEL, len(past) - 1) * stdev(past) * math.sqrt(1 + 1 / len(past))
-    return _Off(value, mean, len(past)) if abs(value - mean) > max(reach, abs(mean) * least) else None
-
-
-def suspicions(metric: str, trials: Sequence[float], history: Sequence[float], unit: str = "") -> list[str]:
-    """All that is to be said of the trials of a case; none of it changes the verdict."""
-    told = [identical(metric, trials, history), *(too_good(metric, value, history, unit) for value in trials)]
-    return list(dict.fromkeys(filter(None, told)))
+    return _Deviation(value, mean, len(past)) if abs(value - mean) > max(reach, abs(mean) * least) else None

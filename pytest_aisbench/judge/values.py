@@ -1,72 +1,136 @@
-"""What a trial measured, as values of its case: the one place where results of ranks and nodes become one number.
+"""What one trial measured, as values of its case: the only place where results of ranks become one number.
 
-First it checks that every result is there, once, and bears the right label: a rank that counts twice makes a cluster
-look faster than it is. Then it sums over ranks, or takes the mean over nodes where each trains alone. Beside what the
-script wrote stands what its log measures by itself: the speed in steady state, and the time to accuracy. Neither ever
-replaces what the script wrote: `throughput` is of the whole run, `accuracy` of its end.
+`case_values` checks that every result is there, once, and bears the right label: a rank that counts twice makes a
+cluster look faster than it is. Then it sums over ranks, or takes the mean over nodes where each trains alone. To what
+the script wrote it adds what the log shows: the speed in steady state, and the time to accuracy. Neither ever replaces
+what the script wrote: `throughput` is of the whole run, `accuracy` of its end.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_aisbench.domain.case import Case, Shape
 from pytest_aisbench.domain.curve import Curve, points_of, reached
-from pytest_aisbench.domain.messages import message
+from pytest_aisbench.domain.messages import joined, message
 from pytest_aisbench.domain.metric import (
     ACCURACY,
     LARGEST,
     STEADY_THROUGHPUT,
     THROUGHPUT,
     TIME_TO_ACCURACY,
-    Flaw,
     Measurement,
+    MissingResult,
 )
 from pytest_aisbench.domain.threshold import Threshold, number
 from pytest_aisbench.domain.trial import Step, Trial, TrialRecord
-from pytest_aisbench.judge import comparison
+from pytest_aisbench.judge.comparison import family_key, traits_key
+from pytest_aisbench.judge.stragglers import find_stragglers, stragglers_message
 
-_Label = tuple[int | None, int | None]  # rank, server
+_Label = tuple[int | None, int | None]  # rank, node
 
 
-def values(trial: Trial) -> dict[str, float]:
-    """The case's metrics: throughput is the sum over ranks; where every node trains alone, each is the mean over the
-    nodes. One that is flawed or not finite has no value. Beside them stands what the log measures by itself."""
-    flawed = {flaw.metric for flaw in flaws_of(trial)}
+@dataclass(frozen=True)
+class CaseValues:
+    """What one trial measured: a value of the case per metric, and the results that are missing or wrong."""
+
+    case: Case
+    values: Mapping[str, float]  # finite
+    missing: tuple[MissingResult, ...] = ()  # their metrics have no value, unless the log has one
+    by_rank: tuple[float | None, ...] = ()  # the throughput; None if a rank wrote none
+    curve: Curve | None = None  # of the training, by its log
+    run: str = ""
+    number: int = 1  # of the trial
+    done_at: float = 0.0  # seconds since the epoch
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether its speed may be compared: no result is missing, and every threshold on the accuracy is met."""
+        if self.missing or not 0 < self.values.get(THROUGHPUT, 0.0) < LARGEST:
+            return False
+        thresholds = [threshold for threshold in self.case.thresholds if threshold.metric == ACCURACY]
+        bands = [threshold.band(self.case.judged_shape) for threshold in thresholds]
+        accuracy = self.values.get(ACCURACY, math.nan)
+        return bool(bands) and all(low <= accuracy <= high for low, high in bands)
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """By metric: how it was measured, if a value of the log is judged too; and which cards and nodes are slow."""
+        notes: dict[str, str] = {}
+        judged = [name for name in self.values if _threshold(self.case, name)]
+        if STEADY_THROUGHPUT in judged and (pace := self.curve.pace if self.curve else None):
+            points, ranks = points_of(pace.warm_up_points), str(self.case.shape.world)
+            of_job, of_rank = (
+                message("of steady job", points=points),
+                message("of steady rank", points=points, ranks=ranks),
+            )
+            notes[STEADY_THROUGHPUT] = of_job if pace.of == "job" else of_rank
+            notes[THROUGHPUT] = message("of the whole")
+        if TIME_TO_ACCURACY in judged and (target := target_accuracy(self.case)) is not None:
+            notes[TIME_TO_ACCURACY] = message("until accurate", target=number(target))
+        if slow := stragglers_message(find_stragglers(self.by_rank, self.case.shape)):
+            notes[THROUGHPUT] = joined((notes.get(THROUGHPUT, ""), slow))
+        return notes
+
+
+def case_values(trial: Trial) -> CaseValues:
+    """Throughput is the sum over ranks; where every node trains alone, each metric is the mean over the nodes."""
+    case = trial.case
+    from_log = _values_of_log(trial)
+    missing = _missing_results(trial, from_log)
+    incomplete = {each.metric for each in missing}
     by_metric: dict[str, list[Measurement]] = {}
     for measurement in trial.measurements:
         by_metric.setdefault(measurement.metric, []).append(measurement)
-    whole = by_node if trial.case.single_server else total
-    found = {name: whole(measured) for name, measured in by_metric.items() if name not in flawed}
-    return {name: value for name, value in {**logged(trial), **found}.items() if math.isfinite(value)}
+    combine = mean_over_nodes if case.single_server else total
+    values: dict[str, float] = {name: value for name, value in from_log.items() if isinstance(value, float)}
+    values |= {name: combine(results) for name, results in by_metric.items() if name not in incomplete}
+    return CaseValues(
+        case,
+        {name: value for name, value in values.items() if math.isfinite(value)},
+        missing,
+        throughput_by_rank(trial),
+        trial.curve,
+        trial.run,
+        trial.number,
+        trial.times.get("done", 0.0),
+    )
 
 
-def by_node(measured: Sequence[Measurement]) -> float:
-    """The mean over the nodes of the sum over each one's cards."""
-    nodes = sorted({each.server for each in measured if each.server is not None})
-    return mean([total(each for each in measured if each.server == node) for node in nodes]) if nodes else math.nan
-
-
-def by_rank(trial: Trial) -> list[float | None]:
-    """The throughput of each rank; None where it was not measured."""
+def throughput_by_rank(trial: Trial) -> tuple[float | None, ...]:
+    """None for a rank that wrote none."""
     ranks: list[float | None] = [None] * trial.case.shape.world
     for each in trial.measurements:
         if each.metric == THROUGHPUT and each.rank is not None and 0 <= each.rank < len(ranks):
             ranks[each.rank] = each.value
-    return ranks
+    return tuple(ranks)
 
 
-def by_server(ranks: list[float | None], shape: Shape) -> tuple[float | None, ...]:
-    """The sum of each node's ranks; None where one of them is missing."""
-    servers: list[float | None] = []
+def throughput_by_node(by_rank: Sequence[float | None], shape: Shape) -> tuple[float | None, ...]:
+    """The sum of each node's ranks; None if one of them is missing."""
+    nodes: list[float | None] = []
     for node in range(shape.nodes):
-        found = [rank for rank in ranks[node * shape.devices : (node + 1) * shape.devices] if rank is not None]
-        whole = sum(found) if len(found) == shape.devices else math.inf
-        servers.append(whole if math.isfinite(whole) else None)
-    return tuple(servers)
+        ranks = [rank for rank in by_rank[node * shape.devices : (node + 1) * shape.devices] if rank is not None]
+        whole = sum(ranks) if len(ranks) == shape.devices else math.inf
+        nodes.append(whole if math.isfinite(whole) else None)
+    return tuple(nodes)
+
+
+def throughput_of_ranks(by_rank: Sequence[float | None]) -> float | None:
+    """The sum over all ranks; None if one is missing, or if no float is as large."""
+    ranks = [rank for rank in by_rank if rank is not None]
+    whole = exact_sum(ranks) if ranks and len(ranks) == len(by_rank) else math.inf
+    return whole if math.isfinite(whole) else None
+
+
+def mean_over_nodes(measurements: Sequence[Measurement]) -> float:
+    """The mean over the nodes of the sum over each node's cards."""
+    nodes = sorted({each.server for each in measurements if each.server is not None})
+    return mean([total(each for each in measurements if each.server == node) for node in nodes]) if nodes else math.nan
 
 
 def mean(values: Sequence[float]) -> float:
@@ -76,76 +140,81 @@ def mean(values: Sequence[float]) -> float:
 
 def total(measurements: Iterable[Measurement]) -> float:
     """The sum over ranks."""
-    return summed(measurement.value for measurement in measurements)
+    return exact_sum(measurement.value for measurement in measurements)
 
 
-def summed(values: Iterable[float]) -> float:
-    """Exact, so that the order in which ranks arrive does not matter; infinite where no float is as large."""
+def exact_sum(values: Iterable[float]) -> float:
+    """Exact, so that the order in which ranks arrive does not matter; infinite if no float is as large."""
     try:
         return math.fsum(values)
     except OverflowError:
         return math.inf
 
 
-def flaws_of(trial: Trial) -> tuple[Flaw, ...]:
-    """Those that harvesting found, what is wrong with the metrics that it did not object to, and what is claimed of
-    the log and not in it."""
-    known = {flaw.metric for flaw in trial.flaws}
-    found = objections(trial.case, trial.measurements) if trial.measurements or trial.flaws else []
-    found += unlogged(trial)
-    return (*trial.flaws, *(flaw for flaw in found if flaw.metric not in known))
+# Completeness: which results a trial owes, and what is wrong with those that it has.
 
 
-def objections(case: Case, measurements: Iterable[Measurement]) -> list[Flaw]:
+def missing_results(trial: Trial) -> tuple[MissingResult, ...]:
+    """What collecting found, what is wrong with the other metrics, and what a threshold asks of the log in vain."""
+    return _missing_results(trial, _values_of_log(trial))
+
+
+def _missing_results(trial: Trial, from_log: Mapping[str, float | str]) -> tuple[MissingResult, ...]:
+    reported = {each.metric for each in trial.missing_results}
+    found = objections(trial.case, trial.measurements) if trial.measurements or trial.missing_results else []
+    found += [
+        MissingResult(name, message("unlogged", why=why))
+        for name, why in from_log.items()
+        if isinstance(why, str) and _threshold(trial.case, name)
+    ]
+    return (*trial.missing_results, *(each for each in found if each.metric not in reported))
+
+
+def objections(case: Case, measurements: Iterable[Measurement]) -> list[MissingResult]:
+    """What is wrong with the measurements of a case: missing, twice, not finite, with another unit or label."""
     by_metric: dict[str, list[Measurement]] = {name: [] for name in case.workload.metrics}
     for each in measurements:
         by_metric.setdefault(each.metric, []).append(each)
-    flaws = [Flaw(name, message("unwanted")) for name in by_metric.keys() - case.workload.metrics]
+    wrong = [(name, message("unwanted")) for name in by_metric.keys() - case.workload.metrics]
     for name, metric in case.workload.metrics.items():
-        found = by_metric[name]
-        flaws += [
-            Flaw(name, message("other unit", what=each.source, text=repr(each.unit), unit=repr(metric.unit)))
-            for each in found
-            if each.unit != metric.unit
-        ]
-        flaws += [
-            Flaw(name, message("not finite", what=each.source, text=str(each.value)))
-            for each in found
-            if not math.isfinite(each.value)
-        ]
-        counted, wanted = Counter((each.rank, each.server) for each in found), _labels(case, name)
-        flaws += [Flaw(name, message("missing", what=_who(label))) for label in wanted if label not in counted]
-        flaws += [
-            Flaw(name, message("twice", what=_who(label), count=str(count)))
-            for label, count in counted.items()
-            if count > 1
-        ]
-        flaws += [
-            Flaw(name, message("of others", what=_who(label), case=case.id)) for label in counted if label not in wanted
-        ]
-    return sorted(flaws, key=lambda flaw: (flaw.metric, flaw.text))
+        for each in by_metric[name]:
+            if each.unit != metric.unit:
+                unit = repr(metric.unit)
+                wrong.append((name, message("other unit", what=each.source, text=repr(each.unit), unit=unit)))
+            if not math.isfinite(each.value):
+                wrong.append((name, message("not finite", what=each.source, text=str(each.value))))
+        counted, owed = Counter((each.rank, each.server) for each in by_metric[name]), _labels(case, name)
+        wrong += [(name, message("missing", what=_origin(label))) for label in owed if label not in counted]
+        for label, count in counted.items():
+            if count > 1:
+                wrong.append((name, message("twice", what=_origin(label), count=str(count))))
+            if label not in owed:
+                wrong.append((name, message("of others", what=_origin(label), case=case.id)))
+    return [MissingResult(*each) for each in sorted(wrong)]
 
 
 def _labels(case: Case, metric: str) -> dict[_Label, None]:
+    """The labels that the results of a metric must bear, each once."""
     shape = case.shape
     if metric == THROUGHPUT:
         return {(rank, rank // shape.devices if case.single_server else None): None for rank in range(shape.world)}
     return dict.fromkeys((None, node) for node in range(shape.nodes)) if case.single_server else {(None, None): None}
 
 
-def _who(label: _Label) -> str:
-    rank, server = label
+def _origin(label: _Label) -> str:
+    rank, node = label
     if rank is None:
-        return message("value of job") if server is None else message("value of node", node=str(server))
-    return (
-        message("value of rank", rank=str(rank))
-        if server is None
-        else message("value of rank there", node=str(server), rank=str(rank))
-    )
+        return message("value of job") if node is None else message("value of node", node=str(node))
+    if node is None:
+        return message("value of rank", rank=str(rank))
+    return message("value of rank there", node=str(node), rank=str(rank))
+
+
+# What the log of a training shows.
 
 
 class Spread(Protocol):
-    """Who trained together: a case, or what is told of one."""
+    """Who trained together: a case, or the entry of one."""
 
     @property
     def shape(self) -> Shape: ...
@@ -154,57 +223,33 @@ class Spread(Protocol):
     def single_server(self) -> bool: ...
 
 
-def logged(trial: Trial) -> dict[str, float]:
-    """By metric; what the log does not tell is left out."""
-    return {name: value for name, value in _from_log(trial).items() if isinstance(value, float)}
-
-
-def unlogged(trial: Trial) -> list[Flaw]:
-    """A flaw for what is claimed and the log does not tell."""
-    told = ((name, why) for name, why in _from_log(trial).items() if _claim(trial.case, name))
-    return [Flaw(name, message("unlogged", why=why)) for name, why in told if isinstance(why, str)]
-
-
-def _from_log(trial: Trial) -> dict[str, float | str]:
+def _values_of_log(trial: Trial) -> dict[str, float | str]:
+    """By metric the value, or the reason why there is none."""
     case = trial.case
     unit = case.workload.metrics[ACCURACY].unit if ACCURACY in case.workload.metrics else ""
     return {
-        STEADY_THROUGHPUT: steady(trial.curve, case),
+        STEADY_THROUGHPUT: steady_throughput(trial.curve, case),
         TIME_TO_ACCURACY: time_to_accuracy(trial.curve, case, target_accuracy(case), unit),
     }
 
 
-def remarks(trial: Trial) -> dict[str, str]:
-    """How each was measured, for whoever reads both; nothing where only the whole run is judged."""
-    said: dict[str, str] = {}
-    found = {name: value for name, value in logged(trial).items() if _claim(trial.case, name)}
-    if STEADY_THROUGHPUT in found and (known := trial.curve.pace if trial.curve else None):
-        points, ranks = points_of(known.warm_up_points), str(trial.case.shape.world)
-        of_job, of_rank = message("of steady job", points=points), message("of steady rank", points=points, ranks=ranks)
-        said[STEADY_THROUGHPUT] = of_job if known.of == "job" else of_rank
-        said[THROUGHPUT] = message("of the whole")
-    if TIME_TO_ACCURACY in found and (target := target_accuracy(trial.case)) is not None:
-        said[TIME_TO_ACCURACY] = message("until accurate", target=number(target))
-    return said
-
-
-def steady(curve: Curve | None, case: Spread) -> float | str:
-    """The whole job's samples/s without the warm-up, or why nobody knows it."""
-    known = curve.pace if curve else None
+def steady_throughput(curve: Curve | None, case: Spread) -> float | str:
+    """The whole job's samples/s without the warm-up, or the reason why it is unknown."""
+    pace = curve.pace if curve else None
     if case.single_server and case.shape.nodes > 1:
         return message("alone in speed")
-    if known is None:
+    if pace is None:
         return message("no speed")
-    if known.unit != "samples/s":
-        return message("other speed", unit=known.unit)
-    if known.steady is None:
+    if pace.unit != "samples/s":
+        return message("other speed", unit=pace.unit)
+    if pace.steady is None:
         return message("few speeds")
-    value = known.steady * (1 if known.of == "job" else case.shape.world)
+    value = pace.steady * (1 if pace.of == "job" else case.shape.world)
     return value if math.isfinite(value) else message("infinite speed")
 
 
 def time_to_accuracy(curve: Curve | None, case: Spread, target: float | None, unit: str) -> float | str:
-    """Seconds from the start of training to the first evaluation at or above the target, or why nobody knows."""
+    """Seconds from the start of training to the first evaluation that meets the target, or why they are unknown."""
     if target is None:
         return message("no target")
     if case.single_server and case.shape.nodes > 1:
@@ -223,35 +268,28 @@ def time_to_accuracy(curve: Curve | None, case: Spread, target: float | None, un
 
 
 def target_accuracy(case: Case) -> float | None:
-    """The lower bound of the claim on accuracy."""
-    claim = _claim(case, ACCURACY)
-    low = claim.band(case.judged_shape)[0] if claim else -math.inf
+    """The lower bound of the threshold on accuracy."""
+    threshold = _threshold(case, ACCURACY)
+    low = threshold.band(case.judged_shape)[0] if threshold else -math.inf
     return low if math.isfinite(low) else None
 
 
-def _claim(case: Case, metric: str) -> Threshold | None:
-    return next((claim for claim in case.thresholds if claim.metric == metric), None)
+def _threshold(case: Case, metric: str) -> Threshold | None:
+    return next((threshold for threshold in case.thresholds if threshold.metric == metric), None)
 
 
-def counts(trial: Trial) -> bool:
-    """Whether its speed may be compared: no result is missing or wrong, and every claim on the accuracy holds."""
-    found = values(trial)
-    if trial.fault or flaws_of(trial) or THROUGHPUT not in found:
-        return False
-    if not 0 < found[THROUGHPUT] < LARGEST:
-        return False
-    claims = [claim for claim in trial.case.thresholds if claim.metric == ACCURACY]
-    bands = [claim.band(trial.case.judged_shape) for claim in claims]
-    learnt = found.get(ACCURACY, math.nan)
-    return bool(bands) and all(low <= learnt <= high for low, high in bands)
+# What history keeps of a trial.
 
 
-def measure_of(trial: Trial) -> TrialRecord | None:
-    """None where nothing was measured that could be compared to anything, or where it is not judged."""
-    found = values(trial)
-    if trial.step is not Step.DONE or trial.fault or not trial.judged or flaws_of(trial) or THROUGHPUT not in found:
+def trial_record(trial: Trial) -> TrialRecord | None:
+    """None if the trial was not judged, or measured nothing that could be compared."""
+    if trial.step is not Step.DONE or trial.fault or not trial.judged:
         return None
-    case, speed = trial.case, trial.curve.pace if trial.curve else None
+    measured = case_values(trial)
+    values = measured.values
+    if measured.missing or THROUGHPUT not in values:
+        return None
+    case, pace = trial.case, trial.curve.pace if trial.curve else None
     return TrialRecord(
         trial=trial.id,
         run=trial.run,
@@ -259,14 +297,14 @@ def measure_of(trial: Trial) -> TrialRecord | None:
         workload=case.workload.name,
         shape=str(case.shape),
         mode=case.mode.value,
-        key=comparison.key(trial.traits),
-        family=comparison.family(trial.traits),
-        at=trial.times.get("done", 0.0),
-        throughput=found[THROUGHPUT],
-        accuracy=found.get(ACCURACY),
-        steady=speed.steady if speed else None,
+        key=traits_key(trial.traits),
+        family=family_key(trial.traits),
+        at=measured.done_at,
+        throughput=values[THROUGHPUT],
+        accuracy=values.get(ACCURACY),
+        steady=pace.steady if pace else None,
         ran_s=trial.job.ran_s if trial.job else None,
         ruling=trial.judged.ruling,
-        counts=counts(trial),
-        metrics={name: value for name, value in found.items() if name not in {THROUGHPUT, ACCURACY}},
+        counts=measured.is_comparable,
+        metrics={name: value for name, value in values.items() if name not in {THROUGHPUT, ACCURACY}},
     )

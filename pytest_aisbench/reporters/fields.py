@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
-from pytest_aisbench.judge.standards import TIME, Field, fields
+from pytest_aisbench.judge.standards import TIME, Field, standard_fields
 from pytest_aisbench.report.text import write_text
 from pytest_aisbench.services.clock import stamp
 from pytest_aisbench.stash import SETTINGS
@@ -33,7 +33,7 @@ class Fields:
         """All are written together, at the end."""
 
     def run(self, entry: RunEntry) -> None:
-        cases = {case.id: shown(fields(case, self._config)) for case in entry.cases}
+        cases = {case.id: shown(standard_fields(case, self._config)) for case in entry.cases}
         document = {"schema": SCHEMA, "about": ABOUT, "run": entry.run, "cases": cases}
         text = json.dumps(document, allow_nan=False, ensure_ascii=False, indent=1)
         write_text(self._folder / NAME, f"{text}\n")

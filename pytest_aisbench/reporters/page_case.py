@@ -14,7 +14,7 @@ from pytest_aisbench.domain.messages import plain, translated
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Finding, Ruling
 from pytest_aisbench.i18n import ENGLISH, Language
-from pytest_aisbench.judge.standards import TIME, Field, fields
+from pytest_aisbench.judge.standards import TIME, Field, standard_fields
 from pytest_aisbench.report.text import span, web, what_to_do
 from pytest_aisbench.reporters.markup import block, facts, folded, outcome, ruling, table, text
 from pytest_aisbench.reporters.page_charts import charts
@@ -173,7 +173,7 @@ def _standard(case: CaseEntry, say: Language, limit: int) -> str:
     """What is known as a table, what is not by its reason."""
     known: list[tuple[str, ...]] = []
     unknown: dict[str, list[str]] = {}
-    for name, field in fields(case).items():
+    for name, field in standard_fields(case).items():
         if field.value is None:
             unknown.setdefault(field.null_reason or "-", []).append(name)
         else:

@@ -10,7 +10,7 @@ from pytest_aisbench.domain.executor import Executor
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.i18n import ENGLISH, Language
-from pytest_aisbench.judge.comparison import Difference, compare
+from pytest_aisbench.judge.comparison import RunDifference, compare_runs
 from pytest_aisbench.judge.entries import brief
 from pytest_aisbench.report.columns import Output, shown_in
 from pytest_aisbench.report.text import as_typed, span, worst_first
@@ -86,7 +86,7 @@ def _since(run: RunEntry, cases: Sequence[CaseEntry], say: Language) -> Iterator
     if run.before is None:
         yield f"<div>{escape(say('no last run'))}</div>"
         return
-    difference = compare(run.before, map(brief, cases))
+    difference = compare_runs(run.before, map(brief, cases))
     turned = "; ".join(
         f"{text(turn.id)}: {ruling(turn.was, say)} → {ruling(turn.now, say)}" for turn in difference.turned[:MOST]
     )
@@ -109,7 +109,7 @@ def _since(run: RunEntry, cases: Sequence[CaseEntry], say: Language) -> Iterator
         yield table(headings, rows, numbers=(1, 2, 3)) + _more(moved, say)
 
 
-def _alike(difference: Difference, say: Language) -> str:
+def _alike(difference: RunDifference, say: Language) -> str:
     steady = [move for move in difference.moved if abs(move.share) <= _STEADY]
     if not difference.moved or len(steady) < len(difference.moved):
         return ""

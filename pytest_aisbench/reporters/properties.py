@@ -8,7 +8,7 @@ import pytest
 
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.trial import Trial
-from pytest_aisbench.judge.values import values
+from pytest_aisbench.judge.values import case_values
 
 PREFIX = "aisbench."
 TRIAL: pytest.StashKey[Trial] = pytest.StashKey()
@@ -27,9 +27,9 @@ def properties(trial: Trial, platform: str = "") -> list[tuple[str, str | float]
         ("verdict", verdict.ruling.value if verdict else None),
         ("reason", verdict.reason if verdict else None),
     ]
-    measured = values(trial)
+    values = case_values(trial).values
     for name, metric in workload.metrics.items():
-        pairs += [(name, measured.get(name)), (f"{name}.unit", metric.unit or None)]
+        pairs += [(name, values.get(name)), (f"{name}.unit", metric.unit or None)]
     pairs += [(f"{finding.metric}.wanted", finding.wanted) for finding in (verdict.findings if verdict else ())]
     return [
         (PREFIX + name, plain(value) if isinstance(value, str) else value) for name, value in pairs if value is not None

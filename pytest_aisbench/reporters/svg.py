@@ -12,7 +12,7 @@ from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.i18n import ENGLISH, Language
-from pytest_aisbench.judge.stragglers import stragglers
+from pytest_aisbench.judge.stragglers import find_stragglers
 from pytest_aisbench.reporters.svg_frame import (
     BAR,
     FAINT,
@@ -57,7 +57,7 @@ def outliers(ranks: Sequence[float | None]) -> set[int]:
 
 def odd_ranks(ranks: Sequence[float | None], devices: int) -> set[int]:
     """Those, and all whom the verdict calls slow: a picture does not contradict the words beside it."""
-    slow = stragglers(ranks, Shape(math.ceil(len(ranks) / devices), devices))
+    slow = find_stragglers(ranks, Shape(math.ceil(len(ranks) / devices), devices))
     cards = (range(devices) if each.card is None else (each.card,) for each in slow)
     named = {each.node * devices + card for each, mine in zip(slow, cards, strict=True) for card in mine}
     return outliers(ranks) | {rank for rank in named if rank < len(ranks) and ranks[rank] is not None}

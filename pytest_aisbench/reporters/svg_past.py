@@ -10,7 +10,7 @@ from pytest_aisbench.domain.background import Background, ScalePoint
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.judge.scaling import THIS_RUN
-from pytest_aisbench.judge.trend import changes
+from pytest_aisbench.judge.trend import change_points
 from pytest_aisbench.reporters.svg_frame import (
     BAND,
     BAR,
@@ -56,7 +56,8 @@ def history_chart(
     y, x = Scale(marks[0], marks[-1], FLOOR, TOP), Scale(0, len(past), LEFT + 10, RIGHT - 12)
     parts = [_band(background, y), levels(y, marks)]
     parts += [
-        _step(x(change.index - 0.5), change.share) for change in changes(values if now is None else [*values, now])
+        _step(x(change.index - 0.5), change.share)
+        for change in change_points(values if now is None else [*values, now])
     ]
     places = [(x(index), y(value)) for index, value in enumerate(values)]
     parts.append(f"<path d='{path(places)}' fill='none' stroke='{BAR}'/>")

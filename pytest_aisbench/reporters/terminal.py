@@ -16,7 +16,7 @@ from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.domain.verdict import Outcome, Ruling
 from pytest_aisbench.i18n import ENGLISH, Language
-from pytest_aisbench.judge.stragglers import summary as summary_of
+from pytest_aisbench.judge.stragglers import stragglers_message
 from pytest_aisbench.judge.values import mean
 from pytest_aisbench.report.columns import Column, Output, common_unit, shown_in
 from pytest_aisbench.report.text import cut, display_width, fit, padded, what_to_do, worst_first, wrap
@@ -174,7 +174,7 @@ def _notes(cases: Sequence[CaseEntry], width: int, say: Language) -> Iterator[Li
     for case in cases:
         for note in (note for trial in case.trials for note in trial.notes):
             kinds.setdefault((case.id, note), "note")  # a warning is a note of its trial too
-        slow = summary_of(case.trials[-1].stragglers) if case.trials else ""
+        slow = stragglers_message(case.trials[-1].stragglers) if case.trials else ""
         is_above = case.verdict is not Ruling.PASSED and slow in case.reason
         if slow and not is_above:
             kinds[case.id, slow] = "note"

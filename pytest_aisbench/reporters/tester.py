@@ -15,7 +15,7 @@ from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.upload import ATTACHMENTS, END, RESULTS, RUNS, SCHEMA, Bound, End, Parcel, canonical, parcel
 from pytest_aisbench.domain.verdict import Finding, Ruling
-from pytest_aisbench.judge.standards import TIME, Field, fields
+from pytest_aisbench.judge.standards import TIME, Field, standard_fields
 from pytest_aisbench.reporters.fields import shown
 from pytest_aisbench.services.clock import stamp
 
@@ -81,7 +81,7 @@ def body(
 ) -> dict[str, Any]:
     """The same entry makes the same body, to the last byte."""
     trial = case.trials[-1] if case.trials else None
-    measured = fields(case, bound.config)
+    measured = standard_fields(case, bound.config)
     return {
         **_head(bound, run, case.id, attempt),
         "config": _config(bound.config, case),

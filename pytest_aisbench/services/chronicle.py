@@ -11,9 +11,9 @@ from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.trial import Trial, TrialRecord, values_of
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.judge.comparison import differences
-from pytest_aisbench.judge.evaluate import ANCHOR, anchor
-from pytest_aisbench.judge.trend import changes, drift
+from pytest_aisbench.judge.comparison import trait_differences
+from pytest_aisbench.judge.evaluate import ANCHOR_TRIALS, drift_anchor
+from pytest_aisbench.judge.trend import change_points, find_drift
 from pytest_aisbench.services.history import History
 from pytest_aisbench.services.ledger import Ledger
 
@@ -65,8 +65,8 @@ def chronicle(ledger: Ledger, case_id: str, limit: int) -> Chronicle:
     for key, measures in order:
         traits = history.traits(key)
         before = chapters[-1].traits if chapters else {}
-        changed = differences(before, traits) if before and traits else ()
-        first = history.first(case_id, key, ANCHOR)
+        changed = trait_differences(before, traits) if before and traits else ()
+        first = history.first(case_id, key, ANCHOR_TRIALS)
         shown = {each.trial for each in measures}
         left_out = () if all(each.trial in shown for each in first) else first
         # What is claimed now is claimed of the newest only: another platform has another reference.
@@ -82,9 +82,9 @@ def _remarks(measures: Sequence[TrialRecord], case: Case, first: Sequence[TrialR
     metric = case.workload.metrics.get(THROUGHPUT)
     unit = metric.unit if metric else ""
     speeds = _speeds(measures)
-    for change in changes(speeds):
+    for change in change_points(speeds):
         yield change.text(THROUGHPUT, unit)
-    if found := drift(speeds, anchor(THROUGHPUT, case, first)):
+    if found := find_drift(speeds, drift_anchor(THROUGHPUT, case, first)):
         yield found.text(THROUGHPUT, unit)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.job import Phase
 from pytest_aisbench.domain.messages import message
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, MissingResult
 from pytest_aisbench.domain.ports import Head, Store
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.trial import Trial
@@ -55,13 +55,13 @@ def gather(trial: Trial, store: Store, folder: Path) -> Trial:
     trial = replace(trial, logs=tuple(f"{home}/{name}" for name in names))
     trial = replace(trial, curve=pacing.curve_of(trial, folder), traits={**trial.traits, **told(trial, folder)})
     if well:
-        measurements, flaws = harvest(store, stage.outputs, trial.case)
-        trial = replace(trial, measurements=tuple(measurements), flaws=tuple(flaws))
+        measurements, missing = harvest(store, stage.outputs, trial.case)
+        trial = replace(trial, measurements=tuple(measurements), missing_results=tuple(missing))
     return trial
 
 
-def harvest(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Measurement], list[Flaw]]:
-    """Every measurement that can be trusted, and a flaw for every one that is missing or cannot be."""
+def harvest(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Measurement], list[MissingResult]]:
+    """Every measurement that can be trusted, and why each other one is missing."""
     present = {head.url.key.removeprefix(outputs.key): head for head in store.objects(outputs)}
     wanted = {
         each.source: each for each in (_single_server_files(case) if case.single_server else _cluster_files(case))
@@ -69,18 +69,20 @@ def harvest(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Measureme
     with ThreadPoolExecutor(_READERS, thread_name_prefix="aisbench-harvest") as pool:
         texts = dict(zip(wanted, pool.map(lambda name: _text(store, present.get(name)), wanted), strict=True))
     measurements: list[Measurement] = []
-    flaws: list[Flaw] = list(_strangers(present.keys() - wanted.keys(), case))
+    missing: list[MissingResult] = list(_strangers(present.keys() - wanted.keys(), case))
     for name, each in wanted.items():
         try:
             value = _number(texts[name])
             _plausible(each.metric, each.unit, value)
         except _Unreadable as why:
-            flaws.append(Flaw(each.metric, why.of(name if each.rank is None else _of_rank(name, case, each.rank))))
+            missing.append(
+                MissingResult(each.metric, why.of(name if each.rank is None else _of_rank(name, case, each.rank)))
+            )
         else:
             measurements.append(replace(each, value=value))
     if not case.single_server or RANK_SIZE in present:
-        flaws += _rank_size(_text(store, present.get(RANK_SIZE)), case)
-    return measurements, flaws
+        missing += _rank_size(_text(store, present.get(RANK_SIZE)), case)
+    return measurements, missing
 
 
 def _cluster_files(case: Case) -> Iterable[Measurement]:
@@ -138,28 +140,28 @@ def _plausible(metric: str, unit: str, value: float) -> None:
         raise _Unreadable("no ratio", text=f"{value:g}")
 
 
-def _rank_size(text: str | _Unreadable, case: Case) -> list[Flaw]:
+def _rank_size(text: str | _Unreadable, case: Case) -> list[MissingResult]:
     try:
         size = _number(text)
     except _Unreadable as why:
-        return [Flaw(THROUGHPUT, why.of(RANK_SIZE))]
+        return [MissingResult(THROUGHPUT, why.of(RANK_SIZE))]
     # A node that trains alone may count itself, or everybody who was started.
     right = {case.shape.world, case.judged_shape.world}
     if size not in right:
         shape = {"shape": str(case.shape), "ranks": str(case.shape.world)}
         told = message("other ranks", what=RANK_SIZE, text=f"{size:g}", **shape)
-        return [Flaw(THROUGHPUT, told)]
+        return [MissingResult(THROUGHPUT, told)]
     return []
 
 
-def _strangers(unwanted: Iterable[str], case: Case) -> Iterable[Flaw]:
+def _strangers(unwanted: Iterable[str], case: Case) -> Iterable[MissingResult]:
     """A result of a rank or a node that cannot be: somebody counted differently, so the sum would not be the case's."""
     for name in sorted(unwanted):
         metric = name.rpartition("_")[0]
         if _RANK_FILE.match(name):
-            yield Flaw(THROUGHPUT, message("strange rank", what=name, shape=str(case.shape)))
+            yield MissingResult(THROUGHPUT, message("strange rank", what=name, shape=str(case.shape)))
         elif case.single_server and metric in case.workload.metrics and _NODE_FILE.match(name.removeprefix(metric)):
-            yield Flaw(metric, message("strange node", what=name, shape=str(case.shape)))
+            yield MissingResult(metric, message("strange node", what=name, shape=str(case.shape)))
 
 
 def _of_rank(file: str, case: Case, rank: int) -> str:

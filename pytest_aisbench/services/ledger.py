@@ -17,7 +17,7 @@ from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.domain.upload import RESULTS, RUNS
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import Blame, LedgerError
-from pytest_aisbench.judge.values import measure_of
+from pytest_aisbench.judge.values import trial_record
 from pytest_aisbench.services import history
 from pytest_aisbench.services.clock import stamp
 from pytest_aisbench.services.database import Database
@@ -138,7 +138,7 @@ class Ledger:
 
     def save_trial(self, trial: Trial, now: float) -> bool:
         """False if another run has taken it over meanwhile: then theirs stands. What it measured becomes history."""
-        measure = measure_of(trial)
+        measure = trial_record(trial)
         if measure is None:
             return bool(self.database.write(_OWN, *_row(trial, now)))
         with self.database.transaction():

@@ -1,4 +1,4 @@
-"""Claims held against the history of their cases: what it lets one claim, and how they would have judged it."""
+"""`aisbench references`: propose thresholds from the history of cases, and check how today's would have judged it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_aisbench.domain.case import Case, Mode, Shape
 from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import TrialRecord, values_of
-from pytest_aisbench.judge.references import Evidence, Replay, from_above, propose, replay
+from pytest_aisbench.judge.references import Basis, Replay, is_upper_limit, propose, replay
 from pytest_aisbench.services.claims import ANY, NUMBERS
 from pytest_aisbench.services.clock import day
 from pytest_aisbench.services.history import History
@@ -27,25 +27,25 @@ _AS_BEFORE = 0.1  # of the margin: a reference that moves by less stands
 
 
 @dataclass(frozen=True)
-class Known:
-    """A case with its claims of today, and its comparable trials."""
+class CaseHistory:
+    """A case with its thresholds of today, and its comparable trials."""
 
     case: Case
-    file: Path  # where its claims stand
-    scope: tuple[str, ...]  # the table there that is its own
+    file: Path  # that holds its thresholds
+    scope: tuple[str, ...]  # of the case's own table in that file
     key: str
     past: tuple[TrialRecord, ...]
 
 
 @dataclass(frozen=True)
 class Review:
-    """One claim, and what became of it."""
+    """One threshold, and what is proposed in its place."""
 
     case_id: str
     metric: str
     old: str  # what it wants today, in words
-    new: str  # empty where nothing else is proposed
-    evidence: Evidence | None
+    new: str  # empty if nothing else is proposed
+    basis: Basis | None
     text: str  # why, or why not
 
 
@@ -57,13 +57,13 @@ class Checked:
     replay: Replay
 
 
-def known(history: History, roots: Sequence[Path], platform: str | None, load: Load) -> Iterator[Known]:
-    """The cases of these suites that history has, each on this platform, or else where its newest trial ran."""
+def case_histories(history: History, roots: Sequence[Path], platform: str | None, load: Load) -> Iterator[CaseHistory]:
+    """The cases of these suites that have a history: on this platform, or else where the newest trial ran."""
     suites = {name: folder for root in reversed(roots) for name, folder in folders(root).items()}
     for case_id in history.cases():
-        told = ((each, history.traits(each.key)) for each in reversed(history.all(case_id)))
+        with_traits = ((each, history.traits(each.key)) for each in reversed(history.all(case_id)))
         newest, traits = next(
-            ((each, traits) for each, traits in told if traits and platform in {None, traits.get("platform")}),
+            ((each, traits) for each, traits in with_traits if traits and platform in {None, traits.get("platform")}),
             (None, {}),
         )
         if newest is None or newest.workload not in suites:
@@ -74,28 +74,28 @@ def known(history: History, roots: Sequence[Path], platform: str | None, load: L
         case = suite.case(Shape.parse(newest.shape), Mode(newest.mode))
         inner = (framework,) if any(scope[0] == f"{place}.{framework}" for scope in suite.claims) else ()
         past = history.of(case_id, newest.key, counted=False)
-        yield Known(case, folder / THRESHOLDS_FILE, (place, *inner, newest.shape), newest.key, past)
+        yield CaseHistory(case, folder / THRESHOLDS_FILE, (place, *inner, newest.shape), newest.key, past)
 
 
-def checks(cases: Sequence[Known], max_trials: int) -> Iterator[Checked]:
+def checks(cases: Sequence[CaseHistory], max_trials: int) -> Iterator[Checked]:
     for each in cases:
         shape = each.case.judged_shape
-        for claim in each.case.thresholds:
-            if claim.base is not None:
-                continue  # a share of another case's speed, which its own trials do not tell
-            found = replay(claim, shape, each.past, max_trials)
-            yield Checked(each.case.id, claim.metric, claim.wanted(shape), found)
+        for threshold in each.case.thresholds:
+            if threshold.base is not None:
+                continue  # it needs the speed of another case
+            replayed = replay(threshold, shape, each.past, max_trials)
+            yield Checked(each.case.id, threshold.metric, threshold.wanted(shape), replayed)
 
 
-def proposals(cases: Sequence[Known]) -> tuple[list[Review], dict[Path, str]]:
-    """What is to be said of every claim, and the new text of each file that changes."""
+def proposals(cases: Sequence[CaseHistory]) -> tuple[list[Review], dict[Path, str]]:
+    """A review of every threshold, and the new text of each file that changes."""
     reviews: list[Review] = []
     texts: dict[Path, str] = {}
     for each in cases:
         rows: dict[str, tuple[dict[str, Any], str]] = {}
-        for claim in each.case.thresholds:
-            if claim.base is None:
-                reviews.append(_review(each, claim, rows))
+        for threshold in each.case.thresholds:
+            if threshold.base is None:
+                reviews.append(_review(each, threshold, rows))
         if rows:
             before = places.read(each.file)
             text = texts.get(each.file, before.text)
@@ -104,44 +104,45 @@ def proposals(cases: Sequence[Known]) -> tuple[list[Review], dict[Path, str]]:
     return reviews, {file: ended_alike(file, text) for file, text in texts.items()}
 
 
-def _review(each: Known, claim: Threshold, rows: dict[str, tuple[dict[str, Any], str]]) -> Review:
-    shape, metric = each.case.judged_shape, claim.metric
-    told = [measure for measure in each.past if measure.counts and measure.value(metric) is not None]
-    found = propose(claim, shape, values_of(told, metric))
-    old = claim.wanted(shape)
-    if each.case.single_server and claim.per != "node" and metric == THROUGHPUT:
+def _review(each: CaseHistory, threshold: Threshold, rows: dict[str, tuple[dict[str, Any], str]]) -> Review:
+    shape, metric = each.case.judged_shape, threshold.metric
+    records = [record for record in each.past if record.counts and record.value(metric) is not None]
+    proposal = propose(threshold, shape, values_of(records, metric))
+    basis = proposal.basis
+    review = Review(each.case.id, metric, threshold.wanted(shape), "", basis, proposal.why_not)
+    if each.case.single_server and threshold.per != "node" and metric == THROUGHPUT:
         why = 'trained alone: without per = "node" the claim would hold for the cluster too'
-        return Review(each.case.id, metric, old, "", found.evidence, why)
-    if claim.expected_failure:
-        why = f"expected to fail until {claim.expected_failure.until}: what it does meanwhile is no reference"
-        return Review(each.case.id, metric, old, "", found.evidence, why)
-    if found.claim is None or found.evidence is None:
-        return Review(each.case.id, metric, old, "", found.evidence, found.why_not)
-    span = told[found.evidence.since :]
-    far = f" without {found.evidence.left_out} too far off" if found.evidence.left_out else ""
+        return replace(review, text=why)
+    if threshold.expected_failure:
+        why = f"expected to fail until {threshold.expected_failure.until}: what it does meanwhile is no reference"
+        return replace(review, text=why)
+    if proposal.threshold is None or basis is None:
+        return review
+    span = records[basis.since :]
+    outliers = f" without {basis.left_out} too far off" if basis.left_out else ""
     evidence = (
-        f"{found.evidence.count} trials{far} {day(span[0].at)} to {day(span[-1].at)}, mean {found.evidence.mean:.6g},"
-        f" CV {found.evidence.cv:.2%}, fingerprint {each.key}"
+        f"{basis.count} trials{outliers} {day(span[0].at)} to {day(span[-1].at)}, mean {basis.mean:.6g},"
+        f" CV {basis.cv:.2%}, fingerprint {each.key}"
     )
-    if _stands(claim, found.claim, shape):
-        return Review(each.case.id, metric, old, "", found.evidence, f"stands: {evidence}")
+    if _stands(threshold, proposal.threshold, shape):
+        return replace(review, text=f"stands: {evidence}")
     kept = {key: value for key, value in _row(each, metric).items() if key not in NUMBERS}
-    numbers = {key: value for key in NUMBERS if (value := getattr(found.claim, key)) is not None}
+    numbers = {key: value for key in NUMBERS if (value := getattr(proposal.threshold, key)) is not None}
     rows[metric] = ({**numbers, **kept}, evidence)
-    return Review(each.case.id, metric, old, found.claim.wanted(shape), found.evidence, evidence)
+    return replace(review, new=proposal.threshold.wanted(shape), text=evidence)
 
 
 def _stands(old: Threshold, new: Threshold, shape: Shape) -> bool:
-    """The bound moves by less than a tenth of the room that the claim leaves for noise."""
-    side = int(from_above(new, shape))
+    """Whether the bound moves by less than a tenth of the margin for noise."""
+    side = int(is_upper_limit(new, shape))
     was, now = old.band(shape)[side], new.band(shape)[side]
     expected = new.expected(shape)
     room = 0.01 * abs(now) if expected is None else abs(expected - now)
     return (old.reference is None) == (new.reference is None) and abs(was - now) <= _AS_BEFORE * room
 
 
-def _row(each: Known, metric: str) -> dict[str, Any]:
-    """The claim as its file has it, in the most specific scope that does."""
+def _row(each: CaseHistory, metric: str) -> dict[str, Any]:
+    """The threshold as its file has it, from the most specific scope that has one."""
     data = places.read(each.file).data
     found: dict[str, Any] = {}
     for platform in (ANY, each.scope[0]):

@@ -1,4 +1,4 @@
-"""Finding results of MLPerf's that somebody else's run left in a folder, and the suite that has the claims on them."""
+"""`aisbench judge`: find MLPerf results in a folder, and judge them by the thresholds of a suite."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TextIO
 
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.log_readers import MLLOG
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, TIME_TO_ACCURACY, Flaw
-from pytest_aisbench.domain.mlperf import BENCHMARKS, Result, benchmark, result
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, TIME_TO_ACCURACY, MissingResult
+from pytest_aisbench.domain.mlperf import BENCHMARKS, Result, benchmark, parse_result
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.judge.evaluate import judge
-from pytest_aisbench.judge.values import mean, target_accuracy
+from pytest_aisbench.judge.evaluate import evaluate
+from pytest_aisbench.judge.values import CaseValues, mean, target_accuracy
 from pytest_aisbench.services.suite import folders
 
 _SUFFIXES = frozenset({".txt", ".log", ".out"})  # checkpoints and data may stand beside them, and are large
@@ -38,7 +38,7 @@ def read(place: Path) -> list[Result]:
         if file == place or file.name.startswith(_NAMED) or any(found):
             run = hashlib.sha256("".join(found).encode("utf-8", "replace")).digest()
             same = runs.setdefault(run, name) if any(found) else name
-            results.append(_copied(result(name, found), same))
+            results.append(_not_a_copy(parse_result(name, found), same))
     return results
 
 
@@ -48,11 +48,11 @@ def _may_be_one(path: Path) -> bool:
     return (suffix in _SUFFIXES or (not suffix and name.startswith(_NAMED))) and path.is_file()
 
 
-def _copied(found: Result, same: str) -> Result:
-    """One run that counts twice would make a set of what is none."""
-    if same == found.name:
-        return found
-    return replace(found, flaws=(*found.flaws, Flaw(THROUGHPUT, f"it is the same run as {same}")))
+def _not_a_copy(result: Result, same: str) -> Result:
+    """A copy of another file is not a second run: its throughput does not count."""
+    if same == result.name:
+        return result
+    return replace(result, missing=(*result.missing, MissingResult(THROUGHPUT, f"it is the same run as {same}")))
 
 
 def _lines(file: Path) -> list[str]:
@@ -78,21 +78,21 @@ def suite_of(workload: str, suites: Path) -> Path:
     return names[workload]
 
 
-def judged(case: Case, found: Result, today: str = "") -> Verdict:
-    """Of one file; fail closed, as for every case."""
-    flaws = (*found.flaws, *_strange(case, found))
-    return judge(case.thresholds, _measured(case, found), flaws, case.shape, today=today)
+def judge_file(case: Case, result: Result, today: str = "") -> Verdict:
+    """Judge one file as a trial of the case without a history."""
+    missing = (*result.missing, *_other_benchmark(case, result))
+    return evaluate(CaseValues(case, _values(case, result), missing), today=today).verdict
 
 
-def judged_set(case: Case, files: Sequence[tuple[Result, Verdict]], today: str = "") -> Verdict:
-    """Of all: every file must pass, and so must the mean over them."""
-    measured = [_measured(case, each) for each, _ in files]
+def judge_set(case: Case, files: Sequence[tuple[Result, Verdict]], today: str = "") -> Verdict:
+    """Judge all files together: every file must pass, and so must the mean over them."""
+    values = [_values(case, each) for each, _ in files]
     means = {
-        metric: mean([each[metric] for each in measured])
+        metric: mean([each[metric] for each in values])
         for metric in (THROUGHPUT, ACCURACY, TIME_TO_ACCURACY)
-        if all(metric in each for each in measured)
+        if all(metric in each for each in values)
     }
-    whole = judge(case.thresholds, means, (), case.shape, today=today)
+    whole = evaluate(CaseValues(case, means), today=today).verdict
     failed = [each.name for each, verdict in files if not verdict.passed]
     if not failed:
         return whole
@@ -100,16 +100,16 @@ def judged_set(case: Case, files: Sequence[tuple[Result, Verdict]], today: str =
     return Verdict(Ruling.FAILED, f"{len(failed)} of {len(files)} did not pass: {named}", whole.findings)
 
 
-def _strange(case: Case, found: Result) -> Iterable[Flaw]:
-    """Another model's samples per second and accuracy would be held against these claims."""
-    ours, theirs = benchmark(case.workload.name), found.benchmark
+def _other_benchmark(case: Case, result: Result) -> Iterable[MissingResult]:
+    """The speed and accuracy of another model must not be compared with these thresholds."""
+    ours, theirs = benchmark(case.workload.name), result.benchmark
     if theirs and ours in BENCHMARKS and not theirs.startswith(ours):
-        yield Flaw(
-            THROUGHPUT, f"submission_benchmark is {theirs!r}, and {case.workload.name} is {ours!r} in MLPerf's words"
-        )
+        text = f"submission_benchmark is {theirs!r}, and {case.workload.name} is {ours!r} in MLPerf's words"
+        yield MissingResult(THROUGHPUT, text)
 
 
-def _measured(case: Case, found: Result) -> dict[str, float]:
+def _values(case: Case, result: Result) -> dict[str, float]:
+    """What the file measured; a metric with a missing result has no value."""
     target = target_accuracy(case)
-    times = [seconds for seconds, accuracy in found.evaluations if target is not None and accuracy >= target]
-    return {**found.measured, **({TIME_TO_ACCURACY: times[0]} if times else {})}
+    times = [seconds for seconds, accuracy in result.evaluations if target is not None and accuracy >= target]
+    return {**result.measured, **({TIME_TO_ACCURACY: times[0]} if times else {})}

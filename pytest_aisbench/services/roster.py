@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.job import Phase
-from pytest_aisbench.domain.sequel import not_again, why_again
 from pytest_aisbench.domain.trial import Step, Trial
-from pytest_aisbench.judge.scaling import awaited
+from pytest_aisbench.judge.scaling import base_case_id
 from pytest_aisbench.logs import get_logger
+from pytest_aisbench.services.verdict_step import why_another_trial, without_another_trial
 
 _LOG = get_logger("fleet")
 Begin = Callable[[Case, int], Trial]  # a case's trial of this number
@@ -54,9 +54,9 @@ class Roster:
         with self.changed:
             for text in self._remarks.get(trial.id, ()):
                 trial = trial.noted(text)
-            why = "" if last and not trial.due else why_again(trial, self._max_trials)
+            why = "" if last and not trial.another_trial else why_another_trial(trial, self._max_trials)
             refusal = ("the run is ending" if last else self._refuse(trial.case)) if why else ""
-            kept = [not_again(trial, refusal) if refusal else trial]
+            kept = [without_another_trial(trial, refusal) if refusal else trial]
             if refusal:
                 _LOG.info("%s: no other trial, though one is due (%s): %s", trial.name, why, refusal)
             elif why:
@@ -105,7 +105,7 @@ class Roster:
 
     def _waits(self, trial: Trial) -> bool:
         """Until the base of its claim on scaling has been measured, if it ever will be; nobody waits for a verdict."""
-        base = self._latest.get(awaited(trial.case)) if trial.step is Step.JUDGE else None
+        base = self._latest.get(base_case_id(trial.case)) if trial.step is Step.JUDGE else None
         if base is None or base.step >= Step.JUDGE or self._until[base.case.id] < Step.JUDGE:
             return False
         return not any(past.case.id == base.case.id and past.measurements for past in self._past)

@@ -29,7 +29,7 @@ from pytest_aisbench.services.submission import new_trial
 from pytest_aisbench.services.takeover import Fingerprints, Takeover
 from pytest_aisbench.services.traits import Traits
 from pytest_aisbench.services.trial import Tools
-from pytest_aisbench.services.verdict_step import Weighing
+from pytest_aisbench.services.verdict_step import VerdictStep
 from pytest_aisbench.settings import Settings
 
 _LOG = get_logger("fleet")
@@ -80,9 +80,12 @@ class Run:
         self._head = self.ledger.entry(self.id)
         self._lease = lease.Lease(self.ledger, self.id, clock)
         limits = watch.Limits(settings.queue_timeout, settings.run_timeout)
-        self._weighing = Weighing(Rules(settings.max_trials, settings.drift == "fail"), History(self.ledger.database))
+        rules = Rules(settings.max_trials, settings.drift == "fail")
+        self._verdict_step = VerdictStep(rules, History(self.ledger.database))
         self.fleet = Fleet(
-            Tools(platform, clock, limits, self.folder, self._budget, weighing=self._weighing, meter=self._meter),
+            Tools(
+                platform, clock, limits, self.folder, self._budget, verdict_step=self._verdict_step, meter=self._meter
+            ),
             self.ledger,
             self._new_trial,
             max_jobs=settings.max_jobs or platform.max_jobs,
@@ -177,7 +180,7 @@ class Run:
         entry = case_entry(case, tuple(trials), self._verdicts.get(case.id))
         if last and entry.background and self._shapes[case.workload.name] > 1:
             # Some shapes were measured after this one was judged.
-            scaling = self._weighing.chart(trials[-1], self.fleet.trials())
+            scaling = self._verdict_step.scaling_chart(trials[-1], self.fleet.trials())
             entry = replace(entry, background=replace(entry.background, scaling=scaling))
         self.ledger.save_case(self.id, self._ordinals.setdefault(case.id, len(self._ordinals)), entry)
         self._entries[case.id] = entry

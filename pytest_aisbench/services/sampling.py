@@ -11,7 +11,7 @@ from pytest_aisbench.domain.job import Power
 from pytest_aisbench.domain.messages import message, plain
 from pytest_aisbench.domain.ports import Platform, PowerSource
 from pytest_aisbench.domain.trial import Trial
-from pytest_aisbench.judge.standards import MARGIN_S, drawn
+from pytest_aisbench.judge.standards import MARGIN_S, power_in_window
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 
 _LOG = get_logger("fleet")
@@ -41,7 +41,7 @@ class Meter:
                 log_ignored(_LOG, error, "%s: the power that source %s has", trial.name, name)
                 continue
             if found:
-                return drawn(found, start, end, trial.case.shape.nodes, f"{name}, over {which}")
+                return power_in_window(found, start, end, trial.case.shape.nodes, f"{name}, over {which}")
             reasons.append(f"{name}: it has no sample of the job")
         return Power(why="; ".join(reasons))
 

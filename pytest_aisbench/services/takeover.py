@@ -111,7 +111,9 @@ class Takeover:
         attempts = max(trial.attempts, 1) if step is Step.SUBMIT else trial.attempts
         times = {**trial.times, step.name.lower(): now} if step is Step.SUBMIT else trial.times
         taken = replace(trial, run=self.run, case=case, step=step, attempts=attempts, times=times)
-        taken = replace(taken, judged=None, due="", fault=None, flaws=(), measurements=(), background=None)
+        taken = replace(
+            taken, judged=None, another_trial="", fault=None, missing_results=(), measurements=(), background=None
+        )
         taken = taken.noted(message("taken over", run=trial.run))
         if not self.ledger.swap_trial(taken, now, left.record):
             self.say(f"{case.id}: job {job} of run {trial.run} was taken over by another run")

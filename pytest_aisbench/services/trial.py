@@ -23,7 +23,7 @@ from pytest_aisbench.services.budget import Budget
 from pytest_aisbench.services.clock import day
 from pytest_aisbench.services.harvest import gather
 from pytest_aisbench.services.sampling import Meter, sampled
-from pytest_aisbench.services.verdict_step import Weighing, explained, judged
+from pytest_aisbench.services.verdict_step import VerdictStep, with_last_words
 
 _LOG = get_logger("fleet")
 
@@ -38,7 +38,7 @@ class Tools:
     folder: Path  # of the run's reports; logs come home below it
     budget: Budget | None = None
     inspect: Callable[[str], Job] | None = None  # an answer that is known already, for all jobs at once
-    weighing: Weighing = field(default_factory=Weighing)
+    verdict_step: VerdictStep = field(default_factory=VerdictStep)
     others: Callable[[], Iterable[Trial]] = tuple  # all trials of the run
     meter: Meter = field(default_factory=lambda: Meter({}))
 
@@ -94,11 +94,10 @@ def _harvest(trial: Trial, tools: Tools) -> Trial:
 
 def _judge(trial: Trial, tools: Tools) -> Trial:
     if fault := trial.fault or watch.fault_of(trial, tools.folder):
-        return _ended(explained(trial, tools.platform, tools.folder), fault, tools)
-    weighed, incomparable = tools.weighing.weigh(trial, tools.others())
-    trial = judged(trial.noted(incomparable) if incomparable else trial, weighed, day(tools.clock.now()))
-    if not trial.verdict.passed and not trial.due:
-        trial = explained(trial, tools.platform, tools.folder)
+        return _ended(with_last_words(trial, tools.platform, tools.folder), fault, tools)
+    trial = tools.verdict_step.judge(trial, tools.others(), day(tools.clock.now()))
+    if not trial.verdict.passed and not trial.another_trial:
+        trial = with_last_words(trial, tools.platform, tools.folder)
     return trial.moved(Step.DONE, tools.clock.now())
 
 

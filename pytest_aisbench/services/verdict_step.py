@@ -1,4 +1,7 @@
-"""The last step of a trial: gather the evidence from the run and its ledger, and judge the trial by it."""
+"""The last step of a trial: gather the evidence from the run and its ledger, judge the trial, and decide on another.
+
+The rules of judging are in `judge/`; this module finds what they need. Without a history the noise is unknown.
+"""
 
 from __future__ import annotations
 
@@ -12,184 +15,206 @@ from pytest_aisbench.domain.messages import joined, message, plain
 from pytest_aisbench.domain.metric import THROUGHPUT
 from pytest_aisbench.domain.ports import Platform
 from pytest_aisbench.domain.trial import Step, Trial, TrialRecord
-from pytest_aisbench.domain.verdict import Ruling
-from pytest_aisbench.judge import comparison
-from pytest_aisbench.judge.evaluate import ANCHOR, Known, Rules, Weighed, expectations, judge, weigh
-from pytest_aisbench.judge.noise_test import average, pooled
-from pytest_aisbench.judge.scaling import THIS_RUN, Speed, base_of, efficiencies
-from pytest_aisbench.judge.stragglers import stragglers, summary
+from pytest_aisbench.domain.verdict import Outcome
+from pytest_aisbench.judge.comparison import family_differences, family_key, trait_differences, traits_key
+from pytest_aisbench.judge.evaluate import ANCHOR_TRIALS, Evaluation, Evidence, Rules, evaluate
+from pytest_aisbench.judge.noise_test import average, pooled_noise
+from pytest_aisbench.judge.scaling import THIS_RUN, Speed, efficiencies, scaling_base
 from pytest_aisbench.judge.trend import newest_level
-from pytest_aisbench.judge.values import by_rank, counts, flaws_of, remarks, values
+from pytest_aisbench.judge.values import case_values, missing_results
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.services.history import NEWEST, History
 from pytest_aisbench.services.logs import last_lines
 
 _LOG = get_logger("fleet")
-_OF_A_BASE = 10  # newest trials of another shape, whose mean stands for it
-_SHOWN = 24  # shapes of a workload in a chart
+_BASE_TRIALS = 10  # the newest of another shape, whose mean is its speed
+_CHART_SHAPES = 24
+_LAST = 10  # lines of the log, and events, that go with a failure
 
 
 @dataclass(frozen=True)
-class Weighing:
-    """Without a history nothing is qualified."""
+class VerdictStep:
+    """Judges the trials of a run; knows the user's rules and the history in the ledger."""
 
     rules: Rules = field(default_factory=Rules)
     history: History | None = None
     _speeds: dict[str, float | None] = field(default_factory=dict, repr=False)
 
-    def weigh(self, trial: Trial, others: Iterable[Trial]) -> tuple[Weighed, str]:
-        """What it weighs beside all trials of the run; and, if it is not comparable to the last, why, in a line."""
-        siblings = [each for each in others if _is_sibling(each, trial)]
-        known, strange = self._known(trial, siblings)
-        return weigh(trial, known, self.rules), strange
+    def judge(self, trial: Trial, others: Iterable[Trial], today: str) -> Trial:
+        """The trial with its verdict, what that rests on, and whether another trial is due.
 
-    def chart(self, trial: Trial, others: Iterable[Trial]) -> tuple[ScalePoint, ...]:
-        """What all shapes of its workload do, as far as they are known by now."""
-        siblings = [each for each in others if _is_sibling(each, trial)]
-        base = self._base(trial, siblings)
-        return _chart(trial.case, base, self._points(trial, siblings, base))
+        `others` are all trials of the run.
+        """
+        evaluation, incomparable = self.evaluate(trial, others, today)
+        trial = replace(
+            trial,
+            judged=evaluation.verdict,
+            background=evaluation.background,
+            another_trial=evaluation.another_trial,
+        )
+        for text in filter(None, (incomparable, *evaluation.notes)):
+            trial = trial.noted(text)
+        return trial
 
-    def _known(self, trial: Trial, siblings: Sequence[Trial]) -> tuple[Known, str]:
-        case, key, run = trial.case, comparison.key(trial.traits), trial.run
+    def evaluate(self, trial: Trial, others: Iterable[Trial], today: str = "") -> tuple[Evaluation, str]:
+        """The evaluation; and, if the newest trial of the case is not comparable, a line that says why."""
+        evidence, incomparable = self._evidence(trial, _siblings(trial, others))
+        return evaluate(case_values(trial), evidence, self.rules, today), incomparable
+
+    def scaling_chart(self, trial: Trial, others: Iterable[Trial]) -> tuple[ScalePoint, ...]:
+        """The speeds of all shapes of its workload, as far as they are measured by now."""
+        siblings = _siblings(trial, others)
         base = self._base(trial, siblings)
-        chart = _chart(case, base, self._points(trial, siblings, base))
-        earlier = tuple(each for each in siblings if _precedes(each, trial))
+        return _chart(trial.case, base, self._shape_speeds(trial, siblings, base))
+
+    def _evidence(self, trial: Trial, siblings: Sequence[Trial]) -> tuple[Evidence, str]:
+        case, key, run = trial.case, traits_key(trial.traits), trial.run
+        base = self._base(trial, siblings)
+        chart = _chart(case, base, self._shape_speeds(trial, siblings, base))
+        earlier = tuple(case_values(each) for each in siblings if _precedes(each, trial))
         if self.history is None:
-            return Known(earlier, base=base, scaling=chart), ""
+            return Evidence(earlier, base=base, scaling=chart), ""
         past = self.history.of(case.id, key, without=run, counted=False)
-        first = self.history.first(case.id, key, ANCHOR, without=run) if len(past) == NEWEST else ()
-        last = self.history.newest(case.id, without=run, key=key)
-        changed = comparison.differences(self.history.traits(last.key), trial.traits) if last else ()
-        strange = ""
-        if last and (not past or past[-1].at < last.at):
-            strange = message("not compared", run=last.run, changes="; ".join(changed))
-        return Known(earlier, past, first, base, chart, changed), strange
+        oldest = self.history.first(case.id, key, ANCHOR_TRIALS, without=run) if len(past) == NEWEST else ()
+        other = self.history.newest(case.id, without=run, key=key)
+        changed = trait_differences(self.history.traits(other.key), trial.traits) if other else ()
+        incomparable = ""
+        if other and (not past or past[-1].at < other.at):
+            incomparable = message("not compared", run=other.run, changes="; ".join(changed))
+        return Evidence(earlier, past, oldest, base, chart, changed), incomparable
 
     def _base(self, trial: Trial, siblings: Sequence[Trial]) -> Speed | None:
-        """Of its claim on scaling, with its noise: as measured in this run, or else of the newest in its history."""
-        shape = base_of(trial.case)
+        """The base of its scaling, with its noise: as measured in this run, or else by its newest trials before."""
+        shape = scaling_base(trial.case)
         if shape is None:
             return None
         at_base = ((each, self._speed(each)) for each in siblings if each.case.shape == shape)
-        here = [(each, speed) for each, speed in at_base if speed is not None]
-        now = [speed for _, speed in here]
-        past = self._past(trial, shape, NEWEST)
+        measured = [(each, speed) for each, speed in at_base if speed is not None]
+        speeds = [speed for _, speed in measured]
+        past = self._records(trial, shape, NEWEST)
         level = newest_level([each.throughput for each in past]).values
-        if now:
-            return Speed(shape, average(now), _here([each for each, _ in here], trial), len(now), pooled(level, now))
+        if speeds:
+            source = _source_here([each for each, _ in measured], trial)
+            return Speed(shape, average(speeds), source, len(speeds), pooled_noise(level, speeds))
         if not past:
             return None
-        newest = level[-_OF_A_BASE:]
-        return Speed(shape, average(newest), _source(past[-len(newest) :]), len(newest), pooled(level, ()))
+        newest = level[-_BASE_TRIALS:]
+        return Speed(shape, average(newest), _source(past[-len(newest) :]), len(newest), pooled_noise(level, ()))
 
-    def _points(self, trial: Trial, siblings: Sequence[Trial], base: Speed | None) -> dict[Shape, Speed]:
-        """What the shapes of the workload do: as measured in this run, or else in its history."""
-        found: dict[Shape, list[float]] = {}
+    def _shape_speeds(self, trial: Trial, siblings: Sequence[Trial], base: Speed | None) -> dict[Shape, Speed]:
+        """Of the shapes of the workload: as measured in this run, or else in its history."""
+        by_shape: dict[Shape, list[float]] = {}
         for each in (*siblings, trial):
             if (speed := self._speed(each)) is not None:
-                found.setdefault(each.case.shape, []).append(speed)
-        points = {shape: Speed(shape, average(speeds)) for shape, speeds in found.items()}
+                by_shape.setdefault(each.case.shape, []).append(speed)
+        speeds = {shape: Speed(shape, average(values)) for shape, values in by_shape.items()}
         if base:
-            points[base.shape] = base
-        return {**self._remembered(trial, points), **points}
+            speeds[base.shape] = base
+        return {**self._speeds_of_history(trial, speeds), **speeds}
 
     def _speed(self, trial: Trial) -> float | None:
-        """Of a trial that was harvested, once it counts; worked out once, since each of many shapes asks for all."""
+        """Of a trial with results, if it is comparable. Kept, because each of many shapes asks for all others."""
         if trial.step < Step.JUDGE:
             return None
         if trial.id not in self._speeds:
-            self._speeds[trial.id] = values(trial)[THROUGHPUT] if counts(trial) else None
+            measured = case_values(trial)
+            comparable = not trial.fault and measured.is_comparable
+            self._speeds[trial.id] = measured.values[THROUGHPUT] if comparable else None
         return self._speeds[trial.id]
 
-    def _remembered(self, trial: Trial, known: Collection[Shape]) -> dict[Shape, Speed]:
-        if self.history is None or len(known) >= _SHOWN:
+    def _speeds_of_history(self, trial: Trial, measured: Collection[Shape]) -> dict[Shape, Speed]:
+        if self.history is None or len(measured) >= _CHART_SHAPES:
             return {}
-        name, family = trial.case.workload.name, comparison.family(trial.traits)
-        shapes = map(Shape.parse, self.history.shapes(name, family, _SHOWN))
-        found = {shape: self._past(trial, shape, _OF_A_BASE) for shape in shapes if shape not in known}
+        shapes = self.history.shapes(trial.case.workload.name, family_key(trial.traits), _CHART_SHAPES)
+        others = (shape for shape in map(Shape.parse, shapes) if shape not in measured)
+        past = {shape: self._records(trial, shape, _BASE_TRIALS) for shape in others}
         return {
-            shape: Speed(shape, average([each.throughput for each in past]), _source(past))
-            for shape, past in found.items()
-            if past
+            shape: Speed(shape, average([each.throughput for each in records]), _source(records))
+            for shape, records in past.items()
+            if records
         }
 
-    def _past(self, trial: Trial, shape: Shape, limit: int) -> tuple[TrialRecord, ...]:
-        """Of another shape, alike in everything else."""
+    def _records(self, trial: Trial, shape: Shape, limit: int) -> tuple[TrialRecord, ...]:
+        """The newest of another shape that agree with the trial in every other trait."""
         if self.history is None:
             return ()
-        name, family = trial.case.workload.name, comparison.family(trial.traits)
-        return self.history.base(name, str(shape), family, limit, without=trial.run)
+        family = family_key(trial.traits)
+        return self.history.base(trial.case.workload.name, str(shape), family, limit, without=trial.run)
 
 
-def _is_sibling(other: Trial, trial: Trial) -> bool:
-    """Of the same workload in the same mode, and not itself."""
-    case, mine = other.case, trial.case
-    return other.id != trial.id and case.workload.name == mine.workload.name and case.mode is mine.mode
+def _siblings(trial: Trial, others: Iterable[Trial]) -> list[Trial]:
+    """The other trials of the same workload in the same mode."""
+    case = trial.case
+    return [
+        each
+        for each in others
+        if each.id != trial.id and each.case.workload.name == case.workload.name and each.case.mode is case.mode
+    ]
 
 
 def _precedes(other: Trial, trial: Trial) -> bool:
-    """A whole trial of the same case that did not decide it."""
-    same = other.case.id == trial.case.id and other.number < trial.number
-    return same and other.step is Step.DONE and not other.fault and not flaws_of(other) and bool(other.measurements)
+    """Whether `other` is a complete earlier trial of the same case, which did not decide it."""
+    earlier = other.case.id == trial.case.id and other.number < trial.number
+    complete = other.step is Step.DONE and not other.fault and bool(other.measurements)
+    return earlier and complete and not missing_results(other)
 
 
-def _here(bases: Sequence[Trial], trial: Trial) -> str:
-    """Logs may tell that a base of this very run was trained by other software: the text must not keep that back."""
-    found = (comparison.differences_beside_shape(each.traits, trial.traits) for each in bases)
-    unlike = dict.fromkeys(line for lines in found for line in lines)
-    return THIS_RUN + message("unlike", changes="; ".join(unlike)) if unlike else THIS_RUN
+def _source_here(bases: Sequence[Trial], trial: Trial) -> str:
+    """This run, and how a base differs: the logs may show that it was trained by other software."""
+    lines = (family_differences(each.traits, trial.traits) for each in bases)
+    different = dict.fromkeys(line for each in lines for line in each)
+    return THIS_RUN + message("unlike", changes="; ".join(different)) if different else THIS_RUN
 
 
-def _source(past: Sequence[TrialRecord]) -> str:
-    run = past[-1].run
-    return message("history of", count=str(len(past)), run=run) if len(past) > 1 else message("history", run=run)
+def _source(records: Sequence[TrialRecord]) -> str:
+    run, count = records[-1].run, len(records)
+    return message("history of", count=str(count), run=run) if count > 1 else message("history", run=run)
 
 
-def _chart(case: Case, base: Speed | None, points: Mapping[Shape, Speed]) -> tuple[ScalePoint, ...]:
-    """Against the claim's base, or else against the fewest cards; of very many shapes some."""
-    order = sorted(points, key=lambda shape: (shape.world, shape))
-    base = base or (points[order[0]] if order else None)
+def _chart(case: Case, base: Speed | None, speeds: Mapping[Shape, Speed]) -> tuple[ScalePoint, ...]:
+    """Efficiencies against the threshold's base, or else the fewest cards; a selection if there are many shapes."""
+    order = sorted(speeds, key=lambda shape: (shape.world, shape))
+    base = base or (speeds[order[0]] if order else None)
     if base is None or case.single_server:  # nodes that train alone do not scale
         return ()
-    shown = {base.shape, case.shape, *order[:: -(-len(order) // _SHOWN)]}
-    shares = efficiencies((points[shape] for shape in order if shape in shown), base)
+    selected = {base.shape, case.shape, *order[:: -(-len(order) // _CHART_SHAPES)]}
+    shares = efficiencies((speeds[shape] for shape in order if shape in selected), base)
     return tuple(
-        ScalePoint(str(shape), points[shape].value, share, points[shape].source) for shape, share in shares.items()
+        ScalePoint(str(shape), speeds[shape].value, share, speeds[shape].source) for shape, share in shares.items()
     )
 
 
-_LAST = 10  # lines of the log, and events, that go with a failure
-
-
-def judged(trial: Trial, weighed: Weighed, today: str) -> Trial:
-    """With its verdict, what that rests on, and whether another trial is due."""
-    case = trial.case
-    verdict = judge(
-        case.thresholds,
-        values(trial),
-        flaws_of(trial),
-        case.judged_shape,
-        settled=weighed.settled,
-        remarks=_remarks(trial),
-        today=today,
-    )
-    due = weighed.due if verdict.ruling is Ruling.INCONCLUSIVE else ""
-    trial = replace(trial, judged=verdict, background=weighed.background, due=due)
-    for text in (*weighed.background.warnings, *expectations(case.thresholds, verdict)):
-        trial = trial.noted(text)
-    return trial
-
-
-def explained(trial: Trial, platform: Platform, folder: Path) -> Trial:
-    """With the last events and lines of its job, which are not asked for where all is well."""
+def with_last_words(trial: Trial, platform: Platform, folder: Path) -> Trial:
+    """The trial with the last events and log lines of its job, for a case that did not pass."""
     events: Sequence[str] = ()
-    # Of any platform: what it cannot tell changes no verdict.
+    # Of any platform: an error here changes no verdict.
     with ignored(_LOG, Exception, "%s: the events of its job", trial.name):
         events = [plain(event) for event in platform.events(trial.job_id or "")]
     _, lines = last_lines(trial, folder, _LAST)
     return replace(trial, events=tuple(events[-_LAST:]), last_lines=tuple(lines))
 
 
-def _remarks(trial: Trial) -> dict[str, str]:
-    said, slow = remarks(trial), summary(stragglers(by_rank(trial), trial.case.shape))
-    return {**said, THROUGHPUT: joined((said.get(THROUGHPUT, ""), slow))}
+def why_another_trial(trial: Trial, max_trials: int) -> str:
+    """Why the case is tried again; empty if not. A workload that failed would only fail again, at the same cost."""
+    if trial.step is not Step.DONE or trial.number >= max_trials:
+        return ""
+    if trial.another_trial:
+        return message("again", why=trial.another_trial)
+    fault = trial.fault
+    if fault is None or not fault.transient:
+        return ""
+    return message("again after", why=fault.text, trial=str(trial.number), job=str(trial.job_id))
+
+
+def without_another_trial(trial: Trial, why: str) -> Trial:
+    """The trial as the last of its case though another was due: open findings stay open, and say why."""
+    verdict = trial.judged
+    if not trial.another_trial or verdict is None:
+        return trial.noted(message("not again", why=why))
+    no_other = message("no other", why=why)
+    findings = tuple(
+        replace(finding, text=joined((finding.text, no_other))) if finding.outcome is Outcome.UNDECIDED else finding
+        for finding in verdict.findings
+    )
+    verdict = replace(verdict, reason=joined((verdict.reason, no_other)), findings=findings)
+    return replace(trial, another_trial="", judged=verdict)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_aisbench import registry
-from pytest_aisbench.domain import exitcode
 from pytest_aisbench.domain.ports import Platform
 from pytest_aisbench.errors import Crashed, UsageFault
+from pytest_aisbench.judge import exit_code
 from pytest_aisbench.reporters import results
 from pytest_aisbench.reporters.hosts import guarded, say
 from pytest_aisbench.reporters.properties import PREFIX, case_of, properties_of
@@ -205,7 +205,7 @@ class Controller:
             self._publish(self._run.entry())
         if unrecorded := self._reckoning.tally.unrecorded:
             # The hosts would meet the same full disk next, and end the run with a traceback.
-            pytest.exit(f"the run cannot be recorded: {unrecorded}", returncode=exitcode.INTERNAL)
+            pytest.exit(f"the run cannot be recorded: {unrecorded}", returncode=exit_code.INTERNAL)
 
     def _heed_maxfail(self) -> None:
         """xdist ends -x only when every worker has ended its test, and ours may wait for hours."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.domain import exitcode
 from pytest_aisbench.errors import AisbenchError, UsageFault
+from pytest_aisbench.judge import exit_code
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def one_line() -> Iterator[None]:
     except UsageFault as fault:
         raise pytest.UsageError(str(fault)) from None
     except AisbenchError as error:
-        pytest.exit(str(error), returncode=exitcode.INTERNAL)
+        pytest.exit(str(error), returncode=exit_code.INTERNAL)
 
 
 class Signals:
@@ -72,4 +72,4 @@ class Signals:
         with contextlib.suppress(Exception):  # noqa: TID251 - a log may be in the middle of a line, and the process ends
             self._say("left at once; jobs that may still run: aisbench jobs")
             sys.stdout.flush()
-        os._exit(exitcode.TERMINATED if self.terminated else exitcode.INTERRUPTED)
+        os._exit(exit_code.TERMINATED if self.terminated else exit_code.INTERRUPTED)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_aisbench.domain import exitcode
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.upload import State
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import LedgerError
+from pytest_aisbench.judge import exit_code
 from pytest_aisbench.judge.exit_code import Tally
 from pytest_aisbench.stash import SETTINGS
 
@@ -71,7 +71,7 @@ class Reckoning:
     def code(self, exitstatus: int, run: Run | None) -> int:
         self.tally.terminated = self._signals.terminated
         if self._signals.seen:
-            exitstatus = exitcode.INTERRUPTED
+            exitstatus = exit_code.INTERRUPTED
         if run and self._settings.tester_required:
             with self.noticing():
                 self.tally.undelivered = _undelivered(run.entry())

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_aisbench import registry
-from pytest_aisbench.domain import exitcode
 from pytest_aisbench.errors import GivenUp
+from pytest_aisbench.judge import exit_code
 from pytest_aisbench.reporters.hosts import say
 from pytest_aisbench.reporters.plan import plan
 from pytest_aisbench.services import claims
@@ -71,8 +71,8 @@ class Rehearser:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if session.exitstatus == exitcode.PASSED and not self._config.option.collectonly:
-            session.exitstatus = exitcode.NOTHING_JUDGED
+        if session.exitstatus == exit_code.PASSED and not self._config.option.collectonly:
+            session.exitstatus = exit_code.NOTHING_JUDGED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self._config.option.collectonly:

@@ -16,7 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from pytest_aisbench.judge.trend import changes, drift
+from pytest_aisbench.judge.trend import change_points, find_drift
 
 LEVEL = 100.0
 LOSS = 0.0025
@@ -25,8 +25,8 @@ NOISE = (0.003, 0.01, 0.02, 0.04)
 LENGTHS = (20, 40, 60, 80, 100)
 
 RULES: dict[str, Callable[[Sequence[float]], bool]] = {
-    "drift against the reference": lambda values: drift(values, LEVEL) is not None,
-    "drift against its first ten": lambda values: drift(values) is not None,
+    "drift against the reference": lambda values: find_drift(values, LEVEL) is not None,
+    "drift against its first ten": lambda values: find_drift(values) is not None,
     "the band, -5 % of the reference": lambda values: values[-1] < 0.95 * LEVEL,
     "-5 % of the run before": lambda values: len(values) > 1 and values[-1] < 0.95 * values[-2],
 }
@@ -68,9 +68,9 @@ def false_alarms(rounds: int) -> None:
         for count in LENGTHS:
             dice = random.Random(f"noise {noise} {count}")
             histories = [noisy(dice, noise, count) for _ in range(rounds)]
-            shares[0].append(sum(drift(values, LEVEL) is not None for values in histories) / rounds)
-            shares[1].append(sum(drift(values) is not None for values in histories) / rounds)
-            shares[2].append(sum(bool(changes(values)) for values in histories) / rounds)
+            shares[0].append(sum(find_drift(values, LEVEL) is not None for values in histories) / rounds)
+            shares[1].append(sum(find_drift(values) is not None for values in histories) / rounds)
+            shares[2].append(sum(bool(change_points(values)) for values in histories) / rounds)
         cells = [f"{min(each):.2%} to {max(each):.2%}" for each in shares]
         print(f"| {noise:.1%} | " + " | ".join(cells) + " |", flush=True)
 
@@ -84,7 +84,7 @@ def steps(rounds: int) -> None:
         for age in ages:
             dice = random.Random(f"step {noise} {age}")
             histories = [[*noisy(dice, noise, 30), *noisy(dice, noise, age, 0.95 * LEVEL)] for _ in range(rounds)]
-            found = sum(any(abs(each.index - 30) <= 2 for each in changes(values)) for values in histories)
+            found = sum(any(abs(each.index - 30) <= 2 for each in change_points(values)) for values in histories)
             cells.append(f"{found / rounds:.1%}")
         print(f"| {noise:.1%} | " + " | ".join(cells) + " |", flush=True)
 
@@ -97,7 +97,7 @@ def main() -> None:
     false_alarms(rounds)
     steps(rounds)
     values = noisy(random.Random(1), 0.01, 10_000)
-    for name, act in (("drift", drift), ("changes", changes)):
+    for name, act in (("drift", find_drift), ("changes", change_points)):
         began = time.process_time()
         act(values)
         print(f"\n10,000 values, {name}: {(time.process_time() - began) * 1000:.0f} ms")

@@ -20,7 +20,7 @@ from functools import partial
 
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.domain.verdict import Outcome
 from pytest_aisbench.judge import noise_test
 from pytest_aisbench.judge.noise_test import decide
 from pytest_aisbench.judge.references import propose
@@ -35,36 +35,37 @@ LOSSES = (0.0, -0.03, -0.08)
 SHIFTS = (0.0, -0.02, -0.03, -0.05, -0.08, -0.10)
 
 Draw = Callable[[], float]
-Rule = Callable[[Sequence[float], Draw], tuple[Ruling, int]]
+Rule = Callable[[Sequence[float], Draw], tuple[Outcome, int]]
 
 
-def gate(history: Sequence[float], draw: Draw, claim: Threshold = CLAIM) -> tuple[Ruling, int]:
+def gate(history: Sequence[float], draw: Draw, claim: Threshold = CLAIM) -> tuple[Outcome, int]:
     trials: list[float] = []
     level = newest_level(history).values  # as verdicts do
     while True:
         trials.append(draw())
-        if ruling := decide(claim, ONE, level, trials, MOST).ruling:
-            return ruling, len(trials)
+        decision = decide(claim, ONE, level, trials, MOST)
+        if not decision.needs_another_trial:
+            return decision.outcome, len(trials)
 
 
-def proposed(history: Sequence[float], draw: Draw) -> tuple[Ruling, int]:
+def proposed(history: Sequence[float], draw: Draw) -> tuple[Outcome, int]:
     """Where the noise is too large to propose anything, the old claim stands."""
-    return gate(history, draw, propose(CLAIM, ONE, history).claim or CLAIM)
+    return gate(history, draw, propose(CLAIM, ONE, history).threshold or CLAIM)
 
 
-def _once(met: bool) -> tuple[Ruling, int]:
-    return (Ruling.PASSED if met else Ruling.FAILED), 1
+def _once(met: bool) -> tuple[Outcome, int]:
+    return (Outcome.MET if met else Outcome.MISSED), 1
 
 
-def fixed(history: Sequence[float], draw: Draw) -> tuple[Ruling, int]:
+def fixed(history: Sequence[float], draw: Draw) -> tuple[Outcome, int]:
     return _once(draw() >= statistics.fmean(history) * 0.95)
 
 
-def three_sigma(history: Sequence[float], draw: Draw) -> tuple[Ruling, int]:
+def three_sigma(history: Sequence[float], draw: Draw) -> tuple[Outcome, int]:
     return _once(draw() >= statistics.fmean(history) - 3 * statistics.stdev(history))
 
 
-def reframe(history: Sequence[float], draw: Draw) -> tuple[Ruling, int]:
+def reframe(history: Sequence[float], draw: Draw) -> tuple[Outcome, int]:
     """(reference, -0.05, None): one value, no statistics."""
     return _once(_reframe_takes(draw()))
 
@@ -91,10 +92,10 @@ RULES: dict[str, Rule] = {
 }
 
 
-def rates(rule: Rule, noise: float, shift: float, known: int, rounds: int) -> tuple[Counter[Ruling], float]:
+def rates(rule: Rule, noise: float, shift: float, known: int, rounds: int) -> tuple[Counter[Outcome], float]:
     """How often it ruled what, and how many trials it took on average."""
     dice = random.Random(f"{noise} {shift} {known}")  # the same histories for every rule
-    counted: Counter[Ruling] = Counter()
+    counted: Counter[Outcome] = Counter()
     trials = 0
     for _ in range(rounds):
         history = [dice.gauss(REFERENCE, REFERENCE * noise) for _ in range(known)]
@@ -110,13 +111,13 @@ def wrong(rule: Rule, noise: float, known: int, rounds: int) -> str:
     shares = []
     for shift in LOSSES:
         counted, _ = rates(rule, noise, shift, known, rounds)
-        shares.append(counted[Ruling.PASSED if shift else Ruling.FAILED] / rounds)
+        shares.append(counted[Outcome.MET if shift else Outcome.MISSED] / rounds)
     return " / ".join(map(_percent, shares))
 
 
 def paid(rule: Rule, noise: float, shift: float, known: int, rounds: int) -> str:
     counted, trials = rates(rule, noise, shift, known, rounds)
-    shares = (counted[each] / rounds for each in (Ruling.PASSED, Ruling.FAILED, Ruling.INCONCLUSIVE))
+    shares = (counted[each] / rounds for each in (Outcome.MET, Outcome.MISSED, Outcome.UNDECIDED))
     return " / ".join(map(_percent, shares)) + f", {trials:.1f}"
 
 

@@ -17,10 +17,10 @@ from functools import partial
 
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.verdict import Ruling
-from pytest_aisbench.judge.noise_test import average, decide, pooled
-from pytest_aisbench.judge.scaling import Speed, scaled
-from pytest_aisbench.judge.trend import lost, newest_level
+from pytest_aisbench.domain.verdict import Outcome
+from pytest_aisbench.judge.noise_test import average, decide, pooled_noise
+from pytest_aisbench.judge.scaling import Speed, decide_scaling
+from pytest_aisbench.judge.trend import loss_within_margin, newest_level
 
 CLAIM = Threshold("throughput", "images/s", reference=100.0, lower=-0.05)
 SCALING = Threshold("scaling", at_least=0.9, base="1x8")
@@ -30,33 +30,35 @@ MOST = 3
 Draw = Callable[[], float]
 
 
-def ruled(history: Sequence[float], draw: Draw) -> Ruling:
+def ruled(history: Sequence[float], draw: Draw) -> Outcome:
     trials: list[float] = []
     while True:
         trials.append(draw())
-        if ruling := decide(CLAIM, ONE, history, trials, MOST).ruling:
-            return ruling
+        decision = decide(CLAIM, ONE, history, trials, MOST)
+        if not decision.needs_another_trial:
+            return decision.outcome
 
 
-def ratio(noise: float, true: float, dice: random.Random) -> Ruling:
+def ratio(noise: float, true: float, dice: random.Random) -> Outcome:
     """One trial of the base in this run, and ten before of both shapes."""
 
     def some(mean: float, count: int) -> list[float]:
         return [dice.gauss(mean, mean * noise) for _ in range(count)]
 
     now, wide = some(800.0, 1), some(1600.0 * true, 10)
-    base = Speed(ONE, average(now), noise=pooled(some(800.0, 10), now))
+    base = Speed(ONE, average(now), noise=pooled_noise(some(800.0, 10), now))
     trials: list[float] = []
     while True:
         trials += some(1600.0 * true, 1)
-        speed = Speed(TWO, average(trials), count=len(trials), noise=pooled(wide, trials))
-        if ruling := scaled(SCALING, speed, base, MOST).ruling:
-            return ruling
+        speed = Speed(TWO, average(trials), count=len(trials), noise=pooled_noise(wide, trials))
+        decision = decide_scaling(SCALING, speed, base, MOST)
+        if not decision.needs_another_trial:
+            return decision.outcome
 
 
-def plain(noise: float, true: float, dice: random.Random) -> Ruling:
+def plain(noise: float, true: float, dice: random.Random) -> Outcome:
     passed = dice.gauss(true, true * noise) / dice.gauss(1.0, noise) >= 0.9
-    return Ruling.PASSED if passed else Ruling.FAILED
+    return Outcome.MET if passed else Outcome.MISSED
 
 
 def heavy(dice: random.Random, mean: float, deviation: float) -> float:
@@ -65,12 +67,12 @@ def heavy(dice: random.Random, mean: float, deviation: float) -> float:
     return mean + deviation * dice.gauss(0, 1) / wide / math.sqrt(2)
 
 
-def on_the_limit(tails: bool, known: int, dice: random.Random) -> Ruling:
+def on_the_limit(tails: bool, known: int, dice: random.Random) -> Outcome:
     draw = partial(heavy, dice) if tails else dice.gauss
     return ruled(newest_level([draw(100.0, 2.0) for _ in range(known)]).values, partial(draw, 95.0, 2.0))
 
 
-def of_a_day(share: float, shift: float, dice: random.Random) -> Ruling:
+def of_a_day(share: float, shift: float, dice: random.Random) -> Outcome:
     """So much of the variance is that of the day, which all trials of a run have in common."""
     of_day, own = 2.0 * math.sqrt(share), 2.0 * math.sqrt(1 - share)
     history = [dice.gauss(100.0, 2.0) for _ in range(30)]
@@ -78,27 +80,27 @@ def of_a_day(share: float, shift: float, dice: random.Random) -> Ruling:
     return ruled(history, partial(dice.gauss, day, own))
 
 
-def noisier(times: float, shift: float, dice: random.Random) -> Ruling:
+def noisier(times: float, shift: float, dice: random.Random) -> Outcome:
     """So many times as noisy as its history, whose noise was 1 %."""
     history = [dice.gauss(100.0, 1.0) for _ in range(30)]
     return ruled(history, partial(dice.gauss, 100.0 * (1 + shift), times))
 
 
-def after_a_fault(off: float, chosen: bool, dice: random.Random) -> Ruling:
+def after_a_fault(off: float, chosen: bool, dice: random.Random) -> Outcome:
     """One of thirty was slow for a reason that is gone; nothing is lost now. The noise is 0.3 %."""
     history = [dice.gauss(100.0, 0.3) for _ in range(29)]
     history.insert(dice.randrange(30), 100.0 * (1 + off))
     return ruled(newest_level(history).values if chosen else history, partial(dice.gauss, 100.0, 0.3))
 
 
-def of_many(noise: float, shift: float, bad: bool, dice: random.Random) -> Ruling:
+def of_many(noise: float, shift: float, bad: bool, dice: random.Random) -> Outcome:
     """Thirty cases with this shift, and one more on its limit where `bad`; FAILED if any did."""
     told = set()
     for at in range(31 if bad else 30):
         mean = 95.0 if at == 30 else 100.0 * (1 + shift)
         history = [dice.gauss(100.0, 100 * noise) for _ in range(30)]
         told.add(ruled(history, partial(dice.gauss, mean, 100 * noise)))
-    return next((each for each in (Ruling.FAILED, Ruling.INCONCLUSIVE) if each in told), Ruling.PASSED)
+    return next((each for each in (Outcome.MISSED, Outcome.UNDECIDED) if each in told), Outcome.MET)
 
 
 def warned(noise: float, shift: float, known: int, rounds: int) -> float:
@@ -107,14 +109,14 @@ def warned(noise: float, shift: float, known: int, rounds: int) -> float:
     told = 0
     for _ in range(rounds):
         history = [dice.gauss(100.0, 100 * noise) for _ in range(known)]
-        told += bool(lost("throughput", dice.gauss(100.0 * (1 + shift), 100 * noise), history))
+        told += bool(loss_within_margin("throughput", dice.gauss(100.0 * (1 + shift), 100 * noise), history))
     return told / rounds
 
 
-def show(name: str, ruling: Callable[[random.Random], Ruling], rounds: int) -> None:
+def show(name: str, ruling: Callable[[random.Random], Outcome], rounds: int) -> None:
     dice = random.Random(name)
     counted = Counter(ruling(dice) for _ in range(rounds))
-    shares = (f"{counted[each] / rounds:.1%}" for each in (Ruling.PASSED, Ruling.FAILED, Ruling.INCONCLUSIVE))
+    shares = (f"{counted[each] / rounds:.1%}" for each in (Outcome.MET, Outcome.MISSED, Outcome.UNDECIDED))
     print(f"| {name} | " + " | ".join(shares) + " |", flush=True)
 
 

@@ -29,16 +29,16 @@ from pytest_aisbench.domain.metric import Measurement, Metric
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
-from pytest_aisbench.judge.comparison import key
+from pytest_aisbench.judge.comparison import traits_key
 from pytest_aisbench.judge.evaluate import Rules
-from pytest_aisbench.judge.values import measure_of
+from pytest_aisbench.judge.values import trial_record
 from pytest_aisbench.reporters import chronicle as told
 from pytest_aisbench.services import history
 from pytest_aisbench.services.chronicle import chronicle
 from pytest_aisbench.services.history import NEWEST, History
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.submission import new_trial
-from pytest_aisbench.services.verdict_step import Weighing
+from pytest_aisbench.services.verdict_step import VerdictStep
 
 ROUNDS = 50
 METRICS = {"throughput": Metric("throughput", "images/s"), "accuracy": Metric("accuracy", "")}
@@ -65,7 +65,7 @@ def fill(ledger: Ledger, count: int, dice: random.Random) -> None:
             for nodes in (1, 2):
                 made = trial(f"run-{number}", nodes, dice)
                 made = made.moved(Step.DONE, float(number), judged=Verdict(Ruling.PASSED, "well"))
-                measure = measure_of(made)
+                measure = trial_record(made)
                 assert measure is not None
                 history.add(ledger.database, measure, made.traits)
     ledger.begin("now", {}, 0.0)
@@ -110,10 +110,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder, closing(Ledger(Path(folder) / "ledger.db")) as ledger:
             fill(ledger, count, dice)
             known = History(ledger.database)
-            weighing = Weighing(Rules(3), known)
-            case_id, same = newest.case.id, key(newest.traits)
+            verdict_step = VerdictStep(Rules(3), known)
+            case_id, same = newest.case.id, traits_key(newest.traits)
             look_up = median_ms(lambda: known.of(case_id, same))  # noqa: B023
-            whole = median_ms(lambda: weighing.weigh(newest, ()))  # noqa: B023
+            whole = median_ms(lambda: verdict_step.evaluate(newest, ()))  # noqa: B023
             ledger.save_trial(newest, 0.0)
             story = median_ms(lambda: shown(ledger.path, case_id))  # noqa: B023
             command = command_ms(ledger.path, case_id)

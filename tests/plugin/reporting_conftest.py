@@ -13,13 +13,14 @@ from pytest_aisbench.domain.case import Case, Shape, Workload
 from pytest_aisbench.domain.codec import dump
 from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry
 from pytest_aisbench.domain.job import Job, Phase
-from pytest_aisbench.domain.metric import Flaw, Measurement, Metric
+from pytest_aisbench.domain.metric import Measurement, Metric, MissingResult
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import PlatformError
 from pytest_aisbench.judge.entries import case_entry
-from pytest_aisbench.judge.evaluate import judge
+from pytest_aisbench.judge.evaluate import evaluate
+from pytest_aisbench.judge.values import case_values
 from pytest_aisbench.reporters import results
 from pytest_aisbench.reporters.allure import Allure
 from pytest_aisbench.reporters.html import Html
@@ -50,16 +51,15 @@ def made(kind: str) -> Trial:
     speed = 80.0 if kind == "slow" else 100.0
     found = [Measurement("throughput", speed, unit, f"throughput_{rank}.json", rank) for rank in range(shape.world)]
     found.append(Measurement("accuracy", 0.76, "", "accuracy.json"))
-    flaws = [Flaw("throughput", HOSTILE)] if kind == "hostile" else []
+    missing = (MissingResult("throughput", HOSTILE),) if kind == "hostile" else ()
     job = Job("job-1", Phase.SUCCEEDED, "Completed", queued_s=600.0, ran_s=6590.0)
     trial = trial.moved(Step.WATCH, BEGAN + 10, job=job, logs=(f"logs/{case.id}/1/worker 0.log",))
     if kind == "hostile":
         trial = trial.noted(f"{HOSTILE} \ud800")
         trial = trial.moved(Step.WATCH, BEGAN + 10, job_id=HOSTILE, logs=("logs/<img src=x onerror=alert(3)>'\".log",))
-    measured = {"throughput": speed * shape.world, "accuracy": 0.76}
-    trial = trial.moved(Step.HARVEST, BEGAN + 7200, measurements=tuple(found), flaws=tuple(flaws))
+    trial = trial.moved(Step.HARVEST, BEGAN + 7200, measurements=tuple(found), missing_results=missing)
     trial = trial.moved(Step.JUDGE, BEGAN + 7201)
-    return trial.moved(Step.DONE, BEGAN + 7202, judged=judge(claims, measured, flaws, shape))
+    return trial.moved(Step.DONE, BEGAN + 7202, judged=evaluate(case_values(trial)).verdict)
 
 
 def entry(kind: str) -> CaseEntry:

@@ -18,7 +18,7 @@ from yard import Yard
 
 from pytest_aisbench.domain.trial import TrialRecord
 from pytest_aisbench.domain.verdict import Ruling
-from pytest_aisbench.judge.comparison import key
+from pytest_aisbench.judge.comparison import traits_key
 from pytest_aisbench.services import history
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.settings import places
@@ -148,7 +148,7 @@ def test_a_change_of_what_is_trained_opens_a_chapter_that_says_what_changed(
 ) -> None:
     with closing(Ledger(yard.folder / "reports" / "ledger.db")) as ledger:
         traits = {**history.History(ledger.database).traits(newest.key), "image": "mindspore-9"}
-        later = replace(newest, trial="later", run="later", at=newest.at + DAY, key=key(traits))
+        later = replace(newest, trial="later", run="later", at=newest.at + DAY, key=traits_key(traits))
         history.add(ledger.database, later, traits)
     told = aisbench("history", "toy-1x2").out
     assert f"fingerprint {newest.key}: 31 trials" in told
@@ -236,7 +236,7 @@ def test_nobody_needs_the_keys_of_a_platform_to_look_at_what_it_did(
         traits = {**history.History(ledger.database).traits(newest.key), "platform": "modelarts"}
         for number in range(9):
             run, at = f"later-{number}", newest.at + DAY * (1 + number)
-            history.add(ledger.database, replace(newest, trial=run, run=run, at=at, key=key(traits)), traits)
+            history.add(ledger.database, replace(newest, trial=run, run=run, at=at, key=traits_key(traits)), traits)
     claims(yard).write_text(f"{claims(yard).read_text()}{claims(yard).read_text().replace('local', 'modelarts')}")
     assert aisbench("history").out == "toy-1x2\n"
     assert "9 runs: 9 met" in aisbench("references", "check").out

@@ -2,7 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from pytest_aisbench.domain.case import Case, Shape, Workload
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Metric, MissingResult
+from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.domain.verdict import Verdict
+from pytest_aisbench.judge.evaluate import evaluate
+from pytest_aisbench.judge.values import CaseValues
+
+_METRICS = {THROUGHPUT: Metric(THROUGHPUT, "images/s"), ACCURACY: Metric(ACCURACY, "")}
+
+
+def case_values(
+    thresholds: Iterable[Threshold],
+    values: Mapping[str, float],
+    missing: Iterable[MissingResult] = (),
+    shape: Shape = Shape(1, 1),  # noqa: B008 - a frozen value
+) -> CaseValues:
+    """What a trial of a toy workload measured."""
+    workload = Workload("toy", "", ("code",), "train.py", "python", shape.devices, _METRICS)
+    return CaseValues(Case(workload, shape, tuple(thresholds)), values, tuple(missing))
+
+
+def verdict_of(
+    thresholds: Iterable[Threshold],
+    values: Mapping[str, float],
+    missing: Iterable[MissingResult] = (),
+    shape: Shape = Shape(1, 1),  # noqa: B008 - a frozen value
+    today: str = "",
+) -> Verdict:
+    """The verdict on a first trial, without a history."""
+    return evaluate(case_values(thresholds, values, missing, shape), today=today).verdict
 
 
 def results_json(accuracy: float | None = 0.998, outcome: str = "met", workload: str = "resnet50") -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pytest_aisbench.domain.curve import Curve, Point, Series
 from pytest_aisbench.domain.entry import SCHEMA, Before, Brief, CaseEntry, RunEntry, TrialEntry, Value
 from pytest_aisbench.domain.messages import message
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
-from pytest_aisbench.judge.stragglers import stragglers
+from pytest_aisbench.judge.stragglers import find_stragglers
 
 BEGAN = 1_760_000_000.0
 HOSTILE = "<script>document.title='stolen'</script><img src=x onerror=alert(2)> ]]> \"'& \x1b[31m\x00 \u202e 结果"
@@ -73,7 +73,7 @@ def trial(number: int, shape: Shape, ranks: tuple[float | None, ...], noise: ran
         throughput_by_rank=ranks,
         throughput_by_server=(),
         accuracy_by_server=(0.761,),
-        stragglers=stragglers(ranks, shape),
+        stragglers=find_stragglers(ranks, shape),
         logs=tuple(f"logs/case/{number}/worker-{node}.log" for node in range(shape.nodes)),
         stage=f"obs://acceptance/aisbench/run/case/{number}/",
         times={name: began + after for name, after in steps.items()},
@@ -105,7 +105,7 @@ def failed(shape: Shape = FOUR) -> CaseEntry:
     last = replace(
         good.trials[-1],
         throughput_by_rank=tuple(ranks),
-        stragglers=stragglers(ranks, shape),
+        stragglers=find_stragglers(ranks, shape),
         last_lines=("epoch: 90 step: 1251, loss is 2.1", f"Traceback: {HOSTILE}", "RuntimeError: no such file"),
         events=("2025-10-09 08:53:20 [worker-3] Node notready", HOSTILE),
         notes=(HOSTILE,),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.case import Case
+from pytest_aisbench.domain.metric import MissingResult
 from pytest_aisbench.domain.trial import Fault, Trial
 from pytest_aisbench.errors import Blame
 from pytest_aisbench.services.submission import new_trial
@@ -21,3 +22,12 @@ def test_a_renamed_key_of_a_mapping_is_read_by_its_old_name(case: Case) -> None:
     old = {**record, "times": {**record["times"], "spared": 9.0}}
     assert codec.load(Trial, old).times == {**record["times"], "retry_after": 9.0}
     assert codec.load(Trial, {**record, "unknown": 1}) == codec.load(Trial, record)
+
+
+def test_a_trial_of_an_older_ledger_keeps_what_was_missing_and_what_was_due(case: Case) -> None:
+    missing = [{"metric": "throughput", "text": "throughput_0.json is missing"}]
+    record = codec.dump(new_trial("run", case, 1.0))
+    old = {key: value for key, value in record.items() if key not in {"missing_results", "another_trial"}}
+    trial = codec.load(Trial, {**old, "flaws": missing, "due": "noise"})
+    assert trial.missing_results == (MissingResult("throughput", "throughput_0.json is missing"),)
+    assert trial.another_trial == "noise"

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_aisbench.domain.entry import Before, Brief, CaseEntry, Value
 from pytest_aisbench.domain.verdict import Ruling
-from pytest_aisbench.judge.comparison import Difference, Move, Turn, compare
+from pytest_aisbench.judge.comparison import RunDifference, SpeedChange, VerdictChange, compare_runs
 from pytest_aisbench.services.ledger import Ledger
 
 PASSED, FAILED = Ruling.PASSED, Ruling.FAILED
@@ -34,13 +34,13 @@ def test_what_came_went_turned_and_moved_is_told() -> None:
         Brief("mended", PASSED, 7.0, "images/s"),
     ]
 
-    found = compare(before, now)
+    found = compare_runs(before, now)
 
-    assert found == Difference(
+    assert found == RunDifference(
         new=("new",),
         gone=("gone",),
-        turned=(Turn("slower", PASSED, FAILED), Turn("mended", None, PASSED)),
-        moved=(Move("slower", 100.0, 50.0, "images/s"), Move("kept", 100.0, 101.0, "images/s")),
+        turned=(VerdictChange("slower", PASSED, FAILED), VerdictChange("mended", None, PASSED)),
+        moved=(SpeedChange("slower", 100.0, 50.0, "images/s"), SpeedChange("kept", 100.0, 101.0, "images/s")),
     )
     assert found.moved[0].share == pytest.approx(-0.5)
 
@@ -49,7 +49,7 @@ def test_what_came_went_turned_and_moved_is_told() -> None:
 def test_what_is_no_speed_has_not_moved(value: float | None) -> None:
     before = Before("run-1", "", (Brief("a", PASSED, value, ""),))
 
-    assert compare(before, [Brief("a", PASSED, 1.0, "")]).moved == ()
+    assert compare_runs(before, [Brief("a", PASSED, 1.0, "")]).moved == ()
 
 
 def entry(verdict: Ruling | None) -> CaseEntry:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench.domain.verdict import Outcome
-from pytest_aisbench.judge.trend import WANTED, Change, changes, drift
+from pytest_aisbench.judge.trend import NO_DRIFT, ChangePoint, change_points, find_drift
 
 values = st.lists(st.floats(-1e6, 1e6), max_size=60)
 
@@ -25,57 +25,57 @@ def test_the_slow_decline_that_no_comparison_with_the_run_before_sees() -> None:
     dice = random.Random(7)
     history = [100.0 * (1 - 0.0015 * run) + dice.gauss(0.0, 0.3) for run in range(30)]
     assert all(after >= before * 0.98 for before, after in itertools.pairwise(history))
-    found = drift(history, 100.0)
+    found = find_drift(history, 100.0)
     assert found
     assert found.change == pytest.approx(-0.04, abs=0.008)
     assert found.since <= 3
-    assert drift(history)  # also against its own beginning
-    seen = next(count for count in range(len(history)) if drift(history[:count], 100.0))
+    assert find_drift(history)  # also against its own beginning
+    seen = next(count for count in range(len(history)) if find_drift(history[:count], 100.0))
     assert seen <= 20  # long before 5 % are lost
-    assert drift(history, 97.0) is None  # a decline that hardly matters
+    assert find_drift(history, 97.0) is None  # a decline that hardly matters
 
 
 def test_a_drift_in_one_line() -> None:
     history = [100.0, 101.0] * 6 + [96.0, 97.0] * 4
-    found = drift(history, 100.5)
+    found = find_drift(history, 100.5)
     assert found
     assert found.text("throughput", "images/s") == (
         "throughput has drifted to 97 images/s, -3.5% from the anchor 100.5 images/s, since value 13 of 20"
         " (CUSUM 20.0 > 5, s 1.04833)"
     )
     finding = found.finding("throughput", "images/s", "run-12")
-    assert (finding.outcome, finding.wanted) == (Outcome.MISSED, WANTED)
+    assert (finding.outcome, finding.wanted) == (Outcome.MISSED, NO_DRIFT)
     assert finding.text == f"{found.text('throughput', 'images/s')}: from run run-12 on"
 
 
 def test_one_slow_run_is_no_drift_and_two_are_none() -> None:
-    assert drift([*noise(20), 90.0], 100.0) is None
-    assert drift([*noise(20), 90.0, 90.0], 100.0) is None
-    assert drift([*noise(20), 90.0, 90.0, 90.0], 100.0)
+    assert find_drift([*noise(20), 90.0], 100.0) is None
+    assert find_drift([*noise(20), 90.0, 90.0], 100.0) is None
+    assert find_drift([*noise(20), 90.0, 90.0, 90.0], 100.0)
 
 
 def test_a_decline_that_was_made_good_is_over() -> None:
-    assert drift([*noise(10), *noise(6, 95.0), *noise(5)], 100.0) is None
+    assert find_drift([*noise(10), *noise(6, 95.0), *noise(5)], 100.0) is None
 
 
 def test_a_speed_that_grows_is_no_decline() -> None:
-    assert drift([*noise(12), *noise(10, 105.0)], 100.0) is None
+    assert find_drift([*noise(12), *noise(10, 105.0)], 100.0) is None
 
 
 def test_too_few_values_say_nothing() -> None:
-    assert drift([90.0 + value for value in range(7)], 100.0) is None
-    assert drift(noise(10, 90.0) + noise(7, 80.0)) is None
+    assert find_drift([90.0 + value for value in range(7)], 100.0) is None
+    assert find_drift(noise(10, 90.0) + noise(7, 80.0)) is None
 
 
 @pytest.mark.parametrize("share", [0.001, 0.003, 0.01])
 def test_noise_alone_hardly_ever_drifts(share: float) -> None:
-    found = [drift(noise(60, share=share, seed=seed), 100.0) for seed in range(200)]
+    found = [find_drift(noise(60, share=share, seed=seed), 100.0) for seed in range(200)]
     assert sum(each is not None for each in found) <= 1
 
 
 @given(values, st.none() | st.floats(-1e6, 1e6))
 def test_a_drift_is_below_its_anchor_and_by_enough(history: list[float], anchor: float | None) -> None:
-    if found := drift(history, anchor):
+    if found := find_drift(history, anchor):
         assert found.level < found.anchor
         assert found.change <= -0.02 + 1e-9
         assert 0 <= found.since < len(history)
@@ -86,51 +86,53 @@ def test_a_drift_is_below_its_anchor_and_by_enough(history: list[float], anchor:
 def test_what_is_no_number_is_passed_over(rubbish: list[float], at: int) -> None:
     history = [*noise(15), *noise(10, 95.0)]
     mixed = [*history[:at], *rubbish, *history[at:]]
-    plain, found = drift(history, 100.0), drift(mixed, 100.0)
+    plain, found = find_drift(history, 100.0), find_drift(mixed, 100.0)
     assert plain
     assert found
     assert found.level == plain.level
-    assert [mixed[change.index] for change in changes(mixed)] == [history[change.index] for change in changes(history)]
+    assert [mixed[change.index] for change in change_points(mixed)] == [
+        history[change.index] for change in change_points(history)
+    ]
 
 
 def test_a_change_is_found_where_it_is() -> None:
-    (change,) = changes([*noise(20), *noise(6, 95.0, seed=2)])
+    (change,) = change_points([*noise(20), *noise(6, 95.0, seed=2)])
     assert change.index == 20
     assert change.share == pytest.approx(-0.05, abs=0.003)
-    assert Change(20, 100.0, 95.0).text("throughput", "images/s") == (
+    assert ChangePoint(20, 100.0, 95.0).text("throughput", "images/s") == (
         "throughput changed by -5.0% at value 21, from 100 to 95 images/s"
     )
 
 
 def test_several_changes_are_found_in_their_order() -> None:
     history = [*noise(15), *noise(10, 90.0, seed=2), *noise(12, 100.0, seed=3), *noise(9, 110.0, seed=4)]
-    assert [change.index for change in changes(history)] == [15, 25, 37]
+    assert [change.index for change in change_points(history)] == [15, 25, 37]
 
 
 def test_a_change_that_does_not_matter_is_left_out() -> None:
     history = [*noise(30, share=0.001), *noise(30, 99.0, share=0.001)]
-    assert changes(history) == []
+    assert change_points(history) == []
     history = [*noise(30, share=0.001), *noise(30, 97.0, share=0.001)]
-    assert [change.index for change in changes(history)] == [30]
+    assert [change.index for change in change_points(history)] == [30]
 
 
 def test_a_few_slow_runs_are_no_new_level() -> None:
     history = noise(30)
     history[12] = history[20] = history[21] = 80.0
-    assert changes(history) == []
+    assert change_points(history) == []
     history[22] = 80.0
-    assert [change.index for change in changes(history)] == [20, 23]
+    assert [change.index for change in change_points(history)] == [20, 23]
 
 
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.04])
 def test_noise_alone_hardly_ever_changes(share: float) -> None:
-    found = [changes(noise(60, share=share, seed=seed)) for seed in range(200)]
+    found = [change_points(noise(60, share=share, seed=seed)) for seed in range(200)]
     assert sum(bool(each) for each in found) <= 1
 
 
 @given(values)
 def test_changes_are_where_levels_differ(history: list[float]) -> None:
-    found = changes(history)
+    found = change_points(history)
     places = [change.index for change in found]
     assert places == sorted(set(places))
     assert all(3 <= index <= len(history) - 3 for index in places)
@@ -140,7 +142,7 @@ def test_changes_are_where_levels_differ(history: list[float]) -> None:
 
 
 def test_constant_values_neither_drift_nor_change() -> None:
-    assert drift([100.1] * 40, 100.1) is None
-    assert changes([100.1] * 40) == []
-    (step,) = changes([100.0] * 20 + [90.0] * 5)
+    assert find_drift([100.1] * 40, 100.1) is None
+    assert change_points([100.1] * 40) == []
+    (step,) = change_points([100.0] * 20 + [90.0] * 5)
     assert step.index == 20

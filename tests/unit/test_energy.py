@@ -17,7 +17,7 @@ from pytest_aisbench.domain.curve import Curve
 from pytest_aisbench.domain.job import Power, Sample
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.errors import Unreachable, UsageFault
-from pytest_aisbench.judge.standards import drawn
+from pytest_aisbench.judge.standards import power_in_window
 from pytest_aisbench.services.sampling import Meter, sampled
 
 
@@ -26,13 +26,13 @@ def steady(node: str = "0", watts: float = 300.0, since: int = 0, until: int = 6
 
 
 def test_a_constant_power_makes_power_times_time() -> None:
-    found = drawn(steady(), 30.0, 330.0, 1, "bmc")
+    found = power_in_window(steady(), 30.0, 330.0, 1, "bmc")
     assert found == Power(300.0, 300.0, 90_000.0, "bmc")
 
 
 def test_a_ramp_is_integrated_by_trapezoids_and_cut_at_the_windows_ends() -> None:
     ramp = [Sample(float(at), "0", 2.0 * at) for at in range(0, 101, 10)]
-    found = drawn(ramp, 15.0, 85.0, 1, "bmc")
+    found = power_in_window(ramp, 15.0, 85.0, 1, "bmc")
     assert found.energy_j == pytest.approx(85**2 - 15**2)
     assert found.max_w == pytest.approx(170.0)
     assert found.average_w == pytest.approx(100.0)
@@ -41,7 +41,7 @@ def test_a_ramp_is_integrated_by_trapezoids_and_cut_at_the_windows_ends() -> Non
 def test_nodes_add_up_and_the_highest_power_is_that_of_the_sum() -> None:
     first = [Sample(float(at), "0", 500.0 if at < 50 else 100.0) for at in range(0, 101, 5)]
     second = [Sample(at + 2.5, "1", 100.0 if at < 50 else 500.0) for at in range(-5, 101, 5)]
-    found = drawn([*first, *second], 0.0, 100.0, 2, "bmc")
+    found = power_in_window([*first, *second], 0.0, 100.0, 2, "bmc")
     assert found.energy_j is not None
     assert found.energy_j == pytest.approx(60_000.0, rel=0.05)
     assert found.max_w is not None
@@ -50,7 +50,7 @@ def test_nodes_add_up_and_the_highest_power_is_that_of_the_sum() -> None:
 
 def test_the_order_of_samples_does_not_matter() -> None:
     both = [*steady(), *steady("1", 200.0)]
-    assert drawn(both, 30.0, 330.0, 2, "") == drawn(both[::-1], 30.0, 330.0, 2, "")
+    assert power_in_window(both, 30.0, 330.0, 2, "") == power_in_window(both[::-1], 30.0, 330.0, 2, "")
 
 
 @pytest.mark.parametrize(
@@ -67,20 +67,20 @@ def test_the_order_of_samples_does_not_matter() -> None:
     ],
 )
 def test_too_few_samples_are_no_power(samples: list[Sample], nodes: int, why: str) -> None:
-    found = drawn(samples, 0.0, 400.0, nodes, "bmc")
+    found = power_in_window(samples, 0.0, 400.0, nodes, "bmc")
     assert (found.energy_j, found.average_w, found.max_w) == (None, None, None)
     assert found.why == why
 
 
 def test_a_gap_is_told() -> None:
     holed = [sample for sample in steady() if not 100 < sample.at < 190]
-    found = drawn(holed, 6.0, 600.0, 1, "bmc")
+    found = power_in_window(holed, 6.0, 600.0, 1, "bmc")
     assert found.energy_j == pytest.approx(300.0 * 594)
     assert found.gaps == ("node 0: no sample for 96 s after 90 s",)
 
 
 def test_a_window_without_time_has_no_power() -> None:
-    assert drawn(steady(), 10.0, 10.0, 1, "").why == "the job has no time in which to draw power"
+    assert power_in_window(steady(), 10.0, 10.0, 1, "").why == "the job has no time in which to draw power"
 
 
 numbers = st.floats(allow_nan=True, allow_infinity=True)
@@ -92,7 +92,7 @@ near_samples = st.lists(st.builds(Sample, st.floats(0, 100), st.sampled_from(["0
 def test_no_samples_break_it_and_energy_lies_between_none_and_the_highest_power(
     samples: list[Sample], nodes: int
 ) -> None:
-    found = drawn(samples, 10.0, 90.0, nodes, "")
+    found = power_in_window(samples, 10.0, 90.0, nodes, "")
     assert (found.energy_j is None) == bool(found.why)
     if found.energy_j is not None:
         assert found.max_w is not None

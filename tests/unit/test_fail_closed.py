@@ -5,23 +5,25 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import factories
 import pytest
+from factories import verdict_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement, Metric
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, Metric, MissingResult
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling, Verdict
 from pytest_aisbench.judge.entries import trial_entry
-from pytest_aisbench.judge.evaluate import expectations, judge
-from pytest_aisbench.judge.values import flaws_of, values
+from pytest_aisbench.judge.evaluate import compare_with_band, conclude, evaluate
+from pytest_aisbench.judge.values import case_values
 from pytest_aisbench.services.harvest import harvest
 
 UNIT = "images/s"
@@ -52,13 +54,9 @@ def measurements(case: Case) -> list[Measurement]:
     return speeds + [Measurement(ACCURACY, LEARNT, "", "accuracy.json", server=node) for node in nodes]
 
 
-def verdict(case: Case, found: Sequence[Measurement], flaws: Sequence[Flaw] = ()) -> Verdict:
-    trial = Trial("run/toy/1", "run", case, 1, "toy", measurements=tuple(found), flaws=tuple(flaws))
-    return judge(case.thresholds, values(trial), flaws_of(trial), case.judged_shape)
-
-
-def settled_by_chance(metric: str, outcome: Outcome) -> Finding:
-    return Finding(metric, outcome, None, "any", f"{metric} {outcome.value}")
+def verdict(case: Case, found: Sequence[Measurement], missing: Sequence[MissingResult] = ()) -> Verdict:
+    trial = Trial("run/toy/1", "run", case, 1, "toy", measurements=tuple(found), missing_results=tuple(missing))
+    return evaluate(case_values(trial)).verdict
 
 
 Spoil = Callable[[list[Measurement], int], list[Measurement]]
@@ -135,9 +133,8 @@ def test_a_rank_that_wrote_for_another_is_told() -> None:
         ),
         max_size=4,
     ),
-    st.lists(st.builds(Flaw, st.sampled_from([THROUGHPUT, ACCURACY, "ranks"]), st.just("is missing")), max_size=2),
     st.lists(
-        st.builds(settled_by_chance, st.sampled_from([THROUGHPUT, ACCURACY]), st.sampled_from(Outcome)), max_size=2
+        st.builds(MissingResult, st.sampled_from([THROUGHPUT, ACCURACY, "ranks"]), st.just("is missing")), max_size=2
     ),
     shapes,
     st.just("") | days,
@@ -145,16 +142,15 @@ def test_a_rank_that_wrote_for_another_is_told() -> None:
 def test_whatever_passes_was_measured_and_has_met_a_bounded_claim_on_both_or_missed_it_as_expected(
     measured: dict[str, float],
     thresholds: list[Threshold],
-    flaws: list[Flaw],
-    more: list[Finding],
+    missing: list[MissingResult],
     shape: Shape,
     today: str,
 ) -> None:
-    judged = judge(thresholds, measured, flaws, shape, settled=more, today=today)
+    judged = verdict_of(thresholds, measured, missing, shape, today)
     assert "\n" not in judged.reason
     if not judged.passed:
         return
-    assert not flaws
+    assert not missing
     for name in (THROUGHPUT, ACCURACY):
         assert math.isfinite(measured[name])
         claims = [each for each in thresholds if each.metric == name and not each.base]
@@ -174,14 +170,14 @@ LATE = tuple(replace(claim, at_least=1e6, expected_failure=OLD) for claim in CLA
 
 
 @pytest.mark.parametrize(
-    ("claims", "measured", "flaws"),
+    ("claims", "measured", "missing"),
     [
         (LATE, {THROUGHPUT: SPEED}, ()),
         (LATE, {ACCURACY: LEARNT}, ()),
         (LATE, {}, ()),
         (LATE, {THROUGHPUT: SPEED, ACCURACY: math.nan}, ()),
         (LATE, {THROUGHPUT: math.inf, ACCURACY: LEARNT}, ()),
-        (LATE, {THROUGHPUT: SPEED, ACCURACY: LEARNT}, (Flaw(ACCURACY, "accuracy.json is missing"),)),
+        (LATE, {THROUGHPUT: SPEED, ACCURACY: LEARNT}, (MissingResult(ACCURACY, "accuracy.json is missing"),)),
         (LATE[:1], {THROUGHPUT: SPEED, ACCURACY: LEARNT}, ()),
         ((LATE[0], replace(CLAIMS[1], at_least=1.0)), {THROUGHPUT: SPEED, ACCURACY: LEARNT}, ()),
         ((*LATE, replace(CLAIMS[1], at_least=1.0)), {THROUGHPUT: SPEED, ACCURACY: LEARNT}, ()),
@@ -189,27 +185,26 @@ LATE = tuple(replace(claim, at_least=1e6, expected_failure=OLD) for claim in CLA
     ],
 )
 def test_an_expected_failure_excuses_nothing_but_a_measured_miss_of_its_own_claim(
-    claims: Sequence[Threshold], measured: dict[str, float], flaws: Sequence[Flaw]
+    claims: Sequence[Threshold], measured: dict[str, float], missing: Sequence[MissingResult]
 ) -> None:
-    assert judge(claims, measured, flaws, Shape(1, 1), today="2027-01-01").ruling is Ruling.FAILED
+    assert verdict_of(claims, measured, missing, today="2027-01-01").ruling is Ruling.FAILED
     if claims == LATE:
-        assert judge(LATE, {THROUGHPUT: SPEED, ACCURACY: LEARNT}, (), Shape(1, 1), today="2027-01-01").passed
+        assert verdict_of(LATE, {THROUGHPUT: SPEED, ACCURACY: LEARNT}, today="2027-01-01").passed
 
 
 @pytest.mark.parametrize(
     ("today", "ruling"), [("2027-01-31", Ruling.PASSED), ("2027-02-01", Ruling.FAILED), ("", Ruling.FAILED)]
 )
 def test_the_last_day_of_an_expected_failure_is_its_date(today: str, ruling: Ruling) -> None:
-    judged = judge(LATE, {THROUGHPUT: SPEED, ACCURACY: LEARNT}, (), Shape(1, 1), today=today)
+    judged = verdict_of(LATE, {THROUGHPUT: SPEED, ACCURACY: LEARNT}, today=today)
     assert judged.ruling is ruling
     said = {"2027-01-31": "missed as expected until 2027-01-31", "2027-02-01": "expired on 2027-01-31", "": "below"}
     assert said[today] in judged.reason
 
 
-def test_a_gate_that_could_not_decide_is_not_excused() -> None:
-    one = Shape(1, 1)
-    open_ = [settled(THROUGHPUT, Outcome.UNDECIDED, LATE[0].wanted(one))]
-    judged = judge(LATE, MEASURED, (), one, settled=open_, today="2027-01-01")
+def test_an_undecided_threshold_is_not_excused() -> None:
+    undecided = finding(LATE[0], Outcome.UNDECIDED)
+    judged = concluded({LATE[0]: undecided}, claims=LATE, today="2027-01-01")
     assert judged.ruling is Ruling.INCONCLUSIVE
 
 
@@ -218,19 +213,18 @@ def test_what_was_missed_or_met_against_expectation_is_worth_a_line(late: int) -
     claims = [
         LATE[index] if index == late else replace(claim, expected_failure=OLD) for index, claim in enumerate(CLAIMS)
     ]
-    judged = judge(claims, MEASURED, (), Shape(1, 1), today="2027-01-01")
-    lines = expectations(claims, judged)
+    lines = evaluate(factories.case_values(claims, MEASURED), today="2027-01-01").notes
     assert ["missed as expected" in line for line in lines] == [index == late for index in range(2)]
     assert ["take expected_failure away" in line for line in lines] == [index != late for index in range(2)]
-    assert expectations(CLAIMS, judged) == []
-    assert expectations(claims, judge(claims, MEASURED, (), Shape(1, 1), today="2030-01-01")) == []
+    assert evaluate(factories.case_values(CLAIMS, MEASURED), today="2027-01-01").notes == ()
+    assert evaluate(factories.case_values(claims, MEASURED), today="2030-01-01").notes == ()
 
 
 @given(st.permutations(CLAIMS), st.floats(0, 2), st.floats(0, 1))
 def test_the_order_of_claims_does_not_matter(claims: list[Threshold], speed: float, learnt: float) -> None:
     measured = {THROUGHPUT: speed, ACCURACY: learnt}
-    judged = judge(claims, measured, (), Shape(1, 1))
-    told = judge(CLAIMS, measured, (), Shape(1, 1))
+    judged = verdict_of(claims, measured)
+    told = verdict_of(CLAIMS, measured)
     assert judged.ruling is told.ruling
     assert set(judged.findings) == set(told.findings)
 
@@ -246,15 +240,33 @@ def test_a_tighter_band_never_passes_what_a_looser_one_fails(
 ) -> None:
     def ruling(lower: float, upper: float) -> Ruling:
         claims = (Threshold(THROUGHPUT, reference=reference, lower=lower, upper=upper), CLAIMS[1])
-        return judge(claims, {THROUGHPUT: value, ACCURACY: 1.0}, (), Shape(1, 1)).ruling
+        return verdict_of(claims, {THROUGHPUT: value, ACCURACY: 1.0}).ruling
 
     loose, tight = ruling(min(lowers), max(uppers)), ruling(max(lowers), min(uppers))
     if loose is Ruling.FAILED:
         assert tight is Ruling.FAILED
 
 
-def settled(metric: str, outcome: Outcome, wanted: str) -> Finding:
-    return Finding(metric, outcome, 1.0, wanted, f"{metric}: {outcome.value} by somebody who knows more")
+def finding(claim: Threshold, outcome: Outcome) -> Finding:
+    wanted = claim.wanted(Shape(1, 1))
+    return Finding(claim.metric, outcome, 1.0, wanted, f"{claim.metric}: {outcome.value} by the noise test")
+
+
+def concluded(
+    findings: Mapping[Threshold, Finding],
+    *,
+    claims: Sequence[Threshold] = CLAIMS,
+    missing: Sequence[MissingResult] = (),
+    drifts: Sequence[Finding] = (),
+    today: str = "",
+) -> Verdict:
+    """The verdict with these findings, and those of the plain band on all other claims."""
+    measured = factories.case_values(claims, MEASURED, missing)
+    pairs = [
+        (claim, findings.get(claim) or compare_with_band(claim, MEASURED[claim.metric], Shape(1, 1)))
+        for claim in claims
+    ]
+    return conclude(measured, pairs, drifts, today)[0]
 
 
 MEASURED = {THROUGHPUT: SPEED, ACCURACY: LEARNT}
@@ -271,33 +283,26 @@ MEASURED = {THROUGHPUT: SPEED, ACCURACY: LEARNT}
     ],
 )
 @pytest.mark.parametrize("metric", [THROUGHPUT, ACCURACY])
-def test_what_is_settled_takes_the_place_of_the_plain_band(metric: str, outcome: Outcome, ruling: Ruling) -> None:
-    wanted = {claim.metric: claim.wanted(Shape(1, 1)) for claim in CLAIMS}[metric]
-    judged = judge(CLAIMS, MEASURED, (), Shape(1, 1), settled=[settled(metric, outcome, wanted)])
-    assert judged.ruling is ruling
+def test_every_finding_counts_for_the_verdict(metric: str, outcome: Outcome, ruling: Ruling) -> None:
+    (claim,) = (each for each in CLAIMS if each.metric == metric)
+    assert concluded({claim: finding(claim, outcome)}).ruling is ruling
 
 
-def test_a_settled_claim_does_not_save_another_nor_a_flaw_nor_a_missing_value() -> None:
-    one, wanted = Shape(1, 1), CLAIMS[0].wanted(Shape(1, 1))
-    met = settled(THROUGHPUT, Outcome.MET, wanted)
-    slow = {THROUGHPUT: 0.5, ACCURACY: LEARNT}
-    assert judge(CLAIMS, slow, (), one, settled=[met]).passed
-    assert not judge(CLAIMS, slow, (), one, settled=[replace(met, wanted=">= 0.1 images/s")]).passed
-    assert not judge(CLAIMS, {ACCURACY: LEARNT}, (), one, settled=[met]).passed
-    assert not judge(CLAIMS, MEASURED, [Flaw(THROUGHPUT, "is missing")], one, settled=[met]).passed
-    assert not judge(CLAIMS, MEASURED, (), one, settled=[met, replace(met, outcome=Outcome.MISSED)]).passed
+def test_a_met_claim_does_not_save_a_missing_result() -> None:
+    met = {claim: finding(claim, Outcome.MET) for claim in CLAIMS}
+    assert concluded(met).passed
+    assert not concluded(met, missing=[MissingResult(THROUGHPUT, "is missing")]).passed
 
 
 @given(st.lists(st.sampled_from(Outcome), min_size=1, max_size=4))
-def test_what_is_settled_of_no_claim_counts_as_well(outcomes: list[Outcome]) -> None:
-    extra = [settled("drift", outcome, "no drift") for outcome in outcomes]
-    judged = judge(CLAIMS, MEASURED, (), Shape(1, 1), settled=extra)
+def test_a_drift_counts_beside_the_claims(outcomes: list[Outcome]) -> None:
+    drifts = [Finding("drift", outcome, 1.0, "no drift", f"drift: {outcome.value}") for outcome in outcomes]
+    judged = concluded({}, drifts=drifts)
     assert judged.passed == all(outcome in {Outcome.MET, Outcome.WAIVED} for outcome in outcomes)
 
 
 def test_an_undecided_accuracy_makes_nothing_fail() -> None:
-    one, wanted = Shape(1, 1), CLAIMS[1].wanted(Shape(1, 1))
-    judged = judge(CLAIMS, MEASURED, (), one, settled=[settled(ACCURACY, Outcome.UNDECIDED, wanted)])
+    judged = concluded({CLAIMS[1]: finding(CLAIMS[1], Outcome.UNDECIDED)})
     assert judged.ruling is Ruling.INCONCLUSIVE
     assert judged.reason.startswith("accuracy")
 
@@ -305,7 +310,7 @@ def test_an_undecided_accuracy_makes_nothing_fail() -> None:
 @pytest.mark.parametrize("metric", [THROUGHPUT, ACCURACY])
 def test_a_comparison_is_no_claim_on_what_a_case_is_about(metric: str) -> None:
     claims = [replace(claim, base="1x1") if claim.metric == metric else claim for claim in CLAIMS]
-    judged = judge(claims, MEASURED, (), Shape(1, 1))
+    judged = verdict_of(claims, MEASURED)
     assert judged.ruling is Ruling.FAILED
     assert f"{metric}: nothing is claimed of it" in [finding.text for finding in judged.findings]
 
@@ -313,7 +318,7 @@ def test_a_comparison_is_no_claim_on_what_a_case_is_about(metric: str) -> None:
 def test_a_bound_at_infinity_is_no_claim() -> None:
     for floor, reference in itertools.product((-math.inf, None), (-math.inf, None)):
         claim = Threshold(THROUGHPUT, UNIT, at_least=floor, reference=reference, lower=-0.05 if reference else None)
-        judged = judge((claim, CLAIMS[1]), MEASURED, (), Shape(1, 1))
+        judged = verdict_of((claim, CLAIMS[1]), MEASURED)
         assert judged.ruling is Ruling.FAILED
         assert "bounds nothing" in judged.reason
 
@@ -321,17 +326,17 @@ def test_a_bound_at_infinity_is_no_claim() -> None:
 @pytest.mark.parametrize(
     "stranger", ["accuracy_2.json", "accuracy_00.json", "2/throughput_0.json", "throughput_0.json"]
 )
-def test_a_result_of_a_node_that_cannot_be_is_a_flaw(stranger: str, healthy: Callable[..., Any]) -> None:
+def test_a_result_of_a_node_that_cannot_be_is_objected_to(stranger: str, healthy: Callable[..., Any]) -> None:
     case = Case(WORKLOAD, Shape(2, 1), CLAIMS, Mode.SINGLE_SERVER)
     store, outputs = healthy().store, StoreUrl.parse("obs://bucket/outputs/")
     for node in range(2):
         store.write(outputs / f"{node}/throughput_0.json", b"100.0")
         store.write(outputs / f"accuracy_{node}.json", b"0.9")
     store.write(outputs / "checkpoint_3.json", b"{}")
-    measured, flaws = harvest(store, outputs, case)
-    assert flaws == []
+    measured, missing = harvest(store, outputs, case)
+    assert missing == []
     assert verdict(case, measured).passed
     store.write(outputs / stranger, b"0.9")
-    measured, flaws = harvest(store, outputs, case)
-    assert [stranger in flaw.text for flaw in flaws] == [True]
-    assert not verdict(case, measured, flaws).passed
+    measured, missing = harvest(store, outputs, case)
+    assert [stranger in each.text for each in missing] == [True]
+    assert not verdict(case, measured, missing).passed

@@ -15,7 +15,7 @@ from pytest_aisbench.domain.case import Case, Mode, Shape
 from pytest_aisbench.domain.metric import Metric
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Trial
-from pytest_aisbench.judge.comparison import differences, family, key, traits_of
+from pytest_aisbench.judge.comparison import family_key, trait_differences, traits_key, traits_of
 from pytest_aisbench.services.takeover import Fingerprints
 from pytest_aisbench.services.traits import Traits, told, where
 
@@ -53,10 +53,10 @@ def test_everything_that_decides_a_speed_is_told_apart(case: Case) -> None:
     }
     for line, change in changed.items():
         new = traits(replace(case, **{"workload": work, **change}))
-        assert differences(old, new) == (line,)
-        assert key(old) != key(new)
+        assert trait_differences(old, new) == (line,)
+        assert traits_key(old) != traits_key(new)
     for name in ("platform", "place", "code"):
-        assert len(differences(old, traits(replace(case, workload=work), **{name: "another"}))) == 1
+        assert len(trait_differences(old, traits(replace(case, workload=work), **{name: "another"}))) == 1
 
 
 def test_claims_and_labels_are_no_traits(case: Case) -> None:
@@ -67,8 +67,8 @@ def test_claims_and_labels_are_no_traits(case: Case) -> None:
 
 def test_shapes_of_a_workload_are_one_family(case: Case) -> None:
     wide = replace(case, shape=Shape(8, 8))
-    assert family(traits(case)) == family(traits(wide)) != key(traits(case))
-    assert family(traits(case)) != family(traits(case, place="elsewhere"))
+    assert family_key(traits(case)) == family_key(traits(wide)) != traits_key(traits(case))
+    assert family_key(traits(case)) != family_key(traits(case, place="elsewhere"))
 
 
 def test_no_secret_is_told_and_a_changed_one_is_a_difference(case: Case) -> None:
@@ -78,25 +78,25 @@ def test_no_secret_is_told_and_a_changed_one_is_a_difference(case: Case) -> None
         return traits(replace(case, workload=work))
 
     old, new = with_secrets("geheim-1"), with_secrets("geheim-2")
-    assert "geheim" not in json.dumps([old, new, differences(old, new)])
+    assert "geheim" not in json.dumps([old, new, trait_differences(old, new)])
     assert old["environment LEVEL"] == "3"
-    assert [line.partition(":")[0] for line in differences(old, new)] == ["what is hidden"]
-    assert family(with_secrets("geheim-1")) == family(old)
+    assert [line.partition(":")[0] for line in trait_differences(old, new)] == ["what is hidden"]
+    assert family_key(with_secrets("geheim-1")) == family_key(old)
 
 
 def test_what_is_long_is_cut_and_still_told_apart(case: Case) -> None:
     def long(end: str) -> dict[str, str]:
         return traits(replace(case, workload=replace(case.workload, parameters={"text": "x" * 500 + end})))
 
-    assert key(long("a")) != key(long("b"))
+    assert traits_key(long("a")) != traits_key(long("b"))
     assert len(long("a")["parameter text"]) < 100
 
 
 @given(words, words)
 def test_keys_are_alike_where_nothing_differs(old: dict[str, str], new: dict[str, str]) -> None:
-    assert (key(old) == key(new)) == (not differences(old, new))
-    assert key(dict(reversed(old.items()))) == key(old)
-    assert (key(old) == "") == (not old)
+    assert (traits_key(old) == traits_key(new)) == (not trait_differences(old, new))
+    assert traits_key(dict(reversed(old.items()))) == traits_key(old)
+    assert (traits_key(old) == "") == (not old)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_another_line_of_code_is_another_trait(case: Case) -> None:
     before = Traits("local", "", Fingerprints()).of(case)
     (Path(case.workload.folder) / "code" / "train.py").write_text("print('better')\n")
     after = Traits("local", "", Fingerprints()).of(case)
-    assert [line.partition(":")[0] for line in differences(before, after)] == ["code"]
+    assert [line.partition(":")[0] for line in trait_differences(before, after)] == ["code"]
 
 
 def test_the_logs_of_all_nodes_tell_what_trained(case: Case, tmp_path: Path) -> None:

@@ -23,12 +23,11 @@ from pytest_aisbench.domain.metric import (
 from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Finding, Ruling, Verdict
-from pytest_aisbench.judge.evaluate import judge
+from pytest_aisbench.judge.evaluate import compare_with_band, conclude
 from pytest_aisbench.judge.noise_test import Noise, decide
-from pytest_aisbench.judge.scaling import Speed, scaled, waived
-from pytest_aisbench.judge.stragglers import stragglers, summary
-from pytest_aisbench.judge.trend import drift, newest_level
-from pytest_aisbench.judge.values import by_rank, flaws_of, remarks, values
+from pytest_aisbench.judge.scaling import Speed, decide_scaling, waived_finding
+from pytest_aisbench.judge.trend import find_drift, newest_level
+from pytest_aisbench.judge.values import case_values
 
 GOLDEN = Path(__file__).parent / "golden" / "verdicts.txt"
 UNIT = "images/s"
@@ -54,7 +53,8 @@ def verdict(
     speed: float | Sequence[float] = 500.0,
     learnt: float = 0.77,
     log: str = "",
-    settled: Sequence[Finding] = (),
+    findings: Mapping[Threshold, Finding] | None = None,
+    drifts: Sequence[Finding] = (),
     today: str = "2027-01-15",
     mode: Mode = Mode.CLUSTER,
 ) -> Verdict:
@@ -69,42 +69,43 @@ def verdict(
         measured.append(replace(measured[-1], server=1))
     case = Case(WORKLOAD, SHAPE, claims or (SPEED, LEARNT), mode)
     trial = Trial("run/toy-2x2/1", "run", case, 1, "toy", measurements=tuple(measured), curve=curve(log))
-    said, slow = remarks(trial), summary(stragglers(by_rank(trial), SHAPE))
-    return judge(
-        case.thresholds,
-        values(trial),
-        flaws_of(trial),
-        case.judged_shape,
-        settled=settled,
-        remarks={**said, THROUGHPUT: "; ".join(filter(None, (said.get(THROUGHPUT), slow)))},
-        today=today,
-    )
+    values = case_values(trial)
+    missing = {each.metric for each in values.missing}
+    pairs = [
+        (
+            claim,
+            (findings or {}).get(claim) or compare_with_band(claim, values.values.get(claim.metric), case.judged_shape),
+        )
+        for claim in case.thresholds
+        if claim.metric not in missing
+    ]
+    return conclude(values, pairs, drifts, today)[0]
 
 
 def gated(history: Sequence[float], *trials: float, most: int = 3) -> Verdict:
     level = newest_level(history)
     decision = decide(SPEED, SHAPE, level.values, trials, most, left_out=level.left_out)
-    return verdict(settled=[decision.finding], speed=trials[-1] / 4)
+    return verdict(findings={SPEED: decision.finding}, speed=trials[-1] / 4)
 
 
 def floored(floor: float, history: Sequence[float], trial: float) -> Verdict:
     claim = replace(SPEED, reference=None, lower=None, at_least=floor, per=None)
-    return verdict(claim, LEARNT, settled=[decide(claim, SHAPE, history, [trial], 3).finding], speed=trial / 4)
+    return verdict(claim, LEARNT, findings={claim: decide(claim, SHAPE, history, [trial], 3).finding}, speed=trial / 4)
 
 
 def scaling(speed: Speed, base: Speed) -> Verdict:
-    decision = scaled(SCALED, speed, base, 3, UNIT)
-    return verdict(SPEED, LEARNT, SCALED, settled=[decision.finding], speed=speed.value / 4)
+    decision = decide_scaling(SCALED, speed, base, 3, UNIT)
+    return verdict(SPEED, LEARNT, SCALED, findings={SCALED: decision.finding}, speed=speed.value / 4)
 
 
 def without_base() -> Verdict:
-    told = waived(SCALED, SHAPE, None)
-    assert told
-    return verdict(SPEED, LEARNT, SCALED, settled=[told])
+    waived = waived_finding(SCALED, Case(WORKLOAD, SHAPE, (SCALED,)), None)
+    assert waived
+    return verdict(SPEED, LEARNT, SCALED, findings={SCALED: waived})
 
 
 def drifted() -> Finding:
-    found = drift([2000.0 - 6 * run for run in range(20)], 2000.0)
+    found = find_drift([2000.0 - 6 * run for run in range(20)], 2000.0)
     assert found
     return found.finding(THROUGHPUT, UNIT, "run-2")
 
@@ -123,7 +124,7 @@ def verdicts() -> Mapping[str, Verdict]:
         "a value is above what is allowed": verdict(replace(SPEED, upper=0.05), LEARNT, speed=600.0),
         "the accuracy is too low, and speed does not count": verdict(learnt=0.7),
         "the accuracy is not decided, and speed does not count": verdict(
-            SPEED, ABOUT, settled=[decide(ABOUT, SHAPE, (0.77, 0.76, 0.765), [0.766], 3).finding], learnt=0.766
+            SPEED, ABOUT, findings={ABOUT: decide(ABOUT, SHAPE, (0.77, 0.76, 0.765), [0.766], 3).finding}, learnt=0.766
         ),
         "the accuracy is too low, and no speed counts": verdict(SPEED, LEARNT, STEADY, learnt=0.7, log=LOG),
         "a card is slow": verdict(speed=(500.0, 500.0, 500.0, 400.0)),
@@ -137,7 +138,7 @@ def verdicts() -> Mapping[str, Verdict]:
         "the gate knows no noise": gated((), 2010.0),
         "the gate leaves out what was a fault": gated((*QUIET, 1400.0, *QUIET), 2010.0),
         "the gate on a laptop that others work on": floored(100.0, (1773.0, 1476.0, 2875.0), 1500.0),
-        "a drift fails the case": verdict(settled=[drifted()]),
+        "a drift fails the case": verdict(drifts=[drifted()]),
         "scaling is met": scaling(Speed(SHAPE, 2000.0, noise=STILL_AIR), base),
         "scaling is missed": scaling(Speed(SHAPE, 2000.0, noise=STILL_AIR), replace(base, value=1150.0)),
         "scaling is held against history": scaling(Speed(SHAPE, 2000.0, noise=STILL_AIR), remembered),

@@ -14,11 +14,11 @@ import pytest
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.case import Case, Mode, Shape
 from pytest_aisbench.domain.job import Job, Phase
-from pytest_aisbench.domain.metric import Flaw, Measurement
+from pytest_aisbench.domain.metric import Measurement, MissingResult
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import Blame
-from pytest_aisbench.judge.comparison import family, key
+from pytest_aisbench.judge.comparison import family_key, traits_key
 from pytest_aisbench.services.history import History
 from pytest_aisbench.services.ledger import Ledger, record
 from pytest_aisbench.services.schema import STEPS
@@ -56,7 +56,7 @@ def test_what_a_trial_measured_is_history_once_it_is_judged(ledger: Ledger, case
     ledger.save_trial(replace(trial, step=Step.JUDGE, judged=None), 1.0)
     assert history.cases() == ()
     ledger.save_trial(trial, 1.0)
-    (found,) = history.of(case.id, key(TRAITS))
+    (found,) = history.of(case.id, traits_key(TRAITS))
     assert (found.run, found.trial, found.at) == ("run-1", "run-1/toy-2x2/1", 1.0)
     assert (found.workload, found.shape, found.mode) == ("toy", "2x2", "cluster")
     assert (found.throughput, found.accuracy, found.ran_s) == (50.0, 0.95, 7.5)
@@ -72,14 +72,14 @@ def test_only_what_is_whole_and_comparable_and_accurate_counts(ledger: Ledger, c
         done(case, 1),
         done(case, 2, learnt=0.1),  # fast, and learnt nothing
         done(case, 3, traits={**TRAITS, "code": "other"}),
-        done(case, 4, flaws=(Flaw("throughput", "is missing"),)),
+        done(case, 4, missing_results=(MissingResult("throughput", "is missing"),)),
         done(case, 5, fault=Fault(Blame.PLATFORM, "lost")),
         done(case, 6, measurements=()),
         done(case, 7),
         done(case, 7, number=2),
     ):
         ledger.save_trial(trial, 1.0)
-    same = key(TRAITS)
+    same = traits_key(TRAITS)
     assert [found.run for found in history.of(case.id, same)] == ["run-1", "run-7", "run-7"]
     assert [found.run for found in history.of(case.id, same, without="run-7")] == ["run-1"]
     assert [found.run for found in history.of(case.id, same, limit=2)] == ["run-7", "run-7"]
@@ -96,10 +96,10 @@ def test_another_shape_is_found_by_what_it_shares(ledger: Ledger, case: Case) ->
     history = History(ledger.database)
     ledger.save_trial(done(replace(case, shape=Shape(1, 2)), 1, traits={**TRAITS, "nodes": "1"}), 1.0)
     ledger.save_trial(done(case, 2), 1.0)
-    assert [found.shape for found in history.base("toy", "1x2", family(TRAITS), 10)] == ["1x2"]
-    assert sorted(history.shapes("toy", family(TRAITS))) == ["1x2", "2x2"]
-    assert history.base("another", "1x2", family(TRAITS), 10) == ()
-    assert history.base("toy", "1x2", family({"platform": "modelarts"}), 10) == ()
+    assert [found.shape for found in history.base("toy", "1x2", family_key(TRAITS), 10)] == ["1x2"]
+    assert sorted(history.shapes("toy", family_key(TRAITS))) == ["1x2", "2x2"]
+    assert history.base("another", "1x2", family_key(TRAITS), 10) == ()
+    assert history.base("toy", "1x2", family_key({"platform": "modelarts"}), 10) == ()
 
 
 def test_a_trial_that_is_taken_over_is_no_history_until_it_is_judged_again(ledger: Ledger, case: Case) -> None:

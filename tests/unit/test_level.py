@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.domain.verdict import Outcome
 from pytest_aisbench.judge.noise_test import ALPHA, decide
 from pytest_aisbench.judge.trend import Level, newest_level
 
@@ -60,7 +60,7 @@ def test_nothing_is_added_and_at_most_a_tenth_is_left_out(history: list[float]) 
 def test_choosing_values_keeps_the_promise_of_the_gate(known: int, tails: int, promise: float) -> None:
     """On the limit; with heavy tails (Student's t with 4 degrees), whose far values are noise, nearly so."""
     rounds, dice = 1000, random.Random(f"{known} {tails}")
-    counted: Counter[Ruling] = Counter()
+    counted: Counter[Outcome] = Counter()
 
     def draw(mean: float) -> float:
         wide = (sum(dice.gauss(0, 1) ** 2 for _ in range(tails)) / 2) ** 0.5 if tails else 1.0
@@ -69,11 +69,12 @@ def test_choosing_values_keeps_the_promise_of_the_gate(known: int, tails: int, p
     for _ in range(rounds):
         level = newest_level([draw(100.0) for _ in range(known)]).values
         trials: list[float] = []
-        ruling = None
-        while ruling is None:
+        again = True
+        while again:
             trials.append(draw(95.0))
-            ruling = decide(CLAIM, ONE, level, trials, 3).ruling
-        counted[ruling] += 1
+            decision = decide(CLAIM, ONE, level, trials, 3)
+            again = decision.needs_another_trial
+        counted[decision.outcome] += 1
     allowed = rounds * promise + 3 * (rounds * promise * (1 - promise)) ** 0.5
-    assert counted[Ruling.PASSED] <= allowed
-    assert counted[Ruling.FAILED] <= allowed
+    assert counted[Outcome.MET] <= allowed
+    assert counted[Outcome.MISSED] <= allowed

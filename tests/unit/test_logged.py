@@ -13,8 +13,8 @@ from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Outcome, Ruling, Verdict
 from pytest_aisbench.judge.entries import case_entry
-from pytest_aisbench.judge.evaluate import judge
-from pytest_aisbench.judge.values import flaws_of, remarks, values
+from pytest_aisbench.judge.evaluate import evaluate
+from pytest_aisbench.judge.values import case_values, missing_results
 
 UNIT = "images/s"
 METRICS = {THROUGHPUT: Metric(THROUGHPUT, UNIT), ACCURACY: Metric(ACCURACY, "")}
@@ -44,18 +44,18 @@ def trial(log: str, *claims: Threshold, shape: str = "2x2", mode: Mode = Mode.CL
 
 
 def judged(tried: Trial) -> Verdict:
-    claims, shape = tried.case.thresholds, tried.case.judged_shape
-    return judge(claims, values(tried), flaws_of(tried), shape, remarks=remarks(tried))
+    return evaluate(case_values(tried)).verdict
 
 
 def test_steady_state_and_whole_run_are_judged_apart_and_named() -> None:
     verdict = judged(trial(EPOCHS + DONE, STEADY))
     assert verdict.passed
+    unknown = "unqualified: no comparable history"
     how = "in steady state by the log of one rank × 4, without a warm-up of 1 point"
     assert [finding.text for finding in verdict.findings] == [
-        "throughput 400 images/s, wanted >= 100 images/s; over the whole run",
+        f"throughput 400 images/s, wanted >= 100 images/s; {unknown}; over the whole run",
         "accuracy 0.95, wanted >= 0.9",
-        f"steady_throughput 640 images/s, wanted >= 600 images/s; {how}",
+        f"steady_throughput 640 images/s, wanted >= 600 images/s; {unknown}; {how}",
     ]
     slow = judged(trial(EPOCHS + DONE, replace(STEADY, at_least=641.0)))
     assert slow.ruling is Ruling.FAILED
@@ -73,7 +73,7 @@ def test_the_speed_of_a_whole_job_is_taken_as_it_is() -> None:
     lines = "".join(
         f':::MLLOG {{"time_ms": 1, "key": "throughput", "value": {speed}}}\n' for speed in (50, 700, 700, 700)
     )
-    assert values(trial(lines))[STEADY_THROUGHPUT] == 700.0
+    assert case_values(trial(lines)).values[STEADY_THROUGHPUT] == 700.0
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,10 @@ def test_an_accuracy_that_was_not_seen_to_be_reached_has_no_time(log: str, why: 
 def test_there_is_no_time_to_an_accuracy_that_nobody_claims() -> None:
     tried = trial(EVALUATED)
     upper = replace(tried, case=replace(tried.case, thresholds=(PLAIN[0], Threshold(ACCURACY, at_most=0.99))))
-    assert TIME_TO_ACCURACY in values(tried)
-    assert TIME_TO_ACCURACY not in values(upper)
+    assert TIME_TO_ACCURACY in case_values(tried).values
+    assert TIME_TO_ACCURACY not in case_values(upper).values
     claimed = replace(upper, case=replace(upper.case, thresholds=(*upper.case.thresholds, SOON)))
-    assert [flaw.text for flaw in flaws_of(claimed)] == [
+    assert [each.text for each in missing_results(claimed)] == [
         "not measured: the claim on accuracy has no lower bound to reach"
     ]
 
@@ -137,10 +137,10 @@ def test_nodes_that_train_alone_have_one_log_each_and_one_is_read() -> None:
     log = EPOCHS + DONE + EVALUATED
     alone = trial(log, STEADY, SOON, mode=Mode.SINGLE_SERVER)
     assert judged(alone).ruling is Ruling.FAILED
-    assert {flaw.metric for flaw in flaws_of(alone)} == {STEADY_THROUGHPUT, TIME_TO_ACCURACY}
+    assert {each.metric for each in missing_results(alone)} == {STEADY_THROUGHPUT, TIME_TO_ACCURACY}
     one = trial(log, replace(STEADY, at_least=300.0), SOON, shape="1x2", mode=Mode.SINGLE_SERVER)
     assert judged(one).passed
-    assert values(one)[STEADY_THROUGHPUT] == 320.0
+    assert case_values(one).values[STEADY_THROUGHPUT] == 320.0
 
 
 def test_the_metrics_of_a_case_are_the_workloads_own() -> None:

@@ -15,12 +15,15 @@ from hypothesis import strategies as st
 
 from pytest_aisbench.cli import main
 from pytest_aisbench.domain.case import Case, Shape, Workload
-from pytest_aisbench.domain.metric import Metric
-from pytest_aisbench.domain.mlperf import Result, benchmark, result
+from pytest_aisbench.domain.metric import Measurement, Metric
+from pytest_aisbench.domain.mlperf import Result, benchmark, parse_result
 from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
+from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.judge.evaluate import Rules
 from pytest_aisbench.reporters.mllog import text
-from pytest_aisbench.services.result_files import judged, judged_set
+from pytest_aisbench.services.result_files import judge_file, judge_set
+from pytest_aisbench.services.verdict_step import VerdictStep
 
 METRICS = {"throughput": Metric("throughput", "images/s"), "accuracy": Metric("accuracy", "")}
 CLAIMS = (Threshold("throughput", unit="images/s", at_least=13_000), Threshold("accuracy", at_least=0.759))
@@ -47,38 +50,53 @@ def without(key: str) -> list[str]:
 
 
 def test_what_a_file_says() -> None:
-    found = result("a", ran())
+    found = parse_result("a", ran())
     assert found.measured == {"throughput": pytest.approx(1_280_000 * 2 / 180), "accuracy": 0.76}
-    assert (found.status, found.seconds, found.flaws) == ("success", 180.0, ())
+    assert (found.status, found.seconds, found.missing) == ("success", 180.0, ())
     assert found.throughput_from == "train_samples × epochs / (run_stop − run_start)"
-    assert judged(CASE, found).passed
+    assert judge_file(CASE, found).passed
 
 
 def test_the_time_to_accuracy_is_in_its_evaluations_and_a_set_has_the_mean() -> None:
     soon = replace(CASE, thresholds=(*CLAIMS, Threshold("time_to_accuracy", "s", at_most=2.4)))
-    fast, slow = result("a", ran()), result("b", ran(epochs=3))  # after 2 s and after 3 s
-    assert judged(soon, fast).passed
-    assert judged(soon, slow).reason.startswith("time_to_accuracy 3 s, wanted <= 2.4 s")
+    fast, slow = parse_result("a", ran()), parse_result("b", ran(epochs=3))  # after 2 s and after 3 s
+    assert judge_file(soon, fast).passed
+    assert judge_file(soon, slow).reason.startswith("time_to_accuracy 3 s, wanted <= 2.4 s")
     later = replace(soon, thresholds=(*CLAIMS, Threshold("time_to_accuracy", "s", at_most=3.0)))
-    both = [(each, judged(later, each)) for each in (fast, slow)]
-    assert judged_set(later, both).findings[-1].measured == 2.5
-    never = judged(soon, result("c", ran(accuracy=0.7)))
+    both = [(each, judge_file(later, each)) for each in (fast, slow)]
+    assert judge_set(later, both).findings[-1].measured == 2.5
+    never = judge_file(soon, parse_result("c", ran(accuracy=0.7)))
     assert [finding.outcome.value for finding in never.findings] == ["missed", "unmeasured", "undecided"]
 
 
 def test_a_failure_of_mlperfs_may_be_expected_too() -> None:
     known = replace(CLAIMS[1], expected_failure=ExpectedFailure("the old data", "2027-01-31"))
-    case, found = replace(CASE, thresholds=(CLAIMS[0], known)), result("a", ran(accuracy=0.7))
-    assert judged(case, found, "2027-01-31").passed
-    assert judged(case, found, "2027-02-01").ruling is Ruling.FAILED
-    assert judged_set(case, [(found, judged(case, found, "2027-01-31"))], "2027-01-31").passed
+    case, found = replace(CASE, thresholds=(CLAIMS[0], known)), parse_result("a", ran(accuracy=0.7))
+    assert judge_file(case, found, "2027-01-31").passed
+    assert judge_file(case, found, "2027-02-01").ruling is Ruling.FAILED
+    assert judge_set(case, [(found, judge_file(case, found, "2027-01-31"))], "2027-01-31").passed
 
 
 def test_a_benchmark_of_another_name_is_another_only_where_mlperf_has_ours() -> None:
     lines = [event("submission_benchmark", 0, "resnet"), *ran()]
-    assert judged(CASE, result("a", lines)).passed
+    assert judge_file(CASE, parse_result("a", lines)).passed
     own = replace(CASE, workload=replace(CASE.workload, name="my_network"))
-    assert judged(own, result("a", lines)).passed
+    assert judge_file(own, parse_result("a", lines)).passed
+
+
+@pytest.mark.parametrize(("seconds", "accuracy"), [(180, 0.76), (360, 0.76), (180, 0.7), (197, 0.759)])
+def test_a_file_and_a_run_with_the_same_numbers_have_the_same_findings(seconds: int, accuracy: float) -> None:
+    """`aisbench judge` and a first trial without a history: outcome, value, limit and text agree."""
+    case = replace(CASE, thresholds=(*CLAIMS, Threshold("scaling", at_least=0.9, base="1x1")))
+    file = parse_result("a", ran(seconds=seconds, accuracy=accuracy))
+    ranks = [
+        Measurement("throughput", file.measured["throughput"] / 8, "images/s", f"{rank}", rank) for rank in range(8)
+    ]
+    measured = (*ranks, Measurement("accuracy", accuracy, "", "accuracy.json"))
+    trial = Trial("now/resnet50-1x8/1", "now", case, 1, "job", step=Step.JUDGE, measurements=measured)
+    judged = VerdictStep(Rules()).judge(trial, (), "2027-01-01").verdict
+    assert judge_file(case, file, "2027-01-01") == judged
+    assert judge_set(case, [(file, judged)], "2027-01-01").findings == judged.findings
 
 
 def test_blocks_of_epochs_count_as_their_epochs() -> None:
@@ -93,13 +111,13 @@ def test_blocks_of_epochs_count_as_their_epochs() -> None:
         event("eval_accuracy", 1, 0.76, epoch_num=4),
         event("run_stop", 10_000, status="success"),
     ]
-    assert result("a", lines).measured["throughput"] == 400.0
+    assert parse_result("a", lines).measured["throughput"] == 400.0
 
 
 def test_where_samples_are_counted_instead_of_epochs_the_tracked_throughput_is_taken() -> None:
     lines = [line.replace('"epoch_num": ', '"epoch_num": 79950') for line in ran()]
     lines[2:2] = [f" 0: {event('tracked_stats', 2, {'throughput': speed})}" for speed in (10.0, 30.0)]
-    found = result("bert", lines)
+    found = parse_result("bert", lines)
     assert found.measured["throughput"] == 15.0  # work by time
     assert found.throughput_from == "the mean of tracked_stats"
 
@@ -132,7 +150,7 @@ def test_where_samples_are_counted_instead_of_epochs_the_tracked_throughput_is_t
     ],
 )
 def test_nothing_passes_by_accident(lines: list[str], said: str) -> None:
-    verdict = judged(CASE, result("a", lines))
+    verdict = judge_file(CASE, parse_result("a", lines))
     assert verdict.ruling is Ruling.FAILED
     assert said in str(verdict)
 
@@ -153,7 +171,7 @@ JSON = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_siz
     )
 )  # fmt: skip
 def test_no_file_breaks_the_judge(lines: list[str]) -> None:
-    judged(CASE, result("a", lines))
+    judge_file(CASE, parse_result("a", lines))
 
 
 @pytest.fixture
@@ -273,15 +291,15 @@ def test_what_is_typed_wrong_is_one_line(
 
 
 def told(results: dict[str, Any]) -> Result:
-    return result("ours", text(results, results["cases"][0], "us").splitlines())
+    return parse_result("ours", text(results, results["cases"][0], "us").splitlines())
 
 
 def test_a_run_of_ours_in_mlperfs_words_says_what_it_measured() -> None:
     found = told(results_json())
     assert found.measured == {"throughput": pytest.approx(3772.4), "accuracy": 0.998}
-    assert (found.status, found.seconds, found.flaws) == ("success", 6.04, ())
+    assert (found.status, found.seconds, found.missing) == ("success", 6.04, ())
     assert told(results_json(outcome="missed")).status == "aborted"
-    assert [flaw.text for flaw in told(results_json(accuracy=None)).flaws] == [
+    assert [each.text for each in told(results_json(accuracy=None)).missing] == [
         "run_stop says 'aborted'",
         "eval_accuracy is missing",
     ]

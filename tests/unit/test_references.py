@@ -32,76 +32,76 @@ def noisy(mean: float, cv: float, count: int, seed: int = 1) -> list[float]:
 
 def test_a_quiet_history_makes_a_tight_claim() -> None:
     found = propose(SPEED, TWO, noisy(1000.0, 0.001, 20))
-    assert found.claim
-    assert found.claim.reference == pytest.approx(1000, rel=0.001)
-    assert found.claim.lower == -0.01
-    assert found.evidence
-    assert found.evidence.count == 20
+    assert found.threshold
+    assert found.threshold.reference == pytest.approx(1000, rel=0.001)
+    assert found.threshold.lower == -0.01
+    assert found.basis
+    assert found.basis.count == 20
 
 
 def test_a_noisy_history_makes_a_wider_one_that_its_own_values_meet() -> None:
     values = noisy(1000.0, 0.01, 30)
     found = propose(SPEED, TWO, values)
-    assert found.claim
-    assert found.claim.lower
-    assert -0.06 < found.claim.lower < -0.03
-    low, _ = found.claim.band(TWO)
+    assert found.threshold
+    assert found.threshold.lower
+    assert -0.06 < found.threshold.lower < -0.03
+    low, _ = found.threshold.band(TWO)
     assert all(value >= low for value in values)
 
 
 def test_a_claim_per_node_stays_one() -> None:
     found = propose(Threshold("throughput", "images/s", reference=1.0, lower=-0.1, per="node"), TWO, [1000.0, 1001] * 5)
-    assert found.claim
-    assert found.claim.per == "node"
-    assert found.claim.reference == pytest.approx(500.25)
+    assert found.threshold
+    assert found.threshold.per == "node"
+    assert found.threshold.reference == pytest.approx(500.25)
 
 
 def test_a_bare_ratio_stays_bare_and_below_what_was_measured() -> None:
     found = propose(RATIO, TWO, [0.7601, 0.7612, 0.7606, 0.7609, 0.7604])
-    assert found.claim
-    assert found.claim.reference is None
-    assert found.claim.at_least
-    assert 0.74 < found.claim.at_least < 0.7601
+    assert found.threshold
+    assert found.threshold.reference is None
+    assert found.threshold.at_least
+    assert 0.74 < found.threshold.at_least < 0.7601
 
 
 def test_values_before_the_last_change_of_level_do_not_count() -> None:
     found = propose(SPEED, TWO, [*noisy(2000.0, 0.002, 15), *noisy(1000.0, 0.002, 10, seed=2)])
-    assert found.evidence
-    assert found.evidence.since == 15
-    assert found.claim
-    assert found.claim.reference == pytest.approx(1000, rel=0.01)
+    assert found.basis
+    assert found.basis.since == 15
+    assert found.threshold
+    assert found.threshold.reference == pytest.approx(1000, rel=0.01)
 
 
 def test_a_fault_that_was_repaired_is_no_evidence() -> None:
     values = noisy(1000.0, 0.002, 20)
     values[7] = 700.0
     found = propose(SPEED, TWO, values)
-    assert found.evidence
-    assert (found.evidence.count, found.evidence.left_out) == (19, 1)
-    assert found.claim
-    assert found.claim.reference == pytest.approx(1000, rel=0.002)
-    assert found.claim.lower == -0.01
+    assert found.basis
+    assert (found.basis.count, found.basis.left_out) == (19, 1)
+    assert found.threshold
+    assert found.threshold.reference == pytest.approx(1000, rel=0.002)
+    assert found.threshold.lower == -0.01
 
 
 def test_too_few_values_are_none() -> None:
     found = propose(SPEED, TWO, [1000.0] * (FEWEST - 1))
-    assert found.claim is None
+    assert found.threshold is None
     assert f"{FEWEST} are needed" in found.why_not
 
 
 def test_noise_that_would_hide_everything_is_no_reference() -> None:
     found = propose(SPEED, TWO, noisy(1000.0, 0.06, 20))
-    assert found.claim is None
+    assert found.threshold is None
     assert "CV" in found.why_not
 
 
 @given(st.lists(st.floats(1, 1e6), min_size=FEWEST, max_size=40))
 def test_what_is_proposed_lets_the_mean_pass_and_claims_something(values: list[float]) -> None:
     found = propose(SPEED, TWO, values)
-    if found.claim:
-        assert found.evidence
-        low, _ = found.claim.band(TWO)
-        assert 0 < low < found.evidence.mean
+    if found.threshold:
+        assert found.basis
+        low, _ = found.threshold.band(TWO)
+        assert 0 < low < found.basis.mean
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_is_proposed_lets_the_mean_pass_and_claims_something(values: list[f
 )
 def test_a_time_is_bounded_from_above_as_before(claim: Threshold) -> None:
     values = noisy(500.0, 0.005, 20)
-    found = propose(claim, TWO, values).claim
+    found = propose(claim, TWO, values).threshold
     assert found
     assert found.reference == pytest.approx(500, rel=0.01)
     assert (found.lower, found.at_least) == (None, None)
@@ -123,7 +123,7 @@ def test_a_time_is_bounded_from_above_as_before(claim: Threshold) -> None:
 
 
 def test_a_bare_limit_from_above_stays_bare_and_above_what_was_measured() -> None:
-    found = propose(Threshold("loss", at_most=0.4), TWO, [0.2101, 0.2112, 0.2106, 0.2109, 0.2104]).claim
+    found = propose(Threshold("loss", at_most=0.4), TWO, [0.2101, 0.2112, 0.2106, 0.2109, 0.2104]).threshold
     assert found
     assert (found.reference, found.at_least) == (None, None)
     assert found.at_most

@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from factories import verdict_of
 
 from pytest_aisbench.domain.case import Case, Shape, Workload
 from pytest_aisbench.domain.entry import SCHEMA, RunEntry
 from pytest_aisbench.domain.job import Job, Phase
-from pytest_aisbench.domain.metric import Flaw, Measurement, Metric
+from pytest_aisbench.domain.metric import Measurement, Metric, MissingResult
 from pytest_aisbench.domain.stage import Stage, StoreUrl
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.judge.entries import case_entry
-from pytest_aisbench.judge.evaluate import judge
 from pytest_aisbench.reporters.properties import case_of, properties
 from pytest_aisbench.reporters.results import Results, document, write
 
+UNKNOWN = "unqualified: no comparable history"
 SHAPE = Shape(2, 2)
 METRICS = {"throughput": Metric("throughput", "images/s"), "accuracy": Metric("accuracy", "")}
 CLAIMS = (Threshold("throughput", unit="images/s", at_least=35.0), Threshold("accuracy", at_least=0.7))
@@ -34,7 +35,9 @@ def trial(speeds: list[float | None], note: str = "") -> Trial:
         if speed is not None
     ]
     found.append(Measurement("accuracy", 0.75, "", "accuracy.json"))
-    flaws = tuple(Flaw("throughput", f"rank {rank} is missing") for rank, speed in enumerate(speeds) if speed is None)
+    missing = tuple(
+        MissingResult("throughput", f"rank {rank} is missing") for rank, speed in enumerate(speeds) if speed is None
+    )
     measured = {"throughput": sum(speed or 0.0 for speed in speeds), "accuracy": 0.75}
     root = StoreUrl("bucket", "aisbench/run-1/")
     begun = Trial("run-1/resnet50-2x2/1", "run-1", CASE, 1, "job-name", stage=Stage(root, root / "code/"))
@@ -45,8 +48,8 @@ def trial(speeds: list[float | None], note: str = "") -> Trial:
         job=Job("42", Phase.SUCCEEDED, "Completed", queued_s=0.1, ran_s=3.6),
         logs=("logs/resnet50-2x2/1/worker-0.log",),
         measurements=tuple(found),
-        flaws=flaws,
-        judged=judge(CLAIMS, measured, flaws, SHAPE),
+        missing_results=missing,
+        judged=verdict_of(CLAIMS, measured, missing, SHAPE),
     )
 
 
@@ -84,7 +87,7 @@ def test_a_passed_case_is_written_as_the_design_says(tmp_path: Path) -> None:
         "devices_per_node": 2,
         "mode": "cluster",
         "verdict": "PASSED",
-        "reason": "throughput 40 images/s, wanted >= 35 images/s; accuracy 0.75, wanted >= 0.7",
+        "reason": f"throughput 40 images/s, wanted >= 35 images/s; {UNKNOWN}; accuracy 0.75, wanted >= 0.7",
         "card_hours": 0.004,
         "metrics": {"throughput": {"value": 40.0, "unit": "images/s"}, "accuracy": {"value": 0.75, "unit": ""}},
         "findings": [
@@ -93,7 +96,7 @@ def test_a_passed_case_is_written_as_the_design_says(tmp_path: Path) -> None:
                 "outcome": "met",
                 "measured": 40.0,
                 "wanted": ">= 35 images/s",
-                "text": "throughput 40 images/s, wanted >= 35 images/s",
+                "text": f"throughput 40 images/s, wanted >= 35 images/s; {UNKNOWN}",
             },
             {
                 "metric": "accuracy",
@@ -191,7 +194,7 @@ def test_a_report_carries_flat_pairs() -> None:
         ("aisbench.platform", "local"),
         ("aisbench.job_id", "42"),
         ("aisbench.verdict", "PASSED"),
-        ("aisbench.reason", "throughput 40 images/s, wanted >= 35 images/s; accuracy 0.75, wanted >= 0.7"),
+        ("aisbench.reason", f"throughput 40 images/s, wanted >= 35 images/s; {UNKNOWN}; accuracy 0.75, wanted >= 0.7"),
         ("aisbench.throughput", 40.0),
         ("aisbench.throughput.unit", "images/s"),
         ("aisbench.accuracy", 0.75),

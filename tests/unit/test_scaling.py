@@ -6,17 +6,18 @@ import math
 import random
 
 import pytest
+from factories import case_values
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.case import Case, Shape
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.verdict import Outcome, Ruling
-from pytest_aisbench.judge.evaluate import judge
-from pytest_aisbench.judge.noise_test import ALPHA, Noise, pooled
-from pytest_aisbench.judge.scaling import Speed, efficiencies, efficiency, scaled, waived
-from pytest_aisbench.judge.trend import identical, lost, suspicions, too_good
+from pytest_aisbench.domain.verdict import Outcome, Ruling, Verdict
+from pytest_aisbench.judge.evaluate import Evidence, evaluate
+from pytest_aisbench.judge.noise_test import ALPHA, Noise, pooled_noise
+from pytest_aisbench.judge.scaling import Speed, decide_scaling, efficiencies, efficiency, waived_finding
+from pytest_aisbench.judge.trend import identical, loss_within_margin, suspicions, too_good
 
 CLAIM = Threshold("scaling", at_least=0.9, base="1x8")
 ONE, TWO = Shape(1, 8), Shape(2, 8)
@@ -25,9 +26,13 @@ QUIET = Noise(80.0, 10)  # half a percent of the base
 MOST = 3
 
 
+def case_at(shape: Shape) -> Case:
+    return case_values([CLAIM], {}, shape=shape).case
+
+
 @pytest.mark.parametrize(("value", "outcome"), [(28_800.0, Outcome.MET), (28_799.0, Outcome.MISSED)])
 def test_a_card_keeps_its_speed_or_not(value: float, outcome: Outcome) -> None:
-    finding = scaled(CLAIM, Speed(TWO, value), BASE, MOST, "images/s").finding
+    finding = decide_scaling(CLAIM, Speed(TWO, value), BASE, MOST, "images/s").finding
     assert finding.outcome is outcome
     assert finding.measured == value / 32_000
 
@@ -39,7 +44,7 @@ def test_where_the_noise_is_not_known_the_plain_limit_decides_and_says_so(
     noise: Noise | None, of_base: Noise | None, unknown: str
 ) -> None:
     base = Speed(ONE, 16_000.0, "history: run r7", noise=of_base)
-    assert scaled(CLAIM, Speed(TWO, 30_400.0, noise=noise), base, MOST, "images/s").text == (
+    assert decide_scaling(CLAIM, Speed(TWO, 30_400.0, noise=noise), base, MOST, "images/s").text == (
         "scaling 0.95, 1900 images/s per card at 2x8 and 2000 images/s at 1x8 (history: run r7), wanted >= 0.9;"
         f" unqualified: the noise of {unknown} is not known"
     )
@@ -47,7 +52,7 @@ def test_where_the_noise_is_not_known_the_plain_limit_decides_and_says_so(
 
 def test_the_noise_of_both_is_in_one_line_that_can_be_checked_by_hand() -> None:
     base = Speed(ONE, 16_000.0, "history: 10 trials until run r9", 10, QUIET)
-    decision = scaled(CLAIM, Speed(TWO, 29_120.0, count=2, noise=Noise(291.2, 4)), base, MOST, "images/s")
+    decision = decide_scaling(CLAIM, Speed(TWO, 29_120.0, count=2, noise=Noise(291.2, 4)), base, MOST, "images/s")
     assert decision.text == (
         "scaling 0.91, 1820 images/s per card at 2x8 and 2000 images/s at 1x8 (history: 10 trials until run r9),"
         " wanted >= 0.9: 0.888991 .. 0.931009 reaches across the limit: not decided after 2 of at most 3 trials"
@@ -55,34 +60,36 @@ def test_the_noise_of_both_is_in_one_line_that_can_be_checked_by_hand() -> None:
         " t at 1 - 0.05/3 with 4 degrees)"
     )
     assert 0.91 * 3.186 * math.sqrt(0.01**2 / 2 + 0.005**2 / 10) == pytest.approx(0.02101, rel=1e-3)
-    assert decision.again
+    assert decision.needs_another_trial
 
 
 @pytest.mark.parametrize(
-    ("ratio", "ruling"), [(0.95, Ruling.PASSED), (0.91, None), (0.89, None), (0.85, Ruling.FAILED)]
+    ("ratio", "outcome"),
+    [(0.95, Outcome.MET), (0.91, Outcome.UNDECIDED), (0.89, Outcome.UNDECIDED), (0.85, Outcome.MISSED)],
 )
-def test_a_ratio_is_decided_where_its_interval_does_not_reach_across_the_limit(
-    ratio: float, ruling: Ruling | None
-) -> None:
+def test_a_ratio_is_decided_where_its_interval_does_not_reach_across_the_limit(ratio: float, outcome: Outcome) -> None:
     base = Speed(ONE, 16_000.0, count=10, noise=QUIET)
     speed = Speed(TWO, 32_000.0 * ratio, noise=Noise(160.0, 10))
-    assert scaled(CLAIM, speed, base, MOST).ruling is ruling
-    last = scaled(CLAIM, Speed(TWO, speed.value, count=3, noise=Noise(700.0, 10)), base, MOST)
-    assert last.ruling is (ruling or Ruling.INCONCLUSIVE)
+    first = decide_scaling(CLAIM, speed, base, MOST)
+    assert (first.outcome, first.needs_another_trial) == (outcome, outcome is Outcome.UNDECIDED)
+    last = decide_scaling(CLAIM, Speed(TWO, speed.value, count=3, noise=Noise(700.0, 10)), base, MOST)
+    assert (last.outcome, last.needs_another_trial) == (outcome, False)
 
 
 def test_nobody_pays_for_trials_that_cannot_decide() -> None:
     """What is not known of the base does not get less by trials of another shape."""
     rough = Speed(ONE, 16_000.0, noise=Noise(800.0, 10))
-    decision = scaled(CLAIM, Speed(TWO, 29_500.0, noise=Noise(160.0, 10)), rough, MOST)
-    assert decision.ruling is Ruling.INCONCLUSIVE
+    decision = decide_scaling(CLAIM, Speed(TWO, 29_500.0, noise=Noise(160.0, 10)), rough, MOST)
+    assert (decision.outcome, decision.needs_another_trial) == (Outcome.UNDECIDED, False)
     assert decision.text.endswith("; no other trial: what is known of 1x8 leaves ± 0.1137 by itself")
-    assert scaled(CLAIM, Speed(TWO, 29_500.0, noise=Noise(1600.0, 10)), rough, MOST).again  # its own noise is as large
+    assert decide_scaling(
+        CLAIM, Speed(TWO, 29_500.0, noise=Noise(1600.0, 10)), rough, MOST
+    ).needs_another_trial  # its own noise is as large
 
 
 @pytest.mark.parametrize("noise", [0.001, 0.01, 0.04])
-@pytest.mark.parametrize(("ratio", "wrong"), [(0.9, Ruling.PASSED), (0.9, Ruling.FAILED), (0.88, Ruling.PASSED)])
-def test_a_ratio_is_judged_wrongly_as_seldom_as_a_speed(noise: float, ratio: float, wrong: Ruling) -> None:
+@pytest.mark.parametrize(("ratio", "wrong"), [(0.9, Outcome.MET), (0.9, Outcome.MISSED), (0.88, Outcome.MET)])
+def test_a_ratio_is_judged_wrongly_as_seldom_as_a_speed(noise: float, ratio: float, wrong: Outcome) -> None:
     """The plain limit would be wrong in half of the cases that sit on it."""
     rounds, counted = 400, 0
     dice = random.Random(f"{noise} {ratio}")
@@ -93,15 +100,16 @@ def test_a_ratio_is_judged_wrongly_as_seldom_as_a_speed(noise: float, ratio: flo
     for _ in range(rounds):
         before, wide_before = some(8.0, 10), some(14.0, 10)
         base = some(8.0, 1)
-        known = Speed(ONE, base[0], count=1, noise=pooled(before, base))
+        known = Speed(ONE, base[0], count=1, noise=pooled_noise(before, base))
         trials: list[float] = []
-        ruling = None
-        while ruling is None:
+        again = True
+        while again:
             trials += some(16.0 * ratio, 1)
             mean = sum(trials) / len(trials)
-            speed = Speed(TWO, mean, count=len(trials), noise=pooled(wide_before, trials))
-            ruling = scaled(CLAIM, speed, known, MOST).ruling
-        counted += ruling is wrong
+            speed = Speed(TWO, mean, count=len(trials), noise=pooled_noise(wide_before, trials))
+            decision = decide_scaling(CLAIM, speed, known, MOST)
+            again = decision.needs_another_trial
+        counted += decision.outcome is wrong
     assert counted <= rounds * ALPHA + 3 * math.sqrt(rounds * ALPHA * (1 - ALPHA))
 
 
@@ -115,19 +123,20 @@ def test_a_tighter_limit_never_passes_what_a_looser_one_does_not(
     speed: Speed, base: Speed, limits: list[float]
 ) -> None:
     loose, tight = (
-        scaled(Threshold("scaling", at_least=limit, base="1x8"), speed, base, MOST).ruling for limit in sorted(limits)
+        decide_scaling(Threshold("scaling", at_least=limit, base="1x8"), speed, base, MOST).outcome
+        for limit in sorted(limits)
     )
-    assert loose is Ruling.PASSED or tight is not Ruling.PASSED
-    assert tight is Ruling.FAILED or loose is not Ruling.FAILED
+    assert loose is Outcome.MET or tight is not Outcome.MET
+    assert tight is Outcome.MISSED or loose is not Outcome.MISSED
 
 
 @given(speeds, bases, st.floats(0.01, 2.0))
 def test_noise_never_makes_green_what_the_plain_limit_does_not(speed: Speed, base: Speed, limit: float) -> None:
-    decision = scaled(Threshold("scaling", at_least=limit, base="1x8"), speed, base, MOST)
-    if decision.ruling is Ruling.PASSED:
-        assert speed.known
+    decision = decide_scaling(Threshold("scaling", at_least=limit, base="1x8"), speed, base, MOST)
+    if decision.outcome is Outcome.MET:
+        assert speed.is_measured
         assert efficiency(speed, base) >= limit
-    assert not decision.again or speed.count < MOST
+    assert not decision.needs_another_trial or speed.count < MOST
     assert "\n" not in decision.text
 
 
@@ -136,33 +145,38 @@ def test_noise_never_makes_green_what_the_plain_limit_does_not(speed: Speed, bas
     [None, Speed(ONE, math.nan), Speed(ONE, math.inf), Speed(ONE, 0.0), Speed(Shape(1, 4), 16_000.0)],
 )
 def test_without_its_base_the_claim_is_waived_and_says_so(base: Speed | None) -> None:
-    finding = waived(CLAIM, TWO, base)
+    finding = waived_finding(CLAIM, case_at(TWO), base)
     assert finding
     assert finding.outcome is Outcome.WAIVED
     assert finding.text == "scaling: waived, the base 1x8 was measured neither in this run nor in its history"
-    assert waived(CLAIM, TWO, BASE) is None
+    assert waived_finding(CLAIM, case_at(TWO), BASE) is None
 
 
 def test_the_base_is_not_held_against_itself() -> None:
-    finding = waived(CLAIM, ONE, BASE)
+    finding = waived_finding(CLAIM, case_at(ONE), BASE)
     assert finding
     assert finding.text == "scaling: waived, 1x8 is the base itself"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 0.0])
 def test_what_was_not_measured_does_not_scale(value: float) -> None:
-    assert scaled(CLAIM, Speed(TWO, value), BASE, MOST).finding.outcome is Outcome.UNMEASURED
-    assert scaled(Threshold("scaling", base="1x8"), Speed(TWO, 32_000.0), BASE, MOST).ruling is Ruling.FAILED
+    assert decide_scaling(CLAIM, Speed(TWO, value), BASE, MOST).finding.outcome is Outcome.UNMEASURED
+    assert (
+        decide_scaling(Threshold("scaling", base="1x8"), Speed(TWO, 32_000.0), BASE, MOST).outcome is Outcome.UNMEASURED
+    )
 
 
 def test_a_missed_efficiency_fails_the_case() -> None:
     claims = (Threshold(THROUGHPUT, at_least=1.0), Threshold(ACCURACY, at_least=0.5), CLAIM)
-    measured = {THROUGHPUT: 20_000.0, ACCURACY: 0.9}
-    judged = judge(claims, measured, (), TWO, settled=[scaled(CLAIM, Speed(TWO, 20_000.0), BASE, MOST).finding])
-    assert judged.ruling is Ruling.FAILED
-    assert judged.reason.startswith("scaling 0.625")
-    judged = judge(claims, measured, (), TWO, settled=[scaled(CLAIM, Speed(TWO, 32_000.0), BASE, MOST).finding])
-    assert judged.ruling is Ruling.PASSED
+
+    def judged(speed: float) -> Verdict:
+        measured = case_values(claims, {THROUGHPUT: speed, ACCURACY: 0.9}, shape=TWO)
+        return evaluate(measured, Evidence(base=BASE)).verdict
+
+    slow = judged(20_000.0)
+    assert slow.ruling is Ruling.FAILED
+    assert slow.reason.startswith("scaling 0.625, ")
+    assert judged(32_000.0).passed
 
 
 @given(st.integers(1, 64), st.integers(1, 16), st.floats(0.1, 1e6))
@@ -223,15 +237,15 @@ def test_a_result_far_above_history_is_worth_a_look() -> None:
 def test_a_loss_that_a_wide_margin_lets_pass_is_worth_a_word() -> None:
     """A fixed -5 % is blind to a loss of 3 % on a quiet system."""
     quiet = [14_147.0, 14_155.0, 14_151.0, 14_149.0, 14_153.0]
-    assert lost(THROUGHPUT, 13_726.0, quiet, "images/s") == (
+    assert loss_within_margin(THROUGHPUT, 13_726.0, quiet, "images/s") == (
         "throughput 13726 images/s is 3.0% below the mean 14151 images/s of 5 trials before it:"
         " more than noise, though the claim lets it pass"
     )
-    assert lost(THROUGHPUT, 13_900.0, quiet) == ""  # beyond its noise, and no matter
-    assert lost(THROUGHPUT, 15_500.0, quiet) == ""
-    assert lost(THROUGHPUT, 13_726.0, quiet[:2]) == ""
-    assert lost(THROUGHPUT, 13_726.0, [14_000.0, 13_500.0, 14_500.0]) == ""  # its history is as wild
-    assert "below the mean 0.7706" in lost(ACCURACY, 0.76, [0.7705, 0.7706, 0.7707, 0.7706])
+    assert loss_within_margin(THROUGHPUT, 13_900.0, quiet) == ""  # beyond its noise, and no matter
+    assert loss_within_margin(THROUGHPUT, 15_500.0, quiet) == ""
+    assert loss_within_margin(THROUGHPUT, 13_726.0, quiet[:2]) == ""
+    assert loss_within_margin(THROUGHPUT, 13_726.0, [14_000.0, 13_500.0, 14_500.0]) == ""  # its history is as wild
+    assert "below the mean 0.7706" in loss_within_margin(ACCURACY, 0.76, [0.7705, 0.7706, 0.7707, 0.7706])
 
 
 def test_each_suspicion_is_told_once() -> None:

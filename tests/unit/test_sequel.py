@@ -13,12 +13,11 @@ import pytest
 from pytest_aisbench.domain.case import Case, Shape
 from pytest_aisbench.domain.job import Job, Phase
 from pytest_aisbench.domain.metric import Measurement
-from pytest_aisbench.domain.sequel import not_again, why_again
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Fault, Step, Trial, TrialRecord
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling, Verdict
 from pytest_aisbench.errors import Blame
-from pytest_aisbench.judge.comparison import family, key
+from pytest_aisbench.judge.comparison import family_key, traits_key
 from pytest_aisbench.judge.evaluate import Rules
 from pytest_aisbench.services import history
 from pytest_aisbench.services.budget import Budget, Estimate
@@ -29,7 +28,7 @@ from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.roster import Roster
 from pytest_aisbench.services.submission import new_trial
 from pytest_aisbench.services.trial import Tools
-from pytest_aisbench.services.verdict_step import Weighing
+from pytest_aisbench.services.verdict_step import VerdictStep, why_another_trial, without_another_trial
 from pytest_aisbench.services.watch import Limits
 
 Make = Callable[..., Any]
@@ -51,8 +50,8 @@ def fleet_on(ledger: Ledger, tmp_path: Path) -> Iterator[Make]:
     fleets: list[Fleet] = []
 
     def make(platform: Any, budget: Budget | None = None, max_jobs: int = 8) -> Fleet:
-        clock, weighing = SystemClock(), Weighing(Rules(3), History(ledger.database))
-        tools = Tools(platform, clock, Limits(60.0, 60.0), tmp_path / "run", budget, weighing=weighing)
+        clock, verdict_step = SystemClock(), VerdictStep(Rules(3), History(ledger.database))
+        tools = Tools(platform, clock, Limits(60.0, 60.0), tmp_path / "run", budget, verdict_step=verdict_step)
 
         def begin(case: Case, number: int) -> Trial:
             return replace(new_trial("now", case, clock.now(), number), traits=TRAITS)
@@ -77,8 +76,8 @@ def remember(ledger: Ledger, case: Case, deviation: float) -> None:
             "toy",
             str(case.shape),
             "cluster",
-            key(TRAITS),
-            family(TRAITS),
+            traits_key(TRAITS),
+            family_key(TRAITS),
             at,
             speed,
             0.95,
@@ -93,12 +92,12 @@ def test_a_case_that_noise_leaves_open_runs_again_until_it_is_decided(
     remember(ledger, case, 0.5)
     platform = healthy()
     last = fleet_on(platform).reached(case, Step.DONE)
-    assert (last.number, last.verdict.ruling, last.due) == (2, Ruling.PASSED, "")
+    assert (last.number, last.verdict.ruling, last.another_trial) == (2, Ruling.PASSED, "")
     assert len(platform.jobs) == 2
     first, second = ledger.trials("now")
     assert first.verdict.ruling is Ruling.INCONCLUSIVE
     assert second == last
-    assert second.notes[0] == f"tried again: {first.due}"
+    assert second.notes[0] == f"tried again: {first.another_trial}"
     assert [found.counts for found in History(ledger.database).all(case.id) if found.run == "now"] == [True, True]
 
 
@@ -150,7 +149,9 @@ def test_a_shape_waits_for_its_base_with_one_place_for_both(healthy: Make, fleet
 
 def undecided(case: Case, number: int = 1) -> Trial:
     verdict = Verdict(Ruling.INCONCLUSIVE, OPEN.text, (OPEN, replace(OPEN, metric="accuracy", outcome=Outcome.MET)))
-    return new_trial("now", case, 0.0, number).moved(Step.DONE, 1.0, judged=verdict, due="more is to be known")
+    return new_trial("now", case, 0.0, number).moved(
+        Step.DONE, 1.0, judged=verdict, another_trial="more is to be known"
+    )
 
 
 def roster(*wants: tuple[Case, Step]) -> Roster:
@@ -164,14 +165,14 @@ def test_a_run_that_ends_begins_nothing_more(case: Case) -> None:
     (kept,) = roster((case, Step.DONE)).put(undecided(case), last=True)
     assert kept.verdict.reason == "throughput is not decided; no other trial: the run is ending"
     assert [found.text.endswith("the run is ending") for found in kept.verdict.findings] == [True, False]
-    assert kept.due == ""
+    assert kept.another_trial == ""
 
 
 def test_the_last_that_is_allowed_is_not_followed(case: Case) -> None:
-    assert why_again(undecided(case, 2), 3) == "tried again: more is to be known"
-    assert why_again(undecided(case, 3), 3) == ""
+    assert why_another_trial(undecided(case, 2), 3) == "tried again: more is to be known"
+    assert why_another_trial(undecided(case, 3), 3) == ""
     lost = new_trial("now", case, 0.0).moved(Step.DONE, 1.0, fault=Fault(Blame.PLATFORM, "lost", transient=True))
-    assert not_again(lost, "no money").notes == ("not tried again: no money",)
+    assert without_another_trial(lost, "no money").notes == ("not tried again: no money",)
 
 
 @pytest.fixture

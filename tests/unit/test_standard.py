@@ -18,12 +18,12 @@ from pytest_aisbench.domain.codec import dump, load
 from pytest_aisbench.domain.curve import curve
 from pytest_aisbench.domain.entry import CaseEntry, RunEntry
 from pytest_aisbench.domain.job import Power
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement, Metric
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, Metric, MissingResult
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.judge.entries import case_entry
-from pytest_aisbench.judge.standards import TIME, Field, fields
+from pytest_aisbench.judge.standards import TIME, Field, standard_fields
 from pytest_aisbench.reporters import results
 from pytest_aisbench.reporters.fields import Fields, shown
 from pytest_aisbench.reporters.tester import UNITS
@@ -74,7 +74,7 @@ def entry(trial: Trial = TRIAL, verdict: Verdict | None = PASSED) -> CaseEntry:
 
 
 def told(entry: CaseEntry) -> dict[str, Any]:
-    return {name: field.value for name, field in fields(entry).items()}
+    return {name: field.value for name, field in standard_fields(entry).items()}
 
 
 def test_everything_that_was_measured() -> None:
@@ -95,7 +95,7 @@ def test_everything_that_was_measured() -> None:
     assert (found["framework_version"], found["cann"], found["driver"]) == ("mindspore_1.3", "5.0.2", None)
     assert found["hardware"] == "modelarts.kat1.8xlarge"
     assert (found["nodes"], found["cards_per_node"], found["test_object_type"]) == (2, 2, "cluster")
-    standard = fields(entry())
+    standard = standard_fields(entry())
     assert standard["efficientcy"].unit == "images/J"
     assert standard["average_power"].source == (
         "bmc, over the training, not net of idle power; node 0: no sample for 20 s after 3 s"
@@ -104,7 +104,7 @@ def test_everything_that_was_measured() -> None:
 
 def test_whatever_was_not_measured_is_null_with_a_reason_and_never_zero() -> None:
     for each in (entry(), entry(NEVER, None), case_entry(CASE, (), None)):
-        for name, field in fields(each).items():
+        for name, field in standard_fields(each).items():
             assert (field.value is None) == bool(field.null_reason), name
             assert (field.value is None) == (field.source is None), name
             assert field.value != 0, name
@@ -136,14 +136,16 @@ REASONS = {
 
 @pytest.mark.parametrize(("name", "why"), REASONS.items(), ids=REASONS)
 def test_a_reason_says_what_is_missing(name: str, why: str) -> None:
-    assert fields(entry(NEVER, None))[name].null_reason == why
+    assert standard_fields(entry(NEVER, None))[name].null_reason == why
 
 
 def test_a_rank_that_is_missing_leaves_no_throughput_and_no_efficiency() -> None:
-    flawed = replace(
-        TRIAL, measurements=TRIAL.measurements[1:], flaws=(Flaw(THROUGHPUT, "throughput_0.json is missing"),)
+    incomplete = replace(
+        TRIAL,
+        measurements=TRIAL.measurements[1:],
+        missing_results=(MissingResult(THROUGHPUT, "throughput_0.json is missing"),),
     )
-    standard = fields(entry(flawed, Verdict(Ruling.FAILED, "throughput_0.json is missing")))
+    standard = standard_fields(entry(incomplete, Verdict(Ruling.FAILED, "throughput_0.json is missing")))
     assert standard["throughput_ratio"] == Field(None, UNIT, None, "throughput_0.json is missing")
     assert standard["throughput_per_card"].null_reason == "throughput_0.json is missing"
     assert standard["efficientcy"].null_reason == "the throughput of some rank is missing"
@@ -168,24 +170,26 @@ def test_nodes_that_train_alone_have_their_mean_and_all_of_their_power() -> None
 def test_trials_of_a_run_tell_how_much_they_vary() -> None:
     faster = replace(TRIAL, measurements=(replace(TRIAL.measurements[0], value=120.0), *TRIAL.measurements[1:]))
     both = case_entry(CASE, (TRIAL, faster), PASSED)
-    assert fields(both)["throughput_cv"].value == pytest.approx(14.1421 / 390, rel=1e-4)
+    assert standard_fields(both)["throughput_cv"].value == pytest.approx(14.1421 / 390, rel=1e-4)
 
 
 def test_a_shape_does_not_scale_against_itself() -> None:
     alone = replace(TRIAL, background=Background(scaling=(ScalePoint("2x2", 380.0, 1.0, "this run"),)))
-    assert fields(entry(alone))["scaling_efficiency"].value is None
+    assert standard_fields(entry(alone))["scaling_efficiency"].value is None
     points = (ScalePoint("1x2", 190.0, 1.0, "this run"), ScalePoint("2x2", 380.0, 1.0, "this run"))
-    assert fields(entry(replace(TRIAL, background=Background(scaling=points))))["scaling_efficiency"].value == 1.0
+    assert (
+        standard_fields(entry(replace(TRIAL, background=Background(scaling=points))))["scaling_efficiency"].value == 1.0
+    )
 
 
 def test_what_config_json_says_of_the_test_is_told() -> None:
-    found = fields(entry(), {"Divsion": "close", "Scenario": "generic", "Model": "resnet50_v1.5"})
+    found = standard_fields(entry(), {"Divsion": "close", "Scenario": "generic", "Model": "resnet50_v1.5"})
     assert [found[name].value for name in ("division", "scenario", "model")] == ["close", "generic", "resnet50_v1.5"]
 
 
 def test_the_ledger_keeps_what_the_fields_are_made_of_and_results_json_does_not_change() -> None:
     made = entry()
-    assert fields(load(CaseEntry, json.loads(json.dumps(dump(made))))) == fields(made)
+    assert standard_fields(load(CaseEntry, json.loads(json.dumps(dump(made))))) == standard_fields(made)
     document = results.case_document(made)
     assert not {"standard", "target_accuracy", "background"} & set(document)
     assert not {"usage", "power"} & set(document["trials"][0])
@@ -216,7 +220,7 @@ def test_the_file_has_every_case_and_claims_no_conformity(tmp_path: Path) -> Non
 @pytest.mark.parametrize("ends", ["1e30 endtime:2e30", "-5 endtime:4", "nan endtime:inf", "9 endtime:3"])
 def test_a_log_with_a_window_out_of_this_world_has_none(ends: str) -> None:
     line = f"train done starttime:{ends} stepsize:1 batchsize:4 epochsize:2 alldatasum:8 single_throughput_rate:9\n"
-    odd = shown(fields(entry(replace(TRIAL, curve=curve(line)))))
+    odd = shown(standard_fields(entry(replace(TRIAL, curve=curve(line)))))
     assert odd["proc_start_time"]["null_reason"] == "the log does not tell when training began and ended"
 
 
@@ -227,5 +231,5 @@ def test_no_number_of_a_trial_makes_a_field_that_json_has_not(
     times = {"stage": start, "done": end}
     ranks = tuple(replace(each, value=speed) if each.rank is not None else each for each in TRIAL.measurements)
     odd = replace(TRIAL, times=times, power=Power(watts, watts, watts, "x"), curve=None, measurements=ranks)
-    for field in fields(entry(odd)).values():
+    for field in standard_fields(entry(odd)).values():
         json.dumps(field.value, allow_nan=False)

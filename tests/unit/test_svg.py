@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.judge.stragglers import stragglers
+from pytest_aisbench.judge.stragglers import find_stragglers
 from pytest_aisbench.reporters.svg import outliers, rank_chart
 from pytest_aisbench.reporters.svg_frame import BAR, ODD
 
@@ -138,5 +138,5 @@ def test_whom_the_verdict_calls_slow_the_picture_marks() -> None:
     values: list[float | None] = [112.0, 130.0, 124.0, 132.0]
 
     assert outliers(values) == set()
-    assert [slow.rank for slow in stragglers(values, Shape(2, 2))] == [0]
+    assert [slow.rank for slow in find_stragglers(values, Shape(2, 2))] == [0]
     assert told(drawn(values, 2)).endswith("1 outlier: rank 0 (-12%)")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 
 import pytest
+from factories import verdict_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Flaw, Measurement
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, MissingResult
 from pytest_aisbench.domain.threshold import Threshold, number
 from pytest_aisbench.domain.verdict import Outcome, Ruling
 from pytest_aisbench.errors import NotPassed
-from pytest_aisbench.judge.evaluate import judge
 from pytest_aisbench.judge.values import total
 
 SHAPE = Shape(2, 8)
@@ -41,16 +41,18 @@ def test_bands(threshold: Threshold, band: tuple[float, float]) -> None:
 
 
 def test_a_verdict_can_be_checked_by_hand() -> None:
-    verdict = judge(CLAIMS, {THROUGHPUT: 1899.9, ACCURACY: 0.76}, [], SHAPE)
+    verdict = verdict_of(CLAIMS, {THROUGHPUT: 1899.9, ACCURACY: 0.76}, [], SHAPE)
     assert verdict.ruling is Ruling.FAILED
-    assert verdict.reason == "throughput 1899.9 images/s, wanted >= 1900 images/s (0.0% below)"
+    assert verdict.reason == (
+        "throughput 1899.9 images/s, wanted >= 1900 images/s (0.0% below); unqualified: no comparable history"
+    )
     with pytest.raises(NotPassed, match=r"missed     throughput 1899\.9"):
         verdict.require()
-    judge(CLAIMS, {THROUGHPUT: 1900.0, ACCURACY: 0.75}, [], SHAPE).require()
+    verdict_of(CLAIMS, {THROUGHPUT: 1900.0, ACCURACY: 0.75}, [], SHAPE).require()
 
 
 def test_speed_does_not_count_where_nothing_was_learnt() -> None:
-    verdict = judge(CLAIMS, {THROUGHPUT: 5000.0, ACCURACY: 0.1}, [], SHAPE)
+    verdict = verdict_of(CLAIMS, {THROUGHPUT: 5000.0, ACCURACY: 0.1}, [], SHAPE)
     assert verdict.reason.startswith("accuracy 0.1")
     assert {finding.metric: finding.outcome for finding in verdict.findings} == {
         ACCURACY: Outcome.MISSED,
@@ -59,14 +61,14 @@ def test_speed_does_not_count_where_nothing_was_learnt() -> None:
 
 
 def test_a_claim_on_nothing_is_never_passed() -> None:
-    assert judge((), {THROUGHPUT: 1.0, ACCURACY: 1.0}, [], SHAPE).ruling is Ruling.FAILED
-    assert judge(CLAIMS[:1], {THROUGHPUT: 9e9, ACCURACY: 1.0}, [], SHAPE).ruling is Ruling.FAILED
-    assert judge(CLAIMS, {}, [], SHAPE).ruling is Ruling.FAILED
+    assert verdict_of((), {THROUGHPUT: 1.0, ACCURACY: 1.0}, [], SHAPE).ruling is Ruling.FAILED
+    assert verdict_of(CLAIMS[:1], {THROUGHPUT: 9e9, ACCURACY: 1.0}, [], SHAPE).ruling is Ruling.FAILED
+    assert verdict_of(CLAIMS, {}, [], SHAPE).ruling is Ruling.FAILED
 
 
 def test_scaling_without_its_base_is_waived_and_says_so() -> None:
     claims = (*CLAIMS, Threshold("scaling", at_least=0.9, base="1x8"))
-    verdict = judge(claims, {THROUGHPUT: 5000.0, ACCURACY: 0.9}, [], SHAPE)
+    verdict = verdict_of(claims, {THROUGHPUT: 5000.0, ACCURACY: 0.9}, [], SHAPE)
     assert verdict.ruling is Ruling.PASSED
     assert verdict.findings[-1].outcome is Outcome.WAIVED
     assert "1x8" in verdict.findings[-1].text
@@ -79,13 +81,13 @@ def test_a_value_that_is_no_number_never_passes(metric: str, value: float | None
         del measured[metric]
     else:
         measured[metric] = value
-    assert judge(CLAIMS, measured, [], SHAPE).ruling is Ruling.FAILED
+    assert verdict_of(CLAIMS, measured, [], SHAPE).ruling is Ruling.FAILED
 
 
 @given(finite, finite)
-def test_a_flaw_never_passes(throughput: float, accuracy: float) -> None:
-    flaws = [Flaw(THROUGHPUT, "throughput_3.json is missing")]
-    verdict = judge(CLAIMS, {THROUGHPUT: throughput, ACCURACY: accuracy}, flaws, SHAPE)
+def test_a_missing_result_never_passes(throughput: float, accuracy: float) -> None:
+    missing = [MissingResult(THROUGHPUT, "throughput_3.json is missing")]
+    verdict = verdict_of(CLAIMS, {THROUGHPUT: throughput, ACCURACY: accuracy}, missing, SHAPE)
     assert verdict.ruling is Ruling.FAILED
     assert any("throughput_3.json" in finding.text for finding in verdict.findings)
 
@@ -96,7 +98,7 @@ def test_a_tighter_threshold_never_passes_what_a_looser_one_fails(value: float, 
 
     def ruling(floor: float) -> Ruling:
         claims = (Threshold(THROUGHPUT, at_least=floor), Threshold(ACCURACY, at_least=0.0))
-        return judge(claims, {THROUGHPUT: value, ACCURACY: 1.0}, [], SHAPE).ruling
+        return verdict_of(claims, {THROUGHPUT: value, ACCURACY: 1.0}, [], SHAPE).ruling
 
     if ruling(loose) is Ruling.FAILED:
         assert ruling(tight) is Ruling.FAILED

@@ -1,4 +1,4 @@
-"""The gate: what it says can be checked by hand, and is wrong as seldom as it promises."""
+"""The noise test: its text can be checked by hand, and it is wrong as seldom as it promises."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.verdict import Outcome, Ruling
+from pytest_aisbench.domain.verdict import Outcome
 from pytest_aisbench.judge import noise_test
-from pytest_aisbench.judge.noise_test import ALPHA, decide, pooled
+from pytest_aisbench.judge.noise_test import ALPHA, decide, pooled_noise
 
 ONE = Shape(1, 8)
 CLAIM = Threshold("throughput", "images/s", reference=100.0, lower=-0.05)
@@ -59,7 +59,6 @@ def test_a_quantile_that_does_not_exist_is_refused(level: float, degrees: int) -
 
 def test_a_pass_in_one_line() -> None:
     decision = decide(CLAIM, ONE, QUIET, [99.5], MOST)
-    assert decision.ruling is Ruling.PASSED
     assert decision.text == (
         "throughput 99.5 images/s, wanted >= 95 images/s: 95.7531 .. 103.247 is inside"
         " (± 3.747 = t 3.747 × s 1; t at 1 - 0.05/5 with 4 degrees; 5 in history)"
@@ -70,41 +69,40 @@ def test_a_pass_in_one_line() -> None:
 
 def test_a_failure_in_one_line() -> None:
     decision = decide(CLAIM, ONE, QUIET, [91.0], MOST)
-    assert decision.ruling is Ruling.FAILED
     assert "91 images/s, wanted >= 95 images/s (4.2% below): 87.2531 .. 94.7469 is outside (± 3.747" in decision.text
     assert decision.finding.outcome is Outcome.MISSED
 
 
 def test_what_is_undecided_asks_for_another_trial_until_there_is_none() -> None:
     first = decide(CLAIM, ONE, QUIET, [95.5], 3)
-    assert first.again
+    assert first.needs_another_trial
     assert "reaches across the limit: not decided after 1 of at most 3 trials (± " in first.text
     assert first.finding.outcome is Outcome.UNDECIDED
     last = decide(CLAIM, ONE, QUIET, [95.5, 94.5, 95.0], 3)
-    assert last.ruling is Ruling.INCONCLUSIVE
+    assert (last.outcome, last.needs_another_trial) == (Outcome.UNDECIDED, False)
     assert "95 images/s, mean of 3 trials, wanted >= 95 images/s: " in last.text
     assert " reaches across the limit: not decided after 3 of at most 3 trials (± " in last.text
     assert " / √3; t at 1 - 0.05/3 with 6 degrees; 5 in history)" in last.text
 
 
-def test_a_trial_that_nobody_will_run_leaves_it_inconclusive() -> None:
-    closed = decide(CLAIM, ONE, QUIET, [95.5], 3).closed("the budget is spent")
-    assert closed.ruling is Ruling.INCONCLUSIVE
+def test_a_trial_that_will_not_run_leaves_it_undecided() -> None:
+    closed = decide(CLAIM, ONE, QUIET, [95.5], 3).without_another_trial("the budget is spent")
+    assert (closed.outcome, closed.needs_another_trial) == (Outcome.UNDECIDED, False)
     assert closed.text.endswith("no other trial: the budget is spent")
     passed = decide(CLAIM, ONE, QUIET, [100.0], 3)
-    assert passed.closed("the budget is spent") == passed
+    assert passed.without_another_trial("the budget is spent") == passed
 
 
 @pytest.mark.parametrize("history", [(), (100.0,), (100.0, 101.0)])
-@pytest.mark.parametrize(("value", "ruling"), [(95.0, Ruling.PASSED), (94.9, Ruling.FAILED)])
+@pytest.mark.parametrize(("value", "outcome"), [(95.0, Outcome.MET), (94.9, Outcome.MISSED)])
 def test_without_history_the_plain_band_decides_and_says_so(
-    history: tuple[float, ...], value: float, ruling: Ruling
+    history: tuple[float, ...], value: float, outcome: Outcome
 ) -> None:
     decision = decide(CLAIM, ONE, history, [value], MOST)
-    assert decision.ruling is ruling
+    assert decision.outcome is outcome
     assert decision.interval is None
     known = f"{len(history)} in history and 1 now do not tell the noise" if history else "no comparable history"
-    short = " (0.1% below)" if ruling is Ruling.FAILED else ""
+    short = " (0.1% below)" if outcome is Outcome.MISSED else ""
     assert decision.text.endswith(f", wanted >= 95 images/s{short}; unqualified: {known}")
 
 
@@ -117,7 +115,7 @@ def test_a_history_without_noise_qualifies_nothing() -> None:
 def test_three_trials_tell_their_own_noise() -> None:
     decision = decide(CLAIM, ONE, (), [99.9, 100.0, 100.1], MOST)
     assert decision.interval
-    assert decision.ruling is Ruling.PASSED
+    assert decision.outcome is Outcome.MET
 
 
 def test_a_far_floor_is_met_however_noisy_a_speed_is() -> None:
@@ -125,13 +123,13 @@ def test_a_far_floor_is_met_however_noisy_a_speed_is() -> None:
     floor = Threshold("throughput", "images/s", at_least=100.0)
     laptop = [1773.0, 1476.0, 2875.0]
     decision = decide(floor, ONE, laptop, [1500.0], 3)
-    assert decision.ruling is Ruling.PASSED
+    assert decision.outcome is Outcome.MET
     assert decision.interval is not None
     assert 0 < decision.interval[0] < 200
     assert "; lower end mean² / (4 × that), as it is never below 0; " in decision.text
     assert "lower end" not in decide(floor, ONE, QUIET, [100.0], 3).text
     near = decide(replace(floor, at_least=1000.0), ONE, laptop, [1500.0], 3)
-    assert near.again
+    assert near.needs_another_trial
     below = decide(floor, ONE, [-1.0, 1.0, 3.0], [1.0], 3)  # what may be negative may well be below 0
     assert below.interval is not None
     assert below.interval[0] < 0
@@ -152,21 +150,21 @@ def test_a_claim_with_two_sides_gives_each_its_share() -> None:
     both = Threshold("throughput", reference=100.0, lower=-0.05, upper=0.05)
     inside = decide(both, ONE, QUIET, [100.0], MOST)
     assert "t at 1 - 0.05/5/2 with 4 degrees" in inside.text
-    assert inside.ruling is Ruling.PASSED
-    assert decide(both, ONE, QUIET, [110.0], MOST).ruling is Ruling.FAILED
+    assert inside.outcome is Outcome.MET
+    assert decide(both, ONE, QUIET, [110.0], MOST).outcome is Outcome.MISSED
 
 
 def test_the_claim_counts_at_its_shape() -> None:
     claim = Threshold("throughput", reference=100.0, lower=-0.05, per="node")
-    assert decide(claim, Shape(2, 8), QUIET, [100.0], MOST).ruling is Ruling.FAILED
+    assert decide(claim, Shape(2, 8), QUIET, [100.0], MOST).outcome is Outcome.MISSED
 
 
 @given(histories, st.lists(st.one_of(speeds, st.sampled_from([math.nan, math.inf, -math.inf])), max_size=5))
 def test_what_was_not_measured_never_passes(history: list[float], trials: list[float]) -> None:
     decision = decide(CLAIM, ONE, history, trials, MOST)
     if not trials or not all(map(math.isfinite, trials)):
-        assert decision.ruling is Ruling.FAILED
-        assert decision.finding.outcome is Outcome.UNMEASURED
+        assert decision.outcome is Outcome.UNMEASURED
+        assert not decision.needs_another_trial
 
 
 @given(st.lists(st.sampled_from([math.nan, math.inf, -math.inf])), histories, st.lists(speeds, min_size=1, max_size=5))
@@ -190,13 +188,13 @@ def test_a_tighter_margin_never_passes_what_a_looser_one_does_not(
     history: list[float], trials: list[float], one: float, other: float
 ) -> None:
     loose, tight = (
-        decide(Threshold("throughput", reference=100.0, lower=lower), ONE, history, trials, MOST).ruling
+        decide(Threshold("throughput", reference=100.0, lower=lower), ONE, history, trials, MOST).outcome
         for lower in sorted((one, other))
     )
-    if loose is not Ruling.PASSED:
-        assert tight is not Ruling.PASSED
-    if loose is Ruling.FAILED:
-        assert tight is Ruling.FAILED
+    if loose is not Outcome.MET:
+        assert tight is not Outcome.MET
+    if loose is Outcome.MISSED:
+        assert tight is Outcome.MISSED
 
 
 @given(histories, st.lists(speeds, min_size=1, max_size=5), st.integers(1, 5))
@@ -204,34 +202,36 @@ def test_a_case_comes_to_an_end_and_its_interval_holds_its_mean(
     history: list[float], trials: list[float], most: int
 ) -> None:
     decision = decide(CLAIM, ONE, history, trials, most)
-    assert decision.mean is not None
-    assert not decision.again or len(trials) < most
+    mean = decision.finding.measured
+    assert mean is not None
+    assert not decision.needs_another_trial or len(trials) < most
     if decision.interval:
-        assert decision.interval[0] <= decision.mean <= decision.interval[1]
+        assert decision.interval[0] <= mean <= decision.interval[1]
     assert "\n" not in decision.text
 
 
 @given(st.lists(speeds, min_size=2), st.lists(speeds, min_size=2))
 def test_noise_is_pooled_as_the_textbook_does(history: list[float], trials: list[float]) -> None:
-    noise = pooled(history, trials)
+    noise = pooled_noise(history, trials)
     squares = sum((each - sum(some) / len(some)) ** 2 for some in (history, trials) for each in some)
     if noise:
         assert noise.degrees == len(history) + len(trials) - 2
         assert noise.deviation == pytest.approx(math.sqrt(squares / noise.degrees), rel=1e-6, abs=1e-9)
 
 
-def rulings(noise: float, shift: float, known: int, rounds: int) -> Counter[Ruling]:
+def outcomes_of(noise: float, shift: float, known: int, rounds: int) -> Counter[Outcome]:
     """Of a system that is so noisy and has lost so much, with so many comparable trials before."""
     dice = random.Random(f"{noise} {shift} {known}")
-    counted: Counter[Ruling] = Counter()
+    counted: Counter[Outcome] = Counter()
     for _ in range(rounds):
         history = [dice.gauss(100.0, 100 * noise) for _ in range(known)]
         trials: list[float] = []
-        ruling = None
-        while ruling is None:
+        again = True
+        while again:
             trials.append(dice.gauss(100 * (1 + shift), 100 * noise))
-            ruling = decide(CLAIM, ONE, history, trials, MOST).ruling
-        counted[ruling] += 1
+            decision = decide(CLAIM, ONE, history, trials, MOST)
+            again = decision.needs_another_trial
+        counted[decision.outcome] += 1
     return counted
 
 
@@ -240,22 +240,22 @@ def test_on_the_limit_it_is_wrong_as_seldom_as_it_promises(noise: float, known: 
     """Nowhere is it wrong more often. Bonferroni promises at most α each way, here within 3 standard errors; with α
     for each of the five looks it would be twice that, and with the normal quantile more still."""
     rounds = 1500
-    counted = rulings(noise, -0.05, known, rounds)
+    counted = outcomes_of(noise, -0.05, known, rounds)
     allowed = rounds * ALPHA + 3 * math.sqrt(rounds * ALPHA * (1 - ALPHA))
-    assert counted[Ruling.FAILED] <= allowed
-    assert counted[Ruling.PASSED] <= allowed
+    assert counted[Outcome.MISSED] <= allowed
+    assert counted[Outcome.MET] <= allowed
 
 
 @pytest.mark.parametrize("noise", [0.001, 0.003, 0.01, 0.02, 0.04])
 @pytest.mark.parametrize("shift", [0.0, -0.02, -0.03, -0.08, -0.10])
 def test_away_from_the_limit_it_is_hardly_ever_wrong(noise: float, shift: float) -> None:
     rounds = 400
-    counted = rulings(noise, shift, 5, rounds)
-    assert counted[Ruling.PASSED if shift < -0.05 else Ruling.FAILED] <= 0.01 * rounds
+    counted = outcomes_of(noise, shift, 5, rounds)
+    assert counted[Outcome.MET if shift < -0.05 else Outcome.MISSED] <= 0.01 * rounds
     if noise <= 0.003 or (noise == 0.01 and shift != -0.03):  # a quiet system is decided
-        assert counted[Ruling.INCONCLUSIVE] <= 0.02 * rounds
+        assert counted[Outcome.UNDECIDED] <= 0.02 * rounds
     if noise == 0.02 and shift in {0.0, -0.10}:
-        assert counted[Ruling.INCONCLUSIVE] <= 0.04 * rounds
+        assert counted[Outcome.UNDECIDED] <= 0.04 * rounds
 
 
 def test_a_run_of_many_cases_is_green_by_mistake_no_more_often_than_one_case() -> None:
@@ -264,14 +264,17 @@ def test_a_run_of_many_cases_is_green_by_mistake_no_more_often_than_one_case() -
     dice = random.Random("a run")
     green = red = 0
     for _ in range(rounds):
-        told: list[Ruling] = []
+        outcomes: list[Outcome] = []
         for case in range(cases):
             history = [dice.gauss(100.0, 1.0) for _ in range(5)]
             trials: list[float] = []
-            while (ruling := decide(CLAIM, ONE, history, trials, 3).ruling if trials else None) is None:
+            again = True
+            while again:
                 trials.append(dice.gauss(95.0 if case == 0 else 100.0, 1.0))
-            told.append(ruling)
-        green += all(ruling is Ruling.PASSED for ruling in told)
-        red += Ruling.FAILED in told[1:]
+                decision = decide(CLAIM, ONE, history, trials, 3)
+                again = decision.needs_another_trial
+            outcomes.append(decision.outcome)
+        green += all(outcome is Outcome.MET for outcome in outcomes)
+        red += Outcome.MISSED in outcomes[1:]
     assert green <= rounds * ALPHA + 3 * math.sqrt(rounds * ALPHA * (1 - ALPHA))
     assert red == 0  # nobody cries wolf over those that have lost nothing

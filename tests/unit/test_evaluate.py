@@ -1,4 +1,4 @@
-"""A trial is weighed with the others of its case, with comparable history, and with other shapes."""
+"""A trial is judged with the others of its case, with comparable history, and with other shapes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from hypothesis import strategies as st
 
 from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
 from pytest_aisbench.domain.metric import Measurement, Metric
-from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
 from pytest_aisbench.domain.trial import Step, Trial, TrialRecord
 from pytest_aisbench.domain.verdict import Outcome, Ruling, Verdict
-from pytest_aisbench.judge.comparison import key
+from pytest_aisbench.judge.comparison import traits_key
 from pytest_aisbench.judge.entries import case_entry
-from pytest_aisbench.judge.evaluate import Known, Rules, Weighed, judge, weigh
+from pytest_aisbench.judge.evaluate import Evaluation, Evidence, Rules, evaluate
 from pytest_aisbench.judge.scaling import Speed
-from pytest_aisbench.judge.values import flaws_of, values
+from pytest_aisbench.judge.values import CaseValues, case_values
 from pytest_aisbench.services.history import History
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.submission import new_trial
-from pytest_aisbench.services.verdict_step import Weighing
+from pytest_aisbench.services.verdict_step import VerdictStep
 
 SPEED = Threshold("throughput", "images/s", reference=100.0, lower=-0.05)
 LEARNT = Threshold("accuracy", at_least=0.9)
@@ -80,93 +80,96 @@ def past(case: Case, speeds: Sequence[float], learnt: float = 0.95, **other: Any
     )
 
 
-def verdict(judged: Trial, weighed: Weighed) -> Verdict:
-    case = judged.case
-    return judge(case.thresholds, values(judged), (), case.judged_shape, settled=weighed.settled)
+def judge(judged: Trial, evidence: Evidence | None = None, rules: Rules = RULES) -> Evaluation:
+    return evaluate(case_values(judged), evidence or Evidence(), rules)
+
+
+def earlier(*trials: Trial) -> tuple[CaseValues, ...]:
+    return tuple(map(case_values, trials))
 
 
 def test_without_history_the_plain_band_decides_as_ever(one: Case) -> None:
     for speed, ruling in ((95.0, Ruling.PASSED), (94.9, Ruling.FAILED)):
-        weighed = weigh(trial(one, speed), Known(), RULES)
-        assert verdict(trial(one, speed), weighed).ruling is ruling
-        assert not weighed.due
-        assert weighed.background.interval is None
+        evaluation = judge(trial(one, speed))
+        assert evaluation.verdict.ruling is ruling
+        assert not evaluation.another_trial
+        assert evaluation.background.interval is None
 
 
 def test_a_trial_that_noise_leaves_open_asks_for_another_and_both_decide(one: Case) -> None:
     first = trial(one, 97.0)
-    known = Known(past=past(one, NOISY))
-    weighed = weigh(first, known, RULES)
-    assert verdict(first, weighed).ruling is Ruling.INCONCLUSIVE
-    assert "reaches across the limit: not decided after 1 of at most 3 trials" in weighed.due
+    evidence = Evidence(history=past(one, NOISY))
+    open_ = judge(first, evidence)
+    assert open_.verdict.ruling is Ruling.INCONCLUSIVE
+    assert "reaches across the limit: not decided after 1 of at most 3 trials" in open_.another_trial
     second = trial(one, 98.0, number=2)
-    weighed = weigh(second, replace(known, earlier=(first,)), RULES)
-    told = verdict(second, weighed)
-    assert (told.ruling, weighed.due) == (Ruling.PASSED, "")
-    assert told.findings[0].measured == 97.5
-    assert "97.5 images/s, mean of 2 trials," in told.reason
-    entry = case_entry(one, (first, replace(second, judged=told)), told)
+    decided = judge(second, replace(evidence, earlier=earlier(first)))
+    verdict = decided.verdict
+    assert (verdict.ruling, decided.another_trial) == (Ruling.PASSED, "")
+    assert verdict.findings[0].measured == 97.5
+    assert "97.5 images/s, mean of 2 trials," in verdict.reason
+    entry = case_entry(one, (first, replace(second, judged=verdict)), verdict)
     assert entry.metrics["throughput"].value == 97.5  # what was judged is what is reported
 
 
 def test_trials_that_were_lost_leave_fewer_to_decide(one: Case) -> None:
     third = trial(one, 95.0, number=3)
-    weighed = weigh(third, Known(past=past(one, NOISY)), RULES)
-    assert (verdict(third, weighed).ruling, weighed.due) == (Ruling.INCONCLUSIVE, "")
-    assert "no other trial: 2 of 3 were lost" in weighed.settled[0].text
+    evaluation = judge(third, Evidence(history=past(one, NOISY)))
+    assert (evaluation.verdict.ruling, evaluation.another_trial) == (Ruling.INCONCLUSIVE, "")
+    assert "no other trial: 2 of 3 were lost" in evaluation.findings[0].text
 
 
 def test_a_trial_that_was_not_accurate_is_not_forgotten(one: Case) -> None:
     """Or one would be tried again until it is lucky."""
     by_reference = replace(one, thresholds=(SPEED, Threshold("accuracy", reference=0.9, lower=-0.01)))
-    known = Known((trial(by_reference, 100.0, 0.80),), past(one, NOISY))
+    evidence = Evidence(earlier(trial(by_reference, 100.0, 0.80)), past(one, NOISY))
     lucky = trial(by_reference, 100.0, 0.99, number=2)
-    found = next(each for each in weigh(lucky, known, RULES).settled if each.metric == "accuracy")
+    found = next(each for each in judge(lucky, evidence).findings if each.metric == "accuracy")
     assert found.measured == pytest.approx(0.895)
 
 
 @pytest.mark.parametrize(("bad", "at"), [((0.95, 0.4), 2), ((0.4, 0.95), 1)])
 def test_every_trial_must_meet_a_bare_limit(one: Case, bad: tuple[float, float], at: int) -> None:
     second = trial(one, 100.0, bad[1], number=2)
-    told = verdict(second, weigh(second, Known((trial(one, 100.0, bad[0]),)), RULES))
+    told = judge(second, Evidence(earlier(trial(one, 100.0, bad[0])))).verdict
     assert told.ruling is Ruling.FAILED
     assert told.reason == f"accuracy 0.4 in trial {at}, wanted >= 0.9 (55.6% below)"
 
 
 def test_a_step_that_once_was_is_no_noise(one: Case) -> None:
     stepped = [*(speed * 1.3 for speed in NOISY), *NOISY]
-    (speed, *_) = weigh(trial(one, 100.0), Known(past=past(one, stepped)), RULES).settled
+    (speed, *_) = judge(trial(one, 100.0), Evidence(history=past(one, stepped))).findings
     assert speed.outcome is Outcome.MET
     assert "20 in history" in speed.text
 
 
 def test_a_fault_that_was_repaired_does_not_leave_every_later_case_open(one: Case) -> None:
     repaired = [*NOISY[:7], 60.0, *NOISY[7:]]
-    (speed, *_) = weigh(trial(one, 100.0), Known(past=past(one, repaired)), RULES).settled
+    (speed, *_) = judge(trial(one, 100.0), Evidence(history=past(one, repaired))).findings
     assert speed.outcome is Outcome.MET
     assert speed.text.endswith("20 in history, without 60, too far off to be noise)")
     often = [speed if at % 5 else 60.0 for at, speed in enumerate(NOISY)]
-    (speed, *_) = weigh(trial(one, 100.0), Known(past=past(one, often)), RULES).settled
+    (speed, *_) = judge(trial(one, 100.0), Evidence(history=past(one, often))).findings
     assert speed.outcome is Outcome.UNDECIDED
 
 
 def test_speeds_without_accuracy_teach_nothing(one: Case) -> None:
     fast = past(one, [500.0, 600.0, 700.0], counts=False)
-    weighed = weigh(trial(one, 100.0), Known(past=fast), RULES)
-    assert "unqualified" in weighed.settled[0].text
-    assert weighed.background.history == ()
+    evaluation = judge(trial(one, 100.0), Evidence(history=fast))
+    assert "unqualified" in evaluation.findings[0].text
+    assert evaluation.background.history == ()
 
 
 def test_a_slow_decline_is_seen_against_the_reference_and_fails_only_where_asked(one: Case) -> None:
     dice = random.Random(7)
     speeds = [100.0 * (1 - 0.00075 * at) + dice.gauss(0, 0.2) for at in range(40)]
     assert max(before / after for before, after in itertools.pairwise(speeds)) < 1.02  # nobody sees it
-    newest, known = trial(one, 97.0), Known(past=past(one, speeds))
-    warned = weigh(newest, known, RULES)
-    assert verdict(newest, warned).passed
+    newest, evidence = trial(one, 97.0), Evidence(history=past(one, speeds))
+    warned = judge(newest, evidence)
+    assert warned.verdict.passed
     assert warned.background.warnings[0].startswith("throughput has drifted to 97")
-    failed = weigh(newest, known, replace(RULES, drift_fails=True))
-    assert verdict(newest, failed).ruling is Ruling.FAILED
+    failed = judge(newest, evidence, replace(RULES, drift_fails=True))
+    assert failed.verdict.ruling is Ruling.FAILED
     assert not any("drifted" in warning for warning in failed.background.warnings)
 
 
@@ -175,8 +178,8 @@ def test_without_a_reference_the_oldest_trials_are_the_anchor_however_long_ago(o
     dice = random.Random(3)
     level = past(bare, [95.0 + dice.gauss(0, 0.3) for _ in range(100)])  # all that is in sight is lower
     first = past(bare, [100.0 + dice.gauss(0, 0.3) for _ in range(10)])
-    assert not weigh(trial(bare, 95.0), Known(past=level), RULES).background.warnings
-    (warning,) = weigh(trial(bare, 95.0), Known(past=level, first=first), RULES).background.warnings
+    assert not judge(trial(bare, 95.0), Evidence(history=level)).background.warnings
+    (warning,) = judge(trial(bare, 95.0), Evidence(history=level, oldest=first)).background.warnings
     assert "-4.9% from the anchor 99.9133" in warning
 
 
@@ -184,8 +187,8 @@ def test_a_new_level_is_news_for_a_while_and_names_its_run(one: Case) -> None:
     bare = replace(one, thresholds=(Threshold("throughput", "images/s", at_least=1.0), LEARNT))
 
     def told(newer: int) -> list[str]:
-        known = Known(past=past(bare, [*NOISY, *[90.0, 90.5] * newer]))
-        return [each for each in weigh(trial(bare, 90.0), known, RULES).background.warnings if "changed" in each]
+        known = Evidence(history=past(bare, [*NOISY, *[90.0, 90.5] * newer]))
+        return [each for each in judge(trial(bare, 90.0), known).background.warnings if "changed" in each]
 
     (warning,) = told(2)
     assert warning.startswith("throughput changed by -10")
@@ -195,25 +198,25 @@ def test_a_new_level_is_news_for_a_while_and_names_its_run(one: Case) -> None:
 
 def test_what_is_too_good_or_too_alike_is_a_warning_and_no_verdict(one: Case) -> None:
     last = trial(one, 130.0, 0.95, number=3)
-    known = Known((trial(one, 99.0), trial(one, 100.0, number=2)), past(one, NOISY, learnt=0.9501))
-    weighed = weigh(last, known, RULES)
-    assert [warning.partition(":")[0] for warning in weighed.background.warnings] == [
+    evidence = Evidence(earlier(trial(one, 99.0), trial(one, 100.0, number=2)), past(one, NOISY, learnt=0.9501))
+    evaluation = judge(last, evidence)
+    assert [warning.partition(":")[0] for warning in evaluation.background.warnings] == [
         "throughput 130 images/s is 30.0% above the mean 100 images/s of 20 trials before it",
         "accuracy is 0.95 in all of 3 trials, identical to all digits",
     ]
 
 
 def test_a_loss_is_told_in_the_first_run_that_has_it_unless_the_verdict_tells_it(one: Case) -> None:
-    known = Known(past=past(one, [99.9, 100.1] * 10))
-    (warning,) = weigh(trial(one, 97.0), known, RULES).background.warnings
+    known = Evidence(history=past(one, [99.9, 100.1] * 10))
+    (warning,) = judge(trial(one, 97.0), known).background.warnings
     assert warning.startswith("throughput 97 images/s is 3.0% below the mean 100 images/s of 20 trials before it: ")
-    assert weigh(trial(one, 90.0), known, RULES).background.warnings == ()
+    assert judge(trial(one, 90.0), known).background.warnings == ()
 
 
 def test_what_goes_with_a_verdict_is_bounded(one: Case) -> None:
-    earlier = trial(one, 97.0, times={"done": 7.0})
-    known = Known((earlier,), past(one, NOISY * 5), changed=("code: a -> b",))
-    told = weigh(trial(one, 98.0, number=2), known, RULES).background
+    before = trial(one, 97.0, times={"done": 7.0})
+    known = Evidence(earlier(before), past(one, NOISY * 5), changed=("code: a -> b",))
+    told = judge(trial(one, 98.0, number=2), known).background
     assert (told.reference, told.low, told.high) == (100.0, 95.0, None)
     assert told.interval is not None
     assert told.interval[0] < 97.5 < told.interval[1]
@@ -224,8 +227,8 @@ def test_what_goes_with_a_verdict_is_bounded(one: Case) -> None:
 
 def test_scaling_is_judged_by_the_mean_of_all_trials(one: Case) -> None:
     wide = replace(one, shape=Shape(2, 1), thresholds=(replace(SPEED, per="node"), LEARNT, SCALING))
-    known = Known((trial(wide, 196.0),), base=Speed(Shape(1, 1), 100.0))
-    found = next(each for each in weigh(trial(wide, 200.0, number=2), known, RULES).settled if each.metric == "scaling")
+    known = Evidence(earlier(trial(wide, 196.0)), base=Speed(Shape(1, 1), 100.0))
+    found = next(each for each in judge(trial(wide, 200.0, number=2), known).findings if each.metric == "scaling")
     assert found.outcome is Outcome.MET
     assert found.measured == pytest.approx(0.99)
 
@@ -246,8 +249,8 @@ def test_scaling_is_judged_by_the_mean_of_all_trials(one: Case) -> None:
 def test_nodes_that_train_alone_scale_by_their_cards_only(case: Case, shape: Shape, base: str, said: str) -> None:
     claim = replace(SCALING, base=base, at_least=0.8)
     alone = replace(case, shape=shape, mode=Mode.SINGLE_SERVER, thresholds=(SPEED, LEARNT, claim))
-    weighed = weigh(trial(alone, 180.0), Known(base=Speed(Shape(1, 1), 100.0)), RULES)
-    found = next(each for each in weighed.settled if each.metric == "scaling")
+    evaluation = judge(trial(alone, 180.0), Evidence(base=Speed(Shape(1, 1), 100.0)))
+    found = next(each for each in evaluation.findings if each.metric == "scaling")
     assert said in found.text
     assert found.wanted == claim.wanted(alone.judged_shape)
 
@@ -269,12 +272,12 @@ def test_the_base_is_of_this_run_or_else_of_history_and_so_says_the_chart(one: C
     wide = replace(one, shape=Shape(2, 1), thresholds=(replace(SPEED, per="node"), LEARNT, SCALING))
 
     def told(*others: Trial) -> tuple[str, list[tuple[str, float, float | None, str]]]:
-        weighed, _ = Weighing(RULES, History(ledger.database)).weigh(trial(wide, 180.0), others)
-        found = next(each for each in weighed.settled if each.metric == "scaling")
-        return found.text, [(at.shape, at.value, at.efficiency, at.source) for at in weighed.background.scaling]
+        evaluation, _ = VerdictStep(RULES, History(ledger.database)).evaluate(trial(wide, 180.0), others)
+        found = next(each for each in evaluation.findings if each.metric == "scaling")
+        return found.text, [(at.shape, at.value, at.efficiency, at.source) for at in evaluation.background.scaling]
 
-    weighed, _ = Weighing(RULES, History(ledger.database)).weigh(trial(wide, 180.0), ())
-    assert "scaling: waived, the base 1x1" in weighed.background.warnings[-1]  # nobody shall take it for met
+    evaluation, _ = VerdictStep(RULES, History(ledger.database)).evaluate(trial(wide, 180.0), ())
+    assert "scaling: waived, the base 1x1" in evaluation.background.warnings[-1]  # nobody shall take it for met
     nothing, chart = told()
     assert "measured neither in this run nor in its history" in nothing
     assert chart == [("2x1", 180.0, 1.0, "this run")]
@@ -303,12 +306,12 @@ def test_the_noise_of_a_shape_and_of_its_base_leaves_a_ratio_open(one: Case, led
         ledger.begin(run, {}, 0.0)
         ledger.save_trial(judged(trial(one, speed), run, at), at)
         ledger.save_trial(judged(trial(wide, twice), run, at), at)
-    weighing = Weighing(RULES, History(ledger.database))
+    step = VerdictStep(RULES, History(ledger.database))
 
     def told(speed: float, *others: Trial, number: int = 1) -> tuple[Outcome, str, str]:
-        weighed, _ = weighing.weigh(trial(wide, speed, number=number), others)
-        found = next(each for each in weighed.settled if each.metric == "scaling")
-        return found.outcome, found.text, weighed.due
+        evaluation, _ = step.evaluate(trial(wide, speed, number=number), others)
+        found = next(each for each in evaluation.findings if each.metric == "scaling")
+        return found.outcome, found.text, evaluation.another_trial
 
     here, there = trial(one, 100.0), judged(trial(wide, 199.0), "now", 1.0)
     outcome, text, due = told(199.0, here)
@@ -328,35 +331,68 @@ def test_the_noise_of_a_shape_and_of_its_base_leaves_a_ratio_open(one: Case, led
 def test_a_thousand_shapes_cost_little_and_show_some(one: Case) -> None:
     wide = [replace(one, shape=Shape(nodes, 1), thresholds=(SPEED, LEARNT, SCALING)) for nodes in range(1, 1001)]
     others = [trial(each, 100.0 * each.shape.nodes) for each in wide]
-    weighing = Weighing(RULES)
-    points = weighing.chart(others[499], others)
+    step = VerdictStep(RULES)
+    points = step.scaling_chart(others[499], others)
     assert len(points) <= 26
     assert {"1x1", "500x1"} <= {point.shape for point in points}
     assert {point.efficiency for point in points} == {1.0}
 
 
 def test_what_changed_since_the_last_trial_is_told_once(one: Case, ledger: Ledger) -> None:
-    weighing = Weighing(RULES, History(ledger.database))
+    step = VerdictStep(RULES, History(ledger.database))
     ledger.save_trial(judged(trial(one, 50.0), "one", 1.0, traits={"nodes": "1", "code": "old"}), 1.0)
-    weighed, strange = weighing.weigh(trial(one, 100.0), ())
+    evaluation, strange = step.evaluate(trial(one, 100.0), ())
     assert strange == "not compared to run one: code: old -> c0de"
-    assert weighed.background.changed == ("code: old -> c0de",)
-    assert weighed.background.history == ()
+    assert evaluation.background.changed == ("code: old -> c0de",)
+    assert evaluation.background.history == ()
     ledger.save_trial(judged(trial(one, 100.0), "two", 2.0), 2.0)
-    weighed, strange = weighing.weigh(trial(one, 100.0), ())
+    evaluation, strange = step.evaluate(trial(one, 100.0), ())
     assert strange == ""
-    assert weighed.background.changed == ("code: old -> c0de",)
-    assert [known.run for known in weighed.background.history] == ["two"]
+    assert evaluation.background.changed == ("code: old -> c0de",)
+    assert [known.run for known in evaluation.background.history] == ["two"]
 
 
 def test_earlier_trials_of_the_run_are_trials_and_not_history(one: Case, ledger: Ledger) -> None:
     first = judged(trial(one, 97.0), "now", 1.0)
     ledger.save_trial(first, 1.0)
-    assert len(History(ledger.database).of(one.id, key(first.traits))) == 1
-    weighed, _ = Weighing(RULES, History(ledger.database)).weigh(trial(one, 98.0, number=2), [first])
-    assert "mean of 2 trials" in weighed.settled[0].text
-    assert "0 in history and 2 now" in weighed.settled[0].text
-    assert statistics.fmean([97.0, 98.0]) == weighed.settled[0].measured
+    assert len(History(ledger.database).of(one.id, traits_key(first.traits))) == 1
+    evaluation, _ = VerdictStep(RULES, History(ledger.database)).evaluate(trial(one, 98.0, number=2), [first])
+    assert "mean of 2 trials" in evaluation.findings[0].text
+    assert "0 in history and 2 now" in evaluation.findings[0].text
+    assert statistics.fmean([97.0, 98.0]) == evaluation.findings[0].measured
+
+
+def test_two_thresholds_with_the_same_words_have_a_finding_each(one: Case) -> None:
+    """One is per node, the other of the whole with a noise test: of two nodes both want the same."""
+    per_node = Threshold("accuracy", at_least=0.45, per="node")
+    of_the_whole = Threshold("accuracy", reference=1.0, lower=-0.1)
+    two = replace(one, shape=Shape(2, 1), thresholds=(SPEED, per_node, of_the_whole))
+    assert per_node.wanted(two.shape) == of_the_whole.wanted(two.shape) == ">= 0.9"
+    noisy = past(two, [100.0] * 4, learnt=0.93)
+    history = tuple(replace(each, accuracy=each.accuracy + at / 100) for at, each in enumerate(noisy) if each.accuracy)
+    evaluation = judge(trial(two, 100.0, 0.91), Evidence(history=history))
+    bare, tested = (each for each in evaluation.findings if each.metric == "accuracy")
+    assert (bare.outcome, tested.outcome) == (Outcome.MET, Outcome.UNDECIDED)
+    assert bare.text == "accuracy 0.91, wanted >= 0.9"
+    assert "reaches across the limit" in tested.text
+    assert evaluation.verdict.ruling is Ruling.INCONCLUSIVE
+    swapped = replace(two, thresholds=(SPEED, of_the_whole, per_node))
+    again = judge(trial(swapped, 100.0, 0.91), Evidence(history=history))
+    assert set(again.findings) == set(evaluation.findings)
+
+
+def test_an_expected_failure_excuses_its_own_threshold_only(one: Case) -> None:
+    """Another one on the same metric is missed, though its words are the same."""
+    old = ExpectedFailure("the old driver", "2027-01-31")
+    excused = Threshold("throughput", "images/s", at_least=60.0, per="node", expected_failure=old)
+    strict = Threshold("throughput", "images/s", at_least=120.0)
+    two = replace(one, shape=Shape(2, 1), thresholds=(excused, strict, LEARNT))
+    evaluation = evaluate(case_values(trial(two, 100.0)), today="2027-01-01")
+    assert [each.outcome for each in evaluation.findings if each.metric == "throughput"] == [
+        Outcome.WAIVED,
+        Outcome.MISSED,
+    ]
+    assert evaluation.verdict.ruling is Ruling.FAILED
 
 
 speeds = st.floats(1.0, 1e4)
@@ -425,6 +461,6 @@ def ruled(rounds: Sequence[tuple[float, float]], history: Sequence[float], claim
     """Of the last of several trials, each with its speed and what it learnt."""
     metrics = {"throughput": Metric("throughput", "images/s"), "accuracy": Metric("accuracy", "")}
     case = Case(Workload("toy", "", ("code",), "train.py", "python", 1, metrics), Shape(1, 1), (claim, LEARNT))
-    *earlier, last = (trial(case, *each, number=at) for at, each in enumerate(rounds, start=1))
-    weighed = weigh(last, Known(tuple(earlier), past(case, history)), RULES)
-    return judge(case.thresholds, values(last), flaws_of(last), case.judged_shape, settled=weighed.settled)
+    *before, last = (trial(case, *each, number=at) for at, each in enumerate(rounds, start=1))
+    evidence = Evidence(tuple(map(case_values, before)), past(case, history))
+    return evaluate(case_values(last), evidence, RULES).verdict
