@@ -84,8 +84,8 @@ def _guarded(act: Any) -> Any:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    from pytest_aisbench.tester_server.door import is_loopback
-    from pytest_aisbench.tester_server.serve import Offer, serve
+    from pytest_aisbench.tester_server.app import Offer, serve
+    from pytest_aisbench.tester_server.auth import is_loopback
 
     if not 0 < options.max_body <= 1024:
         raise UsageFault("--max-body is between 0 and 1024 MB")
@@ -117,12 +117,13 @@ def _add(options: argparse.Namespace) -> None:
     import time
 
     from pytest_aisbench.domain.messages import plain
-    from pytest_aisbench.tester_server import tokens
-    from pytest_aisbench.tester_server.serve import changing
+    from pytest_aisbench.tester_server import auth
+    from pytest_aisbench.tester_server.app import changing
+    from pytest_aisbench.tester_server.auth import Kind
 
-    kind = tokens.Kind.READ if options.read else tokens.Kind.SEND
+    kind = Kind.READ if options.read else Kind.SEND
     with changing(options.db) as connection:
-        token = tokens.add(connection, options.project, kind, plain(options.label, 80), time.time())
+        token = auth.add(connection, options.project, kind, plain(options.label, 80), time.time())
     if options.json:
         print(json.dumps({"project": options.project, "kind": kind.value, "token": token.reveal()}))
     else:
@@ -132,11 +133,11 @@ def _add(options: argparse.Namespace) -> None:
 
 def _list(options: argparse.Namespace) -> None:
     from pytest_aisbench.services.clock import stamp
-    from pytest_aisbench.tester_server import tokens
-    from pytest_aisbench.tester_server.serve import opened
+    from pytest_aisbench.tester_server.app import opened
+    from pytest_aisbench.tester_server.auth import every_token
 
     with opened(options.db) as engine, engine.connect() as connection:
-        found = tokens.every(connection)
+        found = every_token(connection)
     for each in found:
         each.update({name: stamp(each[name]) for name in ("created", "revoked", "used") if each[name] is not None})
     if options.json:
@@ -151,24 +152,24 @@ def _list(options: argparse.Namespace) -> None:
 def _revoke(options: argparse.Namespace) -> None:
     import time
 
-    from pytest_aisbench.tester_server import tokens
-    from pytest_aisbench.tester_server.serve import changing
+    from pytest_aisbench.tester_server.app import changing
+    from pytest_aisbench.tester_server.auth import revoke
 
     with changing(options.db) as connection:
-        tokens.revoke(connection, options.number, time.time())
+        revoke(connection, options.number, time.time())
     print(f"token {options.number} is revoked")
 
 
 def _audit(options: argparse.Namespace) -> None:
     from pytest_aisbench.services.clock import stamp
-    from pytest_aisbench.tester_server import audit
-    from pytest_aisbench.tester_server.exports import csv_text
-    from pytest_aisbench.tester_server.serve import opened
+    from pytest_aisbench.tester_server.app import opened
+    from pytest_aisbench.tester_server.auth import COLUMNS, every_action
+    from pytest_aisbench.tester_server.pages import csv_text
 
     with opened(options.db) as engine, engine.connect() as connection:
-        rows = audit.every(connection, options.project)
+        rows = every_action(connection, options.project)
         if options.csv:
-            for text in csv_text(audit.COLUMNS, rows):
+            for text in csv_text(COLUMNS, rows):
                 print(text, end="")
             return
         for row in rows:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
+import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Connection, Engine, select, text
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -16,12 +19,109 @@ from starlette.routing import Route
 
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.upload import SCHEMA
-from pytest_aisbench.tester_server import audit, contract, intake
-from pytest_aisbench.tester_server.database import writing
-from pytest_aisbench.tester_server.door import Denied, Door
-from pytest_aisbench.tester_server.limits import Rate
-from pytest_aisbench.tester_server.tables import PARCELS
-from pytest_aisbench.tester_server.tokens import Holder
+from pytest_aisbench.tester_server import contract
+from pytest_aisbench.tester_server.auth import Denied, Door, Holder, write_audit
+from pytest_aisbench.tester_server.contract import Stored, derive
+from pytest_aisbench.tester_server.schema import PARCELS, writing
+
+# -- Taking a parcel in: stored once, told to the audit, in one transaction. Nobody hears 201 before it is on disk.
+
+CREATED, REPLAYED, CONFLICT = 201, 200, 409
+OTHER = "something else was stored under this key"
+_INSERT = text("""
+INSERT INTO parcels (project, key, kind, testid, run_id, attempt, digest, received, token, body)
+VALUES (:project, :key, :kind, :testid, :run_id, :attempt, :digest, :received, :token, :body)
+ON CONFLICT (project, key) DO NOTHING RETURNING id
+""")
+_KNOWN = text("SELECT digest FROM parcels WHERE project = :project AND key = :key")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What somebody sent, checked."""
+
+    holder: Holder
+    address: str
+    kind: str
+    key: str
+    content: bytes
+    body: dict[str, Any]
+
+
+def take(connection: Connection, sent: Sent, now: float) -> int:
+    """The HTTP status: 201 stored, 200 it was there already, 409 something else has its key."""
+    digest = hashlib.sha256(sent.content).hexdigest()
+    parcel = _insert(connection, sent, digest, now)
+    if parcel is not None:
+        status = CREATED
+        derive(connection, Stored(parcel, sent.kind, sent.holder.project, sent.body, now))
+    else:
+        known = connection.execute(_KNOWN, {"project": sent.holder.project, "key": sent.key}).scalar_one()
+        status = REPLAYED if known == digest else CONFLICT
+    write_audit(
+        connection,
+        at=now,
+        project=sent.holder.project,
+        token=sent.holder.id,
+        label=sent.holder.label,
+        address=sent.address,
+        act=sent.kind,
+        testid=sent.body["testid"],
+        run_id=sent.body["run_id"],
+        key=sent.key,
+        status=status,
+        size=len(sent.content),
+        why=OTHER if status == CONFLICT else "",
+    )
+    return status
+
+
+def _insert(connection: Connection, sent: Sent, digest: str, now: float) -> int | None:
+    """The new row's id. Whoever sends the same key at the same moment waits for us, and is told that it is there."""
+    row = {
+        "project": sent.holder.project,
+        "key": sent.key,
+        "kind": sent.kind,
+        "testid": sent.body["testid"],
+        "run_id": sent.body["run_id"],
+        "attempt": sent.body["attempt"],
+        "digest": digest,
+        "received": now,
+        "token": sent.holder.id,
+        "body": sent.content.decode(),
+    }
+    found: int | None = connection.execute(_INSERT, row).scalar_one_or_none()
+    return found
+
+
+# -- How often one token may send: so many a second, and a stock of ten seconds' worth for those who rarely do.
+
+_STOCK_S = 10.0
+
+
+class Rate:
+    def __init__(self, per_second: float, now: Callable[[], float]) -> None:
+        """0 is without limit."""
+        self._per_second = per_second
+        self._most = max(1.0, per_second * _STOCK_S)
+        self._now = now
+        self._lock = threading.Lock()
+        self._stocks: dict[
+            int, tuple[float, float]
+        ] = {}  # by token: what was left, and when; as many as there are tokens
+
+    def wait_s(self, token: int) -> int:
+        """0, and one request is counted; or after how many whole seconds to come again."""
+        if not self._per_second:
+            return 0
+        with self._lock:
+            now = self._now()
+            left, at = self._stocks.get(token, (self._most, now))
+            left = min(self._most, left + (now - at) * self._per_second)
+            taken = left >= 1
+            self._stocks[token] = (left - 1 if taken else left, now)
+            return 0 if taken else max(1, math.ceil((1 - left) / self._per_second))
+
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S = 5
@@ -99,11 +199,11 @@ class Api:
             body = contract.read(content, testid, kind)
         except contract.Unfit as unfit:
             return self._refuse(request, holder, 422, unfit.field, str(unfit), size=len(content))
-        sent = intake.Sent(holder, _address(request), kind, key, content, body)
+        sent = Sent(holder, _address(request), kind, key, content, body)
         with writing(self.engine).begin() as connection:
-            status = intake.take(connection, sent, self.now())
-        if status == intake.CONFLICT:
-            return _error(status, intake.OTHER)
+            status = take(connection, sent, self.now())
+        if status == CONFLICT:
+            return _error(status, OTHER)
         return JSONResponse({"schema": SCHEMA, "key": key}, status)
 
     def _sender(self, connection: Any, request: Request) -> Holder:
@@ -129,7 +229,7 @@ class Api:
     ) -> Response:
         """Told to whoever sent it, and to the audit."""
         with writing(self.engine).begin() as connection:
-            audit.write(
+            write_audit(
                 connection,
                 at=self.now(),
                 project=holder.project,

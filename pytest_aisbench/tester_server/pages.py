@@ -2,18 +2,405 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from functools import lru_cache, partial
 from typing import Any
+from urllib.parse import parse_qs, quote, urlencode
 
-from sqlalchemy import Connection
-from starlette.responses import RedirectResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from sqlalchemy import Connection, Engine
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from pytest_aisbench.tester_server import across, audit, charts, comparison, queries
-from pytest_aisbench.tester_server.frame import Frame, NotThere, Visit
-from pytest_aisbench.tester_server.rows import PAGE, Mark, as_dict, dicts
-from pytest_aisbench.tester_server.shown import path
+from pytest_aisbench.domain.messages import plain
+from pytest_aisbench.i18n import ENGLISH, SOURCE, language, languages
+from pytest_aisbench.services.clock import stamp
+from pytest_aisbench.tester_server import charts, queries
+from pytest_aisbench.tester_server import queries as queries_module
+from pytest_aisbench.tester_server.auth import (
+    COLUMNS,
+    COOKIE,
+    PROJECT,
+    Denied,
+    Door,
+    Kind,
+    every_action,
+    find,
+    newest_actions,
+)
+from pytest_aisbench.tester_server.contract import number as finite
+from pytest_aisbench.tester_server.queries import (
+    case_trend,
+    one_series,
+    platforms,
+    series,
+    shapes,
+    sightings,
+    spark,
+    workloads,
+)
+from pytest_aisbench.tester_server.schema import PAGE, Mark, as_dict, dicts
+
+# -- How values look on a page.
+
+
+def number(value: Any, digits: int = 5) -> str:
+    """Short enough to be read, and never rounded to another story: 14151.5, 0.7612, 1.2e-07."""
+    if value is None:
+        return "–"
+    if isinstance(value, int):
+        return str(value)
+    if abs(value) >= 10**digits and abs(value) < 1e15:
+        return f"{value:.0f}"
+    return f"{value:.{digits}g}"
+
+
+def share(value: Any) -> str:
+    """Of what somebody sent too, which may be no number, or an absurd one."""
+    found = finite(value)
+    return "–" if found is None else f"{found:.1%}"
+
+
+def change(before: float | None, after: float | None) -> float | None:
+    """By what share `after` is above `before`."""
+    return (after - before) / abs(before) if before and after is not None else None
+
+
+def signed(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.1%}"
+
+
+def clock(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return datetime.fromtimestamp(value, timezone.utc).strftime("%Y-%m-%d %H:%M")
+
+
+def path(*parts: str) -> str:
+    """An address on this server; each part may be any name."""
+    return "/" + "/".join(_quoted(part) for part in parts)
+
+
+@lru_cache(4096)  # a page says the same names again and again
+def _quoted(part: str) -> str:
+    return quote(part, safe=":@!$,;")
+
+
+def run_path(project: str, testid: str, name: str) -> str:
+    return path("p", project, "t", testid, "r", name)
+
+
+def result_path(row: Any) -> str:
+    return run_path(row.project, row.testid, row.run_name) + path("c", row.name)
+
+
+def series_path(project: str, platform: str, name: str) -> str:
+    return path("p", project, "cases", platform, name)
+
+
+# -- Two runs side by side.
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One case in both runs, or in one of them."""
+
+    name: str
+    a: Any
+    b: Any
+
+    @property
+    def throughput(self) -> float | None:
+        """By what share B is above A; where the units differ there is none."""
+        if not self.a or not self.b or self.a.unit != self.b.unit:
+            return None
+        return change(self.a.throughput, self.b.throughput)
+
+    @property
+    def accuracy(self) -> float | None:
+        return change(self.a.accuracy, self.b.accuracy) if self.a and self.b else None
+
+    @property
+    def turned(self) -> bool:
+        return bool(self.a and self.b and self.a.verdict != self.b.verdict)
+
+
+def pairs(a: Sequence[Any], b: Sequence[Any]) -> list[Pair]:
+    """What turned first, then by how much was lost."""
+    left, right = {row.name: row for row in a}, {row.name: row for row in b}
+    found = [Pair(name, left.get(name), right.get(name)) for name in sorted({*left, *right})]
+    return sorted(found, key=lambda pair: (not pair.turned, 0.0 if pair.throughput is None else pair.throughput))
+
+
+def comparison_rows(found: Sequence[Pair]) -> list[dict[str, Any]]:
+    return [
+        {
+            "case": pair.name,
+            **{
+                f"{metric}_{side}": getattr(row, metric) if row else None
+                for metric in ("verdict", "throughput", "accuracy", "unit")
+                for side, row in (("a", pair.a), ("b", pair.b))
+            },
+            "throughput_change": pair.throughput,
+            "accuracy_change": pair.accuracy,
+        }
+        for pair in found
+    ]
+
+
+# -- Tables for other programs: CSV for spreadsheets, JSON for all else; written as they are read, of any length.
+
+SCHEMA = "aisbench-tester-export/1"
+FORMATS = ("csv", "json")
+_TIMES = frozenset({"started", "ended", "received", "at"})
+_BLOCK = 1 << 16  # characters
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def answer(kind: str, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Response:
+    """Times are UTC."""
+    headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
+    plain = ({column: _value(column, row[column]) for column in columns} for row in rows)
+    if kind == "csv":
+        return StreamingResponse(_blocks(_csv(columns, plain)), media_type="text/csv; charset=utf-8", headers=headers)
+    return StreamingResponse(_blocks(_json(plain)), media_type="application/json", headers=headers)
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    return _csv(columns, ({column: _value(column, row[column]) for column in columns} for row in rows))
+
+
+def _value(column: str, value: Any) -> Any:
+    if column in _TIMES and isinstance(value, float):
+        return stamp(value)
+    return value
+
+
+def _blocks(texts: Iterable[str]) -> Iterator[str]:
+    """Many at once: each costs the server a change of threads."""
+    block, size = list[str](), 0
+    for each in texts:
+        block.append(each)
+        size += len(each)
+        if size > _BLOCK:
+            yield "".join(block)
+            block, size = [], 0
+    yield "".join(block)
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    line = io.StringIO()
+    writer = csv.writer(line)
+    for cells in itertools.chain([columns], ([_cell(row[column]) for column in columns] for row in rows)):
+        writer.writerow(cells)
+        yield line.getvalue()
+        line.seek(0)
+        line.truncate()
+
+
+def _cell(value: Any) -> Any:
+    """A text that a spreadsheet would take for a formula is made one that it does not."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def _json(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    yield f'{{"schema": "{SCHEMA}", "rows": ['
+    separator = "\n"
+    for row in rows:
+        yield separator + json.dumps(row, ensure_ascii=False, allow_nan=False)
+        separator = ",\n"
+    yield "\n]}\n"
+
+
+# -- What all pages share: who reads, in which language, how values look, and what a browser may do with them.
+
+_LANGUAGE = "aisbench_language"
+_FORM = 4096  # bytes
+_DAY_S = 86_400
+_YEAR_S = 365 * _DAY_S
+
+
+class NotThere(Exception):
+    """404."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One reader's request for one page."""
+
+    frame: Frame
+    request: Request
+    connection: Connection
+    only: str | None  # the one project that may be read; None for all
+    format: str  # csv or json; empty for the page
+
+    @property
+    def project(self) -> str:
+        return self.path("project")
+
+    @property
+    def mark(self) -> Mark | None:
+        return Mark.parse(self.asked("before"))
+
+    def path(self, name: str) -> str:
+        return str(self.request.path_params[name])
+
+    def asked(self, name: str) -> str:
+        return self.request.query_params.get(name, "")
+
+    def show(self, template: str, **values: Any) -> Response:
+        return self.frame.show(self.request, template, project=self.request.path_params.get("project", ""), **values)
+
+    def exporting(self) -> Visit:
+        return self if self.format else replace(self, format="json")
+
+    def export(
+        self, name: str, columns: Sequence[str], rows: Callable[[Connection], Iterable[Mapping[str, Any]]]
+    ) -> Response:
+        """Written while it is read, by a connection of its own: this one is gone when the writing begins."""
+
+        def read() -> Iterable[Mapping[str, Any]]:
+            with self.frame.engine.connect() as connection:
+                yield from rows(connection)
+
+        safe = "".join(char if (char.isalnum() and char.isascii()) or char in "-_." else "_" for char in name)
+        return answer(self.format, safe, columns, read())
+
+
+class Frame:
+    def __init__(self, engine: Engine, door: Door) -> None:
+        self.engine = engine
+        self.door = door
+        self._templates = Environment(
+            loader=PackageLoader("pytest_aisbench.tester_server"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            finalize=_shown,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters.update(number=number, share=share, signed=signed, clock=clock, iso=stamp)
+        self._templates.globals.update(
+            path=path,
+            run_path=run_path,
+            result_path=result_path,
+            series_path=series_path,
+            exit_codes=frozenset(ENGLISH.catalogue.exit_codes),
+        )
+
+    def page(self, make: Callable[[Visit], Response]) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            response = await run_in_threadpool(self._answer, make, request)
+            asked = request.query_params.get("lang", "")
+            if asked in languages():
+                response.set_cookie(_LANGUAGE, asked, max_age=_YEAR_S, samesite="lax", httponly=True)
+            return response
+
+        return answer
+
+    def _answer(self, make: Callable[[Visit], Response], request: Request) -> Response:
+        told = request.query_params.get("format", "")
+        project = request.path_params.get("project")
+        try:
+            with self.engine.connect() as connection:
+                only = self.door.reader(connection, request)
+                visit = Visit(self, request, connection, only, told if told in FORMATS else "")
+                readable = project is None or (PROJECT.fullmatch(project) and only in {None, project})
+                return make(visit) if readable else self.missing(request)
+        except Denied:
+            return self.show(request, "login.html", status=401, project="", wrong=False)
+        except NotThere:
+            return self.missing(request)
+
+    def unanswered(self, request: Request) -> Response:
+        told = "The database does not answer; try again."
+        return self.show(request, "message.html", status=503, project="", text=told)
+
+    def missing(self, request: Request) -> Response:
+        return self.show(request, "message.html", status=404, project="", text="There is no such page.")
+
+    def show(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+        chosen = chosen_language(
+            request.query_params.get("lang", ""),
+            request.cookies.get(_LANGUAGE, ""),
+            request.headers.get("accept-language", ""),
+        )
+        html = self._templates.get_template(template).render(
+            t=language(chosen).page,
+            html_lang=language(chosen).catalogue.html_lang,
+            other_languages={code: language(code).catalogue.name for code in languages() if code != chosen},
+            here=partial(_here, request),
+            reader=bool(request.cookies.get(COOKIE)),
+            **values,
+        )
+        return HTMLResponse(html, status)
+
+    async def login(self, request: Request) -> Response:
+        """The read token is kept by the browser for a day, where no script can read it."""
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > _FORM:
+                return self.show(request, "login.html", status=401, project="", wrong=True)
+        token = parse_qs(body.decode(errors="replace")).get("token", [""])[0].strip()
+        return await run_in_threadpool(self._login, request, token)
+
+    def _login(self, request: Request, token: str) -> Response:
+        with self.engine.connect() as connection:
+            holder = find(connection, token)
+        if holder is None or holder.revoked or holder.kind is not Kind.READ:
+            return self.show(request, "login.html", status=401, project="", wrong=True)
+        answer = RedirectResponse("/", 303)
+        secure = request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
+        answer.set_cookie(COOKIE, token, max_age=_DAY_S, httponly=True, samesite="strict", secure=secure)
+        return answer
+
+    async def logout(self, request: Request) -> Response:
+        answer = RedirectResponse("/", 303)
+        answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        return answer
+
+
+def chosen_language(asked: str, kept: str, accepted: str) -> str:
+    """By the address, by the cookie, or the one that the browser ranks first; English if we have none of them."""
+    for code in (asked, kept):
+        if code in languages():
+            return code
+    ranked = sorted(_preferences(accepted), key=lambda preference: -preference[1])
+    return next((tag for tag, quality in ranked if tag in languages() and quality > 0), SOURCE)
+
+
+def _preferences(accepted: str) -> list[tuple[str, float]]:
+    preferences = []
+    for part in accepted[:400].split(","):
+        tag, _, quality = part.partition(";q=")
+        try:
+            preferences.append((tag.strip().lower()[:2], float(quality or 1)))
+        except ValueError:
+            continue
+    return preferences
+
+
+def _shown(value: Any) -> Any:
+    """What somebody sent is one printable line, whatever it was; what a template made is left as it is."""
+    return plain(value) if type(value) is str and not value.isprintable() else value
+
+
+def _here(request: Request, **changed: str) -> str:
+    """This page's address, with some of its questions asked otherwise; an empty one is not asked."""
+    where = "/" + request.scope["raw_path"].decode("ascii", "replace").lstrip("/")  # never another host's
+    asked = {**dict(request.query_params), **changed}
+    query = urlencode({name: value for name, value in asked.items() if value})
+    return f"{where}?{query}" if query else where
+
 
 _RESULT_COLUMNS = (
     "testid", "run_name", "name", "workload", "nodes", "devices", "mode", "platform", "verdict", "status", "reason",
@@ -68,7 +455,7 @@ class Pages:
             "runs.html",
             runs=shown,
             older=str(Mark.of(shown[-1])) if older else "",
-            platforms=across.platforms(visit.connection, visit.project),
+            platforms=platforms(visit.connection, visit.project),
             **told,
         )
 
@@ -101,9 +488,9 @@ class Pages:
             parcel = queries.parcel(visit.connection, chosen.id)
         if visit.format == "json":
             return Response(parcel.body, media_type="application/json")  # as it was sent
-        series = across.one_series(visit.connection, visit.project, result.platform, result.name)
+        series = one_series(visit.connection, visit.project, result.platform, result.name)
         assert series is not None
-        recent = list(reversed(across.trend(visit.connection, series.id, limit=_ON_A_CHART // 2)))
+        recent = list(reversed(case_trend(visit.connection, series.id, limit=_ON_A_CHART // 2)))
         body = json.loads(parcel.body)
         told = sorted(body["measured"].items())
         return visit.show(
@@ -120,24 +507,24 @@ class Pages:
 
     def cases(self, visit: Visit) -> Response:
         told = {"platform": visit.asked("platform"), "after": visit.asked("after")}
-        found = across.series(visit.connection, visit.project, **told, limit=PAGE + 1)
+        found = series(visit.connection, visit.project, **told, limit=PAGE + 1)
         shown = found[:PAGE]
         return visit.show(
             "cases.html",
-            cases=[(row, charts.sparkline(across.spark(visit.connection, row.id))) for row in shown],
+            cases=[(row, charts.sparkline(spark(visit.connection, row.id))) for row in shown],
             more=f"{shown[-1].name} {shown[-1].platform}" if len(found) > PAGE else "",
-            platforms=across.platforms(visit.connection, visit.project),
+            platforms=platforms(visit.connection, visit.project),
             **told,
         )
 
     def case(self, visit: Visit) -> Response:
-        series = across.one_series(visit.connection, visit.project, visit.path("platform"), visit.path("name"))
+        series = one_series(visit.connection, visit.project, visit.path("platform"), visit.path("name"))
         if series is None:
             raise NotThere
         if visit.format:
-            rows = _whole(lambda c, mark: across.trend(c, series.id, mark, 1000))
+            rows = _whole(lambda c, mark: case_trend(c, series.id, mark, 1000))
             return visit.export(f"case-{series.name}", _RESULT_COLUMNS, rows)
-        found = across.trend(visit.connection, series.id, visit.mark, _ON_A_CHART + 1)
+        found = case_trend(visit.connection, series.id, visit.mark, _ON_A_CHART + 1)
         shown = found[:_ON_A_CHART]
         return visit.show(
             "case.html",
@@ -149,13 +536,13 @@ class Pages:
         )
 
     def scaling(self, visit: Visit) -> Response:
-        known = across.workloads(visit.connection, visit.project)
+        known = workloads(visit.connection, visit.project)
         asked = tuple(visit.asked(name) for name in ("workload", "platform", "mode"))
         keys = [(each.workload, each.platform, each.mode) for each in known]
         largest = max(known, key=lambda each: each.shapes, default=None)
         usual = (largest.workload, largest.platform, largest.mode) if largest else None
         key = asked if asked in keys else usual
-        rows = across.shapes(visit.connection, visit.project, key[1], key[0], key[2]) if key else []
+        rows = shapes(visit.connection, visit.project, key[1], key[0], key[2]) if key else []
         points = charts.scaled(rows)
         if visit.format:
             told = [{**as_dict(point.row), "cards": point.cards, "efficiency": point.efficiency} for point in points]
@@ -164,12 +551,12 @@ class Pages:
         return visit.show("scaling.html", known=known, key=key, points=points, chart=charts.efficiency(points))
 
     def stragglers(self, visit: Visit) -> Response:
-        platforms = across.platforms(visit.connection, visit.project)
+        platforms = queries_module.platforms(visit.connection, visit.project)
         platform = visit.asked("platform") or (platforms[0] if platforms else "")
         if visit.format:
-            found = across.stragglers(visit.connection, visit.project, platform, limit=100_000)
+            found = queries_module.stragglers(visit.connection, visit.project, platform, limit=100_000)
             return visit.export("stragglers", _SLOW_COLUMNS, lambda _: dicts(found))
-        rows = across.sightings(visit.connection, visit.project, platform)
+        rows = sightings(visit.connection, visit.project, platform)
         return visit.show(
             "stragglers.html",
             platform=platform,
@@ -177,16 +564,16 @@ class Pages:
             strips=charts.strips(rows),
             oldest=rows[-1].ended if rows else None,
             newest=rows[0].ended if rows else None,
-            recent=across.stragglers(visit.connection, visit.project, platform),
+            recent=queries_module.stragglers(visit.connection, visit.project, platform),
         )
 
     def compare(self, visit: Visit) -> Response:
         a, b = (self._named(visit, visit.asked(side)) for side in "ab")
         if a is None or b is None:
             return visit.show("compare.html", a=a, b=b, pairs=[])
-        found = comparison.pairs(queries.results_of(visit.connection, a.id), queries.results_of(visit.connection, b.id))
+        found = pairs(queries.results_of(visit.connection, a.id), queries.results_of(visit.connection, b.id))
         if visit.format:
-            rows = comparison.rows(found)
+            rows = comparison_rows(found)
             return visit.export("comparison", tuple(rows[0]) if rows else ("case",), lambda _: rows)
         return visit.show("compare.html", a=a, b=b, pairs=found)
 
@@ -197,10 +584,10 @@ class Pages:
 
     def audit(self, visit: Visit) -> Response:
         if visit.format:
-            return visit.export("audit", audit.COLUMNS, lambda c: audit.every(c, visit.project))
+            return visit.export("audit", COLUMNS, lambda c: every_action(c, visit.project))
         before = visit.asked("before")
         mark = int(before) if before.isdecimal() and len(before) < 19 else None
-        found = audit.newest(visit.connection, visit.project, mark, PAGE + 1)
+        found = newest_actions(visit.connection, visit.project, mark, PAGE + 1)
         shown = found[:PAGE]
         return visit.show("audit.html", rows=shown, older=str(shown[-1]["id"]) if len(found) > PAGE else "")
 

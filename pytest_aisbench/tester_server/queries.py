@@ -6,12 +6,102 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_, case, func, or_, select
+from sqlalchemy import Connection, Select, and_, case, func, or_, select
 
 from pytest_aisbench.domain import upload
 from pytest_aisbench.domain.verdict import Ruling
-from pytest_aisbench.tester_server.rows import PAGE, Found, Mark, behind, results
-from pytest_aisbench.tester_server.tables import AUDIT, PARCELS, RESULTS, RUNS, SERIES, TOKENS
+from pytest_aisbench.tester_server.schema import (
+    AUDIT,
+    PAGE,
+    PARCELS,
+    RESULTS,
+    RUNS,
+    SERIES,
+    STRAGGLERS,
+    TOKENS,
+    Found,
+    Mark,
+    behind,
+    result_rows,
+)
+
+# -- What pages ask of cases across runs: their series, their shapes, their slow cards. Bounded, and by an index too.
+
+_SIGHTING = [STRAGGLERS.c[name] for name in ("ended", "node", "card", "ratio", "cost")]
+
+
+def platforms(connection: Connection, project: str) -> list[str]:
+    found = select(SERIES.c.platform).where(SERIES.c.project == project).distinct().order_by(SERIES.c.platform)
+    return list(connection.execute(found).scalars())
+
+
+def series(connection: Connection, project: str, *, platform: str = "", after: str = "", limit: int = PAGE) -> Found:
+    """By name, with the last result of each."""
+    last = ("verdict", "status", "throughput", "accuracy", "reference")
+    columns = [RESULTS.c[name].label(f"last_{name}") for name in last]
+    found = select(SERIES, *columns).join(RESULTS, RESULTS.c.id == SERIES.c.last).where(SERIES.c.project == project)
+    place = SERIES.c.name + " " + SERIES.c.platform
+    if platform:
+        found = found.where(SERIES.c.platform == platform)
+    if after:
+        found = found.where(place > after)
+    return connection.execute(found.order_by(place).limit(limit)).all()
+
+
+def one_series(connection: Connection, project: str, platform: str, name: str) -> Any:
+    where = SERIES.c.project == project, SERIES.c.platform == platform, SERIES.c.name == name
+    return connection.execute(select(SERIES).where(*where)).one_or_none()
+
+
+def case_trend(connection: Connection, series_id: int, before: Mark | None = None, limit: int = 100) -> Found:
+    """The newest first."""
+    found = result_rows().where(RESULTS.c.series == series_id)
+    return connection.execute(behind(found, RESULTS, before).limit(limit)).all()
+
+
+def spark(connection: Connection, series_id: int, limit: int = 24) -> list[float]:
+    """The last throughputs, oldest first."""
+    found = select(RESULTS.c.throughput).where(RESULTS.c.series == series_id)
+    values = connection.execute(behind(found, RESULTS, None).limit(limit)).scalars().all()
+    return [value for value in reversed(values) if value is not None]
+
+
+def workloads(connection: Connection, project: str) -> Found:
+    """What has been measured in more than one shape, and where."""
+    key = SERIES.c.workload, SERIES.c.platform, SERIES.c.mode
+    found = select(*key, func.count().label("shapes")).where(SERIES.c.project == project).group_by(*key)
+    return connection.execute(found.order_by(*key)).all()
+
+
+def shapes(connection: Connection, project: str, platform: str, workload: str, mode: str) -> Found:
+    """The last result of every shape, from few cards to many."""
+    key = {"project": project, "platform": platform, "workload": workload, "mode": mode}
+    last = [RESULTS.c[name] for name in ("throughput", "verdict", "status", "ended", "run")]
+    columns = SERIES.c.name, SERIES.c.nodes, SERIES.c.devices, SERIES.c.mode, SERIES.c.unit, *last, RUNS.c.testid
+    found = select(*columns, RUNS.c.name.label("run_name")).join(RESULTS, RESULTS.c.id == SERIES.c.last)
+    found = found.join(RUNS, RUNS.c.id == RESULTS.c.run).where(
+        *(SERIES.c[name] == value for name, value in key.items())
+    )
+    rows = connection.execute(found.limit(500)).all()
+    return sorted(rows, key=lambda row: ((row.nodes or 0) * (row.devices or 0), row.nodes or 0))
+
+
+def sightings(connection: Connection, project: str, platform: str, limit: int = 2000) -> Found:
+    """Slow cards and nodes, the newest first."""
+    return connection.execute(_seen(select(*_SIGHTING), project, platform).limit(limit)).all()
+
+
+def stragglers(connection: Connection, project: str, platform: str, limit: int = PAGE) -> Found:
+    """The same, and where each was seen."""
+    found = select(*_SIGHTING, RESULTS.c.name, RUNS.c.testid, RUNS.c.name.label("run_name"))
+    found = found.join(RESULTS, RESULTS.c.id == STRAGGLERS.c.result).join(RUNS, RUNS.c.id == RESULTS.c.run)
+    return connection.execute(_seen(found, project, platform).limit(limit)).all()
+
+
+def _seen(found: Select[Any], project: str, platform: str) -> Select[Any]:
+    where = STRAGGLERS.c.project == project, STRAGGLERS.c.platform == platform
+    return found.where(*where).order_by(STRAGGLERS.c.ended.desc())
+
 
 _SEARCHED = 10_000  # newest results whose reasons are searched
 _CHUNK = 1000
@@ -62,12 +152,12 @@ def results_of(connection: Connection, run_id: int, limit: int | None = None) ->
     bad = case(
         {Ruling.FAILED.value: 0, Ruling.BROKEN.value: 1, Ruling.PASSED.value: 3}, value=RESULTS.c.verdict, else_=2
     )
-    found = results().where(RESULTS.c.run == run_id).order_by(bad, RESULTS.c.name).limit(limit)
+    found = result_rows().where(RESULTS.c.run == run_id).order_by(bad, RESULTS.c.name).limit(limit)
     return connection.execute(found).all()
 
 
 def result(connection: Connection, run_id: int, name: str) -> Any:
-    return connection.execute(results().where(RESULTS.c.run == run_id, RESULTS.c.name == name)).one_or_none()
+    return connection.execute(result_rows().where(RESULTS.c.run == run_id, RESULTS.c.name == name)).one_or_none()
 
 
 def parcel(connection: Connection, number: int) -> Any:
@@ -103,12 +193,12 @@ def search(connection: Connection, project: str, words: str, limit: int = PAGE) 
     found_runs = behind(select(RUNS).where(RUNS.c.project == project, by_run), RUNS, None).limit(limit)
     by_case = or_(*(SERIES.c[name].icontains(words, autoescape=True) for name in ("name", "workload")))
     found_series = select(SERIES).where(SERIES.c.project == project, by_case).order_by(SERIES.c.name).limit(limit)
-    job = results().where(RESULTS.c.project == project, RESULTS.c.job_id == words).limit(limit)
-    key = results().join(PARCELS, PARCELS.c.id == RESULTS.c.parcel)
+    job = result_rows().where(RESULTS.c.project == project, RESULTS.c.job_id == words).limit(limit)
+    key = result_rows().join(PARCELS, PARCELS.c.id == RESULTS.c.parcel)
     key = key.where(PARCELS.c.project == project, PARCELS.c.key == words).limit(limit)
     newest = select(RESULTS.c.id).where(RESULTS.c.project == project).order_by(RESULTS.c.id.desc())
     recent = RESULTS.c.id >= func.coalesce(newest.offset(_SEARCHED - 1).limit(1).scalar_subquery(), 0)
-    said = results().where(RESULTS.c.project == project, recent, RESULTS.c.reason.icontains(words, autoescape=True))
+    said = result_rows().where(RESULTS.c.project == project, recent, RESULTS.c.reason.icontains(words, autoescape=True))
     said = said.order_by(RESULTS.c.id.desc()).limit(limit)
     hits = {row.id: row for each in (job, key, said) for row in connection.execute(each)}
     return Hits(
@@ -126,7 +216,7 @@ def sender(connection: Connection, of: Any) -> Any:
 def export(connection: Connection, project: str, platform: str = "", name: str = "") -> Iterator[Any]:
     """Every result, oldest first, a chunk at a time."""
     last = 0
-    found = results().where(RESULTS.c.project == project).order_by(RESULTS.c.id).limit(_CHUNK)
+    found = result_rows().where(RESULTS.c.project == project).order_by(RESULTS.c.id).limit(_CHUNK)
     if platform:
         found = found.where(RUNS.c.platform == platform)
     if name:

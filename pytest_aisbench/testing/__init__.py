@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pytest_aisbench.testing.clock import ClockContract
-from pytest_aisbench.testing.platform import PlatformContract
-from pytest_aisbench.testing.reporter import ReporterContract
-from pytest_aisbench.testing.store import StoreContract
+from pytest_aisbench.testing.contracts import ClockContract, PlatformContract, ReporterContract, StoreContract
 
 __all__ = ["ClockContract", "PlatformContract", "ReporterContract", "StoreContract"]

@@ -28,9 +28,8 @@ import postgres
 from open_tester import LONG_AGO, Serving, fill, history, serving
 
 from pytest_aisbench.domain.upload import Parcel
-from pytest_aisbench.tester_server.database import writing
-from pytest_aisbench.tester_server.serve import opened
-from pytest_aisbench.tester_server.tables import META
+from pytest_aisbench.tester_server.app import opened
+from pytest_aisbench.tester_server.schema import META, writing
 
 EACH = 8  # results of a run
 SEED = 125  # runs that are uploaded; the others are made of them

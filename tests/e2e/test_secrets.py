@@ -25,7 +25,7 @@ from yard import SCRIPT, THRESHOLDS, WORKLOAD, Ended, Yard
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
-from pytest_aisbench.tester_server.serve import changing
+from pytest_aisbench.tester_server.app import changing
 
 PEEK = SCRIPT + "\nprint(dict(os.environ), open('/proc/self/cmdline').read(), flush=True)\n"
 # A test that fails with everything it can reach in its frame, and locals shown.

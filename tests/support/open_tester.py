@@ -22,8 +22,8 @@ from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.reporters.tester import result
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings.tester import TesterAccess
-from pytest_aisbench.tester_server import audit, contract, intake, tokens
-from pytest_aisbench.tester_server.serve import changing, opened
+from pytest_aisbench.tester_server import api, auth, contract
+from pytest_aisbench.tester_server.app import changing, opened
 
 AISBENCH = [sys.executable, "-m", "pytest_aisbench"]
 LONG_AGO = 1_750_000_000.0
@@ -47,14 +47,14 @@ class Serving:
     process: subprocess.Popen[str]
 
     def token(self, project: str, *, read: bool = False, label: str = "") -> str:
-        kind = tokens.Kind.READ if read else tokens.Kind.SEND
+        kind = auth.Kind.READ if read else auth.Kind.SEND
         with changing(self.db) as connection:
-            return tokens.add(connection, project, kind, label, time.time()).reveal()
+            return auth.add(connection, project, kind, label, time.time()).reveal()
 
     def audited(self, project: str) -> list[dict[str, Any]]:
         """Oldest first, without what was done to the tokens."""
         with opened(self.db) as engine, engine.connect() as connection:
-            return [row for row in audit.every(connection, project) if row["status"]]
+            return [row for row in auth.every_action(connection, project) if row["status"]]
 
     def way(self, token: str) -> Transport:
         return transport(self.url, TesterAccess(token=Secret(token)))
@@ -94,13 +94,13 @@ def aisbench(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]
 def fill(db: str, project: str, parcels: Iterable[Parcel]) -> None:
     """As if all of it had been sent, in one transaction and without HTTP."""
     with changing(db) as connection:
-        holder = tokens.find(connection, tokens.add(connection, project, tokens.Kind.SEND, "filled", LONG_AGO).reveal())
+        holder = auth.find(connection, auth.add(connection, project, auth.Kind.SEND, "filled", LONG_AGO).reveal())
         assert holder is not None
         for each in parcels:
             content = each.body.encode()
             body = contract.read(content, each.testid, each.kind)
-            sent = intake.Sent(holder, "127.0.0.1", each.kind, each.key, content, body)
-            intake.take(connection, sent, time.time())
+            sent = api.Sent(holder, "127.0.0.1", each.kind, each.key, content, body)
+            api.take(connection, sent, time.time())
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import event
 
 from pytest_aisbench import cli
-from pytest_aisbench.tester_server import api, database, intake, serve
+from pytest_aisbench.tester_server import api, app, schema
 
 POINTS = (
     "received",  # all of it, and nothing is written
@@ -27,7 +27,7 @@ def die(*_: Any) -> None:
 
 
 def arm(point: str) -> None:
-    taking, opening = intake.take, database.open_engine
+    taking, opening = api.take, schema.open_engine
 
     def take(*arguments: Any) -> int:
         if point == "received":
@@ -51,8 +51,8 @@ def arm(point: str) -> None:
         event.listen(engine, "commit", commit)
         return engine
 
-    setattr(intake, "take", take)  # noqa: B010 - a stranger's hand in the module
-    setattr(serve, "open_engine", open_engine)  # noqa: B010
+    setattr(api, "take", take)  # noqa: B010 - a stranger's hand in the module
+    setattr(app, "open_engine", open_engine)  # noqa: B010
     if point == "after commit":
         setattr(api, "JSONResponse", die)  # noqa: B010
 

@@ -18,10 +18,9 @@ from sqlalchemy import inspect, text
 from pytest_aisbench.domain.upload import End
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.reporters.tester import end
-from pytest_aisbench.tester_server import migrations
-from pytest_aisbench.tester_server.database import address, open_engine
-from pytest_aisbench.tester_server.serve import opened
-from pytest_aisbench.tester_server.tables import META
+from pytest_aisbench.tester_server import schema
+from pytest_aisbench.tester_server.app import opened
+from pytest_aisbench.tester_server.schema import META, address, open_engine
 
 
 def test_a_database_of_the_first_version_is_brought_up_to_date_and_shows_what_it_held(
@@ -29,7 +28,7 @@ def test_a_database_of_the_first_version_is_brought_up_to_date_and_shows_what_it
 ) -> None:
     db, sent = new_database(), parcel("run-1", case())
     engine = open_engine(address(db))
-    migrations.upgrade(engine, to=1)
+    schema.upgrade(engine, to=1)
     with engine.begin() as connection:
         connection.execute(
             text("INSERT INTO tokens (digest, project, kind, label, created) VALUES ('d', 'old', 'send', '', 1)")
@@ -44,7 +43,7 @@ def test_a_database_of_the_first_version_is_brought_up_to_date_and_shows_what_it
         )
     engine.dispose()
     with opened(db) as upgraded, upgraded.connect() as connection:
-        assert migrations.version_of(connection) == migrations.VERSION
+        assert schema.version_of(connection) == schema.VERSION
         found = connection.execute(text("SELECT name, cases, passed FROM runs")).one()
         assert tuple(found) == ("run-1", 1, 1)
         shown = connection.execute(text("SELECT name, throughput, low FROM results")).one()
@@ -56,7 +55,7 @@ def test_a_database_of_the_second_version_shows_its_runs_and_takes_how_the_next_
 ) -> None:
     db = new_database()
     engine = open_engine(address(db))
-    migrations.upgrade(engine, to=2)
+    schema.upgrade(engine, to=2)
     columns = "project, testid, name, platform, started, ended, card_hours, cases, passed, failed, broken, inconclusive"
     with engine.begin() as connection:
         connection.execute(

@@ -16,8 +16,8 @@ from pytest_aisbench.domain.upload import End, Parcel
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import Refused, Rejected, Throttled
 from pytest_aisbench.reporters.tester import attachment, end, of_stub
-from pytest_aisbench.tester_server import tokens
-from pytest_aisbench.tester_server.serve import changing
+from pytest_aisbench.tester_server import auth
+from pytest_aisbench.tester_server.app import changing
 
 SENT = parcel("run-1", case())
 
@@ -212,8 +212,10 @@ def test_only_the_holder_of_a_live_send_token_may_send(tester: Serving) -> None:
         tester.send(reader, SENT)
     tester.send(token, SENT)
     with changing(tester.db) as connection:
-        mine = [each["id"] for each in tokens.every(connection) if each["project"] == "door" and each["kind"] == "send"]
-        tokens.revoke(connection, mine[0], 1.0)
+        mine = [
+            each["id"] for each in auth.every_token(connection) if each["project"] == "door" and each["kind"] == "send"
+        ]
+        auth.revoke(connection, mine[0], 1.0)
     with pytest.raises(Refused, match=r"was revoked \(HTTP 403\)"):
         tester.send(token, replace(SENT, key="another"))
     assert [row["status"] for row in tester.audited("door")] == [403, 201, 403]

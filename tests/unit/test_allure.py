@@ -16,7 +16,7 @@ from pytest_aisbench.reporters.page_case import Frame, details
 from pytest_aisbench.reporters.story import Story
 from pytest_aisbench.services.executor import executor
 from pytest_aisbench.services.transcript import Past, Told
-from pytest_aisbench.testing.reporter import HOSTILE, case_entry
+from pytest_aisbench.testing.contracts import HOSTILE, case_entry
 
 NODE = "suites/toy/test_toy.py::test_trains[toy-1x2]"
 

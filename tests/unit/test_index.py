@@ -16,7 +16,7 @@ from pytest_aisbench.reporters import index
 from pytest_aisbench.services import runs, transcript
 from pytest_aisbench.services.ledger import Ledger
 from pytest_aisbench.services.transcript import Told, Transcript
-from pytest_aisbench.testing.reporter import HOSTILE, case_entry
+from pytest_aisbench.testing.contracts import HOSTILE, case_entry
 
 
 @pytest.fixture

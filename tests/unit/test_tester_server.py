@@ -11,13 +11,12 @@ import pytest
 pytest.importorskip("starlette", reason="the Tester comes with the extra [tester]")
 
 from pytest_aisbench.cli import main
-from pytest_aisbench.tester_server import api, app, charts, serve, shown, tokens
-from pytest_aisbench.tester_server.database import address, open_engine
-from pytest_aisbench.tester_server.door import Door, is_loopback
-from pytest_aisbench.tester_server.frame import chosen_language
-from pytest_aisbench.tester_server.limits import Rate
-from pytest_aisbench.tester_server.rows import Mark
-from pytest_aisbench.tester_server.serve import Offer, changing, door_of, opened
+from pytest_aisbench.tester_server import api, app, auth, charts, pages
+from pytest_aisbench.tester_server.api import Rate
+from pytest_aisbench.tester_server.app import Offer, changing, door_of, opened
+from pytest_aisbench.tester_server.auth import Door, is_loopback
+from pytest_aisbench.tester_server.pages import chosen_language
+from pytest_aisbench.tester_server.schema import Mark, address, open_engine
 
 
 def answered(
@@ -56,7 +55,7 @@ def answered(
 
 
 def test_a_database_that_is_away_is_said_and_may_be_asked_again(tmp_path: Path) -> None:
-    application = app.application(open_engine(address(f"postgresql:///none?host={tmp_path}")), Door(open=True))
+    application = app.make_application(open_engine(address(f"postgresql:///none?host={tmp_path}")), Door(open=True))
     status, headers, text = answered(application, "/api/v1/tests/t/results", "POST", Authorization="Bearer x")
     assert (status, headers["retry-after"]) == (503, "5")
     assert "does not answer" in text
@@ -70,9 +69,9 @@ def test_a_body_that_never_comes_to_its_end_is_not_waited_for(tmp_path: Path, mo
     monkeypatch.setattr(api, "_BODY_S", 0.1)
     db = f"{tmp_path}/tester.db"
     with changing(db) as connection:
-        token = tokens.add(connection, "p", tokens.Kind.SEND, "", 1.0).reveal()
+        token = auth.add(connection, "p", auth.Kind.SEND, "", 1.0).reveal()
     with opened(db) as engine:
-        application = app.application(engine, Door(open=True))
+        application = app.make_application(engine, Door(open=True))
         head = {"Authorization": f"Bearer {token}", "Idempotency_Key": "k"}
         status, headers, text = answered(application, "/api/v1/tests/t/results", "POST", ends=False, **head)
     assert (status, headers["connection"]) == (408, "close")
@@ -99,7 +98,7 @@ def test_pages_are_open_on_loopback_alone_and_only_if_nobody_closed_them() -> No
 def test_another_address_than_loopback_is_told_to_be_plain_http(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(serve, "serve", lambda offer, show: show(f"http://{offer.host}:1"))
+    monkeypatch.setattr(app, "serve", lambda offer, show: show(f"http://{offer.host}:1"))
     assert main(["tester", "--host", "0.0.0.0"]) == 0
     told = capsys.readouterr()
     assert told.out == "The Tester serves http://0.0.0.0:1 until it is stopped (Ctrl-C).\n"
@@ -145,10 +144,10 @@ def test_a_language_is_asked_for_kept_or_liked(asked: str, kept: str, accepted: 
 
 
 def test_numbers_are_short_and_true() -> None:
-    told = [shown.number(value) for value in (None, 14151.53, 1_234_567.8, 0.76121, 0.0, 1.25e-7, 8)]
+    told = [pages.number(value) for value in (None, 14151.53, 1_234_567.8, 0.76121, 0.0, 1.25e-7, 8)]
     assert told == ["–", "14152", "1234568", "0.76121", "0", "1.25e-07", "8"]
-    assert (shown.change(100.0, 93.0), shown.change(0.0, 1.0), shown.change(None, 1.0)) == (-0.07, None, None)
-    assert shown.path("p", "a b/c", "ü") == "/p/a%20b%2Fc/%C3%BC"
+    assert (pages.change(100.0, 93.0), pages.change(0.0, 1.0), pages.change(None, 1.0)) == (-0.07, None, None)
+    assert pages.path("p", "a b/c", "ü") == "/p/a%20b%2Fc/%C3%BC"
 
 
 def test_a_mark_that_was_tampered_with_is_none() -> None:

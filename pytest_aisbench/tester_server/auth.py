@@ -1,0 +1,193 @@
+"""Who is let in: senders by their token, readers by a read token, or anybody on this machine where that is allowed."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import ipaddress
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select, text, update
+from starlette.requests import Request
+
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.secret import Secret
+from pytest_aisbench.tester_server.schema import AUDIT, TOKENS, dicts
+
+# -- Who did what, and when: one row for everything that a known token sent, in the transaction that stored it.
+
+COLUMNS = tuple(column.name for column in AUDIT.c)
+_CHUNK = 1000
+_INSERT = text("""
+INSERT INTO audit (at, project, token, label, address, act, testid, run_id, key, status, size, why)
+VALUES (:at, :project, :token, :label, :address, :act, :testid, :run_id, :key, :status, :size, :why)
+""")
+
+
+def write_audit(connection: Connection, **told: Any) -> None:
+    """`address` is empty for what was done on the machine itself."""
+    blank = {"address": "", "testid": "", "run_id": "", "key": "", "why": "", "status": 0, "size": 0}
+    connection.execute(_INSERT, {**blank, **told})
+
+
+def newest_actions(connection: Connection, project: str, before: int | None, limit: int) -> list[dict[str, Any]]:
+    found = select(AUDIT).where(AUDIT.c.project == project).order_by(AUDIT.c.id.desc()).limit(limit)
+    if before is not None:
+        found = found.where(AUDIT.c.id < before)
+    return list(dicts(connection.execute(found)))
+
+
+def every_action(connection: Connection, project: str | None = None) -> Iterator[dict[str, Any]]:
+    """Oldest first, a chunk at a time."""
+    last = 0
+    while True:
+        found = select(AUDIT).where(AUDIT.c.id > last).order_by(AUDIT.c.id).limit(_CHUNK)
+        if project is not None:
+            found = found.where(AUDIT.c.project == project)
+        rows = list(dicts(connection.execute(found)))
+        yield from rows
+        if len(rows) < _CHUNK:
+            return
+        last = rows[-1]["id"]
+
+
+# -- Who may send to a project, and who may read it.
+
+PROJECT = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+_FIND = text("SELECT id, project, kind, label, revoked FROM tokens WHERE digest = :digest")
+_PREFIX = "aisbt_"  # so that a scanner of secrets knows one when it sees it
+
+
+class Kind(enum.Enum):
+    SEND = "send"  # it may read back over the API what its project was sent
+    READ = "read"
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Whoever showed a token."""
+
+    id: int
+    project: str
+    kind: Kind
+    label: str
+    revoked: bool
+
+
+def add(connection: Connection, project: str, kind: Kind, label: str, now: float) -> Secret:
+    """The token, which nobody can be told again."""
+    if not PROJECT.fullmatch(project):
+        advice = "small letters, digits, '.', '_' and '-', 64 at most"
+        raise UsageFault(f"{project[:80]!r} is not the name of a project", advice=advice)
+    token = Secret(_PREFIX + secrets.token_urlsafe(32))
+    row = {"digest": _digest(token.reveal()), "project": project, "kind": kind.value, "label": label, "created": now}
+    number = connection.execute(insert(TOKENS).values(row).returning(TOKENS.c.id)).scalar_one()
+    write_audit(connection, at=now, project=project, token=number, label=label, act=f"token added ({kind.value})")
+    return token
+
+
+def revoke(connection: Connection, number: int, now: float) -> None:
+    row = connection.execute(select(TOKENS).where(TOKENS.c.id == number)).one_or_none()
+    if row is None:
+        raise UsageFault(f"there is no token {number}", advice="`aisbench tester token list` shows them")
+    if row.revoked is None:
+        connection.execute(update(TOKENS).where(TOKENS.c.id == number).values(revoked=now))
+        write_audit(connection, at=now, project=row.project, token=number, label=row.label, act="token revoked")
+
+
+def every_token(connection: Connection) -> list[dict[str, Any]]:
+    """Without their digests; `used` is when the token was last shown by a sender."""
+    used = select(func.max(AUDIT.c.at)).where(AUDIT.c.token == TOKENS.c.id, AUDIT.c.address != "").scalar_subquery()
+    columns = [column for column in TOKENS.c if column.name != "digest"]
+    rows = connection.execute(select(*columns, used.label("used")).order_by(TOKENS.c.id))
+    return list(dicts(rows))
+
+
+def find(connection: Connection, token: str) -> Holder | None:
+    """By its digest: nothing is learned from how long it takes."""
+    row = connection.execute(_FIND, {"digest": _digest(token)}).one_or_none()
+    return Holder(row.id, row.project, Kind(row.kind), row.label, row.revoked is not None) if row else None
+
+
+def _digest(token: str) -> str:
+    """Of 256 random bits: it needs neither salt nor a slow hash."""
+    return hashlib.sha256(token.encode(errors="replace")).hexdigest()
+
+
+COOKIE = "aisbench_tester"
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+
+
+class Denied(Exception):
+    """401: nobody knows who you are; 403: you may not do this."""
+
+    def __init__(self, status: int, message: str, holder: Holder | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.holder = holder
+
+
+@dataclass(frozen=True)
+class Door:
+    """`open` where whoever reaches the server may read: it listens on loopback only, and was not told otherwise."""
+
+    open: bool
+    names: tuple[str, ...] = ()  # host names that it answers to; empty: any
+
+    def knows(self, host: str) -> bool:
+        """A page of a stranger's can make a browser call 127.0.0.1 by the stranger's name; it then says that name."""
+        return not self.names or _bare(host) in self.names
+
+    def sender(self, connection: Connection, request: Request) -> Holder:
+        holder = _holder(connection, _bearer(request.headers))
+        if holder.kind is not Kind.SEND:
+            raise Denied(403, "this token may read, and not send", holder)
+        return holder
+
+    def reader(self, connection: Connection, request: Request) -> str | None:
+        """The one project that may be read; None for all of them."""
+        token = _bearer(request.headers)
+        if token:
+            return _holder(connection, token).project
+        shown = request.cookies.get(COOKIE, "")
+        if shown:
+            holder = find(connection, shown)
+            if holder and not holder.revoked and holder.kind is Kind.READ:
+                return holder.project
+        if self.open and not any(name in request.headers for name in _FORWARDED):
+            return None
+        raise Denied(401, "a read token is needed")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _holder(connection: Connection, token: str) -> Holder:
+    if not token:
+        raise Denied(401, "a token is needed: Authorization: Bearer …")
+    holder = find(connection, token)
+    if holder is None:
+        raise Denied(401, "nobody knows this token")
+    if holder.revoked:
+        raise Denied(403, "this token was revoked", holder)
+    return holder
+
+
+def _bearer(headers: Mapping[str, str]) -> str:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _bare(host: str) -> str:
+    """Without the port."""
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0].lower()
