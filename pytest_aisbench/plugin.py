@@ -44,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
+    _share_log_file(config)
     command_line = {row.name: config.getoption(row.ini) for row in table()}
     ini = {row.name: str(config.getini(row.ini) or "") for row in table()}
     try:
@@ -57,6 +58,18 @@ def pytest_configure(config: pytest.Config) -> None:
         _rehearse(config)
     elif config.stash[SETTINGS].required and not hasattr(config, "workerinput"):
         enlist()  # also where nothing is collected somebody must miss it
+
+
+def _share_log_file(config: pytest.Config) -> None:
+    """Let the processes of xdist append to pytest's log file: each would open it anew, and write over the others."""
+    worker, option = hasattr(config, "workerinput"), config.option
+    if not hasattr(option, "log_file") or not (worker or getattr(option, "dist", "no") != "no"):
+        return
+    file = option.log_file or config.getini("log_file")
+    if file and (option.log_file_mode or config.getini("log_file_mode") or "w") == "w":
+        if not worker and Path(file).is_file():
+            Path(file).write_bytes(b"")
+        option.log_file_mode = "a"
 
 
 def _rehearse(config: pytest.Config) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections import deque
@@ -54,6 +55,7 @@ class Live:
             keep=partial(logs.follow, run.folder),
         )
         self._follower.start()
+        self._log = LiveLog(config) if not threaded and is_log_live(config) else None
         self._closing = threading.Event()
         if threaded:
             threading.Thread(target=self._run, name="aisbench-heartbeat", daemon=True).start()
@@ -64,6 +66,8 @@ class Live:
 
     def tick(self) -> None:
         """Show what there is to show; called as often as one likes."""
+        if self._log:
+            self._log.write()
         if self._terminal is None:
             return
         while self._said:
@@ -82,10 +86,18 @@ class Live:
         self._clear()
         while self._terminal and self._said:
             self._write(f"aisbench: {self._said.popleft()}")
+        if self._log:
+            self._log.close()
+
+    def write_log(self) -> None:
+        """Show what other threads logged; for the main thread while it waits inside a test."""
+        if self._log:
+            self._log.write()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self) -> None:
         self._clear()
+        self.write_log()
 
     def _run(self) -> None:
         while not self._closing.wait(min(_FRAME_S, self._heartbeat_s)):
@@ -119,15 +131,49 @@ def has_room_for_bars(config: pytest.Config, terminal: Any) -> bool:
         and terminal.verbosity > -2
         and os.environ.get("TERM") != "dumb"
         and not any(map(os.environ.get, _CI))
-        and not _logs_live(config)
+        and not is_log_live(config)
         and hasattr(terminal._tw, "_file")  # noqa: SLF001
     )
 
 
-def _logs_live(config: pytest.Config) -> bool:
+def is_log_live(config: pytest.Config) -> bool:
+    """True if pytest shows the log while the tests run."""
     with contextlib.suppress(ValueError):  # noqa: TID251 - -p no:logging
         return config.getoption("log_cli_level", None) is not None or bool(config.getini("log_cli"))
     return False
+
+
+class LiveLog:
+    """Keeps what other threads log for pytest's live log until the main thread writes it.
+
+    To show a record pytest suspends its capture of the tests' output and resumes it. When another thread does that
+    while the main thread ends a test, lines of the log and outcomes of tests are lost.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._records: deque[logging.LogRecord] = deque()
+        self._handler: logging.Handler = config.pluginmanager.get_plugin("logging-plugin").log_cli_handler
+        self._handler.addFilter(self._admit)
+
+    def write(self) -> None:
+        """Only the main thread may."""
+        while self._records and threading.current_thread() is threading.main_thread():
+            self._handler.acquire()
+            try:
+                self._handler.emit(self._records.popleft())
+            finally:
+                self._handler.release()
+
+    def close(self) -> None:
+        self._handler.removeFilter(self._admit)
+        self.write()
+
+    def _admit(self, record: logging.LogRecord) -> bool:
+        if threading.current_thread() is threading.main_thread():
+            self.write()  # what came before
+            return True
+        self._records.append(record)
+        return False
 
 
 class Bars:

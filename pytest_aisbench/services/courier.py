@@ -68,11 +68,11 @@ def attempt(spool: Spool, parcel: Parcel, send: Callable[[Parcel], None], clock:
         send(parcel)
     except AisbenchError as error:
         kept = error.retryable or isinstance(error, Refused)
-        _LOG.info("%s is %s: %s", parcel.key, "kept for later" if kept else "given up", error)
+        _LOG.info("%s of %s: %s: %s", parcel.kind, parcel.case, "kept for later" if kept else "given up", error)
         spool.settle(parcel.key, State.SPOOLED if kept else State.DEAD, plain(str(error), 300), clock.now())
         return error if kept else None
     spool.settle(parcel.key, State.DELIVERED, "", clock.now())
-    _LOG.info("%s is delivered", parcel.key)
+    _LOG.info("%s of %s: delivered", parcel.kind, parcel.case)
     return None
 
 

@@ -12,6 +12,7 @@ from pytest_aisbench import registry
 from pytest_aisbench.domain.ports import Platform
 from pytest_aisbench.errors import Crashed, UsageFault
 from pytest_aisbench.judge import exit_code
+from pytest_aisbench.logs import get_logger
 from pytest_aisbench.reporters import results
 from pytest_aisbench.reporters.hosts import guarded, say
 from pytest_aisbench.reporters.properties import PREFIX, case_of, properties_of
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from pytest_aisbench.domain.trial import Step, Trial
     from pytest_aisbench.reporters.live import Live
     from pytest_aisbench.session.workers import Workers
+
+_LOG = get_logger("session")
+_GLANCE_S = 0.5  # how long the main thread waits before it shows the log again
 
 
 class Controller:
@@ -58,6 +62,11 @@ class Controller:
         if self._run is None:
             advice = "name the fixture among the test's arguments, and leave --setup-only away"
             raise UsageFault(f"{case.id} was not announced before the run", advice=advice)
+        fleet = self._run.fleet
+        fleet.want(case, until)
+        while self._live and not fleet.is_ready(case, until):
+            fleet.wait(_GLANCE_S)
+            self._live.write_log()
         return self._run.reached(case, until)
 
     def platform(self) -> Platform:
@@ -99,9 +108,11 @@ class Controller:
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         collection.leave_out(self._config, items)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Here the selection is final, and a `finally` sees -x, Ctrl-C and pytest.exit alike."""
+        """Here the selection is final, and a `finally` sees -x, Ctrl-C and pytest.exit alike.
+
+        Inside the wrapper of pytest's log, so that it has what is logged before the first test and after the last."""
         option = self._config.option
         idle = option.collectonly or getattr(option, "setupplan", False) or getattr(option, "setuponly", False)
         if idle or (session.testsfailed and not option.continue_on_collection_errors):
@@ -156,6 +167,7 @@ class Controller:
             return str(self._run.folder) if self._run else None
 
     def _say(self, line: str) -> None:
+        _LOG.info("%s", line)
         if self._live:
             self._live.say(line)
         else:

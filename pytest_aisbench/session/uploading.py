@@ -73,9 +73,11 @@ class Tester:
                     warn(self._config, f"aisbench: the Tester does not know how the run ended: {parcel.why}")
             self._bury()
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self) -> Generator[None, object, object]:
-        """Before the Controller's: what it records at the end is the truth about uploads too."""
+        """Before the Controller's, which is the last: what it records at the end is the truth about uploads too.
+
+        Not before that of pytest's log, which is the first, so that it has what is logged here."""
         courier, self._courier = self._courier, None
         if courier is None:
             return (yield)
