@@ -19,18 +19,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_aisbench.domain.case import Case, Shape, Workload
+from factories import make_case, make_trial
+
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.errors import LedgerError
 from pytest_aisbench.services import mounts, schema
 from pytest_aisbench.services.ledger import Ledger
 
-CASE = Case(Workload("toy", "", ("code",), "train.py", "python", 1, {}), Shape(1, 1), ())
+CASE = make_case("1x1", metrics={})
 
 
 def trial(run: str, number: int, state: int) -> Trial:
-    name = f"{run}-{number}"
-    return Trial(f"{run}/toy/{number}", run, CASE, number, name, attempts=state, notes=("x" * 500,))
+    return make_trial(CASE, run=run, number=number, name=f"{run}-{number}", attempts=state, notes=("x" * 500,))
 
 
 def fork(act: Callable[[], None]) -> int:

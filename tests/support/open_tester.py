@@ -14,9 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from factories import make_case_entry, make_trial_entry
+
 from pytest_aisbench.adapters.tester import transport
 from pytest_aisbench.domain.background import Background, ScalePoint
-from pytest_aisbench.domain.entry import CaseEntry, Straggler, TrialEntry, Value
+from pytest_aisbench.domain.entry import CaseEntry, Straggler, Value
 from pytest_aisbench.domain.upload import Bound, Parcel, Transport
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.reporters.tester import result
@@ -133,29 +135,18 @@ def case(
     reference = 900.0 * nodes * devices
     outcome = Outcome.MET if verdict is Ruling.PASSED else Outcome.MISSED
     wanted = f">= {0.95 * reference:.0f} images/s"
-    trial = TrialEntry(
-        trial=1,
+    trial = make_trial_entry(
         job_id=f"job-{workload}-{at:.0f}",
-        platform_phase="Completed",
-        phase="SUCCEEDED",
         queued_s=3.0,
         ran_s=HOUR,
-        throughput_by_rank=(),
-        throughput_by_server=(),
         accuracy_by_server=(0.77,),
         stragglers=stragglers,
-        logs=(),
-        stage=None,
         times={"stage": at - HOUR, "done": at},
-        notes=(),
         traits={"CANN": "5.0.2", "framework": "mindspore 1.3.0"},
     )
-    return CaseEntry(
-        id=f"{workload}-{nodes}x{devices}",
-        workload=workload,
-        nodes=nodes,
-        devices_per_node=devices,
-        mode="cluster",
+    return make_case_entry(
+        f"{nodes}x{devices}",
+        workload,
         verdict=verdict,
         reason=reason or f"throughput {throughput} images/s, wanted {wanted}",
         card_hours=float(nodes * devices),

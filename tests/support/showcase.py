@@ -6,6 +6,8 @@ import math
 import random
 from dataclasses import replace
 
+from factories import make_case_entry, make_trial_entry
+
 from pytest_aisbench.domain.background import Background, Past, ScalePoint
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.curve import Curve, Point, Series
@@ -39,13 +41,9 @@ def case(shape: Shape = TWO, *, name: str = "resnet50", seed: int = 1) -> CaseEn
         Finding("accuracy", Outcome.MET, 0.761, ">= 0.759", "accuracy 0.761, wanted >= 0.759"),
         Finding("scaling", Outcome.WAIVED, None, ">= 0.9", "scaling: waived, its base 1x8 was not measured"),
     )
-    return CaseEntry(
-        id=f"{name}-{shape}",
-        workload=name,
-        nodes=shape.nodes,
-        devices_per_node=shape.devices,
-        mode="cluster",
-        verdict=Ruling.PASSED,
+    return make_case_entry(
+        str(shape),
+        name,
         reason="; ".join(each.text for each in found),
         card_hours=round(6400 * 2 * shape.world / 3600, 3),
         metrics={"throughput": Value(whole, UNIT), "accuracy": Value(0.761, "")},
@@ -63,15 +61,12 @@ def trial(number: int, shape: Shape, ranks: tuple[float | None, ...], noise: ran
     began = BEGAN + 7100.0 * (number - 1)
     steps = {"stage": 0, "submit": 14, "watch": 18, "harvest": 6998, "judge": 7021, "done": 7022}
     told = curve(noise)
-    return TrialEntry(
+    return make_trial_entry(
         trial=number,
         job_id=f"5f0c{number}e2a-8d5b-4d53-9f0c-0d4f7a6f2c11",
-        platform_phase="Completed",
-        phase="SUCCEEDED",
         queued_s=580.0,
         ran_s=6400.0,
         throughput_by_rank=ranks,
-        throughput_by_server=(),
         accuracy_by_server=(0.761,),
         stragglers=find_stragglers(ranks, shape),
         logs=tuple(f"logs/case/{number}/worker-{node}.log" for node in range(shape.nodes)),

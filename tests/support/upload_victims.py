@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from factories import make_case_entry
+
 from pytest_aisbench.adapters.tester import transport
-from pytest_aisbench.domain.entry import CaseEntry, Value
 from pytest_aisbench.domain.upload import Bound, Parcel, State
-from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.reporters import tester as tester_module
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.services import courier, lease
@@ -42,19 +42,7 @@ POINTS = (
 ENDED = POINTS[-2:]
 RUN = "run-1"
 TOKEN = os.environ.get("TESTER_TOKEN", "")  # the local cloud's Tester asks for none
-CASE = CaseEntry(
-    id="toy-1x1",
-    workload="toy",
-    nodes=1,
-    devices_per_node=1,
-    mode="cluster",
-    verdict=Ruling.PASSED,
-    reason="fast enough",
-    card_hours=0.1,
-    metrics={"throughput": Value(10.0, "images/s"), "accuracy": Value(0.9, "")},
-    findings=(),
-    trials=(),
-)
+CASE = make_case_entry()
 
 
 def die() -> None:

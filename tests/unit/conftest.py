@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from factories import make_case
 from hypothesis import settings
 
-from pytest_aisbench.domain.case import Case, Shape, Workload
+from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.checkup import Check
 from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Phase, Request
-from pytest_aisbench.domain.metric import Metric
 from pytest_aisbench.domain.ports import Head, Upload
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.threshold import Threshold
@@ -181,17 +181,8 @@ def case(tmp_path: Path) -> Case:
     code = tmp_path / "suite" / "code"
     code.mkdir(parents=True)
     (code / "train.py").write_text("print('training')\n")
-    workload = Workload(
-        name="toy",
-        folder=str(code.parent),
-        code=("code",),
-        entry="train.py",
-        framework="python",
-        devices=2,
-        metrics={"throughput": Metric("throughput", "images/s"), "accuracy": Metric("accuracy", "")},
-    )
     claims = (Threshold("throughput", "images/s", at_least=40.0), Threshold("accuracy", at_least=0.9))
-    return Case(workload, Shape(2, 2), claims)
+    return make_case("2x2", *claims, folder=str(code.parent))
 
 
 def write_results(platform: ScriptedPlatform, request: Request, *, without: Sequence[str] = (), **other: bytes) -> None:

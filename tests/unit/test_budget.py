@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from factories import make_trial
 
 from pytest_aisbench.domain.case import Case, Shape
 from pytest_aisbench.domain.job import Job, Phase
@@ -25,9 +26,7 @@ def expecting(case: Case, seconds: float, name: str = "toy") -> Case:
 
 
 def trial(case: Case, job: Job | None = None, **times: float) -> Trial:
-    return Trial(
-        f"run/{case.id}/1", "run", case, 1, f"{case.id}-run", step=Step.WATCH, job_id="j", job=job, times=times
-    )
+    return make_trial(case, step=Step.WATCH, job_id="j", job=job, times=times)
 
 
 def ended(seconds: float | None, phase: Phase = Phase.SUCCEEDED) -> Job:

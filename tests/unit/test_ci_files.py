@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from factories import make_case_entry, make_run_entry, make_trial_entry
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_page import Page
@@ -17,7 +18,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from pytest_aisbench.domain.background import Background, ScalePoint
 from pytest_aisbench.domain.curve import Pace
-from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, Straggler, TrialEntry, Value
+from pytest_aisbench.domain.entry import CaseEntry, RunEntry, Straggler, Value
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.i18n import language
@@ -28,15 +29,13 @@ HOSTILE = (
     "<script>alert(1)</script> ]]> | `code` **bold** [x](javascript:1) ![i](http://e) \x1b[31m\x00\n"
     "# h \u202e \\ \" 'é'"
 )
-TRIAL = TrialEntry(
-    trial=1, job_id="job-1", platform_phase="Completed", phase="SUCCEEDED", queued_s=1.2345, ran_s=61.4,
-    throughput_by_rank=(), throughput_by_server=(), accuracy_by_server=(),
-    stragglers=(Straggler(0, 3, 3, 0.8, 0.02),), logs=("logs/a-2x8/1/worker-0.log",), stage=None, times={}, notes=(),
+TRIAL = make_trial_entry(
+    queued_s=1.2345, ran_s=61.4, stragglers=(Straggler(0, 3, 3, 0.8, 0.02),), logs=("logs/a-2x8/1/worker-0.log",),
     traits={"cann": "5.0.2"}, console="https://console.example/jobs/1",
 )  # fmt: skip
-PASSED = CaseEntry(
-    id="a-2x8", workload="a", nodes=2, devices_per_node=8, mode="cluster", verdict=Ruling.PASSED, reason="fine",
-    card_hours=0.272889, metrics={"throughput": Value(14151.2, "images/s"), "accuracy": Value(0.761234, "")},
+PASSED = make_case_entry(
+    "2x8", "a", reason="fine", card_hours=0.272889,
+    metrics={"throughput": Value(14151.2, "images/s"), "accuracy": Value(0.761234, "")},
     findings=(
         Finding("throughput", Outcome.MET, 14151.2, ">= 13443.6 images/s", "fine"),
         Finding("accuracy", Outcome.MET, 0.761234, ">= 0.759", "fine"),
@@ -64,7 +63,7 @@ WAITING = replace(BROKEN, id="late-1x1", verdict=None, reason="not judged")
 
 
 def run(*cases: CaseEntry, code: int | None = 1, **told: Any) -> RunEntry:
-    return RunEntry(SCHEMA, "run-1", "2024-01-01T00:00:00Z", None, code, {"platform": "local", **told}, cases)
+    return make_run_entry(*cases, exit_code=code, settings={"platform": "local", **told})
 
 
 def families(text: str) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from factories import make_case_entry
 
 from pytest_aisbench.domain.entry import Before, Brief, CaseEntry, Value
 from pytest_aisbench.domain.verdict import Ruling
@@ -53,8 +54,7 @@ def test_what_is_no_speed_has_not_moved(value: float | None) -> None:
 
 
 def entry(verdict: Ruling | None) -> CaseEntry:
-    metrics = {"throughput": Value(12.5, "images/s")}
-    return CaseEntry("a-1x1", "a", 1, 1, "cluster", verdict, "why", 0.0, metrics, (), ())
+    return make_case_entry("1x1", "a", verdict=verdict, metrics={"throughput": Value(12.5, "images/s")})
 
 
 def test_the_last_run_that_ended_with_a_verdict_on_the_same_platform_is_the_one_before(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from factories import make_case, make_trial
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench import Platform, Settings
 from pytest_aisbench.adapters.power_file import PowerFile
-from pytest_aisbench.domain.case import Case, Shape, Workload
 from pytest_aisbench.domain.curve import Curve
 from pytest_aisbench.domain.job import Power, Sample
 from pytest_aisbench.domain.trial import Trial
@@ -160,8 +160,7 @@ def test_a_file_that_is_not_there_is_a_reason(tmp_path: Path) -> None:
 
 # The meter.
 
-CASE = Case(Workload("toy", "", ("code",), "train.py", "python", 1, {}), Shape(1, 1), ())
-TRIAL = Trial("run/toy-1x1/1", "run", CASE, 1, "toy", job_id="j", times={"running": 30.0, "harvest": 330.0})
+TRIAL = make_trial(make_case("1x1"), job_id="j", times={"running": 30.0, "harvest": 330.0})
 
 
 class Broken:
@@ -208,7 +207,7 @@ class Nodes:
 
 
 def test_the_use_of_nodes_is_the_mean_over_time_and_nodes() -> None:
-    two = replace(TRIAL, case=replace(CASE, shape=Shape(2, 1)))
+    two = replace(TRIAL, case=make_case("2x1"))
     nodes = Nodes({"npu": [90.0, 100.0], "cpu": [10.0]}, {"npu": [75.0], "cpu": []})
     assert _used(two, nodes) == {"npu": 85.0, "cpu": 10.0}
     assert _used(two, Nodes({"npu": [90.0], "cpu": [math.nan]}, {"npu": [90.0]})) == {"npu": 90.0}

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from factories import make_case, make_measurements
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
-from pytest_aisbench.domain.metric import Measurement, Metric
+from pytest_aisbench.domain.case import Case, Mode, Shape
 from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
 from pytest_aisbench.domain.trial import Step, Trial, TrialRecord
 from pytest_aisbench.domain.verdict import Outcome, Ruling, Verdict
@@ -45,13 +45,8 @@ def one(case: Case) -> Case:
 
 def trial(case: Case, speed: float, learnt: float = 0.95, number: int = 1, **other: Any) -> Trial:
     """Harvested; `speed` is the whole job's."""
-    world = case.shape.world
-    node = {rank: rank // case.shape.devices if case.single_server else None for rank in range(world)}
-    share = speed / case.judged_shape.world
-    found = [Measurement("throughput", share, "images/s", f"{rank}", rank, node[rank]) for rank in range(world)]
-    nodes: list[int | None] = list(range(case.shape.nodes)) if case.single_server else [None]
-    found += [Measurement("accuracy", learnt, "", "accuracy", server=each) for each in nodes]
-    made = replace(new_trial("now", case, 0.0, number), measurements=tuple(found), step=Step.JUDGE)
+    found = make_measurements(case, speed / case.judged_shape.world, learnt)
+    made = replace(new_trial("now", case, 0.0, number), measurements=found, step=Step.JUDGE)
     return replace(made, **{"traits": {"nodes": str(case.shape.nodes), "code": "c0de"}, **other})
 
 
@@ -459,8 +454,7 @@ def test_whatever_is_in_history_no_speed_passes_below_its_band(history: list[flo
 
 def ruled(rounds: Sequence[tuple[float, float]], history: Sequence[float], claim: Threshold = SPEED) -> Verdict:
     """Of the last of several trials, each with its speed and what it learnt."""
-    metrics = {"throughput": Metric("throughput", "images/s"), "accuracy": Metric("accuracy", "")}
-    case = Case(Workload("toy", "", ("code",), "train.py", "python", 1, metrics), Shape(1, 1), (claim, LEARNT))
+    case = make_case("1x1", claim, LEARNT)
     *before, last = (trial(case, *each, number=at) for at, each in enumerate(rounds, start=1))
     evidence = Evidence(tuple(map(case_values, before)), past(case, history))
     return evaluate(case_values(last), evidence, RULES).verdict

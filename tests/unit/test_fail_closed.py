@@ -11,25 +11,22 @@ from typing import Any
 
 import factories
 import pytest
-from factories import verdict_of
+from factories import UNIT, make_case, make_measurements, make_trial, make_workload, verdict_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, Metric, MissingResult
+from pytest_aisbench.domain.case import Case, Mode, Shape
+from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, MissingResult
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
-from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling, Verdict
 from pytest_aisbench.judge.entries import trial_entry
 from pytest_aisbench.judge.evaluate import compare_with_band, conclude, evaluate
 from pytest_aisbench.judge.values import case_values
 from pytest_aisbench.services.harvest import harvest
 
-UNIT = "images/s"
 SPEED, LEARNT = 100.0, 0.9
-METRICS = {THROUGHPUT: Metric(THROUGHPUT, UNIT), ACCURACY: Metric(ACCURACY, "")}
-WORKLOAD = Workload("toy", "", ("code",), "train.py", "python", 2, METRICS)
+WORKLOAD = make_workload()
 CLAIMS = (Threshold(THROUGHPUT, UNIT, at_least=1.0), Threshold(ACCURACY, at_least=0.5))
 
 shapes = st.builds(Shape, st.integers(1, 3), st.integers(1, 3))
@@ -40,22 +37,8 @@ numbers = st.floats(allow_nan=True, allow_infinity=True)
 bounds = st.none() | numbers
 
 
-def measurements(case: Case) -> list[Measurement]:
-    """What a healthy job leaves."""
-    devices, single_server = case.shape.devices, case.single_server
-    ranks = range(case.shape.world)
-    speeds = [
-        Measurement(
-            THROUGHPUT, SPEED, UNIT, f"throughput_{rank}.json", rank, rank // devices if single_server else None
-        )
-        for rank in ranks
-    ]
-    nodes = range(case.shape.nodes) if single_server else [None]
-    return speeds + [Measurement(ACCURACY, LEARNT, "", "accuracy.json", server=node) for node in nodes]
-
-
 def verdict(case: Case, found: Sequence[Measurement], missing: Sequence[MissingResult] = ()) -> Verdict:
-    trial = Trial("run/toy/1", "run", case, 1, "toy", measurements=tuple(found), missing_results=tuple(missing))
+    trial = make_trial(case, measurements=tuple(found), missing_results=tuple(missing))
     return evaluate(case_values(trial)).verdict
 
 
@@ -85,7 +68,7 @@ SPOILS: dict[str, Spoil] = {
 
 @given(cases, st.randoms())
 def test_a_healthy_job_passes_whatever_the_order_of_its_results(case: Case, dice: random.Random) -> None:
-    found = measurements(case)
+    found = [*make_measurements(case)]
     told = verdict(case, found)
     assert told.ruling is Ruling.PASSED
     dice.shuffle(found)
@@ -95,11 +78,11 @@ def test_a_healthy_job_passes_whatever_the_order_of_its_results(case: Case, dice
 @pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
 @given(cases, st.data())
 def test_one_spoilt_value_among_many_never_passes(spoil: Spoil, case: Case, data: st.DataObject) -> None:
-    found = measurements(case)
+    found = [*make_measurements(case)]
     at = data.draw(st.integers(0, len(found) - 1))
     spoilt = spoil(found, at)
     judged = verdict(case, spoilt)
-    trial = Trial("run/toy/1", "run", case, 1, "toy", measurements=tuple(spoilt))
+    trial = make_trial(case, measurements=tuple(spoilt))
     assert len(trial_entry(trial).throughput_by_rank) == case.shape.world  # and a report can be written of it
     assert judged.ruling is Ruling.FAILED
     assert any(finding.outcome is Outcome.UNMEASURED for finding in judged.findings)
@@ -107,8 +90,8 @@ def test_one_spoilt_value_among_many_never_passes(spoil: Spoil, case: Case, data
 
 
 def test_a_rank_that_wrote_for_another_is_told() -> None:
-    case = Case(WORKLOAD, Shape(1, 2), CLAIMS)
-    twice = [replace(each, rank=0) if each.rank == 1 else each for each in measurements(case)]
+    case = make_case("1x2", *CLAIMS)
+    twice = [replace(each, rank=0) if each.rank == 1 else each for each in make_measurements(case)]
     told = [finding.text for finding in verdict(case, twice).findings]
     assert told[:2] == [
         "throughput: the value of rank 0 is there 2 times",
@@ -327,7 +310,7 @@ def test_a_bound_at_infinity_is_no_claim() -> None:
     "stranger", ["accuracy_2.json", "accuracy_00.json", "2/throughput_0.json", "throughput_0.json"]
 )
 def test_a_result_of_a_node_that_cannot_be_is_objected_to(stranger: str, healthy: Callable[..., Any]) -> None:
-    case = Case(WORKLOAD, Shape(2, 1), CLAIMS, Mode.SINGLE_SERVER)
+    case = make_case("2x1", *CLAIMS, mode=Mode.SINGLE_SERVER)
     store, outputs = healthy().store, StoreUrl.parse("obs://bucket/outputs/")
     for node in range(2):
         store.write(outputs / f"{node}/throughput_0.json", b"100.0")

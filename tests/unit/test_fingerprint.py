@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from factories import make_trial
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench.domain.case import Case, Mode, Shape
 from pytest_aisbench.domain.metric import Metric
 from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.judge.comparison import family_key, trait_differences, traits_key, traits_of
 from pytest_aisbench.services.takeover import Fingerprints
 from pytest_aisbench.services.traits import Traits, told, where
@@ -132,5 +132,5 @@ def test_another_line_of_code_is_another_trait(case: Case) -> None:
 def test_the_logs_of_all_nodes_tell_what_trained(case: Case, tmp_path: Path) -> None:
     for node, driver in enumerate(("21.0.2", "21.0.4")):
         (tmp_path / f"worker-{node}.log").write_text(f"CANN version: 5.0.2\ndriver version: {driver}\n")
-    trial = Trial("r/t/1", "r", case, 1, "t", logs=("worker-0.log", "worker-1.log", "worker-2.log", "other.txt"))
+    trial = make_trial(case, logs=("worker-0.log", "worker-1.log", "worker-2.log", "other.txt"))
     assert told(trial, tmp_path) == {"cann": "5.0.2", "driver": "21.0.2, 21.0.4"}

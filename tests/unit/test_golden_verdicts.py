@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
+from factories import make_case, make_measurements, make_trial
+
+from pytest_aisbench.domain.case import Mode, Shape
 from pytest_aisbench.domain.curve import curve
 from pytest_aisbench.domain.metric import (
     ACCURACY,
@@ -17,11 +19,8 @@ from pytest_aisbench.domain.metric import (
     STEADY_THROUGHPUT,
     THROUGHPUT,
     TIME_TO_ACCURACY,
-    Measurement,
-    Metric,
 )
 from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
-from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Finding, Ruling, Verdict
 from pytest_aisbench.judge.evaluate import compare_with_band, conclude
 from pytest_aisbench.judge.noise_test import Noise, decide
@@ -32,8 +31,6 @@ from pytest_aisbench.judge.values import case_values
 GOLDEN = Path(__file__).parent / "golden" / "verdicts.txt"
 UNIT = "images/s"
 SHAPE = Shape(2, 2)
-METRICS = {THROUGHPUT: Metric(THROUGHPUT, UNIT), ACCURACY: Metric(ACCURACY, "")}
-WORKLOAD = Workload("toy", "", ("code",), "train.py", "python", 2, METRICS)
 SPEED = Threshold(THROUGHPUT, UNIT, reference=1000.0, lower=-0.05, per="node")
 LEARNT = Threshold(ACCURACY, at_least=0.759)
 ABOUT = Threshold(ACCURACY, reference=0.77, lower=-0.01)
@@ -59,16 +56,8 @@ def verdict(
     mode: Mode = Mode.CLUSTER,
 ) -> Verdict:
     """Of a job whose four ranks wrote this."""
-    speeds = [speed] * 4 if isinstance(speed, float) else list(speed)
-    measured = [
-        *(Measurement(THROUGHPUT, each, UNIT, f"throughput_{rank}.json", rank) for rank, each in enumerate(speeds)),
-        Measurement(ACCURACY, learnt, "", "accuracy.json"),
-    ]
-    if mode is Mode.SINGLE_SERVER:
-        measured = [replace(each, server=(each.rank or 0) // 2) for each in measured]
-        measured.append(replace(measured[-1], server=1))
-    case = Case(WORKLOAD, SHAPE, claims or (SPEED, LEARNT), mode)
-    trial = Trial("run/toy-2x2/1", "run", case, 1, "toy", measurements=tuple(measured), curve=curve(log))
+    case = make_case("2x2", *(claims or (SPEED, LEARNT)), mode=mode)
+    trial = make_trial(case, measurements=make_measurements(case, speed, learnt), curve=curve(log))
     values = case_values(trial)
     missing = {each.metric for each in values.missing}
     pairs = [
@@ -99,7 +88,7 @@ def scaling(speed: Speed, base: Speed) -> Verdict:
 
 
 def without_base() -> Verdict:
-    waived = waived_finding(SCALED, Case(WORKLOAD, SHAPE, (SCALED,)), None)
+    waived = waived_finding(SCALED, make_case("2x2", SCALED), None)
     assert waived
     return verdict(SPEED, LEARNT, SCALED, findings={SCALED: waived})
 

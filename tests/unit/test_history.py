@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from factories import make_measurements
 
 from pytest_aisbench.domain import codec
 from pytest_aisbench.domain.case import Case, Mode, Shape
 from pytest_aisbench.domain.job import Job, Phase
-from pytest_aisbench.domain.metric import Measurement, MissingResult
+from pytest_aisbench.domain.metric import MissingResult
 from pytest_aisbench.domain.trial import Fault, Step, Trial
 from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import Blame
@@ -37,12 +38,8 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def done(case: Case, run: int, speed: float = 12.5, learnt: float = 0.95, number: int = 1, **other: Any) -> Trial:
     """A trial that ended in its run's second."""
-    ranks = range(case.shape.world)
-    node = {rank: rank // case.shape.devices if case.single_server else None for rank in ranks}
-    nodes: list[int | None] = list(range(case.shape.nodes)) if case.single_server else [None]
-    found = [Measurement("throughput", speed, "images/s", f"throughput_{rank}", rank, node[rank]) for rank in ranks]
-    found += [Measurement("accuracy", learnt, "", "accuracy.json", server=each) for each in nodes]
-    trial = replace(new_trial(f"run-{run}", case, 0.0, number), measurements=tuple(found), traits=TRAITS)
+    found = make_measurements(case, speed, learnt)
+    trial = replace(new_trial(f"run-{run}", case, 0.0, number), measurements=found, traits=TRAITS)
     told: dict[str, Any] = {
         "judged": Verdict(Ruling.PASSED, "all well"),
         "job": Job("j", Phase.SUCCEEDED, "", ran_s=7.5),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from factories import UNIT, make_case, make_measurements, make_trial
 
-from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
+from pytest_aisbench.domain.case import Mode
 from pytest_aisbench.domain.curve import curve
-from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY, Measurement, Metric
+from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.domain.verdict import Outcome, Ruling, Verdict
@@ -16,9 +17,6 @@ from pytest_aisbench.judge.entries import case_entry
 from pytest_aisbench.judge.evaluate import evaluate
 from pytest_aisbench.judge.values import case_values, missing_results
 
-UNIT = "images/s"
-METRICS = {THROUGHPUT: Metric(THROUGHPUT, UNIT), ACCURACY: Metric(ACCURACY, "")}
-WORKLOAD = Workload("toy", "", ("code",), "train.py", "python", 2, METRICS)
 PLAIN = (Threshold(THROUGHPUT, UNIT, at_least=100.0), Threshold(ACCURACY, at_least=0.9))
 STEADY = Threshold(STEADY_THROUGHPUT, UNIT, at_least=600.0)
 SOON = Threshold(TIME_TO_ACCURACY, "s", at_most=60.0)
@@ -33,14 +31,8 @@ EVALUATED = "eval epoch: 5, accuracy: 0.95, elapsed: 40 s\n"
 
 
 def trial(log: str, *claims: Threshold, shape: str = "2x2", mode: Mode = Mode.CLUSTER) -> Trial:
-    case = Case(WORKLOAD, Shape.parse(shape), (*PLAIN, *claims), mode)
-    nodes = range(case.shape.nodes) if case.single_server else [None]
-    speeds = [
-        Measurement(THROUGHPUT, 100.0, UNIT, "", rank, rank // case.shape.devices if case.single_server else None)
-        for rank in range(case.shape.world)
-    ]
-    learnt = [Measurement(ACCURACY, 0.95, "", "", server=node) for node in nodes]
-    return Trial("run/toy/1", "run", case, 1, "toy", measurements=(*speeds, *learnt), curve=curve(log) if log else None)
+    case = make_case(shape, *PLAIN, *claims, mode=mode)
+    return make_trial(case, measurements=make_measurements(case), curve=curve(log) if log else None)
 
 
 def judged(tried: Trial) -> Verdict:

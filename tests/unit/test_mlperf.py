@@ -9,25 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import results_json
+from factories import make_case, make_measurements, make_trial, results_json
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench.cli import main
-from pytest_aisbench.domain.case import Case, Shape, Workload
-from pytest_aisbench.domain.metric import Measurement, Metric
 from pytest_aisbench.domain.mlperf import Result, benchmark, parse_result
 from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
-from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.domain.trial import Step
 from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.judge.evaluate import Rules
 from pytest_aisbench.reporters.mllog import text
 from pytest_aisbench.services.result_files import judge_file, judge_set
 from pytest_aisbench.services.verdict_step import VerdictStep
 
-METRICS = {"throughput": Metric("throughput", "images/s"), "accuracy": Metric("accuracy", "")}
 CLAIMS = (Threshold("throughput", unit="images/s", at_least=13_000), Threshold("accuracy", at_least=0.759))
-CASE = Case(Workload("resnet50", "/s", ("code",), "train.py", "python", 8, METRICS), Shape(1, 8), CLAIMS)
+CASE = make_case("1x8", *CLAIMS, workload="resnet50")
 
 
 def event(key: str, ms: Any, value: Any = None, **metadata: Any) -> str:
@@ -89,11 +86,8 @@ def test_a_file_and_a_run_with_the_same_numbers_have_the_same_findings(seconds: 
     """`aisbench judge` and a first trial without a history: outcome, value, limit and text agree."""
     case = replace(CASE, thresholds=(*CLAIMS, Threshold("scaling", at_least=0.9, base="1x1")))
     file = parse_result("a", ran(seconds=seconds, accuracy=accuracy))
-    ranks = [
-        Measurement("throughput", file.measured["throughput"] / 8, "images/s", f"{rank}", rank) for rank in range(8)
-    ]
-    measured = (*ranks, Measurement("accuracy", accuracy, "", "accuracy.json"))
-    trial = Trial("now/resnet50-1x8/1", "now", case, 1, "job", step=Step.JUDGE, measurements=measured)
+    measured = make_measurements(case, file.measured["throughput"] / 8, accuracy)
+    trial = make_trial(case, run="now", step=Step.JUDGE, measurements=measured)
     judged = VerdictStep(Rules()).judge(trial, (), "2027-01-01").verdict
     assert judge_file(case, file, "2027-01-01") == judged
     assert judge_set(case, [(file, judged)], "2027-01-01").findings == judged.findings

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pytest_aisbench.domain.case import Case, Shape, Workload
+from factories import make_case, make_trial
+
 from pytest_aisbench.domain.codec import dump, load
 from pytest_aisbench.domain.metric import Metric
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.judge.entries import trial_entry
 from pytest_aisbench.services.pacing import MOST, curve_of
 
-CASE = Case(
-    Workload("points", "/s", ("code",), "train.py", "python", 1, {"throughput": Metric("throughput", "points/s")}),
-    Shape(2, 1),
-    (),
-)
+CASE = make_case("2x1", workload="points", metrics={"throughput": Metric("throughput", "points/s")})
 LOG = "".join(
     f"epoch: {epoch} step: 10, loss is {1 / epoch}\nTrain epoch time: 1 ms, per step time: {ms} ms\n"
     for epoch, ms in enumerate((200, 100, 100, 100, 100), start=1)
@@ -24,7 +21,7 @@ LOG = "".join(
 
 
 def trial(*logs: str) -> Trial:
-    return Trial("run/points-2x1/1", "run", CASE, 1, "name", logs=logs)
+    return make_trial(CASE, logs=logs)
 
 
 def test_the_first_workers_log_makes_the_curve_that_the_ledger_keeps(tmp_path: Path) -> None:

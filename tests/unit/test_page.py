@@ -9,9 +9,10 @@ from html import escape
 
 import pytest
 import showcase
+from factories import make_case_entry, make_run_entry, make_trial_entry
 
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.entry import CaseEntry, RunEntry, TrialEntry, Value
+from pytest_aisbench.domain.entry import CaseEntry, Value
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.i18n import ENGLISH, Language, language
 from pytest_aisbench.reporters.page import UNJUDGED, cells, duration, headers
@@ -55,29 +56,22 @@ def test_other_tests_have_as_many_cells() -> None:
 def heavy() -> CaseEntry:
     noisy = "<b>&'\"" * 1000
     finding = Finding("throughput", Outcome.UNMEASURED, None, noisy, noisy)
-    trial = TrialEntry(
-        trial=1,
+    trial = make_trial_entry(
         job_id=noisy,
         platform_phase=noisy,
         phase="FAILED",
         queued_s=None,
         ran_s=7300.0,
         throughput_by_rank=tuple(None if rank % 2 else 100.0 + rank % 7 for rank in range(2048)),
-        throughput_by_server=(),
-        accuracy_by_server=(),
-        stragglers=(),
         logs=tuple(f"logs/case/1/worker-{node}.log" for node in range(256)),
         stage=noisy,
         times={"stage": 0.0},
         notes=(noisy,) * 256,
     )
     metrics = {"throughput": Value(None, noisy), "accuracy": Value(None, "")}
-    return CaseEntry(
-        id="heavy-256x8",
-        workload="heavy",
-        nodes=256,
-        devices_per_node=8,
-        mode="cluster",
+    return make_case_entry(
+        "256x8",
+        "heavy",
         verdict=Ruling.FAILED,
         reason=noisy,
         card_hours=1.0,
@@ -194,7 +188,7 @@ def test_the_overview_says_what_changed_since_the_last_run() -> None:
 
 
 def test_a_first_run_has_nothing_to_be_held_against() -> None:
-    run = RunEntry("", "run-1", "2024-01-01T00:00:00Z", None, None, {}, (showcase.case(),))
+    run = make_run_entry(showcase.case())
 
     text = shown_words(overview(run.cases, run))
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import verdict_of
+from factories import make_case, make_measurements, make_run_entry, make_trial, verdict_of
 
-from pytest_aisbench.domain.case import Case, Shape, Workload
-from pytest_aisbench.domain.entry import SCHEMA, RunEntry
+from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.domain.entry import RunEntry
 from pytest_aisbench.domain.job import Job, Phase
-from pytest_aisbench.domain.metric import Measurement, Metric, MissingResult
+from pytest_aisbench.domain.metric import MissingResult
 from pytest_aisbench.domain.stage import Stage, StoreUrl
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.domain.trial import Step, Trial
@@ -23,24 +23,19 @@ from pytest_aisbench.reporters.results import Results, document, write
 
 UNKNOWN = "unqualified: no comparable history"
 SHAPE = Shape(2, 2)
-METRICS = {"throughput": Metric("throughput", "images/s"), "accuracy": Metric("accuracy", "")}
 CLAIMS = (Threshold("throughput", unit="images/s", at_least=35.0), Threshold("accuracy", at_least=0.7))
-CASE = Case(Workload("resnet50", "/s", ("code",), "train.py", "python", 2, METRICS), SHAPE, CLAIMS)
+CASE = make_case("2x2", *CLAIMS, workload="resnet50")
 
 
 def trial(speeds: list[float | None], note: str = "") -> Trial:
-    found = [
-        Measurement("throughput", speed, "images/s", f"throughput_{rank}.json", rank)
-        for rank, speed in enumerate(speeds)
-        if speed is not None
-    ]
-    found.append(Measurement("accuracy", 0.75, "", "accuracy.json"))
+    healthy = make_measurements(CASE, [speed or 0.0 for speed in speeds], 0.75)
+    found = [each for each in healthy if each.rank is None or speeds[each.rank] is not None]
     missing = tuple(
         MissingResult("throughput", f"rank {rank} is missing") for rank, speed in enumerate(speeds) if speed is None
     )
     measured = {"throughput": sum(speed or 0.0 for speed in speeds), "accuracy": 0.75}
     root = StoreUrl("bucket", "aisbench/run-1/")
-    begun = Trial("run-1/resnet50-2x2/1", "run-1", CASE, 1, "job-name", stage=Stage(root, root / "code/"))
+    begun = make_trial(CASE, run="run-1", stage=Stage(root, root / "code/"))
     return begun.noted(note).moved(
         Step.DONE,
         17.5,
@@ -56,7 +51,7 @@ def trial(speeds: list[float | None], note: str = "") -> Trial:
 def run(*trials: Trial, finished: str | None = "2024-01-01T00:01:00Z", exit_code: int | None = 0) -> RunEntry:
     cases = tuple(case_entry(CASE, (one,), one.verdict) for one in trials)
     settings = {"platform": "local", "nodes": [2]}
-    return RunEntry(SCHEMA, "run-1", "2024-01-01T00:00:00Z", finished, exit_code, settings, cases)
+    return make_run_entry(*cases, finished=finished, exit_code=exit_code, settings=settings)
 
 
 def written(entry: RunEntry, folder: Path) -> Any:
@@ -140,7 +135,7 @@ def test_what_was_not_measured_is_null(tmp_path: Path) -> None:
 
 
 def test_a_run_under_way_has_no_end_and_its_cases_no_verdict(tmp_path: Path) -> None:
-    waiting = RunEntry(SCHEMA, "run-1", "2024-01-01T00:00:00Z", None, None, {}, (case_entry(CASE, (), None),))
+    waiting = make_run_entry(case_entry(CASE, (), None), settings={})
 
     found = written(waiting, tmp_path)
 

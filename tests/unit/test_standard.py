@@ -9,14 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from factories import METRICS, UNIT, make_case, make_measurements, make_run_entry, make_trial
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench.domain.background import Background, ScalePoint
-from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
+from pytest_aisbench.domain.case import Mode
 from pytest_aisbench.domain.codec import dump, load
 from pytest_aisbench.domain.curve import curve
-from pytest_aisbench.domain.entry import CaseEntry, RunEntry
+from pytest_aisbench.domain.entry import CaseEntry
 from pytest_aisbench.domain.job import Power
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, Metric, MissingResult
 from pytest_aisbench.domain.threshold import Threshold
@@ -30,28 +31,15 @@ from pytest_aisbench.reporters.tester import UNITS
 from pytest_aisbench.settings import Settings
 from pytest_aisbench.stash import SETTINGS
 
-UNIT = "images/s"
-METRICS = {THROUGHPUT: Metric(THROUGHPUT, UNIT), ACCURACY: Metric(ACCURACY, "")}
-CASE = Case(
-    Workload("toy", "", ("code",), "train.py", "python", 2, METRICS),
-    Shape(2, 2),
-    (Threshold(THROUGHPUT, UNIT, at_least=1.0), Threshold(ACCURACY, at_least=0.9)),
-)
+CASE = make_case("2x2", Threshold(THROUGHPUT, UNIT, at_least=1.0), Threshold(ACCURACY, at_least=0.9))
 LOG = """eval epoch: 1, accuracy: 0.8, elapsed: 20 s
 eval epoch: 2, accuracy: 0.93, elapsed: 41.5 s
 train done starttime:1010.0 endtime:1060.0 stepsize:1 batchsize:4 epochsize:2 alldatasum:8 single_throughput_rate:9
 """
-TRIAL = Trial(
-    "run/toy-2x2/1",
-    "run",
+TRIAL = make_trial(
     CASE,
-    1,
-    "toy",
     job_id="j",
-    measurements=(
-        *(Measurement(THROUGHPUT, 100.0 if rank < 2 else 90.0, UNIT, "", rank) for rank in range(4)),
-        Measurement(ACCURACY, 0.95, "", ""),
-    ),
+    measurements=make_measurements(CASE, [100.0, 100.0, 90.0, 90.0]),
     curve=curve(LOG),
     times={"stage": 990.0, "running": 1001.0, "harvest": 1070.0, "done": 1080.0},
     usage={"npu": 93.0, "npu memory": 50.0},
@@ -65,7 +53,7 @@ TRIAL = Trial(
     },
     background=Background(scaling=(ScalePoint("1x2", 200.0, 1.0, "r"), ScalePoint("2x2", 380.0, 0.95, "this run"))),
 )
-NEVER = Trial("run/toy-2x2/1", "run", CASE, 1, "toy")
+NEVER = make_trial(CASE)
 PASSED = Verdict(Ruling.PASSED, "all is well")
 
 
@@ -160,9 +148,8 @@ def test_what_a_workload_measures_itself_is_taken() -> None:
 
 
 def test_nodes_that_train_alone_have_their_mean_and_all_of_their_power() -> None:
-    alone = [replace(each, server=(each.rank or 0) // 2) for each in TRIAL.measurements[:4]]
-    learnt = [Measurement(ACCURACY, 0.95, "", "", server=node) for node in range(2)]
-    trial = replace(TRIAL, case=replace(CASE, mode=Mode.SINGLE_SERVER), measurements=(*alone, *learnt))
+    case = replace(CASE, mode=Mode.SINGLE_SERVER)
+    trial = replace(TRIAL, case=case, measurements=make_measurements(case, [100.0, 100.0, 90.0, 90.0]))
     found = told(entry(trial))
     assert (found["throughput_ratio"], found["throughput_per_card"], found["efficientcy"]) == (190.0, 95.0, 0.2)
 
@@ -204,7 +191,7 @@ def test_moments_are_dates_in_json() -> None:
 
 def test_the_file_has_every_case_and_claims_no_conformity(tmp_path: Path) -> None:
     config: Any = SimpleNamespace(stash={SETTINGS: Settings()})  # as much of pytest's as is asked for
-    Fields(config, tmp_path).run(RunEntry("", "run-1", "", None, None, {}, (entry(),)))
+    Fields(config, tmp_path).run(make_run_entry(entry()))
     document = json.loads((tmp_path / "fields.json").read_text(encoding="utf-8"))
     assert document["schema"] == "aisbench-fields/1"
     assert "no conformity" in document["about"]

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import showcase
+from factories import make_case_entry, make_run_entry, make_trial_entry
 
 from pytest_aisbench.domain.background import Background
-from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, Straggler, TrialEntry, Value
+from pytest_aisbench.domain.entry import CaseEntry, Straggler, Value
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.i18n import ENGLISH, Language, language
 from pytest_aisbench.report.text import display_width, wrap
@@ -26,29 +27,10 @@ MISSED = Finding(
     ">= 13443.6 images/s",
     "throughput 12000 images/s, wanted >= 13443.6 images/s (10.7% below)",
 )
-TRIAL = TrialEntry(
-    trial=1,
-    job_id="fe8a1c2e-7b8e-4a1a-9d0a-0123456789ab",
-    platform_phase="Completed",
-    phase="SUCCEEDED",
-    queued_s=1.0,
-    ran_s=2.0,
-    throughput_by_rank=(),
-    throughput_by_server=(),
-    accuracy_by_server=(),
-    stragglers=(),
-    logs=("logs/resnet50-8x8/1/worker-0.log",),
-    stage=None,
-    times={},
-    notes=(),
-)
-PASSED = CaseEntry(
-    id="resnet50-1x8",
-    workload="resnet50",
-    nodes=1,
-    devices_per_node=8,
-    mode="cluster",
-    verdict=Ruling.PASSED,
+TRIAL = make_trial_entry(job_id="fe8a1c2e-7b8e-4a1a-9d0a-0123456789ab", logs=("logs/resnet50-8x8/1/worker-0.log",))
+PASSED = make_case_entry(
+    "1x8",
+    "resnet50",
     reason="fine",
     card_hours=2.5,
     metrics={"throughput": Value(14151.2, "images/s"), "accuracy": Value(0.7612, "")},
@@ -81,7 +63,7 @@ def told(*cases: CaseEntry, width: int = 80) -> list[str]:
 
 
 def marked(*cases: CaseEntry, width: int = 80) -> list[tuple[str, dict[str, bool]]]:
-    run = RunEntry(SCHEMA, "run-1", "2024-01-01T00:00:00Z", None, None, {}, cases)
+    run = make_run_entry(*cases)
     return summary(run, "reports/run-1", "reports/run-1/report.html", width)
 
 
@@ -249,7 +231,7 @@ def test_nodes_that_train_alone_are_listed_as_ais_bench_stubs_printed_them(
     listed: dict[str, Any] = {f"{metric}_by_server": found}
     trial = replace(TRIAL, **listed)
     case = replace(PASSED, nodes=2, mode="single-server", trials=(trial,))
-    run = RunEntry(SCHEMA, "r", "", None, 0, {}, (case,))
+    run = make_run_entry(case, exit_code=0)
     assert line in [text for text, _ in summary(run, "reports/r", "reports/r/report.html", 80)]
 
 
@@ -281,7 +263,7 @@ def test_a_table_that_is_too_wide_keeps_its_figures(say: Language) -> None:
         )
         for nodes, ruling in enumerate(Ruling, start=1)
     ]
-    run = RunEntry(SCHEMA, "run-1", "2024-01-01T00:00:00Z", None, None, {}, tuple(cases))
+    run = make_run_entry(*cases)
 
     lines = [line for line, _ in summary(run, "reports/run-1", "reports/run-1/report.html", 80, say)]
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from factories import make_case_entry, make_trial_entry
 
 from pytest_aisbench.adapters.stubs import benchmark_exit, read_log, told
 from pytest_aisbench.domain.background import Background, ScalePoint
-from pytest_aisbench.domain.entry import CaseEntry, Straggler, TrialEntry, Value
+from pytest_aisbench.domain.entry import Straggler, Value
 from pytest_aisbench.domain.upload import Bound, canonical
 from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.errors import UsageFault
@@ -30,29 +31,20 @@ BOUND = Bound(
     config={"testid": "20210126-ljp0IY", "Mode": "training", "Model": "resnet50_v1.5", "Divsion": "close"},
     system={"server": "Atlas 800", "cpu": {"model": "Kunpeng 920", "count": 4}},
 )
-TRIAL = TrialEntry(
-    trial=1,
+TRIAL = make_trial_entry(
     job_id="e7052953-3107-47d5-a5fa-725f9eced6e3",
-    platform_phase="Completed",
-    phase="SUCCEEDED",
     queued_s=3.0,
     ran_s=11000.0,
     throughput_by_rank=(7075.0, 7076.5),
     throughput_by_server=(7075.0, 7076.5),
     accuracy_by_server=(0.77,),
-    stragglers=(),
     logs=("logs/resnet50-2x1/1/worker-0.log",),
     stage="obs://bucket/aisbench/",
     times={"stage": 1_657_599_583.0, "submit": 1_657_599_590.0, "done": 1_657_610_953.5},
-    notes=(),
 )
-CASE = CaseEntry(
-    id="resnet50-2x1",
-    workload="resnet50",
-    nodes=2,
-    devices_per_node=1,
-    mode="cluster",
-    verdict=Ruling.PASSED,
+CASE = make_case_entry(
+    "2x1",
+    "resnet50",
     reason="throughput 14151.5 images/s, wanted >= 14000 images/s",
     card_hours=6.111111,
     metrics={
@@ -61,7 +53,6 @@ CASE = CaseEntry(
         "average_power": Value(2150.0, "W"),
         "loss": Value(1.25, ""),
     },
-    findings=(),
     trials=(TRIAL,),
 )
 
