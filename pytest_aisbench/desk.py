@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.adapters.stubs import read_log
 from pytest_aisbench.adapters.tester import transport
+from pytest_aisbench.domain.ports import HasTester
 from pytest_aisbench.domain.upload import ATTACHMENTS, PRIVATE, Bound, Parcel
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.reporters import tester
@@ -30,12 +31,10 @@ _NAME = 80
 
 
 def bound(settings: Settings, platform: Callable[[], Platform], folder: Path) -> Bound | None:
-    """Where results go: as told, or to the Tester of the local cloud; None where there is none, or none is wanted."""
+    """The Tester of the settings, or the platform's own; None where there is none, or none is wanted."""
     address, label = settings.tester, ""
-    if address is None and settings.platform == "local":
-        local: Any = platform()
-        address = getattr(local, "tester", "")
-        label = PRIVATE if getattr(local, "private", False) else "local cloud"
+    if address is None and isinstance(own := platform(), HasTester):
+        address, label = own.tester, PRIVATE if own.private else "local cloud"
     if not address:
         return None
     papers = settings.tester_access

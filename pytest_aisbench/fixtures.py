@@ -67,10 +67,11 @@ def modelarts_session(_platform: Platform) -> Any:
             assert modelarts_session.call("GET", "/v2/{project_id}/training-job-flavors")["flavors"]
     Calls are retried where that is safe, and answer with plain JSON data.
     """
-    session = getattr(_platform, "session", None)
-    if session is None:
+    from pytest_aisbench.domain.ports import HasVendorSession
+
+    if not isinstance(_platform, HasVendorSession):
         raise UsageFault(f"platform {_platform.name!r} has no ModelArts session", advice="use local or modelarts")
-    return session
+    return _platform.session
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_aisbench import fixtures
+from pytest_aisbench import fixtures, registry
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.fixtures import CREW
 from pytest_aisbench.settings import table
@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     command_line = {row.name: config.getoption(row.ini) for row in table()}
     ini = {row.name: str(config.getini(row.ini) or "") for row in table()}
     try:
-        config.stash[SETTINGS] = freeze(command_line, ini, os.environ, _root(config))
+        config.stash[SETTINGS] = freeze(command_line, ini, os.environ, _root(config), registry.of_session(config))
     except UsageFault as fault:
         raise pytest.UsageError(str(fault)) from None
     enlist: Callable[[], Crew] = cache(lambda: _enlist(config))
@@ -86,8 +86,6 @@ def _root(config: pytest.Config) -> Path:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """An unknown platform is one line here, and one error per test if it were found later."""
-    from pytest_aisbench import registry
-
     settings = session.config.stash[SETTINGS]
     try:
         registry.of_session(session.config).require_platform(settings.platform)
@@ -126,20 +124,14 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_aisbench_platforms() -> dict[str, str]:
-    from pytest_aisbench import registry
-
     return registry.PLATFORMS
 
 
 def pytest_aisbench_reporters() -> dict[str, str]:
-    from pytest_aisbench import registry
-
     return registry.REPORTERS
 
 
 def pytest_aisbench_power_sources() -> dict[str, str]:
-    from pytest_aisbench import registry
-
     return registry.POWER_SOURCES
 
 

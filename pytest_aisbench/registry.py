@@ -10,10 +10,11 @@ import importlib
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from pytest_aisbench.domain.ports import ActsOnce, OnWorkers, Ordered
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.settings.platform_kind import PlatformKind
 
 if TYPE_CHECKING:
     import pytest
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from pytest_aisbench.settings import Settings
 
 PLATFORMS = {
-    "local": "pytest_aisbench.adapters.local:Local",
-    "modelarts": "pytest_aisbench.adapters.modelarts:ModelArts",
-    "apulis": "pytest_aisbench.adapters.apulis:Apulis",
+    "local": "pytest_aisbench.adapters.local_kind:LocalKind",
+    "modelarts": "pytest_aisbench.adapters.modelarts_kind:ModelArtsKind",
+    "apulis": "pytest_aisbench.adapters.apulis_settings:ApulisKind",
 }
 REPORTERS = {
     "html": "pytest_aisbench.reporters.html:Html",
@@ -54,6 +55,23 @@ class ReporterKind(NamedTuple):
     once: bool
 
 
+class _PlainKind(PlatformKind):
+    """Of a platform that is named by its class alone."""
+
+    def __init__(self, name: str, platform: Any) -> None:
+        self.name = name
+        self._platform = platform
+        self.options = platform.options if isinstance(platform, _HasOptions) else frozenset()
+
+    def connect(self, settings: Settings) -> Any:
+        return self._platform(settings)
+
+
+@runtime_checkable
+class _HasOptions(Protocol):
+    options: Collection[str]
+
+
 class Registry:
     """The names that hooks give, and the classes behind them.
 
@@ -77,10 +95,20 @@ class Registry:
         """The names of all platforms that are known so far."""
         return self._platforms.keys()
 
-    def platform(self, name: str) -> Any:
-        """The class of that platform."""
+    def kind(self, name: str) -> PlatformKind:
+        """What the platform says of itself before it is connected."""
         self.require_platform(name)
-        return _load("platform", name, self._platforms)
+        found = _load("platform", name, self._platforms)
+        if isinstance(found, type) and issubclass(found, PlatformKind):
+            return found()
+        return _PlainKind(name, found)
+
+    def find_kind(self, name: str) -> PlatformKind | None:
+        """None where no platform of this name is known, or where it cannot be imported."""
+        try:
+            return self.kind(name)
+        except UsageFault:
+            return None
 
     def require_platform(self, name: str) -> None:
         """Raise UsageFault unless the name is known. Nothing of the platform is imported."""
@@ -91,7 +119,7 @@ class Registry:
 
     def connect(self, settings: Settings) -> Platform:
         """The platform that the settings name, connected."""
-        platform: Platform = self.platform(settings.platform)(settings)
+        platform: Platform = self.kind(settings.platform).connect(settings)
         return platform
 
     @property
@@ -166,5 +194,5 @@ def _load(kind: str, name: str, targets: Mapping[str, str]) -> Any:
     module, _, attribute = target.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:
         raise UsageFault(f"{kind} {name!r} cannot be loaded from {target!r}: {error}") from error

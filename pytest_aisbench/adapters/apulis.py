@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit
 
 from pytest_aisbench.adapters import apulis_job, apulis_options
 from pytest_aisbench.adapters.apulis_http import ApulisHttp, reading
+from pytest_aisbench.adapters.apulis_settings import NAME, ApulisAccess, ApulisKind, apulis_access, require_apulis
 from pytest_aisbench.adapters.apulis_watch import PHASES, Watch
 from pytest_aisbench.adapters.endpoints import endpoint
 from pytest_aisbench.adapters.local import read_card
@@ -38,7 +39,6 @@ from pytest_aisbench.errors import (
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings import Settings, machine_cores
-from pytest_aisbench.settings.apulis import ApulisAccess, require_apulis
 
 _LOG = get_logger("platform")
 _CHECK_S = 10.0  # somebody waits for the prompt
@@ -51,9 +51,8 @@ _DATA = "data"  # the folder of the storage that every pod has as /data
 class Apulis:
     """Platform."""
 
-    name = "apulis"
-    options = apulis_options.KEYS
-    training = frozenset({"command", "done", "code_dir", "data_dir"})  # those of them that say what is trained
+    name = NAME
+    options = ApulisKind.options
     takes_environment = True
 
     def __init__(self, settings: Settings) -> None:
@@ -61,10 +60,10 @@ class Apulis:
         if settings.cloud:
             settings = _by_card(settings, settings.cloud)
             self.max_jobs, self.poll_s, patience_s = machine_cores(), 0.2, 5.0
-        require_apulis(settings.apulis, settings.access, settings.sources.get("platform", "platform"))
-        where = urlsplit(settings.apulis.endpoint)
+        self._access, self._keys = apulis_access(settings), settings.access
+        require_apulis(self._access, self._keys, settings.sources.get("platform", "platform"))
+        where = urlsplit(self._access.endpoint)
         self._site = "" if settings.cloud else f"{where.scheme}://{where.netloc}"
-        self._access, self._keys = settings.apulis, settings.access
         self._share = "" if self._access.by_obs else BUCKET
         self.store: Store
         if self._share:
@@ -233,9 +232,10 @@ def _by_card(settings: Settings, file: Path) -> Settings:
         advice = "start a newer one with `aisbench cloud --json > FILE`"
         raise UsageFault(f"{file}: this local cloud has no apulis_endpoint", advice=advice)
     share = str(Path(storage) / _DATA) if storage else ""
+    given = apulis_access(settings)
     apulis = dataclasses.replace(
         ApulisAccess(endpoint, user=user, password=Secret(password), vc=vc, share=share, share_in_pods=f"/{_DATA}"),
-        results=settings.apulis.results,
-        send_obs_keys=settings.apulis.send_obs_keys,
+        results=given.results,
+        send_obs_keys=given.send_obs_keys,
     )
-    return dataclasses.replace(settings, access=access, apulis=apulis)
+    return dataclasses.replace(settings, access=access, tables={NAME: apulis})

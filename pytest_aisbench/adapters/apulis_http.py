@@ -15,13 +15,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pytest_aisbench.adapters.apulis_settings import ApulisAccess
 from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.errors import BadAnswer, Garbled, Refused, Rejected, Throttled, Unreachable
 from pytest_aisbench.logs import Exchange, get_logger, log_ignored
 from pytest_aisbench.net import retry
 from pytest_aisbench.net.http import masked, open_session, parse_retry_after, reaching, read_content
 from pytest_aisbench.secret import NO_SECRET, Secret
-from pytest_aisbench.settings.apulis import ApulisAccess
 
 _LOG = get_logger("platform")
 

@@ -12,10 +12,10 @@ from urllib.parse import quote, unquote
 from pytest_aisbench.adapters import apulis_options
 from pytest_aisbench.adapters.apulis_command import ALONE, Places, commands
 from pytest_aisbench.adapters.apulis_options import Options
+from pytest_aisbench.adapters.apulis_settings import ApulisAccess
 from pytest_aisbench.domain.job import JobSpec
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.settings.apulis import ApulisAccess
 
 _OURS = uuid.UUID("5d0c5ac0-2f1c-5b0a-9e5e-0a4b9f1d6e77")  # of all names that we give
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -10,17 +10,19 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from pytest_aisbench.adapters import training_job
-from pytest_aisbench.domain import prestart
-from pytest_aisbench.domain.case import NAME, Workload
+from pytest_aisbench.adapters import prestart, training_job
+from pytest_aisbench.adapters.modelarts_kind import OPTIONS
+from pytest_aisbench.domain.case import NAME, Update, Workload
 from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Metric
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.services import claims
 from pytest_aisbench.services.suite import THRESHOLDS_FILE, Suite
+from pytest_aisbench.services.workload import LEVELS, level_fault
 from pytest_aisbench.settings import LEGACY_FILE, Settings, places
 from pytest_aisbench.settings.legacy import exports
 from pytest_aisbench.settings.legacy.config import Section
 from pytest_aisbench.settings.legacy.take import SHELL, open_config
+from pytest_aisbench.settings.platform_kind import PlatformKind
 
 _CODE = "code/code"
 _MOST_NODES = 99_999
@@ -42,8 +44,8 @@ class Package:
     notes: tuple[str, ...]
 
 
-def load(settings: Settings, options: Collection[str], platforms: Collection[str]) -> Package:
-    """`options` are the chosen platform's own keys, as for `suite.load`."""
+def load(settings: Settings, kind: PlatformKind, platforms: Collection[str]) -> Package:
+    """`kind` is the chosen platform's; `platforms` are the names of all, as for `suite.load`."""
     assert settings.package is not None
     folder, version = settings.package, settings.modelarts_version
     named = settings.config if settings.config and settings.config.name.endswith(LEGACY_FILE) else None
@@ -51,10 +53,10 @@ def load(settings: Settings, options: Collection[str], platforms: Collection[str
     session = config.session(version)
     notes = config.strangers(version) + _offline(folder)
     workload = _workload(folder, session, version)
-    if settings.platform == "local":
+    if kind.emulation:
         notes.append(f"{session.path}: the local cloud runs the package's code, without its inputs and its run/ folder")
     else:
-        workload = _placed(workload, session, options, notes)
+        workload = _placed(workload, session, kind.options, notes)
     path = folder / THRESHOLDS_FILE
     if not path.is_file():
         raise _claimless(path, settings.platform, workload)
@@ -117,7 +119,7 @@ def _options(session: Section) -> dict[str, str]:
         raise session.fault("train_instance_type", "is missing", advice)
     session.need("framework_version")
     given = {"flavor": "" if pool else flavor}
-    for key in sorted(training_job.OPTIONS - {"flavor"}):
+    for key in sorted(OPTIONS - {"flavor"}):
         given[key] = session.text(key)
     return {key: value for key, value in given.items() if value}
 
@@ -139,7 +141,7 @@ def _devices(session: Section, folder: Path) -> int:
     return int(told)
 
 
-def _update(folder: Path, entry: str, notes: list[str]) -> prestart.Update | None:
+def _update(folder: Path, entry: str, notes: list[str]) -> Update | None:
     """The package's `run/`, beside the entry as the predecessor has it; its own script is left to do what it does."""
     beside = folder / _CODE / PurePosixPath(entry).parent
     script = beside / prestart.SCRIPT
@@ -147,8 +149,8 @@ def _update(folder: Path, entry: str, notes: list[str]) -> prestart.Update | Non
     found = tuple(str(path.relative_to(folder)) for path in files if path.is_file())
     if script.is_file():
         _check_script(script, entry, notes)
-        return prestart.Update(found, installed=False) if found else None
-    return prestart.Update(_dependencies_first(found)) if found else None
+        return Update(found, installed=False) if found else None
+    return Update(_dependencies_first(found)) if found else None
 
 
 def _dependencies_first(files: tuple[str, ...]) -> tuple[str, ...]:
@@ -158,9 +160,9 @@ def _dependencies_first(files: tuple[str, ...]) -> tuple[str, ...]:
 
 def _check_script(script: Path, entry: str, notes: list[str]) -> None:
     found = exports.read(script)
-    for name in prestart.LEVELS:
+    for name in LEVELS:
         value = found.values.get(name)
-        if isinstance(value, str) and (fault := prestart.level_fault(name, value)):
+        if isinstance(value, str) and (fault := level_fault(name, value)):
             raise UsageFault(f"{found.place(name)}: {fault}")
     text = script.read_text(encoding="utf-8", errors="replace")
     if re.search(r"-name\s+['\"]?train\.py\b", text) and PurePosixPath(entry).name != "train.py":

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest_aisbench
 from pytest_aisbench.adapters import training_job
-from pytest_aisbench.adapters.interpreters import interpreters
+from pytest_aisbench.adapters.local_kind import LocalKind, interpreters
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.domain.job import Job, JobSpec, Phase, Request
 from pytest_aisbench.errors import JobLost, Unreachable, UsageFault
@@ -64,8 +64,8 @@ class Card:
 class Local(ModelArts):
     """Platform. Without a running cloud to use it starts one that ends with this process, or with `close`."""
 
-    name = "local"
-    options = frozenset({"image", "command"})
+    name = LocalKind.name
+    options = LocalKind.options
     poll_s = 0.1
     patience_s = 5.0  # loopback has no outages
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from pytest_aisbench.adapters import jobs_wheel, jobs_wheel_v1, training_job
+from pytest_aisbench.adapters import image_rules, jobs_wheel, jobs_wheel_v1, prestart, training_job
 from pytest_aisbench.adapters.endpoints import endpoint
 from pytest_aisbench.adapters.jobs_v1 import JobsV1
 from pytest_aisbench.adapters.jobs_v2 import JobsV2
+from pytest_aisbench.adapters.modelarts_kind import OPTIONS, ModelArtsKind
 from pytest_aisbench.adapters.obs import Obs
 from pytest_aisbench.adapters.signed import Session
 from pytest_aisbench.adapters.wheel import Wheel
+from pytest_aisbench.domain.case import Workload
 from pytest_aisbench.domain.checkup import Check
 from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Request
 from pytest_aisbench.domain.stage import StoreUrl
@@ -43,8 +45,8 @@ class Jobs(Protocol):
 class ModelArts:
     """Platform."""
 
-    name = "modelarts"
-    options = training_job.OPTIONS
+    name = ModelArtsKind.name
+    options: Collection[str] = OPTIONS
     max_jobs = 8
     poll_s = 5.0
     patience_s = 60.0  # how long an outage is sat out within one call
@@ -95,6 +97,17 @@ class ModelArts:
 
     def vet(self, spec: JobSpec) -> Iterable[Check]:
         return self.jobs.vet(spec)
+
+    def connection_checks(self) -> Iterable[Check]:
+        from pytest_aisbench.adapters.connection import connection
+
+        return connection(self)
+
+    def additions(self, workload: Workload, variables: Mapping[str, str]) -> Mapping[str, str | bytes]:
+        return prestart.files(workload, variables)
+
+    def check_code(self, workload: Workload, scripts: Iterable[tuple[str, str]]) -> None:
+        image_rules.check_code(workload, scripts)
 
     def render(self, spec: JobSpec) -> Request:
         return self.jobs.render(spec)

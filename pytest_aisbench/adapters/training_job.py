@@ -8,17 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_aisbench.domain import image_rules
+from pytest_aisbench.adapters import image_rules
 from pytest_aisbench.domain.job import JobSpec
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import UsageFault
 
-OPTIONS = frozenset({
-    *("framework_type", "framework_version", "flavor", "pool_id", "job_description_prefix"),
-    *("nas_type", "nas_share_addr", "nas_mount_path"),
-    *("image", "command"),
-    "job_name",  # V1: trials become versions of this job, as those of ais-bench-stubs do
-})  # fmt: skip
 ASCEND = "Ascend-Powered-Engine"
 _SIZES = {1: "xlarge", 2: "2xlarge", 4: "4xlarge", 8: "8xlarge", 16: "16xlarge"}  # cards → how the vendor says it
 _PUBLIC = "modelarts.kat1"  # has 1 to 8 cards

@@ -23,6 +23,7 @@ from pytest_aisbench.settings.access import Access
 
 _LOG = get_logger("platform")
 _PAGE = "https://support.huaweicloud.com/sdkreference-modelarts/modelarts_04_0004.html"
+_FIRST_MODULES = {"modelarts", "modelarts.session"}  # without which there is no wheel at all
 _INSTALL = f"download it as {_PAGE} says and `pip install modelarts-*.whl`, or choose --aisbench-modelarts-client sdk"
 _START_S = 60.0  # it may ask IAM, and imports much
 _END_S = 5.0
@@ -172,7 +173,7 @@ class Wheel:
 
     def _unloaded(self, reply: Mapping[str, Any]) -> UsageFault:
         name = str(reply["unloaded"])
-        if name in {"modelarts", "modelarts.session"}:
+        if name in _FIRST_MODULES:
             return UsageFault(f"the modelarts wheel is not installed in {self._python}", advice=_INSTALL)
         if name == "modelarts.estimatorV2":
             advice = "install a newer one, or choose --aisbench-modelarts-version V1"

@@ -55,10 +55,10 @@ def _examined(options: argparse.Namespace) -> Iterator[Check]:
     try:
         settings = means.settings(options)
         offered = registry.of_commands()
-        platform = offered.platform(settings.platform)
+        kind = offered.kind(settings.platform)
     except UsageFault as fault:
         yield fallen("configuration", fault)
         return
     usual = Path("suites")
     folders = options.suites or ([usual] if usual.is_dir() and not settings.package else [])
-    yield from Doctor(settings, platform, offered.platforms).examine(folders)
+    yield from Doctor(settings, kind, offered.platforms).examine(folders)

@@ -11,29 +11,27 @@ from contextlib import closing
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
-from pytest_aisbench.adapters.connection import connection
-from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.domain.case import Case, Shape
 from pytest_aisbench.domain.checkup import Check, failure, fallen, fine, looked, warning
-from pytest_aisbench.domain.ports import Platform
+from pytest_aisbench.domain.ports import ChecksConnection, Platform
 from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.services import mounts, preflight, suite
 from pytest_aisbench.session import marking
 from pytest_aisbench.settings import Settings
+from pytest_aisbench.settings.platform_kind import PlatformKind
 
 _PACKAGES = ("pytest-aisbench", "pytest", "huaweicloudsdkcore", "esdk-obs-python", "requests")
 _KEYS = "keys: "  # how the note begins that says where they are from; all others are warnings
 
 
 class Doctor:
-    """`platform` is the class that `settings` name, `offered` the names of all that there are."""
+    """`kind` is that of the platform that `settings` name, `platforms` are the names of all."""
 
-    def __init__(self, settings: Settings, platform: Any, offered: Collection[str]) -> None:
+    def __init__(self, settings: Settings, kind: PlatformKind, platforms: Collection[str]) -> None:
         self._settings = settings
-        self._platform = platform
-        self._offered = offered
+        self._kind = kind
+        self._platforms = platforms
 
     def examine(self, folders: Sequence[Path]) -> Iterator[Check]:
         """`folders` hold suites, at any depth. What is so of several cases is told once."""
@@ -50,7 +48,7 @@ class Doctor:
         cases: list[Case] = []
         yield from self._suites(folders, cases)
         try:
-            platform: Platform = self._platform(self._settings)
+            platform: Platform = self._kind.connect(self._settings)
         except AisbenchError as error:
             yield fallen("platform", error)
             return
@@ -68,7 +66,7 @@ class Doctor:
         yield fine("versions", f"Python {machine.python_version()}, {', '.join(map(_version, _PACKAGES))}")
         yield preflight.room(settings.reports)
         yield _ledger(settings.ledger_file)
-        if settings.platform == "local":
+        if self._kind.emulation:
             yield _containers()
 
     def _suites(self, folders: Sequence[Path], cases: list[Case]) -> Iterator[Check]:
@@ -97,12 +95,12 @@ class Doctor:
             yield warning("suites", text, "name a folder of suites, or --package DIR")
 
     def _suite(self, folder: Path) -> tuple[suite.Suite, int]:
-        return marking.load_suite(folder, self._settings, self._platform, self._offered), 1
+        return marking.load_suite(folder, self._settings, self._kind, self._platforms), 1
 
     def _packaged(self) -> tuple[suite.Suite, int]:
         from pytest_aisbench.adapters import legacy_package
 
-        package = legacy_package.load(self._settings, self._platform.options, self._offered)
+        package = legacy_package.load(self._settings, self._kind, self._platforms)
         return package.suite, package.nodes
 
     def _asked(self, platform: Platform, cases: Sequence[Case]) -> Iterator[Check]:
@@ -112,8 +110,7 @@ class Doctor:
             found = list(preflight.requests(platform, [case], run_s))
             yield from found
             sound += [] if any(check.failed for check in found) else [case]
-        known: object = platform
-        for check in connection(known) if isinstance(known, ModelArts) else [_access(platform)]:
+        for check in platform.connection_checks() if isinstance(platform, ChecksConnection) else [_access(platform)]:
             yield check
             broken = broken or check.failed
         if broken:

@@ -12,6 +12,7 @@ from typing import Any
 from pytest_aisbench.commands import means
 from pytest_aisbench.commands.means import FAILED
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.settings import LOCAL
 
 
 def register(acts: Any) -> None:
@@ -45,7 +46,7 @@ def _flush(options: argparse.Namespace) -> int:
         patience_s = duration(options.patience)
     except ValueError as error:
         raise UsageFault(f"--patience: {error}") from None
-    settings = means.settings(options, platform="local")
+    settings = means.settings(options, platform=LOCAL)
     with closing(means.ledger(settings, new=options.stub_log is not None)) as ledger:
         flushing = Flushing(settings, ledger.database, patience_s)
         if options.requeue:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_aisbench import registry
 from pytest_aisbench.commands import means
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.settings import LOCAL
 
 if TYPE_CHECKING:
     from pytest_aisbench.services.references import CaseHistory, Checked, Review
@@ -101,14 +102,14 @@ def _reviewed(act: Callable[[argparse.Namespace, Sequence[CaseHistory]], None], 
 
 def _settings(options: argparse.Namespace) -> Settings:
     """No platform is reached, so nobody needs its keys."""
-    return means.settings(options, platform="local")
+    return means.settings(options, platform=LOCAL)
 
 
 def _suite(folder: Path, platform: str, frameworks: Sequence[str]) -> Suite:
     from pytest_aisbench.services import suite
 
     offered = registry.of_commands()
-    own_keys = offered.platform(platform).options
+    own_keys = offered.kind(platform).options
     return suite.load(folder, platform, own_keys, offered.platforms, trains=False, frameworks=frameworks)
 
 

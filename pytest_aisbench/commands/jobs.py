@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_aisbench.commands import means
 from pytest_aisbench.commands.means import FAILED
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.settings import LOCAL
 
 if TYPE_CHECKING:
     from pytest_aisbench.settings import Settings
@@ -54,7 +55,7 @@ def _jobs(options: argparse.Namespace) -> None:
     from pytest_aisbench.services.clock import SystemClock
 
     # No platform is asked, so no key of one needs to be set.
-    with closing(means.ledger(means.settings(options, platform="local"))) as ledger:
+    with closing(means.ledger(means.settings(options, platform=LOCAL))) as ledger:
         now = SystemClock().now()
         found = ledger.latest(_SHOWN, now) if options.all else ledger.in_flight(now)
     if options.json:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_aisbench import registry
 from pytest_aisbench.commands import means
 from pytest_aisbench.errors import UsageFault
 
@@ -62,13 +63,12 @@ def _judge(options: argparse.Namespace) -> int:
 
 
 def _case(options: argparse.Namespace) -> Case:
-    from pytest_aisbench import registry
     from pytest_aisbench.domain.case import Shape
     from pytest_aisbench.services import result_files, suite
 
     folder = result_files.suite_of(options.workload, options.suites)
     offered = registry.of_commands()
-    own_keys = offered.platform(options.platform).options
+    own_keys = offered.kind(options.platform).options
     loaded = suite.load(folder, options.platform, own_keys, offered.platforms, trains=False)
     shape = Shape.parse(options.shape) if options.shape else Shape(1, loaded.workload.devices)
     case = loaded.case(shape)
@@ -124,7 +124,9 @@ def _mllog(options: argparse.Namespace) -> None:
         results = json.loads(options.results.read_bytes())
         found = {case["id"]: case for case in results["cases"] if case["trials"]}
         case = found.get(options.case)
-        text = mllog.text(results, case, options.org, _epochs(options.results.parent, case)) if case else ""
+        text = (
+            mllog.text(results, case, options.org, _epochs(options.results.parent, case), _is_emulation) if case else ""
+        )
     except OSError as error:
         raise UsageFault(f"{options.results}: {error.strerror}", advice="name it with --results") from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -136,6 +138,11 @@ def _mllog(options: argparse.Namespace) -> None:
         print(text, end="")
     else:
         means.write(options.output, text)
+
+
+def _is_emulation(platform: str) -> bool:
+    kind = registry.of_commands().find_kind(platform)
+    return kind is not None and kind.emulation
 
 
 def _epochs(run: Path, case: Mapping[str, Any]) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_aisbench import registry
 from pytest_aisbench.errors import UsageFault
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def settings(options: argparse.Namespace, **given: str) -> Settings:
     from pytest_aisbench.settings.freezing import freeze
 
     told = {row.name: getattr(options, row.name, None) for row in table()}
-    return freeze({**told, **given}, {}, os.environ, Path.cwd())
+    return freeze({**told, **given}, {}, os.environ, Path.cwd(), registry.of_commands())
 
 
 def ledger(settings: Settings, *, new: bool = False) -> JobLedger:
@@ -67,9 +68,6 @@ def ledger(settings: Settings, *, new: bool = False) -> JobLedger:
 
 
 def platform(settings: Settings) -> Platform:
-    from pytest_aisbench import registry
-
-    if settings.platform == "local" and settings.cloud is None:
-        advice = "name --cloud FILE, or another --platform"
-        raise UsageFault("the platform local, without a cloud that runs, has no jobs but a run's own", advice=advice)
-    return registry.of_commands().connect(settings)
+    offered = registry.of_commands()
+    offered.kind(settings.platform).require_lasting_jobs(settings)
+    return offered.connect(settings)

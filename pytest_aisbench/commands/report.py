@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_aisbench.commands import means
 from pytest_aisbench.errors import LedgerError, UsageFault
 from pytest_aisbench.i18n import languages
+from pytest_aisbench.settings import LOCAL
 
 if TYPE_CHECKING:
     from pytest_aisbench.services.ledger import Ledger
@@ -49,7 +50,7 @@ def _report(options: argparse.Namespace) -> None:
         )
         print(f"installed in {allure_npm.install()}")
         return
-    settings = means.settings(options, platform="local")
+    settings = means.settings(options, platform=LOCAL)
     with closing(means.ledger(settings)) as ledger:
         if options.index:
             _index(settings)

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 from pytest_aisbench.domain.metric import Metric
-from pytest_aisbench.domain.prestart import Update
 from pytest_aisbench.domain.threshold import Threshold
 from pytest_aisbench.errors import UsageFault
 
@@ -46,6 +45,20 @@ class Mode(enum.Enum):
 
     CLUSTER = "cluster"
     SINGLE_SERVER = "single-server"  # every node alone, with its own cards
+
+
+@dataclass(frozen=True)
+class Update:
+    """Software that the nodes get before they train, and variables that are exported there."""
+
+    files: tuple[str, ...] = ()  # relative to the workload's folder; .whl and .run are installed in this order
+    exports: Mapping[str, str] = field(default_factory=dict)
+    installed: bool = True  # False: the workload's own script does it, and the files are only put beside it
+
+    @property
+    def is_written(self) -> bool:
+        """Whether there is a script to write."""
+        return bool((self.installed and self.files) or self.exports)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from pytest_aisbench.domain.case import Workload
     from pytest_aisbench.domain.checkup import Check
     from pytest_aisbench.domain.entry import CaseEntry, RunEntry
     from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Request, Sample
@@ -73,18 +74,25 @@ class Store(Protocol):
 
 
 class Platform(Protocol):
-    """Where jobs run. Built as `Class(settings)`; raises only AisbenchErrors."""
+    """Where jobs run. Built as `Class(settings)`; raises only AisbenchErrors.
+
+    What it says before it is built is its `PlatformKind`. What it may have beside is a Protocol each, further down:
+    `HasConsole`, `HasTester`, `HasVendorSession`, `AddsFiles`, `ChecksCode`, `ChecksConnection`.
+    """
 
     name: str
-    options: frozenset[str]  # the keys of its own that its section of workload.toml may hold
     store: Store
     root: StoreUrl  # trials are staged below
     max_jobs: int  # in flight at once, unless the user says otherwise
     poll_s: float  # how often it may be asked about its jobs
 
     @property
+    def options(self) -> Collection[str]:
+        """The keys of its own that its section of workload.toml may hold."""
+
+    @property
     def takes_environment(self) -> bool:
-        """Whether a request can carry variables; where it cannot, a staged script exports them."""
+        """Whether a request can carry variables; a platform whose requests cannot has `AddsFiles` to bring them."""
 
     @property
     def place(self) -> str:
@@ -136,11 +144,53 @@ class Platform(Protocol):
 
 
 @runtime_checkable
-class Shown(Protocol):
-    """What a platform may have beside: a page on which it shows its jobs to people."""
+class HasConsole(Protocol):
+    """A platform with a page on which it shows its jobs to people."""
 
     def console(self, job_id: str) -> str:
         """Its address; empty where there is none, or none that is known for certain."""
+
+
+@runtime_checkable
+class HasTester(Protocol):
+    """A platform with a Tester of its own, which gets the results unless the settings name another."""
+
+    tester: str  # its address; empty where there is none
+    private: bool  # the platform, and its Tester, end with the run
+
+
+@runtime_checkable
+class HasVendorSession(Protocol):
+    """A platform with a signed session of the vendor's kind. The fixture `modelarts_session` gives it to tests."""
+
+    session: Any
+
+
+@runtime_checkable
+class AddsFiles(Protocol):
+    """A platform whose nodes need files beside a workload's own code, such as a script that they run first."""
+
+    def additions(self, workload: Workload, variables: Mapping[str, str]) -> Mapping[str, str | bytes]:
+        """By their paths in the code: the path of a file of this machine, or the content of one that is written.
+
+        `variables` are to reach the training, and a request cannot carry them. It must raise where it cannot either.
+        """
+
+
+@runtime_checkable
+class ChecksCode(Protocol):
+    """A platform with rules for the code of a workload."""
+
+    def check_code(self, workload: Workload, scripts: Iterable[tuple[str, str]]) -> None:
+        """Raise UsageFault for a script that would fail on the nodes; `scripts` are paths and texts."""
+
+
+@runtime_checkable
+class ChecksConnection(Protocol):
+    """A platform that can say step by step what is wrong with the way to it. `aisbench doctor` asks."""
+
+    def connection_checks(self) -> Iterable[Check]:
+        """In place of `check`; ends where nothing further can be known."""
 
 
 class Reporter(Protocol):

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pytest_aisbench.domain.mlperf import benchmark
 from pytest_aisbench.services.clock import moment
+from pytest_aisbench.settings import LOCAL
 
 _START, _END, _POINT = "INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"
 _FILE = {"file": "results.json", "lineno": 0}
 
 
-def text(results: Mapping[str, Any], case: Mapping[str, Any], org: str, epochs: int = 1) -> str:
+def text(
+    results: Mapping[str, Any], case: Mapping[str, Any], org: str, epochs: int, is_emulation: Callable[[str], bool]
+) -> str:
     """One line per event. What is not known, such as the number of samples or whether caches were cleared, is null.
 
-    The clock is that of the run's start: only differences of these times mean anything.
+    `is_emulation` says of a platform's name whether its jobs run on the client's machine. The clock is that of the
+    run's start: only differences of these times mean anything.
     """
     lines = (
         ":::MLLOG "
@@ -31,16 +35,16 @@ def text(results: Mapping[str, Any], case: Mapping[str, Any], org: str, epochs: 
             },
             allow_nan=False,
         )
-        for time, kind, key, value, metadata in _events(results, case, org, epochs)
+        for time, kind, key, value, metadata in _events(results, case, org, epochs, is_emulation)
     )
     return "\n".join(lines) + "\n"
 
 
 def _events(
-    results: Mapping[str, Any], case: Mapping[str, Any], org: str, epochs: int
+    results: Mapping[str, Any], case: Mapping[str, Any], org: str, epochs: int, is_emulation: Callable[[str], bool]
 ) -> Iterator[tuple[int, str, str, Any, dict[str, Any]]]:
     trial = case["trials"][-1]
-    platform = str(results["settings"].get("platform", "local"))
+    platform = str(results["settings"].get("platform", LOCAL))
     begun = int(moment(results["started"]) * 1000)
     start = begun + int((trial["queued_s"] or 0.0) * 1000)
     stop = start + max(1, int((trial["ran_s"] or 0.0) * 1000))
@@ -51,7 +55,7 @@ def _events(
     yield begun, _POINT, "submission_org", org, {}
     yield begun, _POINT, "submission_platform", f"{platform} {case['nodes']}x{case['devices_per_node']}", {}
     yield begun, _POINT, "submission_division", "open", {}
-    yield begun, _POINT, "submission_status", "research" if platform == "local" else "cloud", {}
+    yield begun, _POINT, "submission_status", "research" if is_emulation(platform) else "cloud", {}
     yield begun, _POINT, "submission_benchmark", benchmark(case["workload"]), {}
     yield begun, _POINT, "cache_clear", None, {}
     yield begun, _START, "init_start", None, {}

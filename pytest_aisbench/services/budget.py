@@ -17,7 +17,6 @@ from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.errors import BudgetSpent, UsageFault
 from pytest_aisbench.logs import get_logger
 from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.services.takeover import fingerprint
 
 _LOG = get_logger("fleet")
 TIMEOUT = "run timeout"
@@ -55,7 +54,7 @@ def estimates(
     place: str,
     run_s: float,
     ledger: Path,
-    identify: Callable[[Case], str] = fingerprint,
+    identify: Callable[[Case], str],
 ) -> dict[str, Estimate]:
     """One for each case that will be submitted, by case id, from a ledger that may not be there yet.
 

@@ -9,14 +9,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pytest_aisbench.domain import image_rules
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.checkup import Check, failure, fallen, fine, looked, warning
 from pytest_aisbench.domain.job import JobSpec
-from pytest_aisbench.domain.ports import Platform
+from pytest_aisbench.domain.ports import ChecksCode, Platform
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import AisbenchError, UsageFault
-from pytest_aisbench.services.code import code_tree
+from pytest_aisbench.services.staging import code_tree
 from pytest_aisbench.services.submission import new_trial, spec, unstaged
 from pytest_aisbench.services.tree import Tree
 
@@ -67,7 +66,7 @@ def requests(platform: Platform, cases: Iterable[Case], run_s: float) -> Iterato
     """By the vendor's rules, without asking anybody: names, places, shapes, commands; and the code."""
     for case in cases:
         yield _of(case, looked("request", partial(_rendered, platform, case, run_s)))
-        yield _of(case, looked("code", partial(_planted, case)))
+        yield _of(case, looked("code", partial(_planted, platform, case)))
 
 
 def offers(platform: Platform, cases: Iterable[Case], run_s: float) -> Iterator[Check]:
@@ -126,20 +125,21 @@ def _rendered(platform: Platform, case: Case, run_s: float) -> str:
     return f"{case.id} can be asked for; its results go below {platform.root}trials/"
 
 
-def _planted(case: Case) -> str:
-    """Raises for a FIFO, or a link that leads out."""
-    tree = code_tree(case.workload)
-    if "image" in case.workload.options:
-        _check_scripts(tree)
+def _planted(platform: Platform, case: Case) -> str:
+    """Raises for a FIFO, a link that leads out, or a script that breaks the platform's rules."""
+    tree = code_tree(case.workload, platform)
+    if isinstance(platform, ChecksCode):
+        platform.check_code(case.workload, _scripts(tree))
     count, size = len(tree.leaves), sum(leaf.size for leaf in tree.leaves)
     return f"{case.workload.name}: {count} files, {size / 2**20:.1f} MiB, started by {case.workload.entry}"
 
 
-def _check_scripts(tree: Tree) -> None:
+def _scripts(tree: Tree) -> Iterator[tuple[str, str]]:
+    """The path and the text of each, read when it is asked for."""
     for leaf in tree.leaves:
         if leaf.path.endswith((".sh", ".py")):
             content = Path(leaf.source).read_bytes() if leaf.written is None else leaf.written
-            image_rules.check_script(leaf.path, content.decode(errors="replace"))
+            yield leaf.path, content.decode(errors="replace")
 
 
 def _remote_data(platform: Platform, case: Case) -> Check:

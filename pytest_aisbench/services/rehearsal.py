@@ -18,6 +18,7 @@ from pytest_aisbench.services import folder as folders
 from pytest_aisbench.services import preflight
 from pytest_aisbench.services.budget import Budget, Estimate, estimates
 from pytest_aisbench.services.submission import new_trial, spec, stage_of
+from pytest_aisbench.services.takeover import Fingerprints
 from pytest_aisbench.settings import Settings
 
 STAGED_ONLY = "not submitted"  # its tests ask for the fixture `stage` and no further
@@ -58,7 +59,9 @@ def rehearse(settings: Settings, platform: Platform, clock: Clock, wants: Sequen
     """A UsageFault leaves nothing behind. Whether the budget allows it, is for the caller to ask of the forecast."""
     preflight.check(platform, [case for case, _ in wants], settings.run_timeout, settings.reports)
     ledger = settings.ledger_file
-    budget = Budget(settings.budget, estimates(wants, platform.place, settings.run_timeout, ledger))
+    budget = Budget(
+        settings.budget, estimates(wants, platform.place, settings.run_timeout, ledger, Fingerprints(platform).of)
+    )
     run = folders.run_id(clock.now())
     requests = {case.id: _request(run, case, platform, clock.now(), settings.run_timeout) for case, _ in wants}
     folder = folders.make(settings.reports, run)

@@ -62,7 +62,7 @@ class Run:
         for line in claims.expired(self._cases.values(), day(clock.now())):
             say(line)
         ledger = settings.ledger_file
-        self._fingerprints = Fingerprints()
+        self._fingerprints = Fingerprints(platform)
         self._traits = Traits(platform.name, platform.place, self._fingerprints)
         estimated = estimates(self._wants, platform.place, settings.run_timeout, ledger, self._fingerprints.of)
         self._budget = Budget(settings.budget, estimated)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_aisbench.settings import Settings, option_types, places
+from pytest_aisbench.settings import LOCAL, Settings, option_types, places
+from pytest_aisbench.settings.platform_kind import PlatformKind
 
-_LOCAL, _DEVICES = "local", "devices"
+_DEVICES = "devices"
 KEYS = frozenset({
     *("name", "code", "entry"),
     *("framework", _DEVICES, "parameters", "environment", "data", "data_contains", "expected", "metrics", "update"),
@@ -30,11 +31,11 @@ class StandIn:
         return key == _DEVICES or key not in {*KEYS, *self.replaces}
 
 
-def stand_in(settings: Settings, platform: Any) -> StandIn | None:
-    """`platform`: the class of the chosen one. A local cloud that plays it is named by `--aisbench-cloud`."""
-    if settings.cloud is None or settings.platform == _LOCAL:
+def stand_in(settings: Settings, kind: PlatformKind) -> StandIn | None:
+    """None unless `--aisbench-cloud` names a local cloud that plays the chosen platform, whose `kind` is given."""
+    if settings.cloud is None or kind.emulation:
         return None
-    return StandIn(_LOCAL, getattr(platform, "training", frozenset()))
+    return StandIn(LOCAL, kind.training_options)
 
 
 @dataclass(frozen=True)

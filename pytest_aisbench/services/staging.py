@@ -7,10 +7,12 @@ interrupted is completed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_aisbench.domain.ports import Store, Upload
+from pytest_aisbench.domain.case import Workload
+from pytest_aisbench.domain.ports import AddsFiles, Store, Upload
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.logs import get_logger
 from pytest_aisbench.services.tree import Tree, plant
@@ -37,6 +39,16 @@ class Placement:
     @property
     def _identity(self) -> str:
         return self.tree.digest[:_ID_DIGITS]
+
+
+def code_tree(workload: Workload, platform: object, variables: Mapping[str, str] | None = None) -> Tree:
+    """A workload's code as its nodes get it: its folders, and what the platform adds to them.
+
+    `variables` are those that the platform's requests cannot carry.
+    """
+    added = platform.additions(workload, variables or {}) if isinstance(platform, AddsFiles) else {}
+    more = {path: Path(content) if isinstance(content, str) else content for path, content in added.items()}
+    return plant(workload.code_name, [Path(workload.folder) / part for part in workload.code], more)
 
 
 def of_code(root: StoreUrl, tree: Tree) -> Placement:

@@ -11,14 +11,13 @@ from pathlib import Path
 from pytest_aisbench.domain.case import Case
 from pytest_aisbench.domain.job import JobSpec, Request
 from pytest_aisbench.domain.messages import message
-from pytest_aisbench.domain.ports import Platform, Shown
+from pytest_aisbench.domain.ports import HasConsole, Platform
 from pytest_aisbench.domain.stage import Stage, StoreUrl
 from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.errors import AisbenchError, Rejected, Throttled, Unreachable
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.services import watch
-from pytest_aisbench.services.code import code_tree
-from pytest_aisbench.services.staging import Placement, of_code, of_data, put
+from pytest_aisbench.services.staging import Placement, code_tree, of_code, of_data, put
 
 _LOG = get_logger("fleet")
 SINGLE_SERVER = "SINGLESERVER_MODE"  # by which scripts know it since ais-bench-stubs
@@ -53,7 +52,7 @@ def _placed(trial: Trial, platform: Platform, deliver: Callable[[Placement], Sto
         remote = "://" in workload.data
         inputs = StoreUrl.parse(workload.data) if remote else deliver(of_data(root, folder / workload.data))
     variables = {} if platform.takes_environment else environment(trial.case)
-    code = deliver(of_code(root, code_tree(workload, variables)))
+    code = deliver(of_code(root, code_tree(workload, platform, variables)))
     return Stage(root / f"trials/{trial.id}/", code, inputs)
 
 
@@ -121,7 +120,7 @@ def _created(request: Request, platform: Platform, *, again: bool) -> str:
 def _console(platform: Platform, job_id: str) -> str:
     # The job exists: no page that shows it is worth losing it.
     with ignored(_LOG, Exception, "the page of job %s", job_id):
-        return platform.console(job_id) if isinstance(platform, Shown) else ""
+        return platform.console(job_id) if isinstance(platform, HasConsole) else ""
     return ""
 
 

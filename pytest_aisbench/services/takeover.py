@@ -16,9 +16,9 @@ from pytest_aisbench.domain.ports import Clock
 from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.logs import get_logger, log_ignored
-from pytest_aisbench.services.code import code_tree
 from pytest_aisbench.services.lease import is_held
 from pytest_aisbench.services.ledger import Ledger, Left
+from pytest_aisbench.services.staging import code_tree
 from pytest_aisbench.services.tree import plant
 
 _LOG = get_logger("takeover")
@@ -28,14 +28,15 @@ _STALE_S = 86400.0  # results that are older are not judged any more
 class Fingerprints:
     """Of everything that decides what a case's job does; its thresholds do not. Each tree is read once."""
 
-    def __init__(self) -> None:
+    def __init__(self, platform: object) -> None:
+        self._platform = platform
         self._trees: dict[str, tuple[str, str]] = {}
 
     def digests(self, workload: Workload) -> tuple[str, str]:
         """Of its code, and of its data where that is staged."""
         key = json.dumps(codec.dump(workload), sort_keys=True)
         if key not in self._trees:
-            self._trees[key] = code_tree(workload).digest, _data_digest(workload)
+            self._trees[key] = code_tree(workload, self._platform).digest, _data_digest(workload)
         return self._trees[key]
 
     def of(self, case: Case) -> str:
@@ -57,10 +58,6 @@ def _data_digest(workload: Workload) -> str:
     if not workload.data or "://" in workload.data:
         return ""
     return plant("data", [Path(workload.folder) / workload.data]).digest
-
-
-def fingerprint(case: Case) -> str:
-    return Fingerprints().of(case)
 
 
 @dataclass(frozen=True)

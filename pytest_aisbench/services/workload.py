@@ -6,8 +6,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from pytest_aisbench.domain import prestart
-from pytest_aisbench.domain.case import NAME, Workload
+from pytest_aisbench.domain.case import NAME, Update, Workload
 from pytest_aisbench.domain.metric import ACCURACY, RECKONED, THROUGHPUT, Metric
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import UsageFault
@@ -16,6 +15,16 @@ from pytest_aisbench.services.sections import KEYS, Sections
 from pytest_aisbench.settings import option_types, places
 
 _REQUIRED = ("name", "code", "entry")
+_FILES = {  # key of `update`: what such a file is called
+    "wheels": (r"\S+\.whl", "a wheel"),
+    "cann": (r"Ascend-cann-(nnae|nnrt|toolkit)[_-]\S*\.run", "an Ascend-cann-nnae, -nnrt or -toolkit package (.run)"),
+}
+LEVELS = {  # what a value means is in its place
+    "GLOG_v": ("INFO", "WARNING", "ERROR", "FATAL"),
+    "ASCEND_GLOBAL_LOG_LEVEL": ("DEBUG", "INFO", "WARNING", "ERROR", "NULL"),
+    "ASCEND_GLOBAL_EVENT_ENABLE": ("off", "on"),
+    "ASCEND_SLOG_PRINT_TO_STDOUT": ("off", "on"),
+}
 
 
 def read(
@@ -116,33 +125,41 @@ def _metrics(fields: Fields) -> dict[str, Metric]:
 def _environment(fields: Fields) -> dict[str, str]:
     pairs = fields.pairs("environment")
     for name, value in pairs.items():
-        if fault := prestart.level_fault(name, value):
+        if fault := level_fault(name, value):
             raise fields.fault(f"environment: {fault}", "environment", name)
     return pairs
 
 
-def _update(fields: Fields, folder: Path) -> prestart.Update | None:
-    """`[modelarts.update]`: files that the nodes install before they train, wheels first, and levels of their logs."""
+def level_fault(name: str, value: object) -> str:
+    """Why this is no value of a log level; empty where it is one, and for every other variable."""
+    words = LEVELS.get(name)
+    if words is None or str(value) in map(str, range(len(words))):
+        return ""
+    meanings = ", ".join(f"{number} {word}" for number, word in enumerate(words))
+    return f"{name} is none of {meanings}"
+
+
+def _update(fields: Fields, folder: Path) -> Update | None:
+    """`update`: files that the nodes install before they train, wheels first, and levels of their logs."""
     table = fields.table("update")
     files: list[str] = []
     exports: dict[str, str] = {}
-    for key in prestart.FILES:
+    for key, (pattern, what) in _FILES.items():
         for file in fields.texts("update", key) if key in table else []:
-            pattern, what = prestart.FILES[key]
             if not re.fullmatch(pattern, Path(file).name):
                 raise fields.fault(f"update.{key}: {file!r} is not {what}", "update", key)
             if not (folder / file).is_file():
                 raise fields.fault(f"update.{key}: there is no file {file!r} beside this file", "update", key)
             files.append(file)
     for key, value in table.items():
-        if key in prestart.LEVELS:
-            if fault := prestart.level_fault(key, value):
+        if key in LEVELS:
+            if fault := level_fault(key, value):
                 raise fields.fault(f"update: {fault}", "update", key)
             exports[key] = str(value)
-        elif key not in prestart.FILES:
-            advice = f"known: {', '.join([*prestart.FILES, *prestart.LEVELS])}"
+        elif key not in _FILES:
+            advice = f"known: {', '.join([*_FILES, *LEVELS])}"
             raise fields.fault(f"unknown key {key!r} in update", "update", key, advice=advice)
-    return prestart.Update(tuple(files), exports) if table else None
+    return Update(tuple(files), exports) if table else None
 
 
 def _data(fields: Fields, folder: Path) -> str | None:

@@ -14,6 +14,7 @@ from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.services import sections, suite
 from pytest_aisbench.settings import Settings
 from pytest_aisbench.settings.option_types import pythons
+from pytest_aisbench.settings.platform_kind import PlatformKind
 from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
@@ -42,11 +43,11 @@ def generate(metafunc: pytest.Metafunc, marker: pytest.Mark) -> None:
 
 def _or_skipped(config: pytest.Config, case: Case | UsageFault | str) -> Any:
     """A case whose framework is not installed where it would train is skipped, and says what is missing."""
-    if not isinstance(case, Case) or config.stash[SETTINGS].platform != "local":
+    if not isinstance(case, Case):
         return case
-    from pytest_aisbench.adapters.interpreters import missing
-
-    reason = missing(case.workload.framework, config.stash[SETTINGS])
+    settings = config.stash[SETTINGS]
+    kind = registry.of_session(config).kind(settings.platform)
+    reason = kind.missing_framework(case.workload.framework, settings)
     return pytest.param(case, marks=pytest.mark.skip(reason=reason)) if reason else case
 
 
@@ -55,7 +56,7 @@ def _cases(config: pytest.Config, test: Path, marker: pytest.Mark) -> list[Case]
     known = config.stash.setdefault(SUITES, {})
     if folder not in known:
         offered = registry.of_session(config)
-        known[folder] = load_suite(folder, settings, offered.platform(settings.platform), offered.platforms)
+        known[folder] = load_suite(folder, settings, offered.kind(settings.platform), offered.platforms)
     loaded = known[folder]
     _only_one(known, folder)
     devices = settings.devices or loaded.workload.devices
@@ -76,8 +77,7 @@ def _packaged(config: pytest.Config) -> list[Case]:
         from pytest_aisbench.adapters import legacy_package
 
         offered = registry.of_session(config)
-        options = offered.platform(settings.platform).options
-        config.stash[PACKAGE] = legacy_package.load(settings, options, offered.platforms)
+        config.stash[PACKAGE] = legacy_package.load(settings, offered.kind(settings.platform), offered.platforms)
     package = config.stash[PACKAGE]
     folder = Path(package.suite.workload.folder)
     known[folder] = package.suite
@@ -87,15 +87,15 @@ def _packaged(config: pytest.Config) -> list[Case]:
     return [package.suite.case(shape, mode(settings)) for shape in shapes]
 
 
-def load_suite(folder: Path, settings: Settings, platform: Any, offered: Collection[str]) -> suite.Suite:
-    """As a run with these settings trains it; `platform` is the class, `offered` the names of all that there are."""
+def load_suite(folder: Path, settings: Settings, kind: PlatformKind, platforms: Collection[str]) -> suite.Suite:
+    """As a run with these settings trains it; `kind` is the platform's, `platforms` are the names of all."""
     return suite.load(
         folder,
         settings.platform,
-        platform.options,
-        offered,
+        kind.options,
+        platforms,
         frameworks=pythons(settings.frameworks),
-        stand_in=sections.stand_in(settings, platform),
+        stand_in=sections.stand_in(settings, kind),
     )
 
 

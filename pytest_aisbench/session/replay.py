@@ -21,7 +21,7 @@ from pytest_aisbench.reporters.properties import PREFIX, case_of
 from pytest_aisbench.services.clock import moment
 from pytest_aisbench.services.transcript import Told
 from pytest_aisbench.session.reporting import Reporters
-from pytest_aisbench.settings import Settings
+from pytest_aisbench.settings import LOCAL, Settings
 
 # What a run obeys and a retelling must not: other options, and a CI server's own files.
 _DEAF = ("AISBENCH_", "PYTEST_", "GITHUB_", "CI", "GITLAB_", "JENKINS_")
@@ -32,7 +32,7 @@ def tell(entry: RunEntry, tests: Sequence[Told], folder: Path, settings: Setting
     replay = Replay(entry, tests, folder)
     options = {
         "--rootdir": folder,
-        "--aisbench-platform": "local",
+        "--aisbench-platform": LOCAL,
         "--aisbench-reports": settings.reports,
         "--aisbench-ledger": settings.ledger,
         "--aisbench-lang": settings.lang,

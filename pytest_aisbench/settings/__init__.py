@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from pytest_aisbench.i18n import SOURCE, languages
 from pytest_aisbench.settings.access import Access
-from pytest_aisbench.settings.apulis import ApulisAccess
 from pytest_aisbench.settings.option_types import (
     card_hours,
     cards,
@@ -32,6 +31,8 @@ from pytest_aisbench.settings.tester import TesterAccess, tester_address
 
 CONFIG_FILE = "aisbench.toml"
 LEGACY_FILE = ".py"  # how the name of a modelarts_config.py ends
+# The platform by default, which needs no keys. Where a local cloud plays another platform, this one's section counts.
+LOCAL = "local"
 
 
 def option(parse: Callable[[str], Any], metavar: str, text: str, *, default: Any = None, flag: str = "") -> Any:
@@ -46,7 +47,7 @@ class Settings:
         node_counts, "N,N", "Select these node counts; other shapes are deselected", default=(), flag="--nodes"
     )
     platform: str = option(
-        name, "NAME", "Where jobs run: local, modelarts, apulis, or one of a plugin's", default="local"
+        name, "NAME", "Where jobs run: local, modelarts, apulis, or one of a plugin's", default=LOCAL
     )
     cloud: Path | None = option(path, "FILE", "A local cloud that already runs: what `aisbench cloud --json` printed")
     frameworks: tuple[str, ...] = option(
@@ -96,7 +97,7 @@ class Settings:
     ledger: Path | None = option(path, "FILE", "The record of all runs (default: ledger.db among the reports)")
     access: Access = Access()
     tester_access: TesterAccess = TesterAccess()
-    apulis: ApulisAccess = ApulisAccess()
+    tables: Mapping[str, Any] = field(default_factory=dict)  # of platforms, by their names; see PlatformKind.read_table
     sources: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # worth a line before the run
     required: tuple[str, ...] = ()  # the cases of the manifest that `require` names

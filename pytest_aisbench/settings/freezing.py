@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,11 +11,10 @@ from pytest_aisbench.errors import UsageFault, perhaps
 from pytest_aisbench.settings import CONFIG_FILE, LEGACY_FILE, Option, Settings, table
 from pytest_aisbench.settings.access import SECRETS as ACCESS_SECRETS
 from pytest_aisbench.settings.access import read_access
-from pytest_aisbench.settings.apulis import SECRETS as APULIS_SECRETS
-from pytest_aisbench.settings.apulis import read_apulis, require_apulis
-from pytest_aisbench.settings.credentials import WAYS, complete, exposed
+from pytest_aisbench.settings.credentials import exposed
 from pytest_aisbench.settings.hosts import read_hosts
 from pytest_aisbench.settings.option_types import path, switch
+from pytest_aisbench.settings.platform_kind import PlatformKind, PlatformKinds
 from pytest_aisbench.settings.tester import SECRETS as TESTER_SECRETS
 from pytest_aisbench.settings.tester import read_tester
 
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
     from pytest_aisbench.settings import places
     from pytest_aisbench.settings.legacy.take import Taken
 
-_SECRETS = {"access": ACCESS_SECRETS, "apulis": APULIS_SECRETS, "tester": TESTER_SECRETS}  # of each table
+_TABLES = ("access", "hosts")  # beside those of platforms; [tester] is an option too
+_SECRETS = {"access": ACCESS_SECRETS, "tester": TESTER_SECRETS}  # of each table that every platform has
 
 
 class Given(NamedTuple):
@@ -39,46 +39,73 @@ def freeze(
     ini: Mapping[str, str],
     environment: Mapping[str, str],
     root: Path,
+    platforms: PlatformKinds,
 ) -> Settings:
-    """One value out of all that was said. `root` is where the configuration file and the reports are by default.
+    """Merge all sources into one value. `root` is where the configuration file and the reports are by default.
 
-    A relative path is read as whoever wrote it sees it: from the shell's folder, or from the file's.
+    A relative path begins in the folder of its source: the shell's, or the file's. The chosen platform's kind says
+    what else must be there; a platform that is not known has the defaults, and is refused when the session starts.
     """
     options = {row.name: row for row in table()}
     given = _given(options, command_line, ini, environment, root)
-    document = _document(given, root)
+    document = _document(given, root, platforms)
     if document:
         given = {**_of_file(options, document, environment), **given}
-    platform = given["platform"].text if "platform" in given else Settings.platform
-    on_apulis = platform == "apulis" and "cloud" not in given
-    apulis, for_apulis = read_apulis(document, environment, used=on_apulis)
-    elsewhere = platform not in {"local", "apulis"} or (on_apulis and apulis.by_obs)
-    access, for_access = read_access(document, environment, used=elsewhere)
+    platform, on_cloud = given["platform"].text if "platform" in given else Settings.platform, "cloud" in given
+    kind = platforms.find_kind(platform) or PlatformKind()
+    kinds = _with_tables(document, platforms)
+    tables, for_tables = _tables(document, environment, kinds, used="" if on_cloud else platform)
+    uses_access = kind.uses_access(tables.get(platform), on_local_cloud=on_cloud)
+    access, for_access = read_access(document, environment, used=uses_access)
     notes: tuple[str, ...] = ()
-    if taken := _taken(options, given, keyless=not document or "access" not in document.data):
+    keyless = not document or "access" not in document.data
+    if taken := _taken(options, given, connects=keyless and not kind.emulation):
         given = {**{key: Given(text, source, root) for key, (text, source) in taken.options.items()}, **given}
         access, notes = taken.access or access, taken.notes
-    if document and _spells_secrets(document):
+    secrets = {**_SECRETS, **{name: each.table_secrets for name, each in kinds.items()}}
+    if document and _spells_secrets(document, secrets):
         notes += exposed(document.path)
-    if "platform" in given and given["platform"].text == "modelarts":
-        access, about_keys = complete(access, environment)
-        notes += about_keys
+    access, about_keys = kind.complete_access(access, environment)
+    notes += about_keys
     values = {key: _parsed(options[key], told) for key, told in given.items()}
     tester, for_tester = read_tester(document, environment, values.get("package"), used=bool(values.get("tester")))
-    _no_strangers(environment, options, for_access | for_apulis | for_tester)
+    _no_strangers(environment, options, for_access | for_tables | for_tester)
     sources = {key: told.source for key, told in given.items()}
     hosts = read_hosts(document)
     settings = Settings(
         **{"reports": root / "reports", **values},
         access=replace(access, hosts=hosts),
-        apulis=replace(apulis, hosts=hosts),
+        tables=tables,
         tester_access=replace(tester, hosts=hosts),
         sources=sources,
         notes=notes,
         required=_required(values.get("require"), sources),
     )
-    _no_contradictions(settings)
+    kind.check(settings)
     return settings
+
+
+def _with_tables(document: places.Document | None, platforms: PlatformKinds) -> dict[str, PlatformKind]:
+    """The platforms that have a table in the file, by their names."""
+    ours = {*_TABLES, *(row.name for row in table())}
+    kinds = {key: platforms.find_kind(key) for key in (document.data if document else ()) if key not in ours}
+    return {key: kind for key, kind in kinds.items() if kind}
+
+
+def _tables(
+    document: places.Document | None, environment: Mapping[str, str], kinds: Mapping[str, PlatformKind], *, used: str
+) -> tuple[dict[str, Any], frozenset[str]]:
+    """What the platforms make of their tables, and the names that were taken from the environment.
+
+    `used` is the platform whose values must be there.
+    """
+    tables: dict[str, Any] = {}
+    taken: frozenset[str] = frozenset()
+    for name, kind in kinds.items():
+        assert document is not None
+        tables[name], names = kind.read_table(document, environment, used=name == used)
+        taken |= names
+    return tables, taken
 
 
 def _given(
@@ -109,13 +136,13 @@ def _of_file(
     }
 
 
-def _spells_secrets(document: places.Document) -> bool:
+def _spells_secrets(document: places.Document, secrets: Mapping[str, Collection[str]]) -> bool:
     """Whether a key stands in the file itself, and not just the name of a variable."""
     from pytest_aisbench.settings.places import expanded
 
     return any(
         isinstance(table := document.data.get(name), dict) and bool(expanded(str(table.get(key, "")), {}).strip())
-        for name, keys in _SECRETS.items()
+        for name, keys in secrets.items()
         for key in keys
     )
 
@@ -131,8 +158,8 @@ def _required(manifest: Path | None, sources: Mapping[str, str]) -> tuple[str, .
         raise UsageFault(f"{sources['require']}: {fault}") from None
 
 
-def _taken(options: Mapping[str, Option], given: Mapping[str, Given], *, keyless: bool) -> Taken | None:
-    """What the predecessor's own files say, where the run was pointed at them; keys if there are no others."""
+def _taken(options: Mapping[str, Option], given: Mapping[str, Given], *, connects: bool) -> Taken | None:
+    """What the predecessor's own files say, where the run was pointed at them; their keys if the run `connects`."""
     named = given.get("config")
     config = _parsed(options["config"], named) if named and named.text.endswith(LEGACY_FILE) else None
     package = _parsed(options["package"], given["package"]) if "package" in given else None
@@ -142,11 +169,10 @@ def _taken(options: Mapping[str, Option], given: Mapping[str, Given], *, keyless
 
     version = given["modelarts_version"].text if "modelarts_version" in given else ""
     trusted = _parsed(options["trust_config"], given["trust_config"]) if "trust_config" in given else False
-    elsewhere = "platform" in given and given["platform"].text != "local"
-    return take(config, package, version, trusted=trusted, connects=keyless and elsewhere)
+    return take(config, package, version, trusted=trusted, connects=connects)
 
 
-def _document(given: Mapping[str, Given], root: Path) -> places.Document | None:
+def _document(given: Mapping[str, Given], root: Path, platforms: PlatformKinds) -> places.Document | None:
     told, found = given.get("config"), root / CONFIG_FILE
     if told.text.endswith(LEGACY_FILE) if told else not found.is_file():
         return None
@@ -154,18 +180,24 @@ def _document(given: Mapping[str, Given], root: Path) -> places.Document | None:
 
     if told:
         try:
-            return _checked(places.read(told.folder / path(told.text)))
+            return _checked(places.read(told.folder / path(told.text)), platforms)
         except (UsageFault, ValueError) as fault:
             raise UsageFault(f"{told.source}: {fault}") from None
-    return _checked(places.read(found))
+    return _checked(places.read(found), platforms)
 
 
-def _checked(document: places.Document) -> places.Document:
-    known = [*(row.name for row in table() if row.name != "config"), "access", "hosts", "apulis"]
+def _checked(document: places.Document, platforms: PlatformKinds) -> places.Document:
+    known = [*(row.name for row in table() if row.name != "config"), *_TABLES]
     for key in document.data:
-        if key not in known:
+        if key not in known and not _has_table(key, platforms):
+            known += [name for name in platforms.platforms if _has_table(name, platforms)]
             raise document.fault(f"unknown key {key!r}", key, advice=perhaps(key, known))
     return document
+
+
+def _has_table(name: str, platforms: PlatformKinds) -> bool:
+    kind = platforms.find_kind(name)
+    return kind is not None and bool(kind.table_keys)
 
 
 def _flat(document: places.Document, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -202,24 +234,3 @@ def _no_strangers(environment: Mapping[str, str], options: Mapping[str, Option],
     for key in environment:
         if key.startswith("AISBENCH_") and key not in known and key not in used:
             raise UsageFault(f"{key}: unknown environment variable", advice=perhaps(key, known))
-
-
-def _no_contradictions(settings: Settings) -> None:
-    if settings.cloud is not None and settings.platform == "modelarts":
-        sources = f"{settings.sources['cloud']} and {settings.sources['platform']}"
-        raise UsageFault(f"{sources} contradict each other", advice="a running local cloud is platform local")
-    if settings.platform == "apulis" and settings.cloud is None:
-        require_apulis(settings.apulis, settings.access, settings.sources["platform"])
-    if settings.platform == "modelarts":
-        access = settings.access
-        needed = ("bucket",) if settings.modelarts_client == "wheel" else ("access_key", "secret_access_key", "bucket")
-        missing = [key for key in needed if not getattr(access, key)]  # a notebook's wheel has keys of its own
-        if not (access.modelarts_endpoint or access.region_name):
-            missing.append("region_name (or the endpoints of a computing centre)")
-        if missing:
-            keyless = "access_key" in missing and "secret_access_key" in missing
-            rest = "; the rest belongs to [access]" if len(missing) > 2 else ""
-            advice = WAYS.format(config=CONFIG_FILE) + rest if keyless else f"write them to [access] in {CONFIG_FILE}"
-            raise UsageFault(
-                f"{settings.sources['platform']}: platform modelarts needs {', '.join(missing)}", advice=advice
-            )

@@ -16,13 +16,13 @@ import requests
 
 from pytest_aisbench import Settings
 from pytest_aisbench.adapters.apulis import Apulis
+from pytest_aisbench.adapters.apulis_settings import ApulisAccess
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.job import JobSpec, Phase
 from pytest_aisbench.errors import Refused, Rejected, Unreachable, UsageFault
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.settings.apulis import ApulisAccess
 from pytest_aisbench.testing import PlatformContract
 
 GPU = {"image": "apulistech/horovod:0.19.2", "device_type": "nvidia_gpu_amd64"}
@@ -41,7 +41,7 @@ class TestApulis(PlatformContract):
 def test_results_come_by_obs_too(card: Path) -> None:
     """The keys that pods are lent stand in no request."""
     access = ApulisAccess(results="obs", send_obs_keys=True)
-    with contextlib.closing(Apulis(Settings(platform="apulis", cloud=card, apulis=access))) as platform:
+    with contextlib.closing(Apulis(Settings(platform="apulis", cloud=card, tables={"apulis": access}))) as platform:
         place = platform.root / f"by-obs-{uuid.uuid4().hex[:8]}/"
         code = "import sys, moxing; moxing.file.write(sys.argv[1].partition('=')[2] + 'accuracy.json', '0.9')"
         platform.store.write(place / "code/train.py", code.encode())
@@ -110,10 +110,13 @@ def test_a_token_does_instead_of_a_login(own_card: Path) -> None:
     login = f"{told['apulis_endpoint']}/custom-user-dashboard-backend/auth/login"
     token = requests.post(login, json={"userName": user, "password": digest}, timeout=30).json()["token"]
     access = ApulisAccess(told["apulis_endpoint"], user=user, token=Secret(token), vc=told["apulis_vc"], share=share)
-    with contextlib.closing(Apulis(Settings(platform="apulis", apulis=access))) as platform:
+    with contextlib.closing(Apulis(Settings(platform="apulis", tables={"apulis": access}))) as platform:
         platform.check()
     stale = dataclasses.replace(access, token=Secret(f"{token}x"))
-    with contextlib.closing(Apulis(Settings(platform="apulis", apulis=stale))) as platform, pytest.raises(Refused):
+    with (
+        contextlib.closing(Apulis(Settings(platform="apulis", tables={"apulis": stale}))) as platform,
+        pytest.raises(Refused),
+    ):
         platform.check()
 
 

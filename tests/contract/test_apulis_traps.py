@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from pytest_aisbench import Settings
 from pytest_aisbench.adapters import apulis_watch
 from pytest_aisbench.adapters.apulis import Apulis
+from pytest_aisbench.adapters.apulis_settings import ApulisAccess
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.job import JobSpec, LogPart, Phase
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import AisbenchError, PlatformError, Refused, Rejected, Unreachable
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.settings.apulis import ApulisAccess
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Server
@@ -73,7 +73,7 @@ def access(server: Server, tmp_path: Path) -> ApulisAccess:
 
 @contextlib.contextmanager
 def opened(access: ApulisAccess) -> Iterator[Apulis]:
-    platform = Apulis(Settings(platform="apulis", apulis=access))
+    platform = Apulis(Settings(platform="apulis", tables={"apulis": access}))
     platform._http.patience_s = 0.0
     with contextlib.closing(platform):
         yield platform

@@ -6,16 +6,19 @@ import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pytest_aisbench.domain.case import Workload
-from pytest_aisbench.domain.prestart import Update, level_fault
+from pytest_aisbench.adapters import prestart
+from pytest_aisbench.domain.case import Update, Workload
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.services import suite
-from pytest_aisbench.services.code import code_tree
+from pytest_aisbench.services.staging import code_tree
+from pytest_aisbench.services.workload import level_fault
 
+NODES = SimpleNamespace(additions=prestart.files)  # what of ModelArts the code is staged for
 CANN = "Ascend-cann-nnae_5.0.2.1_linux-aarch64.run"
 WHEEL = "mindspore ascend-1.3.whl"  # a blank, so that quoting shows
 FAKE = '#!/bin/bash\necho "$(basename "$0") $*" >> "$CALLS"\nexit ${FAIL_RUN:-0}\n'
@@ -39,7 +42,7 @@ def node(tmp_path: Path) -> Any:
             self.environment = {"PATH": f"{tools}:{os.environ['PATH']}", "CALLS": str(self.calls)}
 
         def stage(self, workload: Workload) -> None:
-            for leaf in code_tree(workload).leaves:
+            for leaf in code_tree(workload, NODES).leaves:
                 target = self.job_dir / workload.code_name / leaf.path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(Path(leaf.source).read_bytes() if leaf.written is None else leaf.written)
@@ -122,7 +125,7 @@ def test_the_workloads_own_script_is_kept_and_has_the_last_word(node: Any, workl
 def test_without_an_update_the_own_script_is_staged_as_it_is(workload: Workload) -> None:
     own = Path(workload.folder) / "code/src/ma-pre-start.sh"
     own.write_text("export MINE=yes\n")
-    leaves = {leaf.path: leaf for leaf in code_tree(replace(workload, update=None)).leaves}
+    leaves = {leaf.path: leaf for leaf in code_tree(replace(workload, update=None), NODES).leaves}
     assert sorted(leaves) == ["src/ma-pre-start.sh", "src/run_pretrain.py"]
     assert leaves["src/ma-pre-start.sh"].written is None
 
@@ -130,7 +133,7 @@ def test_without_an_update_the_own_script_is_staged_as_it_is(workload: Workload)
 def test_a_python_script_beside_it_is_not_silently_ignored(workload: Workload) -> None:
     (Path(workload.folder) / "code/src/ma-pre-start.py").write_text("")
     with pytest.raises(UsageFault, match=r"ma-pre-start.py would not be run"):
-        code_tree(workload)
+        code_tree(workload, NODES)
 
 
 def test_values_are_quoted(node: Any, workload: Workload) -> None:
@@ -141,7 +144,7 @@ def test_values_are_quoted(node: Any, workload: Workload) -> None:
 
 def test_the_address_of_the_code_follows_the_update(workload: Workload) -> None:
     digests = {
-        code_tree(replace(workload, update=update)).digest
+        code_tree(replace(workload, update=update), NODES).digest
         for update in (None, workload.update, Update(exports={"GLOG_v": "3"}), Update(exports={"GLOG_v": "2"}))
     }
     assert len(digests) == 4

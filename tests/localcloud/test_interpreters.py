@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_aisbench import Settings
-from pytest_aisbench.adapters import interpreters
+from pytest_aisbench.adapters import local_kind as interpreters
 
 ASKED = Settings(frameworks=(f"horovod={sys.executable}",))
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from pytest_aisbench import Settings
 from pytest_aisbench.adapters.apulis import Apulis
+from pytest_aisbench.adapters.apulis_settings import ApulisAccess
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.domain.job import JobSpec
 from pytest_aisbench.domain.stage import StoreUrl
-from pytest_aisbench.settings.apulis import ApulisAccess
 
 ACCESS = ApulisAccess("http://10.0.0.1", user="admin", vc="platform", share="/mnt/apulis", share_in_pods="/data/ais")
 TRIAL = StoreUrl("share", "aisbench/trials/r/resnet-2x8/1/")
@@ -29,6 +29,6 @@ GPU = {"image": "apulistech/horovod:0.19.2", "device_type": "nvidia_gpu_amd64"}
 
 
 def rendered(spec: JobSpec, apulis: ApulisAccess = ACCESS, **settings: Any) -> dict[str, Any]:
-    request = Apulis(Settings(platform="apulis", apulis=apulis, **settings)).render(spec)
+    request = Apulis(Settings(platform="apulis", tables={"apulis": apulis}, **settings)).render(spec)
     assert (request.method, request.path) == ("POST", "/apis/PostJob")
     return dict(request.body)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_aisbench import registry
+from pytest_aisbench.adapters.apulis_settings import apulis_access
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.settings import Settings
 from pytest_aisbench.settings.freezing import freeze
@@ -17,13 +19,13 @@ PLAIN = WAY.replace("https", "http")
 
 def told(folder: Path, table: str, platform: str = "apulis", environment: Mapping[str, str] | None = None) -> Settings:
     (folder / "aisbench.toml").write_text(table)
-    return freeze({"platform": platform}, {}, environment or {}, folder)
+    return freeze({"platform": platform}, {}, environment or {}, folder, registry.of_commands())
 
 
 def test_a_whole_table_is_read(tmp_path: Path) -> None:
     (tmp_path / "share").mkdir()
     table = WAY + 'password = "${WORD}"\nshare = "share"\nshare_in_pods = "/data/ais"\n'
-    apulis = told(tmp_path, table, environment={"WORD": "secret-word"}).apulis
+    apulis = apulis_access(told(tmp_path, table, environment={"WORD": "secret-word"}))
     assert (apulis.user, apulis.password.reveal()) == ("u", "secret-word")
     assert apulis.share == str(tmp_path / "share"), "relative to the file"
     assert not apulis.by_obs
@@ -31,7 +33,7 @@ def test_a_whole_table_is_read(tmp_path: Path) -> None:
 
 
 def test_the_api_by_name_alone_may_go_without_tls(tmp_path: Path) -> None:
-    assert told(tmp_path, PLAIN + f'share = "{tmp_path}"').apulis.endpoint == "http://apulis.example"
+    assert apulis_access(told(tmp_path, PLAIN + f'share = "{tmp_path}"')).endpoint == "http://apulis.example"
 
 
 def test_other_platforms_do_not_mind_it(tmp_path: Path) -> None:

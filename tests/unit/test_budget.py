@@ -15,9 +15,10 @@ from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.errors import Blame, BudgetSpent, UsageFault
 from pytest_aisbench.services.budget import Budget, Estimate, estimate, estimates, hours, spent
 from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.services.takeover import fingerprint
+from pytest_aisbench.services.takeover import Fingerprints
 
 HOUR = 3600.0
+FINGERPRINT = Fingerprints(None).of
 DAY = 24 * HOUR
 
 
@@ -59,14 +60,14 @@ def test_history_is_of_the_same_code_on_the_same_platform(case: Case, tmp_path: 
     file = tmp_path / "ledger.db"
     ledger = Ledger(file)
     ledger.begin("run", {}, 0.0)
-    same = fingerprint(case)
+    same = FINGERPRINT(case)
     known = [("here", same, 60.0), ("here", same, 90.0), ("there", same, 1.0), ("here", "other code", 1.0)]
     for number, (place, identity, seconds) in enumerate(known):
         done = replace(trial(case, ended(seconds)), id=f"run/{number}", name=f"n{number}", step=Step.DONE)
         ledger.save_trial(replace(done, place=place, fingerprint=identity), float(number))
     ledger.close()
 
-    found = estimates([(case, Step.DONE)], "here", DAY, file)
+    found = estimates([(case, Step.DONE)], "here", DAY, file, FINGERPRINT)
 
     assert found == {case.id: Estimate(case, 75.0, "history of 2 trials")}
 
@@ -74,7 +75,7 @@ def test_history_is_of_the_same_code_on_the_same_platform(case: Case, tmp_path: 
 def test_without_a_ledger_none_is_made(case: Case, tmp_path: Path) -> None:
     file = tmp_path / "reports" / "ledger.db"
 
-    assert estimates([(case, Step.DONE)], "here", DAY, file)[case.id].source == "run timeout"
+    assert estimates([(case, Step.DONE)], "here", DAY, file, FINGERPRINT)[case.id].source == "run timeout"
     assert not file.parent.exists()
 
 
@@ -83,7 +84,7 @@ def test_what_is_only_staged_costs_nothing(case: Case, tmp_path: Path) -> None:
 
     wants = [(case, Step.SUBMIT), (other, Step.HARVEST)]
 
-    assert list(estimates(wants, "here", DAY, tmp_path / "none")) == [other.id]
+    assert list(estimates(wants, "here", DAY, tmp_path / "none", FINGERPRINT)) == [other.id]
 
 
 def test_a_run_that_would_cost_too_much_is_refused_in_one_line(case: Case) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from pytest_aisbench.adapters.apulis import Apulis
+from pytest_aisbench.adapters.apulis_settings import ApulisAccess
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.settings import Settings
 from pytest_aisbench.settings.access import Access
-from pytest_aisbench.settings.apulis import ApulisAccess
 
 ACCESS = Access(
     access_key=Secret("AK"), secret_access_key=Secret("SK"), region_name="cn-north-4", project_id="p", bucket="b"
@@ -41,7 +41,7 @@ def test_a_region_of_the_public_cloud_has_a_page_for_its_jobs(access: Access, ve
 
 def test_apulis_shows_a_training_on_its_own_site(tmp_path: Path) -> None:
     apulis = ApulisAccess(endpoint="https://apulis.example/v1", user="u", vc="v", share=str(tmp_path))
-    platform = Apulis(Settings(platform="apulis", apulis=apulis))
+    platform = Apulis(Settings(platform="apulis", tables={"apulis": apulis}))
 
     assert platform.console("1f83") == "https://apulis.example/AIarts/model-training/1f83/detail"
     platform.close()

@@ -123,9 +123,9 @@ def test_a_platform_on_this_machine_is_the_machine_whatever_its_port(place: str)
 
 
 def test_another_line_of_code_is_another_trait(case: Case) -> None:
-    before = Traits("local", "", Fingerprints()).of(case)
+    before = Traits("local", "", Fingerprints(None)).of(case)
     (Path(case.workload.folder) / "code" / "train.py").write_text("print('better')\n")
-    after = Traits("local", "", Fingerprints()).of(case)
+    after = Traits("local", "", Fingerprints(None)).of(case)
     assert [line.partition(":")[0] for line in trait_differences(before, after)] == ["code"]
 
 

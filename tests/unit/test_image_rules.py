@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_aisbench.adapters import training_job, training_job_v1
+from pytest_aisbench.adapters.image_rules import check_command, check_image, check_script
 from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.image_rules import check_command, check_image, check_script
 from pytest_aisbench.domain.job import JobSpec
 from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import UsageFault

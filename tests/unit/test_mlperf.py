@@ -285,7 +285,7 @@ def test_what_is_typed_wrong_is_one_line(
 
 
 def told(results: dict[str, Any]) -> Result:
-    return parse_result("ours", text(results, results["cases"][0], "us").splitlines())
+    return parse_result("ours", text(results, results["cases"][0], "us", 1, lambda name: name == "local").splitlines())
 
 
 def test_a_run_of_ours_in_mlperfs_words_says_what_it_measured() -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from old_package import BERT, RESNET_13, RESNET_15, config, unpack
 
-from pytest_aisbench.adapters import legacy_package, training_job
+from pytest_aisbench import registry
+from pytest_aisbench.adapters import legacy_package, prestart
 from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.services.code import code_tree
+from pytest_aisbench.services.staging import code_tree
 from pytest_aisbench.services.submission import new_trial, spec, stage_of
 from pytest_aisbench.settings import Settings
 from pytest_aisbench.settings.freezing import freeze
@@ -26,6 +28,7 @@ PACKAGES = {
     "resnet-r15": (RESNET_15, "resnet", "train.py", "imagenet"),
 }
 PLATFORMS = {"local", "modelarts"}
+NODES = SimpleNamespace(additions=prestart.files)  # what of ModelArts the code is staged for
 
 
 def package(folder: Path, name: str = "bert", **files: str) -> Path:
@@ -35,11 +38,11 @@ def package(folder: Path, name: str = "bert", **files: str) -> Path:
 
 def frozen(folder: Path, **told: str) -> Settings:
     command_line = {"platform": "modelarts", "package": str(folder), **told}
-    return freeze(command_line, {}, {}, folder.parent)
+    return freeze(command_line, {}, {}, folder.parent, registry.of_commands())
 
 
 def load(settings: Settings) -> legacy_package.Package:
-    return legacy_package.load(settings, training_job.OPTIONS, PLATFORMS)
+    return legacy_package.load(settings, registry.of_commands().kind(settings.platform), PLATFORMS)
 
 
 def rendered(settings: Settings, nodes: int | None = None) -> tuple[dict[str, Any], dict[str, str]]:
@@ -126,7 +129,7 @@ def test_the_access_comes_from_the_package_and_is_masked(tmp_path: Path) -> None
 def test_a_configuration_alone_gives_the_access(tmp_path: Path) -> None:
     folder = package(tmp_path / "package")
     told = {"platform": "modelarts", "config": str(folder / "code/config/modelarts_config.py")}
-    assert freeze(told, {}, {}, tmp_path).access.project_id == "0a1b2c"
+    assert freeze(told, {}, {}, tmp_path, registry.of_commands()).access.project_id == "0a1b2c"
 
 
 def test_a_named_configuration_replaces_the_packages_own(tmp_path: Path) -> None:
@@ -195,7 +198,7 @@ def test_the_run_folder_lies_beside_the_entry_and_is_installed(tmp_path: Path) -
         (folder / "run").mkdir(exist_ok=True)
         (folder / "run" / name).write_text(name)
     workload = load(frozen(folder)).suite.workload
-    leaves = {leaf.path: leaf for leaf in code_tree(workload).leaves}
+    leaves = {leaf.path: leaf for leaf in code_tree(workload, NODES).leaves}
     assert sorted(leaves) == [
         "ma-pre-start.sh",
         "run/Ascend-cann-nnae_5.0.2.run",
@@ -216,7 +219,7 @@ def test_the_packages_own_script_is_left_alone(tmp_path: Path) -> None:
     own = folder / "code/code/ma-pre-start.sh"
     own.write_text("TRAIN=$(find ./ -name train.py)\nexport GLOG_v=3\n")
     found = load(frozen(folder))
-    leaves = {leaf.path: leaf for leaf in code_tree(found.suite.workload).leaves}
+    leaves = {leaf.path: leaf for leaf in code_tree(found.suite.workload, NODES).leaves}
     assert leaves["ma-pre-start.sh"].source == str(own)
     assert "run/protobuf.whl" in leaves
     assert [note for note in found.notes if "looks for train.py" in note]

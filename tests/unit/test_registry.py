@@ -2,19 +2,103 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from pytest_aisbench import registry
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.registry import REPORTERS, Registry
+from pytest_aisbench.settings import Settings
+from pytest_aisbench.settings.freezing import freeze
+from pytest_aisbench.settings.platform_kind import PlatformKind
 
 
 class Plain:
-    """A reporter that says nothing about its use."""
+    """A reporter or platform that says nothing of itself."""
+
+    def __init__(self, *given: object) -> None:
+        self.given = given
 
 
-class Busy:
+class Busy(Plain):
     order, on_workers, once = 7, True, True
+    options = frozenset({"partition"})
+
+
+class SlurmKind(PlatformKind):
+    name = "slurm"
+    options = frozenset({"partition"})
+    table_keys, table_secrets = ("endpoint", "password"), ("password",)
+
+    def connect(self, settings: Settings) -> Busy:
+        return Busy(settings)
+
+    def uses_access(self, table: Any, *, on_local_cloud: bool) -> bool:
+        return False
+
+    def check(self, settings: Settings) -> None:
+        if not settings.tables.get(self.name):
+            raise UsageFault("slurm needs its table")
+
+
+SLURM = {"slurm": f"{__name__}:SlurmKind", "local": registry.PLATFORMS["local"]}
+
+
+def settings_of(folder: Path, toml: str, **environment: str) -> Settings:
+    (folder / "aisbench.toml").write_text(toml)
+    return freeze({}, {}, environment, folder, Registry(SLURM))
+
+
+def test_a_platform_that_is_named_by_its_class_has_the_defaults() -> None:
+    offered = Registry({"plain": f"{__name__}:Plain", "busy": f"{__name__}:Busy"})
+    settings = Settings()
+
+    assert offered.kind("busy").options == {"partition"}
+    plain = offered.kind("plain")
+    assert (plain.name, plain.options, plain.emulation) == ("plain", frozenset(), False)
+    assert plain.uses_access(None, on_local_cloud=False)
+    assert plain.missing_framework("mindspore", settings) == ""
+    assert plain.connect(settings).given == (settings,)
+
+
+def test_a_platform_brings_its_own_table_of_settings(tmp_path: Path) -> None:
+    toml = 'platform = "slurm"\n[slurm]\nendpoint = "https://head"\npassword = "${AISBENCH_WORD}"\n'
+    settings = settings_of(tmp_path, toml, AISBENCH_WORD="hush")
+
+    assert settings.tables["slurm"]["endpoint"] == "https://head"
+    assert settings.tables["slurm"]["password"].reveal() == "hush"
+    assert "hush" not in repr(settings)
+
+
+def test_the_table_of_a_platform_that_is_not_chosen_may_lack_values_but_has_no_unknown_key(tmp_path: Path) -> None:
+    unset = '[slurm]\nendpoint = "${NOT_SET}"\n'
+    assert settings_of(tmp_path, unset).tables == {"slurm": {"endpoint": ""}}
+    with pytest.raises(UsageFault, match=r"slurm.endpoint takes \$\{NOT_SET\}, which is not set"):
+        settings_of(tmp_path, f'platform = "slurm"\n{unset}')
+    with pytest.raises(UsageFault, match=r"unknown key 'pasword' in \[slurm\]; did you mean 'password'"):
+        settings_of(tmp_path, '[slurm]\npasword = "x"\n')
+
+
+def test_a_platform_checks_the_settings_it_is_chosen_by(tmp_path: Path) -> None:
+    settings_of(tmp_path, "max_jobs = 1\n")
+    with pytest.raises(UsageFault, match="slurm needs its table"):
+        settings_of(tmp_path, 'platform = "slurm"\n')
+
+
+def test_a_secret_that_stands_in_the_file_is_mentioned(tmp_path: Path) -> None:
+    table = '[slurm]\nendpoint = "https://head"\n'
+    (tmp_path / "aisbench.toml").touch(0o644)
+    assert settings_of(tmp_path, table).notes == ()
+    assert "aisbench.toml" in settings_of(tmp_path, f'{table}password = "spelt out"\n').notes[0]
+
+
+def test_a_table_of_no_platform_is_an_unknown_key(tmp_path: Path) -> None:
+    with pytest.raises(UsageFault, match="unknown key 'slrum'; did you mean 'slurm'"):
+        settings_of(tmp_path, '[slrum]\nendpoint = "x"\n')
+    with pytest.raises(UsageFault, match="unknown key 'local'"):  # it has no table
+        settings_of(tmp_path, '[local]\nendpoint = "x"\n')
 
 
 def test_a_reporter_says_what_it_needs_and_has_defaults_for_the_rest() -> None:
@@ -42,9 +126,9 @@ def test_installed_plugins_are_looked_at_only_for_a_name_that_is_not_built_in() 
 
     offered = Registry({"busy": f"{__name__}:Busy"}, more_platforms=more)
 
-    assert offered.platform("busy") is Busy
+    assert isinstance(offered.kind("busy").connect(Settings()), Busy)
     assert not looked
-    assert offered.platform("plain") is Plain
+    assert isinstance(offered.kind("plain").connect(Settings()), Plain)
     with pytest.raises(UsageFault, match="unknown platform 'other'; known: busy, plain"):
         offered.require_platform("other")
     assert looked == ["once"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_aisbench import Settings
-from pytest_aisbench.adapters.apulis import Apulis
+from pytest_aisbench.adapters.apulis_settings import ApulisKind
 from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.services import sections, suite
@@ -70,10 +70,10 @@ def load(
     return suite.load(
         folder,
         settings.platform,
-        Apulis.options,
+        ApulisKind.options,
         {"local", "modelarts", "apulis"},
         frameworks=frameworks,
-        stand_in=sections.stand_in(settings, Apulis),
+        stand_in=sections.stand_in(settings, ApulisKind()),
     )
 
 

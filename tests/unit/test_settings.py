@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_aisbench import registry
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.settings import Settings, table
 from pytest_aisbench.settings.freezing import freeze
@@ -16,7 +17,7 @@ def frozen(root: Path, toml: str = "", **sources: Any) -> Settings:
     if toml:
         (root / "aisbench.toml").write_text(toml)
     given = {"command_line": {}, "ini": {}, "environment": {}, **sources}
-    return freeze(root=root, **given)
+    return freeze(root=root, platforms=registry.of_commands(), **given)
 
 
 def test_defaults(tmp_path: Path) -> None:

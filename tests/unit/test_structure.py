@@ -2,13 +2,59 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pytest_aisbench.registry import PLATFORMS
 from pytest_aisbench.settings import table
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def _compared_names(source: str) -> Iterator[tuple[int, str]]:
+    """The lines at which a platform's name, or a constant that holds one, is compared with something."""
+    for node in ast.walk(ast.parse(source)):
+        parts: list[ast.AST] = []
+        if isinstance(node, ast.Compare):
+            parts = [node.left, *node.comparators]
+        elif isinstance(node, ast.match_case):
+            parts = [node.pattern]
+        for each in (each for part in parts for each in ast.walk(part)):
+            if isinstance(each, ast.Constant) and each.value in PLATFORMS:
+                yield each.lineno, str(each.value)
+            elif isinstance(each, (ast.Name, ast.Attribute)):
+                name = each.id if isinstance(each, ast.Name) else each.attr
+                if name.upper() == name and name.lower() in PLATFORMS:
+                    yield each.lineno, name.lower()
+
+
+def test_no_platform_is_compared_by_its_name_outside_its_package() -> None:
+    """What differs between platforms, a platform brings by its PlatformKind and by the Protocols in `ports`."""
+    package = ROOT / "pytest_aisbench"
+    found = [
+        f"{path}:{line}: {name}"
+        for path in (file.relative_to(package) for file in package.rglob("*.py"))
+        if path.parts[0] != "localcloud"  # it is the other side of the wire
+        for line, name in _compared_names((package / path).read_text(encoding="utf-8"))
+        if not any(part.startswith(name) for part in path.parts)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'platform == "local"',
+        'platform not in {"x", "apulis"}',
+        "name != settings.LOCAL",
+        'match x:\n case "modelarts": 0',
+    ],
+)
+def test_a_comparison_by_name_would_be_seen(line: str) -> None:
+    assert list(_compared_names(line))
 
 
 def test_layers_flow_one_way(monkeypatch: pytest.MonkeyPatch) -> None:

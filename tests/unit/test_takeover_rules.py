@@ -19,11 +19,15 @@ from pytest_aisbench.services.clock import SystemClock
 from pytest_aisbench.services.fleet import Fleet
 from pytest_aisbench.services.jobs import JobLedger
 from pytest_aisbench.services.submission import new_trial
-from pytest_aisbench.services.takeover import Takeover, fingerprint
+from pytest_aisbench.services.takeover import Fingerprints, Takeover
 from pytest_aisbench.services.trial import Tools, advance
 from pytest_aisbench.services.watch import Limits
 
 Make = Callable[..., Any]
+
+
+def fingerprint(case: Case) -> str:
+    return Fingerprints(None).of(case)  # a new one each time: it reads the code once
 
 
 class Yardstick:

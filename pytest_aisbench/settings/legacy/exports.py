@@ -17,6 +17,7 @@ from pytest_aisbench.settings.legacy.values import Unreadable
 _LONGEST = 65_536
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
+_DECLARES = {"export", "declare", "local", "readonly"}
 _OPENS = {"if", "for", "while", "until", "case", "select", "{", "function"}
 _CLOSES = {"fi", "done", "esac", "}"}
 _COMMAND = "\x00"  # stands in a word for what only a shell could tell
@@ -64,7 +65,7 @@ def read(path: Path) -> Exports:
             for name in words[1:]:
                 values.pop(name, None)
             continue
-        if words[0] in {"export", "declare", "local", "readonly"}:
+        if words[0] in _DECLARES:
             assigned = words[1:]
         elif all(_ASSIGNMENT.fullmatch(word) for word in words):
             assigned = words

@@ -7,7 +7,9 @@ code looked for in the wrong folder, arguments that land at the wrong command, p
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
+from pytest_aisbench.domain.case import Workload
 from pytest_aisbench.errors import UsageFault
 
 JOB_DIRS = {"V1": "/home/work/user-job-dir", "V2": "/home/ma-user/modelarts/user-job-dir"}
@@ -55,6 +57,13 @@ def check_command(command: str, *, version: str, code: str, arguments: bool = Tr
         _check_v1(command)
     else:
         _check_v2(command, arguments=arguments)
+
+
+def check_code(workload: Workload, scripts: Iterable[tuple[str, str]]) -> None:
+    """The scripts of a workload that trains in an image of its own; an engine of the platform runs them otherwise."""
+    if "image" in workload.options:
+        for path, text in scripts:
+            check_script(path, text)
 
 
 def check_script(name: str, content: str) -> None:

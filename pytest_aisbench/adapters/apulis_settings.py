@@ -1,4 +1,7 @@
-"""The `[apulis]` table of `aisbench.toml`: where the Apulis platform is, who we are there, and the folder we share."""
+"""What Apulis says of itself before anything connects to it: its keys, and the `[apulis]` table of `aisbench.toml`.
+
+The table says where the platform is, who we are there, and the folder we share with it.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_aisbench.adapters import apulis_options
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.secret import NO_SECRET, Secret
 from pytest_aisbench.settings.access import Access, address_fault
-from pytest_aisbench.settings.hosts import NO_HOSTS, Hosts
+from pytest_aisbench.settings.hosts import NO_HOSTS, Hosts, read_hosts
+from pytest_aisbench.settings.platform_kind import PlatformKind
 
 if TYPE_CHECKING:
-    from pytest_aisbench.settings import places
+    from pytest_aisbench.adapters.apulis import Apulis
+    from pytest_aisbench.settings import Settings, places
 
 NAME = "apulis"
 SECRETS = ("password", "token")
@@ -50,19 +56,39 @@ class ApulisAccess:
         return (self.results or ("share" if self.share else "obs")) == "obs"
 
 
-def read_apulis(
-    document: places.Document | None, environment: Mapping[str, str], *, used: bool
-) -> tuple[ApulisAccess, frozenset[str]]:
-    """The table, and the names that were taken from the environment."""
-    if not document:
-        return ApulisAccess(), frozenset()
-    known = [row.name for row in dataclasses.fields(ApulisAccess) if row.name != "hosts"]
-    texts, taken = document.texts(NAME, known, environment, used=used)
-    values = {key: _value(document, key, text, used=used) for key, text in texts.items()}
-    access = ApulisAccess(**values)
-    if used:
-        _check_way(document, access)
-    return access, taken
+class ApulisKind(PlatformKind):
+    name = NAME
+    options = apulis_options.KEYS
+    training_options = frozenset({"command", "done", "code_dir", "data_dir"})
+    table_keys = tuple(row.name for row in dataclasses.fields(ApulisAccess) if row.name != "hosts")
+    table_secrets = SECRETS
+
+    def connect(self, settings: Settings) -> Apulis:
+        from pytest_aisbench.adapters.apulis import Apulis
+
+        return Apulis(settings)
+
+    def read_table(
+        self, document: places.Document, environment: Mapping[str, str], *, used: bool
+    ) -> tuple[ApulisAccess, frozenset[str]]:
+        texts, taken = document.texts(NAME, self.table_keys, environment, used=used)
+        values = {key: _value(document, key, text, used=used) for key, text in texts.items()}
+        access = ApulisAccess(**values, hosts=read_hosts(document))
+        if used:
+            _check_way(document, access)
+        return access, taken
+
+    def uses_access(self, table: ApulisAccess | None, *, on_local_cloud: bool) -> bool:
+        return not on_local_cloud and (table or ApulisAccess()).by_obs
+
+    def check(self, settings: Settings) -> None:
+        if settings.cloud is None:
+            require_apulis(apulis_access(settings), settings.access, settings.sources["platform"])
+
+
+def apulis_access(settings: Settings) -> ApulisAccess:
+    access: ApulisAccess = settings.tables.get(NAME, ApulisAccess())
+    return access
 
 
 def require_apulis(apulis: ApulisAccess, access: Access, source: str) -> None:

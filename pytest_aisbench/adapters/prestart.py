@@ -8,43 +8,51 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from pytest_aisbench.domain.case import Update, Workload
+from pytest_aisbench.errors import UsageFault
 
 SCRIPT = "ma-pre-start.sh"
 RUN = "run"  # the folder beside the entry that holds what is installed
-FILES = {  # key of `update`: what such a file is called
-    "wheels": (r"\S+\.whl", "a wheel"),
-    "cann": (r"Ascend-cann-(nnae|nnrt|toolkit)[_-]\S*\.run", "an Ascend-cann-nnae, -nnrt or -toolkit package (.run)"),
-}
-LEVELS = {  # what a value means is in its place
-    "GLOG_v": ("INFO", "WARNING", "ERROR", "FATAL"),
-    "ASCEND_GLOBAL_LOG_LEVEL": ("DEBUG", "INFO", "WARNING", "ERROR", "NULL"),
-    "ASCEND_GLOBAL_EVENT_ENABLE": ("off", "on"),
-    "ASCEND_SLOG_PRINT_TO_STDOUT": ("off", "on"),
-}
 
 
-@dataclass(frozen=True)
-class Update:
-    """Software that the nodes get before they train, and variables that are exported there."""
+def files(workload: Workload, variables: Mapping[str, str]) -> dict[str, str | bytes]:
+    """What goes beside the entry, where the platform looks for the script: the files to install, and the script.
 
-    files: tuple[str, ...] = ()  # relative to the workload's folder; .whl and .run are installed in this order
-    exports: Mapping[str, str] = field(default_factory=dict)
-    installed: bool = True  # False: the workload's own script does it, and the files are only put beside it
+    `variables` are those that a request cannot carry: the script exports them.
+    """
+    update = workload.update or Update()
+    update = replace(update, exports={**variables, **update.exports})
+    beside = PurePosixPath(workload.entry).parent
+    more: dict[str, str | bytes] = {}
+    for file in update.files:
+        path = str(beside / RUN / PurePosixPath(file).name)
+        if path in more:
+            raise UsageFault(f"update: two files are called {PurePosixPath(file).name}", advice="rename one of the two")
+        more[path] = str(Path(workload.folder) / file)
+    if update.is_written:
+        names = tuple(PurePosixPath(file).name for file in update.files)
+        place = str(PurePosixPath(workload.code_name) / beside)
+        own = _own_script([Path(workload.folder) / part for part in workload.code], beside)
+        more[str(beside / SCRIPT)] = script(update, names, place, own).encode()
+    return more
 
-    @property
-    def is_written(self) -> bool:
-        """Whether there is a script to write."""
-        return bool((self.installed and self.files) or self.exports)
 
-
-def level_fault(name: str, value: object) -> str:
-    """Why this is no value of a log level; empty where it is one, and for every other variable."""
-    words = LEVELS.get(name)
-    if words is None or str(value) in map(str, range(len(words))):
-        return ""
-    meanings = ", ".join(f"{number} {word}" for number, word in enumerate(words))
-    return f"{name} is none of {meanings}"
+def _own_script(folders: list[Path], beside: PurePosixPath) -> str:
+    for folder in folders:
+        other = folder / beside / SCRIPT.replace(".sh", ".py")
+        if other.exists():
+            advice = f"call it from a {SCRIPT} of your own, which is kept"
+            raise UsageFault(f"{other} would not be run beside the {SCRIPT} that the update needs", advice=advice)
+        try:
+            return (folder / beside / SCRIPT).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageFault(f"{folder / beside / SCRIPT} cannot be read: {error}") from None
+    return ""
 
 
 def script(update: Update, names: tuple[str, ...], place: str, own: str = "") -> str:

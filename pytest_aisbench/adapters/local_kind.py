@@ -1,14 +1,20 @@
-"""Which Python of this machine has a framework, and whether it truly does."""
+"""What the platform `local` says of itself before its cloud starts: its keys, and the frameworks it can train with."""
 
 from __future__ import annotations
 
 import functools
 import subprocess
 import sys
+from typing import TYPE_CHECKING, Any
 
+from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.logs import get_logger, log_ignored
-from pytest_aisbench.settings import Settings
+from pytest_aisbench.settings import LOCAL, Settings
 from pytest_aisbench.settings.option_types import FRAMEWORKS, pythons
+from pytest_aisbench.settings.platform_kind import PlatformKind
+
+if TYPE_CHECKING:
+    from pytest_aisbench.adapters.local import Local
 
 _LOG = get_logger("platform")
 _LOOK = """import importlib.util, pathlib, sys
@@ -19,6 +25,29 @@ sys.exit(not any(list(pathlib.Path(folder).glob(sys.argv[2])) for folder in fold
 # What of a framework must be there: Horovod installs without a word where it was not built for TensorFlow.
 _PARTS = {"horovod": "tensorflow/mpi_lib*"}
 _PATIENCE_S = 30.0
+
+
+class LocalKind(PlatformKind):
+    name = LOCAL
+    options = frozenset({"image", "command"})
+    emulation = True
+
+    def connect(self, settings: Settings) -> Local:
+        from pytest_aisbench.adapters.local import Local
+
+        return Local(settings)
+
+    def uses_access(self, table: Any, *, on_local_cloud: bool) -> bool:
+        return False
+
+    def missing_framework(self, framework: str, settings: Settings) -> str:
+        return missing(framework, settings)
+
+    def require_lasting_jobs(self, settings: Settings) -> None:
+        if settings.cloud is None:
+            advice = "name --cloud FILE, or another --platform"
+            what = "the platform local, without a cloud that runs, has no jobs but a run's own"
+            raise UsageFault(what, advice=advice)
 
 
 def interpreters(settings: Settings) -> dict[str, str]:
