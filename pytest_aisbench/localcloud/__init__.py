@@ -1,1 +1,10 @@
-"""ModelArts, IAM and OBS on 127.0.0.1: the vendor's signatures and errors, with jobs as local processes."""
+"""The local cloud: ModelArts (V1 and V2), IAM, OBS, Apulis and a small Tester on 127.0.0.1, with the vendors'
+signatures and error codes. It runs training jobs as local processes.
+
+Begin with `server`, which starts everything, then `http`, which serves it. `obs/`, `modelarts/` and `apulis/` are the
+services; `engine/` runs the jobs of both platforms; `faults` makes requests and jobs fail on demand; `container_site/`
+is what jobs find in their containers (MoXing, the vendors' start scripts).
+
+Only the command `aisbench cloud`, the platform `local` (as a child process) and tests import it. It imports nothing of
+the client but `errors` and the TOML reader: an emulator that shares code with its client would agree with its mistakes.
+"""

@@ -21,7 +21,7 @@ def main() -> None:
         default=ENGINES[0],
         help="how jobs are run (default: %(default)s); pretend is the former name of simulated",
     )
-    parser.add_argument("--faults", type=Path, metavar="FILE", help="faults that stand from the start, JSON or TOML")
+    parser.add_argument("--faults", type=Path, metavar="FILE", help="faults in force from the start, JSON or TOML")
     parser.add_argument("--v1-status-strings", action="store_true", help="V1 tells the states of jobs as texts")
     parser.add_argument("--python", action="append", default=[], metavar="NAME=FILE", help=PYTHON_HELP)
     options = parser.parse_args()
@@ -33,7 +33,7 @@ def main() -> None:
             engine=options.engine,
             faults=faults,
             v1_status_strings=options.v1_status_strings,
-            interpreters=dict(told.split("=", 1) for told in options.python),
+            interpreters=dict(option.split("=", 1) for option in options.python),
         )
     except (DataInUseError, UsageFault, OSError) as error:
         parser.exit(4, f"{parser.prog}: {error}\n")

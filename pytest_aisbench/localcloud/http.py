@@ -1,7 +1,8 @@
-"""HTTP/1.1 on loopback, small enough to be quick: what every service of the local cloud listens with.
+"""A small, fast HTTP/1.1 server on loopback. A `Listener` serves one `Service`: it turns a `Request` into a `Response`.
 
-The listener keeps a connection in step whatever a service leaves unread. It opens CONNECT tunnels to itself:
-a client that wants the virtual host `bucket.obs.example` reaches it without DNS, by naming it as the proxy.
+The server reads and drops what a service leaves unread of a request, so that the connection can be used again. It
+opens CONNECT tunnels to itself: a client that names it as the proxy reaches the virtual host `bucket.obs.example`
+without DNS.
 """
 
 from __future__ import annotations
@@ -10,18 +11,16 @@ import contextlib
 import functools
 import json
 import logging
-import re
 import socket
 import socketserver
 import sys
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from urllib.parse import parse_qsl, unquote
 
 if TYPE_CHECKING:
@@ -29,26 +28,77 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from pytest_aisbench.localcloud.iam import Account
 
+log = logging.getLogger(__name__)
 
-# -- What goes over the wire, and who answers it: a `Service` sees a `Request` and gives a `Response`.
 
 LINE_LIMIT = 64 * 1024
-DRAIN_LIMIT = 64 * 1024 * 1024  # an unread body larger than this costs the client its connection
+HEADER_LIMIT = 200
+DRAIN_LIMIT = 64 * 1024 * 1024  # close the connection rather than read more of an unwanted body
 BLOCK = 1024 * 1024
 
 
+# -- What a service sees and gives back
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str
+    """Percent-decoded, without the query."""
+    raw_path: str
+    """As on the wire, with the query; signatures are computed from it."""
+    query: dict[str, str]
+    headers: Mapping[str, str]
+    body: Body
+    length: int | None
+    """None for a chunked body."""
+    _read: list[bytes] = field(default_factory=list, repr=False, compare=False)
+
+    def bytes(self) -> bytes:
+        """The whole body; may be called repeatedly."""
+        if not self._read:
+            self._read.append(self.body.read())
+        return self._read[0]
+
+    def json(self) -> Any:
+        """The body as JSON; ValueError where it is not JSON."""
+        return json.loads(self.bytes())
+
+
+@dataclass(frozen=True)
+class Response:
+    status: int
+    body: bytes | BinaryIO = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    length: int | None = None
+    """How many bytes of a file to send from its position; in an answer to HEAD, what GET would have sent."""
+    cut: int | None = None
+    """Hang up after this many bytes of the body, whatever Content-Length says."""
+
+    @classmethod
+    def json(cls, status: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:
+        content = json.dumps(value, ensure_ascii=False).encode()
+        return cls(status, content, {"Content-Type": "application/json;charset=utf-8", **(headers or {})})
+
+
+class Service(Protocol):
+    def answer(self, request: Request) -> Response: ...
+
+    def crash(self, request: Request, error: Exception) -> Response:
+        """Word the 500 for an exception that `answer` let through."""
+
+
 class MalformedRequestError(Exception):
-    """What arrived is not HTTP; the connection cannot be used any further."""
+    """The client did not send HTTP; the connection must be closed."""
 
 
 class HungUp(ConnectionAbortedError):
-    """Raised by a service that hangs up instead of answering, on purpose."""
+    """A service raises it to hang up instead of answering."""
 
 
 class Headers(Mapping[str, str]):
-    """Looked up in any case; iterates over lower-case names; repeated fields are joined as RFC 9110 says."""
+    """Names in any case; iterates over lower-case names; joins repeated fields as RFC 9110 says."""
 
     def __init__(self, fields: Mapping[str, str] | None = None) -> None:
         self._fields: dict[str, str] = {}
@@ -70,7 +120,7 @@ class Headers(Mapping[str, str]):
 
 
 class Body:
-    """The body of one request, read from the connection no further than its end."""
+    """The body of one request; reads from the connection up to its end and no further."""
 
     def __init__(
         self, stream: io.BufferedIOBase, length: int | None = 0, invite: Callable[[], None] | None = None
@@ -79,11 +129,11 @@ class Body:
         self._chunked = length is None
         self._left = length or 0  # of the body, or of the current chunk
         self._ended = length == 0
-        self._invite = invite  # answers "Expect: 100-continue", once somebody wants the body
+        self._invite = invite  # answers "Expect: 100-continue" before the first read
 
     @property
     def withheld(self) -> bool:
-        """The client still waits for 100-continue, so nobody knows whether the body will come."""
+        """True while the client waits for 100-continue: it may or may not send the body."""
         return self._invite is not None and not self._ended
 
     def read(self, size: int = -1) -> bytes:
@@ -108,7 +158,7 @@ class Body:
         return data
 
     def drain(self) -> bool:
-        """Read what is left over; False where it is too much to be worth it."""
+        """Read and drop the rest of the body; return False where it is too large for that."""
         left = DRAIN_LIMIT
         while left > 0:
             data = self.read(BLOCK)
@@ -130,158 +180,81 @@ class Body:
         return not self._ended
 
 
-@dataclass(frozen=True)
-class Request:
-    method: str
-    path: str
-    """Percent-decoded, without the query."""
-    raw_path: str
-    """As on the wire, with the query: what signatures are made of."""
-    query: dict[str, str]
-    headers: Mapping[str, str]
-    body: Body
-    length: int | None
-    """None: the body is chunked, its length is not known before it was read."""
-    _read: list[bytes] = field(default_factory=list, repr=False, compare=False)
-
-    def bytes(self) -> bytes:
-        """The whole body; reading it twice is no mistake."""
-        if not self._read:
-            self._read.append(self.body.read())
-        return self._read[0]
-
-    def json(self) -> Any:
-        """The body as JSON; ValueError where it is none."""
-        return json.loads(self.bytes())
+# -- The server
 
 
-@dataclass(frozen=True)
-class Response:
-    status: int
-    body: bytes | BinaryIO = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    length: int | None = None
-    """How much of a file to send, from where it stands; of an answer to HEAD, what GET would have sent."""
-    cut: int | None = None
-    """Hang up after so many bytes of the body, whatever length was promised."""
+class Listener:
+    """One service on one port of 127.0.0.1. The constructor binds the port, and raises where it is taken."""
 
-    @classmethod
-    def json(cls, status: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:
-        content = json.dumps(value, ensure_ascii=False).encode()
-        return cls(status, content, {"Content-Type": "application/json;charset=utf-8", **(headers or {})})
+    def __init__(self, service: Service, port: int = 0, *, clock_skew: float = 0.0) -> None:
+        self._server = _Server(("127.0.0.1", port), service, clock_skew)
+        self._thread: threading.Thread | None = None
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
 
-class Service(Protocol):
-    def answer(self, request: Request) -> Response: ...
+    def start(self) -> None:
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, name=self.url, daemon=True
+        )
+        self._thread.start()
 
-    def crash(self, request: Request, error: Exception) -> Response:
-        """The 500 of this service's dialect, for an exception that left `answer`."""
+    def stop(self) -> None:
+        """Accept and answer no more connections. May be called twice."""
+        if self._thread:
+            self._server.shutdown()
+            self._thread.join()
+            self._thread = None
+        self._server.server_close()
+        self._server.hang_up(patience=5)
 
+    def __enter__(self) -> Self:
+        self.start()
+        return self
 
-# -- A request that ModelArts does not grant, and how it says so.
-
-_SOLUTIONS = {
-    "2751": "Choose another job name.",
-    "2775": "Check the training job ID.",
-    "2786": "Use the project ID of the account that signed the request.",
-    "2791": "Check the OBS path.",
-    "2796": "Only a job that is being created, waits or runs can be terminated.",
-}
-
-# What is said with a status where nobody has a better reason; most of it by the gateway.
-USUAL = {
-    401: ("APIGW.0307", "The token must be updated."),
-    403: ("APIGW.0302", "The IAM user is not authorized to access the API."),
-    429: ("APIGW.0308", "The throttling threshold has been reached: policy user over ratelimit,limit:10,time:1 second"),
-    500: ("ModelArts.2950", "Internal error."),
-    502: ("APIGW.0202", "Backend unavailable."),
-    503: ("APIGW.0202", "Backend unavailable."),
-    504: ("APIGW.0203", "Backend timeout."),
-}
-UNUSUAL = ("APIGW.9999", "System error.")
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
-class Refusal(Exception):
-    def __init__(self, status: int, number: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = f"ModelArts.{number}"
-        self.message = message
-        self.solution = _SOLUTIONS.get(number, "Check the parameters of the request.")
+class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 256
 
+    def __init__(self, address: tuple[str, int], service: Service, clock_skew: float) -> None:
+        self.service = service
+        self.clock_skew = clock_skew  # seconds by which the Date of answers is ahead
+        self._open: set[socket.socket] = set()
+        self._changed = threading.Condition()
+        super().__init__(address, _Connection)
 
-def refused(status: int, code: str, message: str, solution: str) -> Response:
-    content = {"error_msg": message, "error_code": code, "error_solution": solution}
-    return identified(Response.json(status, content))
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._changed:
+            self._open.add(request)
+        super().process_request(request, client_address)
 
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._changed:
+                self._open.discard(request)
+                self._changed.notify_all()
 
-def identified(response: Response) -> Response:
-    return replace(response, headers={**response.headers, "X-Request-Id": uuid.uuid4().hex})
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.error("a connection died", exc_info=sys.exc_info()[1])
 
-
-# -- Which operation a request is, by its method and its path.
-
-
-class Route(NamedTuple):
-    operation: str
-    method: str
-    path: re.Pattern[str]
-    answer: Callable[..., Response]
-
-
-class Routes:
-    """Of one version of the API: everything below `/<version>/<project>/`."""
-
-    def __init__(self, version: str, routes: Iterable[tuple[str, str, str, Callable[..., Response]]]) -> None:
-        self._path = re.compile(rf"/{version}/(?P<project>[^/]+)/(?P<rest>.+?)/?")
-        self._routes = [Route(name, method, re.compile(path), answer) for name, method, path, answer in routes]
-        self.operations = [route.operation for route in self._routes]
-
-    def operation(self, request: Request) -> str:
-        found = self._find(request)
-        return found[0].operation if found else "other"
-
-    def find(self, request: Request, account: Account) -> tuple[Route, dict[str, Any]]:
-        """The route, with the names in the path; refused where there is none, or it is not the account's."""
-        match = self._path.fullmatch(request.path)
-        if match and match["project"] != account.project_id:
-            raise Refusal(404, "2786", f"Project {match['project']} is not the one of the credentials.")
-        found = self._find(request)
-        if found is None:
-            raise Refusal(404, "2836", f"{request.method} {request.path} is not served here.")
-        return found
-
-    def _find(self, request: Request) -> tuple[Route, dict[str, Any]] | None:
-        if (match := self._path.fullmatch(request.path)) is None:
-            return None
-        for route in self._routes:
-            if route.method == request.method and (found := route.path.fullmatch(match["rest"])):
-                return route, found.groupdict()
-        return None
-
-
-def body(request: Request) -> dict[str, Any]:
-    try:
-        content = request.json()
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise Refusal(400, "2787", "The body of the request is not a JSON object.")
-    return content
-
-
-def query_number(request: Request, name: str, default: int) -> int:
-    value = request.query.get(name, str(default))
-    if not value.isdigit():
-        raise Refusal(400, "2764", f"{name} must be a number.")
-    return int(value)
-
-
-__all__ = ["Headers", "Listener", "Request", "Response", "Service"]
-
-log = logging.getLogger(__name__)
-
-HEADER_LIMIT = 200
+    def hang_up(self, patience: float) -> None:
+        """End every open connection; leave the threads that take longer than `patience` seconds (they are daemons)."""
+        deadline = time.monotonic() + patience
+        with self._changed:
+            for connection in self._open:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            while self._open and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
 
 
 class _Connection(socketserver.StreamRequestHandler):
@@ -295,8 +268,8 @@ class _Connection(socketserver.StreamRequestHandler):
                 pass
         except MalformedRequestError as error:
             self._send(Response(400, f"{error}\n".encode()), head=False, close=True)
-        except (ConnectionError, TimeoutError):
-            pass  # the client is gone; there is nobody to tell
+        except (ConnectionError, TimeoutError) as error:
+            log.debug("the client has left: %s", error)
 
     def finish(self) -> None:
         with contextlib.suppress(OSError):
@@ -375,7 +348,7 @@ class _Connection(socketserver.StreamRequestHandler):
             try:
                 return service.crash(request, error)
             except Exception:
-                log.exception("and so did the report of it")
+                log.exception("the service could not word its own error")
                 return Response(500, b"internal error\n")
 
     def _send(self, response: Response, *, head: bool, close: bool) -> None:
@@ -399,7 +372,7 @@ class _Connection(socketserver.StreamRequestHandler):
         with body:
             if head:
                 self.wfile.write(start)
-            elif length <= BLOCK:  # one packet less than sendfile, which matters where files are small
+            elif length <= BLOCK:  # one packet less than sendfile: faster for small files
                 self.wfile.write(start + body.read(length))
             else:
                 self.wfile.write(start)
@@ -423,77 +396,3 @@ def _reason(status: int) -> str:
         return HTTPStatus(status).phrase
     except ValueError:
         return "Unknown"
-
-
-class _Server(socketserver.ThreadingTCPServer):
-    allow_reuse_address = True
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 256
-
-    def __init__(self, address: tuple[str, int], service: Service, clock_skew: float) -> None:
-        self.service = service
-        self.clock_skew = clock_skew  # seconds that the dates of answers are ahead
-        self._open: set[socket.socket] = set()
-        self._changed = threading.Condition()
-        super().__init__(address, _Connection)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._changed:
-            self._open.add(request)
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            with self._changed:
-                self._open.discard(request)
-                self._changed.notify_all()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        log.error("a connection died", exc_info=sys.exc_info()[1])
-
-    def hang_up(self, patience: float) -> None:
-        """End every open connection; threads that do not let go in time are daemons and may be left."""
-        deadline = time.monotonic() + patience
-        with self._changed:
-            for connection in self._open:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-            while self._open and (left := deadline - time.monotonic()) > 0:
-                self._changed.wait(left)
-
-
-class Listener:
-    """One service on one port of 127.0.0.1. Bound when made: a taken port is the caller's exception."""
-
-    def __init__(self, service: Service, port: int = 0, *, clock_skew: float = 0.0) -> None:
-        self._server = _Server(("127.0.0.1", port), service, clock_skew)
-        self._thread: threading.Thread | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def start(self) -> None:
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, name=self.url, daemon=True
-        )
-        self._thread.start()
-
-    def stop(self) -> None:
-        """No connection is accepted or answered any more. Stopping twice is no mistake."""
-        if self._thread:
-            self._server.shutdown()
-            self._thread.join()
-            self._thread = None
-        self._server.server_close()
-        self._server.hang_up(patience=5)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()

@@ -1,4 +1,7 @@
-"""IAM, as far as clients of ModelArts need it: the projects of an account, and tokens."""
+"""IAM as far as clients of ModelArts need it: the account of the local cloud, its keys and tokens, and its projects.
+
+ModelArts, OBS and Apulis take accounts from here; `authenticate` checks the requests to IAM and ModelArts.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import parse_qsl, quote, unquote
 
-from pytest_aisbench.localcloud.http import UNUSUAL, USUAL, Request, Response
+from pytest_aisbench.localcloud.http import Request, Response
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 
-# -- Who may use the local cloud: one account with random keys, and the tokens that IAM gave out for it.
+# -- Accounts, tokens and temporary keys
 
 REGION = "local-1"
 BUCKET = "aisbench"
@@ -41,7 +44,7 @@ class Account:
     password: str = field(repr=False)
     bucket: str
     security_token: str = field(default="", repr=False)
-    """Of temporary keys, which are worth nothing without."""
+    """Only of temporary keys: requests that use them must carry it."""
 
     @property
     def domain_id(self) -> str:
@@ -63,7 +66,7 @@ class Account:
 
 class Accounts:
     clock_skew = 0.0
-    """Seconds by which the clock that judges signatures is ahead of the machine's."""
+    """Seconds by which this clock, which checks signatures, is ahead of the machine's."""
 
     def __init__(self, accounts: list[Account]) -> None:
         self._by_key = {account.access_key: account for account in accounts}
@@ -76,8 +79,8 @@ class Accounts:
         return cls([Account.generate()])
 
     @classmethod
-    def kept(cls, path: Path) -> Accounts:
-        """The accounts of an earlier cloud on the same data, or new ones that the next will find."""
+    def load_or_generate(cls, path: Path) -> Accounts:
+        """Read the accounts that an earlier cloud wrote to the file, or generate and write them."""
         if path.exists():
             return cls([Account(**fields) for fields in json.loads(path.read_text())])
         accounts = cls.generate()
@@ -97,11 +100,11 @@ class Accounts:
         return self._by_key.get(access_key) or (account if self.now() < expires else None)
 
     def lend(self) -> Account:
-        """The first account by other keys, which are good until they are taken back."""
+        """Return the first account with new keys, valid until `take_back`."""
         return self._with_other_keys(self.first(), math.inf)
 
     def lend_for(self, account: Account, seconds: float) -> tuple[Account, float]:
-        """The account by temporary keys, which need their token, and the time at which they expire."""
+        """Return the account with temporary keys and a security token, and the time at which they expire."""
         expires = self.now() + seconds
         return self._with_other_keys(account, expires, secrets.token_urlsafe(192)), expires
 
@@ -118,8 +121,8 @@ class Accounts:
     def now(self) -> float:
         return time.time() + self.clock_skew
 
-    def issue(self, account: Account) -> tuple[str, float]:
-        """A token, and the time at which it expires."""
+    def issue_token(self, account: Account) -> tuple[str, float]:
+        """Return a new token, and the time at which it expires."""
         token, expires = secrets.token_urlsafe(96), self.now() + TOKEN_LIFE
         with self._lock:
             self._tokens[token] = (account, expires)
@@ -132,7 +135,7 @@ class Accounts:
 
 
 def name_id(name: str) -> str:
-    """The 32 hex digits that the vendor calls domains and users by."""
+    """The id of a domain, a user or a service: 32 hex digits, as the vendor's."""
     return hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -140,17 +143,34 @@ def _random(length: int, alphabet: str) -> str:
     return "".join(secrets.choice(alphabet) for _ in range(length))
 
 
-# -- Who sends this? The gateway's answer for ModelArts and IAM: a signature with AK/SK, or a token.
+# -- How the gateway in front of IAM and ModelArts checks who sends a request: a signature with AK/SK, or a token
 
-SKEW = 15 * 60
+SKEW = 15 * 60  # seconds by which the time of a signature may be off
 BASIC_TIME = "%Y%m%dT%H%M%SZ"
-
 _ALGORITHM = "SDK-HMAC-SHA256"
 _UNSIGNED = "UNSIGNED-PAYLOAD"
 
 
+# The gateway's code and message for a status, for errors that no service words better.
+_USUAL_ERRORS = {
+    401: ("APIGW.0307", "The token must be updated."),
+    403: ("APIGW.0302", "The IAM user is not authorized to access the API."),
+    429: ("APIGW.0308", "The throttling threshold has been reached: policy user over ratelimit,limit:10,time:1 second"),
+    500: ("ModelArts.2950", "Internal error."),
+    502: ("APIGW.0202", "Backend unavailable."),
+    503: ("APIGW.0202", "Backend unavailable."),
+    504: ("APIGW.0203", "Backend timeout."),
+}
+
+
+def gateway_error(status: int, code: str = "", message: str = "") -> tuple[str, str]:
+    """Complete the code and the message of an error by the usual ones for its status."""
+    usual_code, usual_message = _USUAL_ERRORS.get(status, ("APIGW.9999", "System error."))
+    return code or usual_code, message or usual_message
+
+
 class AuthenticationFailed(Exception):
-    """401, in the words of the gateway."""
+    """A 401 with the gateway's code and message."""
 
     status = 401
 
@@ -193,7 +213,7 @@ def authenticate(request: Request, accounts: Accounts) -> Account:
 
 
 def seconds(stamp: str, form: str) -> float:
-    """A time in UTC as seconds since 1970; what cannot be read is as old as can be."""
+    """Read a time in UTC as seconds since 1970; 0 where it cannot be read."""
     try:
         return timegm(time.strptime(stamp, form))
     except ValueError:
@@ -221,8 +241,8 @@ def _signature(request: Request, signed: list[str], payload: str, secret_key: st
 
 
 def _payloads(request: Request) -> list[str]:
-    """What the client may have signed for the body. It may leave the body out of the signature, by name, and the
-    vendor's signer names it so but hashes the empty text where there is no body."""
+    """The hashes of the body that the client may have signed. A client may leave the body out of its signature by
+    naming it UNSIGNED-PAYLOAD; the vendor's signer does so too, but hashes the empty text where there is no body."""
     content = hashlib.sha256(request.bytes()).hexdigest()
     if request.headers.get("x-sdk-content-sha256") == _UNSIGNED:
         return [_UNSIGNED] if request.bytes() else [_UNSIGNED, content]
@@ -230,7 +250,7 @@ def _payloads(request: Request) -> list[str]:
 
 
 def _utf8(value: str) -> str:
-    """Headers travel as Latin-1; the vendor's signer signs the UTF-8 text behind it."""
+    """Undo the Latin-1 in which headers travel: the vendor's signer signs the UTF-8 text."""
     try:
         return value.encode("latin-1").decode()
     except UnicodeError:
@@ -241,7 +261,9 @@ def _fail(why: str) -> NoReturn:
     raise AuthenticationFailed("APIGW.0301", f"Incorrect IAM authentication information: {why}")
 
 
-_SHORTEST, _LONGEST = 15 * 60, 24 * 3600  # seconds that temporary keys may be good for
+# -- The service
+
+_SHORTEST, _LONGEST = 15 * 60, 24 * 3600  # seconds that temporary keys may be valid
 
 
 class Iam:
@@ -250,7 +272,7 @@ class Iam:
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
         self.endpoints: dict[str, str] = {}
-        """What the catalog in a token lists: urls by the type of the service, with `{project}` where it belongs."""
+        """Urls by the type of the service, for the catalog in a token; `{project}` stands for the project id."""
 
     def answer(self, request: Request) -> Response:
         match self.operation(request):
@@ -277,8 +299,8 @@ class Iam:
         return "other"
 
     def refuse(self, request: Request, status: int, code: str = "", message: str = "") -> Response:
-        usual, text = USUAL.get(status, UNUSUAL)
-        return Response.json(status, {"error_code": code or usual, "error_msg": message or text}, _trace())
+        code, message = gateway_error(status, code, message)
+        return Response.json(status, {"error_code": code, "error_msg": message}, _trace())
 
     def crash(self, request: Request, error: Exception) -> Response:
         return _error(500, "An unexpected error occurred.")
@@ -304,7 +326,7 @@ class Iam:
             return _error(400, "The request body is invalid: auth.identity needs one method and its fields.")
         if account is None or project not in {None, account.region, account.project_id}:
             return _error(401, "The username or password is wrong.")
-        token, expires = self._accounts.issue(account)
+        token, expires = self._accounts.issue_token(account)
         content = {
             "token": {
                 "methods": [method],
@@ -323,7 +345,7 @@ class Iam:
         return Response.json(201, content, {"X-Subject-Token": token, **_trace()})
 
     def _temporary_keys(self, request: Request) -> Response:
-        """Keys for 15 minutes to 24 hours, for whoever signs or brings a token; temporary keys beget no others."""
+        """Issue keys for 15 minutes to 24 hours; a request that is signed with temporary keys gets none."""
         try:
             account = authenticate(request, self._accounts)
         except AuthenticationFailed as failure:
@@ -363,12 +385,12 @@ class Iam:
 
 def _wanted_project(scope: dict[str, Any]) -> str | None:
     project = scope.get("project") or {}
-    wanted = project.get("name") or project.get("id")
-    return str(wanted) if wanted else None
+    name = project.get("name") or project.get("id")
+    return str(name) if name else None
 
 
 def _versions(request: Request) -> Response:
-    """What a client of Keystone asks first: there is version 3, and it is here."""
+    """Tell a client of Keystone, which asks this first, that there is version 3 and where it is."""
     here = f"http://{request.headers.get('host', '')}/v3/"
     links = [{"rel": "self", "href": here}]
     version = {"id": "v3.6", "status": "stable", "updated": "2016-04-04T00:00:00Z", "links": links}

@@ -1,4 +1,7 @@
-"""The local cloud as a whole: its services on free ports, its account, and the card that a client needs."""
+"""The local cloud as a whole: `LocalCloud` starts every service on a free port and issues the card for its clients.
+
+`serve` runs one as a process, for `aisbench cloud` and the platform `local`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import ctypes
 import fcntl
 import hmac
 import json
+import logging
 import os
 import select
 import shutil
@@ -29,8 +33,9 @@ from pytest_aisbench.localcloud.apulis.service import Apulis
 from pytest_aisbench.localcloud.engine.simulated import CAPACITY as SIMULATED_CAPACITY
 from pytest_aisbench.localcloud.engine.simulated import SimulatedEngine
 from pytest_aisbench.localcloud.faults import Faults, Faulty
-from pytest_aisbench.localcloud.http import Listener, Request, Response, refused
+from pytest_aisbench.localcloud.http import Listener, Request, Response
 from pytest_aisbench.localcloud.iam import Accounts, AuthenticationFailed, Iam, authenticate
+from pytest_aisbench.localcloud.modelarts.api import error_response
 from pytest_aisbench.localcloud.modelarts.jobs import CAPACITY
 from pytest_aisbench.localcloud.modelarts.rules import Catalog
 from pytest_aisbench.localcloud.modelarts.v2 import ModelArts
@@ -46,96 +51,28 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.faults import Fault
 
 
-# -- The local cloud's own calls, below /_local/ of the ModelArts endpoint: its faults and its books.
+log = logging.getLogger(__name__)
 
-_PREFIX = "/_local/"
-
-
-class Control:
-    """The ModelArts endpoint with the calls of the local cloud beside the vendor's."""
-
-    def __init__(
-        self, accounts: Accounts, faults: Faults, modelarts: ModelArts, endpoint: Faulty, others: Iterable[Faulty]
-    ) -> None:
-        self._accounts = accounts
-        self._faults = faults
-        self._modelarts = modelarts
-        self._endpoint = endpoint
-        self._services = [endpoint, *others]
-
-    def answer(self, request: Request) -> Response:
-        if not request.path.startswith(_PREFIX):
-            return self._endpoint.answer(request)
-        try:
-            self._admit(request)
-            return self._serve(request)
-        except AuthenticationFailed as failure:
-            return refused(failure.status, failure.code, failure.message, "Use the keys on the card of the cloud.")
-        except UsageFault as wrong:
-            return refused(400, "Local.0001", str(wrong), "See docs/local-cloud.md.")
-
-    def crash(self, request: Request, error: Exception) -> Response:
-        return self._endpoint.crash(request, error)
-
-    def books(self) -> dict[str, Any]:
-        """Every job that was accepted, and how many requests of each operation came in."""
-        requests = {service.name: service.requests() for service in self._services}
-        return {"jobs": self._modelarts.books(), "requests": requests}
-
-    def _serve(self, request: Request) -> Response:
-        match request.method, request.path.removeprefix(_PREFIX).rstrip("/"):
-            case "GET", "books":
-                return Response.json(200, self.books())
-            case "GET", "faults":
-                return Response.json(200, self._faults.as_json())
-            case "PUT", "faults":
-                self._faults.set(faults.parse(_json(request)))
-                return Response.json(200, self._faults.as_json())
-            case "DELETE", "faults":
-                self._faults.clear()
-                return Response(204)
-        return refused(404, "Local.0002", f"{request.method} {request.path} is not served here.", "")
-
-    def _admit(self, request: Request) -> None:
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "basic":
-            authenticate(request, self._accounts)
-            return
-        try:
-            access_key, _, secret_key = base64.b64decode(given, validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
-            access_key = secret_key = ""
-        account = self._accounts.by_key(access_key)
-        if account is None or not hmac.compare_digest(account.secret_key.encode(), secret_key.encode()):
-            raise AuthenticationFailed("Local.0003", "These are not the keys of the account.")
-
-
-def _json(request: Request) -> object:
-    try:
-        return request.json()
-    except ValueError:
-        raise UsageFault("the body is not JSON") from None
-
-
-PARENT_DIED = signal.SIGUSR1
-PREFIX = "aisbench-cloud-"
 ENGINES = ("processes", "simulated")
 _FORMER_ENGINES = {"pretend": "simulated"}
 ENGINE_CHOICES = (*ENGINES, *_FORMER_ENGINES)
+PARENT_DIED = signal.SIGUSR1
+_FOLDER_PREFIX = "aisbench-cloud-"
+_OWN_CALLS = "/_local/"
 
 
 class DataInUseError(Exception):
-    """Two clouds on one folder would delete each other's contents."""
+    """Another cloud uses the data folder; two would delete each other's contents."""
 
 
 class LocalCloud:
-    """Runs from `__enter__` to `__exit__`. With a data folder of its own it keeps nothing; with the caller's it
-    keeps its objects and its keys, so that the next cloud there is the same one.
+    """Runs from `__enter__` to `__exit__`. Without `data` it keeps nothing; in `data` it keeps its objects and its
+    keys, so that the next cloud on that folder has them again.
 
-    `engine` is how jobs are run, see ENGINES; `faults` are the first that stand, and `self.faults` sets others. With
-    `clock_skew` the clock by which it dates answers and judges signatures is so many seconds ahead. V1's states are
-    numbers; `v1_status_strings` makes them texts, as the vendor's service does at times. No job of Apulis runs longer
-    than `apulis_time_limit`, in seconds."""
+    `engine` says how jobs run, see ENGINES. `faults` are in force from the start; `self.faults` replaces them.
+    `clock_skew` puts the clock that dates answers and checks signatures this many seconds ahead. V1 tells states as
+    numbers; `v1_status_strings` makes them texts, as the vendor's service does at times. `apulis_time_limit` is the
+    longest that a job of Apulis may run, in seconds. `interpreters` are the Pythons of jobs, by framework."""
 
     def __init__(
         self,
@@ -174,17 +111,17 @@ class LocalCloud:
         self._running.close()
 
     def card(self) -> dict[str, str]:
-        """Everything a client must know. The secret key is in it: it is what the card is for."""
+        """Everything that a client needs: endpoints, project, bucket and keys, also the secret one."""
         return dict(self._card)
 
     def books(self) -> dict[str, Any]:
-        """The `jobs` that were ever accepted, as they truly are, and the `requests` of each service by operation."""
+        """Every job that was accepted, with its true phase, and the number of `requests` by service and operation."""
         return self._books()
 
     def _start(self, stack: ExitStack) -> None:
-        """In the order in which things lean on one another; the stack ends them in the opposite one."""
+        """Start what others need first; the stack ends everything in the opposite order."""
         data = _folder(self._data, stack)
-        accounts = Accounts.kept(data / "accounts.json")
+        accounts = Accounts.load_or_generate(data / "accounts.json")
         accounts.clock_skew = self._clock_skew
         account = accounts.first()
         objects = Objects(data / "objects")
@@ -225,7 +162,7 @@ class LocalCloud:
         modelarts = Listener(control, clock_skew=self._clock_skew)
         stack.callback(modelarts.stop)
         stack.callback(self.faults.close)
-        # "modelartsv1" is what clients of OpenStack's kind call it.
+        # OpenStack clients look for V1 under "modelartsv1".
         v1, v2 = (f"{modelarts.url}/{version}/{{project}}" for version in ("v1", "v2"))
         keystone.endpoints = {"modelarts": v2, "modelartsv1": v1, "object": obs.url, "identity": f"{iam.url}/v3"}
         for listener in (obs, iam, tester, apulis, modelarts):
@@ -249,11 +186,14 @@ class LocalCloud:
         }
 
 
+# -- The data folder: the caller's, or a temporary one that ends with the cloud
+
+
 def _folder(data: Path | None, stack: ExitStack) -> Path:
-    """The one given, or one that ends with the cloud; locked, so that it is this cloud's alone."""
+    """Return the given folder, or a temporary one that is removed with the cloud; lock it for this cloud."""
     if data is None:
         _sweep()
-        data = Path(tempfile.mkdtemp(prefix=PREFIX))
+        data = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
         stack.callback(shutil.rmtree, data, ignore_errors=True)
     data.mkdir(parents=True, exist_ok=True)
     _lock(data, stack)
@@ -261,7 +201,7 @@ def _folder(data: Path | None, stack: ExitStack) -> Path:
 
 
 def _lock(data: Path, stack: ExitStack) -> None:
-    """The kernel drops the lock of a dead process, so none is left in the way."""
+    """The kernel drops the lock of a dead process."""
     file = stack.enter_context((data / "lock").open("w"))
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -270,13 +210,90 @@ def _lock(data: Path, stack: ExitStack) -> None:
 
 
 def _sweep() -> None:
-    """Remove the temporary folders of clouds that were killed: ours, locked by nobody, and not just being made."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError), (folder / "lock").open() as lock:
-            started = os.fstat(lock.fileno())
-            if started.st_uid == os.getuid() and time.time() - started.st_mtime > 600:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+    """Remove the temporary folders that killed clouds of this user left; skip locked ones and those just created."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
+        try:
+            with (folder / "lock").open() as lock:
+                started = os.fstat(lock.fileno())
+                if started.st_uid == os.getuid() and time.time() - started.st_mtime > 600:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+        except OSError as error:  # most often the lock of a cloud that runs
+            log.debug("%s stays: %s", folder, error)
+
+
+# -- The local cloud's own calls, below /_local/ of the ModelArts endpoint: its faults and its books
+
+
+class Control:
+    """Wraps the ModelArts endpoint: answers /_local/ itself and passes everything else on."""
+
+    def __init__(
+        self, accounts: Accounts, faults: Faults, modelarts: ModelArts, endpoint: Faulty, others: Iterable[Faulty]
+    ) -> None:
+        self._accounts = accounts
+        self._faults = faults
+        self._modelarts = modelarts
+        self._endpoint = endpoint
+        self._services = [endpoint, *others]
+
+    def answer(self, request: Request) -> Response:
+        if not request.path.startswith(_OWN_CALLS):
+            return self._endpoint.answer(request)
+        try:
+            self._admit(request)
+            return self._serve(request)
+        except AuthenticationFailed as failure:
+            return error_response(
+                failure.status, failure.code, failure.message, "Use the keys on the card of the cloud."
+            )
+        except UsageFault as wrong:
+            return error_response(400, "Local.0001", str(wrong), "See docs/local-cloud.md.")
+
+    def crash(self, request: Request, error: Exception) -> Response:
+        return self._endpoint.crash(request, error)
+
+    def books(self) -> dict[str, Any]:
+        """Every job that was accepted, and the number of requests by service and operation."""
+        requests = {service.name: service.requests() for service in self._services}
+        return {"jobs": self._modelarts.books(), "requests": requests}
+
+    def _serve(self, request: Request) -> Response:
+        match request.method, request.path.removeprefix(_OWN_CALLS).rstrip("/"):
+            case "GET", "books":
+                return Response.json(200, self.books())
+            case "GET", "faults":
+                return Response.json(200, self._faults.as_json())
+            case "PUT", "faults":
+                self._faults.set(faults.parse(_json(request)))
+                return Response.json(200, self._faults.as_json())
+            case "DELETE", "faults":
+                self._faults.clear()
+                return Response(204)
+        return error_response(404, "Local.0002", f"{request.method} {request.path} is not served here.", "")
+
+    def _admit(self, request: Request) -> None:
+        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "basic":
+            authenticate(request, self._accounts)
+            return
+        try:
+            access_key, _, secret_key = base64.b64decode(credentials, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            access_key = secret_key = ""
+        account = self._accounts.by_key(access_key)
+        if account is None or not hmac.compare_digest(account.secret_key.encode(), secret_key.encode()):
+            raise AuthenticationFailed("Local.0003", "These are not the keys of the account.")
+
+
+def _json(request: Request) -> object:
+    try:
+        return request.json()
+    except ValueError:
+        raise UsageFault("the body is not JSON") from None
+
+
+# -- The cloud as a process of its own
 
 
 def serve(
@@ -301,9 +318,11 @@ def serve(
             v1_status_strings=v1_status_strings,
             interpreters=interpreters,
         ) as cloud:
-            with contextlib.suppress(BrokenPipeError):
+            try:
                 sys.stdout.write(show(cloud.card()) + "\n")
                 sys.stdout.flush()
+            except BrokenPipeError:
+                log.warning("the card was printed to a closed pipe")
             _await_end(received, parent, watch_stdin=watch_stdin)
 
 
@@ -313,29 +332,30 @@ def _await_end(received: socket.socket, parent: int, *, watch_stdin: bool) -> No
         ready, _, _ = select.select([signals, stdin] if watch_stdin else [signals], [], [])
         if stdin in ready and not os.read(stdin, 4096):
             return
-        # The kernel also tells when only the thread that started us has ended: hence the second look.
+        # The kernel also signals when only the thread that started us has ended, so look at the parent as well.
         if signals in ready and any(n != PARENT_DIED or os.getppid() != parent for n in received.recv(64)):
             return
 
 
 @contextlib.contextmanager
 def _signals(*numbers: int) -> Iterator[socket.socket]:
-    """The numbers of signals as they come, to be waited for among other things. A handler that took a lock, as
-    threading.Event does, could interrupt the holder of that very lock and wait for ever."""
-    ear, mouth = socket.socketpair()
-    with ear, mouth:
-        mouth.settimeout(0)
-        signal.set_wakeup_fd(mouth.fileno())
+    """Yield a socket that receives the number of each signal, so that `select` can wait for it among other things. A
+    handler that took a lock, as threading.Event does, could interrupt the holder of that very lock and wait for
+    ever."""
+    received, sender = socket.socketpair()
+    with received, sender:
+        sender.settimeout(0)
+        signal.set_wakeup_fd(sender.fileno())
         for number in numbers:
             signal.signal(number, lambda *_: None)
         try:
-            yield ear
+            yield received
         finally:
             signal.set_wakeup_fd(-1)
 
 
 def _ask_for_parents_death() -> None:
-    """Another process may hold our stdin open when the parent is killed, so the kernel is asked to tell as well."""
+    """Ask the kernel to signal the death of the parent: another process may keep our stdin open after it."""
     if sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, PARENT_DIED, 0, 0, 0)

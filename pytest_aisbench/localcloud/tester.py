@@ -1,4 +1,7 @@
-"""A minimal Tester: it takes results by the open contract, stores each once, and shows them."""
+"""A minimal Tester: accepts uploads by the open contract, stores each once, and lists them.
+
+`pytest_aisbench.tester_server` is the full Tester; this one only lets tests and trials of the local cloud upload.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from pytest_aisbench.localcloud.http import Request, Response
 SCHEMA = "ais-tester/1"
 _KINDS = ("results", "attachments", "runs")
 _LARGEST = 4 * 1024 * 1024
-_WANTED: dict[str, dict[str, type]] = {
+_FIELDS: dict[str, dict[str, type]] = {
     "results": {
         "config": dict,
         "status": str,
@@ -34,7 +37,7 @@ class Tester:
     operations = ("post-results", "post-attachments", "post-runs", "list", "show")
 
     def __init__(self, folder: Path) -> None:
-        """What an earlier cloud stored in the folder is there again."""
+        """Read what an earlier cloud stored in the folder."""
         self._folder = folder
         self._lock = threading.Lock()
         self._stored: dict[str, dict[str, Any]] = {}  # by key, in the order of arrival
@@ -87,20 +90,19 @@ class Tester:
             body = json.loads(content)
         except ValueError:
             return self.refuse(request, 422, message="the body is not JSON")
-        wrong = _wrong(body, testid, kind)
-        if wrong:
-            return self.refuse(request, 422, message=wrong)
+        if problem := _problem(body, testid, kind):
+            return self.refuse(request, 422, message=problem)
         digest = hashlib.sha256(content).hexdigest()
         with self._lock:
-            known = self._stored.get(key)
-            if known is None:
+            earlier = self._stored.get(key)
+            if earlier is None:
                 self._store({"key": key, "testid": testid, "kind": kind, "digest": digest, "body": body})
-        if known and known["digest"] != digest:
+        if earlier and earlier["digest"] != digest:
             return self.refuse(request, 409, message="something else was stored under this key")
-        return Response.json(200 if known else 201, {"schema": SCHEMA, "key": key})
+        return Response.json(200 if earlier else 201, {"schema": SCHEMA, "key": key})
 
     def _store(self, stored: dict[str, Any]) -> None:
-        """On disk before the answer: whoever is told that it is stored does not send it again."""
+        """Write to disk before the answer: a client that is told it is stored does not send it again."""
         file = self._folder / f"{len(self._stored):08d}.json"
         draft = file.with_suffix(".tmp")
         with draft.open("w", encoding="utf-8") as opened:
@@ -112,30 +114,32 @@ class Tester:
 
     def _show(self, testid: str, kind: str, run_id: str | None = None) -> Response:
         with self._lock:
-            found = [
+            bodies = [
                 stored["body"]
                 for stored in self._stored.values()
                 if (stored["testid"], stored["kind"]) == (testid, kind)
             ]
         if run_id is not None:
-            found = [body for body in found if body["run_id"] == run_id]
-            if not found:
+            bodies = [body for body in bodies if body["run_id"] == run_id]
+            if not bodies:
                 return Response.json(404, {"schema": SCHEMA, "error": f"nothing of {run_id}"})
-        return Response.json(200, {"schema": SCHEMA, kind: found})
+        return Response.json(200, {"schema": SCHEMA, kind: bodies})
 
 
-def _wrong(body: Any, testid: str, kind: str) -> str:
-    """What is wrong with a body, in one line; empty where nothing is."""
+def _problem(body: Any, testid: str, kind: str) -> str:
+    """Say in one line what is wrong with a body; empty where it is right."""
     if not isinstance(body, dict) or body.get("schema") != SCHEMA:
         return f"the body is not a {SCHEMA} object"
     if body.get("testid") != testid:
         return "testid of the body and of the path differ"
     if not isinstance(body.get("run_id"), str) or not isinstance(body.get("attempt"), int):
         return "run_id and attempt are needed"
-    for name, wanted in _WANTED[kind].items():
-        if not isinstance(body.get(name), wanted):
-            return f"{name} is missing, or not a {wanted.__name__}"
-    for name, told in body.get("measured", {}).items():
-        if not isinstance(told, dict) or (told.get("value") is None) == (told.get("null_reason") is None):
+    for name, kind_of_value in _FIELDS[kind].items():
+        if not isinstance(body.get(name), kind_of_value):
+            return f"{name} is missing, or not a {kind_of_value.__name__}"
+    for name, measurement in body.get("measured", {}).items():
+        if not isinstance(measurement, dict) or (measurement.get("value") is None) == (
+            measurement.get("null_reason") is None
+        ):
             return f"measured.{name} needs a value or a null_reason, and not both"
     return ""

@@ -140,7 +140,7 @@ def test_temporary_keys_are_given_for_a_while_and_beget_no_others(
     url: str, accounts: Accounts, account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are refused by the same words as any others that are not known; see the tests of the signatures."""
-    token = {"X-Auth-Token": accounts.issue(account)[0]}
+    token = {"X-Auth-Token": accounts.issue_token(account)[0]}
     place = f"{url}/v3.0/OS-CREDENTIAL/securitytokens"
 
     def wish(seconds: Any) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def test_temporary_keys_are_given_for_a_while_and_beget_no_others(
         assert call(place, wish(seconds), token)[0] == 400
     assert call(place, b"[]", token)[0] == 400
     assert call(place, wish(900))[0] == 401
-    assert call(place, wish(900), {"X-Auth-Token": accounts.issue(lent)[0]})[0] == 403
+    assert call(place, wish(900), {"X-Auth-Token": accounts.issue_token(lent)[0]})[0] == 403
     assert call(f"{url}/v3/auth/tokens", by_keys(keys["access"], keys["secret"]))[0] == 401  # the token is missing
     monkeypatch.setattr(accounts, "clock_skew", 901.0)
     assert accounts.by_key(keys["access"]) is None

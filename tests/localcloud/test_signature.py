@@ -146,7 +146,7 @@ def test_the_date_must_be_signed(accounts: Accounts) -> None:
 
 
 def test_a_token_is_as_good_as_a_signature(accounts: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
-    token, expires = accounts.issue(accounts.first())
+    token, expires = accounts.issue_token(accounts.first())
     request = received("GET", "/", {"X-Auth-Token": token}, b"")
     assert authenticate(request, accounts) == accounts.first()
     for bad in (token[:-1], ""):
@@ -159,8 +159,8 @@ def test_a_token_is_as_good_as_a_signature(accounts: Accounts, monkeypatch: pyte
 
 def test_keys_are_kept_for_the_next_cloud_and_from_everybody_else(tmp_path: Path) -> None:
     path = tmp_path / "accounts.json"
-    account = Accounts.kept(path).first()
-    assert Accounts.kept(path).first() == account
+    account = Accounts.load_or_generate(path).first()
+    assert Accounts.load_or_generate(path).first() == account
     assert path.stat().st_mode & 0o777 == 0o600
     assert account.secret_key not in repr(account)
     assert account.password not in repr(account)

@@ -1,4 +1,8 @@
-"""The jobs of the local Apulis: each is a run among those of the other platforms, or several where it was paused."""
+"""The jobs of the local Apulis, how its API shows them, and their logs.
+
+An `Entry` is a job as clients see it. It runs as a `Job` in the queue of `modelarts.jobs`, and as another after a
+pause.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.localcloud.apulis.rules import ADMIN, Rejected, UnlaunchableError, checked, launch
-from pytest_aisbench.localcloud.http import Refusal
+from pytest_aisbench.localcloud.modelarts.api import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,95 +28,10 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.modelarts.rules import Catalog
 
 
-# -- Jobs in the words of Apulis. Its times are the server's own, though they are stamped as if they were UTC.
-
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+ENDED = {"finished", "failed", "error", "killed"}
 QUEUED = {"unapproved", "queued", "scheduling", "pausing", "paused", "killing"}
-
-
-def http_date(moment: float) -> str:
-    at = time.localtime(moment)
-    return f"{_DAYS[at.tm_wday]}, {at.tm_mday:02d} {_MONTHS[at.tm_mon - 1]} {time.strftime('%Y %H:%M:%S', at)} GMT"
-
-
-def stamp(moment: float) -> str:
-    fraction = int(moment * 1_000_000) % 1_000_000
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(moment))}.{fraction:06d}+00:00"
-
-
-def status_json(entry: Entry) -> dict[str, Any]:
-    return {"jobStatus": entry.status, "jobTime": http_date(entry.submitted), "errorMsg": entry.message}
-
-
-def detail_json(entry: Entry) -> dict[str, Any]:
-    """As GetJobDetailV2 has it."""
-    params = entry.params
-    return {
-        "jobId": entry.id,
-        "jobName": params["jobName"],
-        "userName": params["userName"],
-        "vcName": params["vcName"],
-        "jobStatus": entry.status,
-        "jobStatusDetail": _status_detail(entry),
-        "jobType": params["jobType"],
-        "jobTime": http_date(entry.submitted),
-        "jobParams": params,
-    }
-
-
-def row_json(entry: Entry) -> dict[str, Any]:
-    """As the lists of version 2 and 3 have it."""
-    return detail_json(entry) | {
-        "errorMsg": entry.message,
-        "priority": entry.priority,
-        "duration": entry.duration,
-    }
-
-
-def encoded_row_json(entry: Entry) -> dict[str, Any]:
-    """As the first list has it: what is structured comes as the database keeps it."""
-    row = detail_json(entry) | {"errorMsg": entry.message}
-    for name in ("jobParams", "jobStatusDetail"):
-        row[name] = base64.b64encode(json.dumps(row[name]).encode()).decode()
-    return row
-
-
-def sorted_out(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    rows = list(rows)
-    trained = [row for row in rows if row["jobType"] != "visualization"]
-    lists = {
-        "queuedJobs": [row for row in trained if row["jobStatus"] in QUEUED],
-        "runningJobs": [row for row in trained if row["jobStatus"] == "running"],
-        "finishedJobs": [row for row in trained if row["jobStatus"] not in QUEUED | {"running"}],
-        "visualizationJobs": [row for row in rows if row["jobType"] == "visualization"],
-    }
-    return lists | {"meta": {name: len(found) for name, found in lists.items()}}
-
-
-def page_json(rows: list[dict[str, Any]], page: list[dict[str, Any]]) -> dict[str, Any]:
-    """The third list: `allJobs` is right; of the others, what is not running counts as finished."""
-    lists: dict[str, Any] = {
-        "queuedJobs": [],
-        "runningJobs": [],
-        "finishedJobs": [row for row in page if row["jobStatus"] != "running"],
-        "visualizationJobs": [],
-    }
-    meta = {name: len(found) for name, found in lists.items()} | {"totalJobs": len(rows)}
-    return lists | {"allJobs": page, "meta": meta}
-
-
-def _status_detail(entry: Entry) -> list[dict[str, Any]]:
-    detail: dict[str, Any] = {}
-    if entry.started:
-        detail["startedAt"] = stamp(entry.started)
-    if entry.ended:
-        detail["finishedAt"] = stamp(entry.ended)
-    if detail or entry.message:
-        return [detail | {"message": entry.message or entry.status}]
-    return []
-
-
+DELETABLE = ENDED | {"unapproved", "killing", "paused"}
+PRIORITY = 100
 _STATUS = {
     "Creating": "scheduling",
     "Pending": "queued",
@@ -124,67 +43,6 @@ _STATUS = {
     "Abnormal": "error",
 }
 _PAUSED = {"killing": "pausing", "killed": "paused"}
-ENDED = {"finished", "failed", "error", "killed"}
-DELETABLE = ENDED | {"unapproved", "killing", "paused"}
-PRIORITY = 100
-
-
-@dataclass(eq=False)
-class Entry:
-    """Read and changed under the lock of `Jobs` only."""
-
-    params: dict[str, Any]
-    order: int
-    job: Job | None = None
-    logged: Job | None = None  # the run whose log is on disk as a whole
-    problem: str = ""  # why it was never launched
-    paused: bool = False
-    priority: int = PRIORITY
-    endpoints: dict[str, dict[str, Any]] = field(default_factory=dict)
-    submitted: float = field(default_factory=time.time)
-
-    @property
-    def id(self) -> str:
-        return str(self.params["jobId"])
-
-    @property
-    def status(self) -> str:
-        if self.job is None:
-            return "error"
-        # A fault may show a word that is none of ours: such as `Killed`, which the platform also writes.
-        status = _STATUS.get(self.job.shown_phase, self.job.shown_phase)
-        return _PAUSED.get(status, status) if self.paused else status
-
-    @property
-    def message(self) -> str | None:
-        """Why it ended as it did."""
-        if self.job is None:
-            return self.problem
-        end, limit = self.job.end, self.job.launch.time_limit
-        if end is None or end.phase == "Completed":
-            return None
-        if end.phase == "Failed":
-            return "pod failed"
-        if end.phase == "Abnormal":
-            return end.message
-        return f"running exceed pre-defined {limit:g}s" if limit and "auto_stop" in end.message else None
-
-    @property
-    def started(self) -> float:
-        return self.job.started / 1000 if self.job else 0.0
-
-    @property
-    def ended(self) -> float:
-        return self.job.ended / 1000 if self.job else self.submitted
-
-    @property
-    def duration(self) -> int:
-        return int((self.ended or time.time()) - self.started) if self.started else 0
-
-    def seen(self) -> None:
-        """A client was told of it."""
-        if self.job:
-            self.job.seen()
 
 
 class ApulisJobs:
@@ -198,7 +56,7 @@ class ApulisJobs:
         self._time_limit = time_limit
         self._entries: dict[str, Entry] = {}
         self._orders = itertools.count()
-        self.rest_api = ""  # where pods are told that it is
+        self.rest_api = ""  # the url of the service, for the variables of pods
         self.lock = jobs.lock
 
     def submit(self, body: Mapping[str, Any], *, may_use: bool) -> Entry:
@@ -215,19 +73,19 @@ class ApulisJobs:
     def find(self, job_id: object) -> Entry | None:
         with self.lock:
             entry = self._entries.get(str(job_id))
-            if entry and entry.job and entry.job.gone:  # a fault has lost it
+            if entry and entry.job and entry.job.gone:  # a fault made the platform lose it
                 del self._entries[entry.id]
                 return None
             return entry
 
     def all(self) -> list[Entry]:
-        """The newest first."""
+        """All jobs, the newest first."""
         with self.lock:
-            found = [entry for job_id in list(self._entries) if (entry := self.find(job_id))]
-        return sorted(found, key=lambda entry: entry.order, reverse=True)
+            entries = [entry for job_id in list(self._entries) if (entry := self.find(job_id))]
+        return sorted(entries, key=lambda entry: entry.order, reverse=True)
 
-    def of(self, job_id: object, user: object) -> Entry | None:
-        """The job, if the user may see and change it: his own, or any for an administrator."""
+    def find_for(self, user: object, job_id: object) -> Entry | None:
+        """The job if the user may see and change it: his own, or any for an administrator."""
         entry = self.find(job_id)
         return entry if entry and user in {entry.params["userName"], ADMIN} else None
 
@@ -249,7 +107,7 @@ class ApulisJobs:
         return True
 
     def resume(self, entry: Entry) -> bool:
-        """It begins anew."""
+        """Run the job again from its beginning."""
         with self.lock:
             if entry.status != "paused":
                 return False
@@ -294,9 +152,156 @@ class ApulisJobs:
         return True
 
 
-# -- The log of a job as Apulis keeps it: one text of all pods, cut into pages, in the job's shared folder.
+@dataclass(eq=False)
+class Entry:
+    """Read and change it only under the lock of `Jobs`."""
 
-LINES = 2000  # of a page
+    params: dict[str, Any]
+    order: int
+    job: Job | None = None
+    logged: Job | None = None  # the run whose whole log is on disk
+    problem: str = ""  # why it could not be launched
+    paused: bool = False
+    priority: int = PRIORITY
+    endpoints: dict[str, dict[str, Any]] = field(default_factory=dict)
+    submitted: float = field(default_factory=time.time)
+
+    @property
+    def id(self) -> str:
+        return str(self.params["jobId"])
+
+    @property
+    def status(self) -> str:
+        if self.job is None:
+            return "error"
+        # A fault may show any other word, such as `Killed`, which the platform also writes.
+        status = _STATUS.get(self.job.reported_phase, self.job.reported_phase)
+        return _PAUSED.get(status, status) if self.paused else status
+
+    @property
+    def message(self) -> str | None:
+        """Why the job failed or was stopped; None where there is nothing to say."""
+        if self.job is None:
+            return self.problem
+        end, limit = self.job.end, self.job.launch.time_limit
+        if end is None or end.phase == "Completed":
+            return None
+        if end.phase == "Failed":
+            return "pod failed"
+        if end.phase == "Abnormal":
+            return end.message
+        return f"running exceed pre-defined {limit:g}s" if limit and "auto_stop" in end.message else None
+
+    @property
+    def started(self) -> float:
+        return self.job.started / 1000 if self.job else 0.0
+
+    @property
+    def ended(self) -> float:
+        return self.job.ended / 1000 if self.job else self.submitted
+
+    @property
+    def duration(self) -> int:
+        return int((self.ended or time.time()) - self.started) if self.started else 0
+
+    def count_answer(self) -> None:
+        if self.job:
+            self.job.count_answer()
+
+
+# -- Jobs as the API shows them. Apulis gives local times, though it stamps them as UTC
+
+
+def status_json(entry: Entry) -> dict[str, Any]:
+    return {"jobStatus": entry.status, "jobTime": http_date(entry.submitted), "errorMsg": entry.message}
+
+
+def detail_json(entry: Entry) -> dict[str, Any]:
+    """A job in the answer of GetJobDetailV2."""
+    params = entry.params
+    return {
+        "jobId": entry.id,
+        "jobName": params["jobName"],
+        "userName": params["userName"],
+        "vcName": params["vcName"],
+        "jobStatus": entry.status,
+        "jobStatusDetail": _status_detail(entry),
+        "jobType": params["jobType"],
+        "jobTime": http_date(entry.submitted),
+        "jobParams": params,
+    }
+
+
+def row_json(entry: Entry) -> dict[str, Any]:
+    """A job in the lists ListJobsV2 and ListJobsV3."""
+    return detail_json(entry) | {
+        "errorMsg": entry.message,
+        "priority": entry.priority,
+        "duration": entry.duration,
+    }
+
+
+def encoded_row_json(entry: Entry) -> dict[str, Any]:
+    """A job in ListJobs, where structured fields are encoded as the platform's database keeps them."""
+    row = detail_json(entry) | {"errorMsg": entry.message}
+    for name in ("jobParams", "jobStatusDetail"):
+        row[name] = base64.b64encode(json.dumps(row[name]).encode()).decode()
+    return row
+
+
+def lists_json(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The answer of ListJobs and ListJobsV2: jobs in separate lists by their status."""
+    rows = list(rows)
+    trained = [row for row in rows if row["jobType"] != "visualization"]
+    lists = {
+        "queuedJobs": [row for row in trained if row["jobStatus"] in QUEUED],
+        "runningJobs": [row for row in trained if row["jobStatus"] == "running"],
+        "finishedJobs": [row for row in trained if row["jobStatus"] not in QUEUED | {"running"}],
+        "visualizationJobs": [row for row in rows if row["jobType"] == "visualization"],
+    }
+    return lists | {"meta": {name: len(entries) for name, entries in lists.items()}}
+
+
+def page_json(rows: list[dict[str, Any]], page: list[dict[str, Any]]) -> dict[str, Any]:
+    """The answer of ListJobsV3: `allJobs` is right; the other lists count every job that does not run as finished."""
+    lists: dict[str, Any] = {
+        "queuedJobs": [],
+        "runningJobs": [],
+        "finishedJobs": [row for row in page if row["jobStatus"] != "running"],
+        "visualizationJobs": [],
+    }
+    meta = {name: len(entries) for name, entries in lists.items()} | {"totalJobs": len(rows)}
+    return lists | {"allJobs": page, "meta": meta}
+
+
+def _status_detail(entry: Entry) -> list[dict[str, Any]]:
+    detail: dict[str, Any] = {}
+    if entry.started:
+        detail["startedAt"] = stamp(entry.started)
+    if entry.ended:
+        detail["finishedAt"] = stamp(entry.ended)
+    if detail or entry.message:
+        return [detail | {"message": entry.message or entry.status}]
+    return []
+
+
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def http_date(moment: float) -> str:
+    at = time.localtime(moment)
+    return f"{_DAYS[at.tm_wday]}, {at.tm_mday:02d} {_MONTHS[at.tm_mon - 1]} {time.strftime('%Y %H:%M:%S', at)} GMT"
+
+
+def stamp(moment: float) -> str:
+    fraction = int(moment * 1_000_000) % 1_000_000
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(moment))}.{fraction:06d}+00:00"
+
+
+# -- The log of a job: one text of all pods, cut into pages, in the job's shared folder
+
+LINES = 2000  # in a page
 _RULE = ("=" * 57 + "\n") * 3
 _INDENT = " " * 8
 
@@ -307,8 +312,8 @@ class JobLog:
         self._lock = threading.Lock()
 
     def pages(self, entry: Entry) -> list[str]:
-        """As they now are; none while one of the pods has written nothing. Those on disk are rewritten until the job
-        has ended, once more then, and never again: the folder is its user's, who may have removed it."""
+        """The pages as they now are; none while one of the pods has written nothing. Also writes them to disk, for the
+        last time when the job has ended: the folder is its user's, who may have removed it."""
         ended = entry.status in ENDED
         lines = self._text(entry).splitlines(keepends=True)
         pages = ["".join(lines[start : start + LINES]) for start in range(0, len(lines), LINES)]
@@ -337,7 +342,7 @@ class JobLog:
 
 
 def in_raw_order(pages: list[str]) -> str:
-    """As the platform joins them: by the names of their files, so page 10 comes before page 2."""
+    """Join the pages as the platform does: by the names of their files, so page 10 comes before page 2."""
     return "".join(pages[number - 1] for number in sorted(range(1, len(pages) + 1), key=str))
 
 

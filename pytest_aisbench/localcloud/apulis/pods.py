@@ -1,6 +1,7 @@
-"""The pods of one Apulis job: their roles, names and addresses, and when their success is the job's.
+"""The pods of one Apulis job: their roles and addresses (`Pods`), the files and variables by which they find each
+other, and the container that the engine runs for each (`Pod`).
 
-Workers come first in the list and the parameter server (`ps`) last, so that worker i is node i of the engine.
+Workers come first in the list of roles and the parameter server (`ps`) last, so that worker i is node i of the engine.
 """
 
 from __future__ import annotations
@@ -33,24 +34,101 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.obs.storage import Objects
 
 
-# -- What the platform tells the pods of a job about each other: variables, host files and rank tables.
+NPU = "huawei_npu_arm64"
 
-_TRAIN = """#!/bin/bash
-# Runs the command that it is given once for each card of this node.
-export RANK_TABLE_FILE="$HOME/.npu/$DLWS_JOB_ID/hccl_ms.json"
-export RANK_SIZE={ranks}
-for card in ${{VISIBLE_IDS//,/ }}; do
-    DEVICE_ID="$card" RANK_ID="$card" "$@" &
-done
-code=0
-for child in $(jobs -p); do wait "$child" || code=$?; done
-exit "$code"
-"""
+
+@dataclass(frozen=True)
+class Pods:
+    job_id: str  # the one that clients use
+    user: str
+    vc: str
+    device: str
+    roles: tuple[Role, ...]
+    mounts: Mapping[str, Path]  # the shared folders, by their paths in the pods
+    environment: Mapping[str, str] = field(repr=False)
+    """The platform's variables, the same for all pods. They contain tokens."""
+    results: Path | None = None  # where the job is to write its results, if that is a shared folder
+
+    @property
+    def is_distributed(self) -> bool:
+        return self.roles[0].name == "worker"
+
+    @property
+    def is_npu(self) -> bool:
+        return self.device == NPU
+
+    @property
+    def trainers(self) -> list[Role]:
+        """The pods with cards: the workers, or the one pod of a regular job."""
+        return [role for role in self.roles if role.name != "ps"]
+
+    @property
+    def head(self) -> Role:
+        """The pod that sets the others up."""
+        return next((role for role in self.roles if role.name == "ps"), self.roles[0])
+
+    @property
+    def ranks(self) -> int:
+        return sum(max(1, role.cards) for role in self.trainers)
+
+    def name(self, role: Role) -> str:
+        return f"{self.job_id}-{role.key}" if self.is_distributed else self.job_id
+
+    def is_done(self, succeeded: Collection[str]) -> bool:
+        """True if the job has succeeded: a ps has, or all workers have."""
+        servers = {role.task for role in self.roles if role.name == "ps"}
+        return bool(servers & set(succeeded)) or {role.task for role in self.trainers} <= set(succeeded)
+
+
+@dataclass(frozen=True)
+class Role:
+    name: str  # `master` (of a regular job), `ps` or `worker`
+    index: int
+    cards: int
+    command: str = field(repr=False)
+    node: int  # its number in the engine
+    ssh_port: int
+
+    @property
+    def key(self) -> str:
+        """Its part of the names of variables and pods."""
+        return f"{self.name}{self.index}"
+
+    @property
+    def host(self) -> str:
+        return "master" if self.name == "master" else f"{self.name}-{self.index}"
+
+    @property
+    def task(self) -> str:
+        """Its name in the engine."""
+        return f"worker-{self.node}"
+
+    @property
+    def address(self) -> str:
+        return node_address(self.node)
+
+    @property
+    def cards_addresses(self) -> list[str]:
+        return [card_address(self.node, card) for card in range(self.cards)]
+
+
+def on_host(path: str, mounts: Mapping[str, Path]) -> Path | None:
+    """The host's path of something that pods see in a shared folder; None where it is in none."""
+    inside = PurePosixPath(path)
+    if ".." in inside.parts:
+        return None
+    for folder in sorted(mounts, key=len, reverse=True):
+        if inside.is_relative_to(folder):
+            return mounts[folder] / inside.relative_to(folder)
+    return None
+
+
+# -- What the platform tells the pods of a job about each other: variables, host files and rank tables
 
 
 def pod_variables(pods: Pods, role: Role) -> dict[str, str]:
-    """Of one pod: itself, and where the others are."""
-    told = {
+    """The variables that tell one pod its own role and address, and those of the others."""
+    variables = {
         "POD_IP": role.address,
         "DLWS_ROLE_NAME": role.name,
         "DLWS_ROLE_IDX": str(role.index),
@@ -61,33 +139,35 @@ def pod_variables(pods: Pods, role: Role) -> dict[str, str]:
         "DLWS_SD_SELF_HOST_IP": role.address,
     }
     for other in pods.roles:
-        found = {"IP": other.address, "SSH_PORT": str(other.ssh_port), "IB_IP": other.address, "HOST_IP": other.address}
+        where = {"IP": other.address, "SSH_PORT": str(other.ssh_port), "IB_IP": other.address, "HOST_IP": other.address}
         if pods.is_npu and other.cards:
-            found["NPU_IP_LIST"] = _numbered(other)
-        told |= {f"DLWS_SD_{other.key}_{name}": value for name, value in found.items()}
+            where["NPU_IP_LIST"] = _numbered(other)
+        variables |= {f"DLWS_SD_{other.key}_{name}": value for name, value in where.items()}
     if pods.is_npu and role.cards:
-        told |= {"VISIBLE_IDS": ",".join(map(str, range(role.cards))), "NPU_IPS": _numbered(role)}
-    return told
+        variables |= {"VISIBLE_IDS": ",".join(map(str, range(role.cards))), "NPU_IPS": _numbered(role)}
+    return variables
 
 
 def hosts(pods: Pods) -> str:
-    """The lines of /etc/hosts: pods know each other by name, as the platform's ssh configuration has it."""
+    """The lines for /etc/hosts: pods reach each other by name, as the platform's ssh configuration does."""
     return "".join(f"{role.address} {role.host} ib-{role.host}\n" for role in pods.roles)
 
 
 def write_own(pods: Pods, role: Role) -> None:
+    """Write the file in which one pod lists its cards."""
     if pods.is_npu and role.cards:
         lines = f"ip={_numbered(role)}\nhost={role.address}\n"
         (_npu_folder(pods) / f"npu_{role.index}.info").write_text(lines)
 
 
 def write_common(pods: Pods) -> None:
+    """Write the files that the head writes for all pods."""
     home, job = _home(pods), pods.mounts["/job"]
     (job / "hostfile").write_text(_slots(pods, ""))
     ib_config = _slots(pods, "ib-")
     for name in ("ib_config", *(f"ib_config-{role.name}-{role.index}" for role in pods.roles)):
         (job / name).write_text(ib_config)
-    (home / "ib_config").write_text(ib_config)  # where guides of the platform look for it
+    (home / "ib_config").write_text(ib_config)  # guides of the platform look for it here
     (job / "ib_ready").touch()
     (home / ".ssh").mkdir(mode=0o700, exist_ok=True)
     (home / ".ssh" / "config").write_text(_ssh_config(pods))
@@ -124,7 +204,7 @@ def lab_table(pods: Pods) -> dict[str, Any]:
         "group_list": [group],
         "para_plane_nic_location": "device",
         "para_plane_nic_name": [f"eth{card}" for card in range(pods.trainers[0].cards)],
-        "para_plane_nic_num": "8",  # whatever the number of cards
+        "para_plane_nic_num": "8",  # the platform writes 8 whatever the number of cards
         "status": "completed",
     }
 
@@ -176,7 +256,20 @@ def _npu_folder(pods: Pods) -> Path:
     return folder
 
 
-# -- The inside of one pod of an Apulis job: shared folders, DLWS_ variables, host files and rank tables.
+_TRAIN = """#!/bin/bash
+# Runs the command that it is given once for each card of this node.
+export RANK_TABLE_FILE="$HOME/.npu/$DLWS_JOB_ID/hccl_ms.json"
+export RANK_SIZE={ranks}
+for card in ${{VISIBLE_IDS//,/ }}; do
+    DEVICE_ID="$card" RANK_ID="$card" "$@" &
+done
+code=0
+for child in $(jobs -p); do wait "$child" || code=$?; done
+exit "$code"
+"""
+
+
+# -- The inside of one pod
 
 _OWN = ("/pod", "/dlts-runtime", TEMPORARY)
 _FILES = ("/pod.env", "/etc/hosts")
@@ -198,7 +291,7 @@ class Pod(Container):
         return "POD_NAME", self._pods.name(self._role)
 
     def prepare(self, objects: Objects, *, private: bool) -> None:
-        """All pods are prepared before the first one starts, so each finds what the head has to write."""
+        """The engine prepares all pods before it starts the first, so each finds the files that the head writes."""
         self._places = Layout(self.root, private, self._paths)
         for folder in (*_OWN, LOGS, "/view", "/etc"):
             self.path(folder).mkdir(parents=True, exist_ok=True)
@@ -210,17 +303,16 @@ class Pod(Container):
                 self.path(path).parent.mkdir(parents=True, exist_ok=True)
                 self.path(path).symlink_to(shared)
         shutil.copytree(_IMAGE / "scripts", self.path("/pod/scripts"), dirs_exist_ok=True)
-        known = Path("/etc/hosts").read_text(errors="replace")
-        self.path("/etc/hosts").write_text(known + hosts(self._pods))
+        self.path("/etc/hosts").write_text(Path("/etc/hosts").read_text(errors="replace") + hosts(self._pods))
         write_own(self._pods, self._role)
         if self._role == self._pods.head:
             write_common(self._pods)
 
     def write_rank_table(self, status: str) -> None:
-        """They are in place since `prepare`."""
+        """Do nothing: `prepare` has written them."""
 
     def spec(self, port: int, store: Mapping[str, str], grace: float) -> Spec:
-        """`store` is not given to the job: this platform lends no keys."""
+        """Ignores `store`: this platform lends its jobs no keys."""
         pods, private = self._pods, self._places.private
         meeting = self._places.inside(f"/job/.ready/{self._launch.job_id}")
         environment = self._environment(port)
@@ -268,7 +360,7 @@ class Pod(Container):
             "USER": pods.user,
             "TMPDIR": TEMPORARY if self._places.private else str(self.temporary),
             "PYTHONUNBUFFERED": "1",
-            # The local cloud's own gift, as on its other platforms: a port that nobody else has.
+            # Beyond what Apulis sets: a port that no other job has, as on the other platforms of the local cloud.
             "MASTER_ADDR": node_address(0),
             "MASTER_PORT": str(port),
         }
@@ -278,92 +370,3 @@ class Pod(Container):
         variables |= {**pods.environment} | pod_variables(pods, role) | dict([self.mark])
         variables["DLWS_LAUNCH_CMD"] = self._places.translated(role.command)
         return variables
-
-
-NPU = "huawei_npu_arm64"
-
-
-@dataclass(frozen=True)
-class Role:
-    name: str  # master (of a regular job), ps or worker
-    index: int
-    cards: int
-    command: str = field(repr=False)
-    node: int  # of the engine
-    ssh_port: int
-
-    @property
-    def key(self) -> str:
-        """As it stands in the names of variables and pods."""
-        return f"{self.name}{self.index}"
-
-    @property
-    def host(self) -> str:
-        return "master" if self.name == "master" else f"{self.name}-{self.index}"
-
-    @property
-    def task(self) -> str:
-        """As the engine calls it."""
-        return f"worker-{self.node}"
-
-    @property
-    def address(self) -> str:
-        return node_address(self.node)
-
-    @property
-    def cards_addresses(self) -> list[str]:
-        return [card_address(self.node, card) for card in range(self.cards)]
-
-
-@dataclass(frozen=True)
-class Pods:
-    job_id: str  # as clients know it
-    user: str
-    vc: str
-    device: str
-    roles: tuple[Role, ...]
-    mounts: Mapping[str, Path]  # the shared folders, by their paths in the pods
-    environment: Mapping[str, str] = field(repr=False)
-    """The platform's, the same for all pods. There are tokens in it."""
-    results: Path | None = None  # where the results are expected, if that is a shared folder
-
-    @property
-    def is_distributed(self) -> bool:
-        return self.roles[0].name == "worker"
-
-    @property
-    def is_npu(self) -> bool:
-        return self.device == NPU
-
-    @property
-    def trainers(self) -> list[Role]:
-        """Those with cards: the workers, or the one pod of a regular job."""
-        return [role for role in self.roles if role.name != "ps"]
-
-    @property
-    def head(self) -> Role:
-        """The one that sets the others up."""
-        return next((role for role in self.roles if role.name == "ps"), self.roles[0])
-
-    @property
-    def ranks(self) -> int:
-        return sum(max(1, role.cards) for role in self.trainers)
-
-    def name(self, role: Role) -> str:
-        return f"{self.job_id}-{role.key}" if self.is_distributed else self.job_id
-
-    def is_done(self, succeeded: Collection[str]) -> bool:
-        """A ps is enough, or all workers."""
-        of_ps = {role.task for role in self.roles if role.name == "ps"}
-        return bool(of_ps & set(succeeded)) or {role.task for role in self.trainers} <= set(succeeded)
-
-
-def on_host(path: str, mounts: Mapping[str, Path]) -> Path | None:
-    """Where something lies that pods know by its path in a shared folder."""
-    wanted = PurePosixPath(path)
-    if ".." in wanted.parts:
-        return None
-    for folder in sorted(mounts, key=len, reverse=True):
-        if wanted.is_relative_to(folder):
-            return mounts[folder] / wanted.relative_to(folder)
-    return None

@@ -1,4 +1,6 @@
-"""What Apulis makes of a submitted job: what it refuses at once, and what it finds out only when it launches."""
+"""What Apulis makes of a submitted job: `checked` refuses it at once, `launch` turns it into a `Launch` or lets it end
+in error.
+"""
 
 from __future__ import annotations
 
@@ -18,45 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-# -- The machines that the local Apulis has: who may use them, and how many of their cards are taken.
-
-VC = "platform"
+VC = "platform"  # the only virtual cluster
 ADMIN = "admin"
-GPU = "nvidia_gpu_amd64"
-CARDS = 8  # of each machine
-NPU_COUNTS = (0, 1, 2, 4, 8)
-_MACHINES = 8  # of each kind
-
-
-@dataclass(frozen=True)
-class Device:
-    name: str
-    resource: str
-    machine: str
-
-    def can_hold(self, cards: int, nodes: int) -> bool:
-        counts = NPU_COUNTS if self.name == NPU else range(CARDS + 1)
-        return cards in counts and nodes <= _MACHINES
-
-    def as_json(self, running: Iterable[Pods]) -> dict[str, Any]:
-        free = [CARDS] * _MACHINES
-        for pods in running:
-            if pods.device != self.name:
-                continue
-            for role in pods.trainers:
-                emptiest = free.index(max(free))
-                free[emptiest] = max(0, free[emptiest] - role.cards)
-        detail = [
-            {"allocatable": left, "capacity": CARDS, "nodeName": f"{self.machine}{number:02d}"}
-            for number, left in enumerate(free, 1)
-        ]
-        return {"capacity": CARDS * _MACHINES, "detail": detail, "deviceStr": self.resource}
-
-
-DEVICES = {
-    device.name: device for device in (Device(NPU, "npu.huawei.com/NPU", "atlas"), Device(GPU, "nvidia.com/gpu", "gpu"))
-}
-
 KINDS = ("RegularJob", "PSDistJob")
 _POD_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?")
 _STORE_URL = re.compile(r"(?:s3|obs)://([^/]+)/?(.*)")
@@ -64,15 +29,15 @@ _SSH_PORTS = range(40000, 50000)
 
 
 class Rejected(Exception):
-    """There will be no job."""
+    """The platform does not accept the job."""
 
 
 class UnlaunchableError(Exception):
-    """The job was accepted, and ends in `error` with this message."""
+    """The platform accepted the job, which ends in `error` with this message."""
 
 
 def checked(body: Mapping[str, Any], *, may_use: bool) -> dict[str, Any]:
-    """The parameters of the job as the platform keeps them. ValueError where its own code breaks on one."""
+    """The parameters of the job as the platform keeps them; ValueError where the platform's own code breaks on one."""
     params = dict(body)
     for name in ("jobName", "vcName"):
         if not str(params.get(name) or "").strip():
@@ -122,9 +87,9 @@ def launch(
     mounts = _mounts(params, storage)
     arguments = _arguments(trainers[0].command)
     results = arguments.get("train_url") or environment.get("OUTPUT_PATH", "")
-    found = _STORE_URL.fullmatch(results)
-    prefix = found[2].rstrip("/") + "/" if found and found[2] else ""
-    outputs = (Channel("train_url", Place(found[1], prefix), ""),) if found else ()
+    url = _STORE_URL.fullmatch(results)
+    prefix = url[2].rstrip("/") + "/" if url and url[2] else ""
+    outputs = (Channel("train_url", Place(url[1], prefix), ""),) if url else ()
     pods = Pods(
         job_id=params["jobId"],
         user=params["userName"],
@@ -132,11 +97,11 @@ def launch(
         device=params["gpuType"],
         roles=roles,
         mounts=mounts,
-        environment=_told(params, roles, rest_api, email),
+        environment=_platform_variables(params, roles, rest_api, email),
         results=on_host(results, mounts) if results.startswith("/") else None,
     )
     return Launch(
-        job_id=str(uuid.uuid4()),  # not the client's, which is free to be anything
+        job_id=str(uuid.uuid4()),  # the client's may be anything
         nodes=len(roles),
         cards=trainers[0].cards,
         engine_version="",
@@ -164,10 +129,10 @@ def _roles(params: Mapping[str, Any], kind: str) -> tuple[Role, ...]:
     servers, workers = _count(params["numps"]), _count(params.get("numpsworker"))
     if servers + workers > 64:
         raise UnlaunchableError("can't allocate resources")
-    trained, served = (str(params.get(name) or command) for name in ("workerCmd", "masterCmd"))
+    worker_command, server_command = (str(params.get(name) or command) for name in ("workerCmd", "masterCmd"))
     return (
-        *(Role("worker", i, params["resourcegpu"], trained, i, next(ports)) for i in range(workers)),
-        *(Role("ps", i, 0, served, workers + i, next(ports)) for i in range(servers)),
+        *(Role("worker", i, params["resourcegpu"], worker_command, i, next(ports)) for i in range(workers)),
+        *(Role("ps", i, 0, server_command, workers + i, next(ports)) for i in range(servers)),
     )
 
 
@@ -183,15 +148,17 @@ def _mounts(params: Mapping[str, Any], storage: Path) -> dict[str, Path]:
 
 def _environment(params: Mapping[str, Any]) -> dict[str, str]:
     variables = {"aiframework": "frameworkType", "CODE_PATH": "codePath", "OUTPUT_PATH": "outputPath"}
-    told = {name: str(params[field]) for name, field in variables.items() if params.get(field)}
-    return told | {str(entry["name"]): str(entry["value"]) for entry in params.get("env") or ()}
+    chosen = {name: str(params[field]) for name, field in variables.items() if params.get(field)}
+    return chosen | {str(entry["name"]): str(entry["value"]) for entry in params.get("env") or ()}
 
 
-def _told(params: Mapping[str, Any], roles: tuple[Role, ...], rest_api: str, email: str) -> dict[str, str]:
-    """What the platform tells every pod; the last four are what must not get into a log."""
+def _platform_variables(
+    params: Mapping[str, Any], roles: tuple[Role, ...], rest_api: str, email: str
+) -> dict[str, str]:
+    """What the platform tells every pod; the last four are secrets that must not get into a log."""
     workers = [role for role in roles if role.name == "worker"]
     owner = str(params.get("containerUserId") or 0)
-    told = {
+    variables = {
         "DLWS_JOB_ID": params["jobId"],
         "DLWS_USER_NAME": params["userName"],
         "DLWS_USER_EMAIL": email,
@@ -205,16 +172,16 @@ def _told(params: Mapping[str, Any], roles: tuple[Role, ...], rest_api: str, ema
         "DLWS_NUM_GPU_PER_WORKER": str(params["resourcegpu"]),
     }
     if workers:
-        told["DLWS_WORKER_NUM"] = str(len(workers))
-        told["DLWS_IS_NPU_JOB"] = str("npu" in params["gpuType"]).lower()
+        variables["DLWS_WORKER_NUM"] = str(len(workers))
+        variables["DLWS_IS_NPU_JOB"] = str("npu" in params["gpuType"]).lower()
     if _flag(params.get("hostNetwork", False)):
-        told["DLWS_HOST_NETWORK"] = "enable"
+        variables["DLWS_HOST_NETWORK"] = "enable"
     tokens = ("FAMILY_TOKEN", "DLTS_JOB_TOKEN", "IDENTITY_TOKEN", "PASSWORD")
-    return told | {name: secrets.token_hex(16) for name in tokens}
+    return variables | {name: secrets.token_hex(16) for name in tokens}
 
 
 def _arguments(command: str) -> dict[str, str]:
-    """What a command has in the form `--name=value`, for the engine that runs none."""
+    """The options `--name=value` of a command, for the simulated engine."""
     try:
         words = shlex.split(command)
         words = [inner for word in words for inner in (shlex.split(word) if " " in word else [word])]
@@ -234,3 +201,41 @@ def _flag(value: object) -> bool:
 
 def _count(value: object) -> int:
     return int(str(value or 0)) or 1
+
+
+# -- The machines of the local Apulis, and how many of their cards are free
+
+GPU = "nvidia_gpu_amd64"
+CARDS = 8  # in each machine
+NPU_COUNTS = (0, 1, 2, 4, 8)
+_MACHINES = 8  # of each kind
+
+
+@dataclass(frozen=True)
+class Device:
+    name: str
+    resource: str
+    machine: str
+
+    def can_hold(self, cards: int, nodes: int) -> bool:
+        counts = NPU_COUNTS if self.name == NPU else range(CARDS + 1)
+        return cards in counts and nodes <= _MACHINES
+
+    def as_json(self, running: Iterable[Pods]) -> dict[str, Any]:
+        free = [CARDS] * _MACHINES
+        for pods in running:
+            if pods.device != self.name:
+                continue
+            for role in pods.trainers:
+                emptiest = free.index(max(free))
+                free[emptiest] = max(0, free[emptiest] - role.cards)
+        detail = [
+            {"allocatable": left, "capacity": CARDS, "nodeName": f"{self.machine}{number:02d}"}
+            for number, left in enumerate(free, 1)
+        ]
+        return {"capacity": CARDS * _MACHINES, "detail": detail, "deviceStr": self.resource}
+
+
+DEVICES = {
+    device.name: device for device in (Device(NPU, "npu.huawei.com/NPU", "atlas"), Device(GPU, "nvidia.com/gpu", "gpu"))
+}

@@ -1,4 +1,7 @@
-"""The jobs that the local ModelArts knows: created, queued, run by the engine, searched, stopped and deleted."""
+"""The jobs of the local cloud: `Jobs` queues them, has the engine run them, stops and deletes them, and applies faults.
+
+V1, V2 and Apulis show the same jobs, each its own.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.localcloud.engine.launch import Alarm, Ended, Started, TaskEnded, TaskStarted
-from pytest_aisbench.localcloud.http import Refusal
 from pytest_aisbench.localcloud.modelarts import rules
+from pytest_aisbench.localcloud.modelarts.api import Refusal
 
 if TYPE_CHECKING:
     from pytest_aisbench.localcloud.engine.launch import Engine, Event, Launch
@@ -23,11 +26,10 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.modelarts.rules import Rules
 
 
-# -- One training job of the local ModelArts.
-
+CAPACITY = 64  # jobs that may run at once; the others wait
 FINAL = {"Completed", "Failed", "Terminated", "Abnormal"}
-_DISGUISED = {"Running", "Completed", "Failed", "Abnormal"}
-_SECONDARY = {"Pending": "Queuing"}  # elsewhere the same word, but for Abnormal
+_DISGUISED = {"Running", "Completed", "Failed", "Abnormal"}  # true phases that a fault may hide
+_SECONDARY = {"Pending": "Queuing"}  # the secondary phases that differ from the phase, beside those of Abnormal
 
 
 def now_ms() -> int:
@@ -36,14 +38,14 @@ def now_ms() -> int:
 
 @dataclass(eq=False)
 class Job:
-    """Read and changed under the lock of `Jobs` only."""
+    """Read and change it only under the lock of `Jobs`."""
 
     launch: Launch
     name: str
     project_id: str
     user: str
     request: dict[str, Any]
-    order: int  # of creation
+    order: int  # counts the jobs by creation
     description: str
     alias: str = ""  # "<job>/<version>" in V1
     created: int = field(default_factory=now_ms)
@@ -53,10 +55,10 @@ class Job:
     task_statuses: list[dict[str, Any]] = field(default_factory=list)
     end: Ended | None = None
     events: list[tuple[int, str, str, str]] = field(default_factory=list)  # time, level, message, source
-    drawn: Fault | None = None  # the one that is to strike it, now or later
-    fault: Fault | None = None  # the one that has struck it
-    times_seen: int = 0  # since then
-    gone: str = ""  # deleted or lost: known to the books only
+    planned_fault: Fault | None = None  # strikes it now or later
+    fault: Fault | None = None  # has struck it
+    times_shown: int = 0  # answers about the job since the fault struck
+    gone: str = ""  # `deleted` or `lost`: only the books still have it
 
     @property
     def id(self) -> str:
@@ -76,38 +78,35 @@ class Job:
 
     @property
     def held(self) -> bool:
-        """A fault keeps it in the queue."""
+        """True while a fault keeps it in the queue."""
         return self.fault is not None and self.fault.job == "pending"
 
     @property
-    def shown_phase(self) -> str:
-        """The phase as clients are told it; the true one but for a fault."""
+    def reported_phase(self) -> str:
+        """The phase that clients see: the true one unless a fault replaces it."""
         if self.fault is None or self.phase not in _DISGUISED:
             return self.phase
-        told = self.fault.phases[self.times_seen :]
-        return told[0] if told else self.fault.phase or self.phase
+        phases = self.fault.phases[self.times_shown :]
+        return phases[0] if phases else self.fault.phase or self.phase
 
     @property
     def secondary_phase(self) -> str:
-        phase = self.shown_phase
+        phase = self.reported_phase
         if phase == "Abnormal":
             return "Lost" if self.started else "CreateFailed"
         return _SECONDARY.get(phase, phase)
 
-    def seen(self) -> None:
-        """A client was told of the job."""
+    def count_answer(self) -> None:
+        """Call it after each answer that shows the phase: faults with `phases` go on to the next one."""
         if self.phase in _DISGUISED:
-            self.times_seen += 1
+            self.times_shown += 1
 
-    def struck(self, fault: Fault | None) -> None:
+    def set_fault(self, fault: Fault | None) -> None:
         self.fault = fault
-        self.times_seen = 0
+        self.times_shown = 0
 
     def note(self, message: str, level: str = "Info", source: str = "Job") -> None:
         self.events.append((now_ms(), level, message, source))
-
-
-CAPACITY = 64
 
 
 class Jobs:
@@ -119,15 +118,15 @@ class Jobs:
         self._alarm = Alarm("faults of jobs")
         self._accepted: list[Job] = []
         self._jobs: dict[str, Job] = {}
-        self._names: Counter[tuple[str, str, str]] = Counter()  # how many jobs, by contract, project and name
+        self._names: Counter[tuple[str, str, str]] = Counter()  # number of jobs by contract, project and name
         self._queue: deque[Job] = deque()
-        self._stopped: list[Job] = []  # while they waited
-        self._active: set[str] = set()  # in the engine's hands, deleted ones too
+        self._stopped: list[Job] = []  # before they began; `admit` ends them
+        self._active: set[str] = set()  # jobs that the engine runs, deleted ones too
         self._orders = itertools.count()
         self._closed = False
         self.lock = threading.RLock()
         if faults:
-            faults.when_set(self._strike_anew)
+            faults.when_set(self._plan_faults_anew)
 
     def create(self, account: Account, body: dict[str, Any]) -> Job:
         metadata = rules.section(body, "metadata")
@@ -135,7 +134,7 @@ class Jobs:
         description = rules.description(metadata.get("description"))
         launch = self._rules.launch(str(uuid.uuid4()), body)
         with self.lock:
-            if self.named(account.project_id, name):
+            if self.has_name(account.project_id, name):
                 raise Refusal(400, "2751", f"Duplicate job name {name}.")
             return self.accept(account, launch, body, name, description)
 
@@ -150,21 +149,21 @@ class Jobs:
             self._jobs[job.id] = job
             self._names[launch.contract, job.project_id, name] += 1
             self._queue.append(job)
-            self._draw(job)
+            self._plan_fault(job)
         return job
 
     def admit(self) -> None:
-        """Start what waits, as far as there is room; the rest is pending. What was stopped while it waited, ends."""
+        """Start waiting jobs up to the capacity, mark the others Pending, and end those stopped while they waited."""
         with self.lock:
             while self._stopped:
-                self._hear(self._stopped.pop(), Ended("Terminated", "The job was stopped before it began."))
+                self._handle(self._stopped.pop(), Ended("Terminated", "The job was stopped before it began."))
             held = []
             while self._queue and len(self._active) < self._capacity and not self._closed:
                 job = self._queue.popleft()
                 if job.held:
                     held.append(job)
                 elif job.fault and job.fault.job == "unstartable":
-                    self._hear(job, Ended("Abnormal", "The platform failed: no node could be started."))
+                    self._handle(job, Ended("Abnormal", "The platform failed: no node could be started."))
                 else:
                     self._start(job)
             self._queue.extendleft(reversed(held))
@@ -177,9 +176,9 @@ class Jobs:
     def _start(self, job: Job) -> None:
         self._active.add(job.id)
         try:
-            self._engine.start(job.launch, functools.partial(self._hear, job))
-        except (OSError, RuntimeError) as error:  # no descriptor or no thread is left
-            self._hear(job, Ended("Abnormal", f"The platform failed: {error}"))
+            self._engine.start(job.launch, functools.partial(self._handle, job))
+        except (OSError, RuntimeError) as error:  # the machine has no descriptor or thread left
+            self._handle(job, Ended("Abnormal", f"The platform failed: {error}"))
 
     def get(self, project_id: str, job_id: str) -> Job:
         with self.lock:
@@ -188,13 +187,13 @@ class Jobs:
             raise Refusal(400, "2775", f"Training job {job_id} not found.")
         return job
 
-    def of(self, project_id: str) -> list[Job]:
+    def of_project(self, project_id: str) -> list[Job]:
         with self.lock:
             jobs = self._jobs.values()
             return [job for job in jobs if job.project_id == project_id and job.launch.contract == "V2"]
 
-    def named(self, project_id: str, name: str, contract: str = "V2") -> bool:
-        """Jobs of V1 and of V2 do not know each other."""
+    def has_name(self, project_id: str, name: str, contract: str = "V2") -> bool:
+        """V1 and V2 count names separately."""
         with self.lock:
             return self._names[contract, project_id, name] > 0
 
@@ -211,7 +210,7 @@ class Jobs:
                 self._engine.stop(job.id)
 
     def delete(self, job: Job) -> None:
-        """A job that still runs is stopped; it is gone from every answer at once."""
+        """Take the job out of every answer at once; stop it if it still runs."""
         with self.lock:
             if job.gone:
                 raise Refusal(400, "2775", f"Training job {job.public_id} not found.")
@@ -219,6 +218,8 @@ class Jobs:
         self._engine.forget(job.id)
 
     def books(self) -> list[dict[str, Any]]:
+        """Every job that was ever accepted, in the order of creation, with its true phase; deleted and lost ones
+        too."""
         with self.lock:
             return [
                 {
@@ -251,25 +252,25 @@ class Jobs:
         self._names[job.launch.contract, job.project_id, job.name] -= 1
         if job in self._queue:
             self._queue.remove(job)
-            self._hear(job, Ended("Terminated", f"The job was {gone} before it began."))
+            self._handle(job, Ended("Terminated", f"The job was {gone} before it began."))
         self._engine.stop(job.id)
 
-    def _strike_anew(self) -> None:
-        """The faults are others now: what they did to jobs is undone, as far as it can be, and they do theirs."""
+    def _plan_faults_anew(self) -> None:
+        """The rules have changed: undo what the old ones did to jobs, as far as possible, and apply the new ones."""
         with self.lock:
             for job in list(self._jobs.values()):
                 if job.fault and job.fault.job == "log-frozen":
                     self._engine.freeze_log(job.id, frozen=False)
-                job.struck(None)
-                job.drawn = None
+                job.set_fault(None)
+                job.planned_fault = None
                 if job.phase not in FINAL:
-                    self._draw(job)
+                    self._plan_fault(job)
             self.admit()
 
-    def _draw(self, job: Job) -> None:
+    def _plan_fault(self, job: Job) -> None:
         if self._faults is None:
             return
-        job.drawn = fault = self._faults.on_job(job.name, waiting=job in self._queue)
+        job.planned_fault = fault = self._faults.on_job(job.name, waiting=job in self._queue)
         if fault and fault.after:
             self._alarm.at(time.monotonic() + fault.after, functools.partial(self._strike, job, fault))
         elif fault:
@@ -277,18 +278,18 @@ class Jobs:
 
     def _strike(self, job: Job, fault: Fault) -> None:
         with self.lock:
-            if job.gone or job.drawn is not fault:
+            if job.gone or job.planned_fault is not fault:
                 return
-            job.struck(fault)
+            job.set_fault(fault)
             if fault.job == "lost":
                 self._remove(job, "lost")
                 self._engine.forget(job.id)
             elif fault.job == "log-frozen":
                 self._engine.freeze_log(job.id, frozen=True)
 
-    def _hear(self, job: Job, event: Event) -> None:
+    def _handle(self, job: Job, event: Event) -> None:
         with self.lock:
-            job.note(*_told(event))
+            job.note(*_event_text(event))
             if isinstance(event, Started):
                 job.started = now_ms()
                 if job.phase != "Terminating":
@@ -303,7 +304,7 @@ class Jobs:
                     self.admit()
 
     def _finish(self, job: Job, end: Ended) -> None:
-        # A job that ends by itself while it is being stopped counts as stopped: so its user was told.
+        # A job that ends by itself while it is being stopped counts as stopped: its user was told that it will be.
         stopped = job.phase == "Terminating" and end.phase != "Abnormal"
         job.phase = "Terminated" if stopped else end.phase
         job.end = end
@@ -311,8 +312,8 @@ class Jobs:
         job.task_statuses.sort(key=lambda status: job.tasks.index(status["task"]))
 
 
-def _told(event: Event) -> tuple[str, str, str]:
-    """The vendor's words for it, with level and source."""
+def _event_text(event: Event) -> tuple[str, str, str]:
+    """The vendor's message for an event, its level and its source."""
     if isinstance(event, Started):
         return "Training job is running.", "Info", "Job"
     if isinstance(event, TaskStarted):

@@ -1,4 +1,6 @@
-"""The vendor's rules: a request to create a job becomes a `Launch`, or is refused with the vendor's error code."""
+"""The vendor's rules: `Rules.launch` turns a request to create a job into a `Launch`, or refuses it with the vendor's
+error code. `Catalog` is what the local ModelArts offers: engines, flavors and one dedicated pool.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.localcloud.engine.launch import Channel, Launch, Place, Volume
-from pytest_aisbench.localcloud.http import Refusal
+from pytest_aisbench.localcloud.modelarts.api import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,15 +19,14 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.obs.storage import Objects
 
 
-# -- What the local ModelArts offers: engines, flavors and one dedicated pool.
-
 ASCEND = "Ascend-Powered-Engine"
 POOL = "pool-local"
-"""The dedicated pool. A job there names a `modelarts.pool.visual` flavor, or gets whole nodes of 8 cards."""
+"""The dedicated pool. Its jobs name a `modelarts.pool.visual` flavor, or get whole nodes of 8 cards."""
 POOL_FLAVOR = "modelarts.pool.visual.8xlarge"
 PYTHON_HELP = "the Python for jobs of a framework, such as mindspore=/venv/bin/python; again for each"
 QUOTA = 10000  # jobs of a project
 LOCAL_CARDS = 64
+USAGE_METRICS = ("cpuUsage", "memUsage", "npuUtil", "npuMemUsage", "gpuUtil", "gpuMemUsage")
 _MAX_NODES = 64
 _SIZES = {"xlarge": 1, "2xlarge": 2, "4xlarge": 4, "8xlarge": 8}
 _VERSIONS = (
@@ -36,6 +37,53 @@ _VERSIONS = (
     "python-local",
     "horovod-local",
 )
+
+
+_JOB_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OBS_PATH = re.compile(r"(?:obs:/)?/(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])/(?P<prefix>(?:[^/]+/)*)")
+_CODE_SIZE = 5 << 30
+_CODE_DEPTH = 32
+_VARIABLES, _VARIABLE_NAME, _VARIABLE_VALUE = 100, 8192, 4096
+_DESCRIPTION = 256
+# The vendor has only HOURS, from 1 to 72; the smaller units are the local cloud's own.
+_UNITS = {"HOURS": 3600.0, "MINUTES": 60.0, "SECONDS": 1.0}
+_MOST_HOURS = 72
+
+
+# -- What there is to choose from
+
+
+class Catalog:
+    def __init__(self, interpreters: Mapping[str, str] | None = None) -> None:
+        """`interpreters`: the Python of each framework, by name; the others use the one of this process."""
+        self._interpreters = dict(interpreters or {})
+        self._engines = {version: Engine(version) for version in _VERSIONS}
+        flavors = [Flavor(f"modelarts.kat1.{size}", cards) for size, cards in _SIZES.items()]
+        flavors += [Flavor(f"modelarts.pool.visual.{size}", cards, pool=POOL) for size, cards in _SIZES.items()]
+        flavors += [Flavor(f"modelarts.local.{cards}", cards) for cards in range(1, LOCAL_CARDS + 1)]
+        self._flavors = {flavor.id: flavor for flavor in flavors}
+
+    def engines(self) -> list[Engine]:
+        return list(self._engines.values())
+
+    def engine(self, version: str) -> Engine | None:
+        return self._engines.get(version)
+
+    def interpreter(self, engine: Engine) -> str:
+        return self._interpreters.get(engine.framework, sys.executable)
+
+    def interpreter_in(self, image: str) -> str:
+        """The Python for a custom image, which is only a name here: that of the framework in the name, if any."""
+        name = image.rpartition("/")[2].partition(":")[0].lower()
+        return next((python for framework, python in self._interpreters.items() if framework in name), sys.executable)
+
+    def flavors(self, kind: str = "") -> list[Flavor]:
+        """The flavors of the public pool, of one type or of all."""
+        return [flavor for flavor in self._flavors.values() if not flavor.pool and kind in {"", "Ascend"}]
+
+    def flavor(self, flavor_id: str) -> Flavor | None:
+        return self._flavors.get(flavor_id)
 
 
 @dataclass(frozen=True)
@@ -62,7 +110,7 @@ class Flavor:
     id: str
     cards: int
     max_nodes: int = _MAX_NODES
-    pool: str = ""  # offered to jobs of this dedicated pool only
+    pool: str = ""  # the dedicated pool that alone offers it; empty: the public pool
 
     def details(self) -> dict[str, Any]:
         return {
@@ -82,52 +130,7 @@ class Flavor:
         return named | {"pool_id": self.pool, "max_num": self.max_nodes} | self.details()
 
 
-class Catalog:
-    def __init__(self, interpreters: Mapping[str, str] | None = None) -> None:
-        """`interpreters`: the Python that has a framework, by the framework's name; otherwise it is this one."""
-        self._interpreters = dict(interpreters or {})
-        self._engines = {version: Engine(version) for version in _VERSIONS}
-        flavors = [Flavor(f"modelarts.kat1.{size}", cards) for size, cards in _SIZES.items()]
-        flavors += [Flavor(f"modelarts.pool.visual.{size}", cards, pool=POOL) for size, cards in _SIZES.items()]
-        flavors += [Flavor(f"modelarts.local.{cards}", cards) for cards in range(1, LOCAL_CARDS + 1)]
-        self._flavors = {flavor.id: flavor for flavor in flavors}
-
-    def engines(self) -> list[Engine]:
-        return list(self._engines.values())
-
-    def engine(self, version: str) -> Engine | None:
-        return self._engines.get(version)
-
-    def interpreter(self, engine: Engine) -> str:
-        return self._interpreters.get(engine.framework, sys.executable)
-
-    def interpreter_in(self, image: str) -> str:
-        """An image is a name only: one that is called after a framework has the Python of that framework."""
-        name = image.rpartition("/")[2].partition(":")[0].lower()
-        return next((python for known, python in self._interpreters.items() if known in name), sys.executable)
-
-    def flavors(self, kind: str = "") -> list[Flavor]:
-        """The public ones, of one type (`Ascend`) or of all."""
-        return [flavor for flavor in self._flavors.values() if not flavor.pool and kind in {"", "Ascend"}]
-
-    def flavor(self, flavor_id: str) -> Flavor | None:
-        return self._flavors.get(flavor_id)
-
-
-_JOB_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OBS_PATH = re.compile(r"(?:obs:/)?/(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])/(?P<prefix>(?:[^/]+/)*)")
-_CODE_SIZE = 5 << 30
-_CODE_DEPTH = 32
-_VARIABLES, _VARIABLE_NAME, _VARIABLE_VALUE = 100, 8192, 4096
-_DESCRIPTION = 256
-# Hours are the vendor's, from 1 to 72. The smaller units are the local cloud's own.
-_UNITS = {"HOURS": 3600.0, "MINUTES": 60.0, "SECONDS": 1.0}
-_MOST_HOURS = 72
-
-
-def invalid(what: str) -> Refusal:
-    return Refusal(400, "2788", f"Invalid parameter: {what}.")
+# -- Requests of V2
 
 
 class Rules:
@@ -147,7 +150,7 @@ class Rules:
         if (command and not image) or (image and not (command or algorithm.get("boot_file"))):
             raise Refusal(400, "2806", "A custom image needs both engine.image_url and command.")
         engine = Engine("") if command else self._engine(section(algorithm, "engine"))
-        # An image may have all the code it needs.
+        # A custom image may bring all the code it needs.
         code = None if command and not algorithm.get("code_dir") else self._code(text(algorithm, "code_dir"))
         log_path = section(spec, "log_export_path").get("obs_url")
         return Launch(
@@ -184,9 +187,9 @@ class Rules:
             raise invalid(f"{flavor_id} is a flavor of dedicated pools; a pool_id is missing")
         return flavor
 
-    def _engine(self, asked: dict[str, Any]) -> Engine:
-        name = text(asked, "engine_name", ASCEND)
-        version = text(asked, "engine_version", text(asked, "engine_id", ""))
+    def _engine(self, fields: dict[str, Any]) -> Engine:
+        name = text(fields, "engine_name", ASCEND)
+        version = text(fields, "engine_version", text(fields, "engine_id", ""))
         engine = self._catalog.engine(version)
         if engine is None or name != ASCEND:
             raise Refusal(400, "2780", f"Engine {name} {version} not found.")
@@ -243,8 +246,41 @@ class Rules:
         return tuple(channels)
 
 
+def _volumes(entries: list[dict[str, Any]]) -> tuple[Volume, ...]:
+    shares = [section(entry, "nfs") for entry in entries if "nfs" in entry]
+    volumes = tuple(
+        Volume(text(share, "nfs_server_path"), text(share, "local_path"), read_only=bool(share.get("read_only")))
+        for share in shares
+    )
+    for volume in volumes:
+        path = PurePosixPath(volume.folder)
+        if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2:
+            raise invalid(f"nothing can be mounted at {volume.folder}")
+    return volumes
+
+
+def _time_limit(auto_stop: object) -> float | None:
+    if auto_stop is None:
+        return None
+    fields = auto_stop if isinstance(auto_stop, dict) else {}
+    unit, duration = text(fields, "time_unit", ""), fields.get("duration")
+    if unit not in _UNITS or not isinstance(duration, int) or isinstance(duration, bool) or duration < 1:
+        raise invalid(f"auto_stop needs a time_unit ({', '.join(_UNITS)}) and a duration from 1")
+    seconds = duration * _UNITS[unit]
+    if seconds > _MOST_HOURS * 3600:
+        raise invalid(f"auto_stop after more than {_MOST_HOURS} hours")
+    return seconds
+
+
+# -- Fields of a request, for V1 as well
+
+
+def invalid(what: str) -> Refusal:
+    return Refusal(400, "2788", f"Invalid parameter: {what}.")
+
+
 def section(body: dict[str, Any], key: str) -> dict[str, Any]:
-    """An object inside the request; absent and null are empty."""
+    """An object inside the request; empty where it is absent or null."""
     value = body.get(key)
     if value is not None and not isinstance(value, dict):
         raise invalid(f"{key} must be an object")
@@ -261,7 +297,7 @@ def listed(body: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def text(body: dict[str, Any], key: str, default: str | None = None) -> str:
-    """A text inside the request; absent, null and empty mean the default, where there is one."""
+    """A text inside the request; the default where it is absent, null or empty."""
     value = body.get(key) or default
     if value is None:
         raise invalid(f"{key} is missing")
@@ -311,29 +347,3 @@ def environment(variables: dict[str, Any]) -> dict[str, str]:
         if len(str(value)) > _VARIABLE_VALUE or "\0" in str(value):
             raise invalid(f"the value of {name[:80]} has more than {_VARIABLE_VALUE} characters, or a zero byte")
     return {name: str(value) for name, value in variables.items()}
-
-
-def _volumes(entries: list[dict[str, Any]]) -> tuple[Volume, ...]:
-    shares = [section(entry, "nfs") for entry in entries if "nfs" in entry]
-    volumes = tuple(
-        Volume(text(share, "nfs_server_path"), text(share, "local_path"), read_only=bool(share.get("read_only")))
-        for share in shares
-    )
-    for volume in volumes:
-        path = PurePosixPath(volume.folder)
-        if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2:
-            raise invalid(f"nothing can be mounted at {volume.folder}")
-    return volumes
-
-
-def _time_limit(auto_stop: object) -> float | None:
-    if auto_stop is None:
-        return None
-    fields = auto_stop if isinstance(auto_stop, dict) else {}
-    unit, duration = text(fields, "time_unit", ""), fields.get("duration")
-    if unit not in _UNITS or not isinstance(duration, int) or isinstance(duration, bool) or duration < 1:
-        raise invalid(f"auto_stop needs a time_unit ({', '.join(_UNITS)}) and a duration from 1")
-    seconds = duration * _UNITS[unit]
-    if seconds > _MOST_HOURS * 3600:
-        raise invalid(f"auto_stop after more than {_MOST_HOURS} hours")
-    return seconds

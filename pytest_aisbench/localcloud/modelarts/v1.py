@@ -1,4 +1,4 @@
-"""ModelArts training jobs, REST API V1: another view of the same jobs, engine and faults."""
+"""ModelArts training jobs by the REST API V1: `V1` answers its requests, for the jobs of `v1_jobs`."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.localcloud.http import (
-    UNUSUAL,
-    USUAL,
-    Refusal,
-    Response,
-    Routes,
-    body,
-    identified,
-    query_number,
-    refused,
-)
-from pytest_aisbench.localcloud.iam import AuthenticationFailed, authenticate
+from pytest_aisbench.localcloud.http import Response
+from pytest_aisbench.localcloud.iam import AuthenticationFailed, authenticate, gateway_error
 from pytest_aisbench.localcloud.modelarts import rules
+from pytest_aisbench.localcloud.modelarts.api import (
+    Refusal,
+    Routes,
+    error_response,
+    json_object,
+    query_number,
+    with_request_id,
+)
 from pytest_aisbench.localcloud.modelarts.jobs import FINAL, now_ms
-from pytest_aisbench.localcloud.modelarts.rules import QUOTA
-from pytest_aisbench.localcloud.modelarts.v1_jobs import Numbers, V1Jobs, V1Rules, engine, spec, status
+from pytest_aisbench.localcloud.modelarts.rules import QUOTA, USAGE_METRICS
+from pytest_aisbench.localcloud.modelarts.v1_jobs import Numbers, V1Jobs, V1Rules, engine_json, spec_json, status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,144 +34,15 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.obs.storage import Objects
 
 
-# -- The jobs of V1, their versions and their logs, in V1's words.
-
-_METRICS = ("cpuUsage", "memUsage", "npuUtil", "npuMemUsage", "gpuUtil", "gpuMemUsage")
-_AS_ASKED = (
+_AS_ASKED = (  # fields that an answer repeats from the request
     "app_url", "boot_file_url", "data_url", "data_source", "dataset_id", "dataset_version_id", "train_url", "log_url",
     "user_image_url", "user_command", "spec_id", "pool_id", "volumes", "nas_type", "nas_share_addr", "nas_mount_path",
 )  # fmt: skip
-
-
-class Answers:
-    def __init__(self, rules: V1Rules, *, status_strings: bool) -> None:
-        self._rules = rules
-        self._status_strings = status_strings
-
-    def created(self, series: Series, version: Version) -> dict[str, Any]:
-        """The vendor's example has texts here where all others have numbers."""
-        job = version.job
-        return {
-            "is_success": True,
-            "job_id": str(series.id),
-            "job_name": series.name,
-            "status": str(status(job)),
-            "create_time": str(job.created),
-            "version_id": str(version.id),
-            "version_name": version.name,
-            "resource_id": job.launch.resource_id,
-        }
-
-    def row(self, series: Series) -> dict[str, Any]:
-        """Of a list of jobs: what is said of its newest version."""
-        newest = series.newest
-        row = {
-            "job_id": series.id,
-            "job_name": series.name,
-            "job_desc": newest.job.description,
-            "version_id": newest.id,
-            "version_count": len(series.versions),
-            "status": self._status(newest.job),
-            "create_time": newest.job.created,
-            "duration": newest.job.duration,
-        }
-        newest.job.seen()
-        return row
-
-    def version(self, version: Version, usage: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-        job, config = version.job, version.job.request["config"]
-        answer = {
-            "version_id": version.id,
-            "version_name": version.name,
-            "pre_version_id": version.previous,
-            "status": self._status(job),
-            "create_time": job.created,
-            "start_time": job.started,
-            "duration": job.duration,
-            "resource_id": job.launch.resource_id,
-            "worker_server_num": job.launch.nodes,
-            "engine_id": int(config.get("engine_id") or 1),
-            "parameter": config.get("parameter") or [],
-            "system_metric_list": {
-                name: [f"{max(0.0, value):.2f}" for value in usage.get(name, ())] for name in _METRICS
-            },
-        }
-        answer |= {key: config[key] for key in _AS_ASKED if config.get(key) is not None}
-        answer |= engine(self._rules.engine(config)) | spec(self._rules.spec(config))
-        job.seen()
-        return answer
-
-    def _status(self, job: Job) -> int | str:
-        return str(status(job)) if self._status_strings else status(job)
-
-
-def log_files(job: Job) -> list[str]:
-    return [f"job-{job.name}.{node}" for node in range(job.launch.nodes)]
-
-
-def log_page(job: Job, log: tuple[bytes, int], base: str, count: int, order: str) -> dict[str, Any]:
-    """Lines after (`desc`) or before (`asc`) the position `base`, or the newest. A position is where a line begins."""
-    content, size = log
-    position = size - len(content)
-    lines: list[tuple[int, bytes]] = []
-    for line in content.splitlines(keepends=True):
-        if line.endswith(b"\n") or job.phase in FINAL:  # what is not complete comes with the next page
-            lines.append((position, line))
-        position += len(line)
-    if not base:
-        lines = lines[-count:] if count else []
-    elif order == "desc":
-        lines = [line for line in lines if line[0] > int(base)][:count]
-    else:
-        lines = [line for line in lines if line[0] < int(base)][-count:] if count else []
-    first, last = (str(lines[0][0]), str(lines[-1][0])) if lines else (base, base)
-    text = b"".join(line for _, line in lines).decode(errors="replace")
-    return {"is_success": True, "content": text, "lines": len(lines), "start_line": first, "end_line": last}
-
-
-# -- The configurations of V1: what a job is asked for, kept under a name.
-
-
-class Configs:
-    """Kept as they are given: only a job made of one is judged."""
-
-    def __init__(self) -> None:
-        self._configs: dict[tuple[str, str], dict[str, Any]] = {}
-        self._lock = threading.Lock()
-
-    def create(self, project_id: str, body: dict[str, Any]) -> None:
-        name = rules.job_name({"name": body.get("config_name")})
-        rules.description(body.get("config_desc"))
-        with self._lock:
-            if (project_id, name) in self._configs:
-                raise Refusal(400, "0103", f"Config name:{name} is existed.")
-            self._configs[project_id, name] = copy.deepcopy(body) | {"create_time": now_ms()}
-
-    def update(self, project_id: str, name: str, body: dict[str, Any]) -> None:
-        with self._lock:
-            self._get(project_id, name).update(copy.deepcopy(body) | {"config_name": name})
-
-    def show(self, project_id: str, name: str) -> dict[str, Any]:
-        with self._lock:
-            return copy.deepcopy(self._get(project_id, name))
-
-    def delete(self, project_id: str, name: str) -> None:
-        with self._lock:
-            self._get(project_id, name)
-            del self._configs[project_id, name]
-
-    def of(self, project_id: str) -> list[dict[str, Any]]:
-        with self._lock:
-            return [copy.deepcopy(config) for (project, _), config in self._configs.items() if project == project_id]
-
-    def _get(self, project_id: str, name: str) -> dict[str, Any]:
-        if (project_id, name) not in self._configs:
-            raise rules.invalid(f"there is no configuration {name}")
-        return self._configs[project_id, name]
-
-
 _PER_PAGE, _MOST_LINES = 1000, 500
-_OWN_CODES = {"ModelArts.2788": "ModelArts.0104", "ModelArts.2764": "ModelArts.0104"}  # V1's, elsewhere the same
+_OWN_CODES = {
+    "ModelArts.2788": "ModelArts.0104",
+    "ModelArts.2764": "ModelArts.0104",
+}  # V1's own codes; all others are those of V2
 _SUCCESS = {"is_success": True}
 _SORTS: dict[str, Callable[[Series], Any]] = {
     "job_name": lambda series: series.name,
@@ -201,9 +70,9 @@ class V1:
         self._engine = engine
         self._jobs = jobs
         self._numbers = Numbers(catalog)
-        checked = V1Rules(catalog, objects, self._numbers)
-        self._series = V1Jobs(jobs, checked)
-        self._answers = Answers(checked, status_strings=status_strings)
+        rules = V1Rules(catalog, objects, self._numbers)
+        self._series = V1Jobs(jobs, rules)
+        self._answers = Answers(rules, status_strings=status_strings)
         self._configs = Configs()
         job = r"training-jobs/(?P<job>[^/]+)"
         version, config = rf"{job}/versions/(?P<version>[^/]+)", r"training-job-configs/(?P<config>[^/]+)"
@@ -236,18 +105,17 @@ class V1:
     def answer(self, request: Request) -> Response:
         try:
             account = authenticate(request, self._accounts)
-            return identified(self._route(request, account))
+            return with_request_id(self._route(request, account))
         except AuthenticationFailed as failure:
-            return refused(failure.status, failure.code, failure.message, "Check the keys, and the clock.")
+            return error_response(failure.status, failure.code, failure.message, "Check the keys, and the clock.")
         except Refusal as refusal:
-            return _refused(refusal.status, _OWN_CODES.get(refusal.code, refusal.code), refusal.message)
+            return _error(refusal.status, _OWN_CODES.get(refusal.code, refusal.code), refusal.message)
 
     def refuse(self, request: Request, status: int, code: str = "", message: str = "") -> Response:
-        usual, text = USUAL.get(status, UNUSUAL)
-        return _refused(status, code or usual, message or text)
+        return _error(status, *gateway_error(status, code, message))
 
     def crash(self, request: Request, error: Exception) -> Response:
-        return _refused(500, "ModelArts.0010", f"Internal error: {type(error).__name__}.")
+        return _error(500, "ModelArts.0010", f"Internal error: {type(error).__name__}.")
 
     def _route(self, request: Request, account: Account) -> Response:
         route, names = self._routes.find(request, account)
@@ -259,10 +127,10 @@ class V1:
         return route.answer(request, account, **names)
 
     def _create(self, request: Request, account: Account) -> Response:
-        return self._created(*self._series.create(account, body(request)))
+        return self._created(*self._series.create(account, json_object(request)))
 
     def _create_version(self, request: Request, account: Account, job: Series) -> Response:
-        return self._created(job, self._series.create_version(account, job, body(request)))
+        return self._created(job, self._series.create_version(account, job, json_object(request)))
 
     def _created(self, job: Series, version: Version) -> Response:
         with self._jobs.lock:
@@ -273,19 +141,19 @@ class V1:
     def _search(self, request: Request, account: Account) -> Response:
         wanted, content = request.query.get("status", ""), request.query.get("search_content", "")
         with self._jobs.lock:
-            found = [
+            matches = [
                 series
-                for series in self._series.of(account.project_id)
+                for series in self._series.of_project(account.project_id)
                 if content in series.name and wanted in {"", str(status(series.newest.job))}
             ]
-            found = _sorted(request, found, _SORTS, "job_name", "asc")
-            jobs = [self._answers.row(series) for series in _page(request, found, first=1)]
-        counts = {"job_total_count": len(found), "job_count_limit": QUOTA - len(found), "quotas": QUOTA}
+            matches = _sorted(request, matches, _SORTS, "job_name", "asc")
+            jobs = [self._answers.row(series) for series in _page(request, matches, first=1)]
+        counts = {"job_total_count": len(matches), "job_count_limit": QUOTA - len(matches), "quotas": QUOTA}
         return Response.json(200, _SUCCESS | counts | {"jobs": jobs})
 
     def _describe(self, request: Request, account: Account, job: Series) -> Response:
         with self._jobs.lock:
-            self._series.describe(job, body(request).get("job_desc"))
+            self._series.describe(job, json_object(request).get("job_desc"))
         return Response.json(200, _SUCCESS)
 
     def _delete(self, request: Request, account: Account, job: Series) -> Response:
@@ -297,8 +165,8 @@ class V1:
         with self._jobs.lock:
             versions = job.versions[::-1]
             top = {"job_id": job.id, "job_name": job.name, "job_desc": job.newest.job.description}
-            shown = [self._answers.version(version, {}) for version in _page(request, versions, first=0)]
-        return Response.json(200, _SUCCESS | top | {"version_count": len(versions), "versions": shown})
+            page = [self._answers.version(version, {}) for version in _page(request, versions, first=0)]
+        return Response.json(200, _SUCCESS | top | {"version_count": len(versions), "versions": page})
 
     def _show(self, request: Request, account: Account, job: Series, version: Version) -> Response:
         usage = self._engine.usage(version.job.id, version.job.tasks[0])
@@ -342,22 +210,22 @@ class V1:
         return Response.json(200, _SUCCESS | {"engines": self._numbers.engines()})
 
     def _create_config(self, request: Request, account: Account) -> Response:
-        self._configs.create(account.project_id, body(request))
+        self._configs.create(account.project_id, json_object(request))
         return Response.json(200, _SUCCESS)
 
     def _list_configs(self, request: Request, account: Account) -> Response:
         content = request.query.get("search_content", "")
-        found = [each for each in self._configs.of(account.project_id) if content in each["config_name"]]
+        matches = [each for each in self._configs.of_project(account.project_id) if content in each["config_name"]]
         sorts = {key: lambda each, key=key: each.get(key, "") for key in _CONFIG_SORTS}
-        found = _sorted(request, found, sorts, "config_name", "desc")
-        shown = _page(request, found, first=1)
-        return Response.json(200, _SUCCESS | {"config_total_count": len(found), "configs": shown})
+        matches = _sorted(request, matches, sorts, "config_name", "desc")
+        page = _page(request, matches, first=1)
+        return Response.json(200, _SUCCESS | {"config_total_count": len(matches), "configs": page})
 
     def _show_config(self, request: Request, account: Account, config: str) -> Response:
         return Response.json(200, _SUCCESS | self._configs.show(account.project_id, config))
 
     def _update_config(self, request: Request, account: Account, config: str) -> Response:
-        self._configs.update(account.project_id, config, body(request))
+        self._configs.update(account.project_id, config, json_object(request))
         return Response.json(200, _SUCCESS)
 
     def _delete_config(self, request: Request, account: Account, config: str) -> Response:
@@ -365,24 +233,154 @@ class V1:
         return Response.json(200, _SUCCESS)
 
 
-def _refused(status: int, code: str, message: str) -> Response:
-    """In V1's words, unless it is the gateway that speaks."""
+def _error(status: int, code: str, message: str) -> Response:
+    """Word an error as V1 does, or as the gateway if the code is the gateway's."""
     if not code.startswith("ModelArts."):
-        return refused(status, code, message, "Try again later.")
+        return error_response(status, code, message, "Try again later.")
     content = {"is_success": False, "error_message": message, "error_code": code}
-    return identified(Response.json(status, content))
+    return with_request_id(Response.json(status, content))
 
 
-def _sorted(request: Request, found: list[Any], sorts: dict[str, Any], key: str, order: str) -> list[Any]:
+def _sorted(request: Request, entries: list[Any], sorts: dict[str, Any], key: str, order: str) -> list[Any]:
     key, order = request.query.get("sortBy", key), request.query.get("order", order)
     if key not in sorts or order not in {"asc", "desc"}:
         raise rules.invalid(f"nothing is sorted by {key} {order}; sortBy is {', '.join(sorts)}")
-    return sorted(found, key=sorts[key], reverse=order == "desc")
+    return sorted(entries, key=sorts[key], reverse=order == "desc")
 
 
-def _page(request: Request, found: list[Any], *, first: int) -> list[Any]:
-    """The page that was asked for; they count from 1, and 0 is all of it."""
+def _page(request: Request, entries: list[Any], *, first: int) -> list[Any]:
+    """The requested page; pages count from 1, and page 0 has all entries."""
     size, page = query_number(request, "per_page", 10), query_number(request, "page", first)
     if not 1 <= size <= _PER_PAGE or page < first:
         raise rules.invalid(f"per_page is 1 to {_PER_PAGE}, page is from {first}")
-    return found[(page - 1) * size : page * size] if page else found
+    return entries[(page - 1) * size : page * size] if page else entries
+
+
+# -- Jobs, versions and logs as V1 shows them
+
+
+class Answers:
+    def __init__(self, rules: V1Rules, *, status_strings: bool) -> None:
+        self._rules = rules
+        self._status_strings = status_strings
+
+    def created(self, series: Series, version: Version) -> dict[str, Any]:
+        """The answer to a create; the vendor's example has texts here where all other answers have numbers."""
+        job = version.job
+        return {
+            "is_success": True,
+            "job_id": str(series.id),
+            "job_name": series.name,
+            "status": str(status(job)),
+            "create_time": str(job.created),
+            "version_id": str(version.id),
+            "version_name": version.name,
+            "resource_id": job.launch.resource_id,
+        }
+
+    def row(self, series: Series) -> dict[str, Any]:
+        """One row of a list of jobs: it shows the newest version."""
+        newest = series.newest
+        row = {
+            "job_id": series.id,
+            "job_name": series.name,
+            "job_desc": newest.job.description,
+            "version_id": newest.id,
+            "version_count": len(series.versions),
+            "status": self._status(newest.job),
+            "create_time": newest.job.created,
+            "duration": newest.job.duration,
+        }
+        newest.job.count_answer()
+        return row
+
+    def version(self, version: Version, usage: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+        job, config = version.job, version.job.request["config"]
+        answer = {
+            "version_id": version.id,
+            "version_name": version.name,
+            "pre_version_id": version.previous,
+            "status": self._status(job),
+            "create_time": job.created,
+            "start_time": job.started,
+            "duration": job.duration,
+            "resource_id": job.launch.resource_id,
+            "worker_server_num": job.launch.nodes,
+            "engine_id": int(config.get("engine_id") or 1),
+            "parameter": config.get("parameter") or [],
+            "system_metric_list": {
+                name: [f"{max(0.0, value):.2f}" for value in usage.get(name, ())] for name in USAGE_METRICS
+            },
+        }
+        answer |= {key: config[key] for key in _AS_ASKED if config.get(key) is not None}
+        answer |= engine_json(self._rules.engine(config)) | spec_json(self._rules.spec(config))
+        job.count_answer()
+        return answer
+
+    def _status(self, job: Job) -> int | str:
+        return str(status(job)) if self._status_strings else status(job)
+
+
+def log_files(job: Job) -> list[str]:
+    return [f"job-{job.name}.{node}" for node in range(job.launch.nodes)]
+
+
+def log_page(job: Job, log: tuple[bytes, int], base: str, count: int, order: str) -> dict[str, Any]:
+    """Lines after (`desc`) or before (`asc`) the position `base`, or the newest. A position is the offset of a line."""
+    content, size = log
+    position = size - len(content)
+    lines: list[tuple[int, bytes]] = []
+    for line in content.splitlines(keepends=True):
+        if line.endswith(b"\n") or job.phase in FINAL:  # an incomplete line comes with the next page
+            lines.append((position, line))
+        position += len(line)
+    if not base:
+        lines = lines[-count:] if count else []
+    elif order == "desc":
+        lines = [line for line in lines if line[0] > int(base)][:count]
+    else:
+        lines = [line for line in lines if line[0] < int(base)][-count:] if count else []
+    first, last = (str(lines[0][0]), str(lines[-1][0])) if lines else (base, base)
+    text = b"".join(line for _, line in lines).decode(errors="replace")
+    return {"is_success": True, "content": text, "lines": len(lines), "start_line": first, "end_line": last}
+
+
+# -- Configurations: parameters of jobs, kept under a name
+
+
+class Configs:
+    """Keeps configurations unchecked: the rules check the job that is made of one."""
+
+    def __init__(self) -> None:
+        self._configs: dict[tuple[str, str], dict[str, Any]] = {}
+        self._lock = threading.Lock()
+
+    def create(self, project_id: str, body: dict[str, Any]) -> None:
+        name = rules.job_name({"name": body.get("config_name")})
+        rules.description(body.get("config_desc"))
+        with self._lock:
+            if (project_id, name) in self._configs:
+                raise Refusal(400, "0103", f"Config name:{name} is existed.")
+            self._configs[project_id, name] = copy.deepcopy(body) | {"create_time": now_ms()}
+
+    def update(self, project_id: str, name: str, body: dict[str, Any]) -> None:
+        with self._lock:
+            self._get(project_id, name).update(copy.deepcopy(body) | {"config_name": name})
+
+    def show(self, project_id: str, name: str) -> dict[str, Any]:
+        with self._lock:
+            return copy.deepcopy(self._get(project_id, name))
+
+    def delete(self, project_id: str, name: str) -> None:
+        with self._lock:
+            self._get(project_id, name)
+            del self._configs[project_id, name]
+
+    def of_project(self, project_id: str) -> list[dict[str, Any]]:
+        with self._lock:
+            return [copy.deepcopy(config) for (project, _), config in self._configs.items() if project == project_id]
+
+    def _get(self, project_id: str, name: str) -> dict[str, Any]:
+        if (project_id, name) not in self._configs:
+            raise rules.invalid(f"there is no configuration {name}")
+        return self._configs[project_id, name]

@@ -1,4 +1,7 @@
-"""The jobs of V1: each has a name and versions, and each version is one run, a `Job` among those of V2."""
+"""The jobs of V1: a `Series` has a name and versions, and each version is one `Job` in the queue of V2.
+
+`V1Rules` turns a request into a `Launch`.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.localcloud.engine.launch import Channel, Launch, Volume
 from pytest_aisbench.localcloud.faults import Fault
-from pytest_aisbench.localcloud.http import Refusal
 from pytest_aisbench.localcloud.modelarts import rules
+from pytest_aisbench.localcloud.modelarts.api import Refusal
 from pytest_aisbench.localcloud.modelarts.rules import (
     ASCEND,
     POOL,
@@ -34,69 +37,14 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.obs.storage import Objects
 
 
-# -- What the local ModelArts offers, by the numbers of V1: they count through the catalog, from 1.
-
-_ASCEND_TYPE = 13  # the vendor's engine_type
-
-
-class Numbers:
-    def __init__(self, catalog: Catalog) -> None:
-        self._flavors = catalog.flavors()
-        self._engines = catalog.engines()
-        self._pool_flavor = catalog.flavor(POOL_FLAVOR)  # V1 has no smaller ones there
-
-    def flavor(self, spec_id: object) -> Flavor | None:
-        return _numbered(self._flavors, spec_id)
-
-    def pool_flavor(self, pool_id: str) -> Flavor | None:
-        return self._pool_flavor if pool_id == POOL else None
-
-    def engine(self, engine_id: object) -> Engine | None:
-        return _numbered(self._engines, engine_id)
-
-    def specs(self) -> list[dict[str, Any]]:
-        return [{"spec_id": number} | spec(flavor) for number, flavor in enumerate(self._flavors, 1)]
-
-    def engines(self) -> list[dict[str, Any]]:
-        return [{"engine_id": number} | engine(found) for number, found in enumerate(self._engines, 1)]
-
-
-def spec(flavor: Flavor) -> dict[str, Any]:
-    return {
-        "spec_code": flavor.id,
-        "core": str(24 * flavor.cards),
-        "cpu": str(96 * flavor.cards),
-        "gpu_num": 0,
-        "gpu_type": "",
-        "npu_info": {"npu": str(flavor.cards), "type": "ascend-snt9"},
-        "max_num": flavor.max_nodes,
-        "unit_num": 1,
-        "storage": "",
-        "interface_type": 1,
-        "no_resource": False,
-    }
-
-
-def engine(found: Engine) -> dict[str, Any]:
-    return {"engine_type": _ASCEND_TYPE, "engine_name": ASCEND, "engine_version": found.version}
-
-
-def _numbered(entries: list[Any], number: object) -> Any | None:
-    """Numbers may come as texts."""
-    text = str(number)
-    return entries[int(text) - 1] if text.isdigit() and 0 < int(text) <= len(entries) else None
-
-
-# -- The numbers by which V1 names the states of a job.
-
+# The names of the states; V1 gives a state as its place in this list.
 NAMES = (
     "UNKNOWN", "INIT", "IMAGE_CREATING", "IMAGE_FAILED", "SUBMIT_TRYING", "SUBMIT_FAILED", "DELETE_FAILED", "WAITING",
     "RUNNING", "KILLING", "COMPLETED", "FAILED", "KILLED", "CANCELED", "LOST", "SCALING", "SUBMIT_MODEL_FAILED",
     "DEPLOY_SERVICE_FAILED", "CHECK_INIT", "CHECK_RUNNING", "CHECK_RUNNING_COMPLETED", "CHECK_FAILED", "MOUNT_FAILED",
 )  # fmt: skip
 REVIEW = ("CHECK_INIT", "CHECK_RUNNING", "CHECK_RUNNING_COMPLETED")
-"""What the first job with a custom image goes through."""
-
+"""The first job with a custom image shows these states first."""
 _NAMED = {
     "Creating": "INIT",
     "Pending": "WAITING",
@@ -105,58 +53,14 @@ _NAMED = {
     "Completed": "COMPLETED",
     "Failed": "FAILED",
 }
-
-
-def status(job: Job) -> int:
-    """A fault may show any number, also one that V1 does not have yet, or any of its names."""
-    phase = job.shown_phase
-    if phase.isdigit():
-        return int(phase)
-    if phase == "Terminated":
-        name = "KILLED" if job.started else "CANCELED"
-    elif phase == "Abnormal":
-        name = "LOST" if job.started else "SUBMIT_FAILED"
-    else:
-        name = _NAMED.get(phase, phase)
-    return NAMES.index(name) if name in NAMES else 0
-
-
 _OCCUPYING = {"Creating", "Pending", "Running"}
-
-
-@dataclass(frozen=True, eq=False)
-class Version:
-    id: int
-    name: str
-    previous: int  # 0 for the first one
-    job: Job
-
-
-@dataclass(eq=False)
-class Series:
-    """A job of V1, that is, its versions."""
-
-    id: int
-    name: str
-    project_id: str
-    numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
-    _versions: list[Version] = field(default_factory=list)
-
-    def add(self, version: Version) -> None:
-        self._versions.append(version)
-
-    @property
-    def versions(self) -> list[Version]:
-        """Those that were neither deleted nor lost, the oldest first."""
-        return [version for version in self._versions if not version.job.gone]
-
-    @property
-    def newest(self) -> Version:
-        return self.versions[-1]
+_ASCEND_TYPE = 13  # the vendor's engine_type
+_MOST_VOLUMES = 8
+_TAKEN = ("/", "/cache", "/home/ma-user/modelarts")  # a volume cannot be mounted here
 
 
 class V1Jobs:
-    """What does not take the lock of `Jobs` itself is called under it."""
+    """Call `get`, `version`, `of_project` and `describe` under the lock of `Jobs`; the others take it."""
 
     def __init__(self, jobs: Jobs, rules: V1Rules) -> None:
         self._jobs = jobs
@@ -164,13 +68,13 @@ class V1Jobs:
         self._series: dict[int, Series] = {}
         self._series_ids = itertools.count(1001)
         self._version_ids = itertools.count(5001)
-        self._reviewed: set[str] = set()  # images
+        self._reviewed_images: set[str] = set()
 
     def create(self, account: Account, body: dict[str, Any]) -> tuple[Series, Version]:
         name = rules.job_name({"name": body.get("job_name")})
         launch = self._launch(name, body)
         with self._jobs.lock:
-            if self._jobs.named(account.project_id, name, "V1"):
+            if self._jobs.has_name(account.project_id, name, "V1"):
                 raise Refusal(400, "0103", f"Job name:{name} is existed.")
             series = Series(next(self._series_ids), name, account.project_id)
             version = self._accept(account, series, launch, body, previous=0)
@@ -178,12 +82,12 @@ class V1Jobs:
             return series, version
 
     def create_version(self, account: Account, series: Series, body: dict[str, Any]) -> Version:
-        given = rules.section(body, "config").get("pre_version_id", body.get("pre_version_id"))
-        if not given:
+        previous_id = rules.section(body, "config").get("pre_version_id", body.get("pre_version_id"))
+        if not previous_id:
             raise rules.invalid("pre_version_id is missing")
         launch = self._launch(series.name, body)
         with self._jobs.lock:
-            previous = self.version(series, str(given))
+            previous = self.version(series, str(previous_id))
             return self._accept(account, series, launch, body, previous.id)
 
     def get(self, project_id: str, job_id: str) -> Series:
@@ -198,7 +102,7 @@ class V1Jobs:
                 return version
         raise Refusal(400, "2775", f"Training job {series.id}/{version_id} not found.")
 
-    def of(self, project_id: str) -> list[Series]:
+    def of_project(self, project_id: str) -> list[Series]:
         return [series for series in self._series.values() if series.project_id == project_id and series.versions]
 
     def describe(self, series: Series, description: object) -> None:
@@ -215,15 +119,15 @@ class V1Jobs:
         description = rules.description(body.get("job_desc"))
         alias = f"{series.id}/{number}"
         job = self._jobs.accept(account, launch, body, series.name, description, alias=alias)
-        if launch.image and launch.image not in self._reviewed and job.drawn is None:
-            job.struck(Fault(phases=REVIEW))
-        self._reviewed.add(launch.image)
+        if launch.image and launch.image not in self._reviewed_images and job.planned_fault is None:
+            job.set_fault(Fault(phases=REVIEW))
+        self._reviewed_images.add(launch.image)
         version = Version(number, f"V{next(series.numbers):04d}", previous, job)
         series.add(version)
         return version
 
     def _check_output(self, launch: Launch) -> None:
-        """Two runs never write to one place; stopping ones are thought to have stopped writing."""
+        """Refuse a second job that writes to the same place; a job that is being stopped does not count."""
         place = launch.outputs[0].place
         for series in self._series.values():
             for version in series.versions:
@@ -232,10 +136,52 @@ class V1Jobs:
                     raise Refusal(400, "0105", f"Operation failed. Other running job contain train_url: {place}")
 
 
-# -- V1's rules: the `config` of a request becomes a `Launch`, or is refused.
+@dataclass(eq=False)
+class Series:
+    """A job of V1: a name and its versions."""
 
-_MOST_VOLUMES = 8
-_TAKEN = ("/", "/cache", "/home/ma-user/modelarts")  # where nothing can be mounted
+    id: int
+    name: str
+    project_id: str
+    numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    _versions: list[Version] = field(default_factory=list)
+
+    def add(self, version: Version) -> None:
+        self._versions.append(version)
+
+    @property
+    def versions(self) -> list[Version]:
+        """The versions that were neither deleted nor lost, the oldest first."""
+        return [version for version in self._versions if not version.job.gone]
+
+    @property
+    def newest(self) -> Version:
+        return self.versions[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Version:
+    id: int
+    name: str
+    previous: int  # 0 for the first one
+    job: Job
+
+
+def status(job: Job) -> int:
+    """The number of the state. A fault may show any number, also one that V1 does not have yet, or any name."""
+    phase = job.reported_phase
+    if phase.isdigit():
+        return int(phase)
+    if phase == "Terminated":
+        name = "KILLED" if job.started else "CANCELED"
+    elif phase == "Abnormal":
+        name = "LOST" if job.started else "SUBMIT_FAILED"
+    else:
+        name = _NAMED.get(phase, phase)
+    return NAMES.index(name) if name in NAMES else 0
+
+
+# -- A request's `config` becomes a `Launch`, or is refused
 
 
 class V1Rules(Rules):
@@ -244,7 +190,7 @@ class V1Rules(Rules):
         self._numbers = numbers
 
     def version(self, job_id: str, name: str, config: dict[str, Any]) -> Launch:
-        """One version of the job `name`; `job_id` is the engine's."""
+        """The launch of one version of the job `name`; `job_id` is the id for the engine."""
         if config.get("model_id"):
             raise Refusal(400, "2755", f"Algorithm {config['model_id']} not found.")
         if config.get("create_version", True) is not True:
@@ -294,7 +240,7 @@ class V1Rules(Rules):
         return flavor
 
     def engine(self, config: dict[str, Any]) -> Engine:
-        """1 is the vendor's default."""
+        """Engine 1 is the vendor's default."""
         number = config.get("engine_id") or 1
         engine = self._numbers.engine(number)
         if engine is None:
@@ -303,7 +249,7 @@ class V1Rules(Rules):
 
 
 def _data_url(config: dict[str, Any]) -> str:
-    """Exactly one of three says where the data is."""
+    """Read where the data is: exactly one of three fields says it."""
     sources, dataset = listed(config, "data_source"), text(config, "dataset_id", "")
     if [bool(config.get("data_url")), bool(sources), bool(dataset)].count(True) != 1:
         raise invalid("config needs exactly one of data_url, data_source, and dataset_id with dataset_version_id")
@@ -316,13 +262,14 @@ def _data_url(config: dict[str, Any]) -> str:
 
 
 def _volumes(config: dict[str, Any]) -> tuple[Volume, ...]:
-    given = [(section(each, "nfs") or section(each, "host_path")) for each in listed(config, "volumes")]
+    entries = [(section(each, "nfs") or section(each, "host_path")) for each in listed(config, "volumes")]
     if address := text(config, "nas_share_addr", ""):
         if text(config, "nas_type", "nfs") != "nfs":
             raise invalid("nas_type must be nfs")
-        given.append({"src_path": address, "dest_path": config.get("nas_mount_path")})
+        entries.append({"src_path": address, "dest_path": config.get("nas_mount_path")})
     volumes = tuple(
-        Volume(text(each, "src_path"), text(each, "dest_path"), read_only=bool(each.get("read_only"))) for each in given
+        Volume(text(each, "src_path"), text(each, "dest_path"), read_only=bool(each.get("read_only")))
+        for each in entries
     )
     for volume in volumes:
         folder = PurePosixPath(volume.folder)
@@ -331,3 +278,56 @@ def _volumes(config: dict[str, Any]) -> tuple[Volume, ...]:
     if len(volumes) > _MOST_VOLUMES:
         raise invalid(f"more than {_MOST_VOLUMES} volumes")
     return volumes
+
+
+# -- V1 names engines and flavors by numbers
+
+
+class Numbers:
+    """The catalog, with numbers from 1."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._flavors = catalog.flavors()
+        self._engines = catalog.engines()
+        self._pool_flavor = catalog.flavor(POOL_FLAVOR)  # the only one that V1 offers there
+
+    def flavor(self, spec_id: object) -> Flavor | None:
+        return _numbered(self._flavors, spec_id)
+
+    def pool_flavor(self, pool_id: str) -> Flavor | None:
+        return self._pool_flavor if pool_id == POOL else None
+
+    def engine(self, engine_id: object) -> Engine | None:
+        return _numbered(self._engines, engine_id)
+
+    def specs(self) -> list[dict[str, Any]]:
+        return [{"spec_id": number} | spec_json(flavor) for number, flavor in enumerate(self._flavors, 1)]
+
+    def engines(self) -> list[dict[str, Any]]:
+        return [{"engine_id": number} | engine_json(each) for number, each in enumerate(self._engines, 1)]
+
+
+def spec_json(flavor: Flavor) -> dict[str, Any]:
+    return {
+        "spec_code": flavor.id,
+        "core": str(24 * flavor.cards),
+        "cpu": str(96 * flavor.cards),
+        "gpu_num": 0,
+        "gpu_type": "",
+        "npu_info": {"npu": str(flavor.cards), "type": "ascend-snt9"},
+        "max_num": flavor.max_nodes,
+        "unit_num": 1,
+        "storage": "",
+        "interface_type": 1,
+        "no_resource": False,
+    }
+
+
+def engine_json(engine: Engine) -> dict[str, Any]:
+    return {"engine_type": _ASCEND_TYPE, "engine_name": ASCEND, "engine_version": engine.version}
+
+
+def _numbered(entries: list[Any], number: object) -> Any | None:
+    """The entry with this number, which may come as a text."""
+    text = str(number)
+    return entries[int(text) - 1] if text.isdigit() and 0 < int(text) <= len(entries) else None

@@ -1,4 +1,4 @@
-"""ModelArts training jobs, REST API V2: from requests to answers. What is asked of V1, V1 answers."""
+"""ModelArts training jobs by the REST API V2. `ModelArts` is the whole endpoint: it hands requests of V1 to `v1`."""
 
 from __future__ import annotations
 
@@ -7,21 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.localcloud.engine.launch import node_address
 from pytest_aisbench.localcloud.engine.process_engine import ProcessEngine
-from pytest_aisbench.localcloud.http import (
-    UNUSUAL,
-    USUAL,
-    Refusal,
-    Response,
-    Routes,
-    body,
-    identified,
-    query_number,
-    refused,
-)
-from pytest_aisbench.localcloud.iam import AuthenticationFailed, authenticate
+from pytest_aisbench.localcloud.http import Response
+from pytest_aisbench.localcloud.iam import AuthenticationFailed, authenticate, gateway_error
 from pytest_aisbench.localcloud.modelarts import rules
+from pytest_aisbench.localcloud.modelarts.api import (
+    Refusal,
+    Routes,
+    error_response,
+    json_object,
+    query_number,
+    with_request_id,
+)
 from pytest_aisbench.localcloud.modelarts.jobs import CAPACITY, Jobs
-from pytest_aisbench.localcloud.modelarts.rules import ASCEND, POOL, POOL_FLAVOR, QUOTA, Catalog, invalid, listed, text
+from pytest_aisbench.localcloud.modelarts.rules import (
+    ASCEND,
+    POOL,
+    POOL_FLAVOR,
+    QUOTA,
+    USAGE_METRICS,
+    Catalog,
+    invalid,
+    listed,
+    text,
+)
 from pytest_aisbench.localcloud.modelarts.v1 import V1
 from pytest_aisbench.localcloud.obs.signature import presign
 
@@ -37,171 +45,9 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.obs.storage import Objects
 
 
-# -- Jobs as the vendor's API shows them.
-
 _END_REASONS = {"Completed": "succeeded", "Terminated": "terminated", "Failed": "training_failed"}
-
-
-def job_json(job: Job, catalog: Catalog) -> dict[str, Any]:
-    request = job.request
-    metadata = request["metadata"]
-    return {
-        "kind": "job",
-        "metadata": {
-            "id": job.id,
-            "name": job.name,
-            "workspace_id": metadata.get("workspace_id") or "0",
-            "description": job.description,
-            "create_time": job.created,
-            "user_name": job.user,
-            "annotations": metadata.get("annotations") or {},
-        },
-        "status": _status(job),
-        "algorithm": _algorithm(job),
-        "spec": request["spec"] | {"resource": _resource(job, catalog)},
-        "endpoints": request.get("endpoints") or {},
-    }
-
-
-def event_json(time_ms: int, level: str, message: str, source: str) -> dict[str, Any]:
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S+08:00", time.gmtime(time_ms / 1000 + 8 * 3600))
-    return {"time": stamp, "level": level, "message": message, "source": source}
-
-
-def _status(job: Job) -> dict[str, Any]:
-    return {
-        "phase": job.shown_phase,
-        "secondary_phase": job.secondary_phase,
-        "duration": job.duration,
-        "start_time": job.started,
-        "node_count_metrics": [[job.started, job.launch.nodes]] if job.started else None,
-        "tasks": job.tasks,
-        "task_statuses": [dict(status) for status in job.task_statuses],
-        "running_records": _running_records(job),
-    }
-
-
-def _running_records(job: Job) -> list[dict[str, Any]]:
-    """One at most: nothing is restarted here. Its times are in seconds, unlike all others."""
-    if not job.started:
-        return []
-    record: dict[str, Any] = {"start_at": job.started // 1000, "start_type": "init_or_rescheduled"}
-    if job.end:
-        record |= {
-            "end_at": job.ended // 1000,
-            "end_reason": job.end.message or _END_REASONS.get(job.phase, "abnormal"),
-            "end_related_task": job.end.task,
-        }
-    return [record]
-
-
-def _algorithm(job: Job) -> dict[str, Any]:
-    """As it was asked for, with what the platform chose."""
-    launch = job.launch
-    algorithm = dict(job.request["algorithm"])
-    algorithm["engine"] = (
-        algorithm.get("engine")
-        if launch.image
-        else {
-            "engine_id": launch.engine_version,
-            "engine_name": ASCEND,
-            "engine_version": launch.engine_version,
-            "v1_compatible": False,
-        }
-    )
-    for kind, channels in (("inputs", launch.inputs), ("outputs", launch.outputs)):
-        algorithm[kind] = [
-            entry | {"local_dir": channel.local_dir, "access_method": "env" if channel.by_environment else "parameter"}
-            for entry, channel in zip(algorithm.get(kind) or [], channels, strict=True)
-        ]
-    return algorithm
-
-
-def _resource(job: Job, catalog: Catalog) -> dict[str, Any]:
-    resource = {"policy": "regular", "node_count": job.launch.nodes, **job.request["spec"]["resource"]}
-    if flavor := catalog.flavor(resource.get("flavor_id") or ""):
-        resource |= {"flavor_name": flavor.as_json()["flavor_name"], "flavor_detail": flavor.details()}
-    return resource
-
-
-# -- What a list request selects: filters, order and page, with the vendor's codes for what is none.
-
-_LIMIT = 50
-
-_KEYS: dict[str, Callable[[Job], Any]] = {
-    "name": lambda job: job.name,
-    "phase": lambda job: job.shown_phase,
-    "create_time": lambda job: job.created,
-    "algorithm_name": lambda job: job.request.get("algorithm", {}).get("name", ""),
-    "kind": lambda _: "job",
-    "user_id": lambda job: job.user,
-    "runtime_type": lambda _: "",
-}
-_SORTS: dict[str, Callable[[Job], Any]] = {
-    "create_time": lambda job: job.order,  # finer than its milliseconds
-    "name": lambda job: (job.name, job.order),
-    "start_time": lambda job: (job.started, job.order),
-    "duration": lambda job: (job.duration, job.order),
-    "phase": lambda job: (job.shown_phase, job.order),
-}
-
-
-class Search:
-    def __init__(self, body: dict[str, Any]) -> None:
-        self.offset = _number(body, "offset", 0)
-        self.limit = _number(body, "limit", _LIMIT)
-        self.sort_by = text(body, "sort_by", "create_time")
-        self.order = text(body, "order", "desc")
-        self.group_by = text(body, "group_by", "")
-        self.workspace_id = text(body, "workspace_id", "0")
-        if self.offset < 0:
-            raise invalid("offset must be a number from 0")
-        if not 1 <= self.limit <= _LIMIT:
-            raise invalid(f"limit must be a number from 1 to {_LIMIT}")
-        if self.sort_by not in _SORTS or self.order not in {"asc", "desc"}:
-            raise Refusal(400, "2790", f"Jobs cannot be sorted by {self.sort_by} {self.order}.")
-        self._conditions = [_condition(entry) for entry in listed(body, "filters")]
-
-    def select(self, jobs: list[Job]) -> tuple[int, list[Job]]:
-        """How many jobs match, and those of the page. The offset counts jobs, not pages."""
-        found = [job for job in jobs if all(condition(job) for condition in self._conditions)]
-        found.sort(key=_SORTS[self.sort_by], reverse=self.order == "desc")
-        return len(found), found[self.offset : self.offset + self.limit]
-
-
-def _number(body: dict[str, Any], key: str, default: int) -> int:
-    value = body.get(key)
-    if value is None:
-        return default
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise invalid(f"{key} must be a number")
-    return value
-
-
-def _condition(entry: dict[str, Any]) -> Callable[[Job], bool]:
-    key, operator, values = text(entry, "key", ""), text(entry, "operator", ""), entry.get("value")
-    if key not in _KEYS:
-        raise Refusal(400, "2807", f"Jobs cannot be filtered by {key}.")
-    if operator not in {"like", "in", "not", "between"}:
-        raise Refusal(400, "2808", f"{operator} is no operator of a filter.")
-    wanted: list[Any] = values if isinstance(values, list) else [values]
-    read = _KEYS[key]
-    if operator == "between":
-        if len(wanted) != 2 or not all(str(value).isdigit() for value in wanted):
-            raise Refusal(400, "2809", f"The filter of {key} needs two times in milliseconds.")
-        first, last = (int(value) for value in wanted)
-        return lambda job: first <= int(read(job)) <= last
-    if not wanted or not all(isinstance(value, str) for value in wanted):
-        raise Refusal(400, "2809", f"The filter of {key} needs a list of texts.")
-    if operator == "like":
-        return lambda job: any(value in str(read(job)) for value in wanted)
-    if operator == "in":
-        return lambda job: str(read(job)) in wanted
-    return lambda job: str(read(job)) not in wanted
-
-
-_LINK_LIFE = 3600.0
-_METRICS = ("cpuUsage", "memUsage", "npuUtil", "npuMemUsage", "gpuUtil", "gpuMemUsage")
+_LINK_LIFE = 3600.0  # seconds
+_LIMIT = 50  # jobs of a page
 
 
 class ModelArts:
@@ -253,17 +99,17 @@ class ModelArts:
         if _is_v1(request):
             return self._v1.answer(request)
         try:
-            return identified(self._route(request))
+            return with_request_id(self._route(request))
         except AuthenticationFailed as failure:
-            return refused(failure.status, failure.code, failure.message, "Check the keys, and the clock.")
+            return error_response(failure.status, failure.code, failure.message, "Check the keys, and the clock.")
         except Refusal as refusal:
-            return refused(refusal.status, refusal.code, refusal.message, refusal.solution)
+            return error_response(refusal.status, refusal.code, refusal.message, refusal.solution)
 
     def crash(self, request: Request, error: Exception) -> Response:
         if _is_v1(request):
             return self._v1.crash(request, error)
         text = f"Internal error: {type(error).__name__}."
-        return refused(500, "ModelArts.2950", text, "Look at the log of the local cloud.")
+        return error_response(500, "ModelArts.2950", text, "Look at the log of the local cloud.")
 
     def operation(self, request: Request) -> str:
         return (self._v1 if _is_v1(request) else self._routes).operation(request)
@@ -271,15 +117,14 @@ class ModelArts:
     def refuse(self, request: Request, status: int, code: str = "", message: str = "") -> Response:
         if _is_v1(request):
             return self._v1.refuse(request, status, code, message)
-        usual, text = USUAL.get(status, UNUSUAL)
-        return refused(status, code or usual, message or text, "Try again later.")
+        return error_response(status, *gateway_error(status, code, message), "Try again later.")
 
     def books(self) -> list[dict[str, Any]]:
-        """Every job that was ever accepted, in the order of creation, as it truly is: also what was deleted or lost."""
+        """See `Jobs.books`."""
         return self._jobs.books()
 
     def close(self) -> None:
-        """End every process of every job; returns when they are gone."""
+        """End every process of every job, and return when they are gone."""
         self._jobs.close()
 
     def _route(self, request: Request) -> Response:
@@ -292,7 +137,7 @@ class ModelArts:
         return route.answer(request, account, **names)
 
     def _create(self, request: Request, account: Account) -> Response:
-        job = self._jobs.create(account, body(request))
+        job = self._jobs.create(account, json_object(request))
         answer = self._job_json(job)
         self._jobs.admit()
         return Response.json(201, answer)
@@ -301,7 +146,7 @@ class ModelArts:
         return Response.json(200, self._job_json(job))
 
     def _describe(self, request: Request, account: Account, job: Job) -> Response:
-        self._jobs.describe(job, body(request).get("description"))
+        self._jobs.describe(job, json_object(request).get("description"))
         return Response.json(200, None)
 
     def _delete(self, request: Request, account: Account, job: Job) -> Response:
@@ -309,20 +154,20 @@ class ModelArts:
         return Response.json(202, "")
 
     def _act(self, request: Request, account: Account, job: Job) -> Response:
-        action = body(request).get("action_type")
+        action = json_object(request).get("action_type")
         if action != "terminate":
             raise Refusal(400, "2812", f"Unsupported action_type {action}.")
-        with self._jobs.lock:  # so that the answer says Terminating, however quickly it ends
+        with self._jobs.lock:  # so that the answer says Terminating however quickly the job ends
             self._jobs.terminate(job)
             answer = self._job_json(job)
         self._jobs.admit()
         return Response.json(202, answer)
 
     def _search(self, request: Request, account: Account) -> Response:
-        search = Search(body(request))
+        search = Search(json_object(request))
         with self._jobs.lock:
-            total, found = search.select(self._jobs.of(account.project_id))
-            items = [self._job_json(job) for job in found]
+            total, page_jobs = search.select(self._jobs.of_project(account.project_id))
+            items = [self._job_json(job) for job in page_jobs]
         page = {"total": total, "count": len(items), "limit": search.limit, "offset": search.offset}
         order = {"sort_by": search.sort_by, "order": search.order, "group_by": search.group_by}
         return Response.json(200, page | order | {"workspace_id": search.workspace_id, "items": items})
@@ -351,12 +196,14 @@ class ModelArts:
         return Response.json(200, {"obs_url": self._obs_endpoint + link})
 
     def _metrics(self, request: Request, account: Account, job: Job, task: str) -> Response:
-        """The vendor has one value for each minute, we for each second; -1 is the vendor's word for no sample."""
+        """One value for each second, where the vendor has one for each minute; -1 means no sample, as it does there."""
         usage = self._engine.usage(job.id, task)
         if not usage:
             return Response(204)
         none = [-1.0] * max(map(len, usage.values()))
-        rows = [{"metric": name, "value": [round(value, 2) for value in usage.get(name, none)]} for name in _METRICS]
+        rows = [
+            {"metric": name, "value": [round(value, 2) for value in usage.get(name, none)]} for name in USAGE_METRICS
+        ]
         return Response.json(200, {"metrics": rows})
 
     def _events(self, request: Request, account: Account, job: Job) -> Response:
@@ -367,8 +214,7 @@ class ModelArts:
         if order == "desc":
             events.reverse()
         page = {"total": len(events), "limit": limit, "offset": offset, "order": order}
-        shown = [event_json(*event) for event in events[offset : offset + limit]]
-        return Response.json(200, page | {"events": shown})
+        return Response.json(200, page | {"events": [event_json(*each) for each in events[offset : offset + limit]]})
 
     def _engines(self, request: Request, account: Account) -> Response:
         items = [engine.as_json() for engine in self._catalog.engines()]
@@ -382,7 +228,7 @@ class ModelArts:
         return Response.json(200, {"total_count": len(flavors), "flavors": flavors})
 
     def _pool_flavors(self, request: Request, account: Account) -> Response:
-        """The most that a job could have of a flavor, there."""
+        """The CPU cores and the memory of a node of the flavor."""
         pool = request.query.get("pool_id", "")
         if pool not in {"", POOL}:
             raise Refusal(404, "2890", f"Pool {pool} not found.")
@@ -396,19 +242,178 @@ class ModelArts:
         if request.query.get("resource", "job-num") != "job-num":
             raise rules.invalid("resource must be job-num")
         with self._jobs.lock:
-            used = len(self._jobs.of(account.project_id))
+            used = len(self._jobs.of_project(account.project_id))
         return Response.json(200, {"quotas": [{"resource": "job-num", "quota": QUOTA, "used": used}]})
 
     def _name(self, request: Request, account: Account) -> Response:
         name = rules.job_name({"name": request.query.get("job_name")})
-        return Response.json(200, {"is_duplicate": self._jobs.named(account.project_id, name)})
+        return Response.json(200, {"is_duplicate": self._jobs.has_name(account.project_id, name)})
 
     def _job_json(self, job: Job) -> dict[str, Any]:
         with self._jobs.lock:
             answer = job_json(job, self._catalog)
-            job.seen()
+            job.count_answer()
             return answer
 
 
 def _is_v1(request: Request) -> bool:
     return request.path.startswith("/v1/")
+
+
+# -- Jobs as V2 shows them
+
+
+def job_json(job: Job, catalog: Catalog) -> dict[str, Any]:
+    request = job.request
+    metadata = request["metadata"]
+    return {
+        "kind": "job",
+        "metadata": {
+            "id": job.id,
+            "name": job.name,
+            "workspace_id": metadata.get("workspace_id") or "0",
+            "description": job.description,
+            "create_time": job.created,
+            "user_name": job.user,
+            "annotations": metadata.get("annotations") or {},
+        },
+        "status": _status(job),
+        "algorithm": _algorithm(job),
+        "spec": request["spec"] | {"resource": _resource(job, catalog)},
+        "endpoints": request.get("endpoints") or {},
+    }
+
+
+def event_json(time_ms: int, level: str, message: str, source: str) -> dict[str, Any]:
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S+08:00", time.gmtime(time_ms / 1000 + 8 * 3600))
+    return {"time": stamp, "level": level, "message": message, "source": source}
+
+
+def _status(job: Job) -> dict[str, Any]:
+    return {
+        "phase": job.reported_phase,
+        "secondary_phase": job.secondary_phase,
+        "duration": job.duration,
+        "start_time": job.started,
+        "node_count_metrics": [[job.started, job.launch.nodes]] if job.started else None,
+        "tasks": job.tasks,
+        "task_statuses": [dict(status) for status in job.task_statuses],
+        "running_records": _running_records(job),
+    }
+
+
+def _running_records(job: Job) -> list[dict[str, Any]]:
+    """At most one record: the local cloud restarts nothing. Its times are in seconds, unlike all others."""
+    if not job.started:
+        return []
+    record: dict[str, Any] = {"start_at": job.started // 1000, "start_type": "init_or_rescheduled"}
+    if job.end:
+        record |= {
+            "end_at": job.ended // 1000,
+            "end_reason": job.end.message or _END_REASONS.get(job.phase, "abnormal"),
+            "end_related_task": job.end.task,
+        }
+    return [record]
+
+
+def _algorithm(job: Job) -> dict[str, Any]:
+    """The algorithm of the request, completed by what the platform chose."""
+    launch = job.launch
+    algorithm = dict(job.request["algorithm"])
+    algorithm["engine"] = (
+        algorithm.get("engine")
+        if launch.image
+        else {
+            "engine_id": launch.engine_version,
+            "engine_name": ASCEND,
+            "engine_version": launch.engine_version,
+            "v1_compatible": False,
+        }
+    )
+    for kind, channels in (("inputs", launch.inputs), ("outputs", launch.outputs)):
+        algorithm[kind] = [
+            entry | {"local_dir": channel.local_dir, "access_method": "env" if channel.by_environment else "parameter"}
+            for entry, channel in zip(algorithm.get(kind) or [], channels, strict=True)
+        ]
+    return algorithm
+
+
+def _resource(job: Job, catalog: Catalog) -> dict[str, Any]:
+    resource = {"policy": "regular", "node_count": job.launch.nodes, **job.request["spec"]["resource"]}
+    if flavor := catalog.flavor(resource.get("flavor_id") or ""):
+        resource |= {"flavor_name": flavor.as_json()["flavor_name"], "flavor_detail": flavor.details()}
+    return resource
+
+
+# -- The filters, the order and the page of a list request
+
+_KEYS: dict[str, Callable[[Job], Any]] = {
+    "name": lambda job: job.name,
+    "phase": lambda job: job.reported_phase,
+    "create_time": lambda job: job.created,
+    "algorithm_name": lambda job: job.request.get("algorithm", {}).get("name", ""),
+    "kind": lambda _: "job",
+    "user_id": lambda job: job.user,
+    "runtime_type": lambda _: "",
+}
+_SORTS: dict[str, Callable[[Job], Any]] = {
+    "create_time": lambda job: job.order,  # finer than its milliseconds
+    "name": lambda job: (job.name, job.order),
+    "start_time": lambda job: (job.started, job.order),
+    "duration": lambda job: (job.duration, job.order),
+    "phase": lambda job: (job.reported_phase, job.order),
+}
+
+
+class Search:
+    def __init__(self, body: dict[str, Any]) -> None:
+        self.offset = _number(body, "offset", 0)
+        self.limit = _number(body, "limit", _LIMIT)
+        self.sort_by = text(body, "sort_by", "create_time")
+        self.order = text(body, "order", "desc")
+        self.group_by = text(body, "group_by", "")
+        self.workspace_id = text(body, "workspace_id", "0")
+        if self.offset < 0:
+            raise invalid("offset must be a number from 0")
+        if not 1 <= self.limit <= _LIMIT:
+            raise invalid(f"limit must be a number from 1 to {_LIMIT}")
+        if self.sort_by not in _SORTS or self.order not in {"asc", "desc"}:
+            raise Refusal(400, "2790", f"Jobs cannot be sorted by {self.sort_by} {self.order}.")
+        self._conditions = [_condition(entry) for entry in listed(body, "filters")]
+
+    def select(self, jobs: list[Job]) -> tuple[int, list[Job]]:
+        """The number of jobs that match, and those of the page. The offset counts jobs, not pages."""
+        matches = [job for job in jobs if all(condition(job) for condition in self._conditions)]
+        matches.sort(key=_SORTS[self.sort_by], reverse=self.order == "desc")
+        return len(matches), matches[self.offset : self.offset + self.limit]
+
+
+def _number(body: dict[str, Any], key: str, default: int) -> int:
+    value = body.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise invalid(f"{key} must be a number")
+    return value
+
+
+def _condition(entry: dict[str, Any]) -> Callable[[Job], bool]:
+    key, operator, values = text(entry, "key", ""), text(entry, "operator", ""), entry.get("value")
+    if key not in _KEYS:
+        raise Refusal(400, "2807", f"Jobs cannot be filtered by {key}.")
+    if operator not in {"like", "in", "not", "between"}:
+        raise Refusal(400, "2808", f"{operator} is no operator of a filter.")
+    wanted: list[Any] = values if isinstance(values, list) else [values]
+    read = _KEYS[key]
+    if operator == "between":
+        if len(wanted) != 2 or not all(str(value).isdigit() for value in wanted):
+            raise Refusal(400, "2809", f"The filter of {key} needs two times in milliseconds.")
+        first, last = (int(value) for value in wanted)
+        return lambda job: first <= int(read(job)) <= last
+    if not wanted or not all(isinstance(value, str) for value in wanted):
+        raise Refusal(400, "2809", f"The filter of {key} needs a list of texts.")
+    if operator == "like":
+        return lambda job: any(value in str(read(job)) for value in wanted)
+    if operator == "in":
+        return lambda job: str(read(job)) in wanted
+    return lambda job: str(read(job)) not in wanted
