@@ -6,10 +6,13 @@ Only interfaces that never change are used: commands, options, `results.json`, w
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -64,6 +67,31 @@ def test_the_reports_of_its_runs_show_what_they_showed(read: tuple[Path, dict[st
     files = [path for path in (folder / "reports" / RUNS["every"]).rglob("*") if path.is_file()]
     told = "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
     assert [value for value in SHOWN if value not in told] == []
+
+
+DRAWN = ("pace.warm_up_points", "pace.warm_up", "pace.steady", "curve.loss", "curve.speed")
+
+
+def test_what_its_reports_draw_still_comes_from_the_ledger(tmp_path: Path) -> None:
+    """Whatever the pages look like: without one of these keys of the record, they would show less."""
+    kept = Kept(tmp_path).load({})
+    run = RUNS["everything"]
+    commands = [["report", run, "--output", name] for name in ("whole", "again")]
+    for key in DRAWN:
+        copy = tmp_path / f"{key}.db"
+        shutil.copy(kept.file, copy)
+        with closing(sqlite3.connect(copy)) as db, db:
+            db.execute("UPDATE cases SET record = json_remove(record, ?) WHERE run = ?", (f"$.trials[0].{key}", run))
+        commands.append(["report", run, "--output", key, "--ledger", str(copy)])
+    kept.aisbench(*commands)
+    always = drawn(tmp_path / "whole") & drawn(tmp_path / "again")
+    assert [key for key in DRAWN if not always - drawn(tmp_path / key)] == []
+
+
+def drawn(folder: Path) -> Counter[str]:
+    """The words of all files, but for the times of their making."""
+    files = [path.read_text(encoding="utf-8") for path in folder.rglob("*") if path.is_file()]
+    return Counter(re.sub(r"[0-9]+:[0-9:.]+", "", "\n".join(files)).split())
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ for arguments in json.load(sys.stdin):
     said.append(out.getvalue())
 print(json.dumps(said))
 """
-_PROSE = {"reason", "text", "why", "source", "null_reason"}  # of these only whether there is any
+_PROSE = {"reason", "text", "why", "source", "null_reason", "about"}  # of these only whether there is any
 _LINES = {"remarks", "changed", "warnings"}  # of these only how many
 _WORKLOAD = """name = "{name}"
 code = ["code"]
@@ -182,6 +182,11 @@ def read_all(folder: Path) -> dict[str, Any]:
     said["results"] = {
         name: json.loads((kept.folder / "reports" / run / "results.json").read_bytes()) for name, run in RUNS.items()
     }
+    for name in ("everything", "every"):
+        report = kept.folder / "reports" / RUNS[name]
+        said[f"fields of {name}"] = json.loads((report / "fields.json").read_bytes())
+        lines = (report / "metrics.txt").read_text(encoding="utf-8").splitlines()
+        said[f"metrics of {name}"] = [line for line in lines if not line.startswith("#")]
     said["sent"] = {
         re.sub(r"\.[0-9a-f]{16}\.json$", "", path.relative_to(inbox).as_posix()): json.loads(path.read_bytes())
         for path in sorted(inbox.rglob("*.json"))
