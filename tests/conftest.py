@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 
 # The tests start thousands of processes: none compiles again what another has compiled.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Jenkins, `nohup` and `&` start a command with SIGINT ignored, and processes pass that on: a run that a test starts
+# and then interrupts would never notice. With this handler the command itself still ignores SIGINT, and the processes
+# that it starts get the default again.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, lambda _number, _frame: None)
 
 
 @contextlib.contextmanager
