@@ -54,7 +54,7 @@ def mox(cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     moxing = importlib.import_module("moxing")
     yield moxing
     moxing.file.remove(BASE, recursive=True)
-    sys.modules["moxing.framework.file.access"].close()
+    sys.modules["moxing.framework.file.store"].close()
     forget()
 
 

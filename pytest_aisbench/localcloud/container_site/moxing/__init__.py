@@ -1,7 +1,7 @@
-"""MoXing, as far as training scripts need it: `mox.file`.
+"""MoXing as far as training scripts need it: `mox.file`.
 
-The local cloud puts this package on the path of its jobs. It needs nothing but the standard library, and runs on
-Python 3.7, since the interpreter of a job need not be the one of the cloud.
+The local cloud puts this package on the path of its jobs; nothing else imports it. It needs only the standard library
+and Python 3.7, since a job may have another interpreter than the cloud.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where MoXing keeps its files."""
+"""Scripts import `moxing.framework.file` from here."""
 
 from __future__ import annotations
 

@@ -1,15 +1,11 @@
-"""Files here and in OBS by the same functions: paths that begin with `s3://` or `obs://` are objects."""
+"""`mox.file`: the same functions for local files and for objects of OBS, whose paths begin with `s3://` or `obs://`.
+
+Begin with `store` (requests to OBS), then `folders`, `opened` and `copying`. Scripts import this package only.
+"""
 
 from __future__ import annotations
 
-from .access import set_auth
-from .copying import append_remote, copy, copy_parallel, remove, rename
-from .errors import (
-    MoxFileNameDuplicateException,
-    MoxFileNotExistsException,
-    MoxFileReadException,
-    MoxFileRespException,
-)
+from .copying import append_remote, copy, copy_parallel, remove, rename, shift
 from .folders import (
     FileStatistics,
     exists,
@@ -24,7 +20,13 @@ from .folders import (
     walk,
 )
 from .opened import File, append, read, write
-from .shifting import shift
+from .store import (
+    MoxFileNameDuplicateException,
+    MoxFileNotExistsException,
+    MoxFileReadException,
+    MoxFileRespException,
+    set_auth,
+)
 
 __all__ = [
     "File",

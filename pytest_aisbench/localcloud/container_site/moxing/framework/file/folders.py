@@ -1,4 +1,4 @@
-"""What there is, and how large it is."""
+"""List, search, measure and create folders, local ones and those of OBS."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import os
 import re
 import stat as modes
 
-from .access import store
-from .errors import MoxFileNotExistsException
-from .store import Entry, is_remote, split
+from .store import Entry, MoxFileNotExistsException, is_remote, split, store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FileStatistics:
-    """By MoXing's names and by those of `os.stat`."""
+    """Has the names of MoXing and those of `os.stat`."""
 
     def __init__(self, length: int, modified: float, *, is_directory: bool) -> None:
         self.length = self.st_size = length
@@ -33,7 +31,7 @@ class FileStatistics:
 
 
 class RemoteEntry:
-    """As `os.scandir` gives it."""
+    """An entry of a folder, as `os.scandir` yields it."""
 
     def __init__(self, folder: str, name: str, entry: Entry | None) -> None:
         self.name = name
@@ -68,7 +66,7 @@ def folder_prefix(key: str) -> str:
 
 
 def objects_in(url: str) -> Iterator[tuple[str, Entry]]:
-    """All objects below, markers of folders too, with their path from here."""
+    """Yield all objects below, also those that mark folders, with their paths relative to the url."""
     bucket, key = split(url)
     prefix = folder_prefix(key)
     for entry in store().list(bucket, prefix):
@@ -94,14 +92,14 @@ def is_directory(url: str) -> bool:
         return store().has_bucket(bucket)
     try:
         return any(True for _ in store().list(bucket, prefix, limit=1))
-    except MoxFileNotExistsException:  # nor is the bucket
+    except MoxFileNotExistsException:  # the bucket does not exist either
         return False
 
 
 def stat(url: str) -> FileStatistics:
     if not is_remote(url):
-        found = os.stat(url)
-        return FileStatistics(found.st_size, found.st_mtime, is_directory=modes.S_ISDIR(found.st_mode))
+        status = os.stat(url)
+        return FileStatistics(status.st_size, status.st_mtime, is_directory=modes.S_ISDIR(status.st_mode))
     bucket, key = split(url)
     entry = store().head(bucket, key) if key and not key.endswith("/") else None
     if entry is None and not is_directory(url):
@@ -110,7 +108,7 @@ def stat(url: str) -> FileStatistics:
 
 
 def get_size(url: str, recursive: bool = False) -> int:
-    """A folder has the size 0, unless all that is below is asked for."""
+    """The size of a file; a folder of OBS has the size 0, with `recursive` that of everything below."""
     if not is_directory(url):
         return stat(url).length
     if is_remote(url):
@@ -124,12 +122,12 @@ def _listing(url: str) -> list[RemoteEntry]:
     entries = list(store().list(bucket, prefix, delimiter="/"))
     if not entries and prefix:
         raise MoxFileNotExistsException(url)
-    found = {}
+    by_name = {}
     for entry in entries:
         name = (entry if isinstance(entry, str) else entry.key)[len(prefix) :].rstrip("/")
         if name:
-            found[name] = RemoteEntry(url, name, None if isinstance(entry, str) else entry)
-    return sorted(found.values(), key=lambda entry: entry.name)
+            by_name[name] = RemoteEntry(url, name, None if isinstance(entry, str) else entry)
+    return sorted(by_name.values(), key=lambda entry: entry.name)
 
 
 def scan_dir(url: str) -> Iterator[Any]:
@@ -143,17 +141,17 @@ def list_directory(
     skip_file: bool = False,
     skip_dir: bool = False,
 ) -> list[str]:
-    """Names, or with `recursive` paths from here; folders end with a slash if `remove_sep` is False."""
+    """Names, or with `recursive` relative paths; folders end with a slash if `remove_sep` is False."""
     separator = "" if remove_sep else "/"
-    found: list[str] = []
+    names: list[str] = []
     for entry in scan_dir(url):
         folder = entry.is_dir()
         if not (skip_dir if folder else skip_file):
-            found.append(entry.name + (separator if folder else ""))
+            names.append(entry.name + (separator if folder else ""))
         if folder and recursive:
             below = list_directory(entry.path, True, remove_sep, skip_file, skip_dir)
-            found += [f"{entry.name}/{name}" for name in below]
-    return found
+            names += [f"{entry.name}/{name}" for name in below]
+    return names
 
 
 def walk(
@@ -182,16 +180,17 @@ def walk(
 
 
 def glob(url: str) -> list[str]:
-    """Whole paths; a star does not match a slash."""
+    """Return whole paths; a star does not match a slash."""
     if not is_remote(url):
         return sorted(local_glob.glob(url))
     if not re.search(r"[*?[]", url):
         return [url] if exists(url) else []
     scheme, _, rest = url.partition("://")
-    found = ["/".join(rest.split("/")[:1])]
-    for part in rest.split("/")[1:]:
-        found = [path for folder in found for path in _matching(f"{scheme}://{folder}", part)]
-    return [f"{scheme}://{path}" for path in found]
+    bucket, *patterns = rest.split("/")
+    paths = [bucket]
+    for pattern in patterns:
+        paths = [path for folder in paths for path in _matching(f"{scheme}://{folder}", pattern)]
+    return [f"{scheme}://{path}" for path in paths]
 
 
 def _matching(folder: str, pattern: str) -> list[str]:
@@ -203,7 +202,7 @@ def _matching(folder: str, pattern: str) -> list[str]:
 
 
 def make_dirs(url: str) -> None:
-    """A folder of OBS is an empty object whose key ends with a slash."""
+    """Create a folder; in OBS that is an empty object whose key ends with a slash."""
     if not is_remote(url):
         os.makedirs(url, exist_ok=True)
         return

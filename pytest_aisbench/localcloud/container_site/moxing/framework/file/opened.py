@@ -1,4 +1,4 @@
-"""Files that are read and written, whole or piece by piece."""
+"""Read and write files and objects, whole or piece by piece."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import contextlib
 import io
 import tempfile
 
-from .access import store
-from .errors import MoxFileNotExistsException
-from .store import is_remote, split
+from .store import MoxFileNotExistsException, is_remote, split, store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +17,7 @@ _MODES = {"r", "r+", "w", "w+", "a", "a+"}
 
 
 class File:
-    """As `open` gives it. An object is worked on as a copy, which goes to OBS with `flush` and `close`."""
+    """What `open` returns. Reads and writes a local copy of an object; `flush` and `close` send it to OBS."""
 
     def __init__(self, name: str, mode: str = "r", encoding: str | None = None, **options: Any) -> None:
         self.name = name
@@ -28,10 +26,10 @@ class File:
         if kind not in _MODES:
             raise ValueError(f"invalid mode: {mode!r}")
         self._remote = is_remote(name)
-        self._changed = kind[0] != "r"  # what is opened to be written is there afterwards, if only empty
+        self._changed = kind[0] != "r"  # a file opened for writing exists afterwards, even if empty
         self._stream: IO[Any]
         if not self._remote:
-            # `br` is a mode of MoXing and none of Python.
+            # MoXing accepts `br`, Python does not.
             self._stream = open(name, kind + ("b" if "b" in mode else ""), encoding=encoding, **options)  # noqa: SIM115
             return
         copy = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
@@ -52,7 +50,7 @@ class File:
             if not may_be_missing:
                 raise
 
-    # Methods of its own, so that `File(url).read()` holds the file until it has been read.
+    # Methods, not attributes of the stream, so that `File(url).read()` holds the file until it has been read.
     def read(self, size: int = -1) -> Any:
         return self._stream.read(size)
 

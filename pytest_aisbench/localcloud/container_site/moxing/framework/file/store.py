@@ -1,10 +1,12 @@
-"""OBS by signed requests."""
+"""OBS by signed requests: which OBS and with which keys (`store`, `set_auth`), the requests, and the exceptions."""
 
 from __future__ import annotations
 
+import atexit
 import base64
 import calendar
 import contextlib
+import errno
 import hashlib
 import hmac
 import http.client
@@ -16,8 +18,6 @@ from email.utils import formatdate, parsedate_to_datetime
 from urllib.parse import quote, urlencode, urlsplit
 from xml.etree import ElementTree as ET
 
-from .errors import MoxFileNotExistsException, MoxFileReadException, MoxFileRespException, Response
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
     Body = bytes | IO[bytes]
 
+
 _SCHEMES = ("s3://", "obs://")
 _BLOCK = 1 << 20
 _TRIES = 7
 _TRY_AGAIN = {408, 429, 500, 502, 503, 504}
+_store: Store | None = None
+_lock = threading.Lock()
 
 
 def is_remote(path: object) -> bool:
@@ -36,18 +39,63 @@ def is_remote(path: object) -> bool:
 
 
 def split(url: object) -> tuple[str, str]:
-    """The bucket and the key."""
+    """Split a url into the bucket and the key."""
     bucket, _, key = os.fsdecode(str(url)).partition("://")[2].partition("/")
     if not bucket:
         raise ValueError(f"{url}: a bucket is missing")
     return bucket, key
 
 
-class Entry:
-    def __init__(self, key: str, size: int, modified: float) -> None:
-        self.key = key
-        self.size = size
-        self.modified = modified
+# -- Which OBS, and which keys: the environment says it, or `set_auth`
+
+
+def store() -> Store:
+    global _store  # noqa: PLW0603 - `set_auth` holds for the whole process
+    with _lock:
+        if _store is None:
+            _store = _from_environment()
+        return _store
+
+
+def set_auth(
+    ak: str | None = None,
+    sk: str | None = None,
+    server: str | None = None,
+    port: int | None = None,
+    is_secure: bool | None = None,
+    ssl_verify: bool | None = None,
+    **_ignored: object,
+) -> None:
+    global _store  # noqa: PLW0603
+    address = f"{server}:{port}" if server and port else server
+    close()
+    with _lock:
+        _store = _from_environment(ak=ak, sk=sk, server=address, is_secure=is_secure, ssl_verify=ssl_verify)
+
+
+@atexit.register
+def close() -> None:
+    """Close the connections; the next request opens new ones."""
+    if _store:
+        _store.close()
+
+
+def _from_environment(**options: object) -> Store:
+    def setting(name: str, *variables: str) -> str:
+        return str(options.get(name) or next((os.environ[v] for v in variables if os.environ.get(v)), ""))
+
+    endpoint = setting("server", "S3_ENDPOINT")
+    keys = [
+        setting("ak", "ACCESS_KEY_ID", "AWS_ACCESS_KEY_ID"),
+        setting("sk", "SECRET_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY"),
+    ]
+    if not (endpoint and all(keys)):
+        raise OSError("OBS cannot be reached: S3_ENDPOINT, ACCESS_KEY_ID and SECRET_ACCESS_KEY are not all set")
+    if "://" not in endpoint and (options.get("is_secure") is False or os.environ.get("S3_USE_HTTPS") == "0"):
+        endpoint = f"http://{endpoint}"
+    token = "" if options.get("ak") else os.environ.get("SECURITY_TOKEN", "")
+    verify = options.get("ssl_verify") is True or os.environ.get("S3_VERIFY_SSL", "1") != "0"
+    return Store(endpoint, keys[0], keys[1], token, verify=verify)
 
 
 class Store:
@@ -99,7 +147,7 @@ class Store:
         return True
 
     def list(self, bucket: str, prefix: str, delimiter: str = "", limit: int = 1000) -> Iterator[Entry | str]:
-        """Objects, and as texts the folders, if a delimiter tells what a folder is."""
+        """Yield the objects, and with a delimiter also the folders, as texts."""
         marker = ""
         while True:
             query = {"prefix": prefix, "marker": marker, "delimiter": delimiter, "max-keys": str(limit)}
@@ -125,7 +173,7 @@ class Store:
         body: Body = b"",
         to: IO[bytes] | None = None,
     ) -> tuple[dict[str, str], bytes]:
-        """Tried again where that may help: a put or a delete that was carried out twice does no harm."""
+        """Retry errors that may pass: carrying out a put or a delete twice does no harm."""
         path = f"/{bucket}/{quote(key, safe='/~')}" if key else f"/{bucket}"
         for remaining in reversed(range(_TRIES)):
             try:
@@ -152,20 +200,20 @@ class Store:
     def _receive(
         self, answer: http.client.HTTPResponse, path: str, to: IO[bytes] | None
     ) -> tuple[dict[str, str], bytes]:
-        found = {name.lower(): value for name, value in answer.getheaders()}
+        headers = {name.lower(): value for name, value in answer.getheaders()}
         if answer.status >= 300:
-            raise _refusal(answer.status, answer.read(), f"s3:/{path}", found.get("x-obs-request-id", ""))
+            raise _refusal(answer.status, answer.read(), f"s3:/{path}", headers.get("x-obs-request-id", ""))
         if to is None:
-            return found, answer.read()
+            return headers, answer.read()
         to.seek(0)
         to.truncate()
         received = 0
         for block in iter(lambda: answer.read(_BLOCK), b""):
             to.write(block)
             received += len(block)
-        if received != int(found.get("content-length", received)):
-            raise http.client.IncompleteRead(b"", int(found["content-length"]) - received)
-        return found, b""
+        if received != int(headers.get("content-length", received)):
+            raise http.client.IncompleteRead(b"", int(headers["content-length"]) - received)
+        return headers, b""
 
     def _sign(self, method: str, path: str, headers: dict[str, str]) -> dict[str, str]:
         date = formatdate(usegmt=True)
@@ -180,7 +228,7 @@ class Store:
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[http.client.HTTPConnection]:
-        """Kept for the next request if all went well, and never one that a parent process uses too."""
+        """Keep the connection for the next request if all went well; never use one of the parent process."""
         with self._lock:
             if self._owner != os.getpid():
                 self.close()
@@ -205,6 +253,13 @@ class Store:
         self._idle.clear()
 
 
+class Entry:
+    def __init__(self, key: str, size: int, modified: float) -> None:
+        self.key = key
+        self.size = size
+        self.modified = modified
+
+
 def _rewound(file: IO[bytes]) -> int:
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
@@ -216,7 +271,7 @@ def _refusal(status: int, answer: bytes, path: str, request_id: str) -> MoxFileR
     try:
         root = _without_namespace(ET.fromstring(answer))  # noqa: S314
         code, message = root.findtext("Code") or "", root.findtext("Message") or ""
-    except ET.ParseError:  # of a HEAD, or a page of a gateway
+    except ET.ParseError:  # an answer to HEAD, or a gateway's page
         pass
     response = Response(status, code, message, request_id)
     return MoxFileNotExistsException(path, response) if status == 404 else MoxFileRespException(response, path)
@@ -230,3 +285,41 @@ def _without_namespace(root: ET.Element) -> ET.Element:
 
 def _seconds(stamp: str) -> float:
     return float(calendar.timegm(time.strptime(stamp.partition(".")[0].rstrip("Z"), "%Y-%m-%dT%H:%M:%S")))
+
+
+# -- The exceptions of MoXing; each is the OSError that a local file would raise
+
+
+class Response:
+    """The answer by which OBS refused a request."""
+
+    def __init__(self, status: int, code: str = "", message: str = "", request_id: str = "") -> None:
+        self.status = status
+        self.errorCode = code
+        self.errorMessage = message
+        self.requestId = request_id
+
+    def __repr__(self) -> str:
+        return f"{self.status} {self.errorCode}: {self.errorMessage} (request {self.requestId})"
+
+
+class MoxFileRespException(OSError):
+    """OBS refused; `resp` says why."""
+
+    def __init__(self, resp: Response, path: str = "") -> None:
+        super().__init__(errno.EIO, f"OBS refused: {resp!r}", path)
+        self.resp = resp
+
+
+class MoxFileNotExistsException(MoxFileRespException, FileNotFoundError):
+    def __init__(self, path: str, resp: Response | None = None) -> None:
+        OSError.__init__(self, errno.ENOENT, "No such file or directory", path)
+        self.resp = resp or Response(404, "NoSuchKey", "The specified key does not exist.")
+
+
+class MoxFileReadException(OSError):
+    """The connection broke in the middle of an answer."""
+
+
+class MoxFileNameDuplicateException(OSError):
+    """A file and a folder have the same name: OBS allows that, a disk does not."""
