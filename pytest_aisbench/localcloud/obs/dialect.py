@@ -1,6 +1,6 @@
-"""One call of OBS: which bucket, which key, and in which of its two dialects.
+"""A `Call` is a request to OBS with its bucket, its key and its dialect; the XML of the answers.
 
-OBS speaks its own dialect (x-obs-) and that of S3 (x-amz-), and answers in the one it was asked in.
+OBS has two dialects, its own (x-obs-) and that of S3 (x-amz-), and answers in the one of the request.
 """
 
 from __future__ import annotations
@@ -21,22 +21,9 @@ if TYPE_CHECKING:
 
     from pytest_aisbench.localcloud.http import Request
 
-# What precedes the endpoint in the name of a virtual host. Addresses and bare endpoints are asked path style.
+
+# The bucket precedes the endpoint in the name of a virtual host; other hosts have it in the path.
 _VIRTUAL_HOST = re.compile(r"(?P<bucket>.+?)\.(obs[.-].+|localhost)")
-
-
-@dataclass(frozen=True)
-class Dialect:
-    prefix: str
-    namespace: str
-    scheme: str
-    """Of the Authorization header."""
-    key_parameter: str
-    """Of a presigned URL."""
-
-
-OBS = Dialect("x-obs-", "http://obs.myhwclouds.com/doc/2015-06-30/", "OBS", "AccessKeyId")
-AWS = Dialect("x-amz-", "http://s3.amazonaws.com/doc/2006-03-01/", "AWS", "AWSAccessKeyId")
 
 
 @dataclass(frozen=True)
@@ -50,13 +37,13 @@ class Call:
     @classmethod
     def of(cls, request: Request) -> Call:
         host = request.headers.get("host", "").rsplit(":", 1)[0].lower()
-        found = _VIRTUAL_HOST.fullmatch(host)
+        virtual = _VIRTUAL_HOST.fullmatch(host)
         path = request.path.removeprefix("/")
-        bucket, _, key = (found["bucket"], "", path) if found else path.partition("/")
-        return cls(request, bucket, key, _dialect(request), virtual=found is not None)
+        bucket, _, key = (virtual["bucket"], "", path) if virtual else path.partition("/")
+        return cls(request, bucket, key, _dialect(request), virtual=virtual is not None)
 
     def header(self, name: str) -> str | None:
-        """A header that bears the prefix of the dialect."""
+        """The header with this name behind the prefix of the dialect."""
         return self.request.headers.get(self.dialect.prefix + name)
 
     @property
@@ -74,11 +61,11 @@ class Call:
         return bucket, key
 
     def content_md5(self) -> bytes | None:
-        given = self.request.headers.get("content-md5")
-        if given is None:
+        encoded = self.request.headers.get("content-md5")
+        if encoded is None:
             return None
         try:
-            digest = base64.b64decode(given, validate=True)
+            digest = base64.b64decode(encoded, validate=True)
         except binascii.Error:
             digest = b""
         if len(digest) != 16:
@@ -86,12 +73,40 @@ class Call:
         return digest
 
     def integer(self, name: str, default: int) -> int:
-        given = self.request.query.get(name)
-        if not given:
+        value = self.request.query.get(name)
+        if not value:
             return default
-        if not (given.isascii() and given.isdigit()):
-            raise ObjectError("InvalidArgument", f"{name} must be a number, not {given!r}")
-        return int(given)
+        if not (value.isascii() and value.isdigit()):
+            raise ObjectError("InvalidArgument", f"{name} must be a number, not {value!r}")
+        return int(value)
+
+    @property
+    def encode(self) -> Callable[[str], str]:
+        """How to write keys, as the parameter encoding-type says: XML has no place for control characters."""
+        encoding = self.request.query.get("encoding-type")
+        if encoding is None:
+            return lambda value: value
+        if encoding.lower() != "url":
+            raise ObjectError("InvalidArgument", "Invalid Encoding Method specified in Request")
+        return lambda value: quote(value, safe="/")
+
+    def answer(self, name: str, inner: Iterable[str]) -> Response:
+        """200 with an XML document of the dialect's namespace."""
+        return Response(200, document(name, self.dialect, inner), {"Content-Type": MIME})
+
+
+@dataclass(frozen=True)
+class Dialect:
+    prefix: str
+    namespace: str
+    scheme: str
+    """In the Authorization header."""
+    key_parameter: str
+    """Names the access key in a presigned URL."""
+
+
+OBS = Dialect("x-obs-", "http://obs.myhwclouds.com/doc/2015-06-30/", "OBS", "AccessKeyId")
+AWS = Dialect("x-amz-", "http://s3.amazonaws.com/doc/2006-03-01/", "AWS", "AWSAccessKeyId")
 
 
 def _dialect(request: Request) -> Dialect:
@@ -100,10 +115,10 @@ def _dialect(request: Request) -> Dialect:
         return OBS
     if scheme or AWS.key_parameter in request.query or "X-Amz-Algorithm" in request.query:
         return AWS
-    return OBS  # nobody has signed: in the cloud's own words
+    return OBS  # not signed at all
 
 
-# -- The XML that OBS speaks, written by hand because a thousand keys are listed at a time.
+# -- XML, written by hand because it is fast: a listing has a thousand keys
 
 MIME = "application/xml"
 _HEAD = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>\n'
@@ -112,6 +127,11 @@ _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#13;"}
 
 def text(name: str, value: object) -> str:
     return f"<{name}>{str(value).translate(_ESCAPES)}</{name}>"
+
+
+def texts(**values: object) -> list[str]:
+    """One element for each argument: its name and its text."""
+    return [text(name, value) for name, value in values.items()]
 
 
 def element(name: str, inner: Iterable[str]) -> str:
@@ -123,25 +143,12 @@ def document(name: str, dialect: Dialect | None, inner: Iterable[str]) -> bytes:
     return f"{_HEAD}<{name}{space}>{''.join(inner)}</{name}>".encode()
 
 
-def xml_response(content: bytes) -> Response:
-    return Response(200, content, {"Content-Type": MIME})
-
-
 def stamp(moment: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment)) + f".{int(moment % 1 * 1000):03d}Z"
 
 
-def encoder(encoding: str | None) -> Callable[[str], str]:
-    """How keys are written, as the parameter encoding-type asks: XML has no place for control characters."""
-    if encoding is None:
-        return lambda value: value
-    if encoding.lower() != "url":
-        raise ObjectError("InvalidArgument", "Invalid Encoding Method specified in Request")
-    return lambda value: quote(value, safe="/")
-
-
 def parse(content: bytes) -> Any:
-    """The root element; names without namespaces, since clients differ in whether they send one."""
+    """The root element, with names without namespaces: some clients send one, others do not."""
     from xml.etree import ElementTree as ET
 
     try:

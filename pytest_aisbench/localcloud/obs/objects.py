@@ -1,4 +1,4 @@
-"""What OBS does with one object: whole, in ranges, or as a copy."""
+"""The calls of OBS on one object: `ObjectCalls` put, get, copy and delete it, `UploadCalls` put it in parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from email.utils import formatdate, parsedate_to_datetime
 from typing import TYPE_CHECKING, BinaryIO
 
 from pytest_aisbench.localcloud.http import Response
-from pytest_aisbench.localcloud.obs.dialect import document, element, encoder, parse, stamp, text, xml_response
+from pytest_aisbench.localcloud.obs.dialect import element, parse, stamp, text, texts
 from pytest_aisbench.localcloud.obs.storage import Meta, ObjectError, Objects, Uploads
 
 if TYPE_CHECKING:
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
     from pytest_aisbench.localcloud.obs.dialect import Call
 
+
+PAGE = 1000
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _OVERRIDES = ("cache-control", "content-disposition", "content-encoding", "content-language", "content-type", "expires")
+_PRECONDITION = "At least one of the preconditions you specified did not hold."
 
 
 class ObjectCalls:
@@ -79,11 +82,7 @@ class ObjectCalls:
             metadata = call.metadata if replace else meta.metadata
             content_type = call.request.headers.get("content-type") if replace else meta.content_type
             copy = self._objects.put(call.bucket, call.key, file, metadata=metadata, content_type=content_type)
-        inner = [text("LastModified", stamp(copy.modified)), text("ETag", f'"{copy.etag}"')]
-        return xml_response(document("CopyObjectResult", call.dialect, inner))
-
-
-_PRECONDITION = "At least one of the preconditions you specified did not hold."
+        return call.answer("CopyObjectResult", texts(LastModified=stamp(copy.modified), ETag=f'"{copy.etag}"'))
 
 
 def _headers(call: Call, meta: Meta) -> dict[str, str]:
@@ -101,7 +100,7 @@ def _headers(call: Call, meta: Meta) -> dict[str, str]:
 
 
 def _wanted(headers: Mapping[str, str], meta: Meta) -> bool:
-    """False: what the client has is good enough. Its other conditions fail the call."""
+    """False if the client's copy is still good (304). Raises where another condition of the request does not hold."""
     if "if-match" in headers:
         if not _matches(headers["if-match"], meta):
             raise ObjectError("PreconditionFailed", _PRECONDITION)
@@ -123,10 +122,10 @@ def _unmodified(since: str, meta: Meta) -> bool:
         return False
 
 
-def byte_range(asked: str, size: int) -> tuple[int, int] | None:
-    """Where to start and how much to send. What is no range is ignored, as RFC 9110 says."""
-    found = _RANGE.fullmatch(asked.strip())
-    first, last = found.groups() if found else ("", "")
+def byte_range(header: str, size: int) -> tuple[int, int] | None:
+    """Where to start and how much to send; None where the header is no range, which RFC 9110 says to ignore."""
+    match = _RANGE.fullmatch(header.strip())
+    first, last = match.groups() if match else ("", "")
     if not (first or last) or (first and last and int(last) < int(first)):
         return None
     start = int(first) if first else max(size - int(last), 0)
@@ -136,9 +135,7 @@ def byte_range(asked: str, size: int) -> tuple[int, int] | None:
     return start, end - start + 1
 
 
-# -- What OBS does with objects that arrive in parts.
-
-PAGE = 1000
+# -- Objects that arrive in parts
 
 
 class UploadCalls:
@@ -153,9 +150,8 @@ class UploadCalls:
             metadata=call.metadata,
             content_type=call.request.headers.get("content-type"),
         )
-        encode = encoder(call.request.query.get("encoding-type"))
-        inner = [text("Bucket", call.bucket), text("Key", encode(call.key)), text("UploadId", upload)]
-        return xml_response(document("InitiateMultipartUploadResult", call.dialect, inner))
+        inner = texts(Bucket=call.bucket, Key=call.encode(call.key), UploadId=upload)
+        return call.answer("InitiateMultipartUploadResult", inner)
 
     def put_part(self, call: Call) -> Response:
         upload, number = call.request.query["uploadId"], call.integer("partNumber", 0)
@@ -169,96 +165,71 @@ class UploadCalls:
             file.seek(start)
             window = _Window(file, length)
             part = self._uploads.part(upload, call.bucket, call.key, number=number, data=window)
-        inner = [text("LastModified", stamp(part.modified)), text("ETag", f'"{part.etag}"')]
-        return xml_response(document("CopyPartResult", call.dialect, inner))
+        return call.answer("CopyPartResult", texts(LastModified=stamp(part.modified), ETag=f'"{part.etag}"'))
 
     def list_parts(self, call: Call) -> Response:
         upload = call.request.query["uploadId"]
-        encode = encoder(call.request.query.get("encoding-type"))
         marker = call.integer("part-number-marker", 0)
         limit = min(call.integer("max-parts", PAGE), PAGE)
         parts = [part for part in self._uploads.parts(upload, call.bucket, call.key) if part.number > marker]
         page = parts[:limit]
-        inner = [
-            text("Bucket", call.bucket),
-            text("Key", encode(call.key)),
-            text("UploadId", upload),
-            text("StorageClass", "STANDARD"),
-            text("PartNumberMarker", marker),
-            text("NextPartNumberMarker", page[-1].number if page else marker),
-            text("MaxParts", limit),
-            text("IsTruncated", str(len(parts) > limit).lower()),
-        ]
+        inner = texts(
+            Bucket=call.bucket,
+            Key=call.encode(call.key),
+            UploadId=upload,
+            StorageClass="STANDARD",
+            PartNumberMarker=marker,
+            NextPartNumberMarker=page[-1].number if page else marker,
+            MaxParts=limit,
+            IsTruncated=str(len(parts) > limit).lower(),
+        )
         for part in page:
-            inner.append(
-                element(
-                    "Part",
-                    [
-                        text("PartNumber", part.number),
-                        text("LastModified", stamp(part.modified)),
-                        text("ETag", f'"{part.etag}"'),
-                        text("Size", part.size),
-                    ],
-                )
-            )
-        return xml_response(document("ListPartsResult", call.dialect, inner))
+            date, etag = stamp(part.modified), f'"{part.etag}"'
+            inner.append(element("Part", texts(PartNumber=part.number, LastModified=date, ETag=etag, Size=part.size)))
+        return call.answer("ListPartsResult", inner)
 
     def complete(self, call: Call) -> Response:
         root = parse(call.request.bytes())
         try:
-            wanted = [
+            named = [
                 (int(part.findtext("PartNumber")), part.findtext("ETag").strip().strip('"'))
                 for part in root.findall("Part")
             ]
         except (TypeError, ValueError, AttributeError):
             raise ObjectError("MalformedXML", "A part needs a PartNumber and an ETag.") from None
-        meta = self._uploads.complete(call.request.query["uploadId"], call.bucket, call.key, wanted)
-        encode = encoder(call.request.query.get("encoding-type"))
-        host, path = call.request.headers.get("host", ""), call.request.raw_path.partition("?")[0]
-        inner = [
-            text("Location", f"http://{host}{path}"),
-            text("Bucket", call.bucket),
-            text("Key", encode(call.key)),
-            text("ETag", f'"{meta.etag}"'),
-        ]
-        return xml_response(document("CompleteMultipartUploadResult", call.dialect, inner))
+        meta = self._uploads.complete(call.request.query["uploadId"], call.bucket, call.key, named)
+        url = f"http://{call.request.headers.get('host', '')}{call.request.raw_path.partition('?')[0]}"
+        inner = texts(Location=url, Bucket=call.bucket, Key=call.encode(call.key), ETag=f'"{meta.etag}"')
+        return call.answer("CompleteMultipartUploadResult", inner)
 
     def abort(self, call: Call) -> Response:
         self._uploads.abort(call.request.query["uploadId"], call.bucket, call.key)
         return Response(204)
 
     def list_uploads(self, call: Call) -> Response:
-        query = call.request.query
-        encode = encoder(query.get("encoding-type"))
+        query, encode = call.request.query, call.encode
         limit = min(call.integer("max-uploads", PAGE), PAGE)
         after = (query.get("key-marker", ""), query.get("upload-id-marker", ""))
-        found = self._uploads.uploads(call.bucket, query.get("prefix", ""))
-        found = [u for u in found if (u.key, u.id) > after and (after[1] or u.key != after[0])]
-        page = found[:limit]
-        inner = [
-            text("Bucket", call.bucket),
-            text("Prefix", encode(query.get("prefix", ""))),
-            text("KeyMarker", encode(after[0])),
-            text("UploadIdMarker", after[1]),
-            text("MaxUploads", limit),
-            text("IsTruncated", str(len(found) > limit).lower()),
-        ]
-        if len(found) > limit and page:
-            inner += [text("NextKeyMarker", encode(page[-1].key)), text("NextUploadIdMarker", page[-1].id)]
+        uploads = self._uploads.uploads(call.bucket, query.get("prefix", ""))
+        uploads = [u for u in uploads if (u.key, u.id) > after and (after[1] or u.key != after[0])]
+        page = uploads[:limit]
+        inner = texts(
+            Bucket=call.bucket,
+            Prefix=encode(query.get("prefix", "")),
+            KeyMarker=encode(after[0]),
+            UploadIdMarker=after[1],
+            MaxUploads=limit,
+            IsTruncated=str(len(uploads) > limit).lower(),
+        )
+        if len(uploads) > limit and page:
+            inner += texts(NextKeyMarker=encode(page[-1].key), NextUploadIdMarker=page[-1].id)
         inner += [text("EncodingType", "url")] if "encoding-type" in query else []
         for upload in page:
+            key, started = encode(upload.key), stamp(upload.started)
             inner.append(
-                element(
-                    "Upload",
-                    [
-                        text("Key", encode(upload.key)),
-                        text("UploadId", upload.id),
-                        text("StorageClass", "STANDARD"),
-                        text("Initiated", stamp(upload.started)),
-                    ],
-                )
+                element("Upload", texts(Key=key, UploadId=upload.id, StorageClass="STANDARD", Initiated=started))
             )
-        return xml_response(document("ListMultipartUploadsResult", call.dialect, inner))
+        return call.answer("ListMultipartUploadsResult", inner)
 
 
 class _Window:

@@ -1,4 +1,6 @@
-"""OBS: routes, buckets, and the vendor's way to say no."""
+"""The OBS service: `Obs` checks who sends a request, routes it, and words the errors; the calls on buckets are here
+too.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from pytest_aisbench.localcloud.http import Request, Response
-from pytest_aisbench.localcloud.obs.dialect import (
-    MIME,
-    OBS,
-    Call,
-    document,
-    element,
-    encoder,
-    parse,
-    stamp,
-    text,
-    xml_response,
-)
+from pytest_aisbench.localcloud.obs.dialect import MIME, OBS, Call, document, element, parse, stamp, text, texts
 from pytest_aisbench.localcloud.obs.objects import ObjectCalls, UploadCalls
 from pytest_aisbench.localcloud.obs.signature import SUBRESOURCES, authenticate
 from pytest_aisbench.localcloud.obs.storage import ObjectError, Objects, check_digest
@@ -46,7 +37,7 @@ _STATUS = {
     "InternalError": 500,
     "NotImplemented": 501,
 }
-# What is said with a status where nobody has a better reason.
+# The code and the message for a status, for errors that a fault sets.
 _USUAL = {
     403: ("RequestTimeTooSkewed", "The difference between the request time and the server's time is too large."),
     429: ("SlowDown", "Please reduce your request rate."),
@@ -62,7 +53,7 @@ class Obs:
         self._accounts = accounts
         self._objects = objects
         calls, parts = ObjectCalls(objects), UploadCalls(objects)
-        # Method, what it is about, and the subresource of it.
+        # By method, target and subresource.
         self._routes: dict[tuple[str, str, str], Callable[[Call], Response]] = {
             ("PUT", "object", ""): calls.put,
             ("GET", "object", ""): calls.get,
@@ -86,7 +77,7 @@ class Obs:
         call = Call.of(request)
         try:
             if request.method == "HEAD" and "apiversion" in request.query:
-                # Asked by clients before they sign, to learn which dialect to sign in.
+                # Clients ask this before they sign, to learn which dialect to sign in.
                 return Response(200, b"", {"x-obs-api": API_VERSION, **_trace(call)})
             response = self._route(call, authenticate(call, self._accounts))
         except ObjectError as error:
@@ -125,18 +116,11 @@ class Obs:
 
     def _list_buckets(self, call: Call, account: Account) -> Response:
         buckets = [
-            element(
-                "Bucket",
-                [
-                    text("Name", bucket.name),
-                    text("CreationDate", stamp(bucket.created)),
-                    text("Location", bucket.location),
-                ],
-            )
-            for bucket in self._objects.buckets()
+            element("Bucket", texts(Name=each.name, CreationDate=stamp(each.created), Location=each.location))
+            for each in self._objects.buckets()
         ]
-        owner = element("Owner", [text("ID", account.domain_id), text("DisplayName", account.domain)])
-        return xml_response(document("ListAllMyBucketsResult", call.dialect, [owner, element("Buckets", buckets)]))
+        owner = element("Owner", texts(ID=account.domain_id, DisplayName=account.domain))
+        return call.answer("ListAllMyBucketsResult", [owner, element("Buckets", buckets)])
 
     def _create_bucket(self, call: Call, account: Account) -> Response:
         if not _BUCKET_NAME.fullmatch(call.bucket):
@@ -157,45 +141,36 @@ class Obs:
     def _location(self, call: Call) -> Response:
         location = self._objects.bucket(call.bucket).location
         if call.dialect is OBS:
-            return xml_response(document("Location", call.dialect, [location]))
-        inner = [text("LocationConstraint", location)]
-        return xml_response(document("CreateBucketConfiguration", call.dialect, inner))
+            return call.answer("Location", [location])
+        return call.answer("CreateBucketConfiguration", [text("LocationConstraint", location)])
 
     def _delete_bucket(self, call: Call) -> Response:
         self._objects.delete_bucket(call.bucket)
         return Response(204)
 
     def _list(self, call: Call) -> Response:
-        query = call.request.query
+        query, encode = call.request.query, call.encode
         prefix, marker, delimiter = (query.get(name, "") for name in ("prefix", "marker", "delimiter"))
-        encode = encoder(query.get("encoding-type"))
         limit = min(call.integer("max-keys", MAX_KEYS), MAX_KEYS)
         listing = self._objects.list(call.bucket, prefix, marker, delimiter, limit)
-        inner = [
-            text("Name", call.bucket),
-            text("Prefix", encode(prefix)),
-            text("Marker", encode(marker)),
-            text("MaxKeys", limit),
-            text("IsTruncated", str(listing.truncated).lower()),
-        ]
+        truncated = str(listing.truncated).lower()
+        inner = texts(
+            Name=call.bucket, Prefix=encode(prefix), Marker=encode(marker), MaxKeys=limit, IsTruncated=truncated
+        )
         inner += [text("Delimiter", encode(delimiter))] if delimiter else []
         inner += [text("NextMarker", encode(listing.next_marker))] if listing.truncated else []
         inner += [text("EncodingType", "url")] if "encoding-type" in query else []
         for meta in listing.entries:
-            inner.append(
-                element(
-                    "Contents",
-                    [
-                        text("Key", encode(meta.key)),
-                        text("LastModified", stamp(meta.modified)),
-                        text("ETag", f'"{meta.etag}"'),
-                        text("Size", meta.size),
-                        text("StorageClass", "STANDARD"),
-                    ],
-                )
+            fields = texts(
+                Key=encode(meta.key),
+                LastModified=stamp(meta.modified),
+                ETag=f'"{meta.etag}"',
+                Size=meta.size,
+                StorageClass="STANDARD",
             )
+            inner.append(element("Contents", fields))
         inner += [element("CommonPrefixes", [text("Prefix", encode(p))]) for p in listing.common_prefixes]
-        return xml_response(document("ListBucketResult", call.dialect, inner))
+        return call.answer("ListBucketResult", inner)
 
     def _delete_many(self, call: Call) -> Response:
         self._objects.bucket(call.bucket)
@@ -212,11 +187,11 @@ class Obs:
             self._objects.delete(call.bucket, unquote(key) if encoded else key)
             if not quiet:
                 inner.append(element("Deleted", [text("Key", key)]))
-        return xml_response(document("DeleteResult", call.dialect, inner))
+        return call.answer("DeleteResult", inner)
 
 
 def _target(call: Call) -> tuple[str, str, str]:
-    """The method, what it is about, and the subresource of it."""
+    """The method, its target (object, bucket or service) and the subresource."""
     about = "object" if call.key else "bucket" if call.bucket else "service"
     subresource = next((name for name in call.request.query if _names_resource(name)), "")
     return call.request.method, about, subresource
@@ -241,11 +216,6 @@ def _trace(call: Call) -> dict[str, str]:
 
 def _error(call: Call, code: str, message: str) -> Response:
     trace = _trace(call)
-    inner = [
-        text("Code", code),
-        text("Message", message),
-        text("RequestId", trace[f"{call.dialect.prefix}request-id"]),
-        text("HostId", trace[f"{call.dialect.prefix}id-2"]),
-        text("Resource", call.request.path),
-    ]
+    request_id, host_id = trace[f"{call.dialect.prefix}request-id"], trace[f"{call.dialect.prefix}id-2"]
+    inner = texts(Code=code, Message=message, RequestId=request_id, HostId=host_id, Resource=call.request.path)
     return Response(_STATUS.get(code, 400), document("Error", None, inner), {"Content-Type": MIME, **trace})

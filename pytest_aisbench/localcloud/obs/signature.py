@@ -1,4 +1,4 @@
-"""Who sends this? OBS's own answer: its signature, those of S3 (V2 and V4), and URLs signed in advance."""
+"""Find out who sends a request to OBS: by its own signature, by those of S3 (V2 and V4), or by a presigned URL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_aisbench.localcloud.obs.storage import ObjectError
 if TYPE_CHECKING:
     from pytest_aisbench.localcloud.iam import Account, Accounts
 
-# The parameters that name a resource or change the answer, and so are part of what V2 and OBS sign.
+# The parameters that V2 and OBS sign, because they name a resource or change the answer.
 SUBRESOURCES = frozenset(
     """
     acl append backtosource cors customdomain delete deletebucket directcoldaccess dispolicy encryption
@@ -51,7 +51,7 @@ def authenticate(call: Call, accounts: Accounts) -> Account:
         access_key, _, signature = rest.partition(":")
         stamp = call.header("date") or headers.get("date", "")
         _check_skew(_http_seconds(stamp), accounts)
-        # The date is signed in one place only: as the header of the dialect where there is one.
+        # A signature covers the date once: as the header of the dialect, where there is one.
         date = "" if call.header("date") else stamp
     elif call.dialect.key_parameter in query:
         access_key, signature = query[call.dialect.key_parameter], query.get("Signature", "")
@@ -65,7 +65,7 @@ def authenticate(call: Call, accounts: Accounts) -> Account:
 
 
 def presign(account: Account, bucket: str, key: str, expires: float = 3600) -> str:
-    """The path and query, to be put behind OBS's endpoint, that let anybody GET the object for so many seconds."""
+    """The path and query of a URL below OBS's endpoint by which anybody may GET the object for `expires` seconds."""
     path = f"/{bucket}/{quote(key, safe='/~')}"
     deadline = str(int(time.time() + expires))
     signature = _hmac_sha1(account, f"GET\n\n\n{deadline}\n{path}")
@@ -132,7 +132,7 @@ def _hmac_sha1(account: Account, text: str) -> str:
 
 
 def _account(call: Call, accounts: Accounts, access_key: str) -> Account:
-    """Temporary keys without their token are in nobody's records."""
+    """The account of an access key; temporary keys without their token count as unknown."""
     account = accounts.by_key(access_key)
     query = {name.lower(): value for name, value in call.request.query.items()}
     token = call.header("security-token") or query.get(f"{call.dialect.prefix}security-token", "")
@@ -141,8 +141,8 @@ def _account(call: Call, accounts: Accounts, access_key: str) -> Account:
     return account
 
 
-def _check(given: str, right: str) -> None:
-    if not hmac.compare_digest(given.encode(), right.encode()):
+def _check(signature: str, expected: str) -> None:
+    if not hmac.compare_digest(signature.encode(), expected.encode()):
         raise ObjectError(
             "SignatureDoesNotMatch",
             "The request signature we calculated does not match the signature you provided. "
