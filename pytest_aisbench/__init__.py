@@ -9,39 +9,77 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_aisbench.domain.case import Case, Shape, Workload
-    from pytest_aisbench.domain.checkup import Check, Health
-    from pytest_aisbench.domain.entry import CaseEntry, RunEntry, TrialEntry
-    from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Phase, Request, Sample
-    from pytest_aisbench.domain.metric import Measurement, Metric
-    from pytest_aisbench.domain.ports import Clock, Head, Platform, PowerSource, Reporter, Store, Upload
-    from pytest_aisbench.domain.stage import Stage, StoreUrl
-    from pytest_aisbench.domain.threshold import Threshold
-    from pytest_aisbench.domain.trial import Step, Trial
-    from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling, Verdict
+    from pytest_aisbench.config.access import Access
+    from pytest_aisbench.config.settings import Settings
     from pytest_aisbench.errors import AisbenchError, PlatformError, UsageFault, WorkloadError
+    from pytest_aisbench.model.case import Case, Shape, Workload
+    from pytest_aisbench.model.job import Job, JobSpec, LogPart, Phase, Request, Sample, Stage, StoreUrl
+    from pytest_aisbench.model.metric import Measurement, Metric
+    from pytest_aisbench.model.ports import Check, Clock, Head, Health, Platform, PowerSource, Reporter, Store, Upload
+    from pytest_aisbench.model.results import CaseEntry, RunEntry, TrialEntry
+    from pytest_aisbench.model.trial import Step, Trial
+    from pytest_aisbench.model.verdict import Finding, Outcome, Ruling, Threshold, Verdict
     from pytest_aisbench.secret import Secret
-    from pytest_aisbench.settings import Settings
-    from pytest_aisbench.settings.access import Access
 
 __version__ = "0.1.0"
 
 # Where each public name lives. Imported on first use: every pytest run imports this package, few use it.
 _HOMES = {
-    "domain.case": ("Case", "Shape", "Workload"),
-    "domain.checkup": ("Check", "Health"),
-    "domain.entry": ("CaseEntry", "RunEntry", "TrialEntry"),
-    "domain.job": ("Job", "JobSpec", "LogPart", "Phase", "Request", "Sample"),
-    "domain.metric": ("Measurement", "Metric"),
-    "domain.ports": ("Clock", "Head", "Platform", "PowerSource", "Reporter", "Store", "Upload"),
-    "domain.stage": ("Stage", "StoreUrl"),
-    "domain.threshold": ("Threshold",),
-    "domain.trial": ("Step", "Trial"),
-    "domain.verdict": ("Finding", "Outcome", "Ruling", "Verdict"),
-    "errors": ("AisbenchError", "PlatformError", "UsageFault", "WorkloadError"),
+    "config.access": ("Access",),
+    "config.settings": ("Settings",),
+    "errors": (
+        "AisbenchError",
+        "PlatformError",
+        "UsageFault",
+        "WorkloadError",
+    ),
+    "model.case": (
+        "Case",
+        "Shape",
+        "Workload",
+    ),
+    "model.job": (
+        "Job",
+        "JobSpec",
+        "LogPart",
+        "Phase",
+        "Request",
+        "Sample",
+        "Stage",
+        "StoreUrl",
+    ),
+    "model.metric": (
+        "Measurement",
+        "Metric",
+    ),
+    "model.ports": (
+        "Check",
+        "Clock",
+        "Head",
+        "Health",
+        "Platform",
+        "PowerSource",
+        "Reporter",
+        "Store",
+        "Upload",
+    ),
+    "model.results": (
+        "CaseEntry",
+        "RunEntry",
+        "TrialEntry",
+    ),
+    "model.trial": (
+        "Step",
+        "Trial",
+    ),
+    "model.verdict": (
+        "Finding",
+        "Outcome",
+        "Ruling",
+        "Threshold",
+        "Verdict",
+    ),
     "secret": ("Secret",),
-    "settings": ("Settings",),
-    "settings.access": ("Access",),
 }
 
 __all__ = [

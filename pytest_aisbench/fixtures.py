@@ -11,13 +11,11 @@ from pytest_aisbench.errors import AisbenchError, Crashed, GivenUp, LedgerError,
 from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
-    from pytest_aisbench.desk import Desk
-    from pytest_aisbench.domain.case import Case
-    from pytest_aisbench.domain.job import Job
-    from pytest_aisbench.domain.ports import Platform, Store
-    from pytest_aisbench.domain.stage import Stage
-    from pytest_aisbench.domain.trial import Step, Trial
-
+    from pytest_aisbench.model.case import Case
+    from pytest_aisbench.model.job import Job, Stage
+    from pytest_aisbench.model.ports import Platform, Store
+    from pytest_aisbench.model.trial import Step, Trial
+    from pytest_aisbench.tester.uploader import Desk
 
 VERDICT_DUE = pytest.StashKey[bool]()  # the test has its trial, by whatever way it asked
 
@@ -67,7 +65,7 @@ def modelarts_session(_platform: Platform) -> Any:
             assert modelarts_session.call("GET", "/v2/{project_id}/training-job-flavors")["flavors"]
     Calls are retried where that is safe, and answer with plain JSON data.
     """
-    from pytest_aisbench.domain.ports import HasVendorSession
+    from pytest_aisbench.model.ports import HasVendorSession
 
     if not isinstance(_platform, HasVendorSession):
         raise UsageFault(f"platform {_platform.name!r} has no ModelArts session", advice="use local or modelarts")
@@ -92,7 +90,7 @@ def tester(request: pytest.FixtureRequest) -> Iterator[Desk]:
     It is written to disk before it is sent, sent again until the Tester has it, and stored there once. Results of cases
     need no test: they are uploaded by the run.
     """
-    from pytest_aisbench.desk import Desk
+    from pytest_aisbench.tester.uploader import Desk
 
     crew = request.config.stash[CREW]()
     desk = Desk(request.config.stash[SETTINGS], crew.platform, crew.run_name())
@@ -108,7 +106,7 @@ def stage(request: pytest.FixtureRequest, case: Case) -> Stage:
             assert obs.head(stage.code / "train.py")
     Nothing is submitted for it.
     """
-    from pytest_aisbench.domain.trial import Step
+    from pytest_aisbench.model.trial import Step
 
     trial = _reached(request, case, Step.SUBMIT)
     if trial.stage is None:
@@ -124,7 +122,7 @@ def job(request: pytest.FixtureRequest, case: Case) -> Job:
             assert job.phase is Phase.SUCCEEDED, job.reason
     Its results are not judged.
     """
-    from pytest_aisbench.domain.trial import Step
+    from pytest_aisbench.model.trial import Step
 
     trial = _reached(request, case, Step.HARVEST)
     if trial.job is None:
@@ -141,8 +139,8 @@ def trial(request: pytest.FixtureRequest, case: Case) -> Trial:
     A BROKEN verdict is an error here, in the test's setup. One that is FAILED or INCONCLUSIVE fails the test in its
     call even if the test forgets to require it.
     """
-    from pytest_aisbench.domain.trial import Step
-    from pytest_aisbench.domain.verdict import Ruling
+    from pytest_aisbench.model.trial import Step
+    from pytest_aisbench.model.verdict import Ruling
 
     found = _reached(request, case, Step.DONE)
     request.node.stash[VERDICT_DUE] = True
@@ -152,7 +150,7 @@ def trial(request: pytest.FixtureRequest, case: Case) -> Trial:
 
 
 def _reached(request: pytest.FixtureRequest, case: Case, until: Step) -> Trial:
-    from pytest_aisbench.reporters.properties import TRIAL, properties, renew
+    from pytest_aisbench.report.host_plugins import TRIAL, properties, renew
 
     try:
         trial = request.config.stash[CREW]().reached(case, until)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_aisbench import fixtures, registry
+from pytest_aisbench.config.loading import freeze
+from pytest_aisbench.config.settings import table
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.fixtures import CREW
-from pytest_aisbench.settings import table
-from pytest_aisbench.settings.freezing import freeze
 from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ MARKER = (
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    from pytest_aisbench import hookspecs
+    from pytest_aisbench import hookspecs as hookspecs_module
 
-    pluginmanager.add_hookspecs(hookspecs)
+    pluginmanager.add_hookspecs(hookspecs_module)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -111,7 +111,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if marker:
         metafunc.config.stash[CREW]()
     if marker and "case" in metafunc.fixturenames:
-        from pytest_aisbench.session.marking import generate
+        from pytest_aisbench.session.collection import generate
 
         generate(metafunc, marker)
 
@@ -137,12 +137,12 @@ def pytest_aisbench_power_sources() -> dict[str, str]:
 
 def _enlist(config: pytest.Config) -> Crew:
     """The run's holder in this process: a worker of xdist leaves the run to its controller."""
-    from pytest_aisbench.session import judging
+    from pytest_aisbench.session import outcome
 
     workerinput = getattr(config, "workerinput", None)
     crew: Crew
     if config.stash[SETTINGS].dry_run:
-        from pytest_aisbench.session.rehearser import Rehearser
+        from pytest_aisbench.session.dry_run import Rehearser
 
         crew = Rehearser(config)
     elif workerinput is None:
@@ -150,9 +150,9 @@ def _enlist(config: pytest.Config) -> Crew:
 
         crew = Controller(config)
     else:
-        from pytest_aisbench.session.worker import Worker
+        from pytest_aisbench.session.xdist import Worker
 
         crew = Worker(config, *workerinput["aisbench_link"])
-    config.pluginmanager.register(judging, "pytest_aisbench.session.judging")
+    config.pluginmanager.register(outcome, "pytest_aisbench.session.outcome")
     config.pluginmanager.register(crew, "pytest_aisbench.crew")
     return crew

@@ -12,35 +12,35 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from pytest_aisbench.domain.ports import ActsOnce, OnWorkers, Ordered
+from pytest_aisbench.config.platform_kind import PlatformKind
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.settings.platform_kind import PlatformKind
+from pytest_aisbench.model.ports import ActsOnce, OnWorkers, Ordered
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_aisbench.domain.ports import Platform
-    from pytest_aisbench.services.sampling import Meter
-    from pytest_aisbench.settings import Settings
+    from pytest_aisbench.config.settings import Settings
+    from pytest_aisbench.engine.collect import Meter
+    from pytest_aisbench.model.ports import Platform
 
 PLATFORMS = {
-    "local": "pytest_aisbench.adapters.local_kind:LocalKind",
-    "modelarts": "pytest_aisbench.adapters.modelarts_kind:ModelArtsKind",
-    "apulis": "pytest_aisbench.adapters.apulis_settings:ApulisKind",
+    "local": "pytest_aisbench.platforms.local_kind:LocalKind",
+    "modelarts": "pytest_aisbench.platforms.modelarts.kind:ModelArtsKind",
+    "apulis": "pytest_aisbench.platforms.apulis.settings:ApulisKind",
 }
 REPORTERS = {
-    "html": "pytest_aisbench.reporters.html:Html",
-    "junit": "pytest_aisbench.reporters.junit:Junit",
-    "allure": "pytest_aisbench.reporters.allure:Allure",
-    "ci": "pytest_aisbench.reporters.ci:Files",
-    "github": "pytest_aisbench.reporters.ci:GitHub",
-    "fields": "pytest_aisbench.reporters.fields:Fields",
-    "tester": "pytest_aisbench.session.uploading:Tester",
-    "index": "pytest_aisbench.session.archive:Index",
-    "transcript": "pytest_aisbench.session.archive:Scribe",
+    "html": "pytest_aisbench.report.page:Html",
+    "junit": "pytest_aisbench.report.junit:Junit",
+    "allure": "pytest_aisbench.report.allure:Allure",
+    "ci": "pytest_aisbench.report.ci:Files",
+    "github": "pytest_aisbench.report.ci:GitHub",
+    "fields": "pytest_aisbench.report.results:Fields",
+    "tester": "pytest_aisbench.session.reporters:Tester",
+    "index": "pytest_aisbench.session.reporters:Index",
+    "transcript": "pytest_aisbench.session.reporters:Scribe",
 }
 POWER_FILE = "file"  # the power source that `--aisbench-power` names
-POWER_SOURCES = {POWER_FILE: "pytest_aisbench.adapters.power_file:PowerFile"}
+POWER_SOURCES = {POWER_FILE: "pytest_aisbench.platforms.power_file:PowerFile"}
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -138,7 +138,7 @@ class Registry:
 
     def meter(self, settings: Settings) -> Meter:
         """Every power source, built; the one that reads a file only where the settings name a file."""
-        from pytest_aisbench.services.sampling import Meter
+        from pytest_aisbench.engine.collect import Meter
 
         used = [name for name in self._power_sources if name != POWER_FILE or settings.power]
         return Meter({name: _load("power source", name, self._power_sources)(settings) for name in used})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_aisbench import i18n
-from pytest_aisbench.settings import Settings
+from pytest_aisbench.config.settings import Settings
 
 SETTINGS = pytest.StashKey[Settings]()
 

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from pytest_aisbench.domain.case import Case
-from pytest_aisbench.domain.entry import Before, Brief
-from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.model.case import Case
+from pytest_aisbench.model.results import Before, Brief
+from pytest_aisbench.model.verdict import Ruling
 
 _SHAPE = ("nodes", "devices")
 _LABELS = frozenset({"job_name", "job_description_prefix"})  # options that change nothing of what a job does

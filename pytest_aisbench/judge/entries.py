@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pytest_aisbench.domain.case import Case
-from pytest_aisbench.domain.entry import Brief, CaseEntry, TrialEntry, Value
-from pytest_aisbench.domain.messages import message
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
-from pytest_aisbench.domain.trial import Trial
-from pytest_aisbench.domain.verdict import Verdict
 from pytest_aisbench.judge.stragglers import find_stragglers
 from pytest_aisbench.judge.values import case_values, target_accuracy, throughput_by_node, throughput_by_rank
+from pytest_aisbench.model.case import Case
+from pytest_aisbench.model.messages import message
+from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
+from pytest_aisbench.model.results import Brief, CaseEntry, TrialEntry, Value
+from pytest_aisbench.model.trial import Trial
+from pytest_aisbench.model.verdict import Verdict
 
 
 def case_entry(case: Case, trials: tuple[Trial, ...], verdict: Verdict | None) -> CaseEntry:

@@ -18,10 +18,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from pytest_aisbench.domain.background import Background, Past, ScalePoint
-from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.messages import joined, message
-from pytest_aisbench.domain.metric import (
+from pytest_aisbench.judge.noise_test import Decision, average, decide, pooled_noise
+from pytest_aisbench.judge.scaling import Speed, decide_scaling, scaling_base, waived_finding
+from pytest_aisbench.judge.trend import Level, change_points, find_drift, loss_within_margin, newest_level, suspicions
+from pytest_aisbench.judge.values import CaseValues
+from pytest_aisbench.model.case import Case, Shape
+from pytest_aisbench.model.messages import joined, message
+from pytest_aisbench.model.metric import (
     ACCURACY,
     LARGEST,
     SPEEDS,
@@ -30,20 +33,17 @@ from pytest_aisbench.domain.metric import (
     TIME_TO_ACCURACY,
     MissingResult,
 )
-from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold, number, quantity
-from pytest_aisbench.domain.trial import TrialRecord
-from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling, Verdict
-from pytest_aisbench.judge.noise_test import Decision, average, decide, pooled_noise
-from pytest_aisbench.judge.scaling import Speed, decide_scaling, scaling_base, waived_finding
-from pytest_aisbench.judge.trend import (
-    Level,
-    change_points,
-    find_drift,
-    loss_within_margin,
-    newest_level,
-    suspicions,
+from pytest_aisbench.model.trial import Background, Past, ScalePoint, TrialRecord
+from pytest_aisbench.model.verdict import (
+    ExpectedFailure,
+    Finding,
+    Outcome,
+    Ruling,
+    Threshold,
+    Verdict,
+    number,
+    quantity,
 )
-from pytest_aisbench.judge.values import CaseValues
 
 ANCHOR_TRIALS = 10  # the oldest, whose mean a drift is measured from if no threshold has a reference
 _HISTORY_POINTS = 60  # that go with a verdict

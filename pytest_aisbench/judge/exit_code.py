@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.model.verdict import Ruling
 
 PASSED = 0
 FAILED = 1

@@ -27,10 +27,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
 
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.messages import Message, joined, message
-from pytest_aisbench.domain.threshold import Threshold, number, quantity
-from pytest_aisbench.domain.verdict import Finding, Outcome
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.messages import Message, joined, message
+from pytest_aisbench.model.verdict import Finding, Outcome, Threshold, number, quantity
 
 ALPHA = 0.05
 DIGITS = 4  # of the terms of an interval: their product is then right to as many digits

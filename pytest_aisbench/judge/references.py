@@ -14,13 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.threshold import Threshold, number
-from pytest_aisbench.domain.trial import TrialRecord, values_of
-from pytest_aisbench.domain.verdict import Outcome
 from pytest_aisbench.judge.evaluate import comparable_values, decide_trials
 from pytest_aisbench.judge.noise_test import t_quantile
 from pytest_aisbench.judge.trend import change_points, newest_level
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.trial import TrialRecord, values_of
+from pytest_aisbench.model.verdict import Outcome, Threshold, number
 
 FEWEST = 5  # values; with fewer, t makes every bound useless
 _LEVEL = 0.999

@@ -12,10 +12,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.messages import joined, message
-from pytest_aisbench.domain.threshold import Threshold, number, quantity
-from pytest_aisbench.domain.verdict import Finding, Outcome
 from pytest_aisbench.judge.noise_test import (
     DIGITS,
     Decision,
@@ -27,6 +23,9 @@ from pytest_aisbench.judge.noise_test import (
     locate,
     not_measured,
 )
+from pytest_aisbench.model.case import Case, Shape
+from pytest_aisbench.model.messages import joined, message
+from pytest_aisbench.model.verdict import Finding, Outcome, Threshold, number, quantity
 
 THIS_RUN = message("this run")
 

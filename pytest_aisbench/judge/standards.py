@@ -20,12 +20,12 @@ from itertools import pairwise
 from statistics import fmean, median, stdev
 from typing import Any
 
-from pytest_aisbench.domain.entry import CaseEntry, TrialEntry
-from pytest_aisbench.domain.job import Power, Sample
-from pytest_aisbench.domain.messages import plain
-from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
-from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.judge.values import exact_sum, steady_throughput, throughput_of_ranks, time_to_accuracy
+from pytest_aisbench.model.job import Power, Sample
+from pytest_aisbench.model.messages import plain
+from pytest_aisbench.model.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
+from pytest_aisbench.model.results import CaseEntry, TrialEntry
+from pytest_aisbench.model.verdict import number
 
 TIME = "time"  # the unit of a moment: seconds since the epoch, until a reporter writes it as a date
 PHASES = ("total", "prepare", "dataload", "proc")

@@ -19,10 +19,10 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from statistics import median, median_high
 
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.entry import Straggler
-from pytest_aisbench.domain.messages import joined, message
-from pytest_aisbench.domain.metric import LARGEST, MAD_TO_SIGMA
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.messages import joined, message
+from pytest_aisbench.model.metric import LARGEST, MAD_TO_SIGMA
+from pytest_aisbench.model.results import Straggler
 
 TOLERANCE = 0.05
 _DEVIATIONS = 4.0

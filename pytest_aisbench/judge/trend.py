@@ -28,11 +28,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-from pytest_aisbench.domain.messages import message
-from pytest_aisbench.domain.metric import ACCURACY, MAD_TO_SIGMA
-from pytest_aisbench.domain.threshold import number, quantity
-from pytest_aisbench.domain.verdict import Finding, Outcome
 from pytest_aisbench.judge.noise_test import t_quantile
+from pytest_aisbench.model.messages import message
+from pytest_aisbench.model.metric import ACCURACY, MAD_TO_SIGMA
+from pytest_aisbench.model.verdict import Finding, Outcome, number, quantity
 
 MAGNITUDE = 0.02  # the smallest relative change that matters
 ALPHA = 0.01

@@ -14,10 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.curve import Curve, points_of, reached
-from pytest_aisbench.domain.messages import joined, message
-from pytest_aisbench.domain.metric import (
+from pytest_aisbench.judge.comparison import family_key, traits_key
+from pytest_aisbench.judge.stragglers import find_stragglers, stragglers_message
+from pytest_aisbench.model.case import Case, Shape
+from pytest_aisbench.model.curve import Curve, points_of
+from pytest_aisbench.model.messages import joined, message
+from pytest_aisbench.model.metric import (
     ACCURACY,
     LARGEST,
     STEADY_THROUGHPUT,
@@ -26,10 +28,9 @@ from pytest_aisbench.domain.metric import (
     Measurement,
     MissingResult,
 )
-from pytest_aisbench.domain.threshold import Threshold, number
-from pytest_aisbench.domain.trial import Step, Trial, TrialRecord
-from pytest_aisbench.judge.comparison import family_key, traits_key
-from pytest_aisbench.judge.stragglers import find_stragglers, stragglers_message
+from pytest_aisbench.model.trial import Step, Trial, TrialRecord
+from pytest_aisbench.model.verdict import Threshold, number
+from pytest_aisbench.traininglog.curve import reached
 
 _Label = tuple[int | None, int | None]  # rank, node
 

@@ -17,9 +17,9 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from pytest_aisbench.config import toml_document
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.localcloud.http import HungUp, Request, Response, Service
-from pytest_aisbench.settings import places
 
 SERVICES = ("modelarts", "obs", "iam", "tester", "apulis")
 JOB_FAULTS = ("lost", "pending", "unstartable", "log-frozen")
@@ -125,7 +125,7 @@ def read(file: Path) -> list[Fault]:
     """Read a .toml file, or JSON."""
     rules: object
     if file.suffix == ".toml":
-        rules = places.read(file).data
+        rules = toml_document.read(file).data
     else:
         try:
             rules = json.loads(file.read_bytes())

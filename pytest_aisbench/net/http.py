@@ -16,11 +16,11 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from pytest_aisbench.domain.messages import plain
+from pytest_aisbench.config.access import Hosts
 from pytest_aisbench.errors import Unreachable
 from pytest_aisbench.logs import mask_libraries
+from pytest_aisbench.model.messages import plain
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.settings.hosts import Hosts
 
 if TYPE_CHECKING:
     import requests

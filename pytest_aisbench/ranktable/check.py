@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from pytest_aisbench.domain.messages import plain
+from pytest_aisbench.model.messages import plain
 from pytest_aisbench.ranktable.parse import Problem, read
 from pytest_aisbench.ranktable.table import Device, Form, Order, RankTable, Server, SuperPod, hosts
 

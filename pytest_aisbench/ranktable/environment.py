@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.errors import WorkloadError
+from pytest_aisbench.model.messages import plain
 from pytest_aisbench.ranktable.check import checked
 from pytest_aisbench.ranktable.parse import read
 from pytest_aisbench.ranktable.table import Form, Order, RankTable, Server

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_aisbench.domain.messages import plain
+from pytest_aisbench.model.messages import plain
 from pytest_aisbench.ranktable.table import Device, Form, Order, RankTable, Server, SuperPod, renumbered
 
 # -- One entry of a rank table's file, and what is wrong with it in a line that names it.

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Flag, auto
 
-from pytest_aisbench.domain.entry import CaseEntry
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
-from pytest_aisbench.domain.threshold import number
 from pytest_aisbench.i18n import Language
+from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
+from pytest_aisbench.model.results import CaseEntry
+from pytest_aisbench.model.verdict import number
 
 Text = Callable[[CaseEntry, Language], str]
 NOT_MEASURED = "-"

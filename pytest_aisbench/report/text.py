@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pytest_aisbench.domain.entry import CaseEntry
-from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.i18n import ENGLISH, Language
+from pytest_aisbench.model.results import CaseEntry
+from pytest_aisbench.model.verdict import Ruling
 
 _COMMAND = "::"  # GitHub takes a line that begins so for a command, whatever blanks stand before it
 _CLAUSE_ENDS = "、。，：；？！）"  # what ends a clause begins no line

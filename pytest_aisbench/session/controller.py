@@ -3,37 +3,85 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_aisbench import registry
-from pytest_aisbench.domain.ports import Platform
+from pytest_aisbench.engine.run import Run
 from pytest_aisbench.errors import Crashed, UsageFault
 from pytest_aisbench.judge import exit_code
 from pytest_aisbench.logs import get_logger
-from pytest_aisbench.reporters import results
-from pytest_aisbench.reporters.hosts import guarded, say
-from pytest_aisbench.reporters.properties import PREFIX, case_of, properties_of
-from pytest_aisbench.reporters.terminal import show
-from pytest_aisbench.services.clock import SystemClock
-from pytest_aisbench.services.run import Run
+from pytest_aisbench.model.clock import SystemClock
+from pytest_aisbench.model.ports import Platform
+from pytest_aisbench.report import results
+from pytest_aisbench.report.host_plugins import PREFIX, case_id_of_report, guarded, properties_of, say
+from pytest_aisbench.report.terminal import show
 from pytest_aisbench.session import collection
 from pytest_aisbench.session.collection import Plan
-from pytest_aisbench.session.ending import Signals, one_line
-from pytest_aisbench.session.judging import failure
-from pytest_aisbench.session.order import run_ready_first
-from pytest_aisbench.session.reckoning import Reckoning
-from pytest_aisbench.session.reporting import Reporters
+from pytest_aisbench.session.outcome import Reckoning, Signals, failure, one_line
+from pytest_aisbench.session.reporters import Reporters
 from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
-    from pytest_aisbench.domain.case import Case
-    from pytest_aisbench.domain.entry import RunEntry
-    from pytest_aisbench.domain.trial import Step, Trial
-    from pytest_aisbench.reporters.live import Live
-    from pytest_aisbench.session.workers import Workers
+    from pytest_aisbench.engine.fleet import Fleet
+    from pytest_aisbench.model.case import Case
+    from pytest_aisbench.model.results import RunEntry
+    from pytest_aisbench.model.trial import Step, Trial
+    from pytest_aisbench.report.live import Live
+    from pytest_aisbench.session.xdist import Workers
+
+
+# -- Ready first: a test runs when what it waits for is there, not when its turn has come.
+
+_READY_GLANCE_S = 0.5  # how often it is looked at what runs, where nothing is ready
+
+
+class _Anchor(pytest.Item):
+    """Stands for the next test while nobody knows which that will be: it needs what all the others need."""
+
+    def runtest(self) -> None:
+        raise AssertionError("never run")
+
+
+def run_ready_first(session: pytest.Session, fleet: Fleet, tick: Callable[[], None]) -> bool:
+    """pytest's own loop in another order. Fixtures of a module or class are set up again if the order jumps."""
+    goals = {item: (collection.case_of(item), collection.until(item)) for item in session.items}
+
+    def is_ready(item: pytest.Item) -> bool:
+        case, until = goals[item]
+        return case is None or until is None or fleet.is_ready(case, until)
+
+    waiting = list(session.items)
+    while waiting:
+        ready = [item for item in waiting if is_ready(item)]
+        if not ready:
+            tick()
+            fleet.wait(_READY_GLANCE_S)
+            continue
+        for item, following in zip(ready, [*ready[1:], None], strict=True):
+            waiting.remove(item)
+            session.config.hook.pytest_runtest_protocol(item=item, nextitem=following or _next(waiting))
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+            if session.shouldstop:
+                raise session.Interrupted(session.shouldstop)
+    return True
+
+
+def _next(waiting: Sequence[pytest.Item]) -> pytest.Item | None:
+    if not waiting:
+        return None
+    if len(waiting) == 1:
+        return waiting[0]
+    chains = [item.listchain()[:-1] for item in waiting]
+    shared = set(chains[0]).intersection(*chains[1:])
+    nearest = next(node for node in reversed(chains[0]) if node in shared)
+    assert isinstance(nearest, pytest.Collector)
+    anchor: _Anchor = _Anchor.from_parent(nearest, name="whichever is ready")
+    return anchor
+
 
 _LOG = get_logger("session")
 _GLANCE_S = 0.5  # how long the main thread waits before it shows the log again
@@ -82,7 +130,7 @@ class Controller:
 
     def admit(self, node: Any) -> None:
         """A worker is about to start."""
-        from pytest_aisbench.session.workers import Workers
+        from pytest_aisbench.session.xdist import Workers
 
         if self._workers is None:
             self._workers = Workers(self._config, self)
@@ -183,7 +231,7 @@ class Controller:
             self._publish(self._run.entry())
         self._run.begin()
         with guarded(self._config, "no progress is shown"):
-            from pytest_aisbench.reporters.live import Live
+            from pytest_aisbench.report.live import Live
 
             settings, threaded = self._config.stash[SETTINGS], self._workers is not None
             self._live = Live(self._config, self._run, settings, SystemClock(), threaded=threaded)
@@ -202,8 +250,8 @@ class Controller:
         self._reckoning.count(report, verdict)
         self._heed_maxfail()
         # A worker that crashed left a report without properties.
-        case_id = case_of(report) or self._plan.cases.get(report.nodeid, "")
-        if case_id and case_of(report) is None:
+        case_id = case_id_of_report(report) or self._plan.cases.get(report.nodeid, "")
+        if case_id and case_id_of_report(report) is None:
             report.user_properties.append((f"{PREFIX}case", case_id))
         if report.skipped and verdict is None:
             self._reckoning.skip(case_id, report)

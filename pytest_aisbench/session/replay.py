@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.domain.entry import CaseEntry, RunEntry
-from pytest_aisbench.domain.verdict import Ruling, Verdict
+from pytest_aisbench.config.settings import LOCAL, Settings
 from pytest_aisbench.errors import LedgerError
-from pytest_aisbench.reporters import results
-from pytest_aisbench.reporters.hosts import guarded
-from pytest_aisbench.reporters.properties import PREFIX, case_of
-from pytest_aisbench.services.clock import moment
-from pytest_aisbench.services.transcript import Told
-from pytest_aisbench.session.reporting import Reporters
-from pytest_aisbench.settings import LOCAL, Settings
+from pytest_aisbench.ledger.runs import Told
+from pytest_aisbench.model.clock import moment
+from pytest_aisbench.model.results import CaseEntry, RunEntry
+from pytest_aisbench.model.verdict import Ruling, Verdict
+from pytest_aisbench.report import results
+from pytest_aisbench.report.host_plugins import PREFIX, case_id_of_report, guarded
+from pytest_aisbench.session.reporters import Reporters
 
 # What a run obeys and a retelling must not: other options, and a CI server's own files.
 _DEAF = ("AISBENCH_", "PYTEST_", "GITHUB_", "CI", "GITLAB_", "JENKINS_")
@@ -44,7 +43,7 @@ def tell(entry: RunEntry, tests: Sequence[Told], folder: Path, settings: Setting
         code = pytest.main([*quiet, *told, str(folder)], plugins=[replay])
     if not replay.is_told:
         raise LedgerError(f"the run {entry.run} cannot be told again: pytest ended with {int(code)}: {said.getvalue()}")
-    results.write(entry, folder)
+    results.write_results(entry, folder)
     return replay.warnings
 
 
@@ -96,7 +95,7 @@ class Replay:
     def _again(self, config: pytest.Config, test: Told, reporters: Reporters) -> None:
         for data in test.reports:
             report = config.hook.pytest_report_from_serializable(config=config, data=_as_it_was(data))
-            if test.case and not case_of(report):
+            if test.case and not case_id_of_report(report):
                 report.user_properties.append((f"{PREFIX}case", test.case))  # a worker that crashed could not say
             entry = self._cases.get(test.case)
             if entry and (report.when == "call" or not report.passed):

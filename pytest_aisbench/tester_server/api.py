@@ -17,8 +17,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from pytest_aisbench.domain.messages import plain
-from pytest_aisbench.domain.upload import SCHEMA
+from pytest_aisbench.model.messages import plain
+from pytest_aisbench.model.results import UPLOAD_SCHEMA
 from pytest_aisbench.tester_server import contract
 from pytest_aisbench.tester_server.auth import Denied, Door, Holder, write_audit
 from pytest_aisbench.tester_server.contract import Stored, derive
@@ -204,7 +204,7 @@ class Api:
             status = take(connection, sent, self.now())
         if status == CONFLICT:
             return _error(status, OTHER)
-        return JSONResponse({"schema": SCHEMA, "key": key}, status)
+        return JSONResponse({"schema": UPLOAD_SCHEMA, "key": key}, status)
 
     def _sender(self, connection: Any, request: Request) -> Holder:
         try:
@@ -258,7 +258,7 @@ class Api:
             bodies = connection.execute(found.order_by(PARCELS.c.id.desc()).limit(_SHOWN)).scalars().all()
         if not bodies and "run_id" in where:
             return _error(404, f"nothing of {plain(where['run_id'], 100)}")
-        shown = f'{{"schema": "{SCHEMA}", "{where["kind"]}": [{", ".join(reversed(bodies))}]}}'  # each as it was sent
+        shown = f'{{"schema": "{UPLOAD_SCHEMA}", "{where["kind"]}": [{", ".join(reversed(bodies))}]}}'  # each as it was sent
         return Response(shown, media_type="application/json")
 
     def _tests(self, request: Request) -> Response:
@@ -295,5 +295,5 @@ def _address(request: Request) -> str:
 
 
 def _error(status: int, message: str, field: str = "", headers: dict[str, str] | None = None) -> JSONResponse:
-    told = {"schema": SCHEMA, "error": message, **({"field": field} if field else {})}
+    told = {"schema": UPLOAD_SCHEMA, "error": message, **({"field": field} if field else {})}
     return JSONResponse(told, status, headers)

@@ -21,8 +21,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.model.messages import plain
 from pytest_aisbench.tester_server.api import Api, Rate
 from pytest_aisbench.tester_server.auth import Door, is_loopback
 from pytest_aisbench.tester_server.pages import Frame, Pages

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from sqlalchemy import Connection, text
 
-from pytest_aisbench.domain.messages import plain
-from pytest_aisbench.domain.upload import ATTACHMENTS, RESULTS, RUNS, SCHEMA
-from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.model.messages import plain
+from pytest_aisbench.model.results import ATTACHMENTS, RESULTS, RUNS, UPLOAD_SCHEMA
+from pytest_aisbench.model.verdict import Ruling
 
 KINDS = (RESULTS, ATTACHMENTS, RUNS)
 _NAME = 300
@@ -56,8 +56,8 @@ def read(content: bytes, testid: str, kind: str) -> dict[str, Any]:
         body = json.loads(content.decode(), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise Unfit("", f"the body is not JSON: {str(error)[:100]}") from None
-    if not isinstance(body, dict) or body.get("schema") != SCHEMA:
-        raise Unfit("schema", f"the body is not a {SCHEMA} object")
+    if not isinstance(body, dict) or body.get("schema") != UPLOAD_SCHEMA:
+        raise Unfit("schema", f"the body is not a {UPLOAD_SCHEMA} object")
     if body.get("testid") != testid:
         raise Unfit("testid", "testid of the body and of the path differ")
     if not _TESTID.fullmatch(testid):

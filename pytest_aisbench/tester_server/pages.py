@@ -20,9 +20,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.i18n import ENGLISH, SOURCE, language, languages
-from pytest_aisbench.services.clock import stamp
+from pytest_aisbench.model.clock import stamp
+from pytest_aisbench.model.messages import plain
 from pytest_aisbench.tester_server import charts, queries
 from pytest_aisbench.tester_server import queries as queries_module
 from pytest_aisbench.tester_server.auth import (

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, and_, case, func, or_, select
 
-from pytest_aisbench.domain import upload
-from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.model import results
+from pytest_aisbench.model.results import ATTACHMENTS
+from pytest_aisbench.model.verdict import Ruling
 from pytest_aisbench.tester_server.schema import (
     AUDIT,
     PAGE,
@@ -141,7 +142,7 @@ def run_before(connection: Connection, of: Any) -> Any:
 
 def end_of(connection: Connection, of: Any) -> dict[str, Any]:
     """What was said last of how a run ended; empty where nobody said it."""
-    where = {"project": of.project, "testid": of.testid, "kind": upload.RUNS, "run_id": of.name, "attempt": of.told}
+    where = {"project": of.project, "testid": of.testid, "kind": results.RUNS, "run_id": of.name, "attempt": of.told}
     found = select(PARCELS.c.body).where(*(PARCELS.c[name] == value for name, value in where.items()))
     body = connection.execute(found.order_by(PARCELS.c.id).limit(1)).scalar_one_or_none()
     return dict(json.loads(body)) if body else {"unjudged": {}, "missing": []}
@@ -169,7 +170,7 @@ def attempts(connection: Connection, project: str, testid: str, run_id: str) -> 
     columns = PARCELS.c.id, PARCELS.c.attempt, PARCELS.c.key, PARCELS.c.received, TOKENS.c.label, PARCELS.c.token
     where = PARCELS.c.project == project, PARCELS.c.testid == testid, PARCELS.c.run_id == run_id
     found = (
-        select(*columns).join(TOKENS, TOKENS.c.id == PARCELS.c.token).where(*where, PARCELS.c.kind == upload.RESULTS)
+        select(*columns).join(TOKENS, TOKENS.c.id == PARCELS.c.token).where(*where, PARCELS.c.kind == results.RESULTS)
     )
     return connection.execute(found.order_by(PARCELS.c.attempt, PARCELS.c.id).limit(100)).all()
 
@@ -177,7 +178,7 @@ def attempts(connection: Connection, project: str, testid: str, run_id: str) -> 
 def attachments(connection: Connection, of: Any) -> Found:
     """What a suite handed in beside the results of a run."""
     mine = PARCELS.c.run_id.startswith(f"{of.name}.", autoescape=True)
-    where = PARCELS.c.project == of.project, PARCELS.c.testid == of.testid, PARCELS.c.kind == upload.ATTACHMENTS
+    where = PARCELS.c.project == of.project, PARCELS.c.testid == of.testid, PARCELS.c.kind == ATTACHMENTS
     return connection.execute(select(PARCELS).where(*where, mine).order_by(PARCELS.c.id).limit(200)).all()
 
 

@@ -16,14 +16,13 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, TrialEntry, Value
-from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Phase
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
-from pytest_aisbench.domain.ports import Clock, Platform, Reporter, Store, Upload
-from pytest_aisbench.domain.stage import StoreUrl
-from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.errors import AisbenchError, Blame, StagingFailed
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.job import Job, JobSpec, LogPart, Phase, StoreUrl
+from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
+from pytest_aisbench.model.ports import Clock, Platform, Reporter, Store, Upload
+from pytest_aisbench.model.results import SCHEMA, CaseEntry, RunEntry, TrialEntry, Value
+from pytest_aisbench.model.verdict import Finding, Outcome, Ruling
 
 # -- What every Clock must do.
 

@@ -31,12 +31,12 @@ SECONDS = 1.0
 
 NAIVE_FIXTURE = """import os, pathlib, time
 import pytest
-from pytest_aisbench.adapters.local import Local
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.job import JobSpec
-from pytest_aisbench.services.staging import of_code, put
-from pytest_aisbench.services.tree import plant
-from pytest_aisbench.settings import Settings
+from pytest_aisbench.platforms.local import Local
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.job import JobSpec
+from pytest_aisbench.engine.staging import of_code, put
+from pytest_aisbench.engine.staging import plant
+from pytest_aisbench.config.settings import Settings
 
 
 @pytest.fixture(scope="session")

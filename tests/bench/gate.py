@@ -18,13 +18,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.verdict import Outcome
 from pytest_aisbench.judge import noise_test
 from pytest_aisbench.judge.noise_test import decide
 from pytest_aisbench.judge.references import propose
 from pytest_aisbench.judge.trend import newest_level
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.verdict import Outcome, Threshold
 
 REFERENCE = 14151.0
 CLAIM = Threshold("throughput", "images/s", reference=REFERENCE, lower=-0.05)

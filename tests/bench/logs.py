@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 
 import track
 
-from pytest_aisbench.domain.curve import curve
-from pytest_aisbench.domain.log_readers import LONGEST, tell
+from pytest_aisbench.traininglog.curve import curve
+from pytest_aisbench.traininglog.readers import LONGEST, tell
 
 _MANY = LONGEST - 100
 _BERT = "epoch: 0, current epoch percent: 1.0, step: 1, outputs are"

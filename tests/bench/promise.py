@@ -15,12 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.verdict import Outcome
 from pytest_aisbench.judge.noise_test import average, decide, pooled_noise
 from pytest_aisbench.judge.scaling import Speed, decide_scaling
 from pytest_aisbench.judge.trend import loss_within_margin, newest_level
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.verdict import Outcome, Threshold
 
 CLAIM = Threshold("throughput", "images/s", reference=100.0, lower=-0.05)
 SCALING = Threshold("scaling", at_least=0.9, base="1x8")

@@ -30,11 +30,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pytest_aisbench.adapters.obs import Obs
-from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.engine.staging import of_code, plant, put
+from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.services.staging import of_code, put
-from pytest_aisbench.services.tree import plant
+from pytest_aisbench.stores.obs import Obs
 
 
 @contextmanager

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import postgres
 from open_tester import LONG_AGO, Serving, fill, history, serving
 
-from pytest_aisbench.domain.upload import Parcel
+from pytest_aisbench.model.results import Parcel
 from pytest_aisbench.tester_server.app import opened
 from pytest_aisbench.tester_server.schema import META, writing
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import track
 
-from pytest_aisbench.adapters.local import Local
-from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.platforms.local import Local
 
 SECONDS = 3.0
 

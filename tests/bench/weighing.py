@@ -23,22 +23,21 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_aisbench.domain import codec
-from pytest_aisbench.domain.case import Case, Shape, Workload
-from pytest_aisbench.domain.metric import Measurement, Metric
-from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.trial import Step, Trial
-from pytest_aisbench.domain.verdict import Ruling, Verdict
+from pytest_aisbench.cli import history as history_module
+from pytest_aisbench.cli.history import chronicle
+from pytest_aisbench.engine.submit import new_trial
+from pytest_aisbench.engine.trial import VerdictStep
 from pytest_aisbench.judge.comparison import traits_key
 from pytest_aisbench.judge.evaluate import Rules
 from pytest_aisbench.judge.values import trial_record
-from pytest_aisbench.reporters import chronicle as told
-from pytest_aisbench.services import history
-from pytest_aisbench.services.chronicle import chronicle
-from pytest_aisbench.services.history import NEWEST, History
-from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.services.submission import new_trial
-from pytest_aisbench.services.verdict_step import VerdictStep
+from pytest_aisbench.ledger import history
+from pytest_aisbench.ledger.history import NEWEST, History
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.model import codec
+from pytest_aisbench.model.case import Case, Shape, Workload
+from pytest_aisbench.model.metric import Measurement, Metric
+from pytest_aisbench.model.trial import Step, Trial
+from pytest_aisbench.model.verdict import Ruling, Threshold, Verdict
 
 ROUNDS = 50
 METRICS = {"throughput": Metric("throughput", "images/s"), "accuracy": Metric("accuracy", "")}
@@ -74,7 +73,7 @@ def fill(ledger: Ledger, count: int, dice: random.Random) -> None:
 def shown(file: Path, case_id: str) -> str:
     """What `aisbench history CASE` prints."""
     with closing(Ledger(file)) as ledger:
-        return "\n".join(told.lines(chronicle(ledger, case_id, NEWEST)))
+        return "\n".join(history_module.history_lines(chronicle(ledger, case_id, NEWEST)))
 
 
 def command_ms(file: Path, case_id: str) -> float:

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 from apulis_request import ACCESS, GPU, SPEC, rendered
 
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.job import JobSpec
-from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.config.access import Access
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.job import JobSpec, StoreUrl
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.settings.access import Access
 
 # The command runs as it is, in a bash, with the environment that the platform sets.
 

@@ -15,13 +15,13 @@ import pytest
 import requests
 
 from pytest_aisbench import Settings
-from pytest_aisbench.adapters.apulis import Apulis
-from pytest_aisbench.adapters.apulis_settings import ApulisAccess
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.job import JobSpec, Phase
 from pytest_aisbench.errors import Refused, Rejected, Unreachable, UsageFault
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.job import JobSpec, Phase
+from pytest_aisbench.platforms.apulis.platform import Apulis
+from pytest_aisbench.platforms.apulis.settings import ApulisAccess
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.testing import PlatformContract
 

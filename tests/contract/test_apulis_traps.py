@@ -17,13 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_aisbench import Settings
-from pytest_aisbench.adapters import apulis_watch
-from pytest_aisbench.adapters.apulis import Apulis
-from pytest_aisbench.adapters.apulis_settings import ApulisAccess
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.job import JobSpec, LogPart, Phase
-from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import AisbenchError, PlatformError, Refused, Rejected, Unreachable
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.job import JobSpec, LogPart, Phase, StoreUrl
+from pytest_aisbench.platforms.apulis import watch
+from pytest_aisbench.platforms.apulis.platform import Apulis
+from pytest_aisbench.platforms.apulis.settings import ApulisAccess
 from pytest_aisbench.secret import Secret
 
 if TYPE_CHECKING:
@@ -300,7 +299,7 @@ def test_a_job_ends_though_its_log_cannot_be_had(platform: Apulis, script: Scrip
 def test_an_outage_at_the_end_of_a_job_does_not_cost_its_log(
     platform: Apulis, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apulis_watch, "LOOK_S", 0.0)
+    monkeypatch.setattr(watch, "LOOK_S", 0.0)
     platform._http.patience_s = 60.0
     script.answers |= {
         "GetJobDetailV2": detail("failed", platform=platform),

@@ -13,18 +13,17 @@ from typing import Any
 import pytest
 from centre import DOMAIN, SERVICES, Authority, Front, front_of, temporary_keys
 
-from pytest_aisbench.adapters.modelarts import ModelArts
-from pytest_aisbench.adapters.obs import Obs
-from pytest_aisbench.adapters.tester import transport
-from pytest_aisbench.domain.stage import StoreUrl
-from pytest_aisbench.domain.upload import Parcel
+from pytest_aisbench.config import access as access_module
+from pytest_aisbench.config.access import Access, Hosts
+from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import Refused, Rejected, Unreachable, UsageFault
 from pytest_aisbench.localcloud.server import LocalCloud
+from pytest_aisbench.model.job import StoreUrl
+from pytest_aisbench.model.results import Parcel
+from pytest_aisbench.platforms.modelarts.platform import ModelArts
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.settings import Settings
-from pytest_aisbench.settings import tester as tester_access
-from pytest_aisbench.settings.access import Access
-from pytest_aisbench.settings.hosts import Hosts
+from pytest_aisbench.stores.obs import Obs
+from pytest_aisbench.tester.transports import transport
 
 JOBS = "/v2/{project_id}/training-job-searches"
 
@@ -210,7 +209,7 @@ def test_the_tester_may_have_an_address_too_and_that_may_be_of_ipv6(authority: A
     parcel = Parcel("k", "run", "toy-1x1", 1, "results", "t-1", "", "", "{}")
     certificate = authority.certificate("tester", f"DNS:{name}")
     with Front(certificate, {name: server.server_port}, "::1").serving() as front:
-        access = tester_access.TesterAccess(ca_file=str(authority.pem), hosts=Hosts({name: "::1"}))
+        access = access_module.TesterAccess(ca_file=str(authority.pem), hosts=Hosts({name: "::1"}))
         tester = transport(f"https://{name}:{front.port}/", access)
         tester.send(parcel)
         tester.close()

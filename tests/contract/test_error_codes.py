@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from pytest_aisbench import Access, Settings
-from pytest_aisbench.adapters.modelarts import ModelArts
-from pytest_aisbench.domain.case import Case, Shape, Workload
-from pytest_aisbench.domain.metric import Metric
-from pytest_aisbench.domain.trial import Step, Trial
-from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.engine.submit import new_trial
+from pytest_aisbench.engine.trial import Tools, advance
+from pytest_aisbench.engine.watch import Limits
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
+from pytest_aisbench.model.case import Case, Shape, Workload
+from pytest_aisbench.model.clock import SystemClock
+from pytest_aisbench.model.metric import Metric
+from pytest_aisbench.model.trial import Step, Trial
+from pytest_aisbench.model.verdict import Ruling
+from pytest_aisbench.platforms.modelarts.platform import ModelArts
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.services.clock import SystemClock
-from pytest_aisbench.services.submission import new_trial
-from pytest_aisbench.services.trial import Tools, advance
-from pytest_aisbench.services.watch import Limits
 
 # What somebody wrote wrongly: the case FAILED, and no second trial would help.
 WRITTEN = {

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from old_package import BERT, BERT_CONFIG
 
+from pytest_aisbench.config.legacy import shell_file
+from pytest_aisbench.config.legacy.modelarts_config import read
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.settings.legacy import exports
-from pytest_aisbench.settings.legacy.config import read
 
 names = st.sampled_from(["A", "BASE", "x_1"])
 plain = st.text(alphabet="ab $'\"\\#;&|=-/é", max_size=8)
@@ -38,7 +38,7 @@ def test_what_is_read_is_what_a_shell_would_set(tmp_path: Path, rows: list[tuple
             body = "".join(letter for letter in value if letter in "ab-/é")
         lines.append(f"export {name}={body}")
     path = written(tmp_path, "\n".join(lines) + "\n")
-    exported = exports.read(path)
+    exported = shell_file.read(path)
     script = f". {path}; " + "; ".join(f'printf "%s\\0" "${name}"' for name in sorted(exported.values))
     done = subprocess.run(["bash", "-c", script], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"})
     assert done.stdout.decode().split("\0")[:-1] == [exported.text(name) for name in sorted(exported.values)]

@@ -17,13 +17,12 @@ import pytest
 from waiting import wait_until
 
 from pytest_aisbench import Access
-from pytest_aisbench.adapters.local import Local
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.job import JobSpec
-from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.config.settings import Settings, machine_cores
 from pytest_aisbench.errors import Unreachable, UsageFault
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.job import JobSpec, StoreUrl
+from pytest_aisbench.platforms.local import Local
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.settings import Settings, machine_cores
 
 HERE = StoreUrl("aisbench", "aisbench/here/")
 SPEC = JobSpec("t-1", Shape(1, 1), HERE / "code/", "train.py", HERE / "out/", HERE / "log/")
@@ -130,8 +129,8 @@ def test_a_private_cloud_ends_when_it_is_closed() -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_private_cloud_ends_with_its_owner(number: signal.Signals) -> None:
     code = (
-        "import sys, time; from pytest_aisbench.adapters.local import Local;"
-        "from pytest_aisbench.settings import Settings; local = Local(Settings());"
+        "import sys, time; from pytest_aisbench.platforms.local import Local;"
+        "from pytest_aisbench.config.settings import Settings; local = Local(Settings());"
         "print(local._cloud._process.pid, flush=True); time.sleep(600)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

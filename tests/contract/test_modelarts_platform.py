@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from pytest_aisbench import Access, Settings
-from pytest_aisbench.adapters.local import Local
-from pytest_aisbench.adapters.modelarts import ModelArts
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.job import JobSpec
-from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import JobLost, Refused, Rejected, UsageFault
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.job import JobSpec, StoreUrl
+from pytest_aisbench.platforms.local import Local
+from pytest_aisbench.platforms.modelarts.platform import ModelArts
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.testing import PlatformContract
 

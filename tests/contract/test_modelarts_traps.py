@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_aisbench import Access, Settings
-from pytest_aisbench.adapters.jobs_v2 import JobsV2
-from pytest_aisbench.adapters.modelarts import ModelArts
-from pytest_aisbench.adapters.signed import Session
-from pytest_aisbench.domain.job import Request
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Refused, Throttled, Unreachable, UsageFault
+from pytest_aisbench.model.job import Request
+from pytest_aisbench.platforms.modelarts.jobs import JobsV2
+from pytest_aisbench.platforms.modelarts.platform import ModelArts
+from pytest_aisbench.platforms.modelarts.session import Session
 from pytest_aisbench.secret import Secret
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def test_elsewhere_the_proxy_is_used_and_no_proxy_honoured(server: Server, monke
 
 def test_importing_and_calling_leaves_no_trace_at_home(server: Server, tmp_path: Path) -> None:
     code = (
-        "from pytest_aisbench.adapters.signed import Session; from pytest_aisbench.secret import Secret; import sys;"
+        "from pytest_aisbench.platforms.modelarts.session import Session; from pytest_aisbench.secret import Secret; import sys;"
         "assert 'requests' not in sys.modules, 'imported too early';"
         f"s = Session({server.url!r}, Secret('a'), Secret('b'), project_id='p'); s.call('GET', '/x'); s.close()"
     )

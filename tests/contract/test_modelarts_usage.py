@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_aisbench import Access, Settings
-from pytest_aisbench.adapters.modelarts import ModelArts
 from pytest_aisbench.errors import BadAnswer
+from pytest_aisbench.platforms.modelarts.platform import ModelArts
 from pytest_aisbench.secret import Secret
 
 if TYPE_CHECKING:

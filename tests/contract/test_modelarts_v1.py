@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 
 from pytest_aisbench import Access, Settings
-from pytest_aisbench.adapters.jobs_v1 import JobsV1
-from pytest_aisbench.adapters.local import Local
-from pytest_aisbench.adapters.modelarts import ModelArts
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.job import JobSpec, Phase
 from pytest_aisbench.errors import Rejected
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.job import JobSpec, Phase
+from pytest_aisbench.platforms.local import Local
+from pytest_aisbench.platforms.modelarts.jobs import JobsV1
+from pytest_aisbench.platforms.modelarts.platform import ModelArts
 from pytest_aisbench.testing import PlatformContract
 
 OPTIONS = {

@@ -16,11 +16,11 @@ from by_wheel import OPTIONS, STANDIN, by_wheel
 from waiting import wait_until
 
 from pytest_aisbench import Access, Settings
-from pytest_aisbench.adapters.local import Local
-from pytest_aisbench.adapters.modelarts import ModelArts
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.job import JobSpec, LogPart, Phase
 from pytest_aisbench.errors import JobLost, Refused, Rejected, UsageFault
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.job import JobSpec, LogPart, Phase
+from pytest_aisbench.platforms.local import Local
+from pytest_aisbench.platforms.modelarts.platform import ModelArts
 from pytest_aisbench.secret import NO_SECRET, Secret
 from pytest_aisbench.testing import PlatformContract
 

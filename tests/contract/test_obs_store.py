@@ -20,12 +20,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pytest_aisbench.adapters import obs, obs_parts
-from pytest_aisbench.adapters.obs import Obs
-from pytest_aisbench.domain.ports import Upload
-from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import Refused
+from pytest_aisbench.model.job import StoreUrl
+from pytest_aisbench.model.ports import Upload
 from pytest_aisbench.secret import Secret
+from pytest_aisbench.stores import obs
+from pytest_aisbench.stores import obs as obs_module
+from pytest_aisbench.stores.obs import Obs
 from pytest_aisbench.testing import StoreContract
 
 _numbers = itertools.count()
@@ -156,7 +157,7 @@ class TestObs(StoreContract):
     ) -> None:
         part = 5 * 1024 * 1024
         monkeypatch.setattr(obs, "_ONE_PUT", part)
-        monkeypatch.setattr(obs_parts, "_PART", part)
+        monkeypatch.setattr(obs_module, "_PART", part)
         data = bytes(range(251)) * (3 * part // 251)
         (tmp_path / "large").write_bytes(data)
         store.upload([Upload(str(tmp_path / "large"), place / "large", len(data))])

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from centre import Authority
 
-from pytest_aisbench.adapters.obs import Obs
-from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.secret import Secret
+from pytest_aisbench.stores.obs import Obs
 
 URL = StoreUrl("bucket", "object")
 

@@ -17,10 +17,6 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.adapters import obs
-from pytest_aisbench.adapters.obs import Obs
-from pytest_aisbench.domain.ports import Upload
-from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import (
     AisbenchError,
     BadAnswer,
@@ -32,7 +28,11 @@ from pytest_aisbench.errors import (
     Unreachable,
     UsageFault,
 )
+from pytest_aisbench.model.job import StoreUrl
+from pytest_aisbench.model.ports import Upload
 from pytest_aisbench.secret import Secret
+from pytest_aisbench.stores import obs
+from pytest_aisbench.stores.obs import Obs
 
 URL = StoreUrl("bucket", "folder/object")
 KEY, SECRET = "AK-that-nobody-sees", "SK-that-nobody-sees"
@@ -351,8 +351,8 @@ def test_warnings_as_errors_do_not_reach_us(endpoint: str, tmp_path: Path) -> No
     """Also at the vendor's first import, and when pytest restores the filters between two tests."""
     program = f"""
 import warnings
-from pytest_aisbench.adapters.obs import Obs
-from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.stores.obs import Obs
+from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.secret import Secret
 store = Obs({endpoint!r}, Secret("a"), Secret("b"), patience=0.0)
 for _ in range(2):
@@ -378,7 +378,7 @@ def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
 
 def test_the_vendors_warnings_pass_even_where_somebody_asks_for_errors_later() -> None:
     """As pytest does before each test: its filter goes before ours."""
-    from pytest_aisbench.adapters.obs_vendor import hush
+    from pytest_aisbench.stores.obs_client import hush
 
     with warnings.catch_warnings():
         hush()

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pytest_aisbench import Access, JobSpec, Settings, Shape, StoreUrl
-from pytest_aisbench.adapters.local import Local
-from pytest_aisbench.adapters.modelarts import ModelArts
-from pytest_aisbench.domain.checkup import Check, Health
 from pytest_aisbench.errors import Refused, Unreachable
+from pytest_aisbench.model.ports import Check, Health
+from pytest_aisbench.platforms.local import Local
+from pytest_aisbench.platforms.modelarts.platform import ModelArts
 from pytest_aisbench.secret import Secret
 
 ENGINE = "mindspore_1.3.0-cann_5.0.2-py_3.7-euler_2.8.3-aarch64"

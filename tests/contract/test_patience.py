@@ -13,13 +13,14 @@ import pytest
 from held_time import HeldTime
 
 from pytest_aisbench import Access, Settings
-from pytest_aisbench.adapters import modelarts, obs
-from pytest_aisbench.adapters.modelarts import ModelArts
-from pytest_aisbench.domain.job import Request
 from pytest_aisbench.errors import AisbenchError, Throttled, Unreachable
+from pytest_aisbench.model.job import Request
 from pytest_aisbench.net import retry
 from pytest_aisbench.net.http import parse_retry_after
+from pytest_aisbench.platforms.modelarts import platform as platform_module
+from pytest_aisbench.platforms.modelarts.platform import ModelArts
 from pytest_aisbench.secret import Secret
+from pytest_aisbench.stores import obs
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Server
@@ -140,7 +141,7 @@ def test_the_check_before_a_run_waits_for_nobody_who_is_silent(
     mute: str, server: Server, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """If it did, this test would take a minute; the threads of the fixtures would not."""
-    for module in (modelarts, obs):
+    for module in (platform_module, obs):
         monkeypatch.setattr(module, "_CHECK_S", 0.3)
     places: dict[str, Any] = {"modelarts_endpoint": server.url, "obs_endpoint": server.url, "iam_endpoint": server.url}
     places["iam_endpoint" if part == "project" else f"{part}_endpoint"] = mute

@@ -13,17 +13,16 @@ from held_time import HeldTime
 from waiting import wait_until
 
 from pytest_aisbench import Access, Settings
-from pytest_aisbench.adapters import obs
-from pytest_aisbench.adapters.modelarts import ModelArts
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.job import JobSpec, Phase, Request
-from pytest_aisbench.domain.ports import Upload
-from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import AisbenchError, Blame, Garbled, Refused, Throttled, Unreachable
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.job import JobSpec, Phase, Request, StoreUrl
+from pytest_aisbench.model.ports import Upload
 from pytest_aisbench.net import retry
+from pytest_aisbench.platforms.modelarts.platform import ModelArts
 from pytest_aisbench.secret import Secret
+from pytest_aisbench.stores import obs
 
 OPTIONS = {
     "flavor": "modelarts.kat1.8xlarge",

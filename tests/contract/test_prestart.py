@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.adapters import prestart
-from pytest_aisbench.domain.case import Update, Workload
+from pytest_aisbench.engine import suites
+from pytest_aisbench.engine.staging import code_tree
+from pytest_aisbench.engine.suites import level_fault
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.services import suite
-from pytest_aisbench.services.staging import code_tree
-from pytest_aisbench.services.workload import level_fault
+from pytest_aisbench.model.case import Update, Workload
+from pytest_aisbench.platforms.modelarts import image_rules
 
-NODES = SimpleNamespace(additions=prestart.files)  # what of ModelArts the code is staged for
+NODES = SimpleNamespace(additions=image_rules.files)  # what of ModelArts the code is staged for
 CANN = "Ascend-cann-nnae_5.0.2.1_linux-aarch64.run"
 WHEEL = "mindspore ascend-1.3.whl"  # a blank, so that quoting shows
 FAKE = '#!/bin/bash\necho "$(basename "$0") $*" >> "$CALLS"\nexit ${FAIL_RUN:-0}\n'
@@ -167,7 +167,7 @@ def load(folder: Path, update: str, platform: str = "modelarts") -> Workload:
     (folder / "code/train.py").write_text("")
     (folder / "workload.toml").write_text(WORKLOAD.replace("{update}", update))
     (folder / "thresholds.toml").write_text("")
-    return suite.load(folder, platform, {"flavor"}, {"local", "modelarts"}).workload
+    return suites.load(folder, platform, {"flavor"}, {"local", "modelarts"}).workload
 
 
 def test_the_section_of_a_suite(tmp_path: Path) -> None:

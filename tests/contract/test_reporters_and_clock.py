@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from pytest_aisbench import Clock, Reporter
-from pytest_aisbench.reporters.allure import Allure
-from pytest_aisbench.reporters.fields import Fields
-from pytest_aisbench.reporters.html import Html
-from pytest_aisbench.reporters.junit import Junit
-from pytest_aisbench.services.clock import SystemClock
-from pytest_aisbench.session import uploading
+from pytest_aisbench.model.clock import SystemClock
+from pytest_aisbench.report.allure import Allure
+from pytest_aisbench.report.junit import Junit
+from pytest_aisbench.report.page import Html
+from pytest_aisbench.report.results import Fields
+from pytest_aisbench.session import reporters
 from pytest_aisbench.stash import SETTINGS
 from pytest_aisbench.testing import ClockContract, ReporterContract
 
@@ -27,7 +27,7 @@ class TestSystemClock(ClockContract):
 
 
 class TestBuiltInReporters(ReporterContract):
-    @pytest.fixture(params=[Html, Junit, Allure, uploading.Tester, Fields], ids=lambda kind: kind.__name__.lower())
+    @pytest.fixture(params=[Html, Junit, Allure, reporters.Tester, Fields], ids=lambda kind: kind.__name__.lower())
     def reporter(self, request: pytest.FixtureRequest, pytester: pytest.Pytester, tmp_path: Path) -> Reporter:
         """In a pytest of its own, whose session has begun."""
         item = pytester.getitem("def test_nothing(): pass", "test_nothing")

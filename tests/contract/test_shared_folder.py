@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from staged import stage_code
 
-from pytest_aisbench.adapters.shared_folder import BUCKET, SharedFolder
-from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import AisbenchError, StagingFailed, UsageFault
+from pytest_aisbench.model.job import StoreUrl
+from pytest_aisbench.stores.shared_folder import BUCKET, SharedFolder
 from pytest_aisbench.testing import StoreContract
 
 

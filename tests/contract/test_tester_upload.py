@@ -14,18 +14,16 @@ from typing import Any
 import pytest
 from upload_victims import CASE
 
-from pytest_aisbench.adapters import tester_http
-from pytest_aisbench.adapters.stubs import Stubs
-from pytest_aisbench.adapters.tester import transport
-from pytest_aisbench.domain.entry import Value
-from pytest_aisbench.domain.upload import Bound, End, Parcel, Transport
+from pytest_aisbench.config import access as access_module
 from pytest_aisbench.errors import AisbenchError, Garbled, Refused, Rejected, Throttled, Unreachable
 from pytest_aisbench.localcloud import tester as service
 from pytest_aisbench.localcloud.faults import Fault, Faults, Faulty
 from pytest_aisbench.localcloud.http import Listener
-from pytest_aisbench.reporters.tester import attachment, end, result
+from pytest_aisbench.model.results import Bound, End, Parcel, Transport, Value
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.settings import tester as tester_access
+from pytest_aisbench.tester import transports
+from pytest_aisbench.tester.payload import attachment, end, result
+from pytest_aisbench.tester.transports import Stubs, transport
 
 TOKEN = "a-token-that-nobody-may-see"
 BOUND = Bound("", "local", "", testid="t:1")
@@ -33,7 +31,7 @@ PARCEL = result(BOUND, "run-1", CASE, 1)
 
 
 def way_to(address: str, **access: Any) -> Transport:
-    return transport(address, tester_access.TesterAccess(**access))
+    return transport(address, access_module.TesterAccess(**access))
 
 
 def test_a_request_is_what_the_contract_says(server: Any) -> None:
@@ -86,7 +84,7 @@ def test_every_answer_means_one_thing(server: Any, reply: Any, kind: type[Aisben
 
 
 def test_a_tester_that_never_answers_costs_a_timeout(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tester_http, "_READ_S", 0.2)
+    monkeypatch.setattr(transports, "_READ_S", 0.2)
     never = threading.Event()
     server.answer((200, b"", {}, 0, never))
     with pytest.raises(Unreachable, match=r"no answer: .*[Tt]imed? ?out"):

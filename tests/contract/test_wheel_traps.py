@@ -16,10 +16,6 @@ import pytest
 from by_wheel import OPTIONS, STANDIN, by_wheel
 
 from pytest_aisbench import Access
-from pytest_aisbench.adapters import wheel_process
-from pytest_aisbench.adapters.modelarts import ModelArts
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.job import JobSpec, Request
 from pytest_aisbench.errors import (
     AisbenchError,
     BadAnswer,
@@ -30,6 +26,10 @@ from pytest_aisbench.errors import (
     Unreachable,
     UsageFault,
 )
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.job import JobSpec, Request
+from pytest_aisbench.platforms.modelarts import wheel_process
+from pytest_aisbench.platforms.modelarts.platform import ModelArts
 from pytest_aisbench.secret import Secret
 
 if TYPE_CHECKING:

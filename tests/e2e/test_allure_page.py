@@ -12,7 +12,7 @@ import pytest
 from browser import Browser, chromium
 from yard import THRESHOLDS, WORKLOAD, Yard
 
-from pytest_aisbench.adapters import allure_npm
+from pytest_aisbench.cli import report
 from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.localcloud.server import LocalCloud
 
@@ -24,7 +24,7 @@ HARD = THRESHOLDS.replace("at_least = 1 ", "at_least = 1e9 ")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Of the second of two runs."""
     try:
-        allure_npm.is_installed() or allure_npm.install()
+        report.is_allure_installed() or report.install_allure()
     except AisbenchError as error:
         pytest.skip(f"Allure cannot be had here: {error}")
     with LocalCloud(engine="simulated") as cloud:

@@ -22,9 +22,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from sqlalchemy import text
 from yard import SCRIPT, THRESHOLDS, WORKLOAD, Ended, Yard
 
-from pytest_aisbench.domain.messages import plain
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
+from pytest_aisbench.model.messages import plain
 from pytest_aisbench.tester_server.app import changing
 
 PEEK = SCRIPT + "\nprint(dict(os.environ), open('/proc/self/cmdline').read(), flush=True)\n"

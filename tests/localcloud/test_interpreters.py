@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_aisbench import Settings
-from pytest_aisbench.adapters import local_kind as interpreters
+from pytest_aisbench.platforms import local_kind
 
 ASKED = Settings(frameworks=(f"horovod={sys.executable}",))
 
@@ -20,16 +20,16 @@ def test_horovod_without_tensorflow_counts_as_missing(tmp_path: Path, monkeypatc
     (package / "tensorflow").mkdir(parents=True)
     for folder in (package, package / "tensorflow"):
         (folder / "__init__.py").touch()
-    interpreters._has.cache_clear()
-    said = interpreters.missing("horovod", ASKED)
+    local_kind._has.cache_clear()
+    said = local_kind.missing("horovod", ASKED)
     assert said.startswith(f"horovod is not installed for {sys.executable}; pip install 'pytest-aisbench[horovod]'")
     assert "\n" not in said
     (package / "tensorflow" / "mpi_lib.cpython-311-x86_64-linux-gnu.so").touch()
-    interpreters._has.cache_clear()
-    assert interpreters.missing("horovod", ASKED) == ""
+    local_kind._has.cache_clear()
+    assert local_kind.missing("horovod", ASKED) == ""
 
 
 def test_a_cloud_that_runs_knows_best(tmp_path: Path) -> None:
     cloud = Settings(frameworks=("horovod=/nowhere/python",), cloud=tmp_path / "card.json")
-    assert interpreters.missing("horovod", cloud) == ""
-    assert interpreters.missing("python", Settings()) == ""
+    assert local_kind.missing("horovod", cloud) == ""
+    assert local_kind.missing("python", Settings()) == ""

@@ -16,8 +16,8 @@ from cloud_client import CloudClient, send
 from waiting import wait_until
 
 from pytest_aisbench.cli import main
+from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.localcloud.server import LocalCloud
-from pytest_aisbench.services.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

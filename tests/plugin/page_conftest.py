@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import showcase
 
-from pytest_aisbench.domain.entry import CaseEntry
-from pytest_aisbench.reporters.html import Html
-from pytest_aisbench.settings import Settings
+from pytest_aisbench.config.settings import Settings
+from pytest_aisbench.model.results import CaseEntry
+from pytest_aisbench.report.page import Html
 from pytest_aisbench.stash import SETTINGS
 
 MANY = int(os.environ.get("CASES", "0"))

@@ -9,23 +9,22 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.domain.case import Case, Shape, Workload
-from pytest_aisbench.domain.codec import dump
-from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry
-from pytest_aisbench.domain.job import Job, Phase
-from pytest_aisbench.domain.metric import Measurement, Metric, MissingResult
-from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.trial import Step, Trial
-from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.errors import PlatformError
 from pytest_aisbench.judge.entries import case_entry
 from pytest_aisbench.judge.evaluate import evaluate
 from pytest_aisbench.judge.values import case_values
-from pytest_aisbench.reporters import results
-from pytest_aisbench.reporters.allure import Allure
-from pytest_aisbench.reporters.html import Html
-from pytest_aisbench.reporters.junit import Junit
-from pytest_aisbench.reporters.properties import TRIAL, case_of, properties
+from pytest_aisbench.model.case import Case, Shape, Workload
+from pytest_aisbench.model.codec import dump
+from pytest_aisbench.model.job import Job, Phase
+from pytest_aisbench.model.metric import Measurement, Metric, MissingResult
+from pytest_aisbench.model.results import SCHEMA, CaseEntry, RunEntry
+from pytest_aisbench.model.trial import Step, Trial
+from pytest_aisbench.model.verdict import Ruling, Threshold, Verdict
+from pytest_aisbench.report import results
+from pytest_aisbench.report.allure import Allure
+from pytest_aisbench.report.host_plugins import TRIAL, case_id_of_report, properties
+from pytest_aisbench.report.junit import Junit
+from pytest_aisbench.report.page import Html
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> ]]> \"'& \x1b[31m\x00\x07 \u202e 结果"
 BEGAN = 1_700_000_000.0
@@ -99,7 +98,7 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        case = case_of(report)
+        case = case_id_of_report(report)
         if case and (report.failed or report.when == "call"):
             self._ended[case] = ENTRIES[case]
             for reporter in self._reporters:
@@ -115,7 +114,7 @@ class Controller:
             for reporter in self._reporters:
                 reporter.run(run)
             if self._reporters:
-                results.write(run, Path(os.environ["REPORTS"]))
+                results.write_results(run, Path(os.environ["REPORTS"]))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -16,12 +16,12 @@ import pytest
 from past import remember
 from yard import Yard
 
-from pytest_aisbench.domain.trial import TrialRecord
-from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.config import toml_document
 from pytest_aisbench.judge.comparison import traits_key
-from pytest_aisbench.services import history
-from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.settings import places
+from pytest_aisbench.ledger import history
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.model.trial import TrialRecord
+from pytest_aisbench.model.verdict import Ruling
 
 AISBENCH = [sys.executable, "-m", "pytest_aisbench"]
 DAY = 86400.0
@@ -175,7 +175,7 @@ def test_a_proposal_is_a_diff_that_applies_and_then_stands(yard: Yard, newest: T
     text = claims(yard).read_text(encoding="utf-8")
     assert before.rstrip() in text
     assert "# From history: 31 trials " in text
-    claim = places.parse(text)["local"]["1x2"]["throughput"]
+    claim = toml_document.parse(text)["local"]["1x2"]["throughput"]
     assert claim["reference"] == pytest.approx(newest.throughput, rel=0.01)
     assert -0.08 < claim["lower"] < -0.02
     again = aisbench("references", "propose")

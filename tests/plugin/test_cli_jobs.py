@@ -16,10 +16,10 @@ from typing import NamedTuple
 import pytest
 from yard import SCRIPT, Gate, Yard, submitted
 
-from pytest_aisbench.adapters.local import Local
-from pytest_aisbench.domain.job import Phase
-from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.settings import Settings
+from pytest_aisbench.config.settings import Settings
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.model.job import Phase
+from pytest_aisbench.platforms.local import Local
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills process groups")
 AISBENCH = [sys.executable, "-m", "pytest_aisbench"]
@@ -252,7 +252,7 @@ def test_a_plugin_that_is_installed_offers_its_platform(yard: Yard, card: Path) 
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mars\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[pytest11]\nmars = mars\n")
     (info.parent / "mars.py").write_text(
-        "from pytest_aisbench.domain.job import LogPart\n"
+        "from pytest_aisbench.model.job import LogPart\n"
         "def pytest_aisbench_platforms():\n    return {'mars': 'mars:Mars'}\n"
         "class Mars:\n"
         "    def __init__(self, settings): pass\n"

@@ -16,9 +16,9 @@ from old_package import unpack
 from yard import Yard, submitted
 
 from pytest_aisbench import Settings
-from pytest_aisbench.adapters.local import Local
 from pytest_aisbench.cli import main
 from pytest_aisbench.localcloud.engine import private_root
+from pytest_aisbench.platforms.local import Local
 
 Examine = Callable[..., tuple[int, dict[str, list[dict[str, str]]]]]
 ENGINE = "mindspore_1.3.0-cann_5.0.2-py_3.7-euler_2.8.3-aarch64"

@@ -17,11 +17,11 @@ import ledger_victims
 import pytest
 
 from pytest_aisbench.errors import LedgerError
-from pytest_aisbench.services import database, mounts
-from pytest_aisbench.services.jobs import JobLedger
-from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.services.mounts import Mount, find_mount
-from pytest_aisbench.services.schema import STEPS, VERSION
+from pytest_aisbench.ledger import database
+from pytest_aisbench.ledger import database as database_module
+from pytest_aisbench.ledger.database import STEPS, VERSION, Mount, find_mount
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.ledger.runs import JobLedger
 
 TABLE = r"""
 22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -122,7 +122,7 @@ def test_a_log_that_somebody_has_open_is_refused_where_that_is_not_safe(
 ) -> None:
     with closing(Ledger(tmp_path / "ledger.db")) as open_elsewhere:
         open_elsewhere.begin("r", {}, 1.0)
-        monkeypatch.setattr(mounts, "TABLE", nfs)
+        monkeypatch.setattr(database_module, "TABLE", nfs)
         monkeypatch.setattr(database, "_WAIT_S", 0.05)
         with pytest.raises(LedgerError, match=rf"not safe on nfs4 at {tmp_path}, and a process .* --aisbench-ledger$"):
             Ledger(tmp_path / "ledger.db")
@@ -133,7 +133,7 @@ def test_a_ledger_without_a_log_stays_so(tmp_path: Path, nfs: Path, monkeypatch:
     """It may be open on another machine, for which the folder is a remote one."""
     file = tmp_path / "ledger.db"
     with monkeypatch.context() as patched:
-        patched.setattr(mounts, "TABLE", nfs)
+        patched.setattr(database_module, "TABLE", nfs)
         Ledger(file).close()
     Ledger(file).close()
     assert asked(file, "PRAGMA journal_mode") == [("delete",)]
@@ -150,7 +150,7 @@ def test_sqlite_without_shared_memory_writes_all_the_same(tmp_path: Path, monkey
 
 
 def test_a_machine_that_does_not_tell_its_mounts_gets_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounts, "TABLE", tmp_path / "none")
+    monkeypatch.setattr(database_module, "TABLE", tmp_path / "none")
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         assert ledger.database.read("PRAGMA journal_mode") == [("wal",)]
         assert ledger.database.read("PRAGMA synchronous") == [(2,)]
@@ -161,7 +161,7 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, nfs: Path, monkeyp
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "lockf", refuse)
-    monkeypatch.setattr(mounts, "TABLE", nfs)
+    monkeypatch.setattr(database_module, "TABLE", nfs)
     named = rf"nfs4 at {tmp_path} has no working file locks \(No locks available\); .* --aisbench-ledger$"
     with pytest.raises(LedgerError, match=named):
         Ledger(tmp_path / "ledger.db")

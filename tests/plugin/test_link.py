@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from pytest_aisbench.errors import LedgerError
-from pytest_aisbench.services.link import Link, RemoteLink
+from pytest_aisbench.session.xdist import Link, RemoteLink
 
 
 def test_a_stranger_at_the_door_does_not_close_it() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from waiting import wait_until
 from yard import SCRIPT, Gate, Yard
 
-from pytest_aisbench.services import logs
+from pytest_aisbench.engine import collect
 
 FAILS = "print('about to fail', flush=True)\nraise SystemExit('no such layer: conv7')\n"
 
@@ -63,4 +63,4 @@ def test_the_second_node_comes_before_the_tenth(tmp_path: Path) -> None:
     for node in (10, 2, 0):
         (tmp_path / f"worker-{node}.log").touch()
 
-    assert logs.found(tmp_path) == ["worker-0.log", "worker-2.log", "worker-10.log"]
+    assert collect.downloaded_logs(tmp_path) == ["worker-0.log", "worker-2.log", "worker-10.log"]

@@ -15,9 +15,9 @@ from cloud_client import CloudClient
 from waiting import wait_until
 from yard import SCRIPT, TEST, Gate, Yard
 
-from pytest_aisbench.domain.trial import Trial
-from pytest_aisbench.services.clock import SystemClock
-from pytest_aisbench.services.jobs import JobLedger
+from pytest_aisbench.ledger.runs import JobLedger
+from pytest_aisbench.model.clock import SystemClock
+from pytest_aisbench.model.trial import Trial
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills processes by what /proc tells of them")
 
@@ -132,7 +132,7 @@ def test_what_could_not_be_stopped_is_named(tmp_path: Path, own_card: Path, clou
     yard = Yard(tmp_path, own_card)
     yard.suite(script="import time\ntime.sleep(600)")
     (tmp_path / "conftest.py").write_text(
-        "from pytest_aisbench.services import watch\n\nwatch.Limits.__init__.__defaults__ = (900.0, 1.0)\n"
+        "from pytest_aisbench.engine import watch\n\nwatch.Limits.__init__.__defaults__ = (900.0, 1.0)\n"
     )
     run = yard.start()
     yard.wait_for_job()

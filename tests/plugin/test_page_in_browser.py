@@ -16,8 +16,8 @@ import showcase
 from browser import Browser
 
 from pytest_aisbench.i18n import language
-from pytest_aisbench.reporters.page_case import Frame, details
-from pytest_aisbench.reporters.svg_frame import INK, NIGHT
+from pytest_aisbench.report.charts import INK, NIGHT
+from pytest_aisbench.report.page_case import Frame, details
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

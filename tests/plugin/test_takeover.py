@@ -132,8 +132,8 @@ def test_what_was_under_way_on_a_private_cloud_is_lost_and_submitted_again(yard:
 
 
 def test_a_ledger_of_an_older_version_is_brought_up_to_date(yard: Yard) -> None:
-    from pytest_aisbench.services.ledger import Ledger
-    from pytest_aisbench.services.schema import STEPS
+    from pytest_aisbench.ledger.database import STEPS
+    from pytest_aisbench.ledger.ledger import Ledger
 
     file = yard.folder / "reports" / "ledger.db"
     file.parent.mkdir()

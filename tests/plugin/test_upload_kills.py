@@ -16,9 +16,9 @@ import pytest
 import upload_victims
 from upload_victims import ENDED, POINTS, RUN
 
+from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.localcloud import tester as service
 from pytest_aisbench.localcloud.http import Listener
-from pytest_aisbench.services.ledger import Ledger
 
 
 @pytest.fixture

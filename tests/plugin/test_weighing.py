@@ -13,8 +13,8 @@ import pytest
 from past import remember, spread
 from yard import WORKLOAD, Ended, Yard
 
+from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.localcloud.server import LocalCloud
-from pytest_aisbench.services.ledger import Ledger
 
 # Two ranks of 12.5: every trial of 1x2 measures exactly 25 images/s, and only history knows noise.
 FAST = WORKLOAD + '\n[local]\nparameters = { seconds = "0.1", throughput = "12.5" }\n'

@@ -9,7 +9,7 @@ from pathlib import Path
 import frameworks
 import pytest
 
-from pytest_aisbench.settings.option_types import FRAMEWORKS
+from pytest_aisbench.config.settings import FRAMEWORKS
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.services import suite
+from pytest_aisbench.engine import suites
+from pytest_aisbench.model.case import Shape
 
 SUITES = Path(__file__).parents[2] / "suites"
 NAMES = ("resnet50", "bert", "resnet50_cifar10", "horovod_mnist", "paddle_mlp")
@@ -147,8 +147,8 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]
     cluster.kill()
 
 
-def declared(name: str) -> suite.Suite:
-    return suite.load(SUITES / name, "local", (), ("local", "modelarts", "apulis"))
+def declared(name: str) -> suites.Suite:
+    return suites.load(SUITES / name, "local", (), ("local", "modelarts", "apulis"))
 
 
 def arguments(name: str) -> list[str]:

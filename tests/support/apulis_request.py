@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_aisbench import Settings
-from pytest_aisbench.adapters.apulis import Apulis
-from pytest_aisbench.adapters.apulis_settings import ApulisAccess
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.job import JobSpec
-from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.job import JobSpec, StoreUrl
+from pytest_aisbench.platforms.apulis.platform import Apulis
+from pytest_aisbench.platforms.apulis.settings import ApulisAccess
 
 ACCESS = ApulisAccess("http://10.0.0.1", user="admin", vc="platform", share="/mnt/apulis", share_in_pods="/data/ais")
 TRIAL = StoreUrl("share", "aisbench/trials/r/resnet-2x8/1/")

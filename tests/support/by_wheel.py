@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_aisbench import Access, Settings
-from pytest_aisbench.adapters.modelarts import ModelArts
+from pytest_aisbench.platforms.modelarts.platform import ModelArts
 
 STANDIN = Path(__file__).parent / "modelarts_standin"  # for PYTHONPATH
 OPTIONS = {

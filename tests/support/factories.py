@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pytest_aisbench.domain.case import Case, Mode, Shape, Workload
-from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry, TrialEntry, Value
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, Metric, MissingResult
-from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.trial import Trial
-from pytest_aisbench.domain.verdict import Ruling, Verdict
 from pytest_aisbench.judge.evaluate import evaluate
 from pytest_aisbench.judge.values import CaseValues
+from pytest_aisbench.model.case import Case, Mode, Shape, Workload
+from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Measurement, Metric, MissingResult
+from pytest_aisbench.model.results import SCHEMA, CaseEntry, RunEntry, TrialEntry, Value
+from pytest_aisbench.model.trial import Trial
+from pytest_aisbench.model.verdict import Ruling, Threshold, Verdict
 
 UNIT = "images/s"
 METRICS = {THROUGHPUT: Metric(THROUGHPUT, UNIT), ACCURACY: Metric(ACCURACY, "")}

@@ -21,10 +21,10 @@ from typing import Any
 
 from factories import make_case, make_trial
 
-from pytest_aisbench.domain.trial import Trial
 from pytest_aisbench.errors import LedgerError
-from pytest_aisbench.services import mounts, schema
-from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.ledger import database
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.model.trial import Trial
 
 CASE = make_case("1x1", metrics={})
 
@@ -130,7 +130,7 @@ def _upgraded(file: Path, before: int) -> None:
 
     db = sqlite3.connect(file, isolation_level=None)
     db.set_trace_callback(count)
-    schema.upgrade(db)
+    database.upgrade(db)
 
 
 def fill(folder: Path) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def fill(folder: Path) -> dict[str, Any]:
     except LedgerError as error:
         readonly = str(error)
     told = {"saved": saved, "full": full, "kept": kept, "integrity": integrity, "readonly": readonly}
-    return {**told, "mount": mounts.mount_of(folder)}
+    return {**told, "mount": database.mount_of(folder)}
 
 
 def _asked(file: Path, statement: str) -> list[Any]:
@@ -173,6 +173,6 @@ def _asked(file: Path, statement: str) -> list[Any]:
 if __name__ == "__main__":
     act, table, folder, *numbers = sys.argv[1:]
     if table:
-        mounts.TABLE = Path(table)
+        database.TABLE = Path(table)
     acts: dict[str, Callable[..., Any]] = {"kill": kill, "collide": collide, "upgrade": upgrade, "fill": fill}
     print(json.dumps(acts[act](Path(folder), *map(int, numbers))))

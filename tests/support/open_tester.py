@@ -16,14 +16,13 @@ from typing import Any, NamedTuple
 
 from factories import make_case_entry, make_trial_entry
 
-from pytest_aisbench.adapters.tester import transport
-from pytest_aisbench.domain.background import Background, ScalePoint
-from pytest_aisbench.domain.entry import CaseEntry, Straggler, Value
-from pytest_aisbench.domain.upload import Bound, Parcel, Transport
-from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
-from pytest_aisbench.reporters.tester import result
+from pytest_aisbench.config.access import TesterAccess
+from pytest_aisbench.model.results import Bound, CaseEntry, Parcel, Straggler, Transport, Value
+from pytest_aisbench.model.trial import Background, ScalePoint
+from pytest_aisbench.model.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.settings.tester import TesterAccess
+from pytest_aisbench.tester.payload import result
+from pytest_aisbench.tester.transports import transport
 from pytest_aisbench.tester_server import api, auth, contract
 from pytest_aisbench.tester_server.app import changing, opened
 

@@ -7,10 +7,10 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_aisbench.domain.verdict import Ruling
-from pytest_aisbench.services import history
-from pytest_aisbench.services.history import History
-from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.ledger import history
+from pytest_aisbench.ledger.history import History
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.model.verdict import Ruling
 
 
 def remember(file: Path, case_id: str, speeds: Sequence[float], ruling: Ruling = Ruling.PASSED) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_aisbench.domain.ports import Store
-from pytest_aisbench.domain.stage import StoreUrl
-from pytest_aisbench.services.staging import of_code, put
-from pytest_aisbench.services.tree import plant
+from pytest_aisbench.engine.staging import of_code, plant, put
+from pytest_aisbench.model.job import StoreUrl
+from pytest_aisbench.model.ports import Store
 
 
 def stage_code(store: Store, root: StoreUrl, folders: Sequence[Path], name: str) -> StoreUrl:

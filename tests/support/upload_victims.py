@@ -16,15 +16,15 @@ from urllib.parse import urlsplit
 
 from factories import make_case_entry
 
-from pytest_aisbench.adapters.tester import transport
-from pytest_aisbench.domain.upload import Bound, Parcel, State
-from pytest_aisbench.reporters import tester as tester_module
+from pytest_aisbench.config.access import TesterAccess
+from pytest_aisbench.ledger import ledger as ledger_module
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.ledger.outbox import Spool
+from pytest_aisbench.model.clock import SystemClock
+from pytest_aisbench.model.results import Bound, Parcel, State
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.services import courier, lease
-from pytest_aisbench.services.clock import SystemClock
-from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.services.spool import Spool
-from pytest_aisbench.settings.tester import TesterAccess
+from pytest_aisbench.tester import payload, uploader
+from pytest_aisbench.tester.transports import transport
 
 POINTS = (
     "judged",
@@ -65,7 +65,7 @@ class _Traced:
 def main(file: Path, tester: str, point: str) -> None:
     clock, ledger = SystemClock(), Ledger(file)
     spool = Spool(ledger.database)
-    ledger.begin(RUN, {}, clock.now(), lease.owner(), clock.now() + 3600)
+    ledger.begin(RUN, {}, clock.now(), ledger_module.owner(), clock.now() + 3600)
     spool.bind(RUN, Bound(tester, "local", str(file.parent)))
     ledger.save_case(RUN, 0, CASE)
     at: dict[str, Callable[[], Any]] = {point: die}
@@ -76,7 +76,7 @@ def main(file: Path, tester: str, point: str) -> None:
     reach("judged")
     if point == "while spooling":
         _Traced(ledger, "INSERT INTO uploads")
-    courier.collect(spool, tester_module, clock.now(), RUN)
+    uploader.collect(spool, payload, clock.now(), RUN)
     reach("spooled")
     way = transport(tester, TesterAccess(token=Secret(TOKEN)))
 
@@ -89,12 +89,12 @@ def main(file: Path, tester: str, point: str) -> None:
     if point == "while marking":
         _Traced(ledger, "UPDATE uploads")
     (parcel,) = spool.waiting(RUN)
-    assert courier.attempt(spool, parcel, send, clock) is None
+    assert uploader.attempt(spool, parcel, send, clock) is None
     reach("marked")
     assert spool.of(RUN)[0].state is State.DELIVERED
     ledger.finish(RUN, 0, clock.now())
     reach("ended")
-    courier.collect(spool, tester_module, clock.now(), RUN)
+    uploader.collect(spool, payload, clock.now(), RUN)
     reach("end spooled")
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import results_schema
 from waiting import wait_until
 
-from pytest_aisbench.adapters.local import Local
-from pytest_aisbench.settings import Settings
+from pytest_aisbench.config.settings import Settings
+from pytest_aisbench.platforms.local import Local
 
 _CI = {"CI", "BUILD_NUMBER"}
 CACHELESS = ("-pno:cacheprovider",)

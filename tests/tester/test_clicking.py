@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from open_tester import LONG_AGO, Serving, bound, case, fill, history, parcel, serving
 
-from pytest_aisbench.domain.upload import End
-from pytest_aisbench.reporters.tester import end
+from pytest_aisbench.model.results import End
+from pytest_aisbench.tester.payload import end
 
 if TYPE_CHECKING:
     from browser import Browser

@@ -15,9 +15,9 @@ import pytest
 from open_tester import Serving, aisbench, bound, case, parcel, serving
 from sqlalchemy import inspect, text
 
-from pytest_aisbench.domain.upload import End
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.reporters.tester import end
+from pytest_aisbench.model.results import End
+from pytest_aisbench.tester.payload import end
 from pytest_aisbench.tester_server import schema
 from pytest_aisbench.tester_server.app import opened
 from pytest_aisbench.tester_server.schema import META, address, open_engine

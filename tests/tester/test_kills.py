@@ -16,13 +16,13 @@ import upload_victims
 from open_tester import Serving, case, parcel, serving
 from upload_victims import RUN
 
-from pytest_aisbench.domain.upload import State
 from pytest_aisbench.errors import Unreachable
-from pytest_aisbench.reporters import tester as tester_module
-from pytest_aisbench.services.clock import SystemClock
-from pytest_aisbench.services.flush import flush
-from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.services.spool import Spool
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.ledger.outbox import Spool
+from pytest_aisbench.model.clock import SystemClock
+from pytest_aisbench.model.results import State
+from pytest_aisbench.tester import payload
+from pytest_aisbench.tester.uploader import flush
 
 
 def stored(tester: Serving, token: str, testid: str) -> list[str]:
@@ -70,7 +70,7 @@ def test_a_run_that_is_killed_loses_nothing_and_doubles_nothing(on_sqlite: Servi
     assert point == "sent" or stored(tester, token, RUN) == before  # `sent`: the Tester may be at it
     with closing(Ledger(file)) as ledger:
         spool = Spool(ledger.database)
-        flush(spool, tester_module, lambda _: tester.way(token), SystemClock(), patience_s=30)
+        flush(spool, payload, lambda _: tester.way(token), SystemClock(), patience_s=30)
         assert [each.state for each in spool.of(RUN)] == [State.DELIVERED] * 2
     assert stored(tester, token, RUN) == ["toy-1x1"]
     assert shown(tester, project) == [(RUN, 1, 1)]

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from open_tester import LONG_AGO, Answer, Serving, bound, case, parcel, serving
 
-from pytest_aisbench.domain.entry import Straggler
-from pytest_aisbench.domain.upload import End, Parcel
-from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import Refused, Rejected, Throttled
-from pytest_aisbench.reporters.tester import attachment, end, of_stub
+from pytest_aisbench.model.results import End, Parcel, Straggler
+from pytest_aisbench.model.verdict import Ruling
+from pytest_aisbench.tester.payload import attachment, end, of_stub
 from pytest_aisbench.tester_server import auth
 from pytest_aisbench.tester_server.app import changing
 

@@ -11,12 +11,10 @@ import pytest
 from factories import make_case
 from hypothesis import settings
 
-from pytest_aisbench.domain.case import Case
-from pytest_aisbench.domain.checkup import Check
-from pytest_aisbench.domain.job import Job, JobSpec, LogPart, Phase, Request
-from pytest_aisbench.domain.ports import Head, Upload
-from pytest_aisbench.domain.stage import StoreUrl
-from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.model.case import Case
+from pytest_aisbench.model.job import Job, JobSpec, LogPart, Phase, Request, StoreUrl
+from pytest_aisbench.model.ports import Check, Head, Upload
+from pytest_aisbench.model.verdict import Threshold
 
 # A busy machine is no fault of what is tested: how fast it is, tests/bench tells.
 settings.register_profile("unhurried", deadline=None)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pytest_aisbench import registry
+from pytest_aisbench.config.loading import freeze
+from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.settings import Settings
-from pytest_aisbench.settings.freezing import freeze
 
 TABLE = "platform = 'modelarts'\n[access]\nregion_name = 'r'\nbucket = 'b'\n"
 KEYS = "access_key = 'file-ak'\nsecret_access_key = 'file-sk'\n"

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.adapters.allure_npm import alone
-from pytest_aisbench.domain.entry import SCHEMA, CaseEntry, RunEntry
-from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.cli.report import without_network
+from pytest_aisbench.engine.run import executor
 from pytest_aisbench.errors import PlatformError
-from pytest_aisbench.reporters import allure_case, allure_files, markdown
-from pytest_aisbench.reporters.page_case import Frame, details
-from pytest_aisbench.reporters.story import Story
-from pytest_aisbench.services.executor import executor
-from pytest_aisbench.services.transcript import Past, Told
+from pytest_aisbench.ledger.runs import Past, Told
+from pytest_aisbench.model.results import SCHEMA, CaseEntry, RunEntry
+from pytest_aisbench.model.verdict import Ruling
+from pytest_aisbench.report import allure, ci
+from pytest_aisbench.report.host_plugins import Story
+from pytest_aisbench.report.page_case import Frame, details
 from pytest_aisbench.testing.contracts import HOSTILE, case_entry
 
 NODE = "suites/toy/test_toy.py::test_trains[toy-1x2]"
@@ -64,11 +64,11 @@ def test_a_category_tells_workload_platform_and_noise_apart(verdict: Ruling, cat
     import re
 
     case = case_entry(verdict, HOSTILE)
-    result = allure_case.told(allure_case.written(story()), story(), case, run(case))
+    result = allure.told(allure.written(story()), story(), case, run(case))
 
     matching = [
         each["name"]
-        for each in allure_case.CATEGORIES
+        for each in allure.CATEGORIES
         if result["status"] in each["matchedStatuses"]
         and re.fullmatch(str(each["messageRegex"]), result["statusDetails"]["message"])
     ]
@@ -81,7 +81,7 @@ def test_every_trial_is_a_step_and_the_last_has_the_verdict() -> None:
     lost = replace(trial, phase="LOST", times={"stage": 1.0, "done": 2.0})
     case = replace(case, trials=(lost, replace(trial, trial=2, times={"stage": 3.0, "judge": 4.0, "done": 5.0})))
 
-    result = allure_case.told({}, story(), case, run(case))
+    result = allure.told({}, story(), case, run(case))
 
     assert [(step["name"].split(":")[0], step["status"]) for step in result["steps"]] == [
         ("trial 1", "broken"),
@@ -92,9 +92,9 @@ def test_every_trial_is_a_step_and_the_last_has_the_verdict() -> None:
 
 def test_told_twice_is_told_once() -> None:
     case = case_entry(Ruling.FAILED)
-    once = allure_case.told(allure_case.written(story()), story(), case, run(case))
+    once = allure.told(allure.written(story()), story(), case, run(case))
 
-    assert allure_case.told(once, story(), case, run(case)) == once
+    assert allure.told(once, story(), case, run(case)) == once
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_only_an_address_of_the_web_becomes_a_link_in_any_report(url: str, shown
     case = case_entry(Ruling.FAILED)
     case = replace(case, trials=(replace(case.trials[0], console=url, job_id="7"),))
 
-    assert allure_case.links_of(case, run(case)) == ([("console", url)] if shown else [])
-    assert ("[console](<" in markdown.text(run(case))) is shown
+    assert allure.links_of(case, run(case)) == ([("console", url)] if shown else [])
+    assert ("[console](<" in ci.markdown_summary(run(case))) is shown
     assert ("Console: <a" in details(case, Frame(str))) is shown
 
 
@@ -128,11 +128,11 @@ def test_the_tester_is_linked_unless_it_ended_with_the_run() -> None:
         {**told, "tester": "http://127.0.0.1:1 (private local cloud)"},
     )
 
-    assert allure_case.links_of(case, run(case, uploads=uploads)) == [("Tester", "https://tester.example")]
+    assert allure.links_of(case, run(case, uploads=uploads)) == [("Tester", "https://tester.example")]
 
 
 def test_a_crashed_test_is_named_as_allure_pytest_names_it() -> None:
-    result = allure_case.written(
+    result = allure.written(
         Story("suites/toy/test_toy.py::TestToy::test_trains[x-1x2]", text="E  boom", stop=1.0, start=1.0)
     )
 
@@ -173,11 +173,11 @@ def test_a_crashed_test_is_named_as_allure_pytest_names_it() -> None:
 def test_the_executor_is_the_ci_server_whose_variables_are_set(
     variables: dict[str, str], wanted: dict[str, Any]
 ) -> None:
-    assert allure_files.executor(executor(variables), "run-1") == {**wanted, "reportName": "aisbench run-1"}
+    assert allure.executor(executor(variables), "run-1") == {**wanted, "reportName": "aisbench run-1"}
 
 
 def test_the_environment_is_plain_ascii_whatever_a_setting_holds() -> None:
-    told = allure_files.environment(run(settings={"platform": f"{HOSTILE}\nrun=other", "nodes": [1, 2]}))
+    told = allure.environment(run(settings={"platform": f"{HOSTILE}\nrun=other", "nodes": [1, 2]}))
 
     told.encode("ascii")
     lines = told.splitlines()
@@ -189,14 +189,14 @@ def test_histories_of_both_allures_find_a_case_by_the_same_name() -> None:
     tests = [Told(NODE, "toy-1x2", "broken", 5.0, 7.5)]
     past = [Past("run-2", 20.0, tests, {"toy-1x2.throughput": 25.0}), Past("run-1", 10.0, tests, {})]
     case = case_entry(Ruling.PASSED)
-    result = allure_case.told({}, story("passed"), case, run(case))
+    result = allure.told({}, story("passed"), case, run(case))
 
-    known = allure_files.history(past)[result["historyId"]]
+    known = allure.history(past)[result["historyId"]]
     assert known["statistic"]["broken"] == 2
     assert [item["uid"] for item in known["items"]] == ["run-2", "run-1"]
     assert known["items"][0]["time"] == {"start": 5000, "stop": 7500, "duration": 2500}
-    assert [point["buildOrder"] for point in allure_files.trend(past)] == [2, 1]
-    first, _ = allure_files.history_lines(past).splitlines()
+    assert [point["buildOrder"] for point in allure.trend(past)] == [2, 1]
+    first, _ = allure.history_lines(past).splitlines()
     assert '"uuid": "run-1"' in first  # the oldest first
 
 
@@ -207,10 +207,10 @@ def test_the_page_is_left_alone_by_strangers() -> None:
     )
     page = "<html><head><title>x</title></head><body><a href='https://allurereport.org'>a</a>{}</body></html>"
 
-    clean = alone(page.format(tag))
+    clean = without_network(page.format(tag))
     assert "gtag" not in clean
     assert "Content-Security-Policy" in clean
     with pytest.raises(PlatformError, match=r"https://cdn\.example/x\.js"):
-        alone(page.format("<script src='https://cdn.example/x.js'></script>"))
+        without_network(page.format("<script src='https://cdn.example/x.js'></script>"))
     with pytest.raises(PlatformError, match="googletagmanager"):
-        alone(page.format("<script>load('googletagmanager')</script>"))
+        without_network(page.format("<script>load('googletagmanager')</script>"))

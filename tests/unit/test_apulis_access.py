@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pytest_aisbench import registry
-from pytest_aisbench.adapters.apulis_settings import apulis_access
+from pytest_aisbench.config.loading import freeze
+from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.settings import Settings
-from pytest_aisbench.settings.freezing import freeze
+from pytest_aisbench.platforms.apulis.settings import apulis_access
 
 WAY = '[apulis]\nendpoint = "https://apulis.example"\nuser = "u"\nvc = "v"\n'
 PLAIN = WAY.replace("https", "http")

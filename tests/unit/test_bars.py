@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.domain import forecast
-from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.curve import Curve, extended
-from pytest_aisbench.domain.heard import Heard
-from pytest_aisbench.domain.job import Job, Phase
-from pytest_aisbench.domain.metric import Metric
-from pytest_aisbench.domain.progress import Progress
-from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.engine.submit import new_trial
+from pytest_aisbench.model.case import Case, Shape
+from pytest_aisbench.model.curve import Curve
+from pytest_aisbench.model.job import Job, Phase
+from pytest_aisbench.model.metric import Metric
+from pytest_aisbench.model.trial import Step, Trial
+from pytest_aisbench.report.live import Scene, block, heartbeat
 from pytest_aisbench.report.text import display_width
-from pytest_aisbench.reporters.bars import Scene, block, heartbeat
-from pytest_aisbench.services.submission import new_trial
+from pytest_aisbench.traininglog import activity
+from pytest_aisbench.traininglog.activity import Heard
+from pytest_aisbench.traininglog.curve import extended
+from pytest_aisbench.traininglog.readers import Progress
 
 NOW = 10_000.0
 RESNET, BERT = {"epoch_size": "90", "batch_size": "256"}, {"epochs": "40"}
@@ -148,26 +149,26 @@ def test_a_heartbeat_before_anything_runs(make: Any) -> None:
 
 def test_epochs_tell_better_than_expectation(make: Any) -> None:
     trial = make("w", "1x1", Phase.RUNNING, 100, parameters={"epochs": "4"}, expected_s=50.0)
-    assert forecast.share(trial, None, NOW) == 0.25, "the first epoch is not over"
-    assert forecast.remaining(trial, None, NOW) == 5.0, "overdue, so it cannot be long"
+    assert activity.share(trial, None, NOW) == 0.25, "the first epoch is not over"
+    assert activity.remaining(trial, None, NOW) == 5.0, "overdue, so it cannot be long"
     told = heard("epoch: 2 step: 1, loss is 1\n", advanced=NOW - 20)
-    assert forecast.share(trial, told, NOW) == 0.5
-    assert forecast.remaining(trial, told, NOW) == 60.0, "40 s for each epoch"
-    assert forecast.remaining(trial, told, NOW + 15) == 45.0, "and it comes nearer"
-    assert forecast.remaining(trial, told, NOW + 999) == 0.0
+    assert activity.share(trial, told, NOW) == 0.5
+    assert activity.remaining(trial, told, NOW) == 60.0, "40 s for each epoch"
+    assert activity.remaining(trial, told, NOW + 15) == 45.0, "and it comes nearer"
+    assert activity.remaining(trial, told, NOW + 999) == 0.0
 
 
 @pytest.mark.parametrize("told", ["", "0", "many", "-3", "1e3"])
 def test_a_number_of_epochs_that_is_none_is_not_used(make: Any, told: str) -> None:
     trial = make("w", "1x1", Phase.RUNNING, 100, parameters={"epochs": told})
-    assert forecast.share(trial, heard("epoch: 2 step: 1, loss is 1\n"), NOW) is None
+    assert activity.share(trial, heard("epoch: 2 step: 1, loss is 1\n"), NOW) is None
 
 
 def test_throughput_counts_all_ranks(make: Any) -> None:
     case = make("w", "2x8", Phase.RUNNING, parameters={"batch_size": "32"}).case
-    assert forecast.throughput(case, Progress(ms_per_step=100.0)) == 32 * 10 * 16
-    assert forecast.throughput(case, Progress(ms_per_step=100.0, throughput=5.0)) == 80.0
-    assert forecast.throughput(case, Progress()) is None
+    assert activity.throughput(case, Progress(ms_per_step=100.0)) == 32 * 10 * 16
+    assert activity.throughput(case, Progress(ms_per_step=100.0, throughput=5.0)) == 80.0
+    assert activity.throughput(case, Progress()) is None
 
 
 @pytest.mark.parametrize(
@@ -184,4 +185,4 @@ def test_throughput_counts_all_ranks(make: Any) -> None:
     ],
 )
 def test_when_all_will_be_over(running: Any, waiting: Any, max_jobs: int, seconds: float | None) -> None:
-    assert forecast.until_all(running, waiting, max_jobs) == seconds
+    assert activity.until_all(running, waiting, max_jobs) == seconds

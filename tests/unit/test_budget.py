@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from factories import make_trial
 
-from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.job import Job, Phase
-from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.engine.budget import Budget, Estimate, estimate, estimates, hours, spent
+from pytest_aisbench.engine.takeover import Fingerprints
 from pytest_aisbench.errors import Blame, BudgetSpent, UsageFault
-from pytest_aisbench.services.budget import Budget, Estimate, estimate, estimates, hours, spent
-from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.services.takeover import Fingerprints
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.model.case import Case, Shape
+from pytest_aisbench.model.job import Job, Phase
+from pytest_aisbench.model.trial import Step, Trial
 
 HOUR = 3600.0
 FINGERPRINT = Fingerprints(None).of

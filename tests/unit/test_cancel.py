@@ -10,12 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.domain.case import Case
-from pytest_aisbench.domain.job import Job, LogPart, Phase, Request
-from pytest_aisbench.domain.trial import Fault, Step, Trial
-from pytest_aisbench.errors import Blame, LedgerError, Unreachable, UsageFault
-from pytest_aisbench.reporters.jobs import stopped, table
-from pytest_aisbench.services.cancel import (
+from pytest_aisbench.cli.jobs import stopped, table
+from pytest_aisbench.engine.cancel import (
     CONFIRM_S,
     CancelCommand,
     Cancellation,
@@ -24,12 +20,15 @@ from pytest_aisbench.services.cancel import (
     confirm,
     lines_of_running_jobs,
 )
-from pytest_aisbench.services.jobs import Holder, JobLedger
-from pytest_aisbench.services.ledger import Ledger, record
-from pytest_aisbench.services.submission import new_trial
-from pytest_aisbench.services.tail import OUTAGE_S, follow
-from pytest_aisbench.services.trial import Tools
-from pytest_aisbench.services.watch import Limits
+from pytest_aisbench.engine.submit import new_trial
+from pytest_aisbench.engine.trial import Tools
+from pytest_aisbench.engine.watch import OUTAGE_S, Limits, follow
+from pytest_aisbench.errors import Blame, LedgerError, Unreachable, UsageFault
+from pytest_aisbench.ledger.ledger import Ledger, record
+from pytest_aisbench.ledger.runs import Holder, JobLedger
+from pytest_aisbench.model.case import Case
+from pytest_aisbench.model.job import Job, LogPart, Phase, Request
+from pytest_aisbench.model.trial import Fault, Step, Trial
 
 Make = Callable[..., Any]
 ELSEWHERE = "another-machine:1"

@@ -13,18 +13,28 @@ from xml.etree import ElementTree as ET
 import pytest
 import showcase
 
-from pytest_aisbench.domain.background import Background, Past, ScalePoint
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.curve import Curve, Point, Series
-from pytest_aisbench.domain.entry import CaseEntry
 from pytest_aisbench.i18n import ENGLISH, Language, language
-from pytest_aisbench.reporters.lifecycle import Span, spans
-from pytest_aisbench.reporters.page_charts import charts
-from pytest_aisbench.reporters.svg_curve import Claim, loss_chart, speed_chart
-from pytest_aisbench.reporters.svg_frame import BAND, MARK, NIGHT, ODD, PAPER, ticks
-from pytest_aisbench.reporters.svg_heat import heat_map
-from pytest_aisbench.reporters.svg_past import history_chart, scaling_chart
-from pytest_aisbench.reporters.svg_timeline import COLOURS, timeline
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.curve import Curve, Point, Series
+from pytest_aisbench.model.results import CaseEntry
+from pytest_aisbench.model.trial import Background, Past, ScalePoint
+from pytest_aisbench.report.charts import (
+    BAND,
+    COLOURS,
+    MARK,
+    NIGHT,
+    ODD,
+    PAPER,
+    Claim,
+    history_chart,
+    loss_chart,
+    scaling_chart,
+    speed_chart,
+    ticks,
+    timeline,
+)
+from pytest_aisbench.report.host_plugins import Span, spans
+from pytest_aisbench.report.rank_charts import charts, heat_map
 
 CHINESE = language("zh")
 SVG = "{http://www.w3.org/2000/svg}"

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from markdown_page import Page
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from pytest_aisbench.domain.background import Background, ScalePoint
-from pytest_aisbench.domain.curve import Pace
-from pytest_aisbench.domain.entry import CaseEntry, RunEntry, Straggler, Value
-from pytest_aisbench.domain.messages import plain
-from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.i18n import language
-from pytest_aisbench.reporters import facts, markdown, openmetrics
-from pytest_aisbench.reporters.ci import notices
+from pytest_aisbench.model.curve import Pace
+from pytest_aisbench.model.messages import plain
+from pytest_aisbench.model.results import CaseEntry, RunEntry, Straggler, Value
+from pytest_aisbench.model.trial import Background, ScalePoint
+from pytest_aisbench.model.verdict import Finding, Outcome, Ruling
+from pytest_aisbench.report import ci
+from pytest_aisbench.report.ci import notices
 
 HOSTILE = (
     "<script>alert(1)</script> ]]> | `code` **bold** [x](javascript:1) ![i](http://e) \x1b[31m\x00\n"
@@ -73,7 +73,7 @@ def families(text: str) -> list[Any]:
 
 def samples(entry: RunEntry) -> dict[tuple[str, ...], float]:
     found: dict[tuple[str, ...], float] = {}
-    for family in families(openmetrics.text(entry)):
+    for family in families(ci.openmetrics_text(entry)):
         for sample in family.samples:
             key = (sample.name, sample.labels.get("case", ""), sample.labels.get("aisbench_verdict", ""))
             assert key not in found
@@ -97,15 +97,15 @@ def test_metrics_are_openmetrics_and_rounded() -> None:
     states = {key[1:]: value for key, value in found.items() if key[0] == "aisbench_verdict" and value}
     assert states == {("a-2x8", "PASSED"): 1, ("b-2x8", "FAILED"): 1, ("c-2x8", "BROKEN"): 1}
     assert ("aisbench_throughput", "c-2x8", "") not in found
-    assert openmetrics.text(entry).endswith("\n# EOF\n")
-    assert openmetrics.text(entry) == openmetrics.text(replace(entry, cases=entry.cases[::-1], run="run-2"))
+    assert ci.openmetrics_text(entry).endswith("\n# EOF\n")
+    assert ci.openmetrics_text(entry) == ci.openmetrics_text(replace(entry, cases=entry.cases[::-1], run="run-2"))
 
 
 def test_warm_up_and_steady_state_stand_beside_the_whole_run() -> None:
     paced = replace(TRIAL, pace=Pace("samples/s", "rank", 800.04, warm_up_points=1, warm_up=400.0, steady=884.48))
     unsure = replace(TRIAL, pace=Pace("steps/s", "rank", 9.0))
     cases = (replace(PASSED, trials=(unsure, paced)), replace(FAILED, trials=(unsure,)), BROKEN)
-    (family,) = [each for each in families(openmetrics.text(run(*cases))) if each.name == "aisbench_pace"]
+    (family,) = [each for each in families(ci.openmetrics_text(run(*cases))) if each.name == "aisbench_pace"]
     found = {(each.labels["case"], each.labels["part"], each.labels["unit"]): each.value for each in family.samples}
     assert found == {
         ("a-2x8", "whole", "samples/s"): 800.0,
@@ -117,11 +117,11 @@ def test_warm_up_and_steady_state_stand_beside_the_whole_run() -> None:
 
 
 def test_an_empty_run_is_openmetrics_too() -> None:
-    assert openmetrics.text(run(code=None)) == "# EOF\n"
+    assert ci.openmetrics_text(run(code=None)) == "# EOF\n"
 
 
 def test_strangers_words_stay_labels() -> None:
-    found = {family.name: family for family in families(openmetrics.text(run(WILD)))}
+    found = {family.name: family for family in families(ci.openmetrics_text(run(WILD)))}
     (sample,) = found["aisbench_measurement"].samples
     assert sample.labels["metric"] == "perplexity"
     assert sample.labels["unit"] == plain(HOSTILE)
@@ -132,15 +132,15 @@ def test_strangers_words_stay_labels() -> None:
 @example(unit="", value=-sys.float_info.max, reason="")  # which cannot be rounded up
 def test_whatever_was_measured_the_files_can_be_read(unit: str, value: float | None, reason: str) -> None:
     case = replace(WILD, metrics={"throughput": Value(value, unit)}, reason=reason)
-    families(openmetrics.text(run(case)))
-    names, values = csv.reader(io.StringIO(openmetrics.table(run(case))))
+    families(ci.openmetrics_text(run(case)))
+    names, values = csv.reader(io.StringIO(ci.csv_table(run(case))))
     assert len(names) == len(values)
     assert all(math.isfinite(float(each)) for each in values)
-    assert columns(markdown.text(run(case))) == {8}
+    assert columns(ci.markdown_summary(run(case))) == {8}
 
 
 def test_the_table_for_plots_is_names_and_values() -> None:
-    names, values = csv.reader(io.StringIO(openmetrics.table(run(FAILED, BROKEN, PASSED))))
+    names, values = csv.reader(io.StringIO(ci.csv_table(run(FAILED, BROKEN, PASSED))))
     assert dict(zip(names, values, strict=True)) == {
         "a-2x8 throughput": "14150", "a-2x8 accuracy": "0.7612", "a-2x8 efficiency": "0.9346",
         "a-2x8 ran seconds": "61", "a-2x8 card hours": "0.27",
@@ -155,19 +155,19 @@ def columns(text: str) -> set[int]:
 
 def test_the_summary_says_what_is_wrong_first() -> None:
     warned = replace(PASSED, id="d-2x8", background=Background(warnings=("slower with every run",)))
-    text = markdown.text(run(PASSED, FAILED, BROKEN, WAITING, warned, required=["never-1x1"], code=11))
+    text = ci.markdown_summary(run(PASSED, FAILED, BROKEN, WAITING, warned, required=["never-1x1"], code=11))
     assert text.startswith("## aisbench: exit code 11, required cases are missing\n")
     told = ["never-1x1", "b-2x8", "c-2x8", "late-1x1", "d-2x8", "| case |", "| b-2x8 |", "| a-2x8 |", "report.html"]
     places = [text.index(part) for part in told]
     assert places == sorted(places)
     page = Page(text)
     assert "warning: slower with every run" in page.words
-    assert page.links == ["https://console.example/jobs/1", *markdown.FILES]
+    assert page.links == ["https://console.example/jobs/1", *ci.FILES]
     assert "1 FAILED, 1 BROKEN, 1 not judged, 2 PASSED" in page.words
 
 
 def test_the_summary_speaks_chinese() -> None:
-    text = markdown.text(run(FAILED), language("zh"))
+    text = ci.markdown_summary(run(FAILED), language("zh"))
     assert "## aisbench：退出码 1" in text
     assert "FAILED" in text
     assert "| 用例 |" in text
@@ -175,19 +175,19 @@ def test_the_summary_speaks_chinese() -> None:
 
 
 def test_strangers_words_stay_text_in_the_summary() -> None:
-    page = Page(markdown.text(run(WILD, replace(PASSED, metrics=WILD.metrics))))
+    page = Page(ci.markdown_summary(run(WILD, replace(PASSED, metrics=WILD.metrics))))
     assert set(page.tags) <= {"h2", "p", "code", "ul", "li", "strong", "table", "thead", "tbody", "tr", "th", "td", "a"}
     assert page.tags.count("strong") == 1
     assert page.tags.count("code") == 1  # the run
     assert set(page.rows) == {8}
     assert plain(HOSTILE) in page.words
-    assert [link for link in page.links if link not in markdown.FILES] == ["https://console.example/jobs/1"]
+    assert [link for link in page.links if link not in ci.FILES] == ["https://console.example/jobs/1"]
 
 
 def test_a_summary_of_thousands_of_cases_is_one_that_is_taken() -> None:
     cases = [replace(WILD, id=f"wild-{number}x1") for number in range(1, 4000)]
-    text = markdown.text(run(*cases))
-    assert 500_000 < len(text.encode()) <= markdown.MOST
+    text = ci.markdown_summary(run(*cases))
+    assert 500_000 < len(text.encode()) <= ci.MOST
     assert "more in results.json" in text
 
 
@@ -208,7 +208,7 @@ def test_annotations_name_the_place_and_cannot_be_forged() -> None:
 
 
 def test_the_facts_of_a_case_are_all_that_was_measured_and_wanted() -> None:
-    assert facts.of_case(PASSED, "local") == {
+    assert ci.of_case(PASSED, "local") == {
         "case": "a-2x8", "workload": "a", "platform": "local", "nodes": "2", "devices_per_node": "8", "shape": "2x8",
         "mode": "cluster", "verdict": "PASSED", "reason": "fine", "trials": "1", "card_hours": "0.272889",
         "throughput": "14151.2", "throughput.unit": "images/s", "throughput.wanted": ">= 13443.6 images/s",
@@ -222,7 +222,7 @@ def test_the_facts_of_a_case_are_all_that_was_measured_and_wanted() -> None:
 
 @pytest.mark.parametrize("code", [0, 11, None])
 def test_the_facts_of_a_run_say_how_it_ended(code: int | None) -> None:
-    found = facts.of_run(run(PASSED, code=code, required=["never-1x1"], nodes=[1, 2]))
+    found = ci.of_run(run(PASSED, code=code, required=["never-1x1"], nodes=[1, 2]))
     assert found["missing"] == "never-1x1"
     assert found["nodes"] == "1,2"
     assert found.get("exit_code") == (None if code is None else str(code))

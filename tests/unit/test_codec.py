@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pytest_aisbench.domain import codec
-from pytest_aisbench.domain.case import Case
-from pytest_aisbench.domain.metric import MissingResult
-from pytest_aisbench.domain.trial import Fault, Trial
+from pytest_aisbench.engine.submit import new_trial
 from pytest_aisbench.errors import Blame
-from pytest_aisbench.services.submission import new_trial
+from pytest_aisbench.model import codec
+from pytest_aisbench.model.case import Case
+from pytest_aisbench.model.metric import MissingResult
+from pytest_aisbench.model.trial import Fault, Trial
 
 
 def test_a_renamed_field_is_read_by_its_old_name_and_written_by_its_new() -> None:

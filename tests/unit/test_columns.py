@@ -9,25 +9,24 @@ from dataclasses import replace
 import pytest
 import showcase
 
-from pytest_aisbench.domain.entry import CaseEntry
-from pytest_aisbench.domain.verdict import Finding, Outcome
 from pytest_aisbench.i18n import ENGLISH, language, languages
-from pytest_aisbench.report import columns
+from pytest_aisbench.model.results import CaseEntry
+from pytest_aisbench.model.verdict import Finding, Outcome
+from pytest_aisbench.report import ci, columns, page
 from pytest_aisbench.report.columns import COLUMNS, Column, Output
-from pytest_aisbench.reporters import markdown, openmetrics, page
-from pytest_aisbench.reporters.page_summary import overview
-from pytest_aisbench.reporters.terminal import summary
+from pytest_aisbench.report.page_case import overview
+from pytest_aisbench.report.terminal import summary
 
 
 def reports() -> dict[Output, str]:
     run = showcase.run()
     case = run.cases[0]
     return {
-        Output.PAGE: "".join([*page.headers(), *page.cells(case)]),
+        Output.PAGE: "".join([*page.headers(), *page.case_cells(case)]),
         Output.PAPER: overview(run.cases, run).split("<div class='roll'>")[1],
         Output.TERMINAL: "\n".join(line for line, _ in summary(run, "reports/r", "report.html", 200)),
-        Output.MARKDOWN: markdown.text(run),
-        Output.CSV: openmetrics.table(run),
+        Output.MARKDOWN: ci.markdown_summary(run),
+        Output.CSV: ci.csv_table(run),
     }
 
 
@@ -69,7 +68,7 @@ def test_all_reports_show_what_the_threshold_wants_and_not_a_later_finding_on_it
 
     lines = [line for line, _ in summary(run, "reports/r", "report.html", 200)]
     row = next(line for line in lines if line.startswith(case.id) and "  " in line)
-    assert "no drift" not in row + "".join(page.cells(case)) + markdown.text(run).split("| case |")[1]
+    assert "no drift" not in row + "".join(page.case_cells(case)) + ci.markdown_summary(run).split("| case |")[1]
     assert wanted.partition(" ")[0] in row
 
 
@@ -78,6 +77,6 @@ def with_drift(case: CaseEntry) -> CaseEntry:
 
 
 def test_the_file_for_plots_has_numbers_only() -> None:
-    names, values = csv.reader(io.StringIO(openmetrics.table(showcase.run())))
+    names, values = csv.reader(io.StringIO(ci.csv_table(showcase.run())))
     assert {name.partition(" ")[2] for name in names} >= {"throughput", "efficiency", "ran seconds", "card hours"}
     assert all(float(value) >= 0 for value in values)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from factories import make_case_entry
 
-from pytest_aisbench.domain.entry import Before, Brief, CaseEntry, Value
-from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.judge.comparison import RunDifference, SpeedChange, VerdictChange, compare_runs
-from pytest_aisbench.services.ledger import Ledger
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.model.results import Before, Brief, CaseEntry, Value
+from pytest_aisbench.model.verdict import Ruling
 
 PASSED, FAILED = Ruling.PASSED, Ruling.FAILED
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_aisbench.adapters.apulis import Apulis
-from pytest_aisbench.adapters.apulis_settings import ApulisAccess
-from pytest_aisbench.adapters.modelarts import ModelArts
+from pytest_aisbench.config.access import Access
+from pytest_aisbench.config.settings import Settings
+from pytest_aisbench.platforms.apulis.platform import Apulis
+from pytest_aisbench.platforms.apulis.settings import ApulisAccess
+from pytest_aisbench.platforms.modelarts.platform import ModelArts
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.settings import Settings
-from pytest_aisbench.settings.access import Access
 
 ACCESS = Access(
     access_key=Secret("AK"), secret_access_key=Secret("SK"), region_name="cn-north-4", project_id="p", bucket="b"

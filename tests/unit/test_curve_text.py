@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.curve import curve
-from pytest_aisbench.reporters.curve import drawn, lines
+from pytest_aisbench.report.terminal import curve_lines, sparkline
+from pytest_aisbench.traininglog.curve import curve
 
 LOG = "".join(
     f"epoch: {epoch} step: 10, loss is {8 / epoch}\nTrain epoch time: 1 ms, per step time: {ms} ms\n"
@@ -15,14 +15,14 @@ LOG = "".join(
 
 
 def test_loss_speed_and_pace() -> None:
-    assert lines(curve(LOG)) == [
+    assert curve_lines(curve(LOG)) == [
         "loss   █▃▁▁  8 → 2 at epoch 4 step 10",
         "speed  ▁███  5 → 10 at epoch 4 step 10 steps/s",
         "pace   8 steps/s over the whole run, 10 in steady state, 5 in the warm-up of 1 point (one rank, by its log)",
     ]
-    assert lines(curve("nothing")) == []
+    assert curve_lines(curve("nothing")) == []
 
 
 @given(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=400))
 def test_any_values_fit_a_row(values: list[float]) -> None:
-    assert 1 <= len(drawn(values)) <= 60
+    assert 1 <= len(sparkline(values)) <= 60

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.verdict import Outcome
 from pytest_aisbench.judge.trend import NO_DRIFT, ChangePoint, change_points, find_drift
+from pytest_aisbench.model.verdict import Outcome
 
 values = st.lists(st.floats(-1e6, 1e6), max_size=60)
 

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench import Platform, Settings
-from pytest_aisbench.adapters.power_file import PowerFile
-from pytest_aisbench.domain.curve import Curve
-from pytest_aisbench.domain.job import Power, Sample
-from pytest_aisbench.domain.trial import Trial
+from pytest_aisbench.engine.collect import Meter, sampled
 from pytest_aisbench.errors import Unreachable, UsageFault
 from pytest_aisbench.judge.standards import power_in_window
-from pytest_aisbench.services.sampling import Meter, sampled
+from pytest_aisbench.model.curve import Curve
+from pytest_aisbench.model.job import Power, Sample
+from pytest_aisbench.model.trial import Trial
+from pytest_aisbench.platforms.power_file import PowerFile
 
 
 def steady(node: str = "0", watts: float = 300.0, since: int = 0, until: int = 600, every: int = 6) -> list[Sample]:

@@ -17,19 +17,18 @@ from factories import make_case, make_measurements
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.case import Case, Mode, Shape
-from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
-from pytest_aisbench.domain.trial import Step, Trial, TrialRecord
-from pytest_aisbench.domain.verdict import Outcome, Ruling, Verdict
+from pytest_aisbench.engine.submit import new_trial
+from pytest_aisbench.engine.trial import VerdictStep
 from pytest_aisbench.judge.comparison import traits_key
 from pytest_aisbench.judge.entries import case_entry
 from pytest_aisbench.judge.evaluate import Evaluation, Evidence, Rules, evaluate
 from pytest_aisbench.judge.scaling import Speed
 from pytest_aisbench.judge.values import CaseValues, case_values
-from pytest_aisbench.services.history import History
-from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.services.submission import new_trial
-from pytest_aisbench.services.verdict_step import VerdictStep
+from pytest_aisbench.ledger.history import History
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.model.case import Case, Mode, Shape
+from pytest_aisbench.model.trial import Step, Trial, TrialRecord
+from pytest_aisbench.model.verdict import ExpectedFailure, Outcome, Ruling, Threshold, Verdict
 
 SPEED = Threshold("throughput", "images/s", reference=100.0, lower=-0.05)
 LEARNT = Threshold("accuracy", at_least=0.9)

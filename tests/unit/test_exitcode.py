@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.judge.exit_code import Tally
+from pytest_aisbench.model.verdict import Ruling
 
 P, F, B, I = Ruling.PASSED, Ruling.FAILED, Ruling.BROKEN, Ruling.INCONCLUSIVE  # noqa: E741
 

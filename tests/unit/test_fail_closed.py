@@ -15,15 +15,14 @@ from factories import UNIT, make_case, make_measurements, make_trial, make_workl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.case import Case, Mode, Shape
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, MissingResult
-from pytest_aisbench.domain.stage import StoreUrl
-from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
-from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling, Verdict
+from pytest_aisbench.engine.collect import harvest
 from pytest_aisbench.judge.entries import trial_entry
 from pytest_aisbench.judge.evaluate import compare_with_band, conclude, evaluate
 from pytest_aisbench.judge.values import case_values
-from pytest_aisbench.services.harvest import harvest
+from pytest_aisbench.model.case import Case, Mode, Shape
+from pytest_aisbench.model.job import StoreUrl
+from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Measurement, MissingResult
+from pytest_aisbench.model.verdict import ExpectedFailure, Finding, Outcome, Ruling, Threshold, Verdict
 
 SPEED, LEARNT = 100.0, 0.9
 WORKLOAD = make_workload()

@@ -12,12 +12,12 @@ from factories import make_trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.case import Case, Mode, Shape
-from pytest_aisbench.domain.metric import Metric
-from pytest_aisbench.domain.threshold import Threshold
+from pytest_aisbench.engine.collect import Traits, told, where
+from pytest_aisbench.engine.takeover import Fingerprints
 from pytest_aisbench.judge.comparison import family_key, trait_differences, traits_key, traits_of
-from pytest_aisbench.services.takeover import Fingerprints
-from pytest_aisbench.services.traits import Traits, told, where
+from pytest_aisbench.model.case import Case, Mode, Shape
+from pytest_aisbench.model.metric import Metric
+from pytest_aisbench.model.verdict import Threshold
 
 words = st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=5)
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from waiting import wait_until
 
-from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.job import Phase
-from pytest_aisbench.domain.trial import Step, Trial
-from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.engine.fleet import Fleet
+from pytest_aisbench.engine.submit import new_trial
+from pytest_aisbench.engine.trial import Tools
+from pytest_aisbench.engine.watch import Limits
 from pytest_aisbench.errors import AisbenchError, LedgerError, Unreachable
-from pytest_aisbench.services.clock import SystemClock
-from pytest_aisbench.services.fleet import Fleet
-from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.services.submission import new_trial
-from pytest_aisbench.services.trial import Tools
-from pytest_aisbench.services.watch import Limits
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.model.case import Case, Shape
+from pytest_aisbench.model.clock import SystemClock
+from pytest_aisbench.model.job import Phase
+from pytest_aisbench.model.trial import Step, Trial
+from pytest_aisbench.model.verdict import Ruling
 
 Make = Callable[..., Any]
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.heard import Heard, judged, with_usage
-from pytest_aisbench.domain.job import Job, LogPart, Phase
-from pytest_aisbench.domain.trial import Fault, Step, Trial
+from pytest_aisbench.engine.submit import new_trial
+from pytest_aisbench.engine.watch import Follower
 from pytest_aisbench.errors import Blame, Unreachable
-from pytest_aisbench.services.follow import Follower
-from pytest_aisbench.services.submission import new_trial
+from pytest_aisbench.model.case import Case, Shape
+from pytest_aisbench.model.job import Job, LogPart, Phase
+from pytest_aisbench.model.trial import Fault, Step, Trial
+from pytest_aisbench.traininglog.activity import Heard, judged, with_usage
 
 STALL_S = 900.0
 

@@ -11,22 +11,15 @@ from pathlib import Path
 
 from factories import make_case, make_measurements, make_trial
 
-from pytest_aisbench.domain.case import Mode, Shape
-from pytest_aisbench.domain.curve import curve
-from pytest_aisbench.domain.metric import (
-    ACCURACY,
-    SCALING,
-    STEADY_THROUGHPUT,
-    THROUGHPUT,
-    TIME_TO_ACCURACY,
-)
-from pytest_aisbench.domain.threshold import ExpectedFailure, Threshold
-from pytest_aisbench.domain.verdict import Finding, Ruling, Verdict
 from pytest_aisbench.judge.evaluate import compare_with_band, conclude
 from pytest_aisbench.judge.noise_test import Noise, decide
 from pytest_aisbench.judge.scaling import Speed, decide_scaling, waived_finding
 from pytest_aisbench.judge.trend import find_drift, newest_level
 from pytest_aisbench.judge.values import case_values
+from pytest_aisbench.model.case import Mode, Shape
+from pytest_aisbench.model.metric import ACCURACY, SCALING, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
+from pytest_aisbench.model.verdict import ExpectedFailure, Finding, Ruling, Threshold, Verdict
+from pytest_aisbench.traininglog.curve import curve
 
 GOLDEN = Path(__file__).parent / "golden" / "verdicts.txt"
 UNIT = "images/s"

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from factories import make_measurements
 
-from pytest_aisbench.domain import codec
-from pytest_aisbench.domain.case import Case, Mode, Shape
-from pytest_aisbench.domain.job import Job, Phase
-from pytest_aisbench.domain.metric import MissingResult
-from pytest_aisbench.domain.trial import Fault, Step, Trial
-from pytest_aisbench.domain.verdict import Ruling, Verdict
+from pytest_aisbench.engine.submit import new_trial
 from pytest_aisbench.errors import Blame
 from pytest_aisbench.judge.comparison import family_key, traits_key
-from pytest_aisbench.services.history import History
-from pytest_aisbench.services.ledger import Ledger, record
-from pytest_aisbench.services.schema import STEPS
-from pytest_aisbench.services.submission import new_trial
+from pytest_aisbench.ledger.database import STEPS
+from pytest_aisbench.ledger.history import History
+from pytest_aisbench.ledger.ledger import Ledger, record
+from pytest_aisbench.model import codec
+from pytest_aisbench.model.case import Case, Mode, Shape
+from pytest_aisbench.model.job import Job, Phase
+from pytest_aisbench.model.metric import MissingResult
+from pytest_aisbench.model.trial import Fault, Step, Trial
+from pytest_aisbench.model.verdict import Ruling, Verdict
 
 TRAITS = {"platform": "local", "nodes": "2", "devices": "2", "code": "c0de"}
 

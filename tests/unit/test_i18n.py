@@ -13,11 +13,11 @@ import pytest
 
 import pytest_aisbench
 from pytest_aisbench import i18n
-from pytest_aisbench.domain.metric import ACCURACY, RECKONED, THROUGHPUT
-from pytest_aisbench.domain.verdict import Outcome, Ruling
+from pytest_aisbench.config.settings import table
 from pytest_aisbench.i18n import ENGLISH, Language, language, languages
 from pytest_aisbench.judge import exit_code
-from pytest_aisbench.settings import table
+from pytest_aisbench.model.metric import ACCURACY, RECKONED, THROUGHPUT
+from pytest_aisbench.model.verdict import Outcome, Ruling
 
 ROOT = Path(pytest_aisbench.__file__).parent
 CHINESE = language("zh")
@@ -128,7 +128,7 @@ def test_the_command_line_offers_every_language_and_no_other() -> None:
 
 def test_every_key_that_the_code_asks_for_exists() -> None:
     for functions, users, texts in (
-        (["message"], ["pytest_aisbench.domain.messages.message"], ENGLISH.catalogue.messages),
+        (["message"], ["pytest_aisbench.model.messages.message"], ENGLISH.catalogue.messages),
         (SAY, USERS, ENGLISH.catalogue.report),
     ):
         whole, begun = keys_asked_for(functions, users)

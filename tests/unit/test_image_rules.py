@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_aisbench.adapters import training_job, training_job_v1
-from pytest_aisbench.adapters.image_rules import check_command, check_image, check_script
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.job import JobSpec
-from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.job import JobSpec, StoreUrl
+from pytest_aisbench.platforms.modelarts import request
+from pytest_aisbench.platforms.modelarts.image_rules import check_command, check_image, check_script
 
 RUN = "bash /home/work/run_train.sh"
 
@@ -118,12 +117,12 @@ def test_no_request_is_rendered_for_a_command_that_cannot_run(api: str, home: st
     run = f"{RUN} " if api == "V1" else ""
     options = {"image": "org/img:1", "command": f"{run}python {home}/train.py", "flavor": "modelarts.kat1.xlarge"}
     spec = JobSpec("mlp-1x1", Shape(1, 1), place / "code/0a1b/mlp/", "train.py", place / "out/", place / "log/")
-    body = training_job.body if api == "V2" else training_job_v1.body
+    body = request.body_v2 if api == "V2" else request.body_v1
     spec = replace(spec, options=options)
     with pytest.raises(UsageFault, match=f"write {re.escape(home)}/mlp/train.py"):
-        body(spec, training_job.placement(spec))
+        body(spec, request.placement(spec))
     spec = replace(spec, options=options | {"command": f"{run}python {home}/mlp/train.py"})
-    assert f"{home}/mlp/train.py" in str(body(spec, training_job.placement(spec)))
+    assert f"{home}/mlp/train.py" in str(body(spec, request.placement(spec)))
 
 
 @pytest.mark.parametrize(
@@ -140,9 +139,9 @@ def test_an_image_alone_runs_the_entry_as_each_api_starts_it(api: str, entry: st
     spec = JobSpec("mlp-1x1", Shape(1, 1), place / "code/0a1b/mlp/", entry, place / "out/", place / "log/")
     spec = replace(spec, options={"image": "org/img:1", "flavor": "modelarts.kat1.xlarge"})
     if api == "V2":
-        sent = training_job.body(spec, training_job.placement(spec))["algorithm"]["command"]
+        sent = request.body_v2(spec, request.placement(spec))["algorithm"]["command"]
     else:
-        sent = training_job_v1.body(spec, training_job.placement(spec))["config"]["user_command"]
+        sent = request.body_v1(spec, request.placement(spec))["config"]["user_command"]
     assert sent == command
 
 
@@ -155,4 +154,4 @@ def test_an_image_needs_something_to_run_and_a_command_something_to_run_in(optio
     spec = JobSpec("mlp-1x1", Shape(1, 1), place / "code/0a1b/mlp/", "train", place / "out/", place / "log/")
     spec = replace(spec, options={"flavor": "modelarts.kat1.xlarge", "framework_version": "x", **options})
     with pytest.raises(UsageFault, match=fault):
-        training_job.body(spec, training_job.placement(spec))
+        request.body_v2(spec, request.placement(spec))

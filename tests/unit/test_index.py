@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.i18n import language
-from pytest_aisbench.reporters import index
-from pytest_aisbench.services import runs, transcript
-from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.services.transcript import Told, Transcript
+from pytest_aisbench.ledger import runs
+from pytest_aisbench.ledger import runs as runs_module
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.ledger.runs import Told, Transcript
+from pytest_aisbench.model.verdict import Ruling
+from pytest_aisbench.report import index
 from pytest_aisbench.testing.contracts import HOSTILE, case_entry
 
 
@@ -144,10 +145,10 @@ def test_a_transcript_is_read_back_in_the_order_of_the_tests(ledger: Ledger) -> 
     )
     told.add([Told("t::z", "", "failed", 1.0, 4.0, [{"when": "call"}])])
 
-    assert [(test.nodeid, test.status) for test in transcript.read(ledger.database, "r")] == [
+    assert [(test.nodeid, test.status) for test in runs_module.read(ledger.database, "r")] == [
         ("t::z", "failed"),
         ("t::a", "failed"),
     ]
-    (past,) = transcript.past(ledger.database, "s", measured=True)
+    (past,) = runs_module.past(ledger.database, "s", measured=True)
     assert [test.nodeid for test in past.tests] == ["t::a"]
-    assert transcript.past(ledger.database, "r") == []
+    assert runs_module.past(ledger.database, "r") == []

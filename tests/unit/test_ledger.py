@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.job import Job, Phase
-from pytest_aisbench.domain.trial import Fault, Step, Trial
-from pytest_aisbench.domain.verdict import Ruling, Verdict
+from pytest_aisbench.engine.submit import new_trial
 from pytest_aisbench.errors import Blame, LedgerError
 from pytest_aisbench.judge.entries import case_entry
-from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.services.schema import VERSION
-from pytest_aisbench.services.submission import new_trial
+from pytest_aisbench.ledger.database import VERSION
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.model.case import Case, Shape
+from pytest_aisbench.model.job import Job, Phase
+from pytest_aisbench.model.trial import Fault, Step, Trial
+from pytest_aisbench.model.verdict import Ruling, Verdict
 
 
 @pytest.fixture

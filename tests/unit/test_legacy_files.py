@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from old_package import BERT, BERT_CONFIG
 
+from pytest_aisbench.config.legacy import python_file, shell_file
+from pytest_aisbench.config.legacy.modelarts_config import Config, read
+from pytest_aisbench.config.legacy.python_file import Unreadable
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.settings.legacy import exports, literals
-from pytest_aisbench.settings.legacy.config import Config, read
-from pytest_aisbench.settings.legacy.values import Unreadable
 
 QUICK = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -65,7 +65,7 @@ def test_both_sessions_of_the_guide(written: Any) -> None:
 )
 def test_literals_and_what_is_made_of_them(written: Any, source: str, value: object) -> None:
     text = f"import easydict\nBASE = '/b'\nCOUNT = 2\nclass other:\n    x = 'y'\nwanted = {source}\n"
-    assert literals.read(written(text))["wanted"] == value
+    assert python_file.read(written(text))["wanted"] == value
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_literals_and_what_is_made_of_them(written: Any, source: str, value: obj
 )
 def test_what_needs_an_interpreter_is_told_with_its_line(written: Any, source: str) -> None:
     path = written(f"import os\naccess_config = {{\n  'region_name': {source},\n}}\n")
-    assert isinstance(literals.read(path)["access_config"]["region_name"], Unreadable)
+    assert isinstance(python_file.read(path)["access_config"]["region_name"], Unreadable)
     with pytest.raises(UsageFault, match=r"modelarts_config.py:3: access_config.region_name") as caught:
         config(path).access("V2")
     assert "--aisbench-trust-config" in str(caught.value)
@@ -131,7 +131,7 @@ def test_assignments_to_a_key_are_followed(written: Any, statement: str) -> None
 
 def test_a_line_that_doubles_a_text_does_not_eat_the_memory(written: Any) -> None:
     path = written("x = 'aa'\n" + "x = x + x\n" * 200)
-    assert isinstance(literals.read(path)["x"], Unreadable)
+    assert isinstance(python_file.read(path)["x"], Unreadable)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_line_that_doubles_a_text_does_not_eat_the_memory(written: Any) -> Non
 )
 def test_what_is_no_python_is_one_line(written: Any, source: bytes) -> None:
     with pytest.raises(UsageFault, match=r"modelarts_config.py"):
-        literals.read(written(source))
+        python_file.read(written(source))
 
 
 def test_no_message_quotes_a_key(written: Any) -> None:
@@ -184,7 +184,7 @@ unset EMPTY
 
 def test_a_shell_file_of_the_guide(written: Any, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
-    found = exports.read(written(SHELL.replace("@marker", str(marker)), "config.sh"))
+    found = shell_file.read(written(SHELL.replace("@marker", str(marker)), "config.sh"))
     assert {name: found.text(name) for name, value in found.values.items() if isinstance(value, str)} == {
         "PYTHON_COMMAND": "python3.7",
         "SINGLESERVER_MODE": "True",
@@ -206,18 +206,18 @@ def test_a_shell_file_of_the_guide(written: Any, tmp_path: Path) -> None:
 
 
 def test_a_wrong_word_names_its_line(written: Any) -> None:
-    found = exports.read(written("\nexport SINGLESERVER_MODE=yes\n", "config.sh"))
+    found = shell_file.read(written("\nexport SINGLESERVER_MODE=yes\n", "config.sh"))
     with pytest.raises(UsageFault, match=r"config.sh:2: SINGLESERVER_MODE is neither True nor False"):
         found.choice("SINGLESERVER_MODE", "True", "False", default="False")
 
 
 def test_a_quote_without_end_names_its_line(written: Any) -> None:
     with pytest.raises(UsageFault, match=r"config.sh:2: the quote \" is never closed"):
-        exports.read(written('A=1\nB="x\n', "config.sh"))
+        shell_file.read(written('A=1\nB="x\n', "config.sh"))
 
 
 def test_a_file_that_is_not_there_sets_nothing(tmp_path: Path) -> None:
-    assert exports.read(tmp_path / "config.sh").values == {}
+    assert shell_file.read(tmp_path / "config.sh").values == {}
 
 
 words = st.sampled_from(["A", "B", "export ", "=", "'", '"', "$", "${", "}", "`", "$(", ")", "\\", "\n", " ", ";", "#",
@@ -228,7 +228,7 @@ words = st.sampled_from(["A", "B", "export ", "=", "'", '"', "$", "${", "}", "`"
 @given(st.one_of(st.lists(words, max_size=30).map("".join), st.text(max_size=60)))
 def test_any_shell_file_is_read_or_refused(written: Any, text: str) -> None:
     try:
-        found = exports.read(written(text, "config.sh"))
+        found = shell_file.read(written(text, "config.sh"))
     except UsageFault:
         return
     for name in found.values:

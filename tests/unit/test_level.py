@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.verdict import Outcome
 from pytest_aisbench.judge.noise_test import ALPHA, decide
 from pytest_aisbench.judge.trend import Level, newest_level
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.verdict import Outcome, Threshold
 
 CLAIM = Threshold("throughput", "images/s", reference=100.0, lower=-0.05)
 ONE = Shape(1, 1)

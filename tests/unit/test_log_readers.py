@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.curve import MOST, Curve, Evaluation, curve, extended, reached, warm_up
-from pytest_aisbench.domain.log_readers import LONGEST, tell
-from pytest_aisbench.domain.progress import Progress, read
-from pytest_aisbench.domain.stamp import moment
+from pytest_aisbench.model.curve import MOST, Curve, Evaluation, warm_up
+from pytest_aisbench.traininglog.curve import curve, extended, reached
+from pytest_aisbench.traininglog.readers import LONGEST, Progress, moment, read, tell
 
 CLAS = (
     "[2022/04/04 17:51:12] root INFO: [Train][Epoch 1/20][Iter: 0/8]lr: 0.00031, CELoss: 4.64081, loss: 4.64081, "

@@ -7,15 +7,14 @@ from dataclasses import replace
 import pytest
 from factories import UNIT, make_case, make_measurements, make_trial
 
-from pytest_aisbench.domain.case import Mode
-from pytest_aisbench.domain.curve import curve
-from pytest_aisbench.domain.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
-from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.trial import Trial
-from pytest_aisbench.domain.verdict import Outcome, Ruling, Verdict
 from pytest_aisbench.judge.entries import case_entry
 from pytest_aisbench.judge.evaluate import evaluate
 from pytest_aisbench.judge.values import case_values, missing_results
+from pytest_aisbench.model.case import Mode
+from pytest_aisbench.model.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
+from pytest_aisbench.model.trial import Trial
+from pytest_aisbench.model.verdict import Outcome, Ruling, Threshold, Verdict
+from pytest_aisbench.traininglog.curve import curve
 
 PLAIN = (Threshold(THROUGHPUT, UNIT, at_least=100.0), Threshold(ACCURACY, at_least=0.9))
 STEADY = Threshold(STEADY_THROUGHPUT, UNIT, at_least=600.0)

@@ -6,9 +6,9 @@ import json
 import pickle
 from dataclasses import dataclass
 
-from pytest_aisbench.domain import codec
-from pytest_aisbench.domain.messages import Message, joined, message, translated
 from pytest_aisbench.i18n import ENGLISH, language
+from pytest_aisbench.model import codec
+from pytest_aisbench.model.messages import Message, joined, message, translated
 
 CHINESE = language("zh")
 LONG = joined(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.adapters.answers import Answer
 from pytest_aisbench.errors import AisbenchError, JobLost, OutOfQuota, Refused, Rejected, Throttled, Unreachable
+from pytest_aisbench.net.huawei import Answer
 
 
 def refusal(status: int, code: str = "", message: str = "because", **headers: str) -> Answer:

@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench import Access, Settings
-from pytest_aisbench.adapters.modelarts import ModelArts
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.job import JobSpec
-from pytest_aisbench.domain.stage import StoreUrl
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.job import JobSpec, StoreUrl
+from pytest_aisbench.platforms.modelarts.platform import ModelArts
 from pytest_aisbench.secret import Secret
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.verdict import Outcome
 from pytest_aisbench.judge import noise_test
 from pytest_aisbench.judge.noise_test import ALPHA, decide, pooled_noise
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.verdict import Outcome, Threshold
 
 ONE = Shape(1, 8)
 CLAIM = Threshold("throughput", "images/s", reference=100.0, lower=-0.05)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from factories import make_case, make_trial
 
-from pytest_aisbench.domain.codec import dump, load
-from pytest_aisbench.domain.metric import Metric
-from pytest_aisbench.domain.trial import Trial
+from pytest_aisbench.engine.collect import MOST, curve_of
 from pytest_aisbench.judge.entries import trial_entry
-from pytest_aisbench.services.pacing import MOST, curve_of
+from pytest_aisbench.model.codec import dump, load
+from pytest_aisbench.model.metric import Metric
+from pytest_aisbench.model.trial import Trial
 
 CASE = make_case("2x1", workload="points", metrics={"throughput": Metric("throughput", "points/s")})
 LOG = "".join(

@@ -12,14 +12,15 @@ import pytest
 from old_package import BERT, RESNET_13, RESNET_15, config, unpack
 
 from pytest_aisbench import registry
-from pytest_aisbench.adapters import legacy_package, prestart
-from pytest_aisbench.adapters.modelarts import ModelArts
-from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.config.loading import freeze
+from pytest_aisbench.config.settings import Settings
+from pytest_aisbench.engine.staging import code_tree
+from pytest_aisbench.engine.submit import new_trial, spec, stage_of
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.services.staging import code_tree
-from pytest_aisbench.services.submission import new_trial, spec, stage_of
-from pytest_aisbench.settings import Settings
-from pytest_aisbench.settings.freezing import freeze
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.platforms.modelarts import image_rules
+from pytest_aisbench.platforms.modelarts import package as package_module
+from pytest_aisbench.platforms.modelarts.platform import ModelArts
 
 GOLDEN = Path(__file__).parent / "golden/package"
 PACKAGES = {
@@ -28,7 +29,7 @@ PACKAGES = {
     "resnet-r15": (RESNET_15, "resnet", "train.py", "imagenet"),
 }
 PLATFORMS = {"local", "modelarts"}
-NODES = SimpleNamespace(additions=prestart.files)  # what of ModelArts the code is staged for
+NODES = SimpleNamespace(additions=image_rules.files)  # what of ModelArts the code is staged for
 
 
 def package(folder: Path, name: str = "bert", **files: str) -> Path:
@@ -41,8 +42,8 @@ def frozen(folder: Path, **told: str) -> Settings:
     return freeze(command_line, {}, {}, folder.parent, registry.of_commands())
 
 
-def load(settings: Settings) -> legacy_package.Package:
-    return legacy_package.load(settings, registry.of_commands().kind(settings.platform), PLATFORMS)
+def load(settings: Settings) -> package_module.Package:
+    return package_module.load(settings, registry.of_commands().kind(settings.platform), PLATFORMS)
 
 
 def rendered(settings: Settings, nodes: int | None = None) -> tuple[dict[str, Any], dict[str, str]]:
@@ -84,7 +85,7 @@ def test_the_v2_request_is_the_guides(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_the_v1_request_is_the_guides(tmp_path: Path, name: str) -> None:
-    pytest.importorskip("pytest_aisbench.adapters.jobs_v1", reason="V1 rendering is not there yet")
+    pytest.importorskip("pytest_aisbench.platforms.modelarts.jobs", reason="V1 rendering is not there yet")
     body, words = rendered(frozen(package(tmp_path / "package", name, shell="export PYTHON_COMMAND=python3\n")))
     assert body == golden(f"{name}-v1", words)
 

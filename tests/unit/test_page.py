@@ -11,13 +11,12 @@ import pytest
 import showcase
 from factories import make_case_entry, make_run_entry, make_trial_entry
 
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.entry import CaseEntry, Value
-from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.i18n import ENGLISH, Language, language
-from pytest_aisbench.reporters.page import UNJUDGED, cells, duration, headers
-from pytest_aisbench.reporters.page_case import Frame, details, weight
-from pytest_aisbench.reporters.page_summary import overview
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.results import CaseEntry, Value
+from pytest_aisbench.model.verdict import Finding, Outcome, Ruling
+from pytest_aisbench.report.page import UNJUDGED, case_cells, duration, headers
+from pytest_aisbench.report.page_case import Frame, details, overview, weight
 
 CHINESE = language("zh")
 PLAIN = Frame(lambda file: file)
@@ -34,23 +33,23 @@ def sort_key(cell: str) -> str:
 @pytest.mark.parametrize("column", ["throughput", "accuracy"])
 def test_numbers_sort_as_numbers(column: str) -> None:
     place = {"throughput": 1, "accuracy": 2}[column]
-    rows = [cells(replace(UNJUDGED, metrics={column: Value(amount, "")})) for amount in AMOUNTS]
+    rows = [case_cells(replace(UNJUDGED, metrics={column: Value(amount, "")})) for amount in AMOUNTS]
     keys = [sort_key(row[place]) for row in rows]
 
     assert sorted(keys) == keys
-    assert sort_key(cells(UNJUDGED)[place]) < keys[0]  # not measured
+    assert sort_key(case_cells(UNJUDGED)[place]) < keys[0]  # not measured
 
 
 def test_what_was_wanted_sorts_by_its_number() -> None:
     wanted = [">= 9.5 images/s", "<= 10 images/s", "100 .. 200 images/s", ">= 1e+20 images/s"]
     findings = [Finding("throughput", Outcome.MET, 1.0, text, "") for text in wanted]
-    keys = [sort_key(cells(replace(UNJUDGED, findings=(finding,)))[3]) for finding in findings]
+    keys = [sort_key(case_cells(replace(UNJUDGED, findings=(finding,)))[3]) for finding in findings]
 
     assert sorted(keys) == keys
 
 
 def test_other_tests_have_as_many_cells() -> None:
-    assert len(cells(None)) == len(headers()) == len(cells(UNJUDGED))
+    assert len(case_cells(None)) == len(headers()) == len(case_cells(UNJUDGED))
 
 
 def heavy() -> CaseEntry:

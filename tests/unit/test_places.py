@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_aisbench.config import toml_document
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.settings import places
 
 TEXT = """# a comment
 name = "x"
@@ -33,7 +33,7 @@ throughput = { at_least = 1 }
 def test_a_key_has_a_line(tmp_path: Path, keys: tuple[str, ...], line: int) -> None:
     file = tmp_path / "t.toml"
     file.write_text(TEXT)
-    assert places.read(file).place(*keys) == f"{file}:{line}"
+    assert toml_document.read(file).place(*keys) == f"{file}:{line}"
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,6 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, data: bytes | None, mes
     if data is not None:
         file.write_bytes(data)
     with pytest.raises(UsageFault, match=message) as caught:
-        places.read(file)
+        toml_document.read(file)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pytest_aisbench.adapters import image_rules
-from pytest_aisbench.domain.case import Case
-from pytest_aisbench.domain.checkup import Check, Health, failure, warning
-from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.engine import preflight
 from pytest_aisbench.errors import Unreachable, UsageFault
-from pytest_aisbench.services import preflight
+from pytest_aisbench.model.case import Case
+from pytest_aisbench.model.job import StoreUrl
+from pytest_aisbench.model.ports import Check, Health, failure, warning
+from pytest_aisbench.platforms.modelarts import image_rules
 
 Make = Callable[..., Any]
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.trial import TrialRecord
+from pytest_aisbench.config import toml_document
+from pytest_aisbench.engine.references import revised
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.judge.references import FEWEST, propose, replay
-from pytest_aisbench.services.revision import revised
-from pytest_aisbench.settings import places
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.trial import TrialRecord
+from pytest_aisbench.model.verdict import Threshold
 
 SPEED = Threshold("throughput", "images/s", reference=900.0, lower=-0.05)
 RATIO = Threshold("accuracy", at_least=0.7)
@@ -181,10 +181,10 @@ def test_a_claim_from_above_names_the_largest() -> None:
     assert (found.met, found.missed, found.worst) == (2, 1, 0.5)
 
 
-def document(tmp_path: Path, text: str) -> places.Document:
+def document(tmp_path: Path, text: str) -> toml_document.Document:
     file = tmp_path / "thresholds.toml"
     file.write_text(text, encoding="utf-8")
-    return places.read(file)
+    return toml_document.read(file)
 
 
 ROW: dict[str, object] = {"reference": 1000.5, "lower": -0.01, "unit": "images/s"}
@@ -237,7 +237,7 @@ def test_a_claim_that_is_new_in_its_table_comes_last(tmp_path: Path) -> None:
 def test_a_date_survives(tmp_path: Path) -> None:
     row = {**ROW, "expected_failure": {"reason": "a slow switch", "until": date(2027, 1, 31)}}
     new = revised(document(tmp_path, ""), ("local", "2x8"), {"throughput": (row, "")})
-    assert places.parse(new)["local"]["2x8"]["throughput"] == row
+    assert toml_document.parse(new)["local"]["2x8"]["throughput"] == row
 
 
 def test_what_the_edit_does_not_understand_is_refused(tmp_path: Path) -> None:

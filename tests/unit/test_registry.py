@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from pytest_aisbench import registry
+from pytest_aisbench.config.loading import freeze
+from pytest_aisbench.config.platform_kind import PlatformKind
+from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.registry import REPORTERS, Registry
-from pytest_aisbench.settings import Settings
-from pytest_aisbench.settings.freezing import freeze
-from pytest_aisbench.settings.platform_kind import PlatformKind
 
 
 class Plain:

@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.domain import codec
-from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.forecast import until_all
-from pytest_aisbench.domain.job import Request
-from pytest_aisbench.domain.ports import Clock
-from pytest_aisbench.domain.trial import Step
+from pytest_aisbench.config.settings import Settings
+from pytest_aisbench.engine import submit
+from pytest_aisbench.engine.budget import Budget, Estimate, Forecast, Prospect, rehearse
 from pytest_aisbench.errors import LedgerError, Unreachable, UsageFault
-from pytest_aisbench.reporters.plan import plan
-from pytest_aisbench.services import submission
-from pytest_aisbench.services.budget import Budget, Estimate
-from pytest_aisbench.services.rehearsal import Forecast, Prospect, rehearse
-from pytest_aisbench.settings import Settings
+from pytest_aisbench.model import codec
+from pytest_aisbench.model.case import Case, Shape
+from pytest_aisbench.model.job import Request
+from pytest_aisbench.model.ports import Clock
+from pytest_aisbench.model.trial import Step
+from pytest_aisbench.session.dry_run import plan
+from pytest_aisbench.traininglog.activity import until_all
 
 Make = Callable[..., Any]
 HOUR = 3600.0
@@ -48,10 +47,10 @@ def test_the_request_is_the_one_that_would_be_sent(healthy: Make, clock: Clock, 
     forecast = rehearsed(platform, clock, tmp_path / "reports", case)
 
     assert not platform.store.objects_
-    trial = submission.new_trial(forecast.folder.name, case, clock.now())
-    stage = submission.stage(trial, platform)  # uploads
+    trial = submit.new_trial(forecast.folder.name, case, clock.now())
+    stage = submit.stage(trial, platform)  # uploads
     assert platform.store.objects_
-    assert read(forecast) == codec.dump(platform.render(submission.spec(trial, stage, 86400.0)))
+    assert read(forecast) == codec.dump(platform.render(submit.spec(trial, stage, 86400.0)))
 
 
 def test_only_the_request_is_written(healthy: Make, clock: Clock, case: Case, tmp_path: Path) -> None:

@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 from factories import make_case, make_measurements, make_run_entry, make_trial, verdict_of
 
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.entry import RunEntry
-from pytest_aisbench.domain.job import Job, Phase
-from pytest_aisbench.domain.metric import MissingResult
-from pytest_aisbench.domain.stage import Stage, StoreUrl
-from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.trial import Step, Trial
 from pytest_aisbench.judge.entries import case_entry
-from pytest_aisbench.reporters.properties import case_of, properties
-from pytest_aisbench.reporters.results import Results, document, write
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.job import Job, Phase, Stage, StoreUrl
+from pytest_aisbench.model.metric import MissingResult
+from pytest_aisbench.model.results import RunEntry
+from pytest_aisbench.model.trial import Step, Trial
+from pytest_aisbench.model.verdict import Threshold
+from pytest_aisbench.report.host_plugins import case_id_of_report, properties
+from pytest_aisbench.report.results import Results, results_document, write_results
 
 UNKNOWN = "unqualified: no comparable history"
 SHAPE = Shape(2, 2)
@@ -58,7 +57,7 @@ def written(entry: RunEntry, folder: Path) -> Any:
     def refuse(word: str) -> None:
         raise AssertionError(word)
 
-    return json.loads(write(entry, folder).read_text(encoding="utf-8"), parse_constant=refuse)
+    return json.loads(write_results(entry, folder).read_text(encoding="utf-8"), parse_constant=refuse)
 
 
 def test_a_passed_case_is_written_as_the_design_says(tmp_path: Path) -> None:
@@ -148,7 +147,7 @@ def test_it_can_be_read_back(tmp_path: Path) -> None:
 
     found = written(entry, tmp_path)
 
-    assert found == document(entry)
+    assert found == results_document(entry)
     assert not {"notes", "times"} & set(found["cases"][0]["trials"][0])  # the published shape has neither
 
 
@@ -157,15 +156,15 @@ def test_a_file_that_is_written_again_and_again_has_the_last_word_on_every_case(
     begun, ended = run(trial([10.0, 10.0, None, None])), run(trial([10.0, 10.0, 10.0, 10.0]))
     for entry in (begun, begun, ended, replace(ended, exit_code=1)):
         text = results.write(entry).read_text(encoding="utf-8")
-        assert text == json.dumps(document(entry), indent=1, ensure_ascii=False) + "\n"
+        assert text == json.dumps(results_document(entry), indent=1, ensure_ascii=False) + "\n"
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
-    write(run(trial([10.0] * 4), exit_code=None), tmp_path)
+    write_results(run(trial([10.0] * 4), exit_code=None), tmp_path)
     before = (tmp_path / "results.json").read_bytes()
 
     with pytest.raises(ValueError, match="nan"):
-        write(run(trial([float("nan")] * 4)), tmp_path)
+        write_results(run(trial([float("nan")] * 4)), tmp_path)
 
     assert (tmp_path / "results.json").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
@@ -206,5 +205,5 @@ def test_only_reports_of_cases_have_one() -> None:
     class Report:
         user_properties = (("mine", 1), ("aisbench.case", "resnet50-2x2"))
 
-    assert case_of(Report()) == "resnet50-2x2"
-    assert case_of(object()) is None  # a report of collection
+    assert case_id_of_report(Report()) == "resnet50-2x2"
+    assert case_id_of_report(object()) is None  # a report of collection

@@ -12,13 +12,13 @@ import pytest
 import results_schema
 import showcase
 
-from pytest_aisbench.reporters.results import document
+from pytest_aisbench.report.results import results_document
 
 
 @pytest.fixture
 def results() -> Any:
     """Of a run in which everything that a report can show has happened."""
-    return json.loads(json.dumps(document(showcase.run())))
+    return json.loads(json.dumps(results_document(showcase.run())))
 
 
 def test_every_verdict_is_valid(results: Any) -> None:
@@ -30,7 +30,7 @@ def test_every_verdict_is_valid(results: Any) -> None:
 def test_a_run_that_is_under_way_is_valid() -> None:
     case = replace(showcase.case(), verdict=None, reason="", findings=(), trials=())
     entry = replace(showcase.run((case,)), finished=None, exit_code=None)
-    results_schema.check(json.loads(json.dumps(document(entry))))
+    results_schema.check(json.loads(json.dumps(results_document(entry))))
 
 
 def _case(act: Callable[[Any], object]) -> Callable[[Any], object]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_aisbench.domain.case import Case
-from pytest_aisbench.domain.job import Phase
-from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.engine import watch
+from pytest_aisbench.engine.submit import new_trial
 from pytest_aisbench.errors import AisbenchError, Garbled, Refused, Throttled, Unreachable
-from pytest_aisbench.services import watch
-from pytest_aisbench.services.submission import new_trial
+from pytest_aisbench.model.case import Case
+from pytest_aisbench.model.job import Phase
+from pytest_aisbench.model.trial import Step, Trial
 
 if TYPE_CHECKING:
     from tests.unit.conftest import StandingClock

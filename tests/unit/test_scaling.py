@@ -10,14 +10,13 @@ from factories import case_values
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT
-from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.verdict import Outcome, Ruling, Verdict
 from pytest_aisbench.judge.evaluate import Evidence, evaluate
 from pytest_aisbench.judge.noise_test import ALPHA, Noise, pooled_noise
 from pytest_aisbench.judge.scaling import Speed, decide_scaling, efficiencies, efficiency, waived_finding
 from pytest_aisbench.judge.trend import identical, loss_within_margin, suspicions, too_good
+from pytest_aisbench.model.case import Case, Shape
+from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
+from pytest_aisbench.model.verdict import Outcome, Ruling, Threshold, Verdict
 
 CLAIM = Threshold("scaling", at_least=0.9, base="1x8")
 ONE, TWO = Shape(1, 8), Shape(2, 8)

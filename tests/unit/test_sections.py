@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pytest_aisbench import Settings
-from pytest_aisbench.adapters.apulis_settings import ApulisKind
-from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.engine import suites
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.services import sections, suite
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.platforms.apulis.settings import ApulisKind
 
 WORKLOAD = """name = "toy"
 code = ["code"]
@@ -64,20 +64,20 @@ def folder(tmp_path: Path) -> Path:
 
 def load(
     folder: Path, settings: Settings, *frameworks: str, workload: str = WORKLOAD + LOCAL, claims: str = CENTRE + HERE
-) -> suite.Suite:
+) -> suites.Suite:
     (folder / "workload.toml").write_text(workload)
     (folder / "thresholds.toml").write_text(claims)
-    return suite.load(
+    return suites.load(
         folder,
         settings.platform,
         ApulisKind.options,
         {"local", "modelarts", "apulis"},
         frameworks=frameworks,
-        stand_in=sections.stand_in(settings, ApulisKind()),
+        stand_in=suites.stand_in(settings, ApulisKind()),
     )
 
 
-def wanted(loaded: suite.Suite) -> dict[str, float]:
+def wanted(loaded: suites.Suite) -> dict[str, float]:
     case = loaded.case(Shape(2, 4))
     return {claim.metric: claim.band(case.shape)[0] for claim in case.thresholds}
 

@@ -10,26 +10,23 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.domain.case import Case, Shape
-from pytest_aisbench.domain.job import Job, Phase
-from pytest_aisbench.domain.metric import Measurement
-from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.trial import Fault, Step, Trial, TrialRecord
-from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling, Verdict
+from pytest_aisbench.engine.budget import Budget, Estimate
+from pytest_aisbench.engine.fleet import Fleet, Roster
+from pytest_aisbench.engine.submit import new_trial
+from pytest_aisbench.engine.trial import Tools, VerdictStep, why_another_trial, without_another_trial
+from pytest_aisbench.engine.watch import Limits
 from pytest_aisbench.errors import Blame
 from pytest_aisbench.judge.comparison import family_key, traits_key
 from pytest_aisbench.judge.evaluate import Rules
-from pytest_aisbench.services import history
-from pytest_aisbench.services.budget import Budget, Estimate
-from pytest_aisbench.services.clock import SystemClock
-from pytest_aisbench.services.fleet import Fleet
-from pytest_aisbench.services.history import History
-from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.services.roster import Roster
-from pytest_aisbench.services.submission import new_trial
-from pytest_aisbench.services.trial import Tools
-from pytest_aisbench.services.verdict_step import VerdictStep, why_another_trial, without_another_trial
-from pytest_aisbench.services.watch import Limits
+from pytest_aisbench.ledger import history
+from pytest_aisbench.ledger.history import History
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.model.case import Case, Shape
+from pytest_aisbench.model.clock import SystemClock
+from pytest_aisbench.model.job import Job, Phase
+from pytest_aisbench.model.metric import Measurement
+from pytest_aisbench.model.trial import Fault, Step, Trial, TrialRecord
+from pytest_aisbench.model.verdict import Finding, Outcome, Ruling, Threshold, Verdict
 
 Make = Callable[..., Any]
 TRAITS = {"code": "c0de"}

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pytest_aisbench import registry
+from pytest_aisbench.config.loading import freeze
+from pytest_aisbench.config.settings import Settings, table
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.settings import Settings, table
-from pytest_aisbench.settings.freezing import freeze
 
 
 def frozen(root: Path, toml: str = "", **sources: Any) -> Settings:

@@ -12,16 +12,15 @@ from typing import Any
 import pytest
 from upload_victims import CASE, RUN
 
-from pytest_aisbench.domain.messages import message
-from pytest_aisbench.domain.upload import PRIVATE, Bound, Parcel, State
-from pytest_aisbench.domain.verdict import Ruling
 from pytest_aisbench.errors import AisbenchError, Refused, Rejected, Throttled, Unreachable
-from pytest_aisbench.reporters import tester
-from pytest_aisbench.services import courier
-from pytest_aisbench.services.clock import SystemClock
-from pytest_aisbench.services.flush import flush, requeue
-from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.services.spool import Spool
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.ledger.outbox import Spool
+from pytest_aisbench.model.clock import SystemClock
+from pytest_aisbench.model.messages import message
+from pytest_aisbench.model.results import PRIVATE, Bound, Parcel, State
+from pytest_aisbench.model.verdict import Ruling
+from pytest_aisbench.tester import payload, uploader
+from pytest_aisbench.tester.uploader import flush, requeue
 
 BOUND = Bound("https://tester.example/", "local", "")
 NOT_JUDGED = message("not judged") + message("because", why="stopped")  # as a run says it
@@ -74,9 +73,9 @@ def test_a_verdict_is_spooled_once_and_again_when_it_changed(ledger: Ledger, spo
     ledger.save_case(RUN, 1, replace(CASE, id="unjudged-1x1", verdict=None))
     judge(ledger, "toy-1x1")
     for _ in range(2):
-        courier.collect(spool, tester, 2.0, RUN)
+        uploader.collect(spool, payload, 2.0, RUN)
     ledger.save_case(RUN, 0, replace(CASE, verdict=Ruling.FAILED))
-    courier.collect(spool, tester, 3.0, RUN)
+    uploader.collect(spool, payload, 3.0, RUN)
     assert [upload["case"] for upload in ledger.entry(RUN).uploads] == ["toy-1x1"]  # its last word
     assert [(parcel.case, parcel.attempt) for parcel in spool.of(RUN)] == [("toy-1x1", 1), ("toy-1x1", 2)]
     assert [json.loads(parcel.body)["status"] for parcel in spool.of(RUN)] == ["OK", "FAILED"]
@@ -88,11 +87,11 @@ def test_how_a_run_ended_is_spooled_once_and_again_when_it_changed(ledger: Ledge
     spool.bind("run-2", BOUND)
     ledger.save_case("run-2", 0, CASE)
     ledger.save_case("run-2", 1, replace(CASE, id="late-1x1", verdict=None, reason=NOT_JUDGED))
-    courier.collect(spool, tester, 6.0, "run-2")
+    uploader.collect(spool, payload, 6.0, "run-2")
     assert [parcel.kind for parcel in spool.of("run-2")] == ["results"]  # it runs
     for code in (2, 2, 3):
         ledger.finish("run-2", code, 7.0)
-        courier.collect(spool, tester, 8.0, "run-2")
+        uploader.collect(spool, payload, 8.0, "run-2")
     ends = [json.loads(parcel.body) for parcel in spool.of("run-2") if parcel.kind == "runs"]
     assert [(end["attempt"], end["exit_code"]) for end in ends] == [(1, 2), (2, 3)]
     assert ends[0]["unjudged"] == {"late-1x1": "not judged: stopped"}
@@ -110,7 +109,7 @@ def test_a_run_that_was_killed_is_told_by_whoever_comes_next(ledger: Ledger, spo
 
 def test_the_run_tells_what_became_of_its_uploads(ledger: Ledger, spool: Spool) -> None:
     judge(ledger, "toy-1x1")
-    courier.collect(spool, tester, 2.0, RUN)
+    uploader.collect(spool, payload, 2.0, RUN)
     spool.settle(spool.of(RUN)[0].key, State.DEAD, "too large", 3.0)
     uploads = ledger.entry(RUN).uploads
     assert uploads == ({"tester": BOUND.tester, "case": "toy-1x1", "state": "dead", "why": "too large"},)
@@ -119,7 +118,7 @@ def test_the_run_tells_what_became_of_its_uploads(ledger: Ledger, spool: Spool) 
 def test_what_is_delivered_stays_delivered(ledger: Ledger, spool: Spool) -> None:
     """Two sent it at once, and the slower one had no answer."""
     judge(ledger, "toy-1x1")
-    courier.collect(spool, tester, 2.0, RUN)
+    uploader.collect(spool, payload, 2.0, RUN)
     key = spool.of(RUN)[0].key
     spool.settle(key, State.DELIVERED, "", 3.0)
     spool.settle(key, State.SPOOLED, "no answer", 4.0)
@@ -137,7 +136,7 @@ def test_what_was_bound_for_a_private_cloud_dies_with_it(ledger: Ledger, spool: 
     spool.bind(RUN, replace(BOUND, label=PRIVATE))
     judge(ledger, "toy-1x1")
     way = Scripted()
-    assert [parcel.state for parcel in flush(spool, tester, lambda _: way, SystemClock(), patience_s=0)] == []
+    assert [parcel.state for parcel in flush(spool, payload, lambda _: way, SystemClock(), patience_s=0)] == []
     assert way.sent == []
     assert states(spool) == [("toy-1x1", "dead", "the private local cloud ended with its run")]
 
@@ -158,19 +157,19 @@ def test_what_was_bound_for_a_private_cloud_dies_with_it(ledger: Ledger, spool: 
 def test_only_what_will_never_succeed_is_dead(ledger: Ledger, spool: Spool, error: AisbenchError, state: str) -> None:
     judge(ledger, "toy-1x1")
     way = Scripted(error)
-    parcel = flush(spool, tester, lambda _: way, SystemClock(), patience_s=0)[0]
+    parcel = flush(spool, payload, lambda _: way, SystemClock(), patience_s=0)[0]
     assert (parcel.state.value, parcel.why) == (state, str(error))
     if state == "dead":
         assert spool.dead() == [parcel]
         requeue(spool, parcel.key[:8], SystemClock())
-    parcel = flush(spool, tester, lambda _: way, SystemClock(), patience_s=0)[0]
+    parcel = flush(spool, payload, lambda _: way, SystemClock(), patience_s=0)[0]
     assert parcel.state is State.DELIVERED
 
 
 def test_one_that_fails_does_not_hold_up_the_others(ledger: Ledger, spool: Spool, clock: Any) -> None:
     judge(ledger, "a-1x1", "b-1x1", "c-1x1")
     way = Scripted(Unreachable("500"))
-    found = flush(spool, tester, lambda _: way, clock, patience_s=60)
+    found = flush(spool, payload, lambda _: way, clock, patience_s=60)
     assert way.sent == ["a-1x1", "b-1x1", "c-1x1", "end", "a-1x1"]
     assert {parcel.state for parcel in found} == {State.DELIVERED}
 
@@ -180,7 +179,7 @@ def test_a_tester_that_is_down_is_given_up_after_a_while_and_all_are_told_why(
 ) -> None:
     judge(ledger, "a-1x1", "b-1x1")
     way, before = Scripted(*[Unreachable("no answer")] * 1000), clock.now()
-    flush(spool, tester, lambda _: way, clock, patience_s=60)
+    flush(spool, payload, lambda _: way, clock, patience_s=60)
     assert states(spool) == [(name, "spooled", "no answer") for name in ("a-1x1", "b-1x1", "end")]
     assert 3 < len(way.sent) < 20  # ever more slowly
     assert 30 < clock.now() - before <= 60
@@ -189,7 +188,7 @@ def test_a_tester_that_is_down_is_given_up_after_a_while_and_all_are_told_why(
 def test_retry_after_is_heeded(ledger: Ledger, spool: Spool, clock: Any) -> None:
     judge(ledger, "a-1x1")
     way, before = Scripted(Throttled("429", pause_s=17.0)), clock.now()
-    flush(spool, tester, lambda _: way, clock, patience_s=60)
+    flush(spool, payload, lambda _: way, clock, patience_s=60)
     assert clock.now() - before >= 17.0
     assert states(spool) == [("a-1x1", "delivered", ""), ("end", "delivered", "")]
 
@@ -197,7 +196,7 @@ def test_retry_after_is_heeded(ledger: Ledger, spool: Spool, clock: Any) -> None
 def test_a_run_that_ends_leaves_the_rest_spooled(ledger: Ledger, spool: Spool) -> None:
     warnings: list[str] = []
     way = Scripted(*[Unreachable("no answer")] * 10_000)
-    running = courier.Courier(spool, RUN, words=tester, transport=way, clock=SystemClock(), warn=warnings.append)
+    running = uploader.Courier(spool, RUN, words=payload, transport=way, clock=SystemClock(), warn=warnings.append)
     judge(ledger, "a-1x1")
     running.wake()
     running.close(0.3)
@@ -208,7 +207,7 @@ def test_a_run_that_ends_leaves_the_rest_spooled(ledger: Ledger, spool: Spool) -
 def test_a_token_that_is_refused_is_said_once_and_not_tried_on_every_case(ledger: Ledger, spool: Spool) -> None:
     warnings: list[str] = []
     way = Scripted(Refused("HTTP 401"))
-    running = courier.Courier(spool, RUN, words=tester, transport=way, clock=SystemClock(), warn=warnings.append)
+    running = uploader.Courier(spool, RUN, words=payload, transport=way, clock=SystemClock(), warn=warnings.append)
     judge(ledger, "a-1x1", "b-1x1")
     running.wake()
     running.close(20)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from staged import stage_code
 
-from pytest_aisbench.domain.ports import Head, Store, Upload
-from pytest_aisbench.domain.stage import StoreUrl
+from pytest_aisbench.engine.staging import of_data, put
 from pytest_aisbench.errors import StagingFailed
-from pytest_aisbench.services.staging import of_data, put
+from pytest_aisbench.model.job import StoreUrl
+from pytest_aisbench.model.ports import Head, Store, Upload
 
 ROOT = StoreUrl("bucket", "aisbench/")
 

@@ -13,23 +13,21 @@ from factories import METRICS, UNIT, make_case, make_measurements, make_run_entr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.background import Background, ScalePoint
-from pytest_aisbench.domain.case import Mode
-from pytest_aisbench.domain.codec import dump, load
-from pytest_aisbench.domain.curve import curve
-from pytest_aisbench.domain.entry import CaseEntry
-from pytest_aisbench.domain.job import Power
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, Metric, MissingResult
-from pytest_aisbench.domain.threshold import Threshold
-from pytest_aisbench.domain.trial import Trial
-from pytest_aisbench.domain.verdict import Ruling, Verdict
+from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.judge.entries import case_entry
 from pytest_aisbench.judge.standards import TIME, Field, standard_fields
-from pytest_aisbench.reporters import results
-from pytest_aisbench.reporters.fields import Fields, shown
-from pytest_aisbench.reporters.tester import UNITS
-from pytest_aisbench.settings import Settings
+from pytest_aisbench.model.case import Mode
+from pytest_aisbench.model.codec import dump, load
+from pytest_aisbench.model.job import Power
+from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Measurement, Metric, MissingResult
+from pytest_aisbench.model.results import CaseEntry
+from pytest_aisbench.model.trial import Background, ScalePoint, Trial
+from pytest_aisbench.model.verdict import Ruling, Threshold, Verdict
+from pytest_aisbench.report import results
+from pytest_aisbench.report.results import Fields, shown
 from pytest_aisbench.stash import SETTINGS
+from pytest_aisbench.tester.payload import UNITS
+from pytest_aisbench.traininglog.curve import curve
 
 CASE = make_case("2x2", Threshold(THROUGHPUT, UNIT, at_least=1.0), Threshold(ACCURACY, at_least=0.9))
 LOG = """eval epoch: 1, accuracy: 0.8, elapsed: 20 s

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain import codec
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.entry import Straggler
 from pytest_aisbench.judge.stragglers import find_stragglers, stragglers_message
+from pytest_aisbench.model import codec
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.results import Straggler
 
 speeds = st.floats(1.0, 1000.0)
 

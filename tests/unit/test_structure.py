@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_aisbench.config.settings import table
 from pytest_aisbench.registry import PLATFORMS
-from pytest_aisbench.settings import table
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_aisbench.domain.case import Shape
+from pytest_aisbench.engine import suites
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.services import claims, suite
+from pytest_aisbench.model.case import Shape
 
 WORKLOAD = """name = "toy"
 code = ["code"]
@@ -50,10 +50,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def load(folder: Path, workload: str = WORKLOAD, thresholds: str = THRESHOLDS, platform: str = "local") -> suite.Suite:
+def load(folder: Path, workload: str = WORKLOAD, thresholds: str = THRESHOLDS, platform: str = "local") -> suites.Suite:
     (folder / "workload.toml").write_text(workload)
     (folder / "thresholds.toml").write_text(thresholds)
-    return suite.load(folder, platform, {"flavor"} if platform == "modelarts" else set(), PLATFORMS)
+    return suites.load(folder, platform, {"flavor"} if platform == "modelarts" else set(), PLATFORMS)
 
 
 def test_a_platforms_section_replaces_key_by_key(folder: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_missing_file_is_named(folder: Path, missing: str) -> None:
     load(folder)
     (folder / missing).unlink()
     with pytest.raises(UsageFault, match=rf"{missing}: there is no such file"):
-        suite.load(folder, "local", (), PLATFORMS)
+        suites.load(folder, "local", (), PLATFORMS)
 
 
 def test_an_expected_failure_says_why_until_when_and_where(folder: Path) -> None:
@@ -204,8 +204,8 @@ def test_an_expected_failure_says_why_until_when_and_where(folder: Path) -> None
     expected = case.thresholds[0].expected_failure
     assert expected
     assert (expected.reason, expected.until) == ("the old data", "2027-01-31")
-    assert claims.expired([case], "2027-01-31") == []
-    assert claims.expired([case, case], "2027-02-01") == [
+    assert suites.expired_claims([case], "2027-01-31") == []
+    assert suites.expired_claims([case, case], "2027-02-01") == [
         f"{folder}/thresholds.toml:2: accuracy was expected to fail until 2027-01-31 (the old data): it counts"
     ]
 

@@ -7,10 +7,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pytest_aisbench.domain.case import Shape
 from pytest_aisbench.judge.stragglers import find_stragglers
-from pytest_aisbench.reporters.svg import outliers, rank_chart
-from pytest_aisbench.reporters.svg_frame import BAR, ODD
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.report.charts import BAR, ODD
+from pytest_aisbench.report.rank_charts import outliers, rank_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 

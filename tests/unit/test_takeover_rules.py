@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.domain.case import Case
-from pytest_aisbench.domain.job import Job, Phase, Request
-from pytest_aisbench.domain.trial import Step, Trial
+from pytest_aisbench.engine import watch
+from pytest_aisbench.engine.cancel import lines_of_running_jobs
+from pytest_aisbench.engine.fleet import Fleet
+from pytest_aisbench.engine.submit import new_trial
+from pytest_aisbench.engine.takeover import Fingerprints, Takeover
+from pytest_aisbench.engine.trial import Tools, advance
+from pytest_aisbench.engine.watch import Limits
 from pytest_aisbench.errors import Crashed, Throttled, Unreachable
-from pytest_aisbench.services import watch
-from pytest_aisbench.services.cancel import lines_of_running_jobs
-from pytest_aisbench.services.clock import SystemClock
-from pytest_aisbench.services.fleet import Fleet
-from pytest_aisbench.services.jobs import JobLedger
-from pytest_aisbench.services.submission import new_trial
-from pytest_aisbench.services.takeover import Fingerprints, Takeover
-from pytest_aisbench.services.trial import Tools, advance
-from pytest_aisbench.services.watch import Limits
+from pytest_aisbench.ledger.runs import JobLedger
+from pytest_aisbench.model.case import Case
+from pytest_aisbench.model.clock import SystemClock
+from pytest_aisbench.model.job import Job, Phase, Request
+from pytest_aisbench.model.trial import Step, Trial
 
 Make = Callable[..., Any]
 

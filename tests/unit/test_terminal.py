@@ -10,12 +10,12 @@ import pytest
 import showcase
 from factories import make_case_entry, make_run_entry, make_trial_entry
 
-from pytest_aisbench.domain.background import Background
-from pytest_aisbench.domain.entry import CaseEntry, Straggler, Value
-from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.i18n import ENGLISH, Language, language
+from pytest_aisbench.model.results import CaseEntry, Straggler, Value
+from pytest_aisbench.model.trial import Background
+from pytest_aisbench.model.verdict import Finding, Outcome, Ruling
+from pytest_aisbench.report.terminal import absent, summary
 from pytest_aisbench.report.text import display_width, wrap
-from pytest_aisbench.reporters.terminal import absent, summary
 
 CHINESE = language("zh")
 MET = Finding("throughput", Outcome.MET, 14151.2, ">= 13443.6 images/s", "throughput is fine")

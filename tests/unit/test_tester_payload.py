@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 from factories import make_case_entry, make_trial_entry
 
-from pytest_aisbench.adapters.stubs import benchmark_exit, read_log, told
-from pytest_aisbench.domain.background import Background, ScalePoint
-from pytest_aisbench.domain.entry import Straggler, Value
-from pytest_aisbench.domain.upload import Bound, canonical
-from pytest_aisbench.domain.verdict import Finding, Outcome, Ruling
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.reporters import tester
+from pytest_aisbench.model.results import Bound, Straggler, Value, canonical
+from pytest_aisbench.model.trial import Background, ScalePoint
+from pytest_aisbench.model.verdict import Finding, Outcome, Ruling
+from pytest_aisbench.tester import payload
+from pytest_aisbench.tester.transports import benchmark_exit, read_log, told
 
 GOLDEN = Path(__file__).parent / "golden" / "tester" / "resnet50-2x1.json"
 SEED_LOG = GOLDEN.with_name("stub.log")
@@ -68,7 +67,7 @@ def shanghai(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_a_result_is_what_was_written_by_hand(shanghai: None) -> None:
     artifacts = [{"name": "logs/resnet50-2x1/1/worker-0.log", "sha256": "00ff", "size": 7}]
-    assert tester.body(BOUND, "run-1", CASE, 1, artifacts) == json.loads(GOLDEN.read_text(encoding="utf-8"))
+    assert payload.body(BOUND, "run-1", CASE, 1, artifacts) == json.loads(GOLDEN.read_text(encoding="utf-8"))
 
 
 def test_a_result_tells_what_its_verdict_rests_on() -> None:
@@ -79,7 +78,7 @@ def test_a_result_tells_what_its_verdict_rests_on() -> None:
     finding = Finding("throughput", Outcome.MISSED, 12000.0, ">= 13300 images/s", "x\x1b[31m" + "y" * 400)
     trial = replace(TRIAL, stragglers=(slow,), traits={"cann": "5.0.2"})
     case = replace(CASE, trials=(trial,), findings=(finding,), background=weighed)
-    told = tester.body(BOUND, "run-1", case, 1)["case"]
+    told = payload.body(BOUND, "run-1", case, 1)["case"]
     assert told["band"] == {"reference": 14000.0, "low": 13300.0, "high": None}
     assert told["stragglers"] == [{"node": 1, "card": 0, "rank": 1, "ratio": 0.8, "cost": 0.1}]
     assert told["scaling"] == [{"shape": "1x1", "value": 7100.0, "efficiency": None, "source": "run-0"}]
@@ -91,25 +90,25 @@ def test_a_result_tells_what_its_verdict_rests_on() -> None:
 
 
 def test_the_key_is_what_the_contract_says(shanghai: None) -> None:
-    parcel = tester.result(BOUND, "run-1", CASE, 1)
+    parcel = payload.result(BOUND, "run-1", CASE, 1)
     named = f"20210126-ljp0IY|run-1.resnet50-2x1|1|{parcel.body}"
     assert parcel.key == hashlib.sha256(named.encode()).hexdigest()
     assert parcel.body == canonical(json.loads(parcel.body))
     others = {
-        tester.result(BOUND, "run-1", CASE, 2).key,
-        tester.result(BOUND, "run-2", CASE, 1).key,
-        tester.result(BOUND, "run-1", replace(CASE, reason="another"), 1).key,
-        tester.result(replace(BOUND, testid="t"), "run-1", CASE, 1).key,
+        payload.result(BOUND, "run-1", CASE, 2).key,
+        payload.result(BOUND, "run-2", CASE, 1).key,
+        payload.result(BOUND, "run-1", replace(CASE, reason="another"), 1).key,
+        payload.result(replace(BOUND, testid="t"), "run-1", CASE, 1).key,
     }
     assert len(others | {parcel.key}) == 5
-    assert tester.result(BOUND, "run-1", CASE, 1) == parcel
+    assert payload.result(BOUND, "run-1", CASE, 1) == parcel
 
 
 def test_what_was_not_measured_is_null_with_a_reason_and_zero_only_where_the_legacy_has_it() -> None:
     finding = Finding("throughput", Outcome.UNMEASURED, None, ">= 1", "throughput_3.json is missing")
     metrics = {"throughput": Value(None, "images/s"), "accuracy": Value(None, "")}
     case = replace(CASE, verdict=Ruling.FAILED, reason="not whole", metrics=metrics, findings=(finding,))
-    body = tester.body(BOUND, "run-1", case, 1)
+    body = payload.body(BOUND, "run-1", case, 1)
     assert body["status"] == "FAILED"
     assert body["train_result_info"]["throughput_ratio"] == body["train_result_info"]["accuracy"] == 0
     assert body["measured"]["throughput_ratio"]["null_reason"] == "throughput_3.json is missing"
@@ -120,14 +119,16 @@ def test_what_was_not_measured_is_null_with_a_reason_and_zero_only_where_the_leg
 
 @pytest.mark.parametrize("ruling", [Ruling.BROKEN, Ruling.INCONCLUSIVE, Ruling.FAILED])
 def test_a_case_that_never_had_a_job_is_a_result_too(ruling: Ruling) -> None:
-    body = tester.body(BOUND, "run-1", replace(CASE, verdict=ruling, trials=(), metrics={}, reason="\ud800\x1b[31m"), 1)
+    body = payload.body(
+        BOUND, "run-1", replace(CASE, verdict=ruling, trials=(), metrics={}, reason="\ud800\x1b[31m"), 1
+    )
     assert (body["status"], body["job"]["job_id"], body["case"]["verdict"]) == ("FAILED", None, ruling.value)
-    assert body["train_result_info"]["total_start_time"] == tester.SENTINEL
+    assert body["train_result_info"]["total_start_time"] == payload.SENTINEL
     assert json.loads(canonical(body).encode())["case"]["reason"].isprintable()
 
 
 def test_without_papers_every_run_is_a_test_of_its_own() -> None:
-    body = tester.body(Bound("https://t/", "local", ""), "run-1", replace(CASE, nodes=1), 1)
+    body = payload.body(Bound("https://t/", "local", ""), "run-1", replace(CASE, nodes=1), 1)
     assert body["testid"] == "run-1"
     assert body["config"] == {
         "Mode": "training",
@@ -147,7 +148,7 @@ def test_the_last_result_of_a_stub_log_is_read_as_it_stands() -> None:
     assert len(log.info) == 15
     assert log.config["Divsion"] == "close"
     assert (log.config["tester_server_ip"], log.config["tester_server_port"]) == ("127.0.0.1", "9527")
-    body = json.loads(tester.of_stub(Bound("https://t/", "", ""), log.config, log.info).body)
+    body = json.loads(payload.of_stub(Bound("https://t/", "", ""), log.config, log.info).body)
     assert body["train_result_info"] == log.info
     assert (body["testid"], body["status"]) == ("20210126-ljp0IY", "OK")
     assert body["measured"]["accuracy"]["value"] == 0.7706197102864583
@@ -179,7 +180,7 @@ def test_a_stub_log_that_tells_nothing_is_one_line(tmp_path: Path, change: Any, 
 
 
 def test_a_case_that_failed_never_says_ok() -> None:
-    assert ("result", "OK") not in told(tester.body(BOUND, "r", replace(CASE, verdict=Ruling.FAILED), 1))
+    assert ("result", "OK") not in told(payload.body(BOUND, "r", replace(CASE, verdict=Ruling.FAILED), 1))
 
 
 def judged(outcome: str, metric: str = "accuracy", **trial: Any) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_aisbench.domain.curve import Curve, curve, extended
-from pytest_aisbench.domain.log_readers import tell
-from pytest_aisbench.domain.progress import Progress
+from pytest_aisbench.model.curve import Curve
+from pytest_aisbench.traininglog.curve import curve, extended
+from pytest_aisbench.traininglog.readers import Progress, tell
 
 LAUNCHER = """W1117 03:50:04.646000 32117 torch/distributed/run.py:874]\x20
 W1117 03:50:04.646000 32117 torch/distributed/run.py:874] *****************************************

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_aisbench.engine import staging
+from pytest_aisbench.engine.staging import plant
 from pytest_aisbench.errors import StagingFailed, UsageFault
-from pytest_aisbench.services import tree
-from pytest_aisbench.services.tree import plant
 
 
 def fill(folder: Path, *names: str) -> Path:
@@ -174,7 +174,7 @@ def test_a_file_that_becomes_a_pipe_before_it_is_read_does_not_hang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = fill(tmp_path, "a.py")
-    monkeypatch.setattr(tree, "_walk", lambda *_: [("a.py", str(code / "a.py"))])
+    monkeypatch.setattr(staging, "_walk", lambda *_: [("a.py", str(code / "a.py"))])
     (code / "a.py").unlink()
     os.mkfifo(code / "a.py")
     with pytest.raises(StagingFailed, match=r"a\.py changed"):

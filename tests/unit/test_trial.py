@@ -9,19 +9,18 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.domain import codec
-from pytest_aisbench.domain.case import Case
-from pytest_aisbench.domain.job import Job, Phase, Request
-from pytest_aisbench.domain.stage import StoreUrl
-from pytest_aisbench.domain.trial import Step, Trial
-from pytest_aisbench.domain.verdict import Ruling
+from pytest_aisbench.engine.cancel import cancel_unfinished
+from pytest_aisbench.engine.submit import job_name, new_trial
+from pytest_aisbench.engine.trial import Tools, advance
+from pytest_aisbench.engine.watch import Limits
 from pytest_aisbench.errors import BadAnswer, Refused, Rejected, Throttled, Unreachable
 from pytest_aisbench.judge.entries import trial_entry
-from pytest_aisbench.services.cancel import cancel_unfinished
-from pytest_aisbench.services.ledger import Ledger
-from pytest_aisbench.services.submission import job_name, new_trial
-from pytest_aisbench.services.trial import Tools, advance
-from pytest_aisbench.services.watch import Limits
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.model import codec
+from pytest_aisbench.model.case import Case
+from pytest_aisbench.model.job import Job, Phase, Request, StoreUrl
+from pytest_aisbench.model.trial import Step, Trial
+from pytest_aisbench.model.verdict import Ruling
 
 Make = Callable[..., Any]
 

@@ -9,12 +9,11 @@ from factories import verdict_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.case import Shape
-from pytest_aisbench.domain.metric import ACCURACY, THROUGHPUT, Measurement, MissingResult
-from pytest_aisbench.domain.threshold import Threshold, number
-from pytest_aisbench.domain.verdict import Outcome, Ruling
 from pytest_aisbench.errors import NotPassed
 from pytest_aisbench.judge.values import total
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Measurement, MissingResult
+from pytest_aisbench.model.verdict import Outcome, Ruling, Threshold, number
 
 SHAPE = Shape(2, 8)
 CLAIMS = (

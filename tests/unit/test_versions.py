@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.domain.versions import versions
+from pytest_aisbench.traininglog.activity import versions
 
 SAID = {
     "| npu-smi 21.0.4                   Version: 21.0.4     |": {"driver": "21.0.4"},

@@ -26,7 +26,6 @@ from pytest_aisbench.localcloud.engine.private_root import PrivateRoot
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
 # -- The log of one worker, as the platform shows it.
 
 _CHUNK = 1 << 20

@@ -1,4 +1,9 @@
-"""The engine that runs jobs for real: one process for each node, one supervising thread for each job."""
+"""Engines run jobs. Begin with `launch`: a `Launch` is what an engine gets, an `Event` what it reports, `Engine` the
+protocol. `process_engine` starts a process for each node: `container` fills its folders, `node` is that process,
+`private_root` gives it the platform's paths, `processes` ends everything it started. `simulated` runs nothing.
+
+ModelArts, Apulis and the server import it; `aisbench doctor` asks `private_root` what this machine allows.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +37,8 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.iam import Accounts
     from pytest_aisbench.localcloud.obs.storage import Objects
 
+
+# -- The engine that runs jobs for real: one process for each node, one supervising thread for each job.
 
 # -- A folder of a running job, copied to the object store while it grows.
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.modelarts.v1_jobs import Series, Version
     from pytest_aisbench.localcloud.obs.storage import Objects
 
-
 _AS_ASKED = (  # fields that an answer repeats from the request
     "app_url", "boot_file_url", "data_url", "data_source", "dataset_id", "dataset_version_id", "train_url", "log_url",
     "user_image_url", "user_command", "spec_id", "pool_id", "volumes", "nas_type", "nas_share_addr", "nas_mount_path",

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.modelarts.rules import Catalog, Engine, Flavor
     from pytest_aisbench.localcloud.obs.storage import Objects
 
-
 # The names of the states; V1 gives a state as its place in this list.
 NAMES = (
     "UNKNOWN", "INIT", "IMAGE_CREATING", "IMAGE_FAILED", "SUBMIT_TRYING", "SUBMIT_FAILED", "DELETE_FAILED", "WAITING",

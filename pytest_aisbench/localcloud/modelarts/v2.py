@@ -1,4 +1,9 @@
-"""ModelArts training jobs by the REST API V2. `ModelArts` is the whole endpoint: it hands requests of V1 to `v1`."""
+"""ModelArts training jobs. Begin with `v2`, which is also the endpoint as a whole, and `jobs`, the queue that V1, V2
+and Apulis share. `rules` turns a request into a `Launch` for the engine; `v1` and `v1_jobs` show the same jobs by the
+older API; `api` has the routes and errors that both versions use.
+
+The server imports it, and Apulis its `jobs`.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +49,8 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.modelarts.jobs import Job
     from pytest_aisbench.localcloud.obs.storage import Objects
 
+
+# -- ModelArts training jobs by the REST API V2. `ModelArts` is the whole endpoint: it hands requests of V1 to `v1`.
 
 _END_REASONS = {"Completed": "succeeded", "Terminated": "terminated", "Failed": "training_failed"}
 _LINK_LIFE = 3600.0  # seconds

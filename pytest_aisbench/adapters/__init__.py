@@ -1,3 +1,0 @@
-"""One place for each thing outside: platforms and stores."""
-
-from __future__ import annotations

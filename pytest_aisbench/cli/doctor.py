@@ -1,0 +1,242 @@
+"""`aisbench doctor`: everything that a run needs, checked before it is needed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform as machine
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pytest_aisbench.cli import options as options_module
+from pytest_aisbench.cli.options import FAILED, ledger_options, platform_options
+from pytest_aisbench.config.platform_kind import PlatformKind
+from pytest_aisbench.config.settings import Settings
+from pytest_aisbench.engine import preflight
+from pytest_aisbench.engine.suites import WORKLOAD_FILE, Suite
+from pytest_aisbench.errors import AisbenchError, UsageFault
+from pytest_aisbench.ledger.database import mount_of, why_no_locks
+from pytest_aisbench.model.case import Case, Shape
+from pytest_aisbench.model.messages import plain
+from pytest_aisbench.model.ports import (
+    Check,
+    ChecksConnection,
+    Health,
+    Platform,
+    failure,
+    fallen,
+    fine,
+    looked,
+    warning,
+)
+from pytest_aisbench.session import collection
+from pytest_aisbench.session.collection import load_suite
+
+
+def register(acts: Any) -> None:
+    doctor = acts.add_parser("doctor", help="check everything that a run needs; nothing is submitted or paid for")
+    doctor.add_argument("suites", nargs="*", type=Path, metavar="DIR", help="folders of suites (default: suites/)")
+    doctor.add_argument("--json", action="store_true", help="for programs")
+    doctor.add_argument("--package", metavar="DIR", help="an unpacked ais-bench package")
+    doctor.add_argument("--trust-config", action="store_const", const="true", help="execute what cannot be parsed")
+    doctor.add_argument("--nodes", metavar="N,N", help="node counts (default: 1, or what the package asks for)")
+    doctor.add_argument("--devices", metavar="N", help="cards per node (default: the workload's own number)")
+    doctor.add_argument(
+        "--single-server", action="store_const", const="true", help="every node trains alone with its own cards"
+    )
+    ledger_options(doctor)
+    platform_options(doctor)
+    doctor.set_defaults(act=_doctor)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+
+    checks: list[Check] = []
+    for check in _examined(options):
+        checks.append(check)
+        if not options.json:
+            print(line(check).replace("--aisbench-", "--"), flush=True)
+    print(json.dumps(document(checks), indent=2, ensure_ascii=False) if options.json else summary(checks))
+    return FAILED if any(check.failed for check in checks) else 0
+
+
+def _examined(options: argparse.Namespace) -> Iterator[Check]:
+    """What is wrong with the settings themselves is a finding too."""
+    from pytest_aisbench import registry
+    from pytest_aisbench.model.ports import fallen
+
+    try:
+        settings = options_module.settings(options)
+        offered = registry.of_commands()
+        kind = offered.kind(settings.platform)
+    except UsageFault as fault:
+        yield fallen("configuration", fault)
+        return
+    usual = Path("suites")
+    folders = options.suites or ([usual] if usual.is_dir() and not settings.package else [])
+    yield from Doctor(settings, kind, offered.platforms).examine(folders)
+
+
+# -- `aisbench doctor`: everything that a run needs, looked at one by one, with the fix beside what is wrong.
+
+_PACKAGES = ("pytest-aisbench", "pytest", "huaweicloudsdkcore", "esdk-obs-python", "requests")
+_KEYS = "keys: "  # how the note begins that says where they are from; all others are warnings
+
+
+class Doctor:
+    """`kind` is that of the platform that `settings` name, `platforms` are the names of all."""
+
+    def __init__(self, settings: Settings, kind: PlatformKind, platforms: Collection[str]) -> None:
+        self._settings = settings
+        self._kind = kind
+        self._platforms = platforms
+
+    def examine(self, folders: Sequence[Path]) -> Iterator[Check]:
+        """`folders` hold suites, at any depth. What is so of several cases is told once."""
+        seen: set[Check] = set()
+        for check in self._checks(folders):
+            if check not in seen:
+                yield check
+            seen.add(check)
+
+    def _checks(self, folders: Sequence[Path]) -> Iterator[Check]:
+        """What is known without the platform comes first."""
+        yield from self._configuration()
+        yield from self._machine()
+        cases: list[Case] = []
+        yield from self._suites(folders, cases)
+        try:
+            platform: Platform = self._kind.connect(self._settings)
+        except AisbenchError as error:
+            yield fallen("platform", error)
+            return
+        with closing(platform):
+            yield from self._asked(platform, cases)
+
+    def _configuration(self) -> Iterator[Check]:
+        told = [f"{key} by {source}" for key, source in self._settings.sources.items()]
+        yield fine("configuration", f"platform {self._settings.platform}; " + (", ".join(told) or "all by default"))
+        for note in self._settings.notes:
+            yield fine("credentials", note) if note.startswith(_KEYS) else warning("configuration", note)
+
+    def _machine(self) -> Iterator[Check]:
+        settings = self._settings
+        yield fine("versions", f"Python {machine.python_version()}, {', '.join(map(_version, _PACKAGES))}")
+        yield preflight.room(settings.reports)
+        yield _ledger(settings.ledger_file)
+        if self._kind.emulation:
+            yield _containers()
+
+    def _suites(self, folders: Sequence[Path], cases: list[Case]) -> Iterator[Check]:
+        """Their cases are added to `cases`: without a test to say otherwise, of one node."""
+        loads: dict[str, Callable[[], tuple[Suite, int]]] = {}
+        for folder in folders:
+            found = sorted(file.parent for file in folder.rglob(WORKLOAD_FILE))
+            loads |= {str(each): partial(self._suite, each) for each in found}
+            if not found:
+                yield failure("suites", f"{folder} holds no {WORKLOAD_FILE}", "name a folder of suites")
+        if self._settings.package:
+            loads[str(self._settings.package)] = self._packaged
+        for place, load in loads.items():
+            try:
+                loaded, nodes = load()
+            except AisbenchError as error:
+                yield fallen("suites", error)
+                continue
+            devices = self._settings.devices or loaded.workload.devices
+            mode = collection.mode(self._settings)
+            new = [loaded.case(Shape(count, devices), mode) for count in self._settings.nodes or (nodes,)]
+            cases.extend(new)
+            yield fine("suites", f"{place}: {', '.join(case.id for case in new)}")
+        if not loads:
+            text = "none was named: flavor, engine, pool and data are not checked"
+            yield warning("suites", text, "name a folder of suites, or --package DIR")
+
+    def _suite(self, folder: Path) -> tuple[Suite, int]:
+        return load_suite(folder, self._settings, self._kind, self._platforms), 1
+
+    def _packaged(self) -> tuple[Suite, int]:
+        from pytest_aisbench.platforms.modelarts import package as package_module
+
+        package = package_module.load(self._settings, self._kind, self._platforms)
+        return package.suite, package.nodes
+
+    def _asked(self, platform: Platform, cases: Sequence[Case]) -> Iterator[Check]:
+        run_s = self._settings.run_timeout
+        sound, broken = [], False
+        for case in cases:
+            found = list(preflight.requests(platform, [case], run_s))
+            yield from found
+            sound += [] if any(check.failed for check in found) else [case]
+        for check in platform.connection_checks() if isinstance(platform, ChecksConnection) else [_access(platform)]:
+            yield check
+            broken = broken or check.failed
+        if broken:
+            yield warning("offer", "flavor, engine, pool, quota and data are not checked: the platform cannot be asked")
+            return
+        yield from preflight.offers(platform, sound, run_s)
+        yield from preflight.data(platform, sound)
+
+
+def _access(platform: Platform) -> Check:
+    return looked("access", partial(_checked, platform))
+
+
+def _checked(platform: Platform) -> str:
+    platform.check()
+    return f"{platform.root} can be used"
+
+
+def _version(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return f"{package} (not installed)"
+
+
+def _ledger(file: Path) -> Check:
+    folder = next(each for each in (file.parent, *file.parent.parents) if each.exists())
+    if why := why_no_locks(folder):
+        return failure("ledger", f"{file}: no working file locks ({why})", "name a file on a local disk with --ledger")
+    mount = mount_of(folder)
+    if mount and not mount.shares_memory:
+        text = f"{file} is on {mount.kind}, where it is slower, since other machines may have it open"
+        return warning("ledger", text, "name a file on a local disk with --ledger")
+    return fine("ledger", f"{file}" + (f", on {mount.kind}" if mount else ""))
+
+
+def _containers() -> Check:
+    from pytest_aisbench.localcloud.engine.private_root import container_support
+
+    supported, text = container_support()
+    return fine("containers", text) if supported else warning("containers", text, "allow user namespaces, or be root")
+
+
+# -- A checkup for whoever asks from a shell: as lines, and as JSON.
+
+SCHEMA = "aisbench-doctor/1"
+
+
+def line(check: Check) -> str:
+    text = f"{check.text}; {check.fix}" if check.fix else check.text
+    return f"{check.health.value:<8} {check.name}: {plain(text)}"
+
+
+def summary(checks: Sequence[Check]) -> str:
+    counts = {health: sum(check.health is health for check in checks) for health in Health}
+    told = [
+        f"{counts[health]} {health.value}{'s' * (counts[health] != 1)}" for health in (Health.FAILURE, Health.WARNING)
+    ]
+    return f"{len(checks)} checks: {', '.join(told)}"
+
+
+def document(checks: Sequence[Check]) -> dict[str, Any]:
+    return {"schema": SCHEMA, "checks": [_row(check) for check in checks]}
+
+
+def _row(check: Check) -> dict[str, str]:
+    return {"name": check.name, "state": check.health.value, "text": check.text, "fix": check.fix}

@@ -1,0 +1,73 @@
+"""What commands have in common: the options that name a ledger or a platform, and opening what they name."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_aisbench import registry
+from pytest_aisbench.errors import UsageFault
+
+if TYPE_CHECKING:
+    from pytest_aisbench.config.settings import Settings
+    from pytest_aisbench.ledger.runs import JobLedger
+    from pytest_aisbench.model.ports import Platform
+
+FAILED, INTERRUPTED, INTERNAL, USAGE = 1, 2, 3, 4  # how a command ends that did not do what it was asked
+
+
+def ledger_options(parser: argparse.ArgumentParser) -> None:
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--ledger", metavar="FILE", help="the record of all runs (default: ledger.db among the reports)")
+    one.add_argument("--reports", metavar="DIR", help="where it is (default: reports/)")
+
+
+def platform_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--platform", metavar="NAME", help="where the job runs")
+    parser.add_argument("--cloud", metavar="FILE", help="a local cloud that runs: what `aisbench cloud --json` printed")
+    parser.add_argument("--config", metavar="FILE", help="settings in TOML (default: aisbench.toml in this folder)")
+    parser.add_argument("--modelarts-version", metavar="V1|V2", help="which training-job API")
+    parser.add_argument("--modelarts-client", metavar="sdk|wheel", help="the SDK, or the vendor's modelarts wheel")
+
+
+def at_least(least: int, what: str) -> Callable[[str], int]:
+    """A whole number from there on, as a type of argparse's."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}: {least} or more")
+        return int(text)
+
+    return parse
+
+
+def write(file: Path, text: str) -> None:
+    """Where somebody said, with the ends of lines as they are."""
+    try:
+        file.write_bytes(text.encode())
+    except OSError as error:
+        raise UsageFault(f"{file}: {error.strerror}") from None
+
+
+def settings(options: argparse.Namespace, **given: str) -> Settings:
+    """As pytest reads them, in this folder and without its ini file."""
+    from pytest_aisbench.config.loading import freeze
+    from pytest_aisbench.config.settings import table
+
+    told = {row.name: getattr(options, row.name, None) for row in table()}
+    return freeze({**told, **given}, {}, os.environ, Path.cwd(), registry.of_commands())
+
+
+def ledger(settings: Settings, *, new: bool = False) -> JobLedger:
+    from pytest_aisbench.ledger.runs import JobLedger
+
+    return JobLedger(settings.ledger_file, new=new)
+
+
+def platform(settings: Settings) -> Platform:
+    offered = registry.of_commands()
+    offered.kind(settings.platform).require_lasting_jobs(settings)
+    return offered.connect(settings)

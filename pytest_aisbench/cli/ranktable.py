@@ -1,0 +1,213 @@
+"""`aisbench ranktable`: make, check and convert rank tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_aisbench.cli import options as options_module
+from pytest_aisbench.cli.options import FAILED
+from pytest_aisbench.errors import UsageFault
+
+if TYPE_CHECKING:
+    from pytest_aisbench.ranktable.parse import Problem
+    from pytest_aisbench.ranktable.table import RankTable
+
+_FORMS = ("lab", "cloud", "1.0")
+_CHIPS = ("910", "910B", "310P", "A3")
+
+
+def register(acts: Any) -> None:
+    table = acts.add_parser("ranktable", help="make, check and convert the rank tables that HCCL reads")
+    verbs = table.add_subparsers(required=True, metavar="make|check|convert", dest="verb")
+    make = verbs.add_parser("make", help="from addresses, or from hccn.conf files")
+    make.add_argument(
+        "server",
+        nargs="+",
+        metavar="SERVER=CARDS",
+        help="a server's address, and those of its cards with commas between, or its hccn.conf; in the ranks' order",
+    )
+    make.add_argument("--devices", metavar="0-7", help="only these cards of each server, such as 0-3 or 4,5")
+    make.add_argument("--format", choices=_FORMS, default="1.0", help="how it is written (default 1.0)")
+    _made_options(make)
+    _chip_option(make)
+    make.set_defaults(act=_make)
+    check = verbs.add_parser("check", help="name every entry that HCCL would refuse, or wait for in vain")
+    check.add_argument("file", type=Path, metavar="FILE")
+    check.add_argument(
+        "--env",
+        nargs="*",
+        type=Path,
+        metavar="FILE",
+        help="also what the ranks were told: each file is what `env` prints for one rank; without, this process is it",
+    )
+    check.add_argument("--json", action="store_true", help="for programs")
+    _chip_option(check)
+    _order_option(check)
+    check.set_defaults(act=_check)
+    convert = verbs.add_parser("convert", help="the same cards and ranks in another form")
+    convert.add_argument("file", type=Path, metavar="FILE")
+    convert.add_argument("--to", choices=_FORMS, required=True, help="how it is written")
+    convert.add_argument("--job", default="job", metavar="NAME", help="pods of a cloud table are NAME-0, NAME-1, …")
+    _made_options(convert)
+    _chip_option(convert)
+    _order_option(convert)
+    convert.set_defaults(act=_convert)
+
+
+def _made_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--group", default="", metavar="NAME", help="the group's name in a lab or cloud table")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="where it is written (default: printed)")
+
+
+def _chip_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--chip", choices=_CHIPS, default="", help="whose rules hold (default: the table's, or 910)")
+
+
+def _order_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--order",
+        choices=["pods", "servers"],
+        default="pods",
+        help="who numbers the cards of a cloud table: ModelArts by its pods (default), or HCCL by its servers",
+    )
+
+
+def _make(options: argparse.Namespace) -> int:
+    from pytest_aisbench.ranktable.table import Form, make
+
+    devices = _devices(options.devices) if options.devices else []
+    servers: dict[str, dict[int, str]] = {}
+    for told in options.server:
+        name, _, cards = told.partition("=")
+        if not name or name in servers:
+            advice = "write 192.168.3.6=192.168.10.1,192.168.20.1 or 192.168.3.6=hccn.conf, each server once"
+            raise UsageFault(f"{told!r} is not one server's cards", advice=advice)
+        servers[name] = _addresses(cards, devices, told)
+    return _write(make(servers, Form(options.format)), options, [])
+
+
+def _addresses(cards: str, devices: Sequence[int], told: str) -> dict[int, str]:
+    from pytest_aisbench.ranktable.table import chosen, hccn
+
+    if not cards:
+        if not devices:
+            raise UsageFault(f"{told!r} names no cards", advice="give their addresses, a hccn.conf, or --devices 0-7")
+        return dict.fromkeys(devices, "")
+    if "," not in cards and Path(cards).is_file():
+        found = hccn(_text(Path(cards)), cards)
+        return chosen(found, devices, cards) if devices else found
+    ips = [ip.strip() for ip in cards.split(",")]
+    if devices and len(devices) != len(ips):
+        raise UsageFault(f"{told!r} has {len(ips)} addresses, and --devices {len(devices)} cards")
+    return dict(zip(devices or range(len(ips)), ips, strict=True))
+
+
+def _devices(text: str) -> list[int]:
+    found: list[int] = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        if not (low.isdecimal() and (high or low).isdecimal() and int(low) <= int(high or low) < 64):
+            raise UsageFault(f"--devices: {part!r} is no card", advice="write 0-7, or 0,1,2,3")
+        found += range(int(low), int(high or low) + 1)
+    return sorted(set(found))
+
+
+def _check(options: argparse.Namespace) -> int:
+    table, problems = _read(options)
+    told = _environments(options, table) if options.env is not None else []
+    faulty = bool(told) or any(not problem.warning for problem in problems)
+    if options.json:
+        print(json.dumps(_document(options.file, table, problems, told), indent=2, ensure_ascii=False))
+        return FAILED if faulty else 0
+    for line in [*map(str, problems), *told]:
+        print(f"{options.file}: {line}")
+    if not faulty and table:
+        ranks = len(table.ranks)
+        print(f"{options.file}: {table.form.value}, {len(table.servers)} servers, {ranks} cards: it can be used")
+    return FAILED if faulty else 0
+
+
+def _document(file: Path, table: RankTable | None, problems: Sequence[Problem], told: Sequence[str]) -> Any:
+    return {
+        "schema": "aisbench-ranktable/1",
+        "file": str(file),
+        "form": table.form.value if table else None,
+        "servers": len(table.servers) if table else None,
+        "cards": len(table.ranks) if table else None,
+        "errors": [problem.text for problem in problems if not problem.warning] + list(told),
+        "warnings": [problem.text for problem in problems if problem.warning],
+    }
+
+
+def _environments(options: argparse.Namespace, table: RankTable | None) -> list[str]:
+    from pytest_aisbench.ranktable.environment import Process, alone, together
+
+    if not options.env:
+        return alone(os.environ, table)
+    return together([Process(str(file), _environment(file)) for file in options.env], table)
+
+
+def _environment(file: Path) -> dict[str, str]:
+    pairs = (line.partition("=") for line in _text(file).splitlines())
+    return {name.strip().removeprefix("export "): value for name, equals, value in pairs if equals}
+
+
+def _convert(options: argparse.Namespace) -> int:
+    from pytest_aisbench.ranktable.table import Form, converted
+
+    table, problems = _read(options)
+    if table is None or any(not problem.warning for problem in problems):
+        return _refused(options.file, problems)
+    made, notes = converted(table, Form(options.to), options.job)
+    return _write(made, options, notes)
+
+
+def _write(table: RankTable, options: argparse.Namespace, notes: Sequence[str]) -> int:
+    from pytest_aisbench.ranktable.check import check
+    from pytest_aisbench.ranktable.table import written
+
+    text = written(table, group=options.group)
+    problems = check(text, options.chip)
+    if any(not problem.warning for problem in problems):
+        return _refused(Path("the table"), problems)
+    for line in [*map(str, problems), *(f"note: {note}" for note in notes)]:
+        print(f"aisbench ranktable: {line}", file=sys.stderr)
+    if options.output is None:
+        print(text, end="")
+        return 0
+    if options.output.suffix != ".json":
+        raise UsageFault(f"--output {options.output}: HCCL reads files whose name ends in .json")
+    options_module.write(options.output, text)
+    return 0
+
+
+def _refused(place: Path, problems: Sequence[Problem]) -> int:
+    for problem in problems:
+        print(f"aisbench ranktable: {place}: {problem}", file=sys.stderr)
+    return FAILED
+
+
+def _read(options: argparse.Namespace) -> tuple[RankTable | None, list[Problem]]:
+    from pytest_aisbench.ranktable.check import checked
+    from pytest_aisbench.ranktable.parse import Problem, read
+    from pytest_aisbench.ranktable.table import Order
+
+    table, problems = read(_text(options.file), Order(options.order))
+    if table:
+        problems += checked(table, options.chip)
+    if options.file.suffix != ".json":
+        problems.append(Problem("HCCL reads files whose name ends in .json"))
+    return table, problems
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageFault(f"{file}: {error.strerror}") from None

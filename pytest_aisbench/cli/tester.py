@@ -1,0 +1,183 @@
+"""`aisbench tester`: serve an open Tester, and keep its tokens and its audit."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import Any
+
+from pytest_aisbench.errors import UsageFault
+
+_DB = "sqlite:///tester.db"
+_VARIABLE = "AISBENCH_TESTER_DB"  # for an address with a password in it, which a list of processes would show
+_PACKAGES = frozenset({"starlette", "uvicorn", "sqlalchemy", "psycopg", "jinja2"})
+_MEGABYTE = 1024 * 1024
+
+
+def register(acts: Any) -> None:
+    tester = acts.add_parser("tester", help="serve an open Tester: it keeps results, and shows them")
+    _db(tester, default=None)
+    tester.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default 127.0.0.1)")
+    tester.add_argument("--port", type=int, default=9527, metavar="N", help="default 9527; 0: any that is free")
+    tester.add_argument("--closed", action="store_true", help="readers need a token on 127.0.0.1 too: behind a proxy")
+    tester.add_argument(
+        "--name", action="append", default=[], metavar="HOST", help="a host name that it is called by; may be repeated"
+    )
+    tester.add_argument(
+        "--max-body", type=float, default=4.0, metavar="MB", help="refuse larger uploads (default 4 MB)"
+    )
+    tester.add_argument(
+        "--rate", type=float, default=100.0, metavar="N", help="uploads per second and token (default 100; 0: any)"
+    )
+    tester.add_argument("--json", action="store_true", help="print the address as one JSON line")
+    tester.set_defaults(act=_guarded(_serve))
+    inner = tester.add_subparsers(metavar="token|audit")
+    _tokens(inner.add_parser("token", help="who may send results, and who may read them"))
+    audit = inner.add_parser("audit", help="print who sent what, and when")
+    _db(audit)
+    audit.add_argument("--project", metavar="PROJECT", help="of this project alone")
+    how = audit.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="one JSON object a line")
+    how.add_argument("--csv", action="store_true", help="for a spreadsheet")
+    audit.set_defaults(act=_guarded(_audit), csv=False)
+
+
+def _tokens(parser: Any) -> None:
+    acts = parser.add_subparsers(required=True, metavar="add|list|revoke")
+    add = acts.add_parser("add", help="print a new token, once: only its digest is kept")
+    add.add_argument("project", metavar="PROJECT", help="what its results belong to")
+    add.add_argument("--read", action="store_true", help="to read the project's pages, and not to send")
+    add.add_argument("--label", default="", metavar="TEXT", help="who holds it, for the audit")
+    add.set_defaults(act=_guarded(_add))
+    shown = acts.add_parser("list", help="every token, without the token itself")
+    shown.set_defaults(act=_guarded(_list))
+    revoke = acts.add_parser("revoke", help="nobody is let in by it any more")
+    revoke.add_argument("number", type=int, metavar="ID", help="as `token list` shows it")
+    revoke.set_defaults(act=_guarded(_revoke))
+    for each in (add, shown, revoke):
+        _db(each)
+    for each in (add, shown):
+        each.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="for programs")
+
+
+def _db(parser: Any, default: Any = argparse.SUPPRESS) -> None:
+    told = f"a SQLite file, or postgresql://… (default {_DB}, or what {_VARIABLE} says)"
+    parser.add_argument("--db", metavar="URL", default=default, help=told)
+
+
+def _guarded(act: Any) -> Any:
+    """The packages behind it are an extra: whoever only runs tests does not need them."""
+
+    def run(options: argparse.Namespace) -> int:
+        options.db = options.db or os.environ.get(_VARIABLE) or _DB
+        try:
+            return int(act(options) or 0)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in _PACKAGES:
+                raise
+            advice = "pip install 'pytest-aisbench[tester]'"
+            raise UsageFault(f"the Tester needs {error.name}, which is not installed", advice=advice) from None
+
+    return run
+
+
+def _serve(options: argparse.Namespace) -> None:
+    from pytest_aisbench.tester_server.app import Offer, serve
+    from pytest_aisbench.tester_server.auth import is_loopback
+
+    if not 0 < options.max_body <= 1024:
+        raise UsageFault("--max-body is between 0 and 1024 MB")
+    if not 0 <= options.rate < float("inf"):
+        raise UsageFault("--rate is 0 or more")
+    offer = Offer(
+        options.db,
+        options.host,
+        options.port,
+        closed=options.closed,
+        names=tuple(options.name),
+        largest=int(options.max_body * _MEGABYTE),
+        per_second=options.rate,
+    )
+
+    def show(url: str) -> None:
+        if options.json:
+            print(json.dumps({"url": url}), flush=True)
+            return
+        print(f"The Tester serves {url} until it is stopped (Ctrl-C).", flush=True)
+        if not is_loopback(options.host):
+            told = "this is plain http: tokens and results can be read on the way. Put TLS before it."
+            print(f"aisbench tester: {told}", file=sys.stderr, flush=True)
+
+    serve(offer, show)
+
+
+def _add(options: argparse.Namespace) -> None:
+    import time
+
+    from pytest_aisbench.model.messages import plain
+    from pytest_aisbench.tester_server import auth
+    from pytest_aisbench.tester_server.app import changing
+    from pytest_aisbench.tester_server.auth import Kind
+
+    kind = Kind.READ if options.read else Kind.SEND
+    with changing(options.db) as connection:
+        token = auth.add(connection, options.project, kind, plain(options.label, 80), time.time())
+    if options.json:
+        print(json.dumps({"project": options.project, "kind": kind.value, "token": token.reveal()}))
+    else:
+        print(token.reveal())  # alone on its line, so that $(…) can take it
+        print(f"A {kind.value} token of {options.project}; it is not shown again.", file=sys.stderr)
+
+
+def _list(options: argparse.Namespace) -> None:
+    from pytest_aisbench.model.clock import stamp
+    from pytest_aisbench.tester_server.app import opened
+    from pytest_aisbench.tester_server.auth import every_token
+
+    with opened(options.db) as engine, engine.connect() as connection:
+        found = every_token(connection)
+    for each in found:
+        each.update({name: stamp(each[name]) for name in ("created", "revoked", "used") if each[name] is not None})
+    if options.json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    print(f"{'id':>4}  {'project':<20} {'may':<5} {'created':<21} {'last used':<21} {'revoked':<21} label")
+    for each in found:
+        times = " ".join(f"{each[name] or '-':<21}" for name in ("created", "used", "revoked"))
+        print(f"{each['id']:>4}  {each['project']:<20} {each['kind']:<5} {times} {each['label']}")
+
+
+def _revoke(options: argparse.Namespace) -> None:
+    import time
+
+    from pytest_aisbench.tester_server.app import changing
+    from pytest_aisbench.tester_server.auth import revoke
+
+    with changing(options.db) as connection:
+        revoke(connection, options.number, time.time())
+    print(f"token {options.number} is revoked")
+
+
+def _audit(options: argparse.Namespace) -> None:
+    from pytest_aisbench.model.clock import stamp
+    from pytest_aisbench.tester_server.app import opened
+    from pytest_aisbench.tester_server.auth import COLUMNS, every_action
+    from pytest_aisbench.tester_server.pages import csv_text
+
+    with opened(options.db) as engine, engine.connect() as connection:
+        rows = every_action(connection, options.project)
+        if options.csv:
+            for text in csv_text(COLUMNS, rows):
+                print(text, end="")
+            return
+        for row in rows:
+            told = {**row, "at": stamp(row["at"])}
+            if options.json:
+                print(json.dumps(told, ensure_ascii=False))
+                continue
+            what = " ".join(str(told[name]) for name in ("act", "run_id", "status", "why") if told[name])
+            print(
+                f"{told['at']}  {told['project']}  #{told['token']} {told['label']}  {told['address'] or '-'}  {what}"
+            )

@@ -1,1 +1,0 @@
-"""`aisbench`: a module for each of its commands; `register` adds it to the parser."""

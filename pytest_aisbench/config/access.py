@@ -1,0 +1,350 @@
+"""The `[access]` table of `aisbench.toml`: how the platform is reached, and with which keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.secret import NO_SECRET, Secret
+
+if TYPE_CHECKING:
+    from pytest_aisbench.config.toml_document import Document
+
+
+# -- The `[hosts]` table of `aisbench.toml`: addresses of names, for our own connections, where /etc/hosts needs root.
+
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?"
+_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Read as /etc/hosts is: a name has one address, and says nothing of the names below it."""
+
+    addresses: Mapping[str, str] = field(default_factory=dict)
+
+    def address(self, name: str, *, above: str = "") -> str:
+        """Empty where the table does not know the name. One that lies directly or deeper below the name `above` is
+        served by the entry of that, unless it has one of its own: buckets are hosts below the endpoint of OBS."""
+        name, above = _plain(name), _plain(above)
+        found = self.addresses.get(name, "")
+        if not found and above and name.endswith(f".{above}"):
+            found = self.addresses.get(above, "")
+        return found
+
+
+NO_HOSTS = Hosts()
+
+
+def read_hosts(document: Document | None) -> Hosts:
+    if document is None or "hosts" not in document.data:
+        return NO_HOSTS
+    raw = document.data["hosts"]
+    if not isinstance(raw, dict):
+        raise document.fault("hosts is a table", "hosts", advice="write [hosts] on a line of its own")
+    addresses: dict[str, str] = {}
+    for name, address in raw.items():
+        if fault := _fault(name, address):
+            raise document.fault(f"hosts: {fault[0]}", "hosts", name, advice=fault[1])
+        if _plain(name) in addresses:
+            raise document.fault(f"hosts: {name} has two addresses", "hosts", name, advice="one is enough")
+        addresses[_plain(name)] = address
+    return Hosts(addresses)
+
+
+def _fault(name: str, address: Any) -> tuple[str, str] | None:
+    """What is wrong with an entry, and what to write."""
+    if isinstance(address, dict):  # a.b = "…" without quotes is a table in a table
+        return f"{name}. … is not a name in quotes", 'write "obs.centre.example" = "192.0.2.7"'
+    if name.startswith("*."):
+        return f"{name!r} is not a name", "write the endpoint of OBS: its entry serves the buckets below it too"
+    if not _NAME.fullmatch(_plain(name)) or _is_address(name):
+        return f"{name!r} is not the name of a host", "write it without https://, port and path"
+    if not isinstance(address, str) or not _is_address(address):
+        return f"{address!r} is not an address", "write one IPv4 or IPv6 address, without port"
+    return None
+
+
+def _is_address(text: str) -> bool:
+    import ipaddress
+
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return not (found.is_unspecified or found.is_multicast)
+
+
+def _plain(name: str) -> str:
+    return name.lower().rstrip(".")
+
+
+SECRETS = ("access_key", "secret_access_key", "security_token")
+SIGNATURES = ("obs", "v2", "v4")
+LOOPBACK = re.compile(r"127\.[0-9.]+|localhost|\[::1\]")  # where plain http is no risk
+
+
+@dataclass(frozen=True)
+class Access:
+    """The `[access]` table, in the predecessor's words; and `hosts`, which is a table of its own."""
+
+    access_key: Secret = NO_SECRET
+    secret_access_key: Secret = NO_SECRET
+    region_name: str = ""
+    project_id: str = ""
+    bucket: str = ""
+    folder: str = ""  # of the bucket, above everything that is staged
+    iam_endpoint: str = ""
+    obs_endpoint: str = ""
+    modelarts_endpoint: str = ""
+    ca_file: str = ""
+    security_token: Secret = NO_SECRET  # of temporary keys
+    obs_signature: str = ""  # one of SIGNATURES; empty: as the vendor's client agrees with the server
+    hosts: Hosts = NO_HOSTS
+
+
+def read_access(
+    document: Document | None, environment: Mapping[str, str], *, used: bool
+) -> tuple[Access, frozenset[str]]:
+    """The `[access]` table, and the names that were taken from the environment."""
+    if not document:
+        return Access(), frozenset()
+    known = [row.name for row in dataclasses.fields(Access) if row.name != "hosts"]
+    texts, taken = document.texts("access", known, environment, used=used)
+    return Access(**{key: _value(document, key, text) for key, text in texts.items()}), taken
+
+
+def _value(document: Document, key: str, text: str) -> Any:
+    if key in SECRETS:
+        return Secret(text)
+    if key.endswith("_endpoint") and text and (fault := address_fault(text)):
+        raise document.fault(f"access.{key} {fault[0]}", "access", key, advice=fault[1])
+    if key == "ca_file" and text:
+        text = str(document.path.parent / Path(text).expanduser())
+        if not Path(text).is_file():
+            raise document.fault(f"access.ca_file: there is no file {text}", "access", key)
+    if key == "obs_signature" and text not in ("", *SIGNATURES):
+        advice = f"write one of {', '.join(SIGNATURES)}, or leave it out"
+        raise document.fault(f"access.obs_signature {text!r} is not known", "access", key, advice=advice)
+    return text
+
+
+def address_fault(text: str) -> tuple[str, str] | None:
+    """What is wrong with the address of a service, and what to write."""
+    match = re.fullmatch(r"(https?)://(\[[0-9a-fA-F:]+\]|[^/:@\s]+)(:[0-9]+)?/?", text)
+    if not match:
+        return "is not an address", "write https://host[:port]"
+    if match[1] == "http" and not LOOPBACK.fullmatch(match[2]):
+        return "would send keys over plain http", "write https; plain http is accepted for loopback only"
+    return None
+
+
+# -- Where the vendor's services of a region are, unless `[access]` says otherwise.
+
+
+def endpoint(service: str, access: Access) -> str:
+    given = str(getattr(access, f"{service}_endpoint"))
+    if given or access.region_name:
+        return given or f"https://{service}.{access.region_name}.myhuaweicloud.com"
+    if service == "iam" and access.project_id:
+        return ""  # only asked for the project
+    advice = "write one of the two to [access]"
+    raise UsageFault(f"access.{service}_endpoint is missing, and so is region_name", advice=advice)
+
+
+# -- Whose keys: those of the configuration, else of the environment, else of the vendor's profile file.
+
+_AK, _SK = "HUAWEICLOUD_SDK_AK", "HUAWEICLOUD_SDK_SK"
+_TOKEN, _PROJECT = "HUAWEICLOUD_SDK_SECURITY_TOKEN", "HUAWEICLOUD_SDK_PROJECT_ID"
+_FILE = "HUAWEICLOUD_SDK_CREDENTIALS_FILE"
+_PROFILE = Path(".huaweicloud/credentials")  # in the home folder
+_SECTION = "basic"
+
+WAYS = (
+    "write access_key and secret_access_key to [access] in {config}, "
+    f"export {_AK} and {_SK}, or write ak and sk to [{_SECTION}] in ~/{_PROFILE}"
+)
+
+
+def complete(access: Access, environment: Mapping[str, str]) -> tuple[Access, tuple[str, ...]]:
+    """The access with keys, where there are any, and what somebody should know about them."""
+    if access.access_key or access.secret_access_key:
+        return access, ()
+    if access.security_token:
+        raise UsageFault("access.security_token stands there without its keys", advice="write the three of them")
+    if environment.get(_AK) or environment.get(_SK):
+        return _of_environment(access, environment), (f"keys: {_AK}",)
+    file = _profile(environment)
+    if file is None:
+        return access, ()
+    return _of_profile(access, file), (f"keys: {file}", *exposed(file))
+
+
+def exposed(file: Path) -> tuple[str, ...]:
+    """A warning, if others than its owner may read a file that holds keys."""
+    if os.name == "nt" or not stat.S_IMODE(file.stat().st_mode) & 0o077:
+        return ()
+    return (f"{file} holds keys and others may read it: chmod 600 {file}",)
+
+
+def _of_environment(access: Access, environment: Mapping[str, str]) -> Access:
+    for given, missing in ((_AK, _SK), (_SK, _AK)):
+        if not environment.get(missing):
+            raise UsageFault(f"{given} is set, and {missing} is not", advice=f"export {missing}")
+    found = (environment.get(name, "") for name in (_AK, _SK, _TOKEN, _PROJECT))
+    return _with(access, *found)
+
+
+def _profile(environment: Mapping[str, str]) -> Path | None:
+    if named := environment.get(_FILE):
+        if not Path(named).is_file():
+            raise UsageFault(f"{_FILE}: there is no file {named}")
+        return Path(named)
+    home = environment.get("HOME") or environment.get("USERPROFILE")
+    file = Path(home) / _PROFILE if home else None
+    return file if file and file.is_file() else None
+
+
+def _of_profile(access: Access, file: Path) -> Access:
+    """In the form of the vendor's SDK, whose own reader would write an id of this machine beside the file."""
+    import configparser
+
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read_string(file.read_text(encoding="utf-8"))
+    except (configparser.Error, UnicodeDecodeError):  # their words quote the line, which may hold a key
+        raise UsageFault(f"{file}: not a profile file", advice=f"write [{_SECTION}], then ak = … and sk = …") from None
+    except OSError as error:
+        raise UsageFault(f"{file}: cannot be read ({error.strerror})") from None
+    found = parser[_SECTION] if parser.has_section(_SECTION) else {}
+    missing = [key for key in ("ak", "sk") if not found.get(key)]
+    if missing:
+        raise UsageFault(f"{file}: [{_SECTION}] has no {' and no '.join(missing)}", advice="write ak = … and sk = …")
+    return _with(access, *(found.get(key, "") for key in ("ak", "sk", "security_token", "project_id")))
+
+
+def _with(access: Access, access_key: str, secret_key: str, token: str, project: str) -> Access:
+    return dataclasses.replace(
+        access,
+        access_key=Secret(access_key.strip()),
+        secret_access_key=Secret(secret_key.strip()),
+        security_token=Secret(token.strip()),
+        project_id=access.project_id or project.strip(),
+    )
+
+
+# -- The `[tester]` table of `aisbench.toml`: where results are uploaded, with which token, and the papers beside them.
+
+NONE = "none"
+TESTER_SECRETS = ("token",)
+_KEYS = ("url", "token", "ca_file", "testid", "config", "system")
+_WEB = re.compile(r"(https?)://(\[[0-9a-fA-F:]+\]|[^\s/?#@:]+)(:[0-9]+)?(/[^\s?#]*)?")
+_TESTID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+_SECRET_WORDS = re.compile(r"token|passw|secret|credential|(^|_)(ak|sk|key)($|_)|access_?key", re.IGNORECASE)
+# Layout 1.0 of a package, then 2.0.
+_PAPERS = {"config": ("code/config.json", "config/config.json"), "system": ("code/system.json", "config/system.json")}
+
+
+@dataclass(frozen=True)
+class TesterAccess:
+    """The table, read: `config` and `system` are what the files of these names hold, without their secrets."""
+
+    url: str = ""
+    token: Secret = NO_SECRET
+    ca_file: str = ""
+    testid: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    system: Mapping[str, Any] = field(default_factory=dict)
+    hosts: Hosts = NO_HOSTS  # a table of its own
+
+    def token_for(self, address: str) -> Secret:
+        """The token is for the Tester it was written beside, and for no other."""
+        return self.token if not self.url or self.url.rstrip("/") == address.rstrip("/") else NO_SECRET
+
+
+def tester_address(text: str) -> str:
+    """An address of a Tester; empty for `none`."""
+    if text == NONE:
+        return ""
+    if match := _WEB.fullmatch(text):
+        if match[1] == "http" and not LOOPBACK.fullmatch(match[2]):
+            raise ValueError(f"{text!r} would send results and token over plain http: write https")
+        return text
+    if re.fullmatch(r"file:///[^?#]*|stubs:/.*", text):
+        return text
+    raise ValueError(f"{text!r} is none of https://tester.example/, file:///folder, stubs:/package, {NONE}")
+
+
+def read_tester(
+    document: Document | None, environment: Mapping[str, str], package: Path | None, *, used: bool
+) -> tuple[TesterAccess, frozenset[str]]:
+    """The `[tester]` table, and the names that were taken from the environment. Papers that it does not name are those
+    of the package. Where no Tester is `used`, a name that is not set is no error, and no paper is read."""
+    values: dict[str, Any] = {}
+    taken: frozenset[str] = frozenset()
+    if document and isinstance(document.data.get("tester"), dict):  # it may be just an address
+        texts, taken = document.texts("tester", _KEYS, environment, used=used)
+        values = {key: _tester_value(document, key, text, used=used) for key, text in texts.items()}
+    for key, places_ in _PAPERS.items() if used and package else ():
+        assert package is not None
+        found = next((package / place for place in places_ if (package / place).is_file()), None)
+        if key not in values and found:
+            values[key] = paper(found)
+    if not values.get("testid"):
+        values["testid"] = _testid(values.get("config", {}))
+    return TesterAccess(**values), taken
+
+
+def _tester_value(document: Document, key: str, text: str, *, used: bool) -> Any:
+    if key in TESTER_SECRETS:
+        return Secret(text)
+    if key == "testid" and text and not _TESTID.fullmatch(text):
+        advice = "letters, digits, '.', '_', ':' and '-', 128 at most"
+        raise document.fault(f"tester.testid {text!r} is not the name of a test", "tester", key, advice=advice)
+    if key in {"ca_file", "config", "system"} and text:
+        file = document.path.parent / Path(text).expanduser()
+        if used and not file.is_file():
+            raise document.fault(f"tester.{key}: there is no file {file}", "tester", key)
+        if key == "ca_file":
+            return str(file)
+        return paper(file) if used else {}
+    return {} if key in {"config", "system"} else text
+
+
+def _testid(config: Mapping[str, Any]) -> str:
+    told = str(config.get("testid", ""))
+    if told and not _TESTID.fullmatch(told):
+        raise UsageFault(f"config.json: testid {told[:40]!r} is not the name of a test", advice="see [tester] testid")
+    return told
+
+
+def paper(file: Path) -> dict[str, Any]:
+    """A JSON object without what looks like a key, a token or a password: papers leave the house."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8-sig"), parse_constant=_no_constant)
+    except OSError as error:
+        raise UsageFault(f"{file}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageFault(f"{file}: not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise UsageFault(f"{file}: not a JSON object")
+    clean: dict[str, Any] = _clean(data)
+    return clean
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _clean(item) for key, item in value.items() if not _SECRET_WORDS.search(key)}
+    return [_clean(item) for item in value] if isinstance(value, list) else value

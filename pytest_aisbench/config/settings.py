@@ -1,0 +1,222 @@
+"""All that a run can be told, frozen into one value.
+
+The fields of `Settings` are the option table: each drives `--help`, an ini name, an environment variable and a key
+of `aisbench.toml`. `freezing` reads them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytest_aisbench.config.access import Access, TesterAccess, tester_address
+from pytest_aisbench.i18n import SOURCE, languages
+
+# -- The kinds of values that options take: each reads a text, or says in a ValueError what is wrong with it.
+
+MOST_CARDS = 128  # of one node; no machine has more, and a slip of the pen should not ask for a million ranks
+FRAMEWORKS = ("mindspore", "paddle", "torch", "horovod", "tensorflow")  # as an import names them
+_DECIMAL = r"[0-9]{1,9}(?:\.[0-9]+)?"  # so many digits that no budget is without an end, and no time
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def node_counts(text: str) -> tuple[int, ...]:
+    return tuple(sorted({positive(part.strip()) for part in text.split(",")}))
+
+
+def positive(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < 1:
+        raise ValueError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
+
+
+def cards(text: str) -> int:
+    if positive(text) > MOST_CARDS:
+        raise ValueError(f"{text} is more cards than the {MOST_CARDS} that a node may have")
+    return positive(text)
+
+
+def duration(text: str) -> float:
+    """Seconds of `90`, `45s`, `30m`, `3h` or `2d`."""
+    match = re.fullmatch(rf"({_DECIMAL})([smhd]?)", text)
+    if not match or float(match[1]) == 0:
+        raise ValueError(f"{text!r} is not a length of time such as 45s, 30m, 3h or 2d")
+    return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+def card_hours(text: str) -> float:
+    if not re.fullmatch(_DECIMAL, text) or float(text) == 0:
+        raise ValueError(f"{text!r} is not a number of card-hours above 0")
+    return float(text)
+
+
+def switch(text: str) -> bool:
+    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if text.lower() not in words:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return words[text.lower()]
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"{text!r} is neither {' nor '.join(words)}")
+        return text
+
+    return parse
+
+
+def path(text: str) -> Path:
+    if not text:
+        raise ValueError("a path is needed")
+    return Path(text).expanduser()
+
+
+def frameworks(text: str) -> tuple[str, ...]:
+    """Such as `mindspore=/venv/bin/python,paddle`."""
+    told = tuple(part.strip() for part in text.split(","))
+    for part in told:
+        framework, equals, python = part.partition("=")
+        if framework not in FRAMEWORKS or (equals and not Path(python).is_absolute()):
+            known = ", ".join(FRAMEWORKS)
+            raise ValueError(f"{part!r} is not a framework ({known}) with the absolute path of its Python")
+    return told
+
+
+def pythons(told: Iterable[str]) -> dict[str, str]:
+    """The Python of each of these frameworks; empty for the one that runs pytest."""
+    return {framework: python for framework, _, python in (part.partition("=") for part in told)}
+
+
+def name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
+        raise ValueError(f"{text!r} is not a name")
+    return text
+
+
+CONFIG_FILE = "aisbench.toml"
+LEGACY_FILE = ".py"  # how the name of a modelarts_config.py ends
+# The platform by default, which needs no keys. Where a local cloud plays another platform, this one's section counts.
+LOCAL = "local"
+
+
+def option(parse: Callable[[str], Any], metavar: str, text: str, *, default: Any = None, flag: str = "") -> Any:
+    return field(default=default, metadata={"parse": parse, "metavar": metavar, "help": text, "flag": flag})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`sources` names where each value that is not a default came from."""
+
+    nodes: tuple[int, ...] = option(
+        node_counts, "N,N", "Select these node counts; other shapes are deselected", default=(), flag="--nodes"
+    )
+    platform: str = option(
+        name, "NAME", "Where jobs run: local, modelarts, apulis, or one of a plugin's", default=LOCAL
+    )
+    cloud: Path | None = option(path, "FILE", "A local cloud that already runs: what `aisbench cloud --json` printed")
+    frameworks: tuple[str, ...] = option(
+        frameworks, "NAME=PYTHON", "Train with these on the local cloud, not in miniature", default=()
+    )
+    config: Path | None = option(
+        path, "FILE", f"Settings in TOML, or a modelarts_config.py (default: {CONFIG_FILE} where pytest's root is)"
+    )
+    package: Path | None = option(path, "DIR", "An unpacked ais-bench package, read as it is")
+    modelarts_version: str = option(one_of("V1", "V2"), "V1|V2", "Which training-job API", default="V2")
+    modelarts_client: str = option(
+        one_of("sdk", "wheel"), "sdk|wheel", "The SDK from PyPI, or the vendor's modelarts wheel", default="sdk"
+    )
+    modelarts_python: Path | None = option(
+        path, "FILE", "The Python in which the modelarts wheel is installed (default: this one)"
+    )
+    single_server: bool = option(switch, "", "Every node trains alone with its own cards", default=False)
+    devices: int | None = option(cards, "N", "Cards per node (default: the workload's own number)")
+    max_jobs: int | None = option(positive, "K", "Jobs in flight at once (default: local: cores; elsewhere 8)")
+    max_trials: int = option(positive, "K", "Trials that may decide one case, lost jobs included", default=3)
+    queue_timeout: float = option(duration, "TIME", "How long a job may wait, such as 30m or 3h", default=86400.0)
+    run_timeout: float = option(duration, "TIME", "How long a job may run, such as 30m or 3h", default=86400.0)
+    stall: float = option(
+        duration, "TIME", "Report a running job that shows no sign of life for so long", default=900.0
+    )
+    heartbeat: float = option(duration, "TIME", "Where there is no terminal, say how it goes so often", default=60.0)
+    on_interrupt: str = option(
+        one_of("stop", "leave"), "stop|leave", "What becomes of running jobs at Ctrl-C or SIGTERM", default="stop"
+    )
+    fresh: bool = option(switch, "", "Do not take over jobs that an earlier, killed run left behind", default=False)
+    budget: float | None = option(card_hours, "CARD_HOURS", "Refuse to start, or stop, past this cost")
+    dry_run: bool = option(switch, "", "Show the plan, its requests and its cost; submit nothing", default=False)
+    drift: str = option(
+        one_of("warn", "fail"), "warn|fail", "What a slow decline through the history of a case does", default="warn"
+    )
+    power: Path | None = option(path, "FILE", "Samples of power (time, node, watts) to reckon energy from")
+    require: Path | None = option(path, "FILE", "The manifest of cases that must have run; one missing is exit 11")
+    lang: str = option(
+        one_of(*languages()), "|".join(languages()), "The language of reports and summary", default=SOURCE
+    )
+    tester: str | None = option(tester_address, "URL", "Upload the results to this Tester, or none")
+    tester_required: bool = option(
+        switch, "", "A result that the Tester has not got by the end of the run is exit 12", default=False
+    )
+    trust_config: bool = option(switch, "", "Execute a legacy configuration that cannot be parsed", default=False)
+    reports: Path = option(path, "DIR", "Where each run gets a folder of its own", default=Path("reports"))
+    ledger: Path | None = option(path, "FILE", "The record of all runs (default: ledger.db among the reports)")
+    access: Access = Access()
+    tester_access: TesterAccess = TesterAccess()
+    tables: Mapping[str, Any] = field(default_factory=dict)  # of platforms, by their names; see PlatformKind.read_table
+    sources: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # worth a line before the run
+    required: tuple[str, ...] = ()  # the cases of the manifest that `require` names
+
+    @property
+    def ledger_file(self) -> Path:
+        return self.ledger or self.reports / "ledger.db"
+
+    def public(self) -> dict[str, Any]:
+        """What a report may show: no secret, no account, no path of this machine."""
+        return {
+            "platform": self.platform,
+            "nodes": list(self.nodes),
+            "devices": self.devices,
+            "max_jobs": self.max_jobs,
+            "max_trials": self.max_trials,
+            "budget_card_hours": self.budget,
+            "queue_timeout_s": self.queue_timeout,
+            "run_timeout_s": self.run_timeout,
+            "region": self.access.region_name,
+            **({"required": list(self.required)} if self.required else {}),
+        }
+
+
+class Option(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    parse: Callable[[str], Any]
+    metavar: str
+    help: str
+    flag: str
+
+    @property
+    def ini(self) -> str:
+        return f"aisbench_{self.name}"
+
+    @property
+    def environment(self) -> str:
+        return f"AISBENCH_{self.name.upper()}"
+
+
+def table() -> Iterator[Option]:
+    for row in dataclasses.fields(Settings):
+        if row.metadata:
+            flag = row.metadata["flag"] or f"--aisbench-{row.name.replace('_', '-')}"
+            yield Option(row.name, row.metadata["parse"], row.metadata["metavar"], row.metadata["help"], flag)
+
+
+def machine_cores() -> int:
+    """Cores this process may use, which in a container is fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,230 @@
+"""What a run will cost in card-hours, what it has cost so far, and the limit that somebody set to it.
+
+A card-hour is one card for one hour of a running job; waiting in a queue is free.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_aisbench.config.settings import Settings
+from pytest_aisbench.engine import preflight
+from pytest_aisbench.engine.submit import new_trial, spec, stage_of
+from pytest_aisbench.engine.takeover import Fingerprints
+from pytest_aisbench.errors import BudgetSpent, UsageFault
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.ledger.runs import make, run_id, write_request
+from pytest_aisbench.logs import get_logger
+from pytest_aisbench.model.case import Case
+from pytest_aisbench.model.job import Request
+from pytest_aisbench.model.ports import Clock, Platform
+from pytest_aisbench.model.trial import Step, Trial
+from pytest_aisbench.model.verdict import number
+from pytest_aisbench.traininglog.activity import until_all
+
+_LOG = get_logger("fleet")
+TIMEOUT = "run timeout"
+_NAMED = 3  # cases in a refusal: the costliest are worth a change
+_ADVICE = "raise --aisbench-budget, or select fewer cases"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How long a trial of the case will run, and how we know."""
+
+    case: Case
+    seconds: float
+    source: str
+
+    @property
+    def card_hours(self) -> float:
+        return self.seconds * self.case.shape.world / 3600
+
+
+def estimate(case: Case, lasted: Sequence[float], run_s: float) -> Estimate:
+    """What it lasted before, else what its workload expects; no job runs longer than `run_s`."""
+    if lasted:
+        trials = f"{len(lasted)} trial{'s' if len(lasted) > 1 else ''}"
+        seconds, source = statistics.median(lasted), f"history of {trials}"
+    elif case.workload.expected_s:
+        seconds, source = case.workload.expected_s, "expected"
+    else:
+        seconds, source = run_s, TIMEOUT
+    return Estimate(case, seconds, source) if seconds <= run_s else Estimate(case, run_s, TIMEOUT)
+
+
+def estimates(
+    wants: Iterable[tuple[Case, Step]],
+    place: str,
+    run_s: float,
+    ledger: Path,
+    identify: Callable[[Case], str],
+) -> dict[str, Estimate]:
+    """One for each case that will be submitted, by case id, from a ledger that may not be there yet.
+
+    A trial that is taken over counts whole, as `results.json` counts it to the run that judges it: what its job ran
+    under another run is part of what `Budget` will see spent.
+    """
+    cases = [case for case, until in wants if until > Step.SUBMIT]
+    if not ledger.is_file():
+        return {case.id: estimate(case, (), run_s) for case in cases}
+    history = Ledger(ledger)
+    try:
+        return {case.id: estimate(case, history.lasted(case.id, place, identify(case)), run_s) for case in cases}
+    finally:
+        history.close()
+
+
+class Budget:
+    """Asked from many threads: they read one number, which one of them refreshes."""
+
+    def __init__(self, limit: float | None, estimates: Mapping[str, Estimate]) -> None:
+        """Without a `limit` nothing is refused."""
+        self.limit = limit
+        self.estimates = dict(estimates)
+        self._spent = 0.0
+
+    @property
+    def total(self) -> float:
+        return math.fsum(each.card_hours for each in self.estimates.values())
+
+    def require(self) -> None:
+        """Raise UsageFault if the whole run would cost too much; before anything is uploaded."""
+        for each in self.estimates.values():
+            _LOG.debug("%s should cost %.4g card-hours (%s)", each.case.id, each.card_hours, each.source)
+        limit = "without a budget" if self.limit is None else f"of a budget of {hours(self.limit)}"
+        _LOG.info("the run should cost %s card-hours, %s", hours(self.total), limit)
+        if not self.is_exceeded(self.total):
+            return
+        costly = sorted(self.estimates.values(), key=lambda each: -each.card_hours)
+        told = [f"{each.case.id} {hours(each.card_hours)} ({each.source})" for each in costly[:_NAMED]]
+        if len(costly) > _NAMED:
+            told.append(f"and {len(costly) - _NAMED} more")
+        advice = _ADVICE
+        if costly[0].source == TIMEOUT:
+            advice = "write `expected` to workload.toml, lower --aisbench-run-timeout, " + _ADVICE
+        cost = f"the run would cost {hours(self.total)} card-hours, its budget is {hours(self.limit or 0.0)}"
+        raise UsageFault(f"{cost}: {', '.join(told)}", advice=advice)
+
+    def expected_s(self, case: Case) -> float:
+        """How long the case's job should run; 0 where only a timeout says so."""
+        known = self.estimates.get(case.id) or estimate(case, (), math.inf)
+        return 0.0 if known.source == TIMEOUT else known.seconds
+
+    def refresh(self, trials: Iterable[Trial], now: float) -> float:
+        """Take note of what all trials of the run, ended ones too, have cost until now."""
+        self._spent = spent(trials, now)
+        return self._spent
+
+    def check(self) -> None:
+        """Raise BudgetSpent once the run has cost more than it may, as of the last `refresh`."""
+        if self.is_exceeded(self._spent):
+            raise BudgetSpent(self._cost, advice=_ADVICE)
+
+    def check_another(self, case: Case) -> None:
+        """Raise BudgetSpent unless one more trial of the case still fits."""
+        self.check()
+        known = self.estimates.get(case.id)
+        if known and self.is_exceeded(self._spent + known.card_hours):
+            more = f"another trial of {case.id} would cost {hours(known.card_hours)} ({known.source})"
+            raise BudgetSpent(f"{self._cost}, and {more}", advice=_ADVICE)
+
+    @property
+    def _cost(self) -> str:
+        return f"the run has cost {hours(self._spent)} card-hours, its budget is {hours(self.limit or 0.0)}"
+
+    def is_exceeded(self, cost: float) -> bool:
+        """Without a limit, never."""
+        # 0.1 three times is more than 0.3, by a hair that nobody meant.
+        return self.limit is not None and cost > self.limit * (1 + 1e-9)
+
+
+def spent(trials: Iterable[Trial], now: float) -> float:
+    """Card-hours of all jobs, those that run included."""
+    return math.fsum(_ran(trial, now) * trial.case.shape.world / 3600 for trial in trials)
+
+
+def _ran(trial: Trial, now: float) -> float:
+    """Seconds that the trial's job has run: as the platform says, and where it does not say, as we saw it."""
+    job = trial.job
+    if job is None:
+        return 0.0
+    if job.phase.is_final and job.ran_s is not None:
+        return job.ran_s
+    end = trial.times.get(job.phase.value.lower(), now) if job.phase.is_final else now
+    seen = end - trial.times["running"] if "running" in trial.times else 0.0
+    return max(seen, job.ran_s or 0.0)
+
+
+def hours(value: float) -> str:
+    """Card-hours as a person writes them: those of a laptop are small, and an exponent tells nobody so."""
+    if value >= 0.01:
+        return number(round(value, 4))
+    return f"{float(f'{value:.4g}'):.9f}".rstrip("0").rstrip(".")
+
+
+# -- A dry run: everything is checked, rendered and reckoned as a run would do it, and nothing is sent.
+
+STAGED_ONLY = "not submitted"  # its tests ask for the fixture `stage` and no further
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """What would become of one case."""
+
+    estimate: Estimate
+    request: Path
+
+    @property
+    def case(self) -> Case:
+        return self.estimate.case
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What would become of the run."""
+
+    folder: Path
+    prospects: tuple[Prospect, ...]
+    budget: Budget
+    max_jobs: int
+
+    @property
+    def card_hours(self) -> float:
+        return self.budget.total
+
+    @property
+    def wall_s(self) -> float:
+        """Queues, staging and harvest aside."""
+        return until_all((), [prospect.estimate.seconds for prospect in self.prospects], self.max_jobs) or 0.0
+
+
+def rehearse(settings: Settings, platform: Platform, clock: Clock, wants: Sequence[tuple[Case, Step]]) -> Forecast:
+    """A UsageFault leaves nothing behind. Whether the budget allows it, is for the caller to ask of the forecast."""
+    preflight.check(platform, [case for case, _ in wants], settings.run_timeout, settings.reports)
+    ledger = settings.ledger_file
+    budget = Budget(
+        settings.budget, estimates(wants, platform.place, settings.run_timeout, ledger, Fingerprints(platform).of)
+    )
+    run = run_id(clock.now())
+    requests = {case.id: _request(run, case, platform, clock.now(), settings.run_timeout) for case, _ in wants}
+    folder = make(settings.reports, run)
+    prospects = tuple(
+        Prospect(
+            budget.estimates.get(case.id, Estimate(case, 0.0, STAGED_ONLY)),
+            write_request(folder, case.id, requests[case.id]),
+        )
+        for case, _ in wants
+    )
+    return Forecast(folder, prospects, budget, settings.max_jobs or platform.max_jobs)
+
+
+def _request(run: str, case: Case, platform: Platform, now: float, run_s: float) -> Request:
+    """The first trial's, to the byte: its name is of this run, its code and data are where they would be put."""
+    trial = new_trial(run, case, now)
+    with preflight.naming(case.id):
+        return platform.render(spec(trial, stage_of(trial, platform), run_s))

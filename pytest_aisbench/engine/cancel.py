@@ -1,0 +1,420 @@
+"""Cancelling jobs, and waiting until the platform confirms that they are over.
+
+Jobs are cancelled in three situations, and all use the first part of this module:
+
+- A job overstays its time, or the budget is spent: `watch` marks its trial with `begin`, and asks and looks at it as
+  it does at all others, without waiting.
+- The run ends: `cancel_unfinished` cancels all jobs that nobody will judge.
+- A person types `aisbench stop`: `CancelCommand`.
+
+Each time the ledger says that a trial is being cancelled before the platform is asked, so that no other run takes it
+over meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from pytest_aisbench.engine.collect import gather
+from pytest_aisbench.errors import AisbenchError, Blame, Crashed, GivenUp, LedgerError
+from pytest_aisbench.ledger.runs import Held, Holder, JobLedger
+from pytest_aisbench.logs import get_logger, ignored, log_ignored
+from pytest_aisbench.model.job import Job, Phase
+from pytest_aisbench.model.messages import message
+from pytest_aisbench.model.ports import Clock, Platform
+from pytest_aisbench.model.trial import Fault, Step, Trial
+
+if TYPE_CHECKING:
+    from pytest_aisbench.engine.trial import Tools
+
+T = TypeVar("T")
+CONFIRM_S = 60.0  # how long a platform may take to confirm
+_WORKERS = 8
+_LONGEST_PAUSE_S = 1.0  # between two looks: a person waits for the prompt
+_CANCELLED_BY_COMMAND = Fault(Blame.USER, message("stopped by hand"))
+_LOG = get_logger("fleet")
+
+
+@dataclass(frozen=True)
+class Cancellation:
+    """One job that is being cancelled, and how far that has come."""
+
+    job_id: str
+    requested_at: float | None = None  # when the platform took the request
+    job: Job | None = None  # as the platform showed it last
+    refusal: AisbenchError | None = None  # why the platform did not take the request
+    silence: AisbenchError | None = None  # why the platform did not show the job, the last time that it was asked
+
+    @property
+    def is_over(self) -> bool:
+        return self.job is not None and self.job.phase.is_final
+
+
+def request(platform: Platform, cancellation: Cancellation, now: float) -> Cancellation:
+    """Ask the platform to end the job, unless it took the request before. No error of the platform is raised."""
+    if cancellation.requested_at is not None:
+        return cancellation
+    try:
+        platform.cancel(cancellation.job_id)
+    except Exception as error:  # noqa: BLE001 - of any platform: a job that still runs is not to be forgotten
+        log_ignored(_LOG, error, "the request to cancel job %s", cancellation.job_id, level=logging.INFO)
+        return replace(cancellation, refusal=Crashed.of(error))
+    _LOG.info("job %s: the platform took the request to cancel it", cancellation.job_id)
+    return replace(cancellation, requested_at=now, refusal=None)
+
+
+def confirm(
+    platform: Platform, clock: Clock, cancellations: Iterable[Cancellation], confirm_s: float
+) -> Iterator[list[Cancellation]]:
+    """Cancel jobs and wait until the platform confirms: yields those that are over, as they end.
+
+    A platform that did not take a request is asked again with each look. After `confirm_s` the last list has all jobs
+    that are not over, as they were last seen.
+    """
+    waiting, deadline = list(cancellations), clock.now() + confirm_s
+    while waiting:
+        taken = [each for each in waiting if each.requested_at is not None]
+        others = [each for each in waiting if each.requested_at is None]
+        waiting = _look(platform, taken + _in_parallel(lambda each: request(platform, each, clock.now()), others))
+        over = [each for each in waiting if each.is_over]
+        waiting = [each for each in waiting if not each.is_over]
+        if clock.now() >= deadline:
+            yield over + waiting
+            return
+        yield over
+        if waiting:
+            clock.sleep(min(platform.poll_s, _LONGEST_PAUSE_S))
+
+
+def _look(platform: Platform, waiting: list[Cancellation]) -> list[Cancellation]:
+    try:
+        jobs = platform.inspect([each.job_id for each in waiting])
+        return [replace(each, job=jobs[each.job_id], silence=None) for each in waiting]
+    except Exception as error:  # noqa: BLE001 - of any platform: what became of the jobs is still to be recorded
+        log_ignored(_LOG, error, "one look at %d jobs that are cancelled", len(waiting), level=logging.INFO)
+        return [replace(each, silence=Crashed.of(error)) for each in waiting]
+
+
+def _in_parallel(step: Callable[[T], T], items: Iterable[T]) -> list[T]:
+    """What `step` makes of each item, or the item itself where it fails.
+
+    By daemon threads: a platform that is gone must not keep the process when it ends.
+    """
+    results = list(items)
+    indices = iter(range(len(results)))
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                index = next(indices, None)
+            if index is None:
+                return
+            # All others wait for this thread.
+            with ignored(_LOG, Exception, "a step at the end of a job", level=logging.WARNING):
+                results[index] = step(results[index])
+
+    threads = [threading.Thread(target=work, name="aisbench-cancel", daemon=True) for _ in results[:_WORKERS]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+# Trials whose jobs are cancelled.
+
+
+def begin(trial: Trial, fault: Fault, now: float) -> Trial:
+    """The trial with the reason why its job is of no more use; to be saved before the platform is asked."""
+    return replace(trial, fault=fault, times={**trial.times, "stopping": now})
+
+
+def request_for(trial: Trial, platform: Platform, now: float) -> Trial:
+    """Ask once for the end of the trial's job; a platform that does not take the request is asked at the next look."""
+    return _noted(trial, request(platform, _cancellation(trial), now))
+
+
+def is_unconfirmed(trial: Trial, now: float, confirm_s: float) -> bool:
+    """True if the platform had its time to end the trial's job; the job may then run on."""
+    return now - trial.times["stopping"] > confirm_s
+
+
+def _cancellation(trial: Trial) -> Cancellation:
+    return Cancellation(trial.job_id or "", trial.times.get("asked"))
+
+
+def _noted(trial: Trial, cancellation: Cancellation) -> Trial:
+    """The trial with what became of the request."""
+    if cancellation.refusal:
+        why = cancellation.refusal.message
+        trial = trial.noted(message("not stopped", job=str(trial.job_id), why=why))
+    if cancellation.requested_at is None:
+        return trial
+    return replace(trial, times={**trial.times, "asked": cancellation.requested_at})
+
+
+# The end of a run.
+
+
+def cancel_unfinished(trials: Iterable[Trial], tools: Tools, keep: Callable[[Trial], None]) -> None:
+    """Cancel every job of the run that is not over, and wait until the platform confirms.
+
+    A job that does not end stays in flight for the ledger, where `aisbench jobs` and `aisbench stop` find it.
+    """
+    platform, clock = tools.platform, tools.clock
+    fault = Fault.of(GivenUp("the run ended before the job did"))
+
+    def save(trial: Trial) -> None:
+        # The ledger may be why the run ends: then it has failed before, and that has been reported.
+        with ignored(_LOG, LedgerError, "%s: its last change in the ledger", trial.name, level=logging.WARNING):
+            keep(trial)
+
+    before = list(trials)
+    reconciled = _in_parallel(lambda trial: _reconciled(trial, tools), before)
+    for trial, old in zip(reconciled, before, strict=True):
+        if trial is not old:
+            save(trial)
+    running: dict[str, Trial] = {}
+    for trial in reconciled:
+        if trial.step is Step.WATCH:
+            cancelled = trial if trial.fault else begin(trial, fault, clock.now())
+            running[trial.job_id or ""] = cancelled
+            save(cancelled)
+    _LOG.info("the run ends: %d jobs are cancelled", len(running))
+    for cancellations in confirm(platform, clock, map(_cancellation, running.values()), tools.limits.stop_s):
+        ended = [_after(running[each.job_id], each, clock.now()) for each in cancellations]
+        for trial in _in_parallel(lambda trial: _with_logs(trial, tools), ended):
+            save(trial)
+
+
+def lines_of_running_jobs(trials: Iterable[Trial]) -> list[str]:
+    """What may still run, or cost, after the run: one line for each job."""
+    lines = []
+    for trial in trials:
+        if trial.may_run and trial.job_id:
+            lines.append(f"job {trial.job_id} ({trial.case.id}) may still run: aisbench stop {trial.job_id}")
+        elif trial.step is Step.SUBMIT and trial.attempts:
+            lines.append(f"job {trial.name} ({trial.case.id}) may have been created: aisbench stop {trial.name}")
+    return lines
+
+
+def _after(trial: Trial, cancellation: Cancellation, now: float) -> Trial:
+    """The trial at its next step if its job is over, else with a note that the job may run."""
+    trial, job = _noted(trial, cancellation), cancellation.job or trial.job
+    if job and cancellation.is_over:
+        times = {**trial.times, job.phase.value.lower(): now}
+        return replace(trial, job=job, times=times).moved(Step.HARVEST, now)
+    if cancellation.silence:
+        trial = trial.noted(message("untold stop", why=cancellation.silence.message))
+    phase = job.platform_phase if job else "unseen"
+    _LOG.warning("%s: job %s may still run, it is %s", trial.name, trial.job_id, phase)
+    return replace(trial, job=job).noted(message("may run", job=str(trial.job_id), phase=phase))
+
+
+def _with_logs(trial: Trial, tools: Tools) -> Trial:
+    """What a job wrote before it was cancelled has been paid for."""
+    if trial.step is not Step.HARVEST:
+        return trial
+    try:
+        return gather(trial, tools.platform.store, tools.folder)
+    except (AisbenchError, OSError) as error:
+        return trial.noted(message("no logs", why=str(error)))
+
+
+def _reconciled(trial: Trial, tools: Tools) -> Trial:
+    """A trial whose submission had no answer, at the step where its job is, if there is one."""
+    if trial.step is not Step.SUBMIT or not trial.attempts or trial.request is None:
+        return trial
+    try:
+        job_id = tools.platform.find(trial.request)
+    except AisbenchError as error:
+        return trial.noted(message("unknown job", job=trial.name, why=str(error)))
+    return replace(trial, attempts=0) if job_id is None else trial.moved(Step.WATCH, tools.clock.now(), job_id=job_id)
+
+
+# The command `aisbench stop`.
+
+
+@dataclass(frozen=True)
+class CancelReport:
+    """What became of one job; `settled` when nothing is left to do about it. As far as the platform tells: what it is
+    called, the platform's word for it before it was asked to stop, and how long it ran."""
+
+    job: str
+    text: str
+    settled: bool = False
+    name: str = ""
+    before: str = ""
+    ran_s: float | None = None
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A job to be cancelled. Without `held` it is not in the ledger; without `claim` its run records what becomes of
+    it."""
+
+    id: str
+    held: Held | None
+    claim: Held | None = None
+    before: Job | None = None  # as it was when the platform was asked to end it
+    requested_at: float | None = None
+
+
+@dataclass(frozen=True)
+class CancelCommand:
+    """Cancels jobs from another shell: ours, unless a live run holds them.
+
+    `force` also cancels what a live run holds, and jobs that are not in the ledger but named.
+    """
+
+    ledger: JobLedger
+    platform: Platform
+    clock: Clock
+    force: bool = False
+
+    def named(self, jobs: Iterable[str]) -> Iterator[CancelReport]:
+        """By id or by name; of several with one name, and of the versions that a job of V1 has, the newest."""
+        targets: dict[str, _Target] = {}
+        for job in dict.fromkeys(jobs):
+            target = self._target_named(job)
+            if isinstance(target, CancelReport):
+                yield target
+            else:
+                targets.setdefault(target.id, target)
+        yield from self._cancel(list(targets.values()))
+
+    def all_mine(self) -> Iterator[CancelReport]:
+        """Every job of the ledger that no live run holds; by force those too."""
+        targets: list[_Target] = []
+        for held in self.ledger.in_flight(self.clock.now()):
+            if held.holder is Holder.ALIVE and not self.force:
+                text = f"left to run {held.trial.run}, which is alive ({held.owner})"
+                yield CancelReport(_job(held), text, settled=True)
+                continue
+            target = self._target(held)
+            if isinstance(target, CancelReport):
+                yield target
+            else:
+                targets.append(target)
+        yield from self._cancel(targets)
+
+    def _target_named(self, job: str) -> _Target | CancelReport:
+        """The ledger is asked first, then the platform: by its own name for a job, which may be another than ours."""
+        held, there = self.ledger.named(job, self.clock.now()), None
+        if held is None:
+            try:
+                there = self.platform.named(job)
+            except AisbenchError as error:
+                return CancelReport(job, f"could not be looked up: {error}")
+            held = self.ledger.named(there, self.clock.now()) if there else None
+        if held:
+            return self._target(held)
+        if self.force:
+            return _Target(there or job, None)
+        return CancelReport(job, f"not a job of {self.ledger.path}; --force stops it all the same")
+
+    def _target(self, held: Held) -> _Target | CancelReport:
+        """The job that a trial of the ledger has on this platform, or why there is none to cancel."""
+        trial, job, alive = held.trial, _job(held), held.holder is Holder.ALIVE
+        if trial.place != self.platform.place:
+            where = f"on {trial.place!r}" if trial.place else "on a private cloud of its run"
+            return CancelReport(job, f"is {where}, not on {self.platform.place!r}")
+        if held.in_flight and alive and not self.force:
+            text = f"held by run {trial.run}, which is alive ({held.owner}); --force stops it all the same"
+            return CancelReport(job, text)
+        if trial.job_id:
+            return _Target(trial.job_id, held)
+        try:
+            job_id = self.platform.find(trial.request) if trial.request else None
+        except AisbenchError as error:
+            return CancelReport(job, f"nobody knows whether it was created: {error}")
+        if job_id:
+            return _Target(job_id, held)
+        if alive:
+            return CancelReport(job, "is just being submitted; ask again")
+        if held.in_flight:
+            self.ledger.amend(held, self._over(trial, None), self.clock.now())
+        return CancelReport(job, "was never created", settled=True)
+
+    def _cancel(self, targets: list[_Target]) -> Iterator[CancelReport]:
+        try:
+            jobs = self.platform.inspect([target.id for target in targets]) if targets else {}
+        except AisbenchError as error:
+            yield from (CancelReport(target.id, f"could not be stopped: {error}") for target in targets)
+            return
+        requested: dict[str, _Target] = {}
+        for target in targets:
+            job = jobs[target.id]
+            asked = self._over_before(target, job) if job.phase.is_final else self._ask(replace(target, before=job))
+            if isinstance(asked, CancelReport):
+                yield asked
+            else:
+                requested[asked.id] = asked
+        cancellations = [Cancellation(target.id, target.requested_at) for target in requested.values()]
+        for confirmed in confirm(self.platform, self.clock, cancellations, CONFIRM_S):
+            for each in confirmed:
+                yield self._report(requested[each.job_id], each)
+
+    def _over_before(self, target: _Target, job: Job) -> CancelReport:
+        """A job that was over before it could be cancelled."""
+        held = target.held
+        if job.phase is Phase.LOST and held is None:
+            return CancelReport(job.id, f"the platform does not know it: {job.reason}".rstrip(": "))
+        word = job.platform_phase or job.phase.value
+        if held and held.in_flight and held.holder is not Holder.ALIVE:
+            if job.phase in {Phase.SUCCEEDED, Phase.FAILED}:
+                text = f"was over before ({word}); the next run judges it"
+                return CancelReport(job.id, text, settled=True, name=job.name, ran_s=job.ran_s)
+            self.ledger.amend(held, self._over(held.trial, job), self.clock.now())
+        return CancelReport(job.id, f"was over before ({word})", settled=True, name=job.name, ran_s=job.ran_s)
+
+    def _ask(self, target: _Target) -> _Target | CancelReport:
+        """Claim the trial in the ledger, then ask the platform; if it does not take the request, give the claim up."""
+        held, claim, now = target.held, None, self.clock.now()
+        # A live run records itself what becomes of its job, and one that was judged stays as it was judged.
+        if held and held.in_flight and held.holder is not Holder.ALIVE:
+            cancelled = begin(replace(held.trial, job_id=target.id), _CANCELLED_BY_COMMAND, now)
+            claim = self.ledger.amend(held, cancelled, now)
+            if claim is None:
+                return CancelReport(target.id, "a run has just taken it over; ask again")
+        asked = request(self.platform, Cancellation(target.id), now)
+        if asked.refusal:
+            if held and claim:
+                self.ledger.amend(claim, held.trial, now)
+            return CancelReport(target.id, f"could not be stopped: {asked.refusal}")
+        return replace(target, claim=claim, requested_at=asked.requested_at)
+
+    def _report(self, target: _Target, cancellation: Cancellation) -> CancelReport:
+        """How the job ended, for the person and the ledger; the claim on one that did not end stands."""
+        job = cancellation.job
+        if cancellation.silence or job is None:
+            return CancelReport(target.id, f"nobody knows whether it stopped: {cancellation.silence}")
+        if not cancellation.is_over:
+            return CancelReport(target.id, f"was asked to stop and is still {job.platform_phase}")
+        by_itself = job.phase in {Phase.SUCCEEDED, Phase.FAILED}
+        if target.held and target.claim:
+            # What ended by itself meanwhile has results, or a reason, that the next run can judge.
+            trial = replace(target.held.trial, job_id=job.id) if by_itself else self._over(target.claim.trial, job)
+            self.ledger.amend(target.claim, trial, self.clock.now())
+        word = job.platform_phase or job.phase.value
+        return CancelReport(
+            job.id,
+            f"ended by itself ({word})" if by_itself else f"stopped ({word})",
+            settled=True,
+            name=job.name,
+            before=target.before.platform_phase if target.before else "",
+            ran_s=job.ran_s,
+        )
+
+    def _over(self, trial: Trial, job: Job | None) -> Trial:
+        cancelled = replace(trial, job=job or trial.job, fault=_CANCELLED_BY_COMMAND)
+        return cancelled.moved(Step.HARVEST, self.clock.now())
+
+
+def _job(held: Held) -> str:
+    return held.trial.job_id or held.trial.name

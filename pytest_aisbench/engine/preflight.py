@@ -1,0 +1,167 @@
+"""What can be known to be wrong before anything is uploaded, submitted or paid for: by every run, and by the doctor."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from pytest_aisbench.engine.staging import Tree, code_tree
+from pytest_aisbench.engine.submit import new_trial, spec, unstaged
+from pytest_aisbench.errors import AisbenchError, UsageFault
+from pytest_aisbench.model.case import Case
+from pytest_aisbench.model.job import JobSpec, StoreUrl
+from pytest_aisbench.model.ports import Check, ChecksCode, Platform, failure, fallen, fine, looked, warning
+
+ROOM = 16 * 1024 * 1024  # bytes; the reports of a small run and its logs
+
+
+def check(
+    platform: Platform,
+    cases: Iterable[Case],
+    run_s: float,
+    reports: Path,
+    say: Callable[[str], None] | None = None,
+) -> None:
+    """Raise UsageFault for what somebody must change; what the platform gets wrong shows in its cases, and is told
+    to `say` at once, in one line."""
+    for each in _checks(platform, list(cases), run_s, reports):
+        if not each.failed:
+            continue
+        fault = UsageFault(each.text, advice=each.fix)
+        if each.lasting:
+            raise fault
+        if say:  # unreachable now may be reachable in a minute; if not, each case says so and is BROKEN
+            say(f"{platform.name} is not well, the run goes on trying: {fault}")
+
+
+def _checks(platform: Platform, cases: Sequence[Case], run_s: float, reports: Path) -> Iterator[Check]:
+    yield room(reports)
+    yield from requests(platform, cases, run_s)
+    access = looked("access", partial(_accessed, platform))
+    yield access
+    if not access.failed:
+        yield from offers(platform, cases, run_s)
+        yield from data(platform, cases)
+
+
+def room(reports: Path) -> Check:
+    """A disk that fills up in the middle costs the reports of jobs that were paid for."""
+    there = next(folder for folder in (reports, *reports.parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    text = f"{free / 2**20:.1f} MiB are free for the reports"
+    if free < ROOM:
+        fix = "free some space, or name another folder with --aisbench-reports"
+        return failure("room", f"{reports}: only {text}", fix)
+    return fine("room", text)
+
+
+def requests(platform: Platform, cases: Iterable[Case], run_s: float) -> Iterator[Check]:
+    """By the vendor's rules, without asking anybody: names, places, shapes, commands; and the code."""
+    for case in cases:
+        yield _of(case, looked("request", partial(_rendered, platform, case, run_s)))
+        yield _of(case, looked("code", partial(_planted, platform, case)))
+
+
+def offers(platform: Platform, cases: Iterable[Case], run_s: float) -> Iterator[Check]:
+    """What the platform's lists say of each request; nobody is asked again who does not answer."""
+    for case in cases:
+        try:
+            for vetted in platform.vet(_spec(platform, case, run_s)):
+                yield _of(case, vetted)
+        except AisbenchError as error:
+            yield _of(case, fallen("offer", error))
+            if not isinstance(error, UsageFault):
+                return
+
+
+def data(platform: Platform, cases: Iterable[Case]) -> Iterator[Check]:
+    """Whether the data of each workload is there, with what the workload says must be in it."""
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    for case in cases:
+        workload = case.workload
+        if workload.data is None or (key := (workload.data, workload.data_contains)) in seen:
+            continue
+        seen.add(key)
+        try:
+            yield _of(case, _remote_data(platform, case) if "://" in workload.data else _local_data(case))
+        except AisbenchError as error:
+            yield _of(case, fallen("data", error))
+            if not isinstance(error, UsageFault):
+                return
+
+
+@contextmanager
+def naming(case_id: str) -> Iterator[None]:
+    try:
+        yield
+    except UsageFault as fault:
+        raise UsageFault(f"{case_id}: {fault.message}", advice=fault.advice) from None
+
+
+def _of(case: Case, found: Check) -> Check:
+    return replace(found, text=f"{case.id}: {found.text}") if found.failed else found
+
+
+def _accessed(platform: Platform) -> str:
+    platform.check()
+    return f"{platform.root} can be used"
+
+
+def _spec(platform: Platform, case: Case, run_s: float) -> JobSpec:
+    trial = new_trial("preflight", case, 0.0)
+    return spec(trial, unstaged(trial, platform.root), run_s)
+
+
+def _rendered(platform: Platform, case: Case, run_s: float) -> str:
+    wanted = _spec(platform, case, run_s)
+    platform.render(wanted)
+    return f"{case.id} can be asked for; its results go below {platform.root}trials/"
+
+
+def _planted(platform: Platform, case: Case) -> str:
+    """Raises for a FIFO, a link that leads out, or a script that breaks the platform's rules."""
+    tree = code_tree(case.workload, platform)
+    if isinstance(platform, ChecksCode):
+        platform.check_code(case.workload, _scripts(tree))
+    count, size = len(tree.leaves), sum(leaf.size for leaf in tree.leaves)
+    return f"{case.workload.name}: {count} files, {size / 2**20:.1f} MiB, started by {case.workload.entry}"
+
+
+def _scripts(tree: Tree) -> Iterator[tuple[str, str]]:
+    """The path and the text of each, read when it is asked for."""
+    for leaf in tree.leaves:
+        if leaf.path.endswith((".sh", ".py")):
+            content = Path(leaf.source).read_bytes() if leaf.written is None else leaf.written
+            yield leaf.path, content.decode(errors="replace")
+
+
+def _remote_data(platform: Platform, case: Case) -> Check:
+    place, wanted = StoreUrl.parse(case.workload.data or ""), case.workload.data_contains
+    if place.bucket != platform.root.bucket:
+        platform.store.check(place)
+    if not wanted and not _is_there(platform, place):
+        return warning("data", f"{place} is empty", "upload the data set, or correct data in workload.toml")
+    return _complete(str(place), wanted, [name for name in wanted if not _is_there(platform, place / name)])
+
+
+def _local_data(case: Case) -> Check:
+    folder, wanted = Path(case.workload.folder, case.workload.data or ""), case.workload.data_contains
+    missing = [n for n in wanted if not ((folder / n).is_dir() if n.endswith("/") else (folder / n).is_file())]
+    return _complete(str(folder), wanted, missing)
+
+
+def _complete(place: str, wanted: Sequence[str], missing: Sequence[str]) -> Check:
+    if missing:
+        fix = "upload it, or correct data in workload.toml"
+        return failure("data", f"{place} has no {' and no '.join(missing)}", fix)
+    return fine("data", f"{place} is there" + (f", with {', '.join(wanted)}" if wanted else ""))
+
+
+def _is_there(platform: Platform, url: StoreUrl) -> bool:
+    if url.is_folder:
+        return next(iter(platform.store.objects(url)), None) is not None
+    return platform.store.head(url) is not None

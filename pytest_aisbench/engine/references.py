@@ -1,0 +1,242 @@
+"""`aisbench references`: propose thresholds from the history of cases, and check how today's would have judged it."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from pytest_aisbench.config import toml_document
+from pytest_aisbench.config.settings import FRAMEWORKS
+from pytest_aisbench.config.toml_document import Document, assigned, header
+from pytest_aisbench.engine.suites import ANY, NUMBERS, THRESHOLDS_FILE, Suite, folders
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.judge.references import Basis, Replay, is_upper_limit, propose, replay
+from pytest_aisbench.ledger.history import History
+from pytest_aisbench.model.case import Case, Mode, Shape
+from pytest_aisbench.model.clock import day
+from pytest_aisbench.model.metric import THROUGHPUT
+from pytest_aisbench.model.trial import TrialRecord, values_of
+from pytest_aisbench.model.verdict import Threshold
+
+# -- A claim put into the text of a thresholds.toml, with every other line left as its author wrote it.
+
+MARK = "# From history: "  # how the evidence begins that we wrote above a claim; the next proposal replaces it
+_BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
+
+
+def revised(document: Document, scope: Sequence[str], rows: Mapping[str, tuple[Mapping[str, Any], str]]) -> str:
+    """The text with these claims, each with its evidence in one line, in the table that `scope` names."""
+    lines = document.text.removesuffix("\n").split("\n") if document.text else []
+    wanted = copy.deepcopy(document.data)
+    for metric, (row, evidence) in rows.items():
+        _put(lines, scope, metric, [f"{MARK}{evidence}", f"{_key(metric)} = {_toml(row)}"])
+        table = wanted
+        for name in scope:
+            table = table.setdefault(name, {})
+        table[metric] = dict(row)
+    text = "\n".join(lines) + "\n"
+    # The edit knows lines, not TOML: whatever it does not understand must not change what the file says.
+    if toml_document.parse(text) != wanted:
+        advice = f"give [{'.'.join(map(_key, scope))}] lines of its own, one claim on each"
+        raise UsageFault(f"{document.path}: the claims of {'.'.join(scope)} cannot be changed safely", advice=advice)
+    return text
+
+
+def _put(lines: list[str], scope: Sequence[str], metric: str, new: list[str]) -> None:
+    headers = [(at, header(line)) for at, line in enumerate(lines) if header(line)]
+    start = next((at for at, path in headers if path == tuple(scope)), None)
+    if start is None:
+        lines += [*([""] if lines else []), f"[{'.'.join(map(_key, scope))}]", *new]
+        return
+    end = next((at for at, _ in headers if at > start), len(lines))
+    old = next((at for at in range(start + 1, end) if assigned(lines[at]) == (metric,)), None)
+    if old is None:
+        last = max(at for at in range(start, end) if at == start or assigned(lines[at]))
+        lines[last + 1 : last + 1] = new
+        return
+    first = old - 1 if lines[old - 1].startswith(MARK) else old
+    lines[first : old + 1] = [*new[:-1], f"{new[-1]}{_comment(lines[old])}"]
+
+
+def _comment(line: str) -> str:
+    """What stands behind the value; a # may be in a text too, so a comment begins where the rest is whole."""
+    marks = (at for at, sign in enumerate(line) if sign == "#")
+    return next((f"  {line[at:].rstrip()}" for at in marks if toml_document.parse(line[:at])), "")
+
+
+def _key(name: str) -> str:
+    # Shapes in quotes, as everywhere; names of platforms bare.
+    return name if _BARE.match(name) and not name[0].isdecimal() else json.dumps(name)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, date):
+        return value.isoformat()
+    return json.dumps(value, ensure_ascii=False)  # of text, numbers and truth both languages have the same
+
+
+Load = Callable[[Path, str, Sequence[str]], Suite]  # of a folder, on this platform, training with these frameworks
+_AS_BEFORE = 0.1  # of the margin: a reference that moves by less stands
+
+
+@dataclass(frozen=True)
+class CaseHistory:
+    """A case with its thresholds of today, and its comparable trials."""
+
+    case: Case
+    file: Path  # that holds its thresholds
+    scope: tuple[str, ...]  # of the case's own table in that file
+    key: str
+    past: tuple[TrialRecord, ...]
+
+
+@dataclass(frozen=True)
+class Review:
+    """One threshold, and what is proposed in its place."""
+
+    case_id: str
+    metric: str
+    old: str  # what it wants today, in words
+    new: str  # empty if nothing else is proposed
+    basis: Basis | None
+    text: str  # why, or why not
+
+
+@dataclass(frozen=True)
+class Checked:
+    case_id: str
+    metric: str
+    wanted: str
+    replay: Replay
+
+
+def case_histories(history: History, roots: Sequence[Path], platform: str | None, load: Load) -> Iterator[CaseHistory]:
+    """The cases of these suites that have a history: on this platform, or else where the newest trial ran."""
+    suites = {name: folder for root in reversed(roots) for name, folder in folders(root).items()}
+    for case_id in history.cases():
+        with_traits = ((each, history.traits(each.key)) for each in reversed(history.all(case_id)))
+        newest, traits = next(
+            ((each, traits) for each, traits in with_traits if traits and platform in {None, traits.get("platform")}),
+            (None, {}),
+        )
+        if newest is None or newest.workload not in suites:
+            continue
+        place, framework = traits.get("platform", ""), traits.get("framework", "")
+        folder = suites[newest.workload]
+        suite = load(folder, place, [framework] if framework in FRAMEWORKS else [])
+        case = suite.case(Shape.parse(newest.shape), Mode(newest.mode))
+        inner = (framework,) if any(scope[0] == f"{place}.{framework}" for scope in suite.claims) else ()
+        past = history.of(case_id, newest.key, counted=False)
+        yield CaseHistory(case, folder / THRESHOLDS_FILE, (place, *inner, newest.shape), newest.key, past)
+
+
+def checks(cases: Sequence[CaseHistory], max_trials: int) -> Iterator[Checked]:
+    for each in cases:
+        shape = each.case.judged_shape
+        for threshold in each.case.thresholds:
+            if threshold.base is not None:
+                continue  # it needs the speed of another case
+            replayed = replay(threshold, shape, each.past, max_trials)
+            yield Checked(each.case.id, threshold.metric, threshold.wanted(shape), replayed)
+
+
+def proposals(cases: Sequence[CaseHistory]) -> tuple[list[Review], dict[Path, str]]:
+    """A review of every threshold, and the new text of each file that changes."""
+    reviews: list[Review] = []
+    texts: dict[Path, str] = {}
+    for each in cases:
+        rows: dict[str, tuple[dict[str, Any], str]] = {}
+        for threshold in each.case.thresholds:
+            if threshold.base is None:
+                reviews.append(_review(each, threshold, rows))
+        if rows:
+            before = toml_document.read(each.file)
+            text = texts.get(each.file, before.text)
+            document = replace(before, text=text, data=toml_document.parse(text))
+            texts[each.file] = revised(document, each.scope, rows)
+    return reviews, {file: ended_alike(file, text) for file, text in texts.items()}
+
+
+def _review(each: CaseHistory, threshold: Threshold, rows: dict[str, tuple[dict[str, Any], str]]) -> Review:
+    shape, metric = each.case.judged_shape, threshold.metric
+    records = [record for record in each.past if record.counts and record.value(metric) is not None]
+    proposal = propose(threshold, shape, values_of(records, metric))
+    basis = proposal.basis
+    review = Review(each.case.id, metric, threshold.wanted(shape), "", basis, proposal.why_not)
+    if each.case.single_server and threshold.per != "node" and metric == THROUGHPUT:
+        why = 'trained alone: without per = "node" the claim would hold for the cluster too'
+        return replace(review, text=why)
+    if threshold.expected_failure:
+        why = f"expected to fail until {threshold.expected_failure.until}: what it does meanwhile is no reference"
+        return replace(review, text=why)
+    if proposal.threshold is None or basis is None:
+        return review
+    span = records[basis.since :]
+    outliers = f" without {basis.left_out} too far off" if basis.left_out else ""
+    evidence = (
+        f"{basis.count} trials{outliers} {day(span[0].at)} to {day(span[-1].at)}, mean {basis.mean:.6g},"
+        f" CV {basis.cv:.2%}, fingerprint {each.key}"
+    )
+    if _stands(threshold, proposal.threshold, shape):
+        return replace(review, text=f"stands: {evidence}")
+    kept = {key: value for key, value in _row(each, metric).items() if key not in NUMBERS}
+    numbers = {key: value for key in NUMBERS if (value := getattr(proposal.threshold, key)) is not None}
+    rows[metric] = ({**numbers, **kept}, evidence)
+    return replace(review, new=proposal.threshold.wanted(shape), text=evidence)
+
+
+def _stands(old: Threshold, new: Threshold, shape: Shape) -> bool:
+    """Whether the bound moves by less than a tenth of the margin for noise."""
+    side = int(is_upper_limit(new, shape))
+    was, now = old.band(shape)[side], new.band(shape)[side]
+    expected = new.expected(shape)
+    room = 0.01 * abs(now) if expected is None else abs(expected - now)
+    return (old.reference is None) == (new.reference is None) and abs(was - now) <= _AS_BEFORE * room
+
+
+def _row(each: CaseHistory, metric: str) -> dict[str, Any]:
+    """The threshold as its file has it, from the most specific scope that has one."""
+    data = toml_document.read(each.file).data
+    found: dict[str, Any] = {}
+    for platform in (ANY, each.scope[0]):
+        for inner in ((), each.scope[1:-1]):
+            for shape in (ANY, each.scope[-1]):
+                table: Any = data
+                for name in (platform, *inner, shape, metric):
+                    table = table.get(name, {}) if isinstance(table, dict) else {}
+                found = dict(table) if table else found
+    return found
+
+
+def diff(texts: Mapping[Path, str], folder: Path) -> str:
+    """For `git apply` or `patch -p1`, where it is run in this folder."""
+    return "".join(_diff(file, text, file.resolve().relative_to(folder).as_posix()) for file, text in texts.items())
+
+
+def _diff(file: Path, text: str, name: str) -> str:
+    name += "\t" if " " in name else ""  # or else `patch` ends the name at the blank
+    lines = difflib.unified_diff(_lines(_written(file)), _lines(text), f"a/{name}", f"b/{name}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _lines(text: str) -> list[str]:
+    return list(io.StringIO(text, newline="\n"))  # as `patch` counts them: other ends of lines are none
+
+
+def _written(file: Path) -> str:
+    return file.read_bytes().decode("utf-8")
+
+
+def ended_alike(file: Path, text: str) -> str:
+    """With ends of lines as the file has them."""
+    return text.replace("\n", "\r\n") if "\r\n" in _written(file) else text

@@ -1,0 +1,230 @@
+"""A run: its folder, its platform, its Fleet, and what the ledger says of its cases."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from urllib.parse import urlsplit, urlunsplit
+
+from pytest_aisbench.config.settings import Settings
+from pytest_aisbench.engine import preflight, watch
+from pytest_aisbench.engine.budget import Budget, estimates
+from pytest_aisbench.engine.cancel import lines_of_running_jobs
+from pytest_aisbench.engine.collect import Meter, Traits
+from pytest_aisbench.engine.fleet import Fleet
+from pytest_aisbench.engine.submit import new_trial
+from pytest_aisbench.engine.suites import expired_claims
+from pytest_aisbench.engine.takeover import Fingerprints, Takeover
+from pytest_aisbench.engine.trial import Tools, VerdictStep
+from pytest_aisbench.errors import LedgerError
+from pytest_aisbench.judge.entries import case_entry
+from pytest_aisbench.judge.evaluate import Rules
+from pytest_aisbench.ledger.history import History
+from pytest_aisbench.ledger.ledger import LEASE_S, Lease, Ledger, is_held, owner
+from pytest_aisbench.ledger.runs import make, point_latest, request_name, run_id, write_request
+from pytest_aisbench.logs import get_logger, ignored, log_ignored
+from pytest_aisbench.model.case import Case
+from pytest_aisbench.model.clock import day
+from pytest_aisbench.model.ports import Clock, Platform
+from pytest_aisbench.model.results import CaseEntry, Executor, RunEntry
+from pytest_aisbench.model.trial import Step, Trial
+from pytest_aisbench.model.verdict import Ruling, Verdict
+
+# -- Which CI server runs this, by the variables that it sets.
+
+_LOG = get_logger("session")
+
+
+def executor(variables: Mapping[str, str]) -> Executor:
+    def told(name: str) -> str:
+        return variables.get(name, "")
+
+    if told("JENKINS_URL"):
+        return _named("Jenkins", told("JOB_NAME"), told("BUILD_NUMBER"), told("BUILD_URL"))
+    if told("GITLAB_CI"):
+        return _named("GitLab", told("CI_PROJECT_PATH"), told("CI_PIPELINE_IID"), told("CI_JOB_URL"))
+    if told("GITHUB_ACTIONS"):
+        server, repository, run = told("GITHUB_SERVER_URL"), told("GITHUB_REPOSITORY"), told("GITHUB_RUN_ID")
+        url = f"{server}/{repository}/actions/runs/{run}" if server and repository and run else ""
+        return _named("GitHub", told("GITHUB_WORKFLOW"), told("GITHUB_RUN_NUMBER"), url)
+    return Executor()
+
+
+def _named(name: str, job: str, number: str, url: str) -> Executor:
+    order = int(number) if number.isascii() and number.isdigit() else None
+    build = f"{job} #{number}".strip() if number else job
+    return Executor(name, build, _without_keys(url), order)
+
+
+def _without_keys(url: str) -> str:
+    """A build may be linked to with somebody's name and token in it."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        log_ignored(_LOG, error, "the link to the build")
+        return ""
+    if parts.scheme not in {"http", "https"}:
+        return ""
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+class Run:
+    """Opened once the cases are known; everything it starts is gone when it is closed."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        platform: Platform,
+        clock: Clock,
+        wants: Iterable[tuple[Case, Step]],
+        say: Callable[[str], None],
+        *,
+        meter: Meter | None = None,
+    ) -> None:
+        """Check, then open: a UsageFault leaves nothing behind. `say` takes lines for whoever waits."""
+        self.platform = platform
+        self._clock = clock
+        self._meter = meter or Meter({})
+        self._wants = list(wants)
+        self._cases = {case.id: case for case, _ in self._wants}
+        self._shapes = Counter(case.workload.name for case in self._cases.values())
+        self._verdicts: dict[str, Verdict] = {}
+        self._ordinals: dict[str, int] = {}
+        self._entries: dict[str, CaseEntry] = {}  # what the ledger has of each
+        preflight.check(platform, self._cases.values(), settings.run_timeout, settings.reports, say)
+        for line in expired_claims(self._cases.values(), day(clock.now())):
+            say(line)
+        ledger = settings.ledger_file
+        self._fingerprints = Fingerprints(platform)
+        self._traits = Traits(platform.name, platform.place, self._fingerprints)
+        estimated = estimates(self._wants, platform.place, settings.run_timeout, ledger, self._fingerprints.of)
+        self._budget = Budget(settings.budget, estimated)
+        self._budget.require()
+        self.id = run_id(clock.now())
+        self.ledger = Ledger(ledger)
+        self.folder = make(settings.reports, self.id)
+        point_latest(settings.reports, self.id)
+        for dead in self.ledger.bury(clock.now(), is_held):
+            if dead.case.id in self._cases:
+                say(f"{dead.case.id}: the job of {dead.run} died with its private local cloud; another is submitted")
+        now = clock.now()
+        who = executor(os.environ)
+        self.ledger.begin(self.id, settings.public(), now, owner(), now + LEASE_S, executor=who)
+        self._head = self.ledger.entry(self.id)
+        self._lease = Lease(self.ledger, self.id, clock)
+        limits = watch.Limits(settings.queue_timeout, settings.run_timeout)
+        rules = Rules(settings.max_trials, settings.drift == "fail")
+        self._verdict_step = VerdictStep(rules, History(self.ledger.database))
+        self.fleet = Fleet(
+            Tools(
+                platform, clock, limits, self.folder, self._budget, verdict_step=self._verdict_step, meter=self._meter
+            ),
+            self.ledger,
+            self._new_trial,
+            max_jobs=settings.max_jobs or platform.max_jobs,
+            max_trials=settings.max_trials,
+            saved=self._write_request,
+        )
+        self._takeover = Takeover(
+            self.id,
+            platform.place,
+            self.ledger,
+            clock,
+            self._fingerprints.of,
+            inspect=lambda job_id: watch.asked(platform, [job_id])(job_id),
+            cancel=platform.cancel,
+            say=say,
+        )
+        self._takes_over = bool(platform.place) and not settings.fresh
+        for case in self._cases.values():
+            self._record(case)
+        self.fleet.start()
+
+    def begin(self) -> None:
+        """Let the jobs of all announced cases go; those that another run left go on."""
+        for case in self._cases.values() if self._takes_over else ():
+            if trial := self._takeover.of(case):
+                self.fleet.adopt(replace(trial, traits=self._traits.of(case)))
+        for case, until in self._wants:
+            self.fleet.want(case, until)
+
+    def reached(self, case: Case, until: Step) -> Trial:
+        """The case's trial, as far as `until`; a case that a test asked for without announcing it joins the run."""
+        self._cases.setdefault(case.id, case)
+        return self.fleet.reached(case, until)
+
+    def knows(self, case_id: str) -> bool:
+        return case_id in self._cases
+
+    def rule(self, case_id: str, failure: str = "") -> CaseEntry:
+        """The case's entry after one of its tests ended; a test that did not pass is not a case that passed."""
+        trials = self._trials(case_id)
+        verdict = self._verdicts.get(case_id) or (trials[-1].judged if trials else None)
+        if failure and (verdict is None or verdict.passed):
+            verdict = Verdict(Ruling.FAILED, failure, verdict.findings if verdict else ())
+        if verdict:
+            self._verdicts[case_id] = verdict
+        return self._record(self._cases[case_id])
+
+    def rulings(self) -> dict[str, Ruling]:
+        """Of every case that was judged."""
+        return {case_id: verdict.ruling for case_id, verdict in self._verdicts.items()}
+
+    def entry(self) -> RunEntry:
+        """As the ledger has it; its cases need not be read again for each that ends."""
+        return replace(self._head, cases=tuple(self._entries.values()), uploads=self.ledger.uploads(self.id))
+
+    def stop(self, *, leave: bool = False) -> list[str]:
+        """Stop what still runs, or leave it to the next run; idempotent. What could not be stopped, line by line."""
+        if leave:
+            self.fleet.leave()
+        self.fleet.close()
+        for case in self._cases.values():
+            self._record(case, last=True)
+        return [] if leave else lines_of_running_jobs(self.fleet.trials())
+
+    def finish(self, exit_code: int) -> RunEntry:
+        self.ledger.finish(self.id, exit_code, self._clock.now())
+        self._head = self.ledger.entry(self.id)
+        return self.entry()
+
+    def close(self) -> None:
+        self.fleet.close()
+        self._lease.close()
+        self._meter.close()
+        self.platform.close()
+        self.ledger.close()
+
+    def _new_trial(self, case: Case, number: int) -> Trial:
+        trial = new_trial(self.id, case, self._clock.now(), number)
+        return replace(
+            trial,
+            place=self.platform.place,
+            fingerprint=self._fingerprints.of(case),
+            traits=self._traits.of(case),
+            expected_s=self._budget.expected_s(case),
+        )
+
+    def _trials(self, case_id: str) -> list[Trial]:
+        return self.fleet.trials_of(case_id)
+
+    def _record(self, case: Case, *, last: bool = False) -> CaseEntry:
+        trials = self._trials(case.id)
+        entry = case_entry(case, tuple(trials), self._verdicts.get(case.id))
+        if last and entry.background and self._shapes[case.workload.name] > 1:
+            # Some shapes were measured after this one was judged.
+            scaling = self._verdict_step.scaling_chart(trials[-1], self.fleet.trials())
+            entry = replace(entry, background=replace(entry.background, scaling=scaling))
+        self.ledger.save_case(self.id, self._ordinals.setdefault(case.id, len(self._ordinals)), entry)
+        self._entries[case.id] = entry
+        return entry
+
+    def _write_request(self, trial: Trial) -> None:
+        if trial.step is Step.SUBMIT and trial.request:
+            name = request_name(trial.case.id, trial.number)
+            # The ledger has it too, and a full disk shows there.
+            with ignored(_LOG, LedgerError, "%s: the file of its request", trial.name, level=logging.WARNING):
+                write_request(self.folder, name, trial.request)

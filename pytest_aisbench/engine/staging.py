@@ -1,0 +1,311 @@
+"""Putting code and data where the nodes reach them: once per content, committed last.
+
+A tree lies at `<root>code/<tree-id>/<name>/`, and `<root>code/<tree-id>/.ok` says that it is whole: beside the tree,
+so that whoever deletes the folder deletes the marker too. A tree that is there already costs one question; one that was
+interrupted is completed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NoReturn
+
+from pytest_aisbench.errors import StagingFailed, UsageFault
+from pytest_aisbench.logs import get_logger
+from pytest_aisbench.model.case import Workload
+from pytest_aisbench.model.job import StoreUrl
+from pytest_aisbench.model.ports import AddsFiles, Store, Upload
+
+# -- What one or more folders hold together, addressed by content.
+
+FORMAT = "aisbench-tree/1"
+_LEFT_OUT = ("__pycache__", ".git", "*.pyc", ".DS_Store")
+_GARBLED = re.compile(r"[\x00-\x1f\x7f\\]")
+_PIECE = 1024 * 1024
+_LONGEST_PATH = 800  # bytes; a key has 1,024, and some of them are the place's
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What changes when a file does."""
+
+    size: int
+    modified: int
+    inode: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Stamp:
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A file: `path` below the tree, `source` on this machine; or `written`, its bytes, where it is nowhere else."""
+
+    path: str
+    source: str
+    executable: bool
+    stamp: Stamp
+    sha256: str
+    md5: str
+    written: bytes | None = None
+
+    @property
+    def size(self) -> int:
+        return self.stamp.size
+
+    def check_unchanged(self) -> None:
+        if self.written is not None:
+            return
+        try:
+            still = Stamp.of(Path(self.source).stat()) == self.stamp
+        except OSError as error:
+            _vanished(self.source, error)
+        if not still:
+            raise _changed(self.source)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Leaves in the order of their paths, under the name that the folder has where it is used."""
+
+    name: str
+    leaves: tuple[Leaf, ...]
+
+    @property
+    def manifest(self) -> bytes:
+        lines = [f"{FORMAT} {self.name}"]
+        for leaf in self.leaves:
+            lines.append(f"{leaf.sha256} {leaf.size} {'x' if leaf.executable else '-'} {leaf.path}")
+        return "".join(f"{line}\n" for line in lines).encode()
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.manifest).hexdigest()
+
+
+def plant(name: str, folders: Sequence[Path], more: Mapping[str, Path | bytes] | None = None) -> Tree:
+    """Read every file below `folders`, which are laid over one another; no path may be in two of them.
+
+    `more` are single files and where they go: those of this machine to a free path, written ones also in place of
+    what is there.
+    """
+    _check_name(name, name)
+    roots = tuple(_root(folder) for folder in folders)
+    found: dict[str, str] = {}
+    for folder, root in zip(folders, roots, strict=True):
+        files = dict(_walk(root, "", (), roots))
+        if not files:
+            raise UsageFault(f"{folder} has no file to stage")
+        for path in sorted(files.keys() & found.keys()):
+            raise UsageFault(f"{path} is both {found[path]} and {files[path]}", advice="rename one of the two")
+        found |= files
+    for path, source in (more or {}).items():
+        _check_name(path, path)
+        if isinstance(source, Path) and found.get(path, str(source)) != str(source):
+            raise UsageFault(f"{path} is both {found[path]} and {source}", advice="rename one of the two")
+        found[path] = str(source) if isinstance(source, Path) else f"{path}, which is written for the job"
+    written = {path: data for path, data in (more or {}).items() if isinstance(data, bytes)}
+    for path in sorted(_parents(found) & found.keys()):
+        raise UsageFault(f"{path} is a file, {found[path]}, and elsewhere a folder", advice="rename one of the two")
+    leaves = (_written(path, written[path]) if path in written else _leaf(path, found[path]) for path in sorted(found))
+    return Tree(name, tuple(leaves))
+
+
+def _written(path: str, data: bytes) -> Leaf:
+    sha256, md5 = hashlib.sha256(data), hashlib.md5(data, usedforsecurity=False)
+    return Leaf(
+        path,
+        "",
+        executable=False,
+        stamp=Stamp(len(data), 0, 0),
+        sha256=sha256.hexdigest(),
+        md5=md5.hexdigest(),
+        written=data,
+    )
+
+
+def _parents(paths: Iterable[str]) -> set[str]:
+    parents: set[str] = set()
+    for path in paths:
+        parent = path.rpartition("/")[0]
+        while parent and parent not in parents:
+            parents.add(parent)
+            parent = parent.rpartition("/")[0]
+    return parents
+
+
+def _root(folder: Path) -> str:
+    try:
+        root = os.path.realpath(folder, strict=True)
+    except OSError as error:
+        raise UsageFault(f"cannot stage {folder}: {error.strerror}") from None
+    if not Path(root).is_dir():
+        raise UsageFault(f"cannot stage {folder}: it is not a folder")
+    return root
+
+
+def _walk(
+    folder: str, prefix: str, above: tuple[tuple[int, int], ...], roots: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """The relative path and the source of every file; `above` are the folders that this one is inside of."""
+    try:
+        status = Path(folder).stat()
+        with os.scandir(folder) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name)
+    except FileNotFoundError as error:
+        _vanished(folder, error)
+    except OSError as error:
+        raise UsageFault(f"cannot read folder {folder}: {error.strerror}", advice="make it readable") from None
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        raise UsageFault(f"{folder} is reached again by a link inside it, at {prefix}", advice="remove the link")
+    for entry in entries:
+        if any(fnmatchcase(entry.name, pattern) for pattern in _LEFT_OUT):
+            continue
+        path = prefix + entry.name
+        _check_name(path, entry.path)
+        source = _followed(entry.path, roots) if entry.is_symlink() else entry.path
+        try:
+            mode = Path(source).lstat().st_mode
+        except OSError as error:
+            _vanished(source, error)
+        if stat.S_ISDIR(mode):
+            yield from _walk(source, f"{path}/", (*above, here), roots)
+        elif stat.S_ISREG(mode):
+            yield path, source
+        else:
+            raise UsageFault(f"{entry.path} is neither a file nor a folder", advice="move it out of what is staged")
+
+
+def _followed(link: str, roots: Sequence[str]) -> str:
+    try:
+        target = os.path.realpath(link, strict=True)
+    except OSError as error:  # nothing there, or links in a circle
+        raise UsageFault(f"the link {link} leads nowhere: {error.strerror}", advice="remove it") from None
+    if not any(os.path.commonpath((root, target)) == root for root in roots):
+        advice = "copy the file there, or name its folder as one to be staged"
+        raise UsageFault(f"the link {link} leads outside, to {target}", advice=advice)
+    return target
+
+
+def _check_name(path: str, source: str) -> None:
+    """Names that no Store, XML document or other machine would garble."""
+    try:
+        length = len(path.encode())
+    except UnicodeEncodeError:
+        raise UsageFault(f"the name of {source!r} is not UTF-8", advice="rename it") from None
+    if _GARBLED.search(path):
+        raise UsageFault(f"the name of {source!r} has a character that OBS keys should not have", advice="rename it")
+    if length > _LONGEST_PATH:
+        raise UsageFault(f"the path {path} is longer than {_LONGEST_PATH} bytes", advice="shorten it")
+
+
+def _leaf(path: str, source: str) -> Leaf:
+    sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
+    try:
+        # Not to block: what was a file a moment ago may be a FIFO now.
+        descriptor = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except PermissionError:
+        raise UsageFault(f"cannot read {source}", advice="make it readable, or move it out of what is staged") from None
+    except OSError as error:
+        _vanished(source, error)
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        before = os.fstat(descriptor)
+        if not stat.S_ISREG(before.st_mode):
+            raise _changed(source)
+        try:
+            while piece := file.read(_PIECE):
+                sha256.update(piece)
+                md5.update(piece)
+        except OSError as error:
+            raise StagingFailed(f"cannot read {source}: {error.strerror}") from None
+        stamp = Stamp.of(os.fstat(descriptor))
+    if stamp != Stamp.of(before):
+        raise _changed(source)
+    executable = bool(before.st_mode & stat.S_IXUSR)
+    return Leaf(path, source, executable, stamp, sha256.hexdigest(), md5.hexdigest())
+
+
+def _vanished(source: str, error: OSError) -> NoReturn:
+    raise StagingFailed(f"{source} vanished while it was staged: {error.strerror}", advice="try again") from None
+
+
+def _changed(source: str) -> StagingFailed:
+    return StagingFailed(f"{source} changed while it was staged", advice="try again when it is still")
+
+
+_LOG = get_logger("store")
+_ID_DIGITS = 32
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A tree, and the folder of the Store that it goes to by its content: known before anything is uploaded."""
+
+    tree: Tree
+    root: StoreUrl
+
+    @property
+    def place(self) -> StoreUrl:
+        return self.root / f"{self._identity}/{self.tree.name}/"
+
+    @property
+    def marker(self) -> StoreUrl:
+        return self.root / f"{self._identity}/.ok"
+
+    @property
+    def _identity(self) -> str:
+        return self.tree.digest[:_ID_DIGITS]
+
+
+def code_tree(workload: Workload, platform: object, variables: Mapping[str, str] | None = None) -> Tree:
+    """A workload's code as its nodes get it: its folders, and what the platform adds to them.
+
+    `variables` are those that the platform's requests cannot carry.
+    """
+    added = platform.additions(workload, variables or {}) if isinstance(platform, AddsFiles) else {}
+    more = {path: Path(content) if isinstance(content, str) else content for path, content in added.items()}
+    return plant(workload.code_name, [Path(workload.folder) / part for part in workload.code], more)
+
+
+def of_code(root: StoreUrl, tree: Tree) -> Placement:
+    """ModelArts names the folder on its nodes as the tree is called."""
+    return Placement(tree, root / "code/")
+
+
+def of_data(root: StoreUrl, folder: Path) -> Placement:
+    return Placement(plant(folder.resolve().name or "data", [folder]), root / "data/")
+
+
+def put(store: Store, placement: Placement) -> StoreUrl:
+    """Its place, once everything is there."""
+    tree = placement.tree
+    head = store.head(placement.marker)
+    if head is None or (head.metadata or {}).get("manifest") != tree.digest:
+        missing = _missing(store, placement.place, tree)
+        _LOG.info("%s: %d of %d files are uploaded", placement.place, len(missing), len(tree.leaves))
+        store.upload([upload for upload in missing if upload.path])
+        for leaf in tree.leaves:
+            if leaf.written is not None:
+                store.write(placement.place / leaf.path, leaf.written)
+        for leaf in tree.leaves:
+            leaf.check_unchanged()
+        store.write(placement.marker, tree.manifest, {"manifest": tree.digest})
+    else:
+        _LOG.debug("%s is whole already", placement.place)
+    return placement.place
+
+
+def _missing(store: Store, place: StoreUrl, tree: Tree) -> list[Upload]:
+    """What an interrupted staging of the same tree has not left there; usually everything."""
+    there = {head.url: (head.size, head.md5) for head in store.objects(place)}
+    uploads = [Upload(leaf.source, place / leaf.path, leaf.size, leaf.md5) for leaf in tree.leaves]
+    return [each for each in uploads if there.get(each.url) != (each.size, each.md5)]

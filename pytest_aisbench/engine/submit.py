@@ -1,0 +1,134 @@
+"""A trial until its job exists: its unique name, its place in the Store, its request, and the sending of that."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_aisbench.engine import watch
+from pytest_aisbench.engine.staging import Placement, code_tree, of_code, of_data, put
+from pytest_aisbench.errors import AisbenchError, Rejected, Throttled, Unreachable
+from pytest_aisbench.logs import get_logger, ignored
+from pytest_aisbench.model.case import Case
+from pytest_aisbench.model.job import JobSpec, Request, Stage, StoreUrl
+from pytest_aisbench.model.messages import message
+from pytest_aisbench.model.ports import HasConsole, Platform
+from pytest_aisbench.model.trial import Trial
+
+_LOG = get_logger("fleet")
+SINGLE_SERVER = "SINGLESERVER_MODE"  # by which scripts know it since ais-bench-stubs
+
+
+def new_trial(run: str, case: Case, now: float, number: int = 1) -> Trial:
+    identity = f"{run}/{case.id}/{number}"
+    return Trial(identity, run, case, number, job_name(identity, run, case), times={"stage": now})
+
+
+def job_name(identity: str, run: str, case: Case) -> str:
+    """Readable, of the characters and length that every platform takes, and never given twice."""
+    slug = re.sub(r"[^A-Za-z0-9_-]", "-", case.id)[:32]
+    return f"{slug}-{run}-{hashlib.sha256(identity.encode()).hexdigest()[:6]}"
+
+
+def stage(trial: Trial, platform: Platform) -> Stage:
+    """Code and data are in the Store when this returns."""
+    return _placed(trial, platform, lambda placement: put(platform.store, placement))
+
+
+def stage_of(trial: Trial, platform: Platform) -> Stage:
+    """Where code and data will be, by their contents; nothing is uploaded."""
+    return _placed(trial, platform, lambda placement: placement.place)
+
+
+def _placed(trial: Trial, platform: Platform, deliver: Callable[[Placement], StoreUrl]) -> Stage:
+    workload, root = trial.case.workload, platform.root
+    folder = Path(workload.folder)
+    inputs: StoreUrl | None = None
+    if workload.data:
+        remote = "://" in workload.data
+        inputs = StoreUrl.parse(workload.data) if remote else deliver(of_data(root, folder / workload.data))
+    variables = {} if platform.takes_environment else environment(trial.case)
+    code = deliver(of_code(root, code_tree(workload, platform, variables)))
+    return Stage(root / f"trials/{trial.id}/", code, inputs)
+
+
+def spec(trial: Trial, place: Stage, run_s: float | None) -> JobSpec:
+    case, workload = trial.case, trial.case.workload
+    return JobSpec(
+        name=trial.name,
+        shape=case.shape,
+        code=place.code,
+        entry=workload.entry,
+        outputs=place.outputs,
+        logs=place.logs,
+        inputs=place.inputs,
+        framework=workload.framework,
+        parameters=workload.parameters,
+        environment=environment(case),
+        options=workload.options,
+        description=f"aisbench {case.id} trial {trial.id}",
+        max_run_s=run_s,
+    )
+
+
+def environment(case: Case) -> dict[str, str]:
+    return {**case.workload.environment, **({SINGLE_SERVER: "True"} if case.single_server else {})}
+
+
+def unstaged(trial: Trial, root: StoreUrl) -> Stage:
+    """Where the trial would be: enough to render its request before anything is uploaded or paid for."""
+    workload = trial.case.workload
+    inputs: StoreUrl | None = None
+    if workload.data:
+        inputs = StoreUrl.parse(workload.data) if "://" in workload.data else root / "data/unstaged/"
+    return Stage(root / f"trials/{trial.id}/", root / f"code/unstaged/{workload.code_name}/", inputs)
+
+
+def send(trial: Trial, platform: Platform, now: float, limits: watch.Limits) -> Trial:
+    """The trial with its job; without one where no answer came: the job may exist, and is looked for the next time."""
+    assert trial.request is not None
+    try:
+        job_id = _created(trial.request, platform, again=bool(trial.attempts))
+        _LOG.info("%s: submitted as job %s", trial.name, job_id)
+    except Rejected:
+        raise
+    except AisbenchError as lost:
+        _LOG.info("%s: attempt %d to submit it had no answer: %s", trial.name, trial.attempts + 1, lost)
+        return _unanswered(trial, lost, now, limits)
+    return replace(trial, job_id=job_id, console=_console(platform, job_id))
+
+
+def _created(request: Request, platform: Platform, *, again: bool) -> str:
+    # A request without an answer may have arrived: never send it again before asking for the job by its name.
+    if again and (job_id := platform.find(request)):
+        _LOG.info("job %s is there: a request without an answer had arrived", job_id)
+        return job_id
+    try:
+        return platform.submit(request)
+    except Rejected:
+        # The name may be taken by our own first request, which the platform's list did not show yet.
+        if again and (job_id := platform.find(request)):
+            _LOG.info("job %s is there, though its list had not shown it", job_id)
+            return job_id
+        raise
+
+
+def _console(platform: Platform, job_id: str) -> str:
+    # The job exists: no page that shows it is worth losing it.
+    with ignored(_LOG, Exception, "the page of job %s", job_id):
+        return platform.console(job_id) if isinstance(platform, HasConsole) else ""
+    return ""
+
+
+def _unanswered(trial: Trial, lost: AisbenchError, now: float, limits: watch.Limits) -> Trial:
+    # Once a request may have arrived, no error says that it did not.
+    if not trial.attempts and not isinstance(lost, (Unreachable, Throttled)):
+        raise lost
+    if now - trial.times["submit"] > limits.outage_s:
+        raise Unreachable(f"nobody knows whether job {trial.name} was created: {lost}", advice="look for it") from lost
+    if not trial.attempts:
+        trial = trial.noted(message("no receipt", why=str(lost)))
+    return watch.postpone(replace(trial, attempts=trial.attempts + 1), lost, now, limits)

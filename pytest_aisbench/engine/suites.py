@@ -1,0 +1,558 @@
+"""A suite's folder: `workload.toml` and `thresholds.toml`, read, checked and made into cases."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+from pytest_aisbench.config import settings, toml_document
+from pytest_aisbench.config.platform_kind import PlatformKind
+from pytest_aisbench.config.settings import FRAMEWORKS, LOCAL, MOST_CARDS, Settings
+from pytest_aisbench.config.toml_document import Document
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.model.case import NAME, Case, Mode, Shape, Update, Workload
+from pytest_aisbench.model.job import StoreUrl
+from pytest_aisbench.model.metric import (
+    ACCURACY,
+    RECKONED,
+    SCALING,
+    STEADY_THROUGHPUT,
+    THROUGHPUT,
+    TIME_TO_ACCURACY,
+    Metric,
+)
+from pytest_aisbench.model.verdict import ExpectedFailure, Threshold
+
+# -- The claims of `thresholds.toml`, scoped by platform, maybe framework, then shape.
+
+ANY = "*"
+EXPECTED_FAILURE = "expected_failure"
+
+NUMBERS = ("reference", "lower", "upper", "at_least", "at_most")
+_CLAIM = frozenset({*NUMBERS, "unit", "per", "base", EXPECTED_FAILURE})
+_LONGEST_REASON = 200
+_POSITIVE = frozenset({THROUGHPUT, STEADY_THROUGHPUT, TIME_TO_ACCURACY, ACCURACY, SCALING})
+
+
+def read_thresholds(
+    document: Document, workload: Workload, platforms: Collection[str]
+) -> dict[tuple[str, str], dict[str, Threshold]]:
+    claims: dict[tuple[str, str], dict[str, Threshold]] = {}
+    for platform, shapes in document.data.items():
+        if platform not in platforms and platform != ANY:
+            advice = f"""known: {", ".join(sorted(platforms))} and "{ANY}" """.strip()
+            raise document.fault(f"unknown platform {platform!r}", platform, advice=advice)
+        for shape, rows in _tables(document, shapes, platform).items():
+            if shape in FRAMEWORKS:
+                for inner, claimed in _tables(document, rows, platform, shape).items():
+                    scope = f"{platform}.{shape}", inner
+                    claims[scope] = _scope(document, workload, (platform, shape, inner), claimed)
+            else:
+                claims[platform, shape] = _scope(document, workload, (platform, shape), rows)
+    return claims
+
+
+def expired_claims(cases: Iterable[Case], today: str) -> list[str]:
+    """A line for every expected failure that does not excuse a miss any more."""
+    found = {
+        f"{expected.place}: {claim.metric} was expected to fail until {expected.until} ({expected.reason}): it counts"
+        for case in cases
+        for claim in case.thresholds
+        if (expected := claim.expected_failure) and not expected.holds(today)
+    }
+    return sorted(found)
+
+
+def _scope(document: Document, workload: Workload, keys: tuple[str, ...], rows: Any) -> dict[str, Threshold]:
+    """All claims on one shape, which is the last of the keys."""
+    if keys[-1] != ANY:
+        try:
+            Shape.parse(keys[-1])
+        except UsageFault as fault:
+            raise document.fault(fault.message, *keys, advice=fault.advice) from None
+    claimed = _tables(document, rows, *keys)
+    return {metric: _threshold(document, workload, (*keys, metric), row) for metric, row in claimed.items()}
+
+
+def _tables(document: Document, value: Any, *keys: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        advice = 'claims stand in [<platform>."<shape>"], each as metric = { … }'
+        raise document.fault(f"{'.'.join(keys)} is not a table", *keys, advice=advice)
+    return value
+
+
+def _threshold(document: Document, workload: Workload, keys: tuple[str, ...], row: Any) -> Threshold:
+    metric = keys[-1]
+    claim = _tables(document, row, *keys)
+
+    def fault(message: str, key: str = "", advice: str = "") -> UsageFault:
+        where = f"{metric}.{key}" if key else metric
+        return document.fault(f"{where}: {message}", *keys, advice=advice)
+
+    units = _units(workload)
+    if metric not in units:
+        advice = f"[metrics] in workload.toml has {', '.join(sorted(workload.metrics))}"
+        raise fault("nobody writes this metric", advice=advice)
+    for key, value in claim.items():
+        if key not in _CLAIM:
+            raise fault("unknown key", key, advice=f"known: {', '.join(sorted(_CLAIM))}")
+        if key in NUMBERS and not _is_number(value):
+            raise fault(f"{str(value)[:40]!r} is not a finite number", key)
+        if key not in {*NUMBERS, EXPECTED_FAILURE} and not isinstance(value, str):
+            raise fault(f"{value!r} is not text", key)
+    unit = units[metric]
+    if claim.get("unit", unit) != unit:
+        raise fault(f"{claim['unit']!r} is not the metric's unit {unit!r}", "unit")
+    if claim.get("per") not in {None, "node", "device"}:
+        raise fault(f"{claim['per']!r} is neither 'node' nor 'device'", "per")
+    if metric == TIME_TO_ACCURACY and "per" in claim:
+        raise fault("a time is not shared out", "per")
+    if (metric == SCALING) != ("base" in claim):
+        raise fault("a scaling claim, and only that, has a base", "base", advice='such as base = "1x8"')
+    if "base" in claim:
+        try:
+            Shape.parse(claim["base"])
+        except UsageFault as wrong:
+            raise fault(wrong.message, "base", advice=wrong.advice) from None
+    _bounds(claim, fault)
+    numbers = {key: float(claim[key]) for key in NUMBERS if key in claim}
+    expected = _expected(claim[EXPECTED_FAILURE], document.place(*keys), fault) if EXPECTED_FAILURE in claim else None
+    threshold = Threshold(
+        metric=metric, unit=unit, per=claim.get("per"), base=claim.get("base"), expected_failure=expected, **numbers
+    )
+    _possible(threshold, fault)
+    return threshold
+
+
+def _units(workload: Workload) -> dict[str, str]:
+    """Of everything that may be claimed: what the script writes, and what is reckoned from it or from its log."""
+    reckoned = {SCALING: "", STEADY_THROUGHPUT: workload.metrics[THROUGHPUT].unit, TIME_TO_ACCURACY: "s"}
+    return {**{name: metric.unit for name, metric in workload.metrics.items()}, **reckoned}
+
+
+def _expected(told: Any, place: str, fault: Callable[..., UsageFault]) -> ExpectedFailure:
+    advice = 'write expected_failure = { reason = "…", until = 2027-01-31 }'
+    if not isinstance(told, dict):
+        raise fault(f"{str(told)[:40]!r} is not a table", EXPECTED_FAILURE, advice=advice)
+    if unknown := sorted(told.keys() - {"reason", "until"}):
+        raise fault("unknown key", f"{EXPECTED_FAILURE}.{unknown[0]}", advice=advice)
+    for key in ("reason", "until"):
+        if key not in told:
+            raise fault(f"{key} is missing", EXPECTED_FAILURE, advice=advice)
+    reason, until = told["reason"], told["until"]
+    if not isinstance(reason, str) or not reason.strip() or not reason.isprintable() or len(reason) > _LONGEST_REASON:
+        wrong = f"{str(reason)[:40]!r} is not a line of 1 to {_LONGEST_REASON} characters"
+        raise fault(wrong, f"{EXPECTED_FAILURE}.reason", advice=advice)
+    if not isinstance(until, date) or isinstance(until, datetime):
+        raise fault(f"{str(until)[:40]!r} is not a date without quotes", f"{EXPECTED_FAILURE}.until", advice=advice)
+    return ExpectedFailure(reason.strip(), until.isoformat(), place)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False
+
+
+def _possible(threshold: Threshold, fault: Callable[..., UsageFault]) -> None:
+    """A speed or a time is above 0 and a ratio between 0 and 1 whatever happens: that is no claim, and more is no
+    hope. What every case must claim has a lower bound, or the worst of all jobs would be green."""
+    low, high = threshold.band(Shape(1, 1))
+    ratio = threshold.metric in {ACCURACY, SCALING} and not threshold.unit
+    if threshold.metric in _POSITIVE and low <= 0 and high >= (1 if ratio else math.inf):
+        raise fault("claims nothing: every value meets it")
+    if high < 0 or (threshold.metric == ACCURACY and ratio and low > 1):
+        raise fault("no value meets it", advice="an accuracy without a unit is between 0 and 1" if ratio else "")
+    if low <= 0 and (threshold.metric == THROUGHPUT or (threshold.metric == ACCURACY and ratio)):
+        advice = "give at_least, or a reference with lower above -1"
+        raise fault("has no lower bound above 0: a job that does nothing meets it", advice=advice)
+
+
+def _bounds(claim: Mapping[str, Any], fault: Callable[..., UsageFault]) -> None:
+    """A claim that any number meets is no claim."""
+    fixed = claim.keys() & {"at_least", "at_most"}
+    relative = claim.keys() & {"lower", "upper"}
+    if "reference" in claim and fixed:
+        raise fault(f"reference and {' and '.join(sorted(fixed))} exclude each other")
+    if relative and "reference" not in claim:
+        raise fault(f"{' and '.join(sorted(relative))} need a reference")
+    if not fixed and not relative:
+        raise fault("claims nothing", advice="give at_least, at_most, or a reference with lower or upper")
+    if claim.get("at_least", -math.inf) > claim.get("at_most", math.inf):
+        raise fault("at_least is above at_most: no value meets it")
+    if claim.get("lower", 0) > 0 or (claim.get("lower", 0) < -1 and claim["reference"] != 0):
+        raise fault(f"{claim['lower']} is not between -1 and 0", "lower", advice="-0.05 allows 5 % below the reference")
+    if claim.get("upper", 0) < 0:
+        raise fault(f"{claim['upper']} is below 0", "upper", advice="0.05 allows 5 % above the reference")
+
+
+# -- The keys of a workload, each read as what it must be; an error names the line that it stands on.
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The merged keys of a workload; an error names the line of the section the key was taken from."""
+
+    document: Document
+    where: Callable[[str], tuple[str, ...]]
+    values: Mapping[str, Any]
+
+    def fault(self, message: str, *keys: str, advice: str = "") -> UsageFault:
+        return self.document.fault(message, *self.where(keys[0]), *keys, advice=advice)
+
+    def need(self, key: str) -> None:
+        if key not in self.values:
+            raise UsageFault(f"{self.document.path}: {key} is missing")
+
+    def text(self, key: str, default: str = "") -> str:
+        value = self.values.get(key, default)
+        if not isinstance(value, str) or (not value and key in self.values):
+            raise self.fault(f"{key}: {value!r} is not text", key)
+        return value
+
+    def texts(self, *keys: str) -> list[str]:
+        value: Any = self.values
+        for key in keys:
+            value = value[key]
+        if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
+            raise self.fault(f"{'.'.join(keys)}: {value!r} is not a list of texts", *keys)
+        return value
+
+    def positive(self, key: str, default: int, most: int) -> int:
+        value = self.values.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.fault(f"{key}: {str(value)[:40]} is not a whole number from 1 to {most}", key)
+        return value
+
+    def duration(self, key: str) -> float:
+        if key not in self.values:
+            return 0.0
+        try:
+            return settings.duration(str(self.values[key]))
+        except ValueError as error:
+            raise self.fault(f"{key}: {error}", key) from None
+
+    def table(self, key: str) -> dict[str, Any]:
+        value = self.values.get(key, {})
+        if not isinstance(value, dict):
+            raise self.fault(f"{key}: {value!r} is not a table", key)
+        return value
+
+    def pairs(self, key: str) -> dict[str, str]:
+        """Values as a script is given them on its command line."""
+        pairs: dict[str, str] = {}
+        for name, value in self.table(key).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise self.fault(f"{key}.{name}: {value} is not a finite number", key, name)
+            if not isinstance(value, (str, int, float)):
+                raise self.fault(f"{key}.{name}: {value!r} is neither text nor a number", key, name)
+            pairs[name] = str(value)
+        return pairs
+
+
+# -- Which sections of workload.toml count for a run beside its top.
+
+_DEVICES = "devices"
+KEYS = frozenset({
+    *("name", "code", "entry"),
+    *("framework", _DEVICES, "parameters", "environment", "data", "data_contains", "expected", "metrics", "update"),
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """The platform that plays the chosen one, such as the local cloud for Apulis.
+
+    The chosen one's section still says how a job is made; what is trained, and what is claimed, is the stand-in's.
+    """
+
+    name: str
+    replaces: Collection[str]  # options of the chosen one that say what is trained
+
+    def leaves(self, key: str) -> bool:
+        """To the section of the chosen one."""
+        return key == _DEVICES or key not in {*KEYS, *self.replaces}
+
+
+def stand_in(settings: Settings, kind: PlatformKind) -> StandIn | None:
+    """None unless `--aisbench-cloud` names a local cloud that plays the chosen platform, whose `kind` is given."""
+    if settings.cloud is None or kind.emulation:
+        return None
+    return StandIn(LOCAL, kind.training_options)
+
+
+@dataclass(frozen=True)
+class Sections:
+    """Which sections of a workload count beside its top."""
+
+    frameworks: Collection[str]
+    stand_in: StandIn | None
+
+    def of(self, document: Document, platform: str) -> tuple[Callable[[str], tuple[str, ...]], dict[str, Any]]:
+        """Their keys, the later replacing the earlier; and where each of them stands."""
+        found = self._keys(document, platform)
+        if self.stand_in and self.stand_in.name in document.data:
+            pods = {key: row for key, row in found.items() if self.stand_in.leaves(key)}
+            trained = self._keys(document, self.stand_in.name)
+            found = pods | {key: row for key, row in trained.items() if key in KEYS - {_DEVICES}}
+        return lambda key: found[key][0] if key in found else (), {key: value for key, (_, value) in found.items()}
+
+    def _keys(self, document: Document, platform: str) -> dict[str, tuple[tuple[str, ...], Any]]:
+        """Those of the platform, replaced by those of the framework to train with."""
+        common: dict[str, tuple[tuple[str, ...], Any]] = {}
+        chosen: dict[str, tuple[tuple[str, ...], Any]] = {}
+        for key, value in document.data.get(platform, {}).items():
+            if key not in FRAMEWORKS:
+                common[key] = (platform,), value
+            elif not isinstance(value, dict):
+                raise document.fault(f"{platform}.{key} is a section", platform, key)
+            elif key in self.frameworks and not chosen:
+                chosen = {name: ((platform, key), told) for name, told in {"framework": key, **value}.items()}
+        return common | chosen
+
+
+# -- `workload.toml`, read and checked as one platform sees it.
+
+_REQUIRED = ("name", "code", "entry")
+_FILES = {  # key of `update`: what such a file is called
+    "wheels": (r"\S+\.whl", "a wheel"),
+    "cann": (r"Ascend-cann-(nnae|nnrt|toolkit)[_-]\S*\.run", "an Ascend-cann-nnae, -nnrt or -toolkit package (.run)"),
+}
+LEVELS = {  # what a value means is in its place
+    "GLOG_v": ("INFO", "WARNING", "ERROR", "FATAL"),
+    "ASCEND_GLOBAL_LOG_LEVEL": ("DEBUG", "INFO", "WARNING", "ERROR", "NULL"),
+    "ASCEND_GLOBAL_EVENT_ENABLE": ("off", "on"),
+    "ASCEND_SLOG_PRINT_TO_STDOUT": ("off", "on"),
+}
+
+
+def read_workload(
+    document: Document,
+    platform: str,
+    options: Collection[str],
+    platforms: Collection[str],
+    *,
+    trains: bool,
+    sections: Sections,
+) -> Workload:
+    _check_keys(document, platforms)
+    where, section = sections.of(document, platform)
+    own = {key: value for key, value in section.items() if key not in KEYS}
+    for key in own:
+        if key not in options:
+            advice = f"known: {', '.join(sorted({*KEYS, *options}))}"
+            raise document.fault(f"unknown key {key!r} in [{platform}]", *where(key), key, advice=advice)
+    fields = Fields(document, where, {**{k: v for k, v in document.data.items() if k in KEYS}, **section})
+    for key in _REQUIRED:
+        fields.need(key)
+    folder, code, entry = document.path.parent, tuple(fields.texts("code")), fields.text("entry")
+    name = _name(fields)
+    if trains:
+        _check_code(fields, folder, code, entry, platform)
+    return Workload(
+        name=name,
+        folder=str(folder),
+        code=code,
+        entry=entry,
+        framework=fields.text("framework", "python"),
+        devices=fields.positive("devices", 8, MOST_CARDS),
+        metrics=_metrics(fields),
+        parameters=fields.pairs("parameters"),
+        environment=_environment(fields),
+        data=_data(fields, folder),
+        data_contains=_contents(fields),
+        expected_s=fields.duration("expected"),
+        options=own,
+        update=_update(fields, folder),
+    )
+
+
+def _check_keys(document: Document, platforms: Collection[str]) -> None:
+    for key, value in document.data.items():
+        if key in platforms:
+            if not isinstance(value, dict):
+                raise document.fault(f"{key} is a section", key, advice=f"write [{key}] on a line of its own")
+        elif key not in KEYS:
+            advice = f"known: {', '.join(sorted(KEYS))}; sections: {', '.join(sorted(platforms))}"
+            raise document.fault(f"unknown key {key!r}", key, advice=advice)
+
+
+def _name(fields: Fields) -> str:
+    name = fields.text("name")
+    if not NAME.match(name):
+        raise fields.fault(f"name {name!r} is not a name", "name", advice="use letters, digits, '.', '_' and '-'")
+    return name
+
+
+def _check_code(fields: Fields, folder: Path, code: tuple[str, ...], entry: str, platform: str) -> None:
+    for part in code:
+        if not (folder / part).is_dir():
+            raise fields.fault(f"code: there is no folder {part!r} beside this file", "code")
+    if not any(_holds(folder / part, entry) for part in code):
+        advice = f"on platform {platform} it is the file that is run once per card"
+        raise fields.fault(f"entry: there is no {entry!r} in {', '.join(code)}", "entry", advice=advice)
+
+
+def _holds(folder: Path, entry: str) -> bool:
+    """Also after links are followed: what lies outside the folder is not staged."""
+    file = (folder / entry).resolve()
+    return file.is_file() and file.is_relative_to(folder.resolve())
+
+
+def _metrics(fields: Fields) -> dict[str, Metric]:
+    metrics = {THROUGHPUT: Metric(THROUGHPUT, ""), ACCURACY: Metric(ACCURACY, "")}
+    for name, row in fields.table("metrics").items():
+        if re.fullmatch(r"throughput_\d+|ranksize", name):
+            raise fields.fault(f"metrics.{name} is the name of a result file of its own", "metrics", name)
+        if name in RECKONED:
+            raise fields.fault(f"metrics.{name} is reckoned, and written by no script", "metrics", name)
+        if (
+            not NAME.match(name)
+            or not isinstance(row, dict)
+            or set(row) != {"unit"}
+            or not isinstance(row["unit"], str)
+        ):
+            advice = f'write [metrics.{name}] with unit = "…"'
+            raise fields.fault(f"metrics.{name} is not a metric", "metrics", name, advice=advice)
+        metrics[name] = Metric(name, row["unit"])
+    if not metrics[THROUGHPUT].unit:
+        advice = 'write [metrics.throughput] with unit = "images/s"'
+        raise fields.fault("throughput has no unit", "metrics", THROUGHPUT, advice=advice)
+    return metrics
+
+
+def _environment(fields: Fields) -> dict[str, str]:
+    pairs = fields.pairs("environment")
+    for name, value in pairs.items():
+        if fault := level_fault(name, value):
+            raise fields.fault(f"environment: {fault}", "environment", name)
+    return pairs
+
+
+def level_fault(name: str, value: object) -> str:
+    """Why this is no value of a log level; empty where it is one, and for every other variable."""
+    words = LEVELS.get(name)
+    if words is None or str(value) in map(str, range(len(words))):
+        return ""
+    meanings = ", ".join(f"{number} {word}" for number, word in enumerate(words))
+    return f"{name} is none of {meanings}"
+
+
+def _update(fields: Fields, folder: Path) -> Update | None:
+    """`update`: files that the nodes install before they train, wheels first, and levels of their logs."""
+    table = fields.table("update")
+    files: list[str] = []
+    exports: dict[str, str] = {}
+    for key, (pattern, what) in _FILES.items():
+        for file in fields.texts("update", key) if key in table else []:
+            if not re.fullmatch(pattern, Path(file).name):
+                raise fields.fault(f"update.{key}: {file!r} is not {what}", "update", key)
+            if not (folder / file).is_file():
+                raise fields.fault(f"update.{key}: there is no file {file!r} beside this file", "update", key)
+            files.append(file)
+    for key, value in table.items():
+        if key in LEVELS:
+            if fault := level_fault(key, value):
+                raise fields.fault(f"update: {fault}", "update", key)
+            exports[key] = str(value)
+        elif key not in _FILES:
+            advice = f"known: {', '.join([*_FILES, *LEVELS])}"
+            raise fields.fault(f"unknown key {key!r} in update", "update", key, advice=advice)
+    return Update(tuple(files), exports) if table else None
+
+
+def _data(fields: Fields, folder: Path) -> str | None:
+    if "data" not in fields.values:
+        return None
+    data = fields.text("data")
+    if "://" in data:
+        try:
+            if not StoreUrl.parse(data).is_folder:
+                raise fields.fault("data is a folder in the Store", "data", advice=f"write {data}/")
+        except UsageFault as fault:
+            raise fields.fault(f"data: {fault.message}", "data", advice=fault.advice) from None
+    elif not (folder / data).is_dir():
+        raise fields.fault(f"data: there is no folder {data!r} beside this file", "data")
+    return data
+
+
+def _contents(fields: Fields) -> tuple[str, ...]:
+    if "data_contains" not in fields.values:
+        return ()
+    names = fields.texts("data_contains")
+    for name in names:
+        if name.startswith("/") or ".." in name.split("/"):
+            advice = 'write them as they are called there, such as ["train/", "val/"]'
+            raise fields.fault(f"data_contains: {name!r} is not in the data", "data_contains", advice=advice)
+    return tuple(names)
+
+
+WORKLOAD_FILE = "workload.toml"
+THRESHOLDS_FILE = "thresholds.toml"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A workload as one platform sees it, and every claim made on it."""
+
+    workload: Workload
+    claims: Mapping[tuple[str, str], Mapping[str, Threshold]]  # (platform, shape) → metric → claim
+    platform: str
+    place: str  # of the thresholds, for messages
+
+    def case(self, shape: Shape, mode: Mode = Mode.CLUSTER) -> Case:
+        """The most specific claim wins, metric by metric."""
+        chosen: dict[str, Threshold] = {}
+        for scope in itertools.product(
+            (ANY, self.platform, f"{self.platform}.{self.workload.framework}"), (ANY, str(shape))
+        ):
+            chosen.update(self.claims.get(scope, {}))
+        return Case(self.workload, shape, tuple(chosen.values()), mode)
+
+    def require_claims(self, case: Case) -> None:
+        """A case that claims nothing would pass whatever happened."""
+        claimed = {threshold.metric for threshold in case.thresholds}
+        for metric in (THROUGHPUT, ACCURACY):
+            if metric not in claimed:
+                advice = f'add it to [{self.platform}."{case.shape}"] or [{self.platform}."*"]'
+                raise UsageFault(f"{self.place}: {case.id} has no claim on {metric}", advice=advice)
+
+
+def folders(root: Path) -> dict[str, Path]:
+    """Of all suites below, by the name of their workload; of several with one name the first."""
+    found: dict[str, Path] = {}
+    for file in sorted(root.rglob(WORKLOAD_FILE)):
+        found.setdefault(str(toml_document.read(file).data.get("name", "")), file.parent)
+    return found
+
+
+def load(
+    folder: Path,
+    platform: str,
+    options: Collection[str],
+    platforms: Collection[str],
+    *,
+    trains: bool = True,
+    frameworks: Collection[str] = (),
+    stand_in: StandIn | None = None,
+) -> Suite:
+    """`options` are the chosen platform's own keys; sections of other known platforms are not looked into.
+
+    Where nobody `trains`, the code need not be there. `frameworks` are those to train with where the platform's
+    section has one of its own for them, such as `[local.mindspore]`.
+    """
+    document = toml_document.read(folder / WORKLOAD_FILE)
+    sections = Sections(frameworks, stand_in)
+    trained = read_workload(document, platform, options, platforms, trains=trains, sections=sections)
+    thresholds = toml_document.read(folder / THRESHOLDS_FILE)
+    claimed = read_thresholds(thresholds, trained, platforms)
+    if stand_in and stand_in.name in thresholds.data:
+        platform = stand_in.name
+    return Suite(trained, claimed, platform, str(thresholds.path))

@@ -1,0 +1,314 @@
+"""One SQLite file that several processes write at once, on whatever file system it lies."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import sqlite3
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from pytest_aisbench.errors import LedgerError
+from pytest_aisbench.logs import get_logger, log_ignored
+
+# -- On which file system a folder lies, and what can be built on it.
+
+_LOG = get_logger("session")
+TABLE = Path("/proc/self/mountinfo")
+
+# Where processes are known to share memory through a file, as a write-ahead log needs. Of everything else (NFS, SMB,
+# FUSE, 9p, Lustre and what is yet to come) it is not believed: two machines may have the file open.
+_SHARES_MEMORY = frozenset({
+    *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "bcachefs", "reiserfs", "nilfs2"),
+    *("tmpfs", "ramfs", "overlay", "aufs", "vfat", "exfat", "ntfs3"),
+})  # fmt: skip
+
+
+class Mount(NamedTuple):
+    point: str
+    kind: str  # the file system's own name, such as ext4 or nfs4
+
+    @property
+    def shares_memory(self) -> bool:
+        return self.kind in _SHARES_MEMORY
+
+
+def mount_of(folder: Path) -> Mount | None:
+    """None where the machine does not say."""
+    try:
+        table = TABLE.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        log_ignored(_LOG, error, "how %s is mounted", folder)
+        return None
+    return find_mount(table, PurePosixPath(folder.resolve()))
+
+
+def find_mount(table: str, folder: PurePosixPath) -> Mount | None:
+    """The mount point that is nearest above the folder; of several at one point the last covers the others."""
+    found: Mount | None = None
+    for line in table.splitlines():
+        fields, dash, rest = line.partition(" - ")
+        parts = fields.split(" ")
+        if not dash or len(parts) < 5:
+            continue
+        mount = Mount(_decoded(parts[4]), rest.split(" ")[0])
+        if folder.is_relative_to(mount.point) and (found is None or len(mount.point) >= len(found.point)):
+            found = mount
+    return found
+
+
+def _decoded(field: str) -> str:
+    """The kernel writes blanks and backslashes of a name as three octal digits."""
+    return re.sub(r"\\([0-7]{3})", lambda digits: chr(int(digits[1], 8)), field)
+
+
+def why_no_locks(folder: Path) -> str:
+    """What the file system answers to a lock on a new file; empty if it locks, or if no file can be made there."""
+    if sys.platform == "win32":
+        return ""
+    import fcntl
+
+    try:
+        # A file of its own: to close any descriptor of a file drops every lock that the process has on it.
+        with tempfile.TemporaryFile(dir=folder) as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                return error.strerror or str(error)
+    except OSError as error:
+        log_ignored(_LOG, error, "whether %s has file locks", folder)
+        return ""
+    return ""
+
+
+# -- The tables of a ledger, and how a ledger of an older version gets them.
+
+_RUNS_TRIALS_CASES = """
+CREATE TABLE runs (
+    run TEXT PRIMARY KEY, started REAL NOT NULL, finished REAL, exit_code INTEGER, settings TEXT NOT NULL);
+CREATE TABLE trials (
+    trial TEXT PRIMARY KEY, run TEXT NOT NULL REFERENCES runs, case_id TEXT NOT NULL, number INTEGER NOT NULL,
+    name TEXT NOT NULL UNIQUE, step TEXT NOT NULL, job_id TEXT, updated REAL NOT NULL, record TEXT NOT NULL);
+CREATE TABLE cases (
+    run TEXT NOT NULL REFERENCES runs, case_id TEXT NOT NULL, ordinal INTEGER NOT NULL, record TEXT NOT NULL,
+    PRIMARY KEY (run, case_id));
+CREATE INDEX trials_of_a_run ON trials (run);
+"""
+_WHOSE_AND_WHERE = """
+ALTER TABLE runs ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+ALTER TABLE runs ADD COLUMN lease REAL NOT NULL DEFAULT 0;
+ALTER TABLE trials ADD COLUMN place TEXT NOT NULL DEFAULT '';
+CREATE INDEX trials_of_a_case ON trials (case_id, updated);
+"""
+_HOW_LONG_IT_RAN = """
+ALTER TABLE trials ADD COLUMN fingerprint TEXT NOT NULL DEFAULT '';
+ALTER TABLE trials ADD COLUMN ran_s REAL;
+UPDATE trials SET fingerprint = coalesce(json_extract(record, '$.fingerprint'), ''),
+    ran_s = CASE json_extract(record, '$.job.phase') WHEN 'SUCCEEDED' THEN json_extract(record, '$.job.ran_s') END;
+CREATE INDEX trials_that_ran ON trials (case_id, place, fingerprint, updated) WHERE ran_s IS NOT NULL;
+"""
+_WHAT_IS_UPLOADED = """
+CREATE TABLE testers (run TEXT PRIMARY KEY, record TEXT NOT NULL);
+CREATE TABLE uploads (
+    key TEXT PRIMARY KEY, run TEXT NOT NULL, case_id TEXT NOT NULL, attempt INTEGER NOT NULL, kind TEXT NOT NULL,
+    testid TEXT NOT NULL, tester TEXT NOT NULL, label TEXT NOT NULL, body TEXT NOT NULL, state TEXT NOT NULL,
+    why TEXT NOT NULL, record TEXT NOT NULL, updated REAL NOT NULL, UNIQUE (run, kind, case_id, attempt));
+CREATE INDEX uploads_in_the_spool ON uploads (run) WHERE state = 'spooled';
+"""
+# What was measured, apart from the records, which are long: a verdict looks at a hundred of them. Trials of older
+# ledgers have no traits, so they are shown and compared to nothing; only what passed is known to be whole.
+_WHAT_WAS_MEASURED = """
+CREATE TABLE fingerprints (key TEXT PRIMARY KEY, traits TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE measures (
+    trial TEXT PRIMARY KEY, run TEXT NOT NULL, case_id TEXT NOT NULL, workload TEXT NOT NULL, shape TEXT NOT NULL,
+    mode TEXT NOT NULL, key TEXT NOT NULL, family TEXT NOT NULL, at REAL NOT NULL, throughput REAL NOT NULL,
+    accuracy REAL, steady REAL, ran_s REAL, ruling TEXT NOT NULL, counts INTEGER NOT NULL, metrics TEXT NOT NULL);
+CREATE INDEX measures_of_a_case ON measures (case_id, at, key, run);
+CREATE INDEX measures_alike ON measures (case_id, key, at);
+CREATE INDEX measures_of_a_family ON measures (family, workload, shape, at);
+INSERT INTO measures
+    SELECT trial, run, case_id, json_extract(record, '$.case.workload.name'),
+        json_extract(record, '$.case.shape.nodes') || 'x' || json_extract(record, '$.case.shape.devices'),
+        json_extract(record, '$.case.mode'), '', '', coalesce(json_extract(record, '$.times.done'), updated),
+        sum(CASE json_extract(m.value, '$.metric') WHEN 'throughput' THEN json_extract(m.value, '$.value') END)
+            / max(count(DISTINCT json_extract(m.value, '$.server')), 1),
+        avg(CASE json_extract(m.value, '$.metric') WHEN 'accuracy' THEN json_extract(m.value, '$.value') END),
+        NULL, json_extract(record, '$.job.ran_s'), json_extract(record, '$.judged.ruling'), 1, '{}'
+    FROM trials, json_each(record, '$.measurements') m
+    WHERE step = 'DONE' AND json_extract(record, '$.judged.ruling') = 'PASSED' GROUP BY trial
+    HAVING sum(json_extract(m.value, '$.metric') = 'throughput') > 0;
+"""
+# The index has the verdicts without the records, which are long: the list of runs counts them.
+_WHAT_ITS_TESTS_SAID = """
+CREATE TABLE tests (
+    run TEXT NOT NULL REFERENCES runs, nodeid TEXT NOT NULL, ordinal INTEGER NOT NULL, case_id TEXT NOT NULL,
+    status TEXT NOT NULL, started REAL NOT NULL, stopped REAL NOT NULL, record TEXT NOT NULL,
+    PRIMARY KEY (run, nodeid));
+CREATE INDEX tests_in_brief ON tests (run, case_id, nodeid, status, started, stopped);
+CREATE INDEX verdicts_of_a_run ON cases (run, json_extract(record, '$.verdict'));
+"""
+_WHO_RAN_IT = """
+ALTER TABLE runs ADD COLUMN executor TEXT NOT NULL DEFAULT '{}';
+"""
+
+# The step at n makes version n + 1 out of version n. A step that was released is never changed.
+STEPS = (
+    _RUNS_TRIALS_CASES,
+    _WHOSE_AND_WHERE,
+    _HOW_LONG_IT_RAN,
+    _WHAT_IS_UPLOADED,
+    _WHAT_WAS_MEASURED,
+    _WHAT_ITS_TESTS_SAID,
+    _WHO_RAN_IT,
+)
+VERSION = len(STEPS)
+
+
+def version_of(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def upgrade(db: sqlite3.Connection) -> None:
+    """Step by step to our version, each step whole or not at all; nothing is locked if there is nothing to do."""
+    while version_of(db) < VERSION:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            version = version_of(db)  # another run may have taken the step meanwhile
+            if version < VERSION:
+                for statement in STEPS[version].split(";\n"):
+                    db.execute(statement)
+                db.execute(f"PRAGMA user_version = {version + 1}")
+            db.execute("COMMIT")
+        except sqlite3.Error:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+
+
+_WAIT_S = 30.0  # for others to let go of the file
+_GLANCE_S = 0.2  # the same, while it is opened
+_ELSEWHERE = "name another file with --aisbench-ledger"
+_ADVICE = {  # by what SQLite says; its error codes reach Python only from 3.11 on
+    "is full": "free some space",
+    "readonly": "make the file and its folder writable",
+    "locked": "end the process that keeps it locked",
+    "not a database": "move that file away",
+    "malformed": "it is damaged: move it away and keep it, it may name jobs that still run",
+    "I/O error": "check the disk, its free space and its quota",
+    "unable to open": "see that its folder exists and can be written",
+}
+
+
+class Database:
+    """Every call is on disk when it returns. Whatever SQLite cannot do is one LedgerError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.RLock()  # the Fleet's thread and pytest's own both write
+        self._alien: Mount | None = None  # the file system, if a write-ahead log is not safe there
+        with self._told():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            folder = path.resolve().parent  # SQLite follows a link, and writes its journal there
+            mount = mount_of(folder)
+            self._check_locks(folder, mount)
+            self._alien = mount if mount and not mount.shares_memory else None
+            self._db = self._opened()
+
+    def _check_locks(self, folder: Path, mount: Mount | None) -> None:
+        """SQLite would wait in vain, or speak of a disk error."""
+        why = why_no_locks(folder)
+        if why:
+            where = f"{mount.kind} at {mount.point}" if mount else "its file system"
+            message = f"the ledger {self.path} cannot be used: {where} has no working file locks ({why})"
+            raise LedgerError(message, advice="name a file on a local disk with --aisbench-ledger")
+
+    def _opened(self) -> sqlite3.Connection:
+        """Ready for use. A file that is locked is closed before it is tried again: of two that convert it at once, each
+        may hold what the other waits for."""
+        deadline = time.monotonic() + _WAIT_S
+        while True:
+            db = sqlite3.connect(self.path, timeout=_GLANCE_S, isolation_level=None, check_same_thread=False)
+            try:
+                self._prepare(db)
+                return db
+            except BaseException as error:
+                db.close()
+                locked = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
+                if not locked or time.monotonic() > deadline:
+                    raise
+                _LOG.debug("%s is locked, and opened again: %s", self.path, error)
+            time.sleep(random.uniform(0.01, 0.05))  # noqa: S311 - so that two fall out of step
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        if self._alien:
+            db.execute("PRAGMA locking_mode = EXCLUSIVE")  # so a write-ahead log is read without shared memory
+        version = int(_first(db, "PRAGMA user_version"))
+        if version > VERSION:
+            message = f"{self.path} was written by a newer version ({version} > {VERSION})"
+            raise LedgerError(message, advice=f"update pytest-aisbench, or {_ELSEWHERE}")
+        if _first(db, "SELECT count(*) > 0 AND sum(name = 'trials') = 0 FROM sqlite_master"):
+            raise LedgerError(f"{self.path} is a database of something else, and no ledger", advice=_ELSEWHERE)
+        if self._alien:
+            journal = _first(db, "PRAGMA journal_mode = DELETE")
+            db.execute("PRAGMA locking_mode = NORMAL")
+            db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()  # lets go of the lock
+        else:
+            # Only a new file gets a write-ahead log: one without is perhaps used from where that is not safe.
+            journal = _first(db, "PRAGMA journal_mode" if version else "PRAGMA journal_mode = WAL")
+        # Without a log, a commit is the removal of the journal; EXTRA has that on disk too.
+        db.execute(f"PRAGMA synchronous = {'FULL' if journal == 'wal' else 'EXTRA'}")
+        upgrade(db)
+        db.execute(f"PRAGMA busy_timeout = {int(_WAIT_S * 1000)}")
+
+    def read(self, statement: str, *values: Any) -> list[Any]:
+        with self._told(), self._lock:
+            return self._db.execute(statement, values).fetchall()
+
+    def write(self, statement: str, *values: Any) -> int:
+        """How many rows it changed."""
+        with self._told(), self._lock:
+            return self._db.execute(statement, values).rowcount
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """What is read inside stays true until the end, and either all of it is written or nothing."""
+        with self._told(), self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:
+            raise self._fault(error) from error
+
+    def _fault(self, error: Exception) -> LedgerError:
+        """What SQLite or the disk said, with the advice that fits."""
+        said = str(error)
+        if self._alien and "locked" in said and Path(f"{self.path}-wal").exists():
+            unsafe = f"a write-ahead log, which is not safe on {self._alien.kind} at {self._alien.point}"
+            message = f"the ledger {self.path} has {unsafe}, and a process that has it open keeps it"
+            return LedgerError(message, advice=f"end that run, or {_ELSEWHERE}")
+        advice = next((f"{advice}, or {_ELSEWHERE}" for word, advice in _ADVICE.items() if word in said), _ELSEWHERE)
+        kind = getattr(error, "sqlite_errorname", "") if "I/O error" in said else ""  # there are thirty
+        return LedgerError(f"the ledger {self.path} cannot be used: {said}", advice=advice, trail=kind)
+
+
+def _first(db: sqlite3.Connection, question: str) -> Any:
+    return db.execute(question).fetchone()[0]

@@ -1,0 +1,290 @@
+"""The crash-safe record of every run, trial and case: one SQLite file, written by the controller alone."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytest_aisbench.errors import Blame, LedgerError
+from pytest_aisbench.judge.values import trial_record
+from pytest_aisbench.ledger import history
+from pytest_aisbench.ledger.database import Database
+from pytest_aisbench.logs import get_logger, ignored
+from pytest_aisbench.model import codec
+from pytest_aisbench.model.clock import stamp
+from pytest_aisbench.model.job import Job, Phase
+from pytest_aisbench.model.messages import message
+from pytest_aisbench.model.ports import Clock
+from pytest_aisbench.model.results import RESULTS, RUNS, SCHEMA, Before, Brief, CaseEntry, Executor, RunEntry
+from pytest_aisbench.model.trial import Fault, Step, Trial
+from pytest_aisbench.model.verdict import Ruling
+
+# Not REPLACE, which would take away another trial of the same name without a word.
+_SAVE = """
+INSERT INTO trials (trial, run, case_id, number, name, step, job_id, updated, record, place, fingerprint, ran_s)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (trial) DO UPDATE SET
+    run = excluded.run, case_id = excluded.case_id, number = excluded.number, name = excluded.name,
+    step = excluded.step, job_id = excluded.job_id, updated = excluded.updated, record = excluded.record,
+    place = excluded.place, fingerprint = excluded.fingerprint, ran_s = excluded.ran_s
+"""
+_SWAP = f"{_SAVE} WHERE trials.record = ?"
+_OWN = f"{_SAVE} WHERE trials.run = excluded.run"
+MAY_RUN = "(t.step IN ('SUBMIT', 'WATCH') OR json_extract(t.record, '$.job.phase') IN ('PENDING', 'RUNNING'))"
+_LEFT = f"""
+SELECT t.record, r.owner, r.lease, r.finished IS NULL FROM trials t JOIN runs r USING (run)
+WHERE t.case_id = ? AND t.place = ? AND t.run != ? AND ({MAY_RUN} OR t.updated =
+    (SELECT max(updated) FROM trials WHERE case_id = ? AND place = ? AND run != ?))
+ORDER BY t.updated DESC
+"""  # noqa: S608 - made of our own words
+
+_BEFORE = """
+SELECT b.run, b.started FROM runs b JOIN runs r ON r.run = ? AND b.started < r.started
+WHERE b.finished IS NOT NULL
+    AND json_extract(b.settings, '$.platform') IS json_extract(r.settings, '$.platform')
+    AND json_extract(b.settings, '$.region') IS json_extract(r.settings, '$.region')
+    AND EXISTS (SELECT 1 FROM cases c WHERE c.run = b.run AND json_extract(c.record, '$.verdict') IS NOT NULL)
+ORDER BY b.started DESC LIMIT 1
+"""
+_UPLOADS = """
+SELECT tester, label, case_id, state, why FROM uploads u WHERE run = ? AND kind != ? AND NOT (kind = ? AND EXISTS (
+    SELECT 1 FROM uploads n
+    WHERE n.run = u.run AND n.kind = u.kind AND n.case_id = u.case_id AND n.attempt > u.attempt))
+ORDER BY rowid
+"""
+_BRIEF = """
+SELECT case_id, json_extract(record, '$.verdict'), json_extract(record, '$.metrics.throughput.value'),
+    json_extract(record, '$.metrics.throughput.unit') FROM cases WHERE run = ? ORDER BY ordinal, case_id
+"""
+
+
+class Left(NamedTuple):
+    """A trial that its run did not bring to an end, and who may still hold it."""
+
+    trial: Trial
+    owner: str
+    lease: float
+    killed: bool  # its run never ended
+    record: str  # as it was read
+
+
+class Ledger:
+    """Every call is on disk when it returns, so that a kill at any point loses nothing that was said."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.database = Database(path)
+
+    def begin(
+        self,
+        run: str,
+        settings: Mapping[str, Any],
+        now: float,
+        owner: str = "",
+        lease: float = 0.0,
+        *,
+        executor: Executor | None = None,
+    ) -> None:
+        statement = "INSERT INTO runs (run, started, settings, owner, lease, executor) VALUES (?, ?, ?, ?, ?, ?)"
+        self.database.write(statement, run, now, _text(settings), owner, lease, record(executor or Executor()))
+
+    def renew(self, run: str, lease: float) -> None:
+        """The run lives, and keeps its jobs until `lease`."""
+        self.database.write("UPDATE runs SET lease = ? WHERE run = ?", lease, run)
+
+    def lease(self, run: str) -> float:
+        """Until when the run keeps its jobs, as it last said."""
+        rows = self.database.read("SELECT lease FROM runs WHERE run = ?", run)
+        return float(rows[0][0]) if rows else 0.0
+
+    def finish(self, run: str, exit_code: int, now: float) -> None:
+        self.database.write("UPDATE runs SET finished = ?, exit_code = ?, lease = 0 WHERE run = ?", now, exit_code, run)
+
+    def left(self, case_id: str, place: str, run: str) -> list[Left]:
+        """Of the trials of the case that other runs began on this platform: the newest, and all whose job may run."""
+        rows = self.database.read(_LEFT, case_id, place, run, case_id, place, run)
+        return [
+            Left(codec.load(Trial, json.loads(told)), owner, lease, bool(k), told) for told, owner, lease, k in rows
+        ]
+
+    def lasted(self, case_id: str, place: str, fingerprint: str, limit: int = 5) -> list[float]:
+        """How long the newest jobs that did the same on this platform, and succeeded, have run; newest first."""
+        rows = self.database.read(
+            "SELECT ran_s FROM trials WHERE case_id = ? AND place = ? AND fingerprint = ? AND ran_s IS NOT NULL"
+            " ORDER BY updated DESC LIMIT ?",
+            *(case_id, place, fingerprint, limit),
+        )
+        return [float(row[0]) for row in rows]
+
+    def bury(self, now: float, is_held: Callable[[str, float, float], bool]) -> list[Trial]:
+        """The trials that were under way on a private local cloud, which died with their run: now LOST and DONE.
+
+        Whoever still renews a lease keeps its trials. A run without an owner is of a version that did not say on
+        which platform it was: its jobs may be alive.
+        """
+        with self.database.transaction():
+            rows = self.database.read(
+                "SELECT t.record, r.owner, r.lease FROM runs r CROSS JOIN trials t USING (run) WHERE t.place = ''"
+                " AND t.step IN ('SUBMIT', 'WATCH') AND r.finished IS NULL AND r.owner != '' ORDER BY t.trial"
+            )
+            left = [codec.load(Trial, json.loads(row[0])) for row in rows if not is_held(row[1], row[2], now)]
+            buried = [_lost(trial, now) for trial in left]
+            for trial in buried:
+                self.save_trial(trial, now)
+        return buried
+
+    def save_trial(self, trial: Trial, now: float) -> bool:
+        """False if another run has taken it over meanwhile: then theirs stands. What it measured becomes history."""
+        measure = trial_record(trial)
+        if measure is None:
+            return bool(self.database.write(_OWN, *_row(trial, now)))
+        with self.database.transaction():
+            saved = bool(self.database.write(_OWN, *_row(trial, now)))
+            if saved:
+                history.add(self.database, measure, trial.traits)
+        return saved
+
+    def swap_trial(self, trial: Trial, now: float, seen: str) -> bool:
+        """Save the trial only if its record is still the one that was seen; what it measured will be told again."""
+        with self.database.transaction():
+            swapped = bool(self.database.write(_SWAP, *_row(trial, now), seen))
+            if swapped:
+                history.drop(self.database, trial.id)
+        return swapped
+
+    def save_case(self, run: str, ordinal: int, entry: CaseEntry) -> None:
+        """What the run says of a case; said again, the last word counts."""
+        self.database.write("INSERT OR REPLACE INTO cases VALUES (?, ?, ?, ?)", run, entry.id, ordinal, record(entry))
+
+    def trials(self, run: str) -> list[Trial]:
+        rows = self.database.read("SELECT record FROM trials WHERE run = ? ORDER BY case_id, number", run)
+        return [codec.load(Trial, json.loads(row[0])) for row in rows]
+
+    def entry(self, run: str) -> RunEntry:
+        """All that a reporter reads."""
+        rows = self.database.read(
+            "SELECT started, finished, exit_code, settings, executor FROM runs WHERE run = ?", run
+        )
+        if not rows:
+            raise LedgerError(f"{self.path} has no run {run}")
+        started, finished, exit_code, settings, executor = rows[0]
+        cases = self.database.read("SELECT record FROM cases WHERE run = ? ORDER BY ordinal, case_id", run)
+        return RunEntry(
+            schema=SCHEMA,
+            run=run,
+            started=_stamp(started),
+            finished=None if finished is None else _stamp(finished),
+            exit_code=exit_code,
+            settings=json.loads(settings),
+            cases=tuple(codec.load(CaseEntry, json.loads(row[0])) for row in cases),
+            uploads=self.uploads(run),
+            before=self.previous(run),
+            executor=codec.load(Executor, json.loads(executor)),
+        )
+
+    def previous(self, run: str) -> Before | None:
+        """The last run before it that ended on the same platform with a verdict."""
+        for name, started in self.database.read(_BEFORE, run):
+            cases = self.database.read(_BRIEF, name)
+            told = (Brief(case, Ruling(word) if word else None, value, unit or "") for case, word, value, unit in cases)
+            return Before(name, _stamp(started), tuple(told))
+        return None
+
+    def uploads(self, run: str) -> tuple[Mapping[str, str], ...]:
+        """Of each case the last word, and all that was handed in beside, in the order in which they were spooled."""
+        rows = self.database.read(_UPLOADS, run, RUNS, RESULTS)
+        return tuple(
+            {"tester": f"{tester} ({label})" if label else tester, "case": case, "state": state, "why": why}
+            for tester, label, case, state, why in rows
+        )
+
+    def close(self) -> None:
+        self.database.close()
+
+
+def _row(trial: Trial, now: float) -> tuple[Any, ...]:
+    ran_s = trial.job.ran_s if trial.job and trial.job.phase is Phase.SUCCEEDED else None
+    return (
+        *(trial.id, trial.run, trial.case.id, trial.number, trial.name, trial.step.name, trial.job_id),
+        *(now, record(trial), trial.place, trial.fingerprint, ran_s),
+    )
+
+
+def _lost(trial: Trial, now: float) -> Trial:
+    why = message("cloud ended", run=trial.run)
+    job = trial.job or Job(trial.job_id or "", Phase.LOST, "")
+    return trial.moved(Step.DONE, now, job=replace(job, phase=Phase.LOST), fault=Fault(Blame.PLATFORM, why))
+
+
+def record(value: Any) -> str:
+    """One of our values as the ledger writes it."""
+    return _text(codec.dump(value, whole=True))
+
+
+def _text(value: Any) -> str:
+    """Half a character, of a mangled message or the name of a file, becomes a question mark: SQLite takes no halves."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _stamp(seconds: float) -> str:
+    return stamp(seconds, "milliseconds")
+
+
+# -- Whose jobs these are: a run that lives renews its lease, and nobody takes over what is leased.
+
+_LOG = get_logger("fleet")
+LEASE_S = 12.0
+
+
+class Lease:
+    """Renewed by a thread of its own: the Fleet's may be busy with a long upload."""
+
+    def __init__(self, ledger: Ledger, run: str, clock: Clock) -> None:
+        self._ledger = ledger
+        self._run = run
+        self._clock = clock
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="aisbench-lease", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _renew(self) -> None:
+        while not self._end.wait(LEASE_S / 4):
+            # A disk that is full now may have room in a moment, and a run that lives without a lease loses its jobs.
+            # If it is not so, the Fleet meets the same ledger, and says it.
+            with ignored(_LOG, LedgerError, "one renewal of the lease on our jobs", level=logging.WARNING):
+                self._ledger.renew(self._run, self._clock.now() + LEASE_S)
+
+
+def owner() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def is_held(other: str, lease: float, now: float) -> bool:
+    """Whether a run that did not end may still be at work: its lease lasts, and its process is not known to be dead."""
+    return lease > now and not is_dead(other)
+
+
+def is_dead(other: str) -> bool:
+    """Known to be dead: a process of this machine that is no more. Of other machines nothing is known."""
+    host, _, pid = other.rpartition(":")
+    if host != socket.gethostname() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False

@@ -1,0 +1,113 @@
+"""What is trained, how wide, and the case that both make."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.model.metric import Metric
+from pytest_aisbench.model.verdict import Threshold
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}\Z")
+_SHAPE = re.compile(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})\Z")
+
+
+@dataclass(frozen=True, order=True)
+class Shape:
+    """Nodes × devices per node, written `2x8`."""
+
+    nodes: int
+    devices: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shape:
+        match = _SHAPE.match(text)
+        if not match:
+            raise UsageFault(f"{text!r} is not a shape", advice="write nodes x devices, such as 2x8")
+        return cls(int(match[1]), int(match[2]))
+
+    @property
+    def world(self) -> int:
+        """How many ranks train together."""
+        return self.nodes * self.devices
+
+    def __str__(self) -> str:
+        return f"{self.nodes}x{self.devices}"
+
+
+class Mode(enum.Enum):
+    """Who trains together."""
+
+    CLUSTER = "cluster"
+    SINGLE_SERVER = "single-server"  # every node alone, with its own cards
+
+
+@dataclass(frozen=True)
+class Update:
+    """Software that the nodes get before they train, and variables that are exported there."""
+
+    files: tuple[str, ...] = ()  # relative to the workload's folder; .whl and .run are installed in this order
+    exports: Mapping[str, str] = field(default_factory=dict)
+    installed: bool = True  # False: the workload's own script does it, and the files are only put beside it
+
+    @property
+    def is_written(self) -> bool:
+        """Whether there is a script to write."""
+        return bool((self.installed and self.files) or self.exports)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is trained, as it stands for one platform: sections of other platforms are already left out."""
+
+    name: str
+    folder: str  # where relative paths start
+    code: tuple[str, ...]
+    entry: str
+    framework: str
+    devices: int
+    metrics: Mapping[str, Metric]
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    data: str | None = None
+    data_contains: tuple[str, ...] = ()  # files and, with a `/` at their end, folders that must be in the data
+    expected_s: float = 0.0
+    options: Mapping[str, Any] = field(default_factory=dict)  # the platform's own keys: flavor, framework_version
+    folder_name: str = ""  # what the code's folder is called on the nodes, if not as the workload
+    update: Update | None = None
+
+    @property
+    def code_name(self) -> str:
+        return self.folder_name or self.name
+
+
+@dataclass(frozen=True)
+class Case:
+    """Workload × shape × mode with the claims made on it: one pytest item."""
+
+    workload: Workload
+    shape: Shape
+    thresholds: tuple[Threshold, ...]
+    mode: Mode = Mode.CLUSTER
+
+    @cached_property  # the key of everything that a run keeps by case
+    def id(self) -> str:
+        return f"{self.workload.name}-{self.shape}{'-single' if self.single_server else ''}"
+
+    @property
+    def single_server(self) -> bool:
+        """Whether every node trains by itself: a value of the case is then the mean over its nodes."""
+        return self.mode is Mode.SINGLE_SERVER
+
+    @property
+    def judged_shape(self) -> Shape:
+        """What a value of the case is a value of: the whole, or one node of it."""
+        return Shape(1, self.shape.devices) if self.single_server else self.shape
+
+    def __repr__(self) -> str:  # pytest prints it beside failures
+        return f"<Case {self.id}>"

@@ -1,0 +1,136 @@
+""""""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import median
+
+from pytest_aisbench.model.messages import message
+from pytest_aisbench.model.metric import MAD_TO_SIGMA
+from pytest_aisbench.model.verdict import number, quantity
+
+MOST = 200  # points that are kept of a series; every second goes when there are more
+_FEWEST = 4
+_DEVIATIONS = 3.0
+_TOLERANCE = 0.05
+
+
+@dataclass(frozen=True, slots=True)  # of a thousand jobs there are hundreds of thousands
+class Point:
+    epoch: int
+    step: int
+    value: float
+
+
+@dataclass(frozen=True)
+class Series:
+    """A value: `and_then` returns the next one."""
+
+    points: tuple[Point, ...] = ()
+    stride: int = 1  # of how many points one is kept
+    skipped: int = 0  # since the last that was kept
+
+    def and_then(self, point: Point) -> Series:
+        if self.points and self.skipped + 1 < self.stride:
+            return replace(self, skipped=self.skipped + 1)
+        if len(self.points) < MOST:
+            return replace(self, points=(*self.points, point), skipped=0)
+        return Series((*self.points[::2], point), 2 * self.stride)
+
+    @property
+    def values(self) -> list[float]:
+        return [point.value for point in self.points]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What the training had learnt, and after how many seconds of it, where the log tells."""
+
+    epoch: int
+    accuracy: float
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Curve:
+    loss: Series = Series()
+    speed: Series = Series()
+    unit: str = ""  # of the speed: `samples/s` or `steps/s`
+    of: str = ""  # whose speed it is: the `rank` that was followed, or the whole `job`
+    told: float | None = None  # samples/s of one rank over the whole run, as the log itself says at its end
+    total: float | None = None  # the same of the whole job
+    batch: int | None = None  # samples of a step of one rank, where the log says it
+    evaluations: tuple[Evaluation, ...] = ()
+    window: tuple[float, ...] | None = None  # when training began and ended, seconds since the epoch by its nodes
+    began: float | None = None  # when the first stamped line was printed that is no evaluation's, by its own clock
+
+    @cached_property  # whoever weighs a trial asks a dozen times
+    def pace(self) -> Pace | None:
+        """None where the log told no speed."""
+        return _paced(self)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The speed of a training, whole and by parts."""
+
+    unit: str
+    of: str
+    whole: float  # as the log says at its end, or else over all points
+    warm_up_points: int = 0
+    warm_up: float | None = None
+    steady: float | None = None  # None where it cannot be told from the warm-up
+    epochs: int = 0  # as many as the log told of
+
+    @property
+    def text(self) -> str:
+        told = message("pace", whole=quantity(self.whole, self.unit))
+        if self.steady is not None:
+            told += message("pace steady", value=number(self.steady))
+        if self.warm_up is not None:
+            told += message("pace warm-up", value=number(self.warm_up), points=points_of(self.warm_up_points))
+        return told + message("pace of job" if self.of == "job" else "pace of rank")
+
+    def __str__(self) -> str:
+        return str(self.text)
+
+
+def points_of(count: int) -> str:
+    return message("one point") if count == 1 else message("points", count=str(count))
+
+
+def _paced(known: Curve) -> Pace | None:
+    scale, unit = (known.batch, "samples/s") if known.unit == "steps/s" and known.batch else (1, known.unit)
+    speeds = [speed * scale for speed in known.speed.values]
+    if not speeds or not all(map(math.isfinite, speeds)):
+        of, whole = ("job", known.total) if known.total else ("rank", known.told)
+        return Pace("samples/s", of, whole) if whole else None
+    slow, told = warm_up(speeds), known.total if known.of == "job" else known.told
+    return Pace(
+        unit,
+        known.of,
+        told if told and unit == "samples/s" else _mean(speeds),
+        slow or 0,
+        _mean(speeds[:slow]) if slow else None,
+        None if slow is None else _mean(speeds[slow:]),
+        max(point.epoch for point in known.speed.points),
+    )
+
+
+def warm_up(speeds: Sequence[float]) -> int | None:
+    """How many points at the beginning are not steady yet; None where that cannot be told."""
+    if len(speeds) < _FEWEST:
+        return None
+    half = speeds[len(speeds) // 2 :]
+    level = median(half)
+    spread = MAD_TO_SIGMA * median(abs(speed - level) for speed in half)
+    floor = level - max(_DEVIATIONS * spread, _TOLERANCE * level)
+    slow = next((index for index, speed in enumerate(speeds) if speed >= floor), len(speeds))
+    return slow if slow <= len(speeds) // 2 else None
+
+
+def _mean(speeds: Sequence[float]) -> float:
+    return len(speeds) / math.fsum(1 / speed for speed in speeds)

@@ -1,0 +1,156 @@
+"""A job: what is asked of a platform, and where it is in its life."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model.messages import plain
+
+# -- Where things are in the Store.
+
+
+@dataclass(frozen=True, order=True)
+class StoreUrl:
+    """`obs://bucket/key`; a folder ends with `/`."""
+
+    bucket: str
+    key: str
+
+    @classmethod
+    def parse(cls, text: str) -> StoreUrl:
+        scheme, colon, rest = text.partition("://")
+        bucket, _, key = rest.partition("/")
+        if not colon or scheme not in {"obs", "s3"} or not bucket:
+            raise UsageFault(f"{text!r} is not a place in the Store", advice="write obs://bucket/folder/")
+        return cls(bucket, key)
+
+    def __truediv__(self, part: str) -> StoreUrl:
+        """Below this folder; a trailing `/` makes a folder again."""
+        gap = "" if not self.key or self.key.endswith("/") else "/"
+        return StoreUrl(self.bucket, f"{self.key}{gap}{part.lstrip('/')}")
+
+    @property
+    def is_folder(self) -> bool:
+        return not self.key or self.key.endswith("/")
+
+    def __str__(self) -> str:
+        return f"obs://{self.bucket}/{self.key}"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The place of one trial: code by content, shared by trials; outputs and logs of its own."""
+
+    root: StoreUrl
+    code: StoreUrl
+    inputs: StoreUrl | None = None
+
+    @property
+    def outputs(self) -> StoreUrl:
+        return self.root / "outputs/"
+
+    @property
+    def logs(self) -> StoreUrl:
+        return self.root / "logs/"
+
+
+class Phase(enum.Enum):
+    """Where a job is in its life. Only final words of a platform become final phases."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    LOST = "LOST"
+
+    @property
+    def is_final(self) -> bool:
+        return self not in {Phase.PENDING, Phase.RUNNING}
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """Everything a platform needs to run a trial; the name is unique for ever."""
+
+    name: str
+    shape: Shape
+    code: StoreUrl  # the folder that holds the entry
+    entry: str
+    outputs: StoreUrl
+    logs: StoreUrl
+    inputs: StoreUrl | None = None
+    framework: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    description: str = ""
+    max_run_s: float | None = None  # the platform ends the job then, even if nobody watches
+
+
+@dataclass(frozen=True)
+class Request:
+    """What would be sent, ready to be printed: it holds no secret."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the platform last said of a job."""
+
+    id: str
+    phase: Phase
+    platform_phase: str  # the platform's own word
+    known: bool = True  # False: a word we have never seen; it counts as running
+    reason: str = ""
+    exit_code: int | None = None
+    queued_s: float | None = None
+    ran_s: float | None = None
+    name: str = ""  # where the platform tells it
+
+    def __post_init__(self) -> None:
+        """Half a character or a time that is no number, in one answer, must not keep a run from being recorded."""
+        for name in ("platform_phase", "reason", "name"):
+            object.__setattr__(self, name, plain(getattr(self, name)))
+        for name in ("queued_s", "ran_s"):
+            seconds = getattr(self, name)
+            if seconds is not None and not 0 <= seconds < math.inf:
+                object.__setattr__(self, name, None)
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """Text of a node's log from an offset, and the offset to go on from."""
+
+    text: str
+    next: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a node drew at a moment."""
+
+    at: float  # seconds since the epoch
+    node: str
+    watts: float
+
+
+@dataclass(frozen=True)
+class Power:
+    """Of all nodes of a job together; None where nobody knows, and why."""
+
+    average_w: float | None = None
+    max_w: float | None = None
+    energy_j: float | None = None
+    source: str = ""
+    why: str = ""
+    gaps: tuple[str, ...] = ()

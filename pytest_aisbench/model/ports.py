@@ -1,0 +1,292 @@
+"""The Protocols at which everything outside us is met."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from pytest_aisbench.errors import AisbenchError, UsageFault
+
+if TYPE_CHECKING:
+    from pytest_aisbench.model.case import Workload
+    from pytest_aisbench.model.job import Job, JobSpec, LogPart, Request, Sample, StoreUrl
+    from pytest_aisbench.model.results import CaseEntry, RunEntry
+
+
+# -- What was looked at before anything is paid for, and how it is.
+
+
+class Health(enum.Enum):
+    OK = "ok"
+    WARNING = "warning"
+    FAILURE = "failure"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of a checkup. A failure that is not `lasting` may be over in a minute: nobody has to change anything."""
+
+    name: str
+    health: Health
+    text: str
+    fix: str = ""
+    lasting: bool = True
+
+    @property
+    def failed(self) -> bool:
+        return self.health is Health.FAILURE
+
+
+def fine(name: str, text: str) -> Check:
+    return Check(name, Health.OK, text)
+
+
+def warning(name: str, text: str, fix: str = "") -> Check:
+    return Check(name, Health.WARNING, text, fix)
+
+
+def failure(name: str, text: str, fix: str = "") -> Check:
+    return Check(name, Health.FAILURE, text, fix)
+
+
+def fallen(name: str, error: AisbenchError) -> Check:
+    """The failure that an error is."""
+    text = f"{error.message} ({error.trail})" if error.trail else error.message
+    return Check(name, Health.FAILURE, text, error.advice, lasting=isinstance(error, UsageFault))
+
+
+def looked(name: str, look: Callable[[], str]) -> Check:
+    """What `look` says, if it raises nothing."""
+    try:
+        return fine(name, look())
+    except AisbenchError as error:
+        return fallen(name, error)
+
+
+class Clock(Protocol):
+    """Time that a test can hold in its hand."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the Store knows of an object without reading it; `md5` is None where its ETag is none."""
+
+    url: StoreUrl
+    size: int
+    md5: str | None = None
+    metadata: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Upload:
+    """One file to be put; `md5` (hex) lets the Store refuse bytes that changed on the way."""
+
+    path: str
+    url: StoreUrl
+    size: int
+    md5: str | None = None
+
+
+class Store(Protocol):
+    """Objects. Every call raises an AisbenchError, never the vendor's own; safe to call from several threads."""
+
+    def check(self, url: StoreUrl) -> None:
+        """Raise, blaming the user, if the bucket does not exist or the keys may not use it."""
+
+    def head(self, url: StoreUrl) -> Head | None:
+        """None when there is no such object."""
+
+    def read(self, url: StoreUrl) -> bytes | None:
+        """A small object whole; None when there is none."""
+
+    def write(self, url: StoreUrl, data: bytes, metadata: Mapping[str, str] | None = None) -> None: ...
+
+    def upload(self, uploads: Sequence[Upload]) -> None:
+        """All of them or an error; many at once, each verified after it arrived."""
+
+    def objects(self, url: StoreUrl) -> Iterator[Head]:
+        """Every object below a folder, in key order."""
+
+    def download(self, url: StoreUrl, folder: str) -> list[str]:
+        """Everything below `url` into `folder`, never outside it; the relative paths written."""
+
+    def delete(self, url: StoreUrl) -> None:
+        """One object, or everything below a folder; what is not there is not missed."""
+
+    def close(self) -> None:
+        """May be called twice."""
+
+
+class Platform(Protocol):
+    """Where jobs run. Built as `Class(settings)`; raises only AisbenchErrors.
+
+    What it says before it is built is its `PlatformKind`. What it may have beside is a Protocol each, further down:
+    `HasConsole`, `HasTester`, `HasVendorSession`, `AddsFiles`, `ChecksCode`, `ChecksConnection`.
+    """
+
+    name: str
+    store: Store
+    root: StoreUrl  # trials are staged below
+    max_jobs: int  # in flight at once, unless the user says otherwise
+    poll_s: float  # how often it may be asked about its jobs
+
+    @property
+    def options(self) -> Collection[str]:
+        """The keys of its own that its section of workload.toml may hold."""
+
+    @property
+    def takes_environment(self) -> bool:
+        """Whether a request can carry variables; a platform whose requests cannot has `AddsFiles` to bring them."""
+
+    @property
+    def place(self) -> str:
+        """Tells this platform from every other that may have run a job of the same name; no secret.
+
+        Empty for one that dies with the run: nothing of it can be taken over.
+        """
+
+    def share(self) -> Mapping[str, Any]:
+        """The settings with which another process of this run reaches the same platform; usually none differ."""
+
+    def check(self) -> None:
+        """Raise, blaming the user, when credentials, project or bucket cannot work; costs a request or two."""
+
+    def vet(self, spec: JobSpec) -> Iterable[Check]:
+        """What its own lists say of what a job asks for: flavor, engine, pool, nodes, quota. They are asked for once,
+        however many jobs are vetted; none where there are no lists."""
+
+    def render(self, spec: JobSpec) -> Request:
+        """The request that would be sent. Pure: the same spec renders the same request, offline."""
+
+    def submit(self, request: Request) -> str:
+        """Send it once and return the job's id. Unreachable means nobody knows whether it arrived: ask `find`."""
+
+    def find(self, request: Request) -> str | None:
+        """The id of the job that this request made, if it arrived: by an exact match, never by a part of a name."""
+
+    def named(self, name: str) -> str | None:
+        """The id of the newest job that is called exactly so, whoever made it."""
+
+    def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
+        """What the platform says of each; a job it does not know is LOST."""
+
+    def logs(self, job_id: str, node: int = 0, since: int = 0) -> LogPart:
+        """A node's log from an offset; empty while there is none."""
+
+    def usage(self, job_id: str, node: int = 0) -> Mapping[str, Sequence[float]]:
+        """How busy a node was, in percent, oldest first, as far as the platform samples it: `cpu`, `memory`, `npu`,
+        `npu memory`, `gpu`, `gpu memory`."""
+
+    def events(self, job_id: str) -> Sequence[str]:
+        """What the platform says happened to the job, oldest first, a line each; empty where it keeps no record."""
+
+    def cancel(self, job_id: str) -> None:
+        """Ask for the end and return at once; an ended or unknown job is a no-op."""
+
+    def close(self) -> None:
+        """May be called twice."""
+
+
+@runtime_checkable
+class HasConsole(Protocol):
+    """A platform with a page on which it shows its jobs to people."""
+
+    def console(self, job_id: str) -> str:
+        """Its address; empty where there is none, or none that is known for certain."""
+
+
+@runtime_checkable
+class HasTester(Protocol):
+    """A platform with a Tester of its own, which gets the results unless the settings name another."""
+
+    tester: str  # its address; empty where there is none
+    private: bool  # the platform, and its Tester, end with the run
+
+
+@runtime_checkable
+class HasVendorSession(Protocol):
+    """A platform with a signed session of the vendor's kind. The fixture `modelarts_session` gives it to tests."""
+
+    session: Any
+
+
+@runtime_checkable
+class AddsFiles(Protocol):
+    """A platform whose nodes need files beside a workload's own code, such as a script that they run first."""
+
+    def additions(self, workload: Workload, variables: Mapping[str, str]) -> Mapping[str, str | bytes]:
+        """By their paths in the code: the path of a file of this machine, or the content of one that is written.
+
+        `variables` are to reach the training, and a request cannot carry them. It must raise where it cannot either.
+        """
+
+
+@runtime_checkable
+class ChecksCode(Protocol):
+    """A platform with rules for the code of a workload."""
+
+    def check_code(self, workload: Workload, scripts: Iterable[tuple[str, str]]) -> None:
+        """Raise UsageFault for a script that would fail on the nodes; `scripts` are paths and texts."""
+
+
+@runtime_checkable
+class ChecksConnection(Protocol):
+    """A platform that can say step by step what is wrong with the way to it. `aisbench doctor` asks."""
+
+    def connection_checks(self) -> Iterable[Check]:
+        """In place of `check`; ends where nothing further can be known."""
+
+
+class Reporter(Protocol):
+    """Turns ledger entries into something. Built as `Class(config, folder)` and registered as a pytest plugin,
+    so that it may implement pytest's hooks too. Its class may say more by `Ordered`, `OnWorkers` and `ActsOnce`."""
+
+    def case(self, entry: CaseEntry) -> None:
+        """A case ended."""
+
+    def run(self, entry: RunEntry) -> None:
+        """The run ended."""
+
+
+@runtime_checkable
+class Ordered(Protocol):
+    """A reporter class that cares when it is told. The built-in ones have 10, 20, …; a class without `order` has 0.
+
+    The lower number is built and told first. pytest calls hooks in the opposite order: the highest first.
+    """
+
+    order: int
+
+
+@runtime_checkable
+class OnWorkers(Protocol):
+    """A reporter class that is also built in the workers of xdist if `on_workers` is true."""
+
+    on_workers: bool
+
+
+@runtime_checkable
+class ActsOnce(Protocol):
+    """A reporter class that acts on more than its folder if `once` is true: it is left out when the reports of an old
+    run are written again."""
+
+    once: bool
+
+
+class PowerSource(Protocol):
+    """Where samples of power come from: a file, a BMC, npu-smi. Built as `Class(settings)` when the run opens, so that
+    one that must look while jobs run can begin to."""
+
+    def samples(self, job_id: str, start: float, end: float) -> Iterable[Sample]:
+        """Of the job's nodes and of no others, from a little before its start to a little after its end, both in
+        seconds since the epoch; none where it knows of none. Whatever it raises is a reason, and breaks nothing."""
+
+    def close(self) -> None:
+        """May be called twice."""

@@ -1,0 +1,234 @@
+"""What reporters read: a run, its cases and their trials, in the shape of `results.json`."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pytest_aisbench.model.case import Mode, Shape
+from pytest_aisbench.model.curve import Curve, Pace
+from pytest_aisbench.model.job import Power
+from pytest_aisbench.model.messages import message
+from pytest_aisbench.model.trial import Background
+from pytest_aisbench.model.verdict import Finding, Ruling
+
+# -- Who ran it.
+
+
+@dataclass(frozen=True)
+class Executor:
+    """A CI server and its build; without a name, a person."""
+
+    name: str = ""
+    build: str = ""  # as its people call it: `nightly #12`
+    url: str = ""
+    number: int | None = None
+
+
+SCHEMA = "aisbench-results/1"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A metric of a case; None when it was not measured."""
+
+    value: float | None
+    unit: str
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A card, or a whole node where `card` is None."""
+
+    node: int
+    card: int | None
+    rank: int | None
+    ratio: float  # of the others' median
+    cost: float  # the share of the whole that is lost by it
+
+    @property
+    def text(self) -> str:
+        told = {"node": str(self.node), "share": f"{self.ratio:.1%}", "cost": f"{self.cost:.1%}"}
+        if self.card is None:
+            return message("slow node", **told)
+        return message("slow card", card=str(self.card), rank=str(self.rank), **told)
+
+    def __str__(self) -> str:
+        return str(self.text)
+
+
+@dataclass(frozen=True)
+class TrialEntry:
+    trial: int
+    job_id: str | None
+    platform_phase: str | None
+    phase: str | None
+    queued_s: float | None
+    ran_s: float | None
+    throughput_by_rank: tuple[float | None, ...]
+    throughput_by_server: tuple[float | None, ...]
+    accuracy_by_server: tuple[float, ...]
+    stragglers: tuple[Straggler, ...]
+    logs: tuple[str, ...]
+    stage: str | None
+    times: Mapping[str, float]  # when each step began, seconds since the epoch
+    notes: tuple[str, ...]
+    pace: Pace | None = None  # by its log: warm-up and steady state beside the whole run
+    curve: Curve | None = None
+    events: tuple[str, ...] = ()
+    last_lines: tuple[str, ...] = ()
+    traits: Mapping[str, str] = field(default_factory=dict)
+    console: str = ""
+    usage: Mapping[str, float] = field(default_factory=dict)
+    power: Power | None = None
+
+
+@dataclass(frozen=True)
+class CaseEntry:
+    id: str
+    workload: str
+    nodes: int
+    devices_per_node: int
+    mode: str
+    verdict: Ruling | None
+    reason: str
+    card_hours: float
+    metrics: Mapping[str, Value]
+    findings: tuple[Finding, ...]
+    trials: tuple[TrialEntry, ...]
+    background: Background | None = None  # what its last trial was judged against
+    target_accuracy: float | None = None  # the lower bound of the claim on it
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.nodes, self.devices_per_node)
+
+    @property
+    def single_server(self) -> bool:
+        """Whether every node trains by itself."""
+        return self.mode == Mode.SINGLE_SERVER.value
+
+
+@dataclass(frozen=True)
+class Brief:
+    """A case of a run, in so few words that a run of a thousand is read at once."""
+
+    id: str
+    verdict: Ruling | None
+    throughput: float | None
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Before:
+    """The run before this one on the same platform."""
+
+    run: str
+    started: str
+    cases: tuple[Brief, ...]
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    schema: str
+    run: str
+    started: str
+    finished: str | None
+    exit_code: int | None
+    settings: Mapping[str, Any]
+    cases: tuple[CaseEntry, ...]
+    uploads: tuple[Mapping[str, Any], ...] = field(default=())
+    before: Before | None = None  # the last run on the same platform
+    executor: Executor = Executor()
+
+
+# -- A result on its way to the Tester: a parcel, where it is bound, and what became of it.
+
+UPLOAD_SCHEMA = "ais-tester/1"
+RESULTS, ATTACHMENTS, RUNS = "results", "attachments", "runs"  # the kinds of parcels, as the Tester's paths name them
+END = "end"  # what stands in the place of a case where a parcel is about a whole run
+PRIVATE = "private local cloud"  # label of a Tester that ends with its run
+
+
+class State(enum.Enum):
+    """What became of a parcel; SPOOLED is kept until it is one of the others."""
+
+    SPOOLED = "spooled"
+    DELIVERED = "delivered"
+    DEAD = "dead"  # the Tester will never take it as it is
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where the results of a run go, and the papers that travel with each of them. It holds no secret."""
+
+    tester: str  # the address
+    platform: str
+    folder: str  # of the run: the files that a result names are below
+    label: str = ""  # whose Tester it is, where that is not plain from the address
+    testid: str = ""  # the Tester's name of the test; empty: every run is a test of its own
+    config: Mapping[str, Any] = field(default_factory=dict)  # what config.json says
+    system: Mapping[str, Any] = field(default_factory=dict)  # what system.json says
+
+
+@dataclass(frozen=True)
+class End:
+    """How a run ended, which no result of a case can tell: a case without a verdict has none."""
+
+    run: str
+    started: float
+    finished: float | None  # None: it was killed
+    exit_code: int | None
+    unjudged: Mapping[str, str]  # cases that were to be judged, and why they were not
+    unjudged_hours: float  # card-hours that they cost all the same
+    missing: tuple[str, ...] = ()  # required cases without a verdict
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """One thing to be stored by the Tester exactly once, however often it is sent."""
+
+    key: str  # tells it from every other: the Tester stores one parcel per key
+    run: str
+    case: str  # or the name of an attachment, or END
+    attempt: int  # counts what was said of the same case, from 1
+    kind: str
+    testid: str
+    tester: str
+    label: str
+    body: str
+    state: State = State.SPOOLED
+    why: str = ""
+
+    @property
+    def destination(self) -> str:
+        return f"{self.tester} ({self.label})" if self.label else self.tester
+
+
+class Transport(Protocol):
+    """A way to a Tester."""
+
+    def send(self, parcel: Parcel) -> None:
+        """Return once the Tester has it. A retryable error or `Refused`: send it again, now or another day; any other
+        AisbenchError: it will never be taken."""
+
+    def close(self) -> None:
+        """May be called twice."""
+
+
+def canonical(value: Any) -> str:
+    """The one spelling of a JSON value, in ASCII: half a character of a mangled log survives every encoding."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def parcel(bound: Bound, run: str, name: str, kind: str, body: Mapping[str, Any]) -> Parcel:
+    """`body` has testid, run_id and attempt: with all else that it says, they make the key."""
+    attempt, testid = int(body["attempt"]), str(body["testid"])
+    text = canonical(body)
+    named = f"{testid}|{body['run_id']}|{attempt}|{text}"
+    key = hashlib.sha256(named.encode()).hexdigest()
+    return Parcel(key, run, name, attempt, kind, testid, bound.tester, bound.label, text)

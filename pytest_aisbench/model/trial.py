@@ -1,0 +1,173 @@
+"""One attempt at a case, as the ledger remembers it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pytest_aisbench.errors import AisbenchError, Blame
+from pytest_aisbench.model.case import Case
+from pytest_aisbench.model.curve import Curve
+from pytest_aisbench.model.job import Job, Power, Request, Stage
+from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Measurement, MissingResult
+from pytest_aisbench.model.verdict import Ruling, Verdict
+
+# -- What a verdict was weighed against: comparable history, the noise in it, other shapes, and what changed.
+
+
+@dataclass(frozen=True)
+class Past:
+    """One comparable trial of an earlier run, or an earlier one of this run."""
+
+    run: str
+    at: float  # seconds since the epoch
+    value: float  # of the throughput
+    accuracy: float | None = None
+
+
+@dataclass(frozen=True)
+class ScalePoint:
+    """What a shape of the workload was measured to do, and what share of the base's speed a card keeps there."""
+
+    shape: str
+    value: float
+    efficiency: float | None
+    source: str  # "this run", or the run whose history it is from
+
+
+@dataclass(frozen=True)
+class Background:
+    """About the throughput of a case, unless a name says otherwise."""
+
+    reference: float | None = None
+    low: float | None = None  # the band of its claim; None is open
+    high: float | None = None
+    interval: tuple[float, ...] | None = None  # both ends of what the trials tell; None where it is unqualified
+    history: tuple[Past, ...] = ()  # of the same fingerprint, oldest first
+    scaling: tuple[ScalePoint, ...] = ()  # from few cards to many
+    warnings: tuple[str, ...] = ()  # drifts and suspicions: they change no verdict
+    changed: tuple[str, ...] = ()  # what differs from the newest trial that is not comparable, a line each
+    time_to_accuracy_s: float | None = None
+
+
+class Step(enum.IntEnum):
+    """What a trial will do next; SUBMIT in the ledger is the intent that precedes the request."""
+
+    STAGE = 0
+    SUBMIT = 1
+    WATCH = 2
+    HARVEST = 3
+    JUDGE = 4
+    DONE = 5
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What went wrong around a trial, and who must act."""
+
+    blame: Blame
+    text: str
+    # True if the job itself was not at fault, so that another trial may well succeed.
+    transient: bool = field(default=False, metadata={"alias": "passing"})
+
+    @classmethod
+    def of(cls, error: AisbenchError) -> Fault:
+        return cls(error.blame, str(error))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A value: each step returns the next one."""
+
+    id: str  # "<run>/<case>/<number>"
+    run: str
+    case: Case
+    number: int
+    name: str  # of its job, unique for ever
+    step: Step = Step.STAGE
+    stage: Stage | None = None
+    request: Request | None = None
+    attempts: int = 0  # submissions whose answer was lost
+    job_id: str | None = None
+    job: Job | None = None
+    logs: tuple[str, ...] = ()  # files beside the report, relative to the run's folder
+    measurements: tuple[Measurement, ...] = ()
+    missing_results: tuple[MissingResult, ...] = field(default=(), metadata={"alias": "flaws"})
+    curve: Curve | None = None  # what its log told of loss and speed
+    fault: Fault | None = None  # what ended it before its results could be judged
+    judged: Verdict | None = None
+    another_trial: str = field(default="", metadata={"alias": "due"})  # why one must decide; empty if none is due
+    # When each step began, and "done"; "retry_after": until when the platform asked to be left alone.
+    times: Mapping[str, float] = field(default_factory=dict, metadata={"key_aliases": {"spared": "retry_after"}})
+    notes: tuple[str, ...] = ()  # warnings worth a line in the report
+    events: tuple[str, ...] = ()  # where it did not pass: what the platform says happened last
+    last_lines: tuple[str, ...] = ()  # and what its log ends with
+    place: str = ""  # the platform it runs on, told apart from every other
+    fingerprint: str = ""  # of everything that decides what its job does
+    expected_s: float = 0.0  # how long its job should run; 0 where nobody knows
+    traits: Mapping[str, str] = field(default_factory=dict)  # what history must share to be compared, by name
+    background: Background | None = None  # what it was judged against
+    console: str = ""  # where the platform shows its job to people
+    usage: Mapping[str, float] = field(default_factory=dict)  # percent by what was used: mean over time and nodes
+    power: Power | None = None  # what its nodes drew
+
+    @property
+    def verdict(self) -> Verdict:
+        """What was decided; a trial that is still under way has decided nothing."""
+        return self.judged or Verdict(Ruling.BROKEN, f"{self.case.id} was not judged")
+
+    @property
+    def may_run(self) -> bool:
+        """Its job may run, and cost: also one that was given up because it could not be stopped."""
+        if self.step in {Step.SUBMIT, Step.WATCH}:
+            return True
+        return self.job_id is not None and self.job is not None and not self.job.phase.is_final
+
+    def __repr__(self) -> str:  # pytest prints it beside failures
+        return f"<Trial {self.id} at {self.step.name}>"
+
+    def moved(self, step: Step, now: float, **changes: Any) -> Trial:
+        """The trial at its next step, which begins now."""
+        times = {key: at for key, at in self.times.items() if key != "silent"}  # an outage is over
+        return replace(self, step=step, times={**times, step.name.lower(): now}, **changes)
+
+    def noted(self, text: str) -> Trial:
+        return self if text in self.notes else replace(self, notes=(*self.notes, text))
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One trial that was judged with all its ranks."""
+
+    trial: str  # its id
+    run: str
+    case_id: str
+    workload: str
+    shape: str
+    mode: str
+    key: str  # of its traits; empty where they are not known, and then it is comparable to nothing
+    family: str  # of its traits without the shape
+    at: float  # seconds since the epoch
+    throughput: float
+    accuracy: float | None = None
+    steady: float | None = None  # the throughput after the warm-up, as far as its log tells, in the log's own unit
+    ran_s: float | None = None
+    ruling: Ruling = Ruling.PASSED  # of the trial: INCONCLUSIVE where another was to decide
+    counts: bool = True  # it is whole, and its accuracy held: its speed may be compared
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the others, by name
+
+    def value(self, metric: str) -> float | None:
+        if metric == THROUGHPUT:
+            return self.throughput
+        return self.accuracy if metric == ACCURACY else self.metrics.get(metric)
+
+    @property
+    def past(self) -> Past:
+        return Past(self.run, self.at, self.throughput, self.accuracy)
+
+
+def values_of(measures: Iterable[TrialRecord], metric: str) -> list[float]:
+    """Of those that have it."""
+    return [value for value in (each.value(metric) for each in measures) if value is not None]

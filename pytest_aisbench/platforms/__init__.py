@@ -1,0 +1,1 @@
+"""One place for each thing outside: platforms and stores."""

@@ -1,0 +1,337 @@
+"""The request that submits a job to Apulis, and the platform's rules for it. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, unquote
+
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.model.job import JobSpec, StoreUrl
+from pytest_aisbench.platforms.apulis import settings
+from pytest_aisbench.platforms.apulis.settings import ApulisAccess, Options
+
+# -- What the pods of an Apulis job run: one line of bash, since the platform hands a command on as one variable. Pure.
+
+ALONE = "SINGLESERVER_MODE"
+"""In the environment of a job whose nodes train each for itself."""
+DONE = "AISBENCH_DONE"
+"""The line that a node says last: `AISBENCH_DONE node=1 rc=0`."""
+IDLE = "AISBENCH_IDLE"
+"""What a pod says that has nothing to do: where one pod says nothing, the platform keeps no log of any."""
+_WAIT = f"echo {IDLE}; exec sleep infinity"
+_TABLE_S = 600  # until the platform has written the rank table
+_GRACE_S = 15
+_ENDED = f"for wait in $(seq {5 * _GRACE_S}); do kill -0 $pids 2>/dev/null || break; sleep 0.2; done"
+# Not `wait -n`, which may miss whoever ended before it was asked.
+_WATCHED = (
+    'why=; left=$pids; while [ "$left" ] && [ "$rc" = 0 ]; do sleep 0.2; still=; for pid in $left; do '
+    'if kill -0 "$pid" 2>/dev/null; then still="$still $pid"; else wait "$pid" || rc=$?; fi; done; left=$still; '
+    "numbered || rc=1; done"
+)
+_LOOKS, _RARE = 600, 10  # after so many looks at the ranks' numbers, every tenth will do
+_FETCH = "import sys, moxing; moxing.file.copy_parallel(sys.argv[1], sys.argv[2])"
+
+
+@dataclass(frozen=True)
+class Places:
+    """As the pods see them: paths, or urls of OBS."""
+
+    code: str
+    outputs: str
+    data: str
+    scratch: str  # a folder that all pods share
+
+
+def commands(spec: JobSpec, options: Options, places: Places) -> dict[str, str]:
+    """`cmd` of every job; `masterCmd` and `workerCmd` too of one with several nodes."""
+    launches = options.launcher == "horovod"
+    train = _line(spec, options, _script(spec, options, places))
+    if spec.shape.nodes == 1:
+        return {"cmd": train}
+    wait = f"bash -c {shlex.quote(_WAIT)}"
+    roles = {"masterCmd": train, "workerCmd": wait} if launches else {"masterCmd": wait, "workerCmd": train}
+    return {"cmd": train, **roles}
+
+
+def _line(spec: JobSpec, options: Options, script: str) -> str:
+    limit = f"timeout -k {2 * _GRACE_S} {max(1, round(spec.max_run_s))} " if spec.max_run_s else ""
+    run = f"{limit}bash -c {shlex.quote(script)}"
+    if not options.is_npu:
+        return f"exec {run}"
+    # The cards are root's. sudo drops the paths by which software is found, even with -E.
+    kept = '"PATH=$PATH" "LD_LIBRARY_PATH=${LD_LIBRARY_PATH-}" "PYTHONPATH=${PYTHONPATH-}"'
+    root = 'as=; [ "$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || as="sudo -n -E"'
+    return f"{root}; exec $as env {kept} {run}"
+
+
+def _script(spec: JobSpec, options: Options, places: Places) -> str:
+    launches = options.launcher == "horovod" and spec.shape.nodes > 1
+    idle = '[ "$DLWS_ROLE_NAME" != worker ]' if launches else '[ "$DLWS_ROLE_NAME" != ps ]'
+    parts = [
+        f"{idle} || {{ {_WAIT}; }}",  # a platform that knows no masterCmd gives every pod the same
+        "node=${DLWS_ROLE_IDX:-0}",
+        f'end() {{ rm -rf "$mine"; echo "{DONE} node=$node rc=$1"; exit "$1"; }}',
+        'fail() { echo "aisbench: $1"; end 1; }',
+        *_exports(spec),
+        "python=$(command -v python || command -v python3)",
+        'mine=${TMPDIR:-/tmp}/aisbench-$DLWS_JOB_ID/node-$node; rm -rf "$mine"; mkdir -p "$mine"',
+        *_code(options, places),
+        *([] if "://" in places.outputs else [f"mkdir -p {shlex.quote(places.outputs)}"]),
+        *(_rank_table(spec) if options.is_npu and spec.shape.world > 1 else []),
+        "pids=",
+        'signal() { for pid in $pids; do kill "-$1" -- "$pid" "-$pid"; done 2>/dev/null; }',
+        'stop() { exec 2>/dev/null; signal TERM; wait; rm -rf "$mine"; exit 143; }',
+        "trap stop TERM INT",
+        *_numbered(spec, options),
+        *_started(spec, options, places, launches=launches),
+        "rc=0",
+        _WATCHED,
+        # One rank that fails leaves the others waiting for it.
+        f'if [ "$rc" != 0 ]; then signal TERM; {_ENDED}; signal KILL; fi',
+        "wait",
+        '[ -z "$why" ] || fail "$why"',
+        'end "$rc"',
+    ]
+    return "; ".join(parts)
+
+
+def _exports(spec: JobSpec) -> list[str]:
+    """Here and not in the request's `env`: the platform writes that to a script, without quotes."""
+    given = {
+        "RANK_SIZE": str(spec.shape.world),
+        "DEVICE_NUM": str(spec.shape.devices),
+        "PYTHONUNBUFFERED": "1",
+        **spec.environment,
+    }
+    meeting = (
+        'export "MASTER_ADDR=${MASTER_ADDR:-${DLWS_SD_worker0_IP:-127.0.0.1}}" "MASTER_PORT=${MASTER_PORT:-29500}"'
+    )
+    return [meeting, *(f"export {name}={shlex.quote(value)}" for name, value in given.items())]
+
+
+def _code(options: Options, places: Places) -> list[str]:
+    if options.code_dir:
+        return [f"code={shlex.quote(options.code_dir)}", *_required("code_dir")]
+    if "://" not in places.code:
+        return [f"code={shlex.quote(places.code.rstrip('/'))}", *_required("share_in_pods")]
+    fetch = f'"$python" -c {shlex.quote(_FETCH)} {shlex.quote(places.code)} "$mine/code"'
+    advice = "the code did not come from OBS: the image needs moxing and keys, or name code_dir"
+    return ["code=$mine/code", f'{fetch} || fail "{advice}"']
+
+
+def _required(key: str) -> list[str]:
+    return [f'[ -d "$code" ] || fail "there is no folder $code on this pod: check {key}"']
+
+
+def _rank_table(spec: JobSpec) -> list[str]:
+    """The platform's own, in the format of the framework: it is there once every worker has told its addresses."""
+    name = "hccl_tf.json" if spec.framework == "tensorflow" else "hccl_ms.json"
+    homes = f'"$HOME/.npu/$DLWS_JOB_ID/{name}" "/home/$DLWS_USER_NAME/.npu/$DLWS_JOB_ID/{name}"'
+    look = f'for file in {homes}; do if grep -qs completed "$file"; then table=$file; break 2; fi; done'
+    return [
+        "table=",
+        f"for second in $(seq {_TABLE_S}); do {look}; sleep 1; done",
+        f'[ "$table" ] || fail "the platform wrote no {name} within {_TABLE_S} s"',
+        'export "RANK_TABLE_FILE=$table" "MINDSPORE_HCCL_CONFIG_PATH=$table"',
+    ]
+
+
+def _started(spec: JobSpec, options: Options, places: Places, *, launches: bool) -> list[str]:
+    arguments = {**spec.parameters, "train_url": places.outputs, **({"data_url": places.data} if places.data else {})}
+    words = [shlex.quote(spec.entry), *(shlex.quote(f"--{name}={value}") for name, value in arguments.items())]
+    entry = " ".join(['"$python"', *words])
+    if options.launcher == "horovod" and not options.command:
+        return _horovod(spec, options, places, entry, launches=launches)
+    folder = shlex.quote(f"{places.scratch}/run") if options.workdir == "shared" else '"$mine/run"'
+    if options.command:
+        # A script of one's own starts its cards itself: it gets what it needs for that, and they end with it.
+        told = f"TRAIN_URL={shlex.quote(places.outputs)} DATA_URL={shlex.quote(places.data)}"
+        ranks = f"RANK_START=$((node * {spec.shape.devices})) SERVER_ID=$node"
+        run = f'( cd "$run" && {told} {ranks} exec setsid bash -c {shlex.quote(options.command)} ) & pids=$!'
+        executable = 'chmod -R u+x "$run"'  # a store does not keep who may be executed
+        return [f"run={folder}/node-$node", *_copied(), executable, run]
+    one = f'( cd "$run" && DEVICE_ID=$i RANK_ID=$rank exec {entry} ) & pids="$pids $!"'
+    rank = f"rank=$((node * {spec.shape.devices} + i)); run={folder}/rank-$rank"
+    return [f"for i in $(seq 0 {spec.shape.devices - 1}); do {rank}; {'; '.join(_copied())}; {one}; done"]
+
+
+def _numbered(spec: JobSpec, options: Options) -> list[str]:
+    """`numbered`: fails, and says why, once a rank of this node has a number of another node.
+
+    A script of one's own numbers the ranks itself. Where it begins with 0 on every node, as that of the platform's
+    guide does, all of them wait for the ranks that nobody is. What it told its ranks is seen from outside: in the
+    environment of every process of this pod that is one of all ranks.
+    """
+    if not options.command or spec.shape.nodes == 1 or spec.environment.get(ALONE) == "True":
+        return ["numbered() { :; }"]
+    devices, world = spec.shape.devices, spec.shape.world
+    marks = (
+        '"DLWS_JOB_ID=$DLWS_JOB_ID"',
+        '"DLWS_ROLE_NAME=$DLWS_ROLE_NAME"',
+        '"DLWS_ROLE_IDX=$node"',
+        f"RANK_SIZE={world}",
+    )
+    ours = " | ".join(["ls /proc/[0-9]*/environ", *(f"xargs -r grep -lszxF {mark}" for mark in marks)])
+    told = f"({ours} | xargs -r grep -hszx 'RANK_ID=[0-9][0-9]*' | tr '\\0' '\\n') 2>/dev/null"
+    text = "RANK_ID is $rank on node $node, whose ranks are $first to $last: give card i RANK_ID=\\$((RANK_START + i))"
+    seldom = f'[ "$looks" -lt {_LOOKS} ] || [ $((looks % {_RARE})) = 0 ] || return 0'
+    wrong = f'if [ "$rank" -lt "$first" ] || [ "$rank" -gt "$last" ]; then why="{text}"; return 1; fi'
+    look = f"for rank in $({told}); do rank=${{rank#RANK_ID=}}; {wrong}; done"
+    return [
+        f"looks=0; first=$((node * {devices})); last=$((first + {devices - 1}))",
+        f"numbered() {{ looks=$((looks + 1)); {seldom}; {look}; }}",
+    ]
+
+
+def _copied() -> list[str]:
+    """Every rank has a folder of its own: scripts write where they stand, and nodes may share the disk."""
+    return ['rm -rf "$run" && mkdir -p "$run" && cp -R "$code/." "$run/" || fail "the code cannot be copied to $run"']
+
+
+def _horovod(spec: JobSpec, options: Options, places: Places, entry: str, *, launches: bool) -> list[str]:
+    """One launcher for all nodes, which finds them by the platform's `ib_config`."""
+    count, network = spec.shape.world, ""
+    if options.network_interface:
+        network = f" --network-interface {shlex.quote(options.network_interface)}"
+    if not launches:
+        return ["run=$mine/run", *_copied(), f'( cd "$run" && exec horovodrun -np {count} {entry} ) & pids=$!']
+    job = '"/job/ib_config-$DLWS_ROLE_NAME-$DLWS_ROLE_IDX" /job/ib_config'
+    where = '-hostfile "$hosts" -p "$DLWS_SD_worker0_SSH_PORT"'
+    homes = '"/home/$DLWS_USER_NAME/ib_config" "$HOME/ib_config" /job/hostfile'
+    return [
+        f'hosts=; for file in {job} {homes}; do if [ -s "$file" ]; then hosts=$file; break; fi; done',
+        '[ "$hosts" ] || fail "the platform wrote no ib_config"',
+        f"run={shlex.quote(places.scratch)}/run",  # the workers run it too
+        *_copied(),
+        f'( cd "$run" && exec horovodrun -np {count} {where}{network} {entry} ) & pids=$!',
+    ]
+
+
+_OURS = uuid.UUID("5d0c5ac0-2f1c-5b0a-9e5e-0a4b9f1d6e77")  # of all names that we give
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PARAMETER = re.compile(r"[^\s=]+")
+_FRAMEWORKS = {"mindspore", "tensorflow"}
+_CARDS, _NODE = (1, 2, 4, 8), 8
+# Read back from the platform, so that whoever takes the job over knows it as well.
+_LOGS, _UNTIL = "AIS_LOGS", "AIS_UNTIL"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a job's own request says of it."""
+
+    nodes: int
+    logs: StoreUrl | None  # where its logs are to be
+    until: str  # how the line begins that says that it is done
+    speakers: int  # pods that say so
+
+
+def job_id(name: str) -> str:
+    """The id that we give a job of this name: sent twice, it is made once."""
+    return str(uuid.uuid5(_OURS, name))
+
+
+def body(spec: JobSpec, access: ApulisAccess, share: str) -> dict[str, Any]:
+    """`share`: the bucket that is the shared folder; empty where there is none."""
+    options = settings.read(spec.options)
+    check(spec, options)
+    several = spec.shape.nodes > 1
+    framework = {"frameworkType": spec.framework} if spec.framework in _FRAMEWORKS else {}
+    kept = {_LOGS: str(spec.logs), **({_UNTIL: quote(options.done, safe="")} if options.done else {})}
+    return {
+        "jobId": job_id(spec.name),
+        "jobName": spec.name,
+        "description": spec.description,
+        "userName": access.user,
+        "vcName": access.vc,
+        "team": access.vc,
+        "jobType": "training",
+        "jobtrainingtype": "PSDistJob" if several else "RegularJob",
+        "gpuType": options.device_type,
+        "resourcegpu": spec.shape.devices,  # of each node
+        # Without numps the platform accepts the job, and cannot launch it.
+        **({"numps": 1, "numpsworker": spec.shape.nodes} if several else {}),
+        "preemptionAllowed": str(options.preemptible),
+        "image": options.image,
+        "containerUserId": 0,
+        "hostNetwork": several,
+        "isPrivileged": several,
+        **dict.fromkeys(("workPath", "dataPath", "jobPath"), "./"),
+        **{f"enable{path}": True for path in ("workpath", "datapath", "jobpath")},
+        "env": [{"name": name, "value": value} for name, value in kept.items()],
+        "interactivePorts": "",
+        "plugins": {},
+        **framework,
+        **commands(spec, options, _places(spec, options, access, share)),
+        **({"endpoints": list(options.endpoints)} if options.endpoints else {}),
+    }
+
+
+def kept(parameters: Mapping[str, Any]) -> Kept:
+    """Of the parameters that the platform shows."""
+    rows = parameters.get("env") or []
+    given = {str(row.get("name")): str(row.get("value", "")) for row in rows if isinstance(row, dict)}
+    nodes = int(parameters.get("numpsworker") or 1)
+    master = str(parameters.get("masterCmd") or "")
+    launches = "horovodrun" in master
+    logs = given.get(_LOGS)
+    return Kept(
+        nodes=nodes if parameters.get("jobtrainingtype") == "PSDistJob" else 1,
+        logs=StoreUrl.parse(logs) if logs else None,
+        until=unquote(given.get(_UNTIL, "")),
+        speakers=1 if launches or parameters.get("jobtrainingtype") != "PSDistJob" else nodes,
+    )
+
+
+def check(spec: JobSpec, options: Options) -> None:
+    if not _NAME.fullmatch(spec.name):
+        advice = "use 1 to 64 letters, digits, underscores and hyphens"
+        raise UsageFault(f"{spec.name!r} cannot be the name of a job on Apulis", advice=advice)
+    if options.is_npu:
+        _check_cards(spec)
+    for name in spec.parameters:
+        if not _PARAMETER.fullmatch(name):
+            raise UsageFault(f"{name!r} cannot be a parameter", advice="write names without blanks and =")
+        if name in {"train_url", "data_url"}:
+            raise UsageFault(f"parameter {name} is set by the platform", advice="remove it from workload.toml")
+    for name in spec.environment:
+        if not _VARIABLE.fullmatch(name):
+            raise UsageFault(f"{name!r} cannot be an environment variable", advice="use letters, digits and _")
+        if name.startswith(("DLWS_", "DLTS_")):
+            raise UsageFault(f"environment {name}: DLWS_ and DLTS_ are the platform's", advice="rename it")
+    if options.launcher == "horovod" and options.command:
+        raise UsageFault("[apulis] has both command and launcher", advice="remove launcher: the command starts all")
+    if spec.shape.nodes > 1 and "horovodrun" in options.command and spec.environment.get(ALONE) != "True":
+        advice = "write launcher = 'horovod' instead of it: that starts horovodrun once, for all nodes"
+        raise UsageFault("[apulis] command would start horovodrun on every node", advice=advice)
+    if options.launcher == "horovod" and spec.environment.get(ALONE) == "True":
+        advice = "leave --aisbench-single-server out, or write launcher = 'ranks' in workload.toml"
+        raise UsageFault("[apulis] launcher horovod joins all cards: no node trains alone", advice=advice)
+
+
+def _check_cards(spec: JobSpec) -> None:
+    nodes, devices = spec.shape.nodes, spec.shape.devices
+    if nodes > 1 and devices != _NODE:
+        advice = f"choose --aisbench-devices {_NODE}, or --nodes 1"
+        raise UsageFault(f"shape {spec.shape}: on Apulis several nodes train with {_NODE} NPUs each", advice=advice)
+    if devices not in _CARDS:
+        advice = f"choose {', '.join(map(str, _CARDS))} devices"
+        raise UsageFault(f"shape {spec.shape}: Apulis gives no {devices} NPUs of a node", advice=advice)
+
+
+def _places(spec: JobSpec, options: Options, access: ApulisAccess, share: str) -> Places:
+    mount = (access.share_in_pods or access.share).rstrip("/")
+
+    def seen(url: StoreUrl) -> str:
+        return f"{mount}/{url.key}" if url.bucket == share else str(url)
+
+    above = StoreUrl(spec.outputs.bucket, spec.outputs.key.rstrip("/").rpartition("/")[0])
+    data = options.data_dir or (seen(spec.inputs) if spec.inputs else "")
+    scratch = seen(above / "work") if share else "/job/aisbench-work"
+    return Places(seen(spec.code), seen(spec.outputs), data, scratch)

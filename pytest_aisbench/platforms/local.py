@@ -1,0 +1,272 @@
+"""ModelArts on this machine: the same adapter, against a local cloud."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+import pytest_aisbench
+from pytest_aisbench.config.access import SECRETS, Access
+from pytest_aisbench.config.settings import Settings, machine_cores
+from pytest_aisbench.errors import JobLost, Unreachable, UsageFault
+from pytest_aisbench.logs import get_logger, log_ignored
+from pytest_aisbench.model.job import Job, JobSpec, Phase, Request
+from pytest_aisbench.platforms.local_kind import LocalKind, interpreters
+from pytest_aisbench.platforms.modelarts.platform import ModelArts
+from pytest_aisbench.platforms.modelarts.request import ASCEND, Placement, image
+from pytest_aisbench.secret import Secret
+
+_LOG = get_logger("platform")
+_START_S = 30.0
+_END_S = 30.0
+_ENGINES = {
+    "mindspore": "mindspore_2.0.0-cann_6.3.0-py_3.7-euler_2.8.3-aarch64",
+    "tensorflow": "tensorflow_1.15-cann_5.0.2-py_3.7-euler_2.8.3-aarch64",
+    "horovod": "horovod-local",
+}
+_PLAIN_ENGINE = "python-local"
+_HOW = "start it with `aisbench cloud --json > FILE`"
+# Key on the card → key of [access].
+_CARD = {
+    "access_key": "access_key",
+    "secret_key": "secret_access_key",
+    "region": "region_name",
+    "project_id": "project_id",
+    "bucket": "bucket",
+    "iam_endpoint": "iam_endpoint",
+    "obs_endpoint": "obs_endpoint",
+    "modelarts_endpoint": "modelarts_endpoint",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """How a local cloud is reached."""
+
+    access: Access
+    tester: str = ""  # the address of its Tester
+    private: bool = False  # it ends with the run that started it
+
+
+class Local(ModelArts):
+    """Platform. Without a running cloud to use it starts one that ends with this process, or with `close`."""
+
+    name = LocalKind.name
+    options = LocalKind.options
+    poll_s = 0.1
+    patience_s = 5.0  # loopback has no outages
+
+    def __init__(self, settings: Settings) -> None:
+        self.max_jobs = machine_cores()
+        self._card_file = settings.cloud
+        self._lent: Path | None = None
+        self._cloud = None if settings.cloud else PrivateCloud(settings.access, interpreters(settings))
+        try:
+            card = self._cloud.card() if self._cloud else read_card(settings.cloud or Path())
+            self._card, self.tester, self.private = card.access, card.tester, card.private or self._cloud is not None
+            super().__init__(dataclasses.replace(settings, access=self._card))
+        except BaseException:
+            if self._cloud:
+                self._cloud.close()
+            raise
+
+    @property
+    def place(self) -> str:
+        return "" if self._cloud else super().place
+
+    def share(self) -> Mapping[str, Any]:
+        """Another process of this run uses the cloud that this one started: its card, readable by us alone."""
+        if self._card_file is None:
+            descriptor, name = tempfile.mkstemp(prefix="aisbench-cloud-", suffix=".json")
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(_written(Card(self._card, self.tester, private=True)), file)
+            self._card_file = self._lent = Path(name)
+        return {"cloud": self._card_file}
+
+    def check(self) -> None:
+        for endpoint in (self._card.modelarts_endpoint, self._card.obs_endpoint, self._card.iam_endpoint):
+            try:
+                _knock(endpoint)
+            except OSError as error:
+                if self._cloud:
+                    raise Unreachable(f"{error}; {self._cloud.last_words()}") from None
+                raise UsageFault(f"{self._card_file}: nothing answers at {endpoint}", advice=_HOW) from None
+        try:
+            super().check()
+        except Unreachable as error:
+            raise Unreachable(f"{error}; {self._cloud.last_words()}" if self._cloud else str(error)) from None
+
+    def submit(self, request: Request) -> str:
+        self._require_cloud()
+        return super().submit(request)
+
+    def find(self, request: Request) -> str | None:
+        self._require_cloud()
+        return super().find(request)
+
+    def _gone(self) -> str:
+        """A private cloud that died does not come back: no use in asking again."""
+        return f"the local cloud ended; {self._cloud.last_words()}" if self._cloud and self._cloud.ended else ""
+
+    def _require_cloud(self) -> None:
+        if why := self._gone():
+            raise JobLost(why)
+
+    def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
+        """A private cloud that died took its jobs with it: no need to wait for an answer."""
+        if why := self._gone():
+            return {job_id: Job(job_id, Phase.LOST, "gone", reason=why) for job_id in job_ids}
+        return super().inspect(job_ids)
+
+    def events(self, job_id: str) -> Sequence[str]:
+        return () if self._gone() else super().events(job_id)
+
+    def cancel(self, job_id: str) -> None:
+        if not self._gone():
+            super().cancel(job_id)
+
+    def close(self) -> None:
+        super().close()
+        if self._lent:
+            self._lent.unlink(missing_ok=True)
+        if self._cloud:
+            self._cloud.close()
+
+    def _placement(self, spec: JobSpec) -> Placement:
+        own = image(spec)
+        return Placement(
+            resource={"flavor_id": f"modelarts.local.{spec.shape.devices}", "node_count": spec.shape.nodes},
+            engine={"image_url": own["image"]}
+            if own
+            else {
+                "engine_name": ASCEND,
+                "engine_version": _ENGINES.get(spec.framework, _PLAIN_ENGINE),
+            },
+        )
+
+
+class PrivateCloud:
+    """A local cloud as a child process: it ends when its stdin does, whatever becomes of us."""
+
+    def __init__(self, access: Access, interpreters: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed in close)
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "pytest_aisbench.localcloud", "--watch-stdin"),
+                *(f"--python={framework}={python}" for framework, python in interpreters.items()),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=_environment(os.environ, access),
+            start_new_session=True,  # Ctrl-C is for us: its jobs are stopped first, then the cloud
+            cwd=os.sep,  # `-m` looks for modules in the current folder first, and a user's may hold any name
+        )
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def card(self) -> Card:
+        """May be asked once, at the start."""
+        return _parsed(self._first_line(), "the local cloud")
+
+    def last_words(self) -> str:
+        """The end of what it wrote to stderr."""
+        if self._errors.closed:
+            return "it has been closed"
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return f"the local cloud said: {lines[-1]}" if lines else "the local cloud said nothing"
+
+    def close(self) -> None:
+        self._process.terminate()  # a process forked from ours may hold its stdin open
+        try:
+            self._process.communicate(timeout=_END_S)
+        except subprocess.TimeoutExpired as error:
+            log_ignored(_LOG, error, "the orderly end of the private local cloud", level=logging.WARNING)
+            self._process.kill()
+            self._process.communicate()
+        except ValueError:  # closed before
+            pass
+        self._errors.close()
+
+    def _first_line(self) -> bytes:
+        assert self._process.stdout is not None
+        deadline, line = time.monotonic() + _START_S, b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while not line.endswith(b"\n"):
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise Unreachable(f"the local cloud did not start within {_START_S:g} s; {self.last_words()}")
+                part = os.read(self._process.stdout.fileno(), 65536)
+                if not part:
+                    self._process.wait(_END_S)
+                    raise Unreachable(
+                        f"the local cloud ended at its start with exit code {self._process.returncode}; "
+                        f"{self.last_words()}"
+                    )
+                line += part
+        return line
+
+
+def read_card(file: Path) -> Card:
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise UsageFault(f"{file}: {error.strerror or error}", advice=_HOW) from None
+    return _parsed(text, str(file))
+
+
+def _parsed(text: bytes, source: str) -> Card:
+    try:
+        card: Any = json.loads(text)
+    except ValueError:
+        card = None
+    if not isinstance(card, dict):
+        raise UsageFault(f"{source}: not the JSON line of a local cloud", advice=_HOW)
+    for key in _CARD:
+        if not isinstance(card.get(key), str) or not card[key]:
+            raise UsageFault(f"{source}: {key} is missing", advice=_HOW)
+    values: dict[str, Any] = {field: card[key] for key, field in _CARD.items()}
+    for key in ("access_key", "secret_access_key"):
+        values[key] = Secret(values[key])
+    return Card(Access(**values), str(card.get("tester_endpoint", "")), private=card.get("private") is True)
+
+
+def _written(card: Card) -> dict[str, Any]:
+    values = {key: getattr(card.access, field) for key, field in _CARD.items()}
+    plain = {key: value.reveal() if isinstance(value, Secret) else value for key, value in values.items()}
+    return {**plain, "tester_endpoint": card.tester, "private": card.private}
+
+
+def _knock(endpoint: str) -> None:
+    address = urlsplit(endpoint)
+    socket.create_connection((address.hostname, address.port or 80), timeout=5).close()
+
+
+def _environment(ours: Mapping[str, str], access: Access) -> dict[str, str]:
+    """Without keys, since the cloud has its own; with the folder of this package, if it is not an installed one."""
+    words = {"AK", "SK", "KEY", "SECRET", "TOKEN", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS"}
+    keys = {getattr(access, key).reveal() for key in SECRETS} - {""}
+    theirs = {
+        name: value for name, value in ours.items() if words.isdisjoint(name.upper().split("_")) and value not in keys
+    }
+    folder = Path(pytest_aisbench.__file__).resolve().parents[1]
+    if folder.name not in {"site-packages", "dist-packages"}:
+        given = [str(Path(entry).absolute()) for entry in ours.get("PYTHONPATH", "").split(os.pathsep) if entry]
+        theirs["PYTHONPATH"] = os.pathsep.join([str(folder), *given])
+    return theirs

@@ -1,0 +1,81 @@
+"""What the platform `local` says of itself before its cloud starts: its keys, and the frameworks it can train with."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pytest_aisbench.config.platform_kind import PlatformKind
+from pytest_aisbench.config.settings import FRAMEWORKS, LOCAL, Settings, pythons
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.logs import get_logger, log_ignored
+
+if TYPE_CHECKING:
+    from pytest_aisbench.platforms.local import Local
+
+_LOG = get_logger("platform")
+_LOOK = """import importlib.util, pathlib, sys
+found = importlib.util.find_spec(sys.argv[1])
+folders = found.submodule_search_locations or () if found else ()
+sys.exit(not any(list(pathlib.Path(folder).glob(sys.argv[2])) for folder in folders))
+"""
+# What of a framework must be there: Horovod installs without a word where it was not built for TensorFlow.
+_PARTS = {"horovod": "tensorflow/mpi_lib*"}
+_PATIENCE_S = 30.0
+
+
+class LocalKind(PlatformKind):
+    name = LOCAL
+    options = frozenset({"image", "command"})
+    emulation = True
+
+    def connect(self, settings: Settings) -> Local:
+        from pytest_aisbench.platforms.local import Local
+
+        return Local(settings)
+
+    def uses_access(self, table: Any, *, on_local_cloud: bool) -> bool:
+        return False
+
+    def missing_framework(self, framework: str, settings: Settings) -> str:
+        return missing(framework, settings)
+
+    def require_lasting_jobs(self, settings: Settings) -> None:
+        if settings.cloud is None:
+            advice = "name --cloud FILE, or another --platform"
+            what = "the platform local, without a cloud that runs, has no jobs but a run's own"
+            raise UsageFault(what, advice=advice)
+
+
+def interpreters(settings: Settings) -> dict[str, str]:
+    """The Python of each framework that has one of its own."""
+    return {framework: python for framework, python in pythons(settings.frameworks).items() if python}
+
+
+def missing(framework: str, settings: Settings) -> str:
+    """Why jobs of the local cloud cannot train with it, in one line; empty where they can.
+
+    A cloud that already runs has its own interpreters, of which this process knows nothing.
+    """
+    if framework not in FRAMEWORKS or settings.cloud is not None:
+        return ""
+    python = pythons(settings.frameworks).get(framework) or sys.executable
+    if _has(python, framework):
+        return ""
+    advice = (
+        f"pip install 'pytest-aisbench[{framework}]' there, or name another: --aisbench-frameworks {framework}=PYTHON"
+    )
+    return f"{framework} is not installed for {python}; {advice}"
+
+
+@functools.cache
+def _has(python: str, module: str) -> bool:
+    try:
+        look = [python, "-c", _LOOK, module, _PARTS.get(module, "__init__.py")]
+        looked = subprocess.run(look, capture_output=True, timeout=_PATIENCE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log_ignored(_LOG, error, "whether %s has %s", python, module)
+        return False
+    return looked.returncode == 0

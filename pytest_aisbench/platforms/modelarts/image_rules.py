@@ -1,0 +1,218 @@
+"""What a custom image and its command must look like to run on ModelArts; each mistake is named with its fix. Pure.
+
+The platform notices them only when the job runs, that is when it has been paid for: a shell script given to Python,
+code looked for in the wrong folder, arguments that land at the wrong command, ports where hosts are asked for.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.model.case import Update, Workload
+
+JOB_DIRS = {"V1": "/home/work/user-job-dir", "V2": "/home/ma-user/modelarts/user-job-dir"}
+ENTRY = "/home/work/run_train.sh"
+
+_IMAGE = re.compile(r"[\w.-]+(?::\d+)?(?:/[\w.-]+)+(?::[\w.-]+)?(?:@sha256:[0-9a-f]{64})?")
+_PYTHON_RUNS_SHELL = re.compile(r"(?P<python>\S*\bpython[\d.]*)(?P<between>(?:\s+-\w+)*\s+)(?P<script>\S+\.sh)\b")
+_SHELL_RUNS_PYTHON = re.compile(r"\b(?P<shell>bash|sh)(?P<between>\s+)(?P<script>\S+\.py)\b")
+_JOB_DIR = re.compile(
+    r"(?P<folder>\$\{?MA_JOB_DIR\}?|/home/work/user-job-dir|/home/ma-user/modelarts/user-job-dir)/(?P<rest>[^\s'\";|&]*)"
+)
+_SEPARATORS = re.compile(r"&&|\|\||[;|&]")
+_TAKES_NO_ARGUMENTS = {"", "tee", "echo", "cd", "exit", "export", "sleep", "true", "wait", "cat", "grep"}
+_HOSTS_ASKED_FOR = re.compile(r"--?(?:cluster_node_ips|ips|hosts?)\b")
+_PORT_CUT_OFF = re.compile(r"%%?:|\bcut\s+-d|\bsed\b|\bawk\b|\btr\b|:\*\}|split\(['\"]:")
+_INTERPRETERS = {".py": "python", ".sh": "bash"}
+
+
+def command_of(entry: str, *, version: str, code: str) -> str:
+    """What runs the entry of a workload in an image of one's own, where the image has no command of its own."""
+    interpreter = next((name for suffix, name in _INTERPRETERS.items() if entry.endswith(suffix)), "")
+    if not interpreter:
+        advice = "name a .py or .sh file, or write a command beside the image"
+        raise UsageFault(f"entry {entry!r} in workload.toml is neither Python nor shell", advice=advice)
+    started = f"bash {ENTRY} {interpreter} {JOB_DIRS['V1']}" if version == "V1" else f"{interpreter} ${{MA_JOB_DIR}}"
+    return f"{started}/{code}/{entry}"
+
+
+def check_image(image: str) -> None:
+    """The address as the registry names it: `host/organisation/name:tag`, or without the host."""
+    if "://" in image:
+        raise UsageFault(f"image {image!r} is a url", advice=f"write {image.partition('://')[2]!r}")
+    if not _IMAGE.fullmatch(image):
+        advice = "write <registry>/<organisation>/<name>:<tag>, as `docker push` was given it"
+        raise UsageFault(f"image {image!r} is no address of an image", advice=advice)
+
+
+def check_command(command: str, *, version: str, code: str, arguments: bool = True) -> None:
+    """`version`: V1 or V2. `code`: the last part of the code's folder, by which the container knows it.
+    `arguments`: the job has parameters, inputs or outputs, which V2 appends to the command."""
+    _check_form(command)
+    _check_interpreters(command)
+    _check_folders(command, version, code)
+    if version == "V1":
+        _check_v1(command)
+    else:
+        _check_v2(command, arguments=arguments)
+
+
+def check_code(workload: Workload, scripts: Iterable[tuple[str, str]]) -> None:
+    """The scripts of a workload that trains in an image of its own; an engine of the platform runs them otherwise."""
+    if "image" in workload.options:
+        for path, text in scripts:
+            check_script(path, text)
+
+
+def check_script(name: str, content: str) -> None:
+    """A script of the code: V1's lists of hosts have ports, and launchers that ask for hosts take none."""
+    if "BATCH_CUSTOM" in content and _HOSTS_ASKED_FOR.search(content) and not _PORT_CUT_OFF.search(content):
+        raise UsageFault(
+            f"{name} passes BATCH_CUSTOM<i>_HOSTS on as hosts, but each is host:port",
+            advice="cut the port off, such as host=${!key%%:*} with key=BATCH_CUSTOM${i}_HOSTS",
+        )
+
+
+def _check_form(command: str) -> None:
+    if not command.strip():
+        raise UsageFault("the command of the image is empty", advice="write what the container is to run")
+    if "\n" in command.strip():
+        raise UsageFault("the command of the image has several lines", advice="join them with &&, or use a script")
+
+
+def _check_interpreters(command: str) -> None:
+    if found := _PYTHON_RUNS_SHELL.search(command):
+        right = command[: found.start()] + f"bash {found['script']}" + command[found.end() :]
+        raise UsageFault(f"{found[0]!r}: Python cannot run a shell script", advice=f"write {right!r}")
+    if found := _SHELL_RUNS_PYTHON.search(command):
+        right = command[: found.start()] + f"python {found['script']}" + command[found.end() :]
+        raise UsageFault(f"{found[0]!r}: a shell cannot run a Python script", advice=f"write {right!r}")
+
+
+def _check_folders(command: str, version: str, code: str) -> None:
+    job_dir = JOB_DIRS[version]
+    for found in _JOB_DIR.finditer(command):
+        folder, rest = found["folder"], found["rest"]
+        if folder not in {job_dir, "$MA_JOB_DIR", "${MA_JOB_DIR}"} or (version == "V1" and folder.startswith("$")):
+            right = f"{job_dir}/{rest}"
+            raise UsageFault(f"{found[0]}: {version} has the code in {job_dir}", advice=f"write {right}")
+        if rest.partition("/")[0] != code and not rest.startswith("$"):
+            right = f"{folder}/{code}/{rest}"
+            raise UsageFault(f"{found[0]}: the name of the code's folder is missing", advice=f"write {right}")
+
+
+def _check_v1(command: str) -> None:
+    if ENTRY not in command and JOB_DIRS["V1"] in command:
+        raise UsageFault(
+            f"the command does not run {ENTRY}, which brings the code into the container",
+            advice=f"write {f'bash {ENTRY} {command}'!r}",
+        )
+    if re.search(rf"\bsh\s+{re.escape(ENTRY)}", command):
+        raise UsageFault(f"{ENTRY} is a script of bash", advice=f"write bash {ENTRY}")
+
+
+def _check_v2(command: str, *, arguments: bool) -> None:
+    if "run_train.sh" in command:
+        raise UsageFault("run_train.sh is V1's: a job of V2 has no DLS_ variables", advice="run the script itself")
+    if re.search(r"\b(?:conda|source)\s+activate\b", command):
+        raise UsageFault(
+            "the command activates an environment of conda, but runs in no shell session",
+            advice="name its Python, such as /home/ma-user/miniconda3/envs/NAME/bin/python",
+        )
+    last = _SEPARATORS.split(command)[-1].split()
+    if arguments and (last[0] if last else "") in _TAKES_NO_ARGUMENTS:
+        raise UsageFault(
+            f"the command ends with {' '.join(last) or 'a separator'!r}, where --train_url and the parameters land",
+            advice="let the training script be the last command",
+        )
+
+
+# -- `ma-pre-start.sh`, which ModelArts runs on every node before training: new software, and what it may log.
+
+SCRIPT = "ma-pre-start.sh"
+RUN = "run"  # the folder beside the entry that holds what is installed
+
+
+def files(workload: Workload, variables: Mapping[str, str]) -> dict[str, str | bytes]:
+    """What goes beside the entry, where the platform looks for the script: the files to install, and the script.
+
+    `variables` are those that a request cannot carry: the script exports them.
+    """
+    update = workload.update or Update()
+    update = replace(update, exports={**variables, **update.exports})
+    beside = PurePosixPath(workload.entry).parent
+    more: dict[str, str | bytes] = {}
+    for file in update.files:
+        path = str(beside / RUN / PurePosixPath(file).name)
+        if path in more:
+            raise UsageFault(f"update: two files are called {PurePosixPath(file).name}", advice="rename one of the two")
+        more[path] = str(Path(workload.folder) / file)
+    if update.is_written:
+        names = tuple(PurePosixPath(file).name for file in update.files)
+        place = str(PurePosixPath(workload.code_name) / beside)
+        own = _own_script([Path(workload.folder) / part for part in workload.code], beside)
+        more[str(beside / SCRIPT)] = script(update, names, place, own).encode()
+    return more
+
+
+def _own_script(folders: list[Path], beside: PurePosixPath) -> str:
+    for folder in folders:
+        other = folder / beside / SCRIPT.replace(".sh", ".py")
+        if other.exists():
+            advice = f"call it from a {SCRIPT} of your own, which is kept"
+            raise UsageFault(f"{other} would not be run beside the {SCRIPT} that the update needs", advice=advice)
+        try:
+            return (folder / beside / SCRIPT).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageFault(f"{folder / beside / SCRIPT} cannot be read: {error}") from None
+    return ""
+
+
+def script(update: Update, names: tuple[str, ...], place: str, own: str = "") -> str:
+    """`names` are the files as they lie in `run/`; `place` is the entry's folder below the job's code, such as
+    `bert/src`; `own` is the workload's script, which comes last and has the last word."""
+    lines = ["#!/bin/bash", "# Written by pytest-aisbench for this job."]
+    if update.installed and names:
+        lines += _installation(names, place)
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in update.exports.items()]
+    if own:
+        lines += ["", f"# From here on: the workload's own {SCRIPT}.", own.rstrip("\n")]
+    return "\n".join(lines) + "\n"
+
+
+def _installation(names: tuple[str, ...], place: str) -> list[str]:
+    marker = shlex.quote(f"{RUN}/{names[0]}")
+    below = shlex.quote(place)
+    lines = [
+        "_aisbench_failed() {",
+        '    echo "aisbench: $1: the job would train with other software than it should" >&2',
+        "    exit 1",
+        "}",
+        "_aisbench_root() {",
+        '    if [ "$(id -u)" = 0 ] || ! command -v sudo >/dev/null; then "$@"; else sudo "$@"; fi',
+        "}",
+        "# Sourced or run, from whatever folder: what is to be installed lies beside this script.",
+        '_aisbench_here=""',
+        'for _aisbench_try in "$(dirname "${BASH_SOURCE[0]}")" "$(dirname "$0")" \\',
+        f'    "${{MA_JOB_DIR:-.}}"/{below} ./{below}; do',
+        f'    if [ -f "$_aisbench_try"/{marker} ]; then _aisbench_here=$(cd "$_aisbench_try" && pwd); break; fi',
+        "done",
+        f'[ -n "$_aisbench_here" ] || _aisbench_failed {shlex.quote(f"{RUN}/{names[0]} is nowhere to be found")}',
+    ]
+    for name in names:
+        file, failed = f'"$_aisbench_here"/{shlex.quote(f"{RUN}/{name}")}', shlex.quote(f"{name} was not installed")
+        if name.endswith(".whl"):
+            lines.append(f"pip install {file} || _aisbench_failed {failed}")
+        elif name.endswith(".run"):
+            lines += [
+                f"chmod +x {file} || _aisbench_root chmod +x {file}",
+                f"_aisbench_root {file} --upgrade || _aisbench_failed {failed}",
+            ]
+    return lines

@@ -1,0 +1,53 @@
+"""What ModelArts says of itself before anything connects to it: its keys of workload.toml and the access it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from pytest_aisbench.config.access import WAYS, complete
+from pytest_aisbench.config.platform_kind import PlatformKind
+from pytest_aisbench.config.settings import CONFIG_FILE, Settings
+from pytest_aisbench.errors import UsageFault
+
+if TYPE_CHECKING:
+    from pytest_aisbench.config.access import Access
+    from pytest_aisbench.platforms.modelarts.platform import ModelArts
+
+OPTIONS = frozenset({
+    *("framework_type", "framework_version", "flavor", "pool_id", "job_description_prefix"),
+    *("nas_type", "nas_share_addr", "nas_mount_path"),
+    *("image", "command"),
+    "job_name",  # V1: trials become versions of this job, as those of ais-bench-stubs do
+})  # fmt: skip
+
+
+class ModelArtsKind(PlatformKind):
+    name = "modelarts"
+    options: Collection[str] = OPTIONS
+
+    def connect(self, settings: Settings) -> ModelArts:
+        from pytest_aisbench.platforms.modelarts.platform import ModelArts
+
+        return ModelArts(settings)
+
+    def complete_access(self, access: Access, environment: Mapping[str, str]) -> tuple[Access, tuple[str, ...]]:
+        return complete(access, environment)
+
+    def check(self, settings: Settings) -> None:
+        if settings.cloud is not None:
+            sources = f"{settings.sources['cloud']} and {settings.sources['platform']}"
+            raise UsageFault(f"{sources} contradict each other", advice="a running local cloud is platform local")
+        access = settings.access
+        missing = [] if access.bucket else ["bucket"]
+        if settings.modelarts_client != "wheel":  # a notebook's wheel has keys of its own
+            keys = {"access_key": access.access_key, "secret_access_key": access.secret_access_key}
+            missing = [*(name for name, value in keys.items() if not value), *missing]
+        if not (access.modelarts_endpoint or access.region_name):
+            missing.append("region_name (or the endpoints of a computing centre)")
+        if missing:
+            keyless = "access_key" in missing and "secret_access_key" in missing
+            rest = "; the rest belongs to [access]" if len(missing) > 2 else ""
+            advice = WAYS.format(config=CONFIG_FILE) + rest if keyless else f"write them to [access] in {CONFIG_FILE}"
+            source = settings.sources["platform"]
+            raise UsageFault(f"{source}: platform modelarts needs {', '.join(missing)}", advice=advice)

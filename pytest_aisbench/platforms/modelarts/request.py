@@ -1,0 +1,278 @@
+"""The V2 request that creates a training job, and the vendor's rules for it. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.model.job import JobSpec, StoreUrl
+from pytest_aisbench.platforms.modelarts import image_rules
+
+ASCEND = "Ascend-Powered-Engine"
+_SIZES = {1: "xlarge", 2: "2xlarge", 4: "4xlarge", 8: "8xlarge", 16: "16xlarge"}  # cards → how the vendor says it
+_PUBLIC = "modelarts.kat1"  # has 1 to 8 cards
+POOLED = "modelarts.pool.visual"
+_NODE = 8  # cards of a whole node: what a pool gives unless told, and what nodes that train together must have
+
+_INPUT = "/home/ma-user/modelarts/inputs/data_url_0"
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PARAMETER = re.compile(r"[^\s=]+")
+_VARIABLES, _VARIABLE_SIZE = 100, 4096
+_DESCRIPTION = 256
+_HOURS = range(1, 73)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which machines and which software a job gets."""
+
+    resource: Mapping[str, Any]
+    engine: Mapping[str, str]
+
+    @property
+    def engine_name(self) -> str:
+        """With its version; empty where an image of one's own trains."""
+        return "" if "image_url" in self.engine else f"{self.engine['engine_name']} {self.engine['engine_version']}"
+
+
+def placement(spec: JobSpec, devices_source: str = "") -> Placement:
+    """As `[modelarts]` of workload.toml asks; `devices_source` names what overrode the workload's own devices."""
+    if spec.shape.nodes > 1 and spec.shape.devices != _NODE:
+        raise UsageFault(
+            f"shape {spec.shape}: on ModelArts several nodes train with {_NODE} cards each",
+            advice=f"choose --aisbench-devices {_NODE}, or --nodes 1",
+        )
+    version, own = _option(spec, "framework_version"), image(spec)
+    if not version and not own:
+        advice = "add the engine's version, such as mindspore_1.3.0-cann_5.0.2-py_3.7-euler_2.8.3-aarch64"
+        raise UsageFault("[modelarts] framework_version is missing in workload.toml", advice=advice)
+    engine = {"engine_name": _option(spec, "framework_type") or ASCEND, "engine_version": version}
+    if own:
+        engine = {"image_url": own["image"]}
+    flavor, pool = _option(spec, "flavor"), _option(spec, "pool_id")
+    if flavor and pool:
+        raise UsageFault("[modelarts] has both flavor and pool_id in workload.toml", advice="remove one of them")
+    if not flavor and not pool:
+        advice = f"add flavor (such as {_PUBLIC}.8xlarge) for the public pool, or pool_id for a dedicated one"
+        raise UsageFault("[modelarts] has neither flavor nor pool_id in workload.toml", advice=advice)
+    resource = _in_pool(spec, pool) if pool else {"flavor_id": _flavor(spec, flavor, devices_source)}
+    return Placement({**resource, "node_count": spec.shape.nodes}, engine)
+
+
+def body_v2(spec: JobSpec, place: Placement) -> dict[str, Any]:
+    check(spec)
+    own = image(spec, "V2")
+    started = {"command": own["command"]} if own else {"boot_file": folder(spec.code) + spec.entry}
+    inputs = {"inputs": [_channel("data_url", spec.inputs, _INPUT)]} if spec.inputs else {}
+    limits = {} if spec.max_run_s is None else _auto_stop(spec.max_run_s)
+    return {
+        "kind": "job",
+        "metadata": {"name": spec.name, "workspace_id": "0", "description": description(spec)},
+        "algorithm": {
+            "code_dir": folder(spec.code),
+            **started,
+            "engine": dict(place.engine),
+            "parameters": [{"name": name, "value": value} for name, value in spec.parameters.items()],
+            **inputs,
+            "outputs": [_channel("train_url", spec.outputs)],
+            "environments": dict(spec.environment),
+        },
+        "spec": {
+            "resource": dict(place.resource),
+            "log_export_path": {"obs_url": folder(spec.logs)},
+            **_volumes(spec),
+            **limits,
+        },
+    }
+
+
+def cards(flavor: str) -> int:
+    """How many cards a flavor has by its name; 0 where that does not tell."""
+    family, _, size = flavor.rpartition(".")
+    return next((count for count, word in _SIZES.items() if family in {_PUBLIC, POOLED} and word == size), 0)
+
+
+def description(spec: JobSpec) -> str:
+    """What the trial is comes last and whole: a job is told apart by it."""
+    prefix = _option(spec, "job_description_prefix")[: max(0, _DESCRIPTION - len(spec.description) - 1)]
+    return f"{prefix} {spec.description}".strip()[:_DESCRIPTION]
+
+
+def image(spec: JobSpec, version: str = "") -> dict[str, str]:
+    """The image of one's own, and the command that it runs: if none is given, the workload's entry as a `version` of
+    the API starts it. Empty where an engine of the platform trains. With a version both are checked by its rules."""
+    given = {key: _option(spec, key) for key in ("image", "command")}
+    if not given["image"]:
+        if given["command"]:
+            raise UsageFault("[modelarts] has a command in workload.toml, and no image to run it", advice="add image")
+        return {}
+    if version:
+        code = spec.code.key.rstrip("/").rpartition("/")[2]
+        image_rules.check_image(given["image"])
+        given["command"] = given["command"] or image_rules.command_of(spec.entry, version=version, code=code)
+        image_rules.check_command(given["command"], version=version, code=code)
+    return given
+
+
+def nas(spec: JobSpec) -> dict[str, str]:
+    """Type, address and mount path of shared storage, all three; empty where there is none."""
+    given = {key: _option(spec, key) for key in ("nas_type", "nas_share_addr", "nas_mount_path")}
+    if given["nas_share_addr"] and not given["nas_type"]:
+        given["nas_type"] = "nfs"
+    if missing := [key for key, value in given.items() if not value]:
+        if len(missing) == len(given):
+            return {}
+        raise UsageFault(f"[modelarts] has no {' and no '.join(missing)} beside the other nas_ keys", advice="add it")
+    if given["nas_type"] != "nfs":
+        raise UsageFault(f"[modelarts] nas_type {given['nas_type']!r} is not known", advice="write nfs")
+    mount = given["nas_mount_path"]
+    if not mount.startswith("/") or mount.rstrip("/") in {"", "/cache", "/home/ma-user/modelarts"}:
+        raise UsageFault(f"[modelarts] nas_mount_path {mount!r} cannot be mounted on", advice="write /home/ma-user/nas")
+    return given
+
+
+def _volumes(spec: JobSpec) -> dict[str, Any]:
+    given = nas(spec)
+    if not given:
+        return {}
+    volume = {"nfs_server_path": given["nas_share_addr"], "local_path": given["nas_mount_path"], "read_only": False}
+    return {"volumes": [{"nfs": volume}]}
+
+
+def _option(spec: JobSpec, key: str) -> str:
+    value = spec.options.get(key, "")
+    if not isinstance(value, str):
+        raise UsageFault(f"[modelarts] {key} in workload.toml is not text", advice="put it in quotes")
+    return value
+
+
+def _flavor(spec: JobSpec, flavor: str, devices_source: str) -> str:
+    """The configured flavor; or, of the family that we know, the one with the cards that were asked for elsewhere."""
+    devices = spec.shape.devices
+    if flavor != _PUBLIC and flavor.rpartition(".")[0] != _PUBLIC:
+        if devices_source:
+            advice = f"set flavor and devices in workload.toml, and leave {devices_source} out"
+            raise UsageFault(f"{devices_source}: how many cards flavor {flavor} has is not known", advice=advice)
+        return flavor
+    if devices not in _SIZES or devices > _NODE:
+        raise UsageFault(
+            f"shape {spec.shape}: {_PUBLIC} has no flavor of {devices} cards", advice="choose 1, 2, 4 or 8 devices"
+        )
+    fitting = f"{_PUBLIC}.{_SIZES[devices]}"
+    if flavor not in {fitting, _PUBLIC} and not devices_source:
+        advice = f"set flavor = '{fitting}' in workload.toml, or '{_PUBLIC}' for one that fits each shape"
+        raise UsageFault(f"shape {spec.shape}: flavor {flavor} does not have {devices} cards", advice=advice)
+    return fitting
+
+
+def _in_pool(spec: JobSpec, pool: str) -> dict[str, Any]:
+    devices = spec.shape.devices
+    if devices == _NODE:
+        return {"pool_id": pool}
+    if devices not in _SIZES:
+        raise UsageFault(
+            f"shape {spec.shape}: pools have no flavor of {devices} cards", advice="choose 1, 2, 4, 8 or 16 devices"
+        )
+    return {"pool_id": pool, "flavor_id": f"{POOLED}.{_SIZES[devices]}"}
+
+
+def check(spec: JobSpec) -> None:
+    if not _NAME.fullmatch(spec.name):
+        advice = "use 1 to 64 letters, digits, underscores and hyphens"
+        raise UsageFault(f"{spec.name!r} cannot be the name of a job on ModelArts", advice=advice)
+    if not spec.entry.endswith(".py") and not image(spec):
+        raise UsageFault(
+            f"entry {spec.entry!r} in workload.toml is not a Python file", advice="ModelArts starts .py files"
+        )
+    taken = {"train_url", "data_url"} if spec.inputs else {"train_url"}
+    for name in spec.parameters:
+        if not _PARAMETER.fullmatch(name):
+            raise UsageFault(f"{name!r} cannot be a parameter", advice="write names without blanks and =")
+        if name in taken:
+            raise UsageFault(f"parameter {name} is set by the platform", advice="remove it from workload.toml")
+    if len(spec.environment) > _VARIABLES:
+        raise UsageFault(
+            f"environment has {len(spec.environment)} variables; ModelArts takes {_VARIABLES}", advice="use fewer"
+        )
+    for name, value in spec.environment.items():
+        if not _VARIABLE.fullmatch(name):
+            raise UsageFault(f"{name!r} cannot be an environment variable", advice="use letters, digits and _")
+        if name.startswith("MA_"):
+            raise UsageFault(f"environment {name}: names that start with MA_ are the platform's", advice="rename it")
+        if len(value) > _VARIABLE_SIZE:
+            raise UsageFault(
+                f"environment {name} is longer than {_VARIABLE_SIZE} characters", advice="put it in a file"
+            )
+
+
+def _channel(name: str, url: StoreUrl, local_dir: str = "") -> dict[str, Any]:
+    """The platform copies the folder in or out and hands its local place to the code as `--name=…`."""
+    local = {"local_dir": local_dir} if local_dir else {}
+    return {"name": name, "access_method": "parameter", **local, "remote": {"obs": {"obs_url": folder(url)}}}
+
+
+def folder(url: StoreUrl) -> str:
+    return f"/{url.bucket}/{url.key}" if url.is_folder else f"/{url.bucket}/{url.key}/"
+
+
+def _auto_stop(max_run_s: float) -> dict[str, Any]:
+    """In whole hours, the vendor's only unit; longer than it allows is left to whoever watches."""
+    hours = max(1, math.ceil(max_run_s / 3600)) if math.isfinite(max_run_s) else _HOURS.stop
+    return {"auto_stop": {"time_unit": "HOURS", "duration": hours}} if hours in _HOURS else {}
+
+
+# -- The V1 request that creates a training job. Pure.
+
+_NOTHING = "no-data/"
+
+
+def empty_value_v1(spec: JobSpec) -> StoreUrl:
+    """V1 insists on data: where there is none, an empty folder beside the results."""
+    parent = spec.outputs.key.rstrip("/").rpartition("/")[0]
+    return StoreUrl(spec.outputs.bucket, f"{parent}/{_NOTHING}".lstrip("/"))
+
+
+def is_empty_v1(data: StoreUrl) -> bool:
+    return f"/{data.key}".endswith(f"/{_NOTHING}")
+
+
+def body_v1(spec: JobSpec, place: Placement) -> dict[str, Any]:
+    """Flavor and engine by name. V1 has no variables: they come by `ma-pre-start.sh`, which is staged with the code."""
+    check(spec)
+    own, resource = image(spec, "V1"), place.resource
+    parameters = dict(spec.parameters)
+    if own:
+        parameters |= spec.environment  # with an image of one's own the parameters are variables
+    if "pool_id" in resource:
+        machines: dict[str, Any] = {"pool_id": resource["pool_id"]}
+    else:
+        machines = {"spec_id": resource["flavor_id"]}
+    if own:
+        software: dict[str, Any] = {"user_image_url": own["image"], "user_command": own["command"]}
+    else:
+        software = {"engine_id": place.engine_name}
+    mounted = nas(spec)
+    return {
+        "job_name": str(spec.options.get("job_name") or spec.name),
+        "job_desc": description(spec),
+        "workspace_id": "0",
+        "config": {
+            "worker_server_num": resource["node_count"],
+            "app_url": folder(spec.code),
+            "boot_file_url": folder(spec.code) + spec.entry,
+            "parameter": [{"label": name, "value": value} for name, value in parameters.items()],
+            "data_url": folder(spec.inputs or empty_value_v1(spec)),
+            "train_url": folder(spec.outputs),
+            "log_url": folder(spec.logs),
+            **machines,
+            **software,
+            **mounted,
+            "create_version": True,
+        },
+    }

@@ -1,0 +1,227 @@
+"""The vendor's HTTP client and signer, without their traps. Imported when the first request is made: 0.3 seconds.
+
+Only `http` and `signer` of huaweicloudsdkcore are used. Its `client` and `auth` would write an id of this machine to
+~/.huaweicloud on import, sign on threads that outlive the client, and repeat a POST after any TypeError.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+import urllib3
+from huaweicloudsdkcore.exceptions import exceptions as sdk
+from huaweicloudsdkcore.exceptions.exception_handler import ExceptionHandler
+from huaweicloudsdkcore.http.http_client import HttpClient
+from huaweicloudsdkcore.http.http_config import HttpConfig
+from huaweicloudsdkcore.sdk_request import SdkRequest
+from huaweicloudsdkcore.signer.signer import Signer
+from requests.utils import get_environ_proxies
+
+from pytest_aisbench import __version__
+from pytest_aisbench.config.access import Hosts
+from pytest_aisbench.errors import AisbenchError, BadAnswer, Unreachable, UsageFault
+from pytest_aisbench.logs import Exchange, mask_libraries
+from pytest_aisbench.net.http import ServerClock, hosts_adapter, is_loopback
+from pytest_aisbench.net.huawei import Answer, fault_of
+from pytest_aisbench.secret import Secret
+
+# What the SDK logs, it also raises, and `Exchange` logs that. A logger with no parent reaches no handler.
+_SILENT = logging.Logger("huaweicloudsdkcore", logging.CRITICAL)  # noqa: LOG001
+_CONNECTIONS = 32
+_RAISED = (sdk.SdkException, urllib3.exceptions.HTTPError, OSError, TypeError, ValueError, KeyError)
+"""All that the SDK, requests (whose errors are OSErrors) and what lies beneath may raise."""
+
+
+class _Keys:
+    """What the signer asks for, taken out of the Secrets only while it signs."""
+
+    def __init__(self, access_key: Secret, secret_key: Secret) -> None:
+        self._access_key = access_key
+        self._secret_key = secret_key
+
+    @property
+    def ak(self) -> str:
+        return self._access_key.reveal()
+
+    @property
+    def sk(self) -> str:
+        return self._secret_key.reveal()
+
+
+class _WarySession(requests.Session):
+    """Takes proxies from the environment except for loopback, and nothing else: an entry in ~/.netrc would replace
+    the signature by a password."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trust_env = False
+        self.hurry = threading.local()
+        """`seconds`, where this thread has less time than the client's timeouts."""
+
+    def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
+        if not is_loopback(url):
+            proxies = {**get_environ_proxies(url), **(proxies or {})}
+        return super().merge_environment_settings(url, proxies, stream, verify, cert)
+
+    def send(self, request: Any, **kwargs: Any) -> Any:
+        seconds = getattr(self.hurry, "seconds", None)
+        if seconds is not None:
+            kwargs["timeout"] = tuple(min(each, seconds) for each in kwargs["timeout"])
+        return super().send(request, **kwargs)
+
+
+class _WaryClient(HttpClient):  # type: ignore[misc]  # the SDK has no types
+    def __init__(self, hosts: Hosts, config: HttpConfig) -> None:
+        self._hosts = hosts
+        super().__init__(config, None, _EveryAnswer(), _SILENT)
+
+    def _init_session(self) -> requests.Session:
+        # The SDK's own adapter turns the 429 of a GET into an error without code and Retry-After.
+        session = _WarySession()
+        adapter = hosts_adapter(self._hosts, pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS, max_retries=0)
+        session.mount("https://", adapter)
+        session.mount("http://", adapter)
+        self.hurry = session.hurry
+        return session
+
+
+class _EveryAnswer(ExceptionHandler):  # type: ignore[misc]
+    """The SDK's own loses Retry-After and V1's messages; `Answer` reads them all."""
+
+    def handle_exception(self, request: Any, response: Any) -> None:
+        return
+
+
+class VendorHttp:
+    """Sends each request once and returns what came back, whatever its status. Safe to share between threads."""
+
+    def __init__(
+        self,
+        access_key: Secret,
+        secret_key: Secret,
+        security_token: Secret,
+        *,
+        ca_file: str,
+        hosts: Hosts,
+        timeout: tuple[float, float],
+        clock: ServerClock,
+    ) -> None:
+        self._clock = clock
+        self._keys = _Keys(access_key, secret_key)
+        self._secrets = (access_key, secret_key, security_token)
+        self._token = security_token
+        self._hosts = hosts
+        self._client = _WaryClient(hosts, HttpConfig(ssl_ca_cert=ca_file or None, timeout=timeout))
+        mask_libraries()
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        body: Any = None,
+        query: Mapping[str, Any] | None = None,
+        *,
+        project_id: str = "",
+        timeout_s: float | None = None,
+    ) -> Answer:
+        """`timeout_s` is for those who cannot wait as long as others for a connection or the next byte."""
+        parts = urlsplit(url)
+        path = parts.path.replace(project_id, "{project_id}") if project_id else parts.path  # errors are shown
+        address = f"{parts.netloc}{path}"
+        place = f"{method} {address}"
+        request = SdkRequest(
+            method=method,
+            schema=parts.scheme,
+            host=parts.netloc,
+            resource_path=parts.path,
+            query_params=[(key, value) for key, value in (query or {}).items() if value is not None],
+            header_params={
+                "Content-Type": "application/json",
+                "User-Agent": f"pytest-aisbench/{__version__}",
+                # The signer would ask datetime.utcnow(), which Python 3.12 warns of.
+                "X-Sdk-Date": self._clock.now().strftime("%Y%m%dT%H%M%SZ"),
+                **({"X-Project-Id": project_id} if project_id else {}),
+                **({"X-Security-Token": self._token.reveal()} if self._token else {}),  # signed, as all of these
+            },
+            body="" if body is None else json.dumps(body),
+        )
+        self._client.hurry.seconds = timeout_s
+        with Exchange(method, address) as exchange:
+            try:
+                response = self._client.do_request_sync(Signer(self._keys).sign(request))
+            except _RAISED as error:
+                raise translated(error, place, self._hosts.address(parts.hostname or "")) from None
+            exchange.status = response.status_code
+            exchange.request_id = response.headers.get("X-Request-Id", "")
+        return Answer(
+            place,
+            response.status_code,
+            self._masked(response.content) if response.status_code >= 400 else response.content,
+            exchange.request_id,
+            response.headers.get("Retry-After", ""),
+            response.headers.get("Date", ""),
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _masked(self, content: bytes) -> bytes:
+        """The gateway quotes the access key that it refuses."""
+        for secret in self._secrets:
+            if secret:
+                content = content.replace(secret.reveal().encode(), b"***")
+        return content
+
+
+def knock(endpoint: str, ca_file: str, hosts: Hosts, timeout_s: float) -> str:
+    """Ask for nothing, unsigned; the header `Date` of whatever is answered."""
+    place = urlsplit(endpoint).netloc
+    with _WarySession() as session, Exchange("GET", place) as exchange:
+        session.mount(endpoint, hosts_adapter(hosts, max_retries=0))
+        try:
+            timeout = timeout_s, timeout_s
+            answer = session.get(endpoint, timeout=timeout, verify=ca_file or True, allow_redirects=False)
+        except _RAISED as error:
+            raise _unanswered(error, place) from None
+        exchange.status = answer.status_code
+        return str(answer.headers.get("Date", ""))
+
+
+def _unanswered(error: Exception, place: str) -> AisbenchError:
+    """What requests raises, in the words of the SDK."""
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return translated(sdk.SslHandShakeException("CERTIFICATE_VERIFY_FAILED"), place)
+    return translated(error, place)
+
+
+def translated(error: Exception, place: str, address: str = "") -> AisbenchError:
+    """Our error for whatever the SDK or requests may raise; `address` is the host's, where [hosts] gave it."""
+    if address:
+        place = f"{place} at {address}, as [hosts] has it"
+    if isinstance(error, sdk.ServiceResponseException):
+        kind, advice = fault_of(error.status_code, str(error.error_code))
+        return kind(f"{place}: {error.error_msg}", advice=advice, trail=f"HTTP {error.status_code}")
+    if isinstance(error, sdk.SslHandShakeException):
+        if "CERTIFICATE_VERIFY_FAILED" in str(error.error_msg):
+            if "mismatch" in str(error.error_msg):
+                advice = "check the endpoints in [access] and the addresses in [hosts]"
+                return UsageFault(f"{place}: the server's certificate is that of another host", advice=advice)
+            advice = "name the certificate of its authority: ca_file in [access]"
+            return UsageFault(f"{place}: the server's certificate is not trusted", advice=advice)
+        return Unreachable(f"{place}: no TLS connection")
+    if isinstance(error, sdk.HostUnreachableException):
+        advice = "check the endpoints in [access], or write its address to [hosts]"
+        return Unreachable(f"{place}: the name of the host is not known", advice=advice)
+    if isinstance(error, (sdk.RequestTimeoutException, requests.Timeout)) or "timed out" in str(error):
+        return Unreachable(f"{place}: no answer in time")
+    if "refused" in str(error):
+        return Unreachable(f"{place}: nobody listens there", advice="check the endpoints in [access]")
+    if isinstance(error, (sdk.SdkException, urllib3.exceptions.HTTPError, OSError)):
+        return Unreachable(f"{place}: the connection broke")
+    return BadAnswer(f"{place}: {type(error).__name__} in the vendor's client")

@@ -1,0 +1,509 @@
+"""`allure-results/`, the lifecycle view.
+
+allure-pytest writes a result in the process that runs the test. What only the process of the run knows, the case with
+all its trials, is put into these files when the run has ended. So they are the same with xdist and without, and a test
+whose worker crashed, or whose run is an old one, has its result too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import platform
+import uuid
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_aisbench import __version__
+from pytest_aisbench.i18n import ENGLISH, Language
+from pytest_aisbench.ledger.database import Database
+from pytest_aisbench.ledger.runs import JOB_TIME, Past, job_time, past, request_name
+from pytest_aisbench.logs import get_logger, ignored
+from pytest_aisbench.model.job import Phase
+from pytest_aisbench.model.messages import plain, translated
+from pytest_aisbench.model.results import CaseEntry, Executor, RunEntry, TrialEntry
+from pytest_aisbench.model.verdict import Ruling, Verdict, number
+from pytest_aisbench.report import results
+from pytest_aisbench.report.host_plugins import RERUN, STATUS, Span, Story, guarded, spans, switched_on
+from pytest_aisbench.report.rank_charts import charts
+from pytest_aisbench.report.text import as_typed, web, what_to_do, write_bytes, write_text
+from pytest_aisbench.stash import SETTINGS, language
+
+# -- Pictures, logs and documents that go with an Allure result.
+
+MOST_LOGS = 16  # of a trial
+LONGEST = 256_000  # bytes of a log; its end is what matters, and the whole lies among the reports
+_TYPES = {"svg": "image/svg+xml", "txt": "text/plain", "json": "application/json"}
+
+
+class Attachments:
+    """Named by what they are of: a run that is told again writes the same files again."""
+
+    def __init__(self, place: Path, folder: Path, of: str, say: Language) -> None:
+        """`place` is where the results are, `folder` the run's own."""
+        self._place, self._folder, self._of, self._say = place, folder, of, say
+
+    def add(self, result: dict[str, Any], case: CaseEntry) -> None:
+        """What is of the case on top, what is of a trial with its step."""
+        ours = [self._attached("case", *each) for each in self._of_case(case)]
+        mine = {attachment["source"] for attachment in ours}
+        theirs = [each for each in result.get("attachments", ()) if each["source"] not in mine]
+        result["attachments"] = [*ours, *theirs]
+        for step, trial in zip(result["steps"], case.trials, strict=False):
+            step["attachments"] = [
+                self._attached(f"trial {trial.trial}", *each) for each in self._of_trial(case, trial)
+            ]
+
+    def _attached(self, whose: str, name: str, body: str | bytes, kind: str) -> dict[str, str]:
+        file = f"{uuid.uuid5(uuid.NAMESPACE_OID, f'{self._of} {whose} {name}')}-attachment.{kind}"
+        data = body if isinstance(body, bytes) else body.encode("utf-8", "replace")
+        write_bytes(self._place / file, [data])
+        return {"name": name, "source": file, "type": _TYPES[kind]}
+
+    def _of_case(self, case: CaseEntry) -> Iterator[tuple[str, str | bytes, str]]:
+        for name, picture, _ in charts(case, self._say):
+            if picture:
+                yield plain(name.removeprefix(case.id).lstrip(":： ")), picture, "svg"
+        yield "verdict", str(Verdict(case.verdict, case.reason, case.findings)) if case.verdict else case.reason, "txt"
+        yield "case", json.dumps(results.case_document(case), ensure_ascii=True, indent=1), "json"
+
+    def _of_trial(self, case: CaseEntry, trial: TrialEntry) -> Iterator[tuple[str, str | bytes, str]]:
+        request = self._folder / "requests" / f"{request_name(case.id, trial.trial)}.json"
+        if request.is_file():
+            yield "request", request.read_bytes(), "json"
+        if trial.events:
+            yield "what the platform says happened", "\n".join(map(plain, trial.events)), "txt"
+        logs = [log for log in trial.logs if self._is_there(log)]
+        for log in logs[:MOST_LOGS]:
+            yield plain(Path(log).name), self._end_of(self._folder / log), "txt"
+        if trial.last_lines and not logs:
+            yield "last lines", "\n".join(map(plain, trial.last_lines)), "txt"
+
+    def _is_there(self, log: str) -> bool:
+        """And below the run's folder: a name in the ledger may be anything."""
+        path = Path(log)
+        return not path.is_absolute() and ".." not in path.parts and (self._folder / path).is_file()
+
+    def _end_of(self, path: Path) -> bytes:
+        with path.open("rb") as file:
+            left_out = file.seek(0, os.SEEK_END) - LONGEST
+            file.seek(max(left_out, 0))
+            body = file.read(LONGEST)
+        note = f"({left_out} bytes before are in {path.relative_to(self._folder)})\n" if left_out > 0 else ""
+        return note.encode() + body
+
+
+# -- What an Allure result tells of a case: its trials as steps at their true times, labels, parameters, links; pure.
+
+# Our messages begin with the ruling. `[\s\S]` is any character, in Java's and in JavaScript's expressions alike.
+CATEGORIES = (
+    {"name": "Platform (BROKEN)", "matchedStatuses": ["broken"], "messageRegex": r"BROKEN: [\s\S]*"},
+    {"name": "Workload (FAILED)", "matchedStatuses": ["failed"], "messageRegex": r"FAILED: [\s\S]*"},
+    {"name": "Noise (INCONCLUSIVE)", "matchedStatuses": ["failed"], "messageRegex": r"INCONCLUSIVE: [\s\S]*"},
+)
+OWNERS = {Ruling.FAILED: "workload", Ruling.BROKEN: "platform", Ruling.INCONCLUSIVE: "noise"}
+BETTER = {"throughput": "higher", "accuracy": "higher", "loss": "lower"}  # of others nobody knows
+# Who writes them decides by process and machine; we decide by case, so that they are alike with and without xdist.
+_REPLACED = {"parentSuite", "suite", "subSuite", "host", "thread"}
+
+
+def written(story: Story) -> dict[str, Any]:
+    """The result of a test whose own process wrote none: its worker crashed, or the run is an old one."""
+    path, _, rest = story.nodeid.partition("::")
+    *classes, name = rest.split("::") if rest else [story.nodeid]
+    folders, _, file = path.rpartition("/")
+    package = ".".join(filter(None, [folders.replace("/", "."), file.rsplit(".", 1)[0]]))
+    full = f"{'.'.join([package, *classes])}#{name.partition('[')[0]}"
+    suites = {
+        "parentSuite": folders.replace("/", "."),
+        "suite": file.rsplit(".", 1)[0],
+        "subSuite": " > ".join(classes),
+    }
+    labels = {**suites, "framework": "pytest", "language": "cpython3", "package": package}
+    start, stop = story.span(None)
+    return {
+        "uuid": story.uuid,
+        "name": plain(name),
+        "fullName": plain(full),
+        "titlePath": [part for part in (*path.split("/"), *classes) if part],
+        "testCaseId": _md5(full),
+        "historyId": _md5(story.nodeid),
+        "status": story.status(None),
+        "statusDetails": {"message": _first_line(story.text), "trace": story.text} if story.text else {},
+        "labels": [{"name": key, "value": plain(value)} for key, value in labels.items() if value],
+        "start": _ms(start),
+        "stop": _ms(stop),
+    }
+
+
+def told(
+    result: Mapping[str, Any], story: Story, case: CaseEntry, run: RunEntry, say: Language = ENGLISH
+) -> dict[str, Any]:
+    """The result with all that the ledger has of its case; only the attachments are missing."""
+    start, stop = story.span(case)
+    status = story.status(case)
+    ours = [{"name": name, "value": plain(value)} for name, value in labels(case, run) if value]
+    kept = [label for label in result.get("labels", ()) if label["name"] not in _REPLACED and label not in ours]
+    links = [link for link in result.get("links", ()) if link.get("name") not in {"console", "Tester"}]
+    theirs = [step for step in result.get("steps", ()) if not step["name"].startswith("trial ")]
+    return {
+        **result,
+        "testCaseId": case_id_of(story.nodeid),
+        "historyId": _md5(story.nodeid),
+        "status": status,
+        "statusDetails": _details(result.get("statusDetails") or {}, story, case, status),
+        "description": result.get("description") or description(case, say),
+        "labels": [*kept, *ours],
+        "parameters": [{"name": name, "value": value, "excluded": True} for name, value in parameters(case, run)],
+        "links": [*links, *({"type": "link", "name": name, "url": url} for name, url in links_of(case, run))],
+        "steps": [*(step(case, trial) for trial in case.trials), *theirs],
+        "start": _ms(start),
+        "stop": _ms(stop),
+    }
+
+
+def description(case: CaseEntry, say: Language) -> str:
+    """What is to be done; and why, where the message, which is English for the categories, does not say it."""
+    why = "" if say.is_source or case.verdict in {None, Ruling.PASSED} else translated(case.reason, say)
+    return "\n\n".join(filter(None, (plain(why), what_to_do(case, say))))
+
+
+def case_id_of(nodeid: str) -> str:
+    """A test at each of its shapes is a case of its own, whatever its parameters are called."""
+    return _md5(f"aisbench {nodeid}")
+
+
+def history_ids(nodeid: str) -> tuple[str, str]:
+    """By which the history of a case is found: Allure 2 takes ours, Allure 3 makes one of the test case's."""
+    return _md5(nodeid), f"{_md5(case_id_of(nodeid))}.{_md5('')}"
+
+
+def _details(found: Mapping[str, Any], story: Story, case: CaseEntry, status: str) -> dict[str, Any]:
+    """What the categories look at: the verdict, without an exception's name before it."""
+    if status == "passed":
+        return {}
+    if status == "skipped":
+        return {"message": _first_line(story.text), "trace": found.get("trace") or story.text}
+    if case.verdict is None or case.verdict is Ruling.PASSED:
+        return {**found, "message": found.get("message") or _first_line(story.text)}
+    verdict = Verdict(case.verdict, case.reason, case.findings)
+    return {**found, "message": str(verdict), "trace": found.get("trace") or story.text}
+
+
+def labels(case: CaseEntry, run: RunEntry) -> list[tuple[str, str]]:
+    platform = str(run.settings.get("platform", ""))
+    shape = f"{case.nodes}x{case.devices_per_node}"
+    return [
+        ("parentSuite", "aisbench"),
+        ("suite", case.workload),
+        ("subSuite", shape),
+        ("epic", platform),
+        ("feature", case.workload),
+        ("story", case.id),
+        ("owner", OWNERS.get(case.verdict, "") if case.verdict else ""),
+        ("verdict", case.verdict.value if case.verdict else ""),
+        ("platform", platform),
+        ("host", platform),  # the rows of the timeline: jobs run side by side
+        ("thread", case.id),
+    ]
+
+
+def parameters(case: CaseEntry, run: RunEntry) -> list[tuple[str, str]]:
+    """What was measured first: of a long list the page shows the beginning."""
+    facts: dict[str, object] = {}
+    for name, metric in case.metrics.items():
+        facts[name] = "not measured" if metric.value is None else f"{number(metric.value)} {metric.unit}".strip()
+    facts |= {"platform": run.settings.get("platform", ""), "nodes": case.nodes, "devices": case.devices_per_node}
+    facts |= {"mode": case.mode, "trials": len(case.trials), "card-hours": case.card_hours}
+    traits = case.trials[-1].traits if case.trials else {}
+    facts |= {name: value for name, value in traits.items() if name not in facts}
+    return [(plain(name), plain(str(value))) for name, value in facts.items()]
+
+
+def links_of(case: CaseEntry, run: RunEntry) -> list[tuple[str, str]]:
+    consoles = [("console", trial.console) for trial in case.trials]
+    # One that is labelled, as that of a private local cloud, has ended with its run: `web` wants a bare address.
+    testers = [("Tester", str(upload["tester"])) for upload in run.uploads if upload["case"] == case.id]
+    return list(dict.fromkeys(link for link in (*consoles, *testers) if web(link[1])))
+
+
+def step(case: CaseEntry, trial: TrialEntry) -> dict[str, Any]:
+    """A trial: what became of it, and each step of its life."""
+    is_last = trial is case.trials[-1]
+    status = STATUS[case.verdict] if is_last and case.verdict else _outcome(trial)
+    life = spans(trial.times, trial.queued_s)
+    times = list(trial.times.values())
+    job = f": job {plain(trial.job_id, 80)} {plain(trial.platform_phase or '', 40)}" if trial.job_id else ""
+    return {
+        "name": f"trial {trial.trial}{job}".rstrip(),
+        "status": status,
+        "start": _ms(min(times, default=0.0)),
+        "stop": _ms(max(times, default=0.0)),
+        "steps": [_part(trial, each, status, last=each is life[-1]) for each in life],
+    }
+
+
+def _outcome(trial: TrialEntry) -> str:
+    """Of a trial that was followed by another, or never judged."""
+    known = {Phase.SUCCEEDED.value: "passed", Phase.FAILED.value: "failed"}
+    return known.get(trial.phase or "", "broken")
+
+
+def _part(trial: TrialEntry, span: Span, status: str, *, last: bool) -> dict[str, Any]:
+    failed = span.name == "train" and trial.phase == Phase.FAILED.value
+    return {
+        "name": "queue and train" if span.name == "watch" else span.name,
+        "status": "failed" if failed else status if last else "passed",
+        "start": _ms(span.start),
+        "stop": _ms(span.stop),
+    }
+
+
+def metrics(run: RunEntry) -> list[dict[str, Any]]:
+    """What Allure 3 shows on its page of metrics, with a trend through the runs."""
+    return [dict(sample) for case in run.cases for sample in _samples(case, run)]
+
+
+def _samples(case: CaseEntry, run: RunEntry) -> Iterable[Mapping[str, Any]]:
+    times = [at for trial in case.trials for at in trial.times.values()] or [0.0]
+    lasted = job_time(case.card_hours, case.nodes, case.devices_per_node)
+    measured = [(name, metric.value, metric.unit) for name, metric in case.metrics.items()]
+    for name, value, unit in (*measured, (JOB_TIME, lasted, "s")):
+        if value is not None and math.isfinite(value):
+            key = f"{case.id}.{name}"
+            yield {
+                "id": f"{run.run}.{key}",
+                "key": key,
+                "value": value,
+                "unit": plain(unit),
+                "title": plain(f"{case.id} {name.replace('_', ' ')}"),
+                "group": case.workload,
+                "groupTitle": plain(case.workload),
+                "better": BETTER.get(name, "neutral"),
+                "start": _ms(min(times)),
+                "stop": _ms(max(times)),
+            }
+
+
+def _first_line(text: str) -> str:
+    """Of a traceback, the line that says what was raised."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    raised = [line[1:].strip() for line in lines if line.startswith("E ")]
+    return plain(next(iter((*raised, *lines)), ""))
+
+
+def _md5(text: str) -> str:
+    return hashlib.md5(text.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+# -- What lies beside the results of Allure: environment, executor, categories, metrics, history.
+
+FOLDER = "allure-results"
+STATUSES = ("failed", "broken", "skipped", "passed", "unknown")
+
+
+def write(place: Path, run: RunEntry, past: Sequence[Past]) -> None:
+    """A folder of the user's may hold files of the user's, or what a CI server's plugin put there: they stay."""
+    _unless_there(place / "categories.json", _json(CATEGORIES))
+    _unless_there(place / "environment.properties", environment(run))
+    _unless_there(place / "executor.json", _json(executor(run.executor, run.run)))
+    (place / f"{run.run}-perf.json").write_text(_json(metrics(run)), encoding="utf-8")
+    if past:
+        (place / "history").mkdir(exist_ok=True)
+        _unless_there(place / "history" / "history.json", _json(history(past)))
+        _unless_there(place / "history" / "history-trend.json", _json(trend(past)))
+
+
+def _unless_there(path: Path, text: str) -> None:
+    if not path.exists():
+        path.write_text(text, encoding="utf-8")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=True, allow_nan=False)
+
+
+def environment(run: RunEntry) -> str:
+    """Java properties: one pair a line, everything but plain ASCII escaped."""
+    facts: dict[str, Any] = {"run": run.run, "started": run.started}
+    facts |= {"pytest-aisbench": __version__, "python": platform.python_version(), "pytest": pytest.__version__}
+    facts |= {name: run.settings[name] for name in ("platform", "nodes", "region") if run.settings.get(name)}
+    return "".join(f"{name}={_escaped(plain(as_typed(value), 200))}\n" for name, value in sorted(facts.items()))
+
+
+def _escaped(text: str) -> str:
+    units = text.replace("\\", "\\\\").encode("utf-16-be", "surrogatepass")
+    pairs = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+    return "".join(chr(unit) if unit < 127 else f"\\u{unit:04x}" for unit in pairs)
+
+
+def executor(told: Executor, run: str) -> dict[str, Any]:
+    """Allure draws the sign of a CI server by its type."""
+    facts: dict[str, Any] = {"name": told.name or "local", "type": told.name.lower() or "local"}
+    facts |= {"buildName": told.build or run, "reportName": f"aisbench {run}", "buildUrl": told.url}
+    facts |= {"buildOrder": told.number}
+    return {name: value for name, value in facts.items() if value not in {"", None}}
+
+
+def history(past: Sequence[Past]) -> dict[str, Any]:
+    """As Allure 2 leaves it in a report, for the next one to read; made from the ledger, it misses no run."""
+    found: dict[str, Any] = {}
+    for run in past:
+        for test in run.tests:
+            known = found.setdefault(
+                history_ids(test.nodeid)[0], {"statistic": dict.fromkeys((*STATUSES, "total"), 0), "items": []}
+            )
+            known["statistic"][test.status] += 1
+            known["statistic"]["total"] += 1
+            start, stop = round(test.started * 1000), round(test.stopped * 1000)
+            times = {"start": start, "stop": stop, "duration": stop - start}
+            known["items"].append({"uid": run.run, "status": test.status, "time": times})
+    return found
+
+
+def trend(past: Sequence[Past]) -> list[dict[str, Any]]:
+    """Newest first; the newest has the highest number."""
+    return [
+        {"buildOrder": len(past) - at, "reportName": f"aisbench {run.run}", "data": _counts(run)}
+        for at, run in enumerate(past)
+    ]
+
+
+def _counts(run: Past) -> dict[str, int]:
+    said = [test.status for test in run.tests]
+    return {**{status: said.count(status) for status in STATUSES}, "total": len(said)}
+
+
+def page_config(run: str, lang: str) -> dict[str, Any]:
+    """What Allure 3 is told: it reads categories from here only."""
+    options = {"singleFile": True, "reportLanguage": lang, "reportName": f"aisbench {run}"}
+    options |= {"groupBy": ["epic", "feature", "story"], "sections": ["charts", "timeline", "metrics"]}
+    return {"name": f"aisbench {run}", "categories": CATEGORIES, "plugins": {"awesome": {"options": options}}}
+
+
+def history_lines(past: Sequence[Past]) -> str:
+    """As Allure 3 keeps it: a line per report, the oldest first."""
+    return "".join(f"{json.dumps(_line(run), ensure_ascii=True, allow_nan=False)}\n" for run in reversed(past))
+
+
+def _line(run: Past) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    for test in run.tests:
+        key = history_ids(test.nodeid)[1]
+        start, stop = round(test.started * 1000), round(test.stopped * 1000)
+        results[key] = {
+            "id": f"{run.run} {test.nodeid}",
+            "name": plain(test.nodeid.rpartition("::")[2]),
+            "status": test.status,
+            "start": start,
+            "stop": stop,
+            "duration": stop - start,
+            "historyId": key,
+            "url": "",
+            "labels": [],
+            "reportLinks": [],
+        }
+    return {
+        "uuid": run.run,
+        "name": f"aisbench {run.run}",
+        "timestamp": round(run.started * 1000),
+        "knownTestCaseIds": [key.partition(".")[0] for key in results],
+        "testResults": results,
+        "metrics": dict(run.metrics),
+        "url": "",
+    }
+
+
+_LOG = get_logger("report")
+
+
+class Allure:
+    order = 30
+    on_workers = True
+
+    def __init__(self, config: pytest.Config, folder: Path) -> None:
+        self._config, self._folder = config, folder
+        self._stories: dict[str, Story] = {}
+        self._say = language(config)
+        with guarded(config, "no allure-results"):
+            switched_on(config, "allure_pytest", "allure_report_dir", folder / FOLDER)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """In the test's process, at its end: which result it writes."""
+        report = yield
+        listener: Any = self._config.pluginmanager.get_plugin("allure_listener")
+        if listener and report.when == "teardown":
+            with guarded(self._config, "a result of allure-pytest's is not found"):
+                report.allure_uuid = listener.allure_logger.get_test(None).uuid  # type: ignore[attr-defined]
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.outcome == RERUN:
+            self._stories.pop(report.nodeid, None)
+        else:
+            self._stories.setdefault(report.nodeid, Story(report.nodeid)).hear(report)
+
+    def case(self, entry: CaseEntry) -> None:
+        """Files are amended when all are written."""
+
+    def run(self, entry: RunEntry) -> None:
+        target = getattr(self._config.option, "allure_report_dir", None)
+        if not target:
+            return
+        place = Path(target)
+        with guarded(self._config, "no environment in allure-results"):
+            place.mkdir(parents=True, exist_ok=True)
+            write(place, entry, self._past(entry.run))
+        cases = {case.id: case for case in entry.cases}
+        known = _by_uuid(place, {story.uuid for story in self._stories.values()} - {""})
+        for story in self._stories.values():
+            with guarded(self._config, f"no lifecycle of {story.nodeid} in allure-results"):
+                self._tell(known.get(story.uuid), place, story, cases.get(story.case), entry)
+
+    def _past(self, run: str) -> list[Past]:
+        settings = self._config.stash.get(SETTINGS, None)
+        ledger = settings.ledger_file if settings else None
+        if ledger is None or not ledger.is_file():
+            return []
+        with closing(Database(ledger)) as database:
+            return past(database, run)
+
+    def _tell(self, found: Path | None, place: Path, story: Story, case: CaseEntry | None, run: RunEntry) -> None:
+        story.uuid = story.uuid or str(uuid.uuid5(uuid.NAMESPACE_OID, f"{run.run} {story.nodeid}"))
+        if found and not case:
+            return  # allure-pytest has said all
+        result = json.loads(found.read_bytes()) if found else written(story)
+        if case:
+            result = told(result, story, case, run, self._say)
+            Attachments(place, self._folder, f"{run.run} {story.nodeid}", self._say).add(result, case)
+        file = found or place / f"{story.uuid}-result.json"
+        write_text(file, json.dumps(result, ensure_ascii=True))
+
+
+def _by_uuid(place: Path, wanted: set[str]) -> dict[str, Path]:
+    """Which file holds which result: the newest first, since a folder of the user's may hold those of a year."""
+    found: dict[str, Path] = {}
+    for file in sorted(place.glob("*-result.json"), key=_age) if wanted else ():
+        # A file of somebody else's.
+        with ignored(_LOG, (ValueError, LookupError, TypeError), "which test %s is the result of", file):
+            told = json.loads(file.read_bytes())["uuid"]
+            if told in wanted:
+                found[told] = file
+        if len(found) == len(wanted):
+            break
+    return found
+
+
+def _age(file: Path) -> float:
+    return -file.stat().st_mtime

@@ -1,0 +1,412 @@
+"""The card that every picture is drawn on: its colours, its title, its story in words, its axis.
+
+Attributes stand in single quotes, because pytest-html carries the picture in a double-quoted one. A picture alone is
+dark ink on a light card; a page that is dark replaces the colours, each by its night, with rules on the attributes.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from html import escape
+
+from pytest_aisbench.i18n import ENGLISH, Language
+from pytest_aisbench.judge.scaling import THIS_RUN
+from pytest_aisbench.judge.trend import change_points
+from pytest_aisbench.model.clock import day as date_of
+from pytest_aisbench.model.curve import Curve, Point, warm_up
+from pytest_aisbench.model.messages import plain
+from pytest_aisbench.model.results import TrialEntry
+from pytest_aisbench.model.trial import Background, ScalePoint
+from pytest_aisbench.model.verdict import number
+from pytest_aisbench.report.host_plugins import Span, spans
+from pytest_aisbench.report.text import cut, display_width, span
+
+WIDTH = 760
+LEFT, RIGHT, TOP = 64, 676, 50  # the edges of most plots
+PAPER, INK, FAINT, GRID = "#ffffff", "#1f2933", "#5f6b78", "#d5dae0"
+BAR, ODD, BAND, MARK = "#3f74b5", "#c2410c", "#dcebdc", "#2f7d4f"
+STAGE, QUEUE, HARVEST = "#677585", "#97690f", "#7a5ea8"
+NIGHT = {
+    PAPER: "#1b2128", INK: "#e4e8ec", FAINT: "#a3aeba", GRID: "#3a444f",
+    BAR: "#6ea0dc", ODD: "#f08a4b", BAND: "#23402e", MARK: "#6fc48f",
+    STAGE: "#8794a4", QUEUE: "#d9a441", HARVEST: "#a98fd6",
+}  # fmt: skip
+_COLUMN = 5.9  # pixels that a column of small text takes, at most
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From values to pixels; both ends are values, `at` and `to` their pixels."""
+
+    low: float
+    high: float
+    at: float
+    to: float
+
+    def __call__(self, value: float) -> float:
+        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        return self.at + min(max(share, 0.0), 1.0) * (self.to - self.at)
+
+
+def seal(*facts: object) -> str:
+    """A name that no other picture of a page has: a reference into one that is not displayed draws nothing."""
+    return f"h{zlib.crc32(repr(facts).encode('utf-8', 'replace')):08x}"
+
+
+def picture(title: str, story: str, parts: Iterable[str], height: int, name: str) -> str:
+    title, story = escape(fitted(title, 90)), escape(fitted(story, (WIDTH - 24) / _COLUMN))
+    return "".join(
+        (
+            f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' width='{WIDTH}'",
+            f" height='{height}' style='max-width:100%;height:auto' fill='{INK}' font-size='11'",
+            f" font-family='Helvetica,Arial,sans-serif' role='img' aria-labelledby='{name}t {name}d'>",
+            f"<title id='{name}t'>{title}</title><desc id='{name}d'>{story}</desc>",
+            f"<rect x='.5' y='.5' width='{WIDTH - 1}' height='{height - 1}' rx='4' fill='{PAPER}' stroke='{GRID}'/>",
+            f"<text x='12' y='19' font-size='13' font-weight='bold'>{title}</text>",
+            f"<text x='12' y='36'>{story}</text>",
+            *parts,
+            "</svg>",
+        )
+    )
+
+
+def fitted(text: str, size: float) -> str:
+    """At most so many columns."""
+    return cut(plain(text), int(size))
+
+
+def levels(scale: Scale, values: Sequence[float], *, in_percent: bool = False) -> str:
+    """Lines across the plot, each with its number."""
+    lines = "".join(f"M{LEFT} {short(scale(value))}H{RIGHT}" for value in values)
+    named = [(scale(value) + 4, f"{value:.0%}" if in_percent else number(value)) for value in values]
+    texts = "".join(f"<text x='{LEFT - 6}' y='{short(y)}'>{name}</text>" for y, name in named)
+    return f"<path d='{lines}' stroke='{GRID}'/><g text-anchor='end'>{texts}</g>"
+
+
+def line(scale: Scale, value: float, name: str, told: str = "") -> str:
+    """A dashed line at a value, named and told at its end."""
+    y = scale(value)
+    return (
+        f"<path d='M{LEFT} {short(y)}H{RIGHT}' stroke='{INK}' stroke-dasharray='5 4'/>"
+        f"<text x='{RIGHT + 5}' y='{short(y)}'>{escape(name)}"
+        f"<tspan x='{RIGHT + 5}' dy='12'>{told or number(value)}</tspan></text>"
+    )
+
+
+def ticks(low: float, high: float, most: int = 4) -> list[float]:
+    """Round numbers from below the lowest to above the highest."""
+    if not high > low:
+        low, high = low - (abs(low) * 0.1 or 1.0), high + (abs(high) * 0.1 or 1.0)
+    rough = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(size * power for size in (1.0, 2.0, 2.5, 5.0, 10.0) if size * power >= rough * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(index * step, 12) for index in range(first, last + 1)]
+
+
+def path(points: Iterable[tuple[float, float]]) -> str:
+    return "".join(f"{'L' if index else 'M'}{short(x)} {short(y)}" for index, (x, y) in enumerate(points))
+
+
+def short(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+# -- Speed and loss through a training, the warm-up told from the steady state, the claim's band behind.
+
+HEIGHT, FLOOR = 210, 172
+_FEWEST = 2
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Where the speed of a curve should be, in the curve's own unit."""
+
+    reference: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def per(self, share: float) -> Claim:
+        found = (None if bound is None else bound / share for bound in (self.reference, self.low, self.high))
+        return Claim(*found)
+
+
+def speed_chart(curve: Curve, *, title: str, claim: Claim | None = None, say: Language = ENGLISH) -> str:
+    """'' where the log told less than two speeds."""
+    points = _finite(curve.speed.points)
+    if len(points) < _FEWEST:
+        return ""
+    times, unit = (curve.batch, "samples/s") if curve.unit == "steps/s" and curve.batch else (1, curve.unit)
+    values = [point.value * times for point in points]
+    slow = warm_up(values)
+    parts = [say("of job" if curve.of == "job" else "of rank"), say("by log")]
+    if slow is not None:
+        mean = len(values[slow:]) / math.fsum(1 / value for value in values[slow:])
+        parts.append(say("steady", value=f"{number(float(f'{mean:.4g}'))} {unit}"))
+    if slow:
+        parts.append(say("warm-up story", count=slow * curve.speed.stride))
+    parts.append(say("speed story", last=f"{number(float(f'{values[-1]:.4g}'))} {unit}"))
+    return _drawn(points, values, (title, " · ".join(parts), unit), say, slow=slow or 0, claim=claim)
+
+
+def loss_chart(curve: Curve, *, title: str, say: Language = ENGLISH) -> str:
+    points = _finite(curve.loss.points)
+    if len(points) < _FEWEST:
+        return ""
+    values = [point.value for point in points]
+    story = say("loss story", first=number(values[0]), last=number(values[-1]))
+    return _drawn(points, values, (title, story, ""), say)
+
+
+def _finite(points: Sequence[Point]) -> list[Point]:
+    return [point for point in points if math.isfinite(point.value)]
+
+
+def _drawn(
+    points: Sequence[Point],
+    values: Sequence[float],
+    named: tuple[str, str, str],
+    say: Language,
+    *,
+    slow: int = 0,
+    claim: Claim | None = None,
+) -> str:
+    title, story, unit = named
+    bounds = [bound for bound in (claim.reference, claim.low, claim.high) if bound is not None] if claim else []
+    marks = ticks(min([*values, *bounds]), max([*values, *bounds]))
+    y, x = Scale(marks[0], marks[-1], FLOOR, TOP), Scale(0, len(values) - 1, LEFT, RIGHT)
+    parts = [_band(claim, y) if claim else "", levels(y, marks)]
+    if slow:
+        parts.append(_warm_up(x(slow - 0.5), say))
+    drawn = path((x(index), y(value)) for index, value in enumerate(values))
+    parts.append(f"<path d='{drawn}' fill='none' stroke='{BAR}' stroke-width='1.6'/>")
+    if claim and claim.reference is not None:
+        parts.append(line(y, claim.reference, say("reference")))
+    parts += _steps(points, x, say)
+    if unit:
+        parts.append(f"<text x='12' y='{HEIGHT - 8}' fill='{FAINT}'>{escape(fitted(unit, 20))}</text>")
+    return picture(title, story, parts, HEIGHT, seal(title, values))
+
+
+def _band(claim: Claim, y: Scale) -> str:
+    if claim.low is None and claim.high is None:
+        return ""
+    top, floor = (TOP if claim.high is None else y(claim.high)), (FLOOR if claim.low is None else y(claim.low))
+    return f"<path d='M{LEFT} {short(top)}H{RIGHT}V{short(floor)}H{LEFT}z' fill='{BAND}'/>"
+
+
+def _warm_up(x: float, say: Language) -> str:
+    return (
+        f"<path d='M{short(x)} {TOP}V{FLOOR}' stroke='{FAINT}' stroke-dasharray='2 3'/>"
+        f"<path d='M{LEFT} {TOP}H{short(x)}V{FLOOR}H{LEFT}z' fill='{GRID}' fill-opacity='.5'/>"
+        f"<text x='{short(min(x + 4, RIGHT - 50))}' y='{FLOOR - 5}' fill='{FAINT}'>← {escape(say('warm-up'))}</text>"
+    )
+
+
+def _steps(points: Sequence[Point], x: Scale, say: Language) -> Iterator[str]:
+    """Where in the training the first point is, the middle one and the last."""
+    last = len(points) - 1
+    for index, anchor in {0: "start", last // 2: "middle", last: "end"}.items():
+        point = points[index]
+        where = " ".join(
+            say(name, count=count) for name, count in (("epoch", point.epoch), ("step", point.step)) if count
+        )
+        text = escape(where or say("point", count=index + 1))
+        yield f"<text x='{short(x(index))}' y='{FLOOR + 15}' text-anchor='{anchor}'>{text}</text>"
+
+
+# -- A case beside its past and beside its other shapes.
+
+MOST_PAST = 100
+MOST_SHAPES = 12
+PAST_HEIGHT, PAST_FLOOR = 190, 154
+_REACH, _LEAST_REACH = 2.0, 0.1  # of the values' range, and of a value: how far bounds may stretch a plot
+
+
+def history_chart(
+    background: Background, now: float | None, *, title: str, unit: str = "", day: str = "", say: Language = ENGLISH
+) -> str:
+    """Every comparable trial of before as a dot, this run's, or that of a `day`, as a diamond, and a line where the
+    level changed; '' without a past."""
+    past = [each for each in background.history if math.isfinite(each.value)][-MOST_PAST:]
+    if not past:
+        return ""
+    values = [each.value for each in past]
+    interval = background.interval or ()
+    known = [*values, *interval, *([now] if now is not None else [])]
+    known += _near((background.low, background.high, background.reference), min(known), max(known))
+    marks = ticks(min(known), max(known))
+    y, x = Scale(marks[0], marks[-1], PAST_FLOOR, TOP), Scale(0, len(past), LEFT + 10, RIGHT - 12)
+    parts = [_past_band(background, y), levels(y, marks)]
+    parts += [
+        _step(x(change.index - 0.5), change.share)
+        for change in change_points(values if now is None else [*values, now])
+    ]
+    places = [(x(index), y(value)) for index, value in enumerate(values)]
+    parts.append(f"<path d='{path(places)}' fill='none' stroke='{BAR}'/>")
+    dots = "".join(f"M{short(a - 2.5)} {short(b)}a2.5 2.5 0 1 0 5 0a2.5 2.5 0 1 0-5 0" for a, b in places)
+    parts.append(f"<path d='{dots}' fill='{BAR}'/>")
+    story = [say("history story", count=len(background.history))]
+    if now is not None:
+        parts += _current(x(len(past)), y, now, interval, background)
+        story.append(say("newest trial" if day else "this trial", value=f"{number(now)} {unit}".strip()))
+    if interval:
+        story.append(say("interval", low=number(interval[0]), high=number(interval[-1])))
+    if background.reference is not None and marks[0] <= background.reference <= marks[-1]:
+        parts.append(line(y, background.reference, say("reference")))
+    parts.append(f"<text x='{LEFT + 10}' y='{PAST_FLOOR + 16}'>{date_of(past[0].at)}</text>")
+    parts.append(
+        f"<text x='{RIGHT - 12}' y='{PAST_FLOOR + 16}' text-anchor='end'>{escape(day or say('this run'))}</text>"
+    )
+    parts.append(f"<text x='12' y='{PAST_HEIGHT - 6}' fill='{FAINT}'>{escape(fitted(unit, 20))}</text>")
+    return picture(title, " · ".join(story), parts, PAST_HEIGHT, seal(title, past, now))
+
+
+def _step(at: float, share: float) -> str:
+    return (
+        f"<path d='M{short(at)} {TOP}V{PAST_FLOOR}' stroke='{FAINT}' stroke-dasharray='2 3'/>"
+        f"<text x='{short(at + 4)}' y='{TOP + 10}' fill='{FAINT}'>{share:+.1%}</text>"
+    )
+
+
+def _near(bounds: Sequence[float | None], low: float, high: float) -> list[float]:
+    """Those that are worth their room: a floor far below would make a flat line of every history."""
+    reach = max(_REACH * (high - low), _LEAST_REACH * abs(high))
+    return [bound for bound in bounds if bound is not None and low - reach <= bound <= high + reach]
+
+
+def _past_band(background: Background, y: Scale) -> str:
+    if background.low is None and background.high is None:
+        return ""
+    top = TOP if background.high is None else y(background.high)
+    floor = PAST_FLOOR if background.low is None else y(background.low)
+    return f"<path d='M{LEFT} {short(top)}H{RIGHT}V{short(floor)}H{LEFT}z' fill='{BAND}'/>"
+
+
+def _current(at: float, y: Scale, now: float, interval: Sequence[float], background: Background) -> Iterator[str]:
+    """A diamond, and a whisker for what the trials tell; outside the band it is of another colour."""
+    low, high = background.low, background.high
+    inside = (low is None or now >= low) and (high is None or now <= high)
+    if interval:
+        a, b = y(interval[0]), y(interval[-1])
+        whisker = f"M{short(at)} {short(a)}V{short(b)}m-4 0h8M{short(at - 4)} {short(a)}h8"
+        yield f"<path d='{whisker}' stroke='{INK}' fill='none'/>"
+    yield f"<path d='M{short(at - 5.5)} {short(y(now))}l5.5-5.5l5.5 5.5l-5.5 5.5z' fill='{MARK if inside else ODD}'/>"
+
+
+def scaling_chart(
+    points: Sequence[ScalePoint], shape: str = "", *, title: str, unit: str = "", say: Language = ENGLISH
+) -> str:
+    """A bar for each shape: what share of the base's speed its cards keep; that of `shape` stands out, and is told.
+    One that this run did not measure is hollow. '' for fewer than two."""
+    shown = [point for point in points if math.isfinite(point.value) and point.value > 0][:MOST_SHAPES]
+    if len(shown) < 2:
+        return ""
+    shares = [_share(point, shown[0]) for point in shown]
+    y, slot = Scale(0.0, max([1.1, *shares]), PAST_FLOOR, TOP), (RIGHT - LEFT) / len(shown)
+    wide = min(64.0, slot * 0.6)
+    parts = [levels(y, (0.0, 0.5), in_percent=True)]
+    for index, (point, share) in enumerate(zip(shown, shares, strict=True)):
+        x, top = LEFT + slot * (index + 0.5), y(share)
+        own = point.shape == shape
+        look = f"fill='{BAR}'" + (f" stroke='{INK}' stroke-width='1.5'" if own else "")
+        ink, bold = PAPER, " font-weight='bold'" if own else ""
+        if _is_remembered(point):
+            look, ink = f"fill='{PAPER}' stroke='{BAR}' stroke-width='1.5' stroke-dasharray='4 3'", INK
+        told = f"{point.shape}: {number(point.value)} {unit}, {say('efficiency', share=f'{share:.1%}')}, {point.source}"
+        parts.append(
+            f"<path d='M{short(x - wide / 2)} {PAST_FLOOR}V{short(top)}h{short(wide)}V{PAST_FLOOR}z' {look}>"
+            f"<title>{escape(fitted(told, 120))}</title></path><g text-anchor='middle'>"
+            f"<text x='{short(x)}' y='{short(top + 14)}' fill='{ink}'>{share:.0%}</text>"
+            f"<text x='{short(x)}' y='{PAST_FLOOR + 14}'{bold}>{escape(fitted(point.shape, 12))}</text>"
+            f"<text x='{short(x)}' y='{PAST_FLOOR + 27}' fill='{FAINT}'>{number(point.value)}</text></g>"
+        )
+    parts.append(line(y, 1.0, say("ideal"), "100%"))
+    parts.append(f"<text x='12' y='{PAST_FLOOR + 27}' fill='{FAINT}'>{escape(fitted(unit, 9))}</text>")
+    told_of, share = next(
+        (each for each in zip(shown, shares, strict=True) if each[0].shape == shape), (shown[-1], shares[-1])
+    )
+    story = say("scaling story", value=f"{number(told_of.value)} {unit}".strip(), shape=told_of.shape)
+    story = f"{story} · {say('efficiency', share=f'{share:.1%}')}"
+    if any(map(_is_remembered, shown)):
+        story = f"{story} · {say('from history')}"
+    return picture(title, story, parts, PAST_HEIGHT, seal(title, shown))
+
+
+def _is_remembered(point: ScalePoint) -> bool:
+    return not point.source.startswith(THIS_RUN)
+
+
+def _share(point: ScalePoint, base: ScalePoint) -> float:
+    if point.efficiency is not None and math.isfinite(point.efficiency):
+        return max(point.efficiency, 0.0)
+    return point.value / base.value * _cards(base) / _cards(point)
+
+
+def _cards(point: ScalePoint) -> int:
+    nodes, _, devices = point.shape.partition("x")
+    return int(nodes) * int(devices) or 1 if nodes.isdecimal() and devices.isdecimal() else 1
+
+
+# -- A case's life: every trial a row, every step a piece of it, at true times.
+
+COLOURS = {
+    "stage": STAGE, "submit": INK, "queue": QUEUE, "train": BAR, "watch": BAR, "harvest": HARVEST, "judge": MARK,
+}  # fmt: skip
+MOST_ROWS = 8
+_LEFT, _RIGHT, _ROW, _LEAST = 76, 748, 24, 2.0
+_CLOCK = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200)
+
+
+def timeline(trials: Sequence[TrialEntry], *, title: str, say: Language = ENGLISH) -> str:
+    """'' where nothing was timed. The newest trials, where there are many."""
+    rows = [(trial.trial, spans(trial.times, trial.queued_s)) for trial in trials[-MOST_ROWS:]]
+    rows = [(name, lived) for name, lived in rows if lived]
+    if not rows:
+        return ""
+    start, stop = min(lived[0].start for _, lived in rows), max(lived[-1].stop for _, lived in rows)
+    story = " · ".join(_worded(each, say) for each in rows[-1][1])
+    scale = Scale(0.0, stop - start or 1.0, _LEFT, _RIGHT)
+    floor = TOP + _ROW * len(rows)
+    parts = [*_axis(scale, floor, start, say)]
+    for index, (name, lived) in enumerate(rows):
+        y = TOP + _ROW * index
+        parts.append(f"<text x='12' y='{y + 15}'>{escape(say('trial'))} {name}</text>")
+        parts += [_piece(each, scale, start, y + 3, say) for each in lived]
+    return picture(title, story, parts, floor + 36, seal(title, rows))
+
+
+def _worded(each: Span, say: Language) -> str:
+    return f"{say(f'life {each.name}')} {span(each.stop - each.start, say)}"
+
+
+def _piece(each: Span, scale: Scale, start: float, y: float, say: Language) -> str:
+    at, to = scale(each.start - start), scale(each.stop - start)
+    wide = max(to - at, _LEAST)
+    shape = (
+        f"<rect x='{short(min(at, _RIGHT - wide))}' y='{short(y)}' width='{short(wide)}' height='17'"
+        f" fill='{COLOURS[each.name]}'><title>{escape(_worded(each, say))}</title></rect>"
+    )
+    label = say(f"life {each.name}")
+    if wide < 6.2 * display_width(label) + 8:
+        return shape
+    return f"{shape}<text x='{short(at + 5)}' y='{short(y + 12.5)}' fill='{PAPER}'>{escape(label)}</text>"
+
+
+def _axis(scale: Scale, floor: float, start: float, say: Language) -> Iterator[str]:
+    step = next((step for step in _CLOCK if scale.high <= 7 * step), None)
+    marks = [step * index for index in range(8)] if step else ticks(0.0, scale.high, 6)
+    marks = [mark for mark in marks if mark <= scale.high]
+    lines = "".join(f"M{short(scale(mark))} {TOP}V{short(floor)}" for mark in marks)
+    yield f"<path d='{lines}' stroke='{GRID}'/>"
+    for mark in marks:
+        anchor = "start" if mark == 0 else "end" if scale(mark) > _RIGHT - 20 else "middle"
+        text = escape(span(mark, say) if mark else "0")
+        yield f"<text x='{short(scale(mark))}' y='{short(floor + 14)}' text-anchor='{anchor}'>{text}</text>"
+    clock = datetime.fromtimestamp(start, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    told = escape(say("from the start", clock=clock))
+    yield f"<text x='{_LEFT}' y='{short(floor + 29)}' fill='{FAINT}'>{told}</text>"

@@ -1,0 +1,412 @@
+"""What CI servers read beside JUnit: `metrics.txt`, `metrics.csv`, `summary.md`, and GitHub's own two ways to tell."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import platform
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pytest_aisbench import __version__
+from pytest_aisbench.i18n import ENGLISH, Language
+from pytest_aisbench.model.messages import plain, translated
+from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
+from pytest_aisbench.model.results import CaseEntry, RunEntry, TrialEntry
+from pytest_aisbench.model.verdict import Outcome, Ruling, number
+from pytest_aisbench.report.columns import Column, Output, efficiency, shown_in, total
+from pytest_aisbench.report.host_plugins import case_id_of_report, warn
+from pytest_aisbench.report.text import as_typed, web, what_to_do, worst_first, write_text
+from pytest_aisbench.stash import language
+
+# -- A case and a run as flat names and values, for CI servers that read nothing else.
+
+
+def of_case(case: CaseEntry, where: str = "") -> dict[str, str]:
+    """What the ledger has of a case; `where` is the platform."""
+    facts = dict(_case(case, where))
+    return {name: plain(str(value)) for name, value in facts.items() if value is not None}
+
+
+def _case(case: CaseEntry, where: str) -> Iterator[tuple[str, Any]]:
+    yield from (("case", case.id), ("workload", case.workload), ("platform", where or None))
+    yield from (("nodes", case.nodes), ("devices_per_node", case.devices_per_node))
+    yield from (("shape", f"{case.nodes}x{case.devices_per_node}"), ("mode", case.mode))
+    yield from (("verdict", case.verdict.value if case.verdict else None), ("reason", case.reason))
+    yield from (("trials", len(case.trials)), ("card_hours", case.card_hours))
+    for name, metric in case.metrics.items():
+        yield from ((name, metric.value), (f"{name}.unit", metric.unit or None))
+    for finding in case.findings:
+        yield from ((f"{finding.metric}.wanted", finding.wanted), (f"{finding.metric}.outcome", finding.outcome.value))
+    if case.background and case.background.reference is not None:
+        yield f"{THROUGHPUT}.reference", number(case.background.reference)
+    if case.background and case.background.interval:
+        yield f"{THROUGHPUT}.interval", " .. ".join(map(number, case.background.interval))
+    yield "efficiency", None if (share := efficiency(case)) is None else number(share)
+    if case.trials:
+        yield from _trial(case, case.trials[-1])
+
+
+def _trial(case: CaseEntry, newest: TrialEntry) -> Iterator[tuple[str, Any]]:
+    yield from (("job_id", newest.job_id), ("phase", newest.phase))
+    yield from (("queued_s", total(case, "queued_s")), ("ran_s", total(case, "ran_s")))
+    yield "stragglers", "; ".join(map(str, newest.stragglers)) or None
+    for name, trait in newest.traits.items():
+        yield f"trait.{name}", trait
+
+
+def of_run(run: RunEntry) -> dict[str, str]:
+    """What it was, where it ran, by which versions, and how it ended."""
+    facts: dict[str, Any] = {"run": run.run, "schema": run.schema, "started": run.started, "finished": run.finished}
+    facts |= {name: as_typed(run.settings[name]) for name in ("platform", "nodes") if name in run.settings}
+    facts |= {"version": __version__, "python": platform.python_version(), "pytest": pytest.__version__}
+    if run.exit_code is not None:
+        facts |= {"exit_code": run.exit_code, "exit": ENGLISH.exit_code(run.exit_code)}
+    facts["missing"] = ",".join(missing(run)) or None
+    return {name: plain(str(value)) for name, value in facts.items() if value is not None}
+
+
+def missing(run: RunEntry) -> list[str]:
+    """The required cases that nobody judged."""
+    judged = {case.id for case in run.cases if case.verdict}
+    return [case for case in run.settings.get("required") or () if case not in judged]
+
+
+# -- `summary.md`: the verdicts of a run where a CI server shows Markdown, what is wrong before what is right.
+
+MOST = 900_000  # bytes; GitHub takes 1 MiB from a step, and nothing of what is longer
+_MOST_TROUBLES = 50
+_LONGEST = 300  # characters of a reason or a log line
+_MEANING = re.compile(r"([\\`*_\[\]|~#$])")
+FILES = ("report.html", "junit.xml", "results.json", "metrics.txt", "metrics.csv")
+
+
+def markdown_summary(run: RunEntry, say: Language = ENGLISH, most: int = MOST) -> str:
+    """No longer than `most` bytes: the cases that do not fit are counted."""
+    cases = worst_first(run.cases)
+    head = [f"## {_title(run, say)}", "", _facts(run, say), ""]
+    head += [f"- **{escaped(case)}**: {say('required')}" for case in missing(run)[:_MOST_TROUBLES]]
+    bad = [case for case in cases if case.verdict is not Ruling.PASSED or _warnings(case)]
+    for case in bad[:_MOST_TROUBLES]:
+        head += _trouble(case, say)
+    if len(bad) > _MOST_TROUBLES:
+        head.append(f"- {say('more cases in results', count=len(bad) - _MOST_TROUBLES)}")
+    columns = shown_in(Output.MARKDOWN)
+    headings = " | ".join(column.inline_head(say) for column in columns)
+    head += ["", f"| {headings} |", f"|{'---|' * len(columns)}"]
+    tail = ["", *_uploads(run, say), f"{say('files beside')}: {', '.join(f'[{name}]({name})' for name in FILES)}", ""]
+    room = most - sum(len(line.encode()) + 1 for line in (*head, *tail)) - 200
+    rows = [*_fitting((_row(case, columns, say) for case in cases), room)]
+    if len(rows) < len(cases):
+        tail.insert(0, f"\n{say('more cases in results', count=len(cases) - len(rows))}")
+    return "\n".join([*head, *rows, *tail])
+
+
+def escaped(text: str, limit: int = _LONGEST) -> str:
+    """The text of a job, a platform or a user as plain text: no markup, no HTML, no second cell."""
+    escaped_html = plain(text, limit).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _MEANING.sub(r"\\\1", escaped_html)
+
+
+def _title(run: RunEntry, say: Language) -> str:
+    if run.exit_code is None:
+        return say("summary unfinished")
+    return say("summary title", code=run.exit_code, meaning=say.exit_code(run.exit_code))
+
+
+def _facts(run: RunEntry, say: Language) -> str:
+    counts: dict[str, int] = {}
+    for case in worst_first(run.cases):
+        word = case.verdict.value if case.verdict else say("not judged")
+        counts[word] = counts.get(word, 0) + 1
+    verdicts = ", ".join(f"{count} {word}" for word, count in counts.items())
+    cost = number(sum(case.card_hours for case in run.cases))
+    where = escaped(str(run.settings.get("platform", "-")))
+    cases = say("cases", count=len(run.cases)) + (f": {verdicts}" if verdicts else "")
+    return (
+        f"{say.inline('run')} `{plain(run.run)}` {say('on platform')} {where}; {cases}; {say('card-hours', count=cost)}"
+    )
+
+
+def _trouble(case: CaseEntry, say: Language) -> Iterator[str]:
+    verdict = say.word(case.verdict.value) if case.verdict else say("not judged")
+    yield f"- **{escaped(case.id)}** {verdict}: {escaped(translated(case.reason, say))}"
+    for finding in case.findings:
+        if finding.outcome not in {Outcome.MET, Outcome.WAIVED} and finding.text != case.reason:
+            yield f"  - {say.word(finding.outcome.value)}: {escaped(translated(finding.text, say))}"
+    yield from (f"  - {say.inline('warning')}: {escaped(translated(warning, say))}" for warning in _warnings(case))
+    if case.verdict is Ruling.PASSED:
+        return
+    if case.trials:
+        newest = case.trials[-1]
+        if newest.job_id:
+            console = f", [{say('console')}](<{url}>)" if (url := web(newest.console)) else ""
+            yield f"  - {say('job')} {escaped(newest.job_id)}, {escaped(newest.platform_phase or '-')}{console}"
+        for log in [name for name in newest.logs if "worker" in name][:1]:
+            yield f"  - {say('log')} {escaped(log)}"
+        notes = [note for note in newest.notes if note not in _warnings(case)]  # a warning is a note of its trial too
+        yield from (f"  - {say.inline('note')}: {escaped(translated(note, say))}" for note in notes[:5])
+    if todo := what_to_do(case, say):
+        yield f"  - {say.inline('what to do')}: {todo}"
+
+
+def _row(case: CaseEntry, columns: Sequence[Column], say: Language) -> str:
+    return f"| {' | '.join(escaped(column.cell(case, say)) for column in columns)} |"
+
+
+def _warnings(case: CaseEntry) -> Sequence[str]:
+    return case.background.warnings if case.background else ()
+
+
+def _uploads(run: RunEntry, say: Language) -> Iterator[str]:
+    for state in ("spooled", "dead"):
+        if count := sum(upload["state"] == state for upload in run.uploads):
+            yield f"{say('Tester')}: {count} {state}"
+            yield ""
+
+
+def _fitting(rows: Iterator[str], room: int) -> Iterator[str]:
+    for row in rows:
+        room -= len(row.encode()) + 1
+        if room < 0:
+            return
+        yield row
+
+
+# -- `metrics.txt`, in the text format of OpenMetrics, and `metrics.csv`, as Jenkins' plot plugin reads it.
+
+_DIGITS = 4  # of what is measured
+_FEW = 2  # of times and costs, which differ with every run
+_PREFIX = "aisbench_"
+
+
+class Sample(NamedTuple):
+    labels: dict[str, str]
+    value: float
+
+
+class Family(NamedTuple):
+    name: str
+    help: str
+    samples: list[Sample]
+    unit: str = ""
+    kind: str = "gauge"
+
+
+def openmetrics_text(run: RunEntry) -> str:
+    """The whole file."""
+    lines: list[str] = []
+    for family in _families(run):
+        if family.samples:
+            name = _PREFIX + family.name
+            lines.append(f"# TYPE {name} {family.kind}")
+            if family.unit:
+                lines.append(f"# UNIT {name} {family.unit}")
+            lines.append(f"# HELP {name} {family.help}")
+            lines += [f"{name}{_labels(sample.labels)} {_number(sample.value)}" for sample in family.samples]
+    return "".join(f"{line}\n" for line in [*lines, "# EOF"])
+
+
+def csv_table(run: RunEntry) -> str:
+    """A row of names and a row of values. What was not measured has no column: the plot then has a gap there."""
+    columns: dict[str, float] = {}
+    for case in _sorted(run):
+        for name, metric in case.metrics.items():
+            columns |= _known(f"{case.id} {name}", metric.value, _DIGITS)
+        for column in shown_in(Output.CSV):
+            columns |= _known(f"{case.id} {column.key}", column.value(case) if column.value else None, column.digits)
+    written = io.StringIO()
+    writer = csv.writer(written, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    writer.writerow(plain(name) for name in columns)
+    writer.writerow(_number(value) for value in columns.values())
+    return written.getvalue()
+
+
+def _families(run: RunEntry) -> Iterator[Family]:
+    cases = _sorted(run)
+    for name, help_text in (
+        (THROUGHPUT, "What all cards of the case did together, in its unit."),
+        (ACCURACY, "What the trained model reached."),
+    ):
+        yield Family(name, help_text, [*_measured(cases, [name])])
+    others = sorted({name for case in cases for name in case.metrics} - {THROUGHPUT, ACCURACY})
+    yield Family("measurement", "Any other metric of the workload.", [*_measured(cases, others)])
+    per_card = "Share of the speed per card at the base shape that is kept at this shape."
+    yield Family("efficiency", per_card, [*_each(cases, efficiency, _DIGITS)])
+    yield Family("pace", "Speed by the log, of one rank or of the whole job.", [*_paces(cases)])
+    yield Family("card_hours", "Time that the jobs ran, times their cards.", [*_each(cases, lambda c: c.card_hours)])
+    yield Family("verdict", "The verdict; all 0 where there is none.", [*_verdicts(cases)], kind="stateset")
+    waited = "Time that the jobs waited in a queue."
+    yield Family("queued_seconds", waited, [*_each(cases, lambda c: total(c, "queued_s"))], "seconds")
+    yield Family("ran_seconds", "Time that the jobs ran.", [*_each(cases, lambda c: total(c, "ran_s"))], "seconds")
+    slow = "Cards and nodes that were slower than the others."
+    yield Family("stragglers", slow, [*_each(cases, lambda c: len(c.trials[-1].stragglers) if c.trials else None)])
+    yield Family("trials", "Attempts that decided the case.", [*_each(cases, lambda c: len(c.trials))])
+    if run.settings.get("required"):
+        absent = Sample({}, len(missing(run)))
+        yield Family("missing_cases", "Required cases that nobody judged.", [absent])
+    if run.exit_code is not None:
+        yield Family("exit_code", "What the run told its shell.", [Sample({}, run.exit_code)])
+
+
+def _measured(cases: Iterable[CaseEntry], names: Iterable[str]) -> Iterator[Sample]:
+    for name in names:
+        for case in cases:
+            if name in case.metrics and (value := case.metrics[name].value) is not None and math.isfinite(value):
+                candidates = {"metric": "" if name in {THROUGHPUT, ACCURACY} else name, "unit": case.metrics[name].unit}
+                labels = {key: text for key, text in candidates.items() if text}  # an empty one is none
+                yield Sample({**_help_text(case), **labels}, rounded(value, _DIGITS))
+
+
+def _paces(cases: Iterable[CaseEntry]) -> Iterator[Sample]:
+    for case in cases:
+        if case.trials and (pace := case.trials[-1].pace):
+            labels = {**_help_text(case), "of": pace.of, "unit": pace.unit}
+            for part, speed in (("whole", pace.whole), ("warm_up", pace.warm_up), ("steady", pace.steady)):
+                for value in _known("", speed, _DIGITS).values():
+                    yield Sample({**labels, "part": part}, value)
+
+
+def _each(cases: Iterable[CaseEntry], of: Callable[[CaseEntry], float | None], digits: int = _FEW) -> Iterator[Sample]:
+    for case in cases:
+        for value in _known("", of(case), digits).values():
+            yield Sample(_help_text(case), value)
+
+
+def _verdicts(cases: Iterable[CaseEntry]) -> Iterator[Sample]:
+    for case in cases:
+        for ruling in Ruling:
+            yield Sample({**_help_text(case), f"{_PREFIX}verdict": ruling.value}, float(case.verdict is ruling))
+
+
+def _help_text(case: CaseEntry) -> dict[str, str]:
+    return {"case": case.id, "workload": case.workload, "nodes": str(case.nodes)}
+
+
+def _sorted(run: RunEntry) -> list[CaseEntry]:
+    """By name: the order in which cases end is another one with xdist."""
+    return sorted(run.cases, key=lambda case: case.id)
+
+
+def _known(name: str, value: float | None, digits: int) -> dict[str, float]:
+    return {} if value is None or not math.isfinite(value) else {name: rounded(value, digits)}
+
+
+def rounded(value: float, digits: int) -> float:
+    """A finite number to so many significant digits."""
+    result = float(f"{value:.{digits}g}")
+    return result if math.isfinite(result) else rounded(0.99 * value, digits)  # up was past the largest there is
+
+
+def _number(value: float) -> str:
+    return f"{value:.15g}"
+
+
+def _labels(labels: dict[str, str]) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped_label(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped_label(value: str) -> str:
+    return plain(value).replace("\\", r"\\").replace('"', r"\"")
+
+
+_SUMMARY = "GITHUB_STEP_SUMMARY"
+_ROOM = 1 << 20  # bytes that GitHub takes from one step
+_MOST = 10  # annotations of a kind that GitHub shows of one step
+
+
+class Files:
+    """Reporter: the files that are the same wherever they are written."""
+
+    order = 40
+
+    def __init__(self, config: pytest.Config, folder: Path) -> None:
+        self._folder, self._lang = folder, language(config)
+
+    def case(self, entry: CaseEntry) -> None:
+        """All is written at the end."""
+
+    def run(self, entry: RunEntry) -> None:
+        write_text(self._folder / "metrics.txt", openmetrics_text(entry))
+        write_text(self._folder / "metrics.csv", csv_table(entry))
+        write_text(self._folder / "summary.md", markdown_summary(entry, self._lang))
+
+
+class GitHub:
+    """Reporter: the summary of a workflow's step, and annotations; inert anywhere else."""
+
+    order = 50
+    once = True  # an old run that is told again is no news
+
+    def __init__(self, config: pytest.Config, folder: Path) -> None:
+        self._config, self._folder = config, folder
+        self._places: dict[str, tuple[str, int]] = {}
+        self._run: RunEntry | None = None
+
+    def case(self, entry: CaseEntry) -> None:
+        """All is said at the end."""
+
+    def run(self, entry: RunEntry) -> None:
+        self._run = entry
+        if target := os.environ.get(_SUMMARY):
+            path = Path(target)
+            room = _ROOM - (path.stat().st_size if path.exists() else 0)
+            text = markdown_summary(entry, language(self._config))
+            if len(text.encode()) > room:
+                warn(self._config, f"aisbench: {_SUMMARY} is full; the summary is in {self._folder.name}/summary.md")
+                return
+            with path.open("a", encoding="utf-8", errors="replace") as file:
+                file.write(text)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Where the test of a case stands."""
+        file, line, _ = report.location
+        if case := case_id_of_report(report):
+            self._places.setdefault(case, (str(self._config.rootpath / file), (line or 0) + 1))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self._run and os.environ.get("GITHUB_ACTIONS") == "true":
+            for line in notices(self._run, self._places, os.environ.get("GITHUB_WORKSPACE", "")):
+                terminalreporter.write_line(line)
+
+
+def notices(run: RunEntry, places: dict[str, tuple[str, int]], workspace: str) -> list[str]:
+    """Commands of GitHub's workflows, for the cases that did not pass; of each kind no more than are shown."""
+    found: dict[str, list[str]] = {"error": [], "warning": []}
+    for name in missing(run):
+        found["error"].append(_command("error", {"title": f"{name} is missing"}, "required, and not judged"))
+    for case in worst_first(run.cases):
+        if case.verdict in {Ruling.FAILED, Ruling.BROKEN, Ruling.INCONCLUSIVE}:
+            kind = "warning" if case.verdict is Ruling.INCONCLUSIVE else "error"
+            found[kind].append(_command(kind, _about(case, places, workspace), case.reason))
+    return [line for lines in found.values() for line in lines[:_MOST]]
+
+
+def _about(case: CaseEntry, places: dict[str, tuple[str, int]], workspace: str) -> dict[str, str]:
+    assert case.verdict is not None
+    title = {"title": f"{case.id} {case.verdict.value}"}
+    if case.id not in places:
+        return title
+    file, line = places[case.id]
+    return {"file": os.path.relpath(file, workspace) if workspace else file, "line": str(line), **title}
+
+
+def _command(kind: str, properties: dict[str, str], message: str) -> str:
+    told = ",".join(f"{name}={_escaped(value, ':,')}" for name, value in properties.items())
+    return f"::{kind} {told}::{_escaped(message)}"
+
+
+def _escaped(value: str, more: str = "") -> str:
+    shown = plain(value).replace("%", "%25")
+    for char in more:
+        shown = shown.replace(char, f"%{ord(char):02X}")
+    return shown

@@ -1,0 +1,204 @@
+"""`index.html` among the reports: all runs on one page, the newest first, with links to what each left."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
+
+from pytest_aisbench.i18n import ENGLISH, Language
+from pytest_aisbench.ledger.database import Database
+from pytest_aisbench.ledger.runs import UNJUDGED, RunSummary, newest
+from pytest_aisbench.logs import get_logger, ignored
+from pytest_aisbench.model.messages import plain
+from pytest_aisbench.model.verdict import Ruling
+from pytest_aisbench.report.text import as_typed, span, write_text
+
+# -- The page of the list of runs: its columns, its looks, and the few lines of script that sort it.
+
+COLUMNS = (
+    ("run", "text"),
+    ("started", "number"),
+    ("platform", "text"),
+    ("index nodes", "text"),
+    ("index cases", "number"),
+    ("exit code", "number"),
+    ("duration", "number"),
+    ("files", ""),
+)
+STYLE = """
+:root{color-scheme:light dark;--ink:#1f2933;--faint:#5f6b78;--line:#d5dae0;--head:#f3f5f7;--page:#fff;--link:#1d4f91;
+--good:#166534;--bad:#b42318;--doubt:#8a5300}
+@media (prefers-color-scheme:dark){:root{--ink:#e4e8ec;--faint:#9aa5b1;--line:#3a434d;--head:#232a31;--page:#181d22;
+--link:#8ab4f0;--good:#6fcf97;--bad:#ff8a80;--doubt:#f0b95c}}
+body{background:var(--page);color:var(--ink);font:14px/1.5 system-ui,"Noto Sans SC","Microsoft YaHei",sans-serif;
+max-width:1300px;margin:24px auto;padding:0 16px}
+h1{font-size:20px;margin:0}
+p{color:var(--faint);margin:2px 0 14px}
+div{overflow-x:auto}
+table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{border-bottom:1px solid var(--line);padding:5px 10px;text-align:left;vertical-align:top}
+th{background:var(--head);white-space:nowrap}
+th button{all:unset;cursor:pointer;font-weight:600}
+th button:focus-visible{outline:2px solid var(--link)}
+th[aria-sort=ascending] button::after{content:" \\25B2"}
+th[aria-sort=descending] button::after{content:" \\25BC"}
+td{white-space:nowrap}
+td span{white-space:nowrap;margin-right:8px}
+a{color:var(--link);margin-right:8px}
+.PASSED{color:var(--good)}.FAILED,.BROKEN{color:var(--bad);font-weight:600}.INCONCLUSIVE{color:var(--doubt);font-weight:600}
+.not-judged{color:var(--faint)}
+@media print{th button::after{content:""}body{max-width:none;margin:0}}
+"""
+SCRIPT = """
+document.querySelectorAll("th button").forEach(function (button) {
+  button.addEventListener("click", function () {
+    const head = button.parentElement, body = document.querySelector("tbody");
+    const down = head.getAttribute("aria-sort") === "ascending";
+    const at = head.cellIndex, isNumber = head.dataset.kind === "number";
+    const value = function (row) {
+      const cell = row.cells[at];
+      return cell.dataset.value === undefined ? cell.textContent : cell.dataset.value;
+    };
+    const rows = Array.from(body.rows).sort(function (a, b) {
+      const x = value(a), y = value(b);
+      const order = isNumber ? Number(x) - Number(y) : x.localeCompare(y, undefined, {numeric: true});
+      return down ? -order : order;
+    });
+    document.querySelectorAll("th").forEach(function (other) { other.removeAttribute("aria-sort"); });
+    head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    body.append.apply(body, rows);
+  });
+});
+"""
+PAGE = """<!DOCTYPE html>
+<html lang="{lang}">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<link rel="icon" href="data:,">
+<style>{style}</style>
+</head>
+<body>
+<h1>{title}</h1>
+<p>{note}</p>
+<div><table>
+<thead><tr>{heads}</tr></thead>
+<tbody>
+{rows}
+</tbody>
+</table></div>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+_LOG = get_logger("report")
+NAME = "index.html"
+MOST = 500  # runs on the page
+_PAGE = "report.html"
+_LINKS = ("allure.html", "results.json", "junit.xml")
+_BATCH = 200
+
+
+def write(database: Database, reports: Path, say: Language = ENGLISH) -> Path:
+    """Whole or not at all, and one after the other: who comes last has seen what the others had to tell."""
+    path = reports / NAME
+    with _alone(reports):
+        runs, more = _present(database, reports)
+        write_text(path, page(runs, reports, say, more=more))
+    return path
+
+
+@contextmanager
+def _alone(reports: Path) -> Iterator[None]:
+    with (reports / f".{NAME}.lock").open("w") as lock:
+        # A file system without locks: then the last one wins.
+        with ignored(_LOG, OSError, "the lock of %s", lock.name):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _present(database: Database, reports: Path) -> tuple[list[RunSummary], bool]:
+    """The newest whose folder is here, and whether there are more: a ledger may serve several workspaces, and outlive
+    them."""
+    here = {entry.name for entry in os.scandir(reports) if entry.is_dir(follow_symlinks=False)}
+    runs: list[RunSummary] = []
+    skip = 0
+    while batch := newest(database, _BATCH, skip=skip):
+        skip += len(batch)
+        runs += [run for run in batch if run.run in here]
+        if len(runs) > MOST:
+            return runs[:MOST], True
+    return runs, False
+
+
+def page(runs: Sequence[RunSummary], reports: Path, say: Language, *, more: bool = False) -> str:
+    heads = "".join(
+        f'<th scope="col" data-kind="{kind}"><button type="button">{escape(say(name))}</button></th>'
+        for name, kind in COLUMNS
+    )
+    rows = "\n".join(_row(run, reports, say) for run in runs)
+    note = say("index newest", count=MOST) if more else say("index runs", count=len(runs))
+    return PAGE.format(
+        lang=say.catalogue.html_lang,
+        title=escape(say("index title")),
+        note=escape(note),
+        heads=heads,
+        rows=rows,
+        style=STYLE,
+        script=SCRIPT,
+    )
+
+
+def _row(run: RunSummary, reports: Path, say: Language) -> str:
+    started = datetime.fromtimestamp(run.started, timezone.utc)
+    seconds = None if run.finished is None else max(run.finished - run.started, 0.0)
+    nodes = as_typed(run.settings.get("nodes") or [say("all")])
+    code = say("not finished") if run.exit_code is None else str(run.exit_code)
+    cells = [
+        (run.run, f"<code>{_linked(run.run, _PAGE, escape(plain(run.run)), reports)}</code>"),
+        (str(run.started), f'<time datetime="{started.isoformat()}">{started:%Y-%m-%d %H:%M:%S}</time>'),
+        ("", escape(plain(str(run.settings.get("platform", ""))))),
+        ("", escape(plain(nodes))),
+        (str(_weight(run)), _verdicts(run, say)),
+        ("-1" if run.exit_code is None else code, escape(code)),
+        (str(-1.0 if seconds is None else seconds), escape(span(seconds, say))),
+        ("", _links(run.run, reports)),
+    ]
+    row = "".join(
+        f'<td data-value="{escape(value)}">{text}</td>' if value else f"<td>{text}</td>" for value, text in cells
+    )
+    return f"<tr>{row}</tr>"
+
+
+def _weight(run: RunSummary) -> int:
+    """By how much a run went wrong: a run with failures sorts before one that is merely broken."""
+    counts = run.verdicts
+    return sum(
+        factor * counts.get(ruling.value, 0)
+        for ruling, factor in ((Ruling.FAILED, 10**8), (Ruling.BROKEN, 10**4), (Ruling.INCONCLUSIVE, 1))
+    )
+
+
+def _verdicts(run: RunSummary, say: Language) -> str:
+    order = [*(ruling.value for ruling in Ruling), UNJUDGED]
+    counts = [(name, run.verdicts[name]) for name in order if run.verdicts.get(name)]
+    words = {name: say(name) if name == UNJUDGED else say.meaning(name) for name in order}
+    return " ".join(
+        f'<span class="{name.replace(" ", "-")}">{count} {escape(words[name])}</span>' for name, count in counts
+    )
+
+
+def _links(run: str, reports: Path) -> str:
+    return " ".join(_linked(run, name, name, reports) for name in _LINKS if (reports / run / name).is_file())
+
+
+def _linked(run: str, name: str, text: str, reports: Path) -> str:
+    return f'<a href="{quote(f"{run}/{name}")}">{text}</a>' if (reports / run / name).is_file() else text

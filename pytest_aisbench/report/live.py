@@ -1,0 +1,394 @@
+"""What a person sees while the jobs run: bars on a terminal, elsewhere a line now and then."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TextIO
+
+import pytest
+from _pytest.terminal import TerminalReporter
+
+from pytest_aisbench.engine.collect import download_new_logs
+from pytest_aisbench.engine.watch import Follower
+from pytest_aisbench.logs import get_logger, ignored
+from pytest_aisbench.model.job import Phase
+from pytest_aisbench.model.messages import plain
+from pytest_aisbench.model.metric import THROUGHPUT
+from pytest_aisbench.model.trial import Step, Trial
+from pytest_aisbench.model.verdict import number
+from pytest_aisbench.report.terminal import sparkline
+from pytest_aisbench.report.text import clip, display_width, fit, padded
+from pytest_aisbench.traininglog import activity
+from pytest_aisbench.traininglog.activity import Heard, epochs, ran, remaining, throughput, until_all
+
+if TYPE_CHECKING:
+    from pytest_aisbench.config.settings import Settings
+    from pytest_aisbench.engine.run import Run
+    from pytest_aisbench.model.ports import Clock
+
+
+# -- A run while it lasts, as lines of text: bars for a terminal, one line for a log. Pure.
+
+MOST_BARS = 10
+_NAMED = 8  # running cases that a heartbeat names
+_LEAST_NAME = 12
+_WIDE, _NARROW = 130, 100  # columns; where there are fewer, figures take the place of bars
+_CURVE = 8  # columns of a curve
+_FEWEST = 3  # points of one
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All that is drawn, at one moment."""
+
+    now: float
+    began: float
+    trials: Sequence[Trial]  # the newest of each case
+    heard: Mapping[str, Heard]  # by trial
+    max_jobs: int
+
+
+def block(scene: Scene, width: int, most: int = MOST_BARS, *, curves: bool = True) -> list[str]:
+    """Bars of the cases that have a job, then one line for all; none wider than `width` columns."""
+    shown = sorted(filter(_is_shown, scene.trials), key=lambda trial: not _is_at_work(trial))
+    hidden = shown[most:]
+    name = min(max((display_width(trial.case.id) for trial in shown[:most]), default=0), max(_LEAST_NAME, width // 3))
+    lines = [_bar(scene, trial, name, width, curves=curves) for trial in shown[:most]]
+    if hidden:
+        lines.append(f"and {len(hidden)} more in flight")
+    return [clip(line, width).rstrip() for line in [*lines, _counts(scene)]]
+
+
+def heartbeat(scene: Scene) -> str:
+    running = [trial for trial in scene.trials if _is_at_work(trial)]
+    named = ", ".join(_short(scene, trial) for trial in running[:_NAMED])
+    more = f" and {len(running) - _NAMED} more" if len(running) > _NAMED else ""
+    line = f"aisbench +{_hours(scene.now - scene.began)} {_counts(scene)}"
+    return f"{line} | {named}{more}" if named else line
+
+
+def _bar(scene: Scene, trial: Trial, name: int, width: int, *, curves: bool) -> str:
+    told = scene.heard.get(trial.id)
+    lasted = ran(trial, scene.now)
+    start = f"{padded(fit(plain(trial.case.id), name), name)}  {_state(trial, told):<7}  {_hours(lasted):>7}"
+    if not _is_running(trial):
+        return start
+    share = activity.share(trial, told, scene.now)
+    left = remaining(trial, told, scene.now)
+    size = 20 if width >= _WIDE else 10 if width >= _NARROW else 0
+    bar = f"[{'#' * int(size * share):-<{size}}] {share:>4.0%}" if share is not None and size else ""
+    done = "" if share is None else bar or f"{share:>4.0%}"
+    eta = "" if left is None else f"eta {_hours(left)}"
+    row = start
+    for beside in _beside(trial, told, curves=curves):
+        row = "  ".join(filter(None, (start, done, eta, beside)))
+        if display_width(row) <= width:
+            break
+    return row
+
+
+def _beside(trial: Trial, told: Heard | None, *, curves: bool) -> Iterator[str]:
+    """What is told beside a bar, then less and less of it: half a figure is a wrong one."""
+    if told:
+        epoch, speed, loss, curve = (
+            _epoch(trial, told),
+            _speed(trial, told),
+            _loss(told),
+            _curve(told) if curves else "",
+        )
+        for parts in ((epoch, speed, f"{loss} {curve}".strip()), (epoch, speed, loss), (speed, loss), (speed,)):
+            yield ", ".join(filter(None, parts))
+    yield ""
+
+
+def _epoch(trial: Trial, told: Heard) -> str:
+    progress, total = told.progress, epochs(trial.case)
+    if not progress.epoch:
+        return ""
+    return f"epoch {progress.epoch}/{total}" if total else f"epoch {progress.epoch} step {progress.step}"
+
+
+def _speed(trial: Trial, told: Heard) -> str:
+    fast = throughput(trial.case, told.progress)
+    metric = trial.case.workload.metrics.get(THROUGHPUT)
+    if fast is not None and metric:
+        return f"~{_figure(fast)} {plain(metric.unit, 20)}"
+    return "" if told.progress.ms_per_step is None else f"{_figure(told.progress.ms_per_step)} ms/step"
+
+
+def _loss(told: Heard) -> str:
+    if told.progress.loss is not None:
+        return f"loss {_figure(told.progress.loss)}"
+    return "loss nan" if told.curve.loss.points else ""  # it was a number
+
+
+def _curve(told: Heard) -> str:
+    values = told.curve.loss.values
+    return sparkline(values, _CURVE) if len(values) >= _FEWEST else ""
+
+
+def _figure(value: float) -> str:
+    return number(float(f"{value:.4g}"))
+
+
+def _short(scene: Scene, trial: Trial) -> str:
+    told = scene.heard.get(trial.id)
+    share = activity.share(trial, told, scene.now) if _is_running(trial) else 1.0
+    how_far = f" {share:.0%}" if share is not None else f" {_hours(ran(trial, scene.now))}"
+    figures = (_speed(trial, told), _loss(told)) if told and _is_running(trial) else ()
+    stalled = "stalled" if told and told.stalled else ""
+    return " ".join(filter(None, (plain(trial.case.id) + how_far, stalled, *figures)))
+
+
+def _counts(scene: Scene) -> str:
+    done = sum(trial.step is Step.DONE for trial in scene.trials)
+    running = sum(map(_is_at_work, scene.trials))
+    waiting = len(scene.trials) - done - running
+    left = _until_all(scene)
+    eta = f", eta {_hours(left)}" if left is not None else ""
+    return f"{done}/{len(scene.trials)} done, {running} running, {waiting} waiting{eta}"
+
+
+def _until_all(scene: Scene) -> float | None:
+    running: list[float | None] = []
+    waiting: list[float | None] = []
+    for trial in scene.trials:
+        if _is_running(trial):
+            running.append(remaining(trial, scene.heard.get(trial.id), scene.now))
+        elif _is_at_work(trial):
+            running.append(0.0)
+        elif trial.step is not Step.DONE:
+            waiting.append(trial.expected_s or None)
+    return until_all(running, waiting, scene.max_jobs)
+
+
+def _is_shown(trial: Trial) -> bool:
+    return Step.SUBMIT < trial.step < Step.DONE
+
+
+def _is_at_work(trial: Trial) -> bool:
+    """Its job runs, or what it left is being read."""
+    return _is_running(trial) or trial.step in {Step.HARVEST, Step.JUDGE}
+
+
+def _is_running(trial: Trial) -> bool:
+    return trial.step is Step.WATCH and trial.job is not None and trial.job.phase is Phase.RUNNING
+
+
+def _state(trial: Trial, told: Heard | None) -> str:
+    if _is_running(trial):
+        return "stalled" if told and told.stalled else "stops" if trial.fault else "running"
+    return "queued" if trial.step is Step.WATCH else "harvest"
+
+
+def _hours(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+_LOG = get_logger("session")
+
+_FRAME_S = 0.5
+_CI = ("CI", "BUILD_NUMBER")  # as pytest reads them
+_ROOM = 4  # lines of the terminal that are not bars
+
+
+class Live:
+    """A pytest plugin object. Everything is written by `tick` and `close`: outside of tests, when nothing is captured.
+
+    Under xdist nobody is there to call `tick`: a thread does.
+    """
+
+    def __init__(self, config: pytest.Config, run: Run, settings: Settings, clock: Clock, *, threaded: bool) -> None:
+        self._terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
+        self._fleet = run.fleet
+        self._max_jobs = settings.max_jobs or run.platform.max_jobs
+        self._clock = clock
+        self._heartbeat_s = settings.heartbeat
+        self._began = self._beaten = clock.now()
+        self._said: deque[str] = deque()
+        self._bars = Bars(self._terminal) if not threaded and has_room_for_bars(config, self._terminal) else None
+        self._follower = Follower(
+            run.platform,
+            clock,
+            run.fleet.trials,
+            settings.stall,
+            say=self.say,
+            note=run.fleet.remark,
+            keep=partial(download_new_logs, run.folder),
+        )
+        self._follower.start()
+        self._log = LiveLog(config) if not threaded and is_log_live(config) else None
+        self._closing = threading.Event()
+        if threaded:
+            threading.Thread(target=self._run, name="aisbench-heartbeat", daemon=True).start()
+
+    def say(self, line: str) -> None:
+        """Shown as soon as nothing else is being written."""
+        self._said.append(line)
+
+    def tick(self) -> None:
+        """Show what there is to show; called as often as one likes."""
+        if self._log:
+            self._log.write()
+        if self._terminal is None:
+            return
+        while self._said:
+            self._write(f"aisbench: {self._said.popleft()}")
+        now = self._clock.now()
+        if self._bars and now - self._beaten >= _FRAME_S:
+            self._beaten = now
+            self._bars.draw(self._scene(now))
+        elif not self._bars and now - self._beaten >= self._heartbeat_s:
+            self._beaten = now
+            self._write(heartbeat(self._scene(now)))
+
+    def close(self) -> None:
+        self._closing.set()
+        self._follower.close()
+        self._clear()
+        while self._terminal and self._said:
+            self._write(f"aisbench: {self._said.popleft()}")
+        if self._log:
+            self._log.close()
+
+    def write_log(self) -> None:
+        """Show what other threads logged; for the main thread while it waits inside a test."""
+        if self._log:
+            self._log.write()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self) -> None:
+        self._clear()
+        self.write_log()
+
+    def _run(self) -> None:
+        while not self._closing.wait(min(_FRAME_S, self._heartbeat_s)):
+            with ignored(_LOG, Exception, "one line of progress"):  # a terminal that is gone is no reason to end a run
+                self.tick()
+
+    def _scene(self, now: float) -> Scene:
+        newest = {trial.case.id: trial for trial in self._fleet.trials()}
+        heard = {trial.id: self._follower.heard(trial) for trial in newest.values()}
+        told = {key: value for key, value in heard.items() if value}
+        return Scene(now, self._began, list(newest.values()), told, self._max_jobs)
+
+    def _write(self, line: str) -> None:
+        """On a line of its own, at once: whoever reads a log of CI waits for it."""
+        self._clear()
+        self._terminal.ensure_newline()
+        if self._terminal._tw.width_of_current_line:  # noqa: SLF001 - xdist's dots are known to the writer only
+            self._terminal.write("\n")
+        self._terminal.write(f"{line}\n", flush=True)
+
+    def _clear(self) -> None:
+        if self._bars:
+            self._bars.clear()
+
+
+def has_room_for_bars(config: pytest.Config, terminal: Any) -> bool:
+    """Not where somebody else draws, such as pytest-sugar or live logs, nor where nobody looks."""
+    return (
+        type(terminal) is TerminalReporter
+        and bool(terminal.isatty)
+        and terminal.verbosity > -2
+        and os.environ.get("TERM") != "dumb"
+        and not any(map(os.environ.get, _CI))
+        and not is_log_live(config)
+        and hasattr(terminal._tw, "_file")  # noqa: SLF001
+    )
+
+
+def is_log_live(config: pytest.Config) -> bool:
+    """True if pytest shows the log while the tests run."""
+    with contextlib.suppress(ValueError):  # noqa: TID251 - -p no:logging
+        return config.getoption("log_cli_level", None) is not None or bool(config.getini("log_cli"))
+    return False
+
+
+class LiveLog:
+    """Keeps what other threads log for pytest's live log until the main thread writes it.
+
+    To show a record pytest suspends its capture of the tests' output and resumes it. When another thread does that
+    while the main thread ends a test, lines of the log and outcomes of tests are lost.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._records: deque[logging.LogRecord] = deque()
+        self._handler: logging.Handler = config.pluginmanager.get_plugin("logging-plugin").log_cli_handler
+        self._handler.addFilter(self._admit)
+
+    def write(self) -> None:
+        """Only the main thread may."""
+        while self._records and threading.current_thread() is threading.main_thread():
+            self._handler.acquire()
+            try:
+                self._handler.emit(self._records.popleft())
+            finally:
+                self._handler.release()
+
+    def close(self) -> None:
+        self._handler.removeFilter(self._admit)
+        self.write()
+
+    def _admit(self, record: logging.LogRecord) -> bool:
+        if threading.current_thread() is threading.main_thread():
+            self.write()  # what came before
+            return True
+        self._records.append(record)
+        return False
+
+
+class Bars:
+    """Lines below what pytest wrote, drawn over and over, and taken away without a trace.
+
+    They bypass pytest's own writer: it counts columns, and must go on where it was.
+    """
+
+    def __init__(self, terminal: Any) -> None:
+        self._writer = terminal._tw  # noqa: SLF001
+        self._file: TextIO = self._writer._file  # noqa: SLF001
+        self._undo = ""
+
+    def draw(self, scene: Scene) -> None:
+        width, height = self._size()
+        # The last column stays empty: some terminals begin a new line as soon as it is filled.
+        most = max(0, min(MOST_BARS, height - _ROOM))
+        lines = block(scene, width - 1, most, curves=self._shows_curves())
+        column = self._writer.width_of_current_line
+        undo = f"\x1b[{len(lines)}A\x1b[{column + 1}G\x1b[J" if column else f"\x1b[{len(lines)}F\x1b[J"
+        drawn = "".join(f"\n{line}" for line in lines) if column else "".join(f"{line}\n" for line in lines)
+        self._put(self._undo + drawn)
+        self._undo = undo
+
+    def clear(self) -> None:
+        if self._undo:
+            self._put(self._undo)
+            self._undo = ""
+
+    def _shows_curves(self) -> bool:
+        with contextlib.suppress(LookupError, UnicodeEncodeError):  # noqa: TID251 - that is the question
+            return bool("▁█".encode(self._file.encoding or "ascii"))
+        return False
+
+    def _put(self, text: str) -> None:
+        encoding = self._file.encoding or "ascii"
+        # A terminal that is gone is no reason to end a run.
+        with ignored(_LOG, (OSError, ValueError), "bars that were drawn"):
+            self._file.write(text.encode(encoding, "replace").decode(encoding))
+            self._file.flush()
+
+    def _size(self) -> tuple[int, int]:
+        """Of the terminal itself: while a test is captured, standard output is something else."""
+        with ignored(_LOG, (OSError, ValueError), "the size of the terminal"):
+            size = os.get_terminal_size(self._file.fileno())
+            if size.columns and size.lines:
+                return size.columns, size.lines
+        return 80, 24

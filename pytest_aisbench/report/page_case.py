@@ -1,0 +1,398 @@
+"""Everything about a case below its row of the page; pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from html import escape
+from typing import NamedTuple
+
+from pytest_aisbench.i18n import ENGLISH, Language
+from pytest_aisbench.judge.comparison import RunDifference, compare_runs
+from pytest_aisbench.judge.entries import brief
+from pytest_aisbench.judge.standards import TIME, Field, standard_fields
+from pytest_aisbench.model.clock import moment
+from pytest_aisbench.model.messages import plain, translated
+from pytest_aisbench.model.results import Brief, CaseEntry, Executor, RunEntry, TrialEntry
+from pytest_aisbench.model.verdict import Finding, Outcome, Ruling, number
+from pytest_aisbench.report.columns import Column, Output, shown_in
+from pytest_aisbench.report.rank_charts import charts
+from pytest_aisbench.report.text import as_typed, span, web, what_to_do, worst_first
+
+# -- The few pieces of HTML that our parts of a page are made of; everything that goes in is escaped or made by us.
+
+
+def text(words: str, limit: int = 200) -> str:
+    return escape(plain(words, limit))
+
+
+def table(headings: Iterable[str], rows: Iterable[Iterable[str]], *, numbers: Sequence[int] = ()) -> str:
+    """Cells are HTML already; `numbers` are the columns to be set to the right."""
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    kinds = dict.fromkeys(numbers, " class='number'")
+    body = "".join(
+        f"<tr>{''.join(f'<td{kinds.get(at, str())}>{cell}</td>' for at, cell in enumerate(row))}</tr>" for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> str:
+    """Names and values, one pair a line; the values are HTML already."""
+    rows = "".join(f"<tr><th scope='row'>{escape(name)}</th><td>{value}</td></tr>" for name, value in pairs if value)
+    return f"<table class='facts'><tbody>{rows}</tbody></table>" if rows else ""
+
+
+def folded(title: str, inside: str) -> str:
+    """Closed on a screen, open on paper."""
+    return f"<details><summary>{escape(title)}</summary>{inside}</details>" if inside else ""
+
+
+def block(title: str, lines: Iterable[str], limit: int) -> str:
+    """Lines as a machine wrote them."""
+    body = "\n".join(text(line, limit) for line in lines)
+    return f"<h3>{escape(title)}</h3><pre>{body}</pre>" if body else ""
+
+
+def column_cell(column: Column, case: CaseEntry, say: Language, limit: int, attempt: int | None = None) -> str:
+    """What the column shows of the case; a verdict in its colour."""
+    if column.key == "verdict":
+        return ruling(case.verdict, say)
+    return text(column.cell(case, say, attempt), limit)
+
+
+def ruling(verdict: Ruling | None, say: Language) -> str:
+    return word(verdict.value, say) if verdict else escape(say("not judged"))
+
+
+def word(name: str, say: Language) -> str:
+    """A verdict or an outcome: the word that programs know, in its colour."""
+    return f"<span class='aisbench-{name}'>{escape(say.word(name))}</span>"
+
+
+def outcome(value: Outcome, say: Language) -> str:
+    return word(value.value, say)
+
+
+# A case may weigh this much, as the page carries it, or the page of a large run opens slowly.
+BUDGET = 48_000
+MOST_ROWS = 10
+MOST_LOGS = 32
+MOST_TRAITS = 60
+_AROUND = 1000  # bytes of the frame, and of the line that says what is left out
+_LIMITS = (1000, 200, 40)  # words that need much escaping are cut shorter
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a case is told with: how a file of the run is reached from the page, and what was there before."""
+
+    link: Callable[[str], str]
+    say: Language = ENGLISH
+    request: str = ""  # its file
+    before: tuple[str, Brief] | None = None  # the run, and the case there
+
+
+class Part(NamedTuple):
+    name: str
+    body: str
+    rank: int  # the highest is left out first where there is no room; 0 stays
+
+
+def details(case: CaseEntry, frame: Frame, budget: int = BUDGET) -> str:
+    """As much as the budget holds: pictures go before words do."""
+    said = ""
+    for limit in _LIMITS:
+        parts = [part for part in _parts(case, frame, limit) if part.body]
+        spare = sorted((part for part in parts if part.rank), key=lambda part: part.rank)
+        size, left_out = _AROUND + sum(weight(part.body) for part in parts), []
+        while spare and size >= budget:
+            left_out.append(spare.pop())
+            size -= weight(left_out[-1].body)
+        names = ", ".join(part.name for part in parts if part in left_out and part.name)
+        note = frame.say("left out", names=names) if names else ""
+        said = _joined([part for part in parts if part not in left_out], note, frame.say)
+        if weight(said) < budget:
+            break
+    return said
+
+
+def weight(html: str) -> int:
+    """Bytes that the page needs for it: it lies in an attribute, as JSON."""
+    return len(escape(json.dumps(html)))
+
+
+def _joined(parts: Sequence[Part], note: str, say: Language) -> str:
+    """Pictures that follow each other stand side by side where the screen is wide."""
+    told, row = "", ""
+    for part in parts:
+        if part.body.startswith("<svg"):
+            row += part.body
+            continue
+        told += (f"<div class='charts'>{row}</div>" if row else "") + part.body
+        row = ""
+    told += f"<div class='charts'>{row}</div>" if row else ""
+    return f"<div class='aisbench' lang='{say.code}'>{told}{f'<div>{escape(note)}</div>' if note else ''}</div>"
+
+
+def _parts(case: CaseEntry, frame: Frame, limit: int) -> Iterator[Part]:
+    say, last = frame.say, case.trials[-1] if case.trials else None
+    yield Part("", _lead(case, frame, limit), 0)
+    yield Part("", _findings(case.findings, say, limit), 0)
+    if last:
+        warnings = tuple(w for w in case.background.warnings if w not in last.notes) if case.background else ()
+        yield Part("", _lines(say("warning"), warnings, say, limit) + _lines(say("note"), last.notes, say, limit), 0)
+        yield Part("", _lines(say("pace"), (last.pace.text,) if last.pace else (), say, limit), 0)
+        yield Part(say("stragglers"), _stragglers(last, say), 1)
+        if case.verdict is not Ruling.PASSED:
+            yield Part(say("last lines"), block(say("last lines"), last.last_lines[-MOST_ROWS:], limit), 2)
+            yield Part(say("events"), block(say("events"), last.events[-MOST_ROWS:], limit), 3)
+    for chart in charts(case, say):
+        yield Part(*chart)
+    if last:
+        yield Part(say("trial"), _trials(case.trials, say, limit), 1)
+        yield Part(say("fields"), folded(say("fields"), _standard(case, say, limit)), 11)
+        yield Part(
+            say("changed"), _lines(say("changed"), case.background.changed if case.background else (), say, limit), 4
+        )
+        yield Part(say("traits"), folded(say("traits"), _traits(last.traits, limit)), 12)
+        yield Part("", _files(last, frame, limit), 0)
+
+
+def _lead(case: CaseEntry, frame: Frame, limit: int) -> str:
+    say = frame.say
+    lines = [f"<div class='lead'>{ruling(case.verdict, say)}: {text(translated(case.reason, say), limit)}</div>"]
+    if todo := what_to_do(case, say):
+        lines.append(f"<div>{escape(say('what to do'))}: {escape(todo)}</div>")
+    speed = case.metrics.get("throughput")
+    if frame.before and speed and speed.value and frame.before[1].throughput and frame.before[1].unit == speed.unit:
+        run, was = frame.before[0], frame.before[1].throughput
+        told = say(
+            "against last run", run=run, was=number(was), now=number(speed.value), share=f"{speed.value / was - 1:+.1%}"
+        )
+        lines.append(f"<div>{text(told, limit)}</div>")
+    return "".join(lines)
+
+
+def _findings(findings: Sequence[Finding], say: Language, limit: int) -> str:
+    if not findings:
+        return ""
+    rows = (
+        (
+            outcome(each.outcome, say),
+            f"<span class='word'>{text(say.metric(each.metric), limit)}</span>",
+            "-" if each.measured is None else number(each.measured),
+            text(translated(each.wanted, say), limit),
+            text(translated(each.text, say), limit),
+        )
+        for each in findings[:MOST_ROWS]
+    )
+    headings = [say(key) for key in ("finding", "metric", "measured", "claim", "in words")]
+    return table(headings, rows, numbers=(2,)) + _more(findings, say)
+
+
+def _stragglers(trial: TrialEntry, say: Language) -> str:
+    if not trial.stragglers:
+        return ""
+    rows = (
+        (
+            str(each.node),
+            escape(say("all cards")) if each.card is None else str(each.card),
+            "-" if each.rank is None else str(each.rank),
+            f"{each.ratio:.1%}",
+            f"{each.cost:.1%}",
+        )
+        for each in trial.stragglers[:MOST_ROWS]
+    )
+    headings = [say(key) for key in ("node", "card", "rank", "of the others", "costs")]
+    told = table(headings, rows, numbers=range(5)) + _more(trial.stragglers, say)
+    return f"<h3>{escape(say('stragglers'))}</h3>{told}"
+
+
+def _trials(trials: Sequence[TrialEntry], say: Language, limit: int) -> str:
+    headings = [say(key) for key in ("trial", "job", "phase", "queued", "ran", "began", "stage")]
+    return table(headings, (_trial(trial, say, limit) for trial in trials[-MOST_ROWS:]), numbers=(3, 4))
+
+
+def _trial(trial: TrialEntry, say: Language, limit: int) -> tuple[str, ...]:
+    began = min(trial.times.values(), default=None)
+    when = "-" if began is None else datetime.fromtimestamp(began, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    phase = " / ".join(word for word in (trial.phase, trial.platform_phase) if word)
+    stage = f"<code>{text(trial.stage, limit)}</code>" if trial.stage else "-"
+    job = f"<code>{text(trial.job_id, limit)}</code>" if trial.job_id else "-"
+    times = (escape(span(seconds, say)) for seconds in (trial.queued_s, trial.ran_s))
+    return str(trial.trial), job, text(phase or "-", limit), *times, when, stage
+
+
+def _standard(case: CaseEntry, say: Language, limit: int) -> str:
+    """What is known as a table, what is not by its reason."""
+    known: list[tuple[str, ...]] = []
+    unknown: dict[str, list[str]] = {}
+    for name, field in standard_fields(case).items():
+        if field.value is None:
+            unknown.setdefault(field.null_reason or "-", []).append(name)
+        else:
+            known.append((text(name), text(_value(field), limit), text(field.source or "", limit)))
+    gone = "".join(f"<div>{text(', '.join(names), limit)}: {text(why, limit)}</div>" for why, names in unknown.items())
+    return table([say(key) for key in ("field", "value", "source")], known) + gone
+
+
+def _value(field: Field) -> str:
+    if isinstance(field.value, float) and field.unit == TIME:
+        return f"{datetime.fromtimestamp(field.value, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    shown = number(field.value) if isinstance(field.value, float) else str(field.value)
+    return f"{shown} {field.unit}".rstrip()
+
+
+def _traits(traits: Mapping[str, str], limit: int) -> str:
+    return facts((plain(name, 60), text(value, min(limit, 200))) for name, value in list(traits.items())[:MOST_TRAITS])
+
+
+def _lines(name: str, lines: Sequence[str], say: Language, limit: int) -> str:
+    told = "".join(f"<div>{escape(name)}: {text(translated(each, say), limit)}</div>" for each in lines[:MOST_ROWS])
+    return told + _more(lines, say)
+
+
+def _files(trial: TrialEntry, frame: Frame, limit: int) -> str:
+    say = frame.say
+    logs = [f"<a href='{escape(frame.link(log))}'>{text(log, limit)}</a>" for log in trial.logs[:MOST_LOGS]]
+    told = f"<div>{escape(say('logs'))}: {', '.join(logs)}</div>" if logs else ""
+    told += _more(trial.logs, say, MOST_LOGS)
+    if frame.request:
+        href, name = escape(frame.link(frame.request)), text(frame.request, limit)
+        told += f"<div>{escape(say('request file'))}: <a href='{href}'>{name}</a></div>"
+    if console := web(trial.console):
+        told += f"<div>{escape(say('console page'))}: <a href='{escape(console)}'>{text(console, limit)}</a></div>"
+    return told
+
+
+def _more(things: Sequence[object], say: Language, shown: int = MOST_ROWS) -> str:
+    return f"<div>{escape(say('more in results', count=len(things) - shown))}</div>" if len(things) > shown else ""
+
+
+# -- The head of the page: what was run, where, at what cost, with what result, and what changed; pure.
+
+MOST = 10
+_CLUSTER = ("place", "flavor", "pool_id", "worker_server_num", "vc", "gpuType")
+_VERSIONS = ("framework", "framework_type", "framework_version", "engine", "image", "CANN", "driver", "firmware")
+_STEADY = 0.01  # changes of speed that are not worth a table
+
+
+def overview(cases: Iterable[CaseEntry], run: RunEntry | None, say: Language = ENGLISH, versions: str = "") -> str:
+    """The prefix of the page."""
+    all_cases = list(cases)
+    counts = {verdict: sum(case.verdict is verdict for case in all_cases) for verdict in (*Ruling, None)}
+    verdicts = ", ".join(f"{many} {ruling(verdict, say)}" for verdict, many in counts.items() if many)
+    hours = number(sum(case.card_hours for case in all_cases))
+    lead = f"{escape(say('cases', count=len(all_cases)))}: {verdicts or escape(say('none judged'))}"
+    lines = [f"<div class='lead'>{lead}; {escape(say('card-hours', count=hours))}</div>"]
+    if run:
+        since = f"<h3>{escape(say('since'))}</h3>{''.join(_since(run, all_cases, say))}"
+        lines.append(
+            f"<div class='sides'><div>{facts(_facts(all_cases, run, say, versions))}</div><div>{since}</div></div>"
+        )
+        lines += [_roll(all_cases, say), _signatures(say)]
+    return f"<div class='aisbench' lang='{say.code}'>{''.join(lines)}</div>"
+
+
+def _facts(cases: Sequence[CaseEntry], run: RunEntry, say: Language, versions: str) -> Iterator[tuple[str, str]]:
+    settings = run.settings
+    yield say("run"), text(run.run)
+    yield say("started"), text(_clock(run.started))
+    yield say("run by"), _executor(run.executor)
+    yield say("wall time"), escape(wall_time(run, say))
+    yield say("platform"), text(as_typed(settings.get("platform") or ""))
+    cluster = [say("region", name=settings["region"])] if settings.get("region") else []
+    cluster += [say("nodes", names=as_typed(settings["nodes"]))] if settings.get("nodes") else []
+    cards = sorted({case.devices_per_node for case in cases})
+    cluster += [say("cards", names=as_typed(cards))] if cards else []
+    yield say("cluster"), text(", ".join((*cluster, *_distinct_traits(cases, _CLUSTER))), 400)
+    yield say("versions"), text(", ".join(filter(None, (versions, *_distinct_traits(cases, _VERSIONS)))), 600)
+    hours = number(sum(case.card_hours for case in cases))
+    yield say("cost"), escape(say("card-hours", count=hours))
+    yield say("exit code"), "" if run.exit_code is None else str(run.exit_code)
+
+
+def _executor(executor: Executor) -> str:
+    """A CI server, with a link to its build; nothing where a person ran it."""
+    build = text(executor.build)
+    linked = f"<a href='{escape(executor.url)}'>{build or text(executor.url)}</a>" if executor.url else build
+    return f"{text(executor.name)} {linked}".strip() if executor.name else ""
+
+
+def _distinct_traits(cases: Iterable[CaseEntry], names: Iterable[str]) -> list[str]:
+    """What the trials say of themselves, each once."""
+    newest = [case.trials[-1].traits for case in cases if case.trials]
+    pairs = ((name, traits[name]) for name in names for traits in newest if traits.get(name))
+    return list(dict.fromkeys(f"{name} {value}" for name, value in pairs))[:MOST]
+
+
+def wall_time(run: RunEntry, say: Language) -> str:
+    if run.finished is None:
+        return say("not finished")
+    return span(moment(run.finished) - moment(run.started), say)
+
+
+def _clock(stamp: str) -> str:
+    return stamp.partition(".")[0].removesuffix("Z").replace("T", " ")
+
+
+def _since(run: RunEntry, cases: Sequence[CaseEntry], say: Language) -> Iterator[str]:
+    if run.before is None:
+        yield f"<div>{escape(say('no last run'))}</div>"
+        return
+    difference = compare_runs(run.before, map(brief, cases))
+    turned = "; ".join(
+        f"{text(turn.id)}: {ruling(turn.was, say)} → {ruling(turn.now, say)}" for turn in difference.turned[:MOST]
+    )
+    yield facts(
+        (
+            (say("run"), text(f"{run.before.run}, {_clock(run.before.started)}")),
+            (
+                say("turned"),
+                turned + _more_of_summary(difference.turned, say) if turned else escape(say("turned none")),
+            ),
+            (say("new cases"), _names(difference.new, say)),
+            (say("gone cases"), _names(difference.gone, say)),
+            (say("speed"), _alike(difference, say)),
+        )
+    )
+    moved = [move for move in difference.moved if abs(move.share) > _STEADY]
+    if moved:
+        rows = (
+            (text(move.id), number(move.was), text(f"{number(move.now)} {move.unit}", 60), f"{move.share:+.1%}")
+            for move in moved[:MOST]
+        )
+        headings = [say(key) for key in ("case", "before", "now", "change")]
+        yield table(headings, rows, numbers=(1, 2, 3)) + _more_of_summary(moved, say)
+
+
+def _alike(difference: RunDifference, say: Language) -> str:
+    steady = [move for move in difference.moved if abs(move.share) <= _STEADY]
+    if not difference.moved or len(steady) < len(difference.moved):
+        return ""
+    return escape(say("speed alike", share=f"{_STEADY:.0%}", count=len(steady)))
+
+
+def _names(names: Sequence[str], say: Language) -> str:
+    return ", ".join(map(text, names[:MOST])) + _more_of_summary(names, say)
+
+
+def _more_of_summary(things: Sequence[object], say: Language) -> str:
+    return f" {escape(say('more', count=len(things) - MOST))}" if len(things) > MOST else ""
+
+
+def _roll(cases: Sequence[CaseEntry], say: Language) -> str:
+    """On paper only, where the table of tests is spread over as many sheets as there are details: what is signed."""
+    columns = shown_in(Output.PAPER)
+    rows = ([column_cell(column, case, say, 60, attempt=0) for column in columns] for case in worst_first(cases))
+    numbers = [index for index, column in enumerate(columns) if column.value]
+    headings = [column.head(say) for column in columns]
+    return f"<div class='roll'>{table(headings, rows, numbers=numbers)}</div>" if cases else ""
+
+
+def _signatures(say: Language) -> str:
+    """On paper only."""
+    cells = "".join(f"<td>{escape(say(key))}</td>" for key in ("tested by", "reviewed by", "date"))
+    return f"<table class='sign'><tbody><tr>{cells}</tr></tbody></table>"

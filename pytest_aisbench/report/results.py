@@ -1,0 +1,188 @@
+"""`results.json`, the machine's view of a run.
+
+The tables below list every key of the document and where its value comes from. Programs read these keys: a field of a
+dataclass may be renamed, a key may not. A new key is added here, in `docs/results.schema.json` and in the reference.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from pytest_aisbench.judge.standards import TIME, Field, standard_fields
+from pytest_aisbench.model.clock import stamp
+from pytest_aisbench.model.codec import dump
+from pytest_aisbench.model.results import CaseEntry, RunEntry, Straggler, TrialEntry, Value
+from pytest_aisbench.model.verdict import Finding
+from pytest_aisbench.report.text import write_bytes, write_text
+from pytest_aisbench.stash import SETTINGS
+
+# -- `fields.json`: the figures that standards of the field ask for, case by case.
+
+FIELDS_NAME = "fields.json"
+SCHEMA = "aisbench-fields/1"
+ABOUT = "Named after IEEE 2937 and T/CESA 1169 as ais-bench reports them; no conformity to a standard is claimed."
+
+
+class Fields:
+    """Reporter."""
+
+    order = 60
+
+    def __init__(self, config: pytest.Config, folder: Path) -> None:
+        self._folder = folder
+        self._config = config.stash[SETTINGS].tester_access.config
+
+    def case(self, entry: CaseEntry) -> None:
+        """All are written together, at the end."""
+
+    def run(self, entry: RunEntry) -> None:
+        cases = {case.id: shown(standard_fields(case, self._config)) for case in entry.cases}
+        document = {"schema": SCHEMA, "about": ABOUT, "run": entry.run, "cases": cases}
+        text = json.dumps(document, allow_nan=False, ensure_ascii=False, indent=1)
+        write_text(self._folder / FIELDS_NAME, f"{text}\n")
+
+
+def shown(found: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
+    """As JSON has it: a moment is a date."""
+    return {name: _shown(field) for name, field in found.items()}
+
+
+def _shown(field: Field) -> dict[str, Any]:
+    value, unit = field.value, field.unit
+    if unit == TIME:
+        unit = "UTC"
+        if value is not None:
+            value = stamp(value)
+    return {"value": value, "unit": unit, "source": field.source, "null_reason": field.null_reason}
+
+
+NAME = "results.json"
+
+T = TypeVar("T")
+Table = Mapping[str, Callable[[T], Any]]  # key of the document: how its value is taken from the entry
+
+_RUN: Table[RunEntry] = {
+    "schema": lambda run: run.schema,
+    "run": lambda run: run.run,
+    "started": lambda run: run.started,
+    "finished": lambda run: run.finished,
+    "exit_code": lambda run: run.exit_code,
+    "settings": lambda run: run.settings,
+    "cases": lambda run: [case_document(case) for case in run.cases],
+    "uploads": lambda run: run.uploads,
+}
+_CASE: Table[CaseEntry] = {
+    "id": lambda case: case.id,
+    "workload": lambda case: case.workload,
+    "nodes": lambda case: case.nodes,
+    "devices_per_node": lambda case: case.devices_per_node,
+    "mode": lambda case: case.mode,
+    "verdict": lambda case: case.verdict,
+    "reason": lambda case: case.reason,
+    "card_hours": lambda case: case.card_hours,
+    "metrics": lambda case: {name: _row(_METRIC, value) for name, value in case.metrics.items()},
+    "findings": lambda case: [finding_document(finding) for finding in case.findings],
+    "trials": lambda case: [_row(_TRIAL, trial) for trial in case.trials],
+}
+_METRIC: Table[Value] = {
+    "value": lambda metric: metric.value,
+    "unit": lambda metric: metric.unit,
+}
+_FINDING: Table[Finding] = {
+    "metric": lambda finding: finding.metric,
+    "outcome": lambda finding: finding.outcome,
+    "measured": lambda finding: finding.measured,
+    "wanted": lambda finding: finding.wanted,
+    "text": lambda finding: finding.text,
+}
+_TRIAL: Table[TrialEntry] = {
+    "trial": lambda trial: trial.trial,
+    "job_id": lambda trial: trial.job_id,
+    "platform_phase": lambda trial: trial.platform_phase,
+    "phase": lambda trial: trial.phase,
+    "queued_s": lambda trial: trial.queued_s,
+    "ran_s": lambda trial: trial.ran_s,
+    "throughput_by_rank": lambda trial: trial.throughput_by_rank,
+    "throughput_by_server": lambda trial: trial.throughput_by_server,
+    "accuracy_by_server": lambda trial: trial.accuracy_by_server,
+    "stragglers": lambda trial: [_row(_STRAGGLER, straggler) for straggler in trial.stragglers],
+    "logs": lambda trial: trial.logs,
+    "stage": lambda trial: trial.stage,
+}
+_STRAGGLER: Table[Straggler] = {
+    "node": lambda straggler: straggler.node,
+    "card": lambda straggler: straggler.card,
+    "rank": lambda straggler: straggler.rank,
+    "ratio": lambda straggler: straggler.ratio,
+    "cost": lambda straggler: straggler.cost,
+}
+
+
+def results_document(entry: RunEntry) -> Any:
+    """The run in the published shape, no more: what people read beside it is in other reports."""
+    return _row(_RUN, entry)
+
+
+def case_document(case: CaseEntry) -> Any:
+    return _row(_CASE, case)
+
+
+def finding_document(finding: Finding) -> Any:
+    return _row(_FINDING, finding)
+
+
+def _row(table: Table[T], entry: T) -> dict[str, Any]:
+    """Values of the entry as JSON data; a number that is not finite is an error."""
+    return {key: dump(take(entry)) for key, take in table.items()}
+
+
+def write_results(entry: RunEntry, folder: Path) -> Path:
+    return Results(folder).write(entry)
+
+
+class Results:
+    """The file of one run. It is rewritten whole after every case; a case that did not change is serialized once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._cases: dict[str, tuple[CaseEntry, bytes]] = {}
+
+    def write(self, entry: RunEntry) -> Path:
+        """Strict JSON: no NaN, and a lone surrogate of a mangled log becomes `?`."""
+        path = self._folder / NAME
+        write_bytes(path, list(self._parts(entry)))  # serialized first: an error leaves no half-written draft
+        return path
+
+    def _parts(self, entry: RunEntry) -> Iterator[bytes]:
+        comma = b"{\n "
+        for key, take in _RUN.items():
+            yield comma + _text(key, 1) + b": "
+            if key == "cases" and entry.cases:
+                yield from self._case_parts(entry.cases)
+            else:
+                yield _text(dump(take(entry)), 1)
+            comma = b",\n "
+        yield b"\n}\n"
+
+    def _case_parts(self, cases: Iterable[CaseEntry]) -> Iterator[bytes]:
+        comma = b"[\n  "
+        for case in cases:
+            known, text = self._cases.get(case.id, (None, b""))
+            if known is not case:
+                text = _text(case_document(case), 2)
+                self._cases[case.id] = (case, text)
+            yield comma
+            yield text
+            comma = b",\n  "
+        yield b"\n ]"
+
+
+def _text(value: Any, depth: int) -> bytes:
+    """Indented as a part of the whole; JSON has no line ends within strings."""
+    text = json.dumps(value, allow_nan=False, ensure_ascii=False, indent=1)
+    return text.replace("\n", "\n" + " " * depth).encode("utf-8", "replace")

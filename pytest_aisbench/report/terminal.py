@@ -1,0 +1,255 @@
+"""The summary at the end of a run: what is wrong and who must act, the table of all cases, and where the report is."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_aisbench.i18n import ENGLISH, Language
+from pytest_aisbench.judge.stragglers import stragglers_message
+from pytest_aisbench.judge.values import mean
+from pytest_aisbench.model.case import Mode
+from pytest_aisbench.model.curve import Curve, Series
+from pytest_aisbench.model.messages import plain, translated
+from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
+from pytest_aisbench.model.results import CaseEntry, RunEntry
+from pytest_aisbench.model.verdict import Outcome, Ruling, number
+from pytest_aisbench.report.columns import Column, Output, common_unit, shown_in
+from pytest_aisbench.report.text import cut, display_width, fit, padded, what_to_do, worst_first, wrap
+from pytest_aisbench.stash import language
+
+# -- A curve as lines of text: for whoever looks at a job from a shell, while it runs or after.
+
+_LEVELS = "▁▂▃▄▅▆▇█"
+_WIDTH = 60
+
+
+def curve_lines(curve: Curve) -> list[str]:
+    """Loss, speed, and the pace in words; nothing where the log told nothing."""
+    found = []
+    if curve.loss.points:
+        found.append(f"loss   {_curve_row(curve.loss)}")
+    if curve.speed.points:
+        found.append(f"speed  {_curve_row(curve.speed)} {curve.unit}")
+    if told := curve.pace:
+        found.append(f"pace   {told}")
+    return found
+
+
+def _curve_row(series: Series) -> str:
+    first, last = series.points[0], series.points[-1]
+    where = f"epoch {last.epoch} step {last.step}" if last.epoch else f"step {last.step}"
+    return f"{sparkline(series.values)}  {number(first.value)} → {number(last.value)} at {where}"
+
+
+def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
+    """One sign per value, or per the mean of several where there are more than fit."""
+    size = math.ceil(len(values) / width)
+    means = [sum(part) / len(part) for at in range(0, len(values), size) if (part := values[at : at + size])]
+    low, high = min(means), max(means)
+    span = high - low
+    if not math.isfinite(span) or span <= 0:
+        return _LEVELS[0] * len(means)
+    return "".join(_LEVELS[min(7, int(8 * (mean - low) / span))] for mean in means)
+
+
+Line = tuple[str, dict[str, bool]]
+
+NARROWEST = 40
+_LONGEST = 30  # characters of a cell that is not the name of the case
+MARKUP = {
+    Ruling.PASSED: {"green": True},
+    Ruling.FAILED: {"red": True},
+    Ruling.BROKEN: {"red": True},
+    Ruling.INCONCLUSIVE: {"yellow": True},
+    None: {"yellow": True},
+}
+
+
+def show(
+    terminal: Any,
+    config: pytest.Config,
+    missing: Mapping[str, str],
+    run: tuple[Path, RunEntry] | None = None,
+    *,
+    unrecorded: str = "",
+) -> None:
+    """Write the summary to pytest's own terminal, which knows whether there may be colours."""
+    width = shutil.get_terminal_size((80, 24)).columns
+    say = language(config)
+    terminal.section("aisbench")
+    if unrecorded:
+        terminal.write_line(f"{say('not recorded')}: {unrecorded}", red=True)
+    lines = list(absent(missing, width, say))
+    if run:
+        folder, entry = run
+        here = f"{config.invocation_params.dir}/"
+        place = str(folder).removeprefix(here)
+        page = str(getattr(config.option, "htmlpath", None) or place).removeprefix(here)
+        lines_of_run = summary(entry, place, page, width, say)
+        lines += [("", {}), *lines_of_run] if lines else lines_of_run
+    for line, markup in lines:
+        terminal.write_line(line, **markup)
+
+
+def absent(missing: Mapping[str, str], width: int, say: Language = ENGLISH) -> Iterator[Line]:
+    """The required cases that have no verdict, a line each."""
+    for case, why in missing.items():
+        yield from wrapped(f"{say('missing')}: {plain(case)}: {why}", "  ", max(width, NARROWEST), {"red": True})
+
+
+def summary(run: RunEntry, folder: str, page: str, width: int, say: Language = ENGLISH) -> list[Line]:
+    """Lines with pytest's markup for each, none wider than the terminal."""
+    width = max(width, NARROWEST)
+    cases = worst_first(run.cases)
+    troubles = [*_troubles(cases, folder, width, say), *_notes(cases, width, say)]
+    return [
+        *([*troubles[1:], ("", {})] if troubles else ()),  # each begins with an empty line
+        *_table(cases, width, say),
+        *_nodes(cases),
+        *_end(run, cases, page, width, say),
+    ]
+
+
+def _table(cases: Sequence[CaseEntry], width: int, say: Language) -> Iterator[Line]:
+    """If the table is too wide, long names are cut first, then verdicts lose their meaning, then a unit that all
+    cases share moves into a line of its own; numbers are what the table is for."""
+    columns, unit = shown_in(Output.TERMINAL), plain(common_unit(cases), _LONGEST)
+    headings = [column.inline_head(say) for column in columns]
+    cuts = sorted((turn, index, least) for index, column in enumerate(columns) for turn, least in column.narrow)
+    for attempt in range(3 if unit else 2):
+        rows = [_cells(case, columns, say, attempt) for case in cases]
+        widths = [max(map(display_width, cells)) for cells in zip(headings, *rows, strict=True)]
+        for turn, index, least in cuts:
+            if turn == 0:
+                _narrow(widths, width, index, least)
+        if _excess(widths, width) <= 0:
+            break
+    for _turn, index, least in cuts:
+        figures = [display_width(row[index].partition(" ")[0]) + len(" …") for row in rows]
+        _narrow(widths, width, index, least or max(display_width(headings[index]), *figures, 0))
+    yield fit(_line(headings, widths), width), {"bold": True}
+    for case, row in zip(cases, rows, strict=True):
+        yield fit(_line(row, widths), width), MARKUP[case.verdict]
+    if attempt == 2:
+        yield from wrapped(say("in unit", unit=unit), "  ", width)
+
+
+def _cells(case: CaseEntry, columns: Sequence[Column], say: Language, attempt: int) -> list[str]:
+    return [case.id, *(plain(column.cell(case, say, attempt), _LONGEST) for column in columns[1:])]
+
+
+def _narrow(widths: list[int], width: int, index: int, least: int) -> None:
+    widths[index] -= min(max(_excess(widths, width), 0), max(widths[index] - least, 0))
+
+
+def _excess(widths: Sequence[int], width: int) -> int:
+    return sum(widths) + 2 * (len(widths) - 1) - width
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    name, *others = zip(cells, widths, strict=True)
+    padded_cells = [padded(fit(*name), name[1]), *(padded(cut(cell, size), size) for cell, size in others)]
+    return "  ".join(padded_cells).rstrip()
+
+
+def _nodes(cases: Sequence[CaseEntry]) -> Iterator[Line]:
+    """Every node's result and their mean, in the words of ais-bench-stubs: scripts look for them."""
+    for case in cases:
+        if case.mode == Mode.SINGLE_SERVER.value and case.trials:
+            yield "", {}
+            yield f"{case.id}:", {}
+            newest = case.trials[-1]
+            for metric, by_server in (
+                (THROUGHPUT, newest.throughput_by_server),
+                (ACCURACY, newest.accuracy_by_server),
+            ):
+                values = [value for value in by_server if value is not None]
+                average = mean(values) if values and len(values) == len(by_server) == case.nodes else None
+                yield f"report >> {metric}_list:{list(by_server)} average:{average}", {}
+
+
+def _troubles(cases: Sequence[CaseEntry], folder: str, width: int, say: Language) -> Iterator[Line]:
+    size = max(display_width(say.word(outcome.value)) for outcome in Outcome)
+    indent = " " * (size + 3)
+
+    def labelled(label: str, text: str) -> str:
+        return f"  {padded(label, size)} {text}"
+
+    for case in cases:
+        if case.verdict is Ruling.PASSED:
+            continue
+        yield "", {}
+        why = plain(translated(case.reason, say))
+        word = say.word(case.verdict.value) if case.verdict else say("not judged")
+        is_repeated = case.verdict is None and "not judged" in case.reason
+        yield from wrapped(f"{case.id} {why if is_repeated else f'{word}: {why}'}", "  ", width, MARKUP[case.verdict])
+        for finding in case.findings:
+            if finding.outcome is not Outcome.MET and finding.text != case.reason:
+                line = labelled(say.word(finding.outcome.value), plain(translated(finding.text, say)))
+                yield from wrapped(line, indent, width)
+        trial = case.trials[-1] if case.trials else None
+        if trial and trial.job_id:
+            job = f"{plain(trial.job_id)}, {plain(trial.platform_phase or '-')}"
+            yield from wrapped(labelled(say("job"), job), indent, width)
+        if trial and trial.logs:
+            quoted = [name for name in trial.logs if name in case.reason]
+            log = next(iter([*quoted, *(name for name in trial.logs if "worker" in name), *trial.logs]))
+            yield labelled(say("log"), f"{folder.rstrip('/')}/{plain(log)}"), {}  # unbroken, to be copied
+        if todo := what_to_do(case, say):
+            yield from wrapped(labelled(say.inline("what to do"), todo), indent, width)
+
+
+def _notes(cases: Sequence[CaseEntry], width: int, say: Language) -> Iterator[Line]:
+    kinds = {(case.id, text): "warning" for case in cases if case.background for text in case.background.warnings}
+    for case in cases:
+        for note in (note for trial in case.trials for note in trial.notes):
+            kinds.setdefault((case.id, note), "note")  # a warning is a note of its trial too
+        slow = stragglers_message(case.trials[-1].stragglers) if case.trials else ""
+        is_above = case.verdict is not Ruling.PASSED and slow in case.reason
+        if slow and not is_above:
+            kinds[case.id, slow] = "note"
+    if kinds:
+        yield "", {}
+    for (case_id, text), kind in kinds.items():
+        yield from wrapped(
+            f"{say.inline(kind)}: {case_id}: {plain(translated(text, say))}", "      ", width, {"yellow": True}
+        )
+
+
+def wrapped(text: str, indent: str, width: int, markup: dict[str, bool] | None = None) -> Iterator[Line]:
+    for line in wrap(text, indent, width):
+        yield line, markup or {}
+
+
+def _end(run: RunEntry, cases: Sequence[CaseEntry], page: str, width: int, say: Language) -> Iterator[Line]:
+    counts: dict[str, int] = {}
+    for case in cases:
+        word = say.catalogue.inline(say.meaning(case.verdict.value)) if case.verdict else say("not judged")
+        counts[word] = counts.get(word, 0) + 1
+    verdicts = ", ".join(f"{count} {word}" for word, count in counts.items())
+    hours = say("card-hours", count=number(sum(case.card_hours for case in run.cases)))
+    yield "", {}
+    yield from wrapped(f"{say('cases', count=len(run.cases))}: {verdicts or say('none')}; {hours}", "  ", width)
+    yield from _uploads(run, width)
+    yield f"{say('report')}: {page}", {}  # unbroken, to be copied
+
+
+def _uploads(run: RunEntry, width: int) -> Iterator[Line]:
+    """Where the results went, and what is left to be done."""
+    for tester in dict.fromkeys(upload["tester"] for upload in run.uploads):
+        bound = [upload for upload in run.uploads if upload["tester"] == tester]
+        counts = {
+            state: sum(upload["state"] == state for upload in bound) for state in ("delivered", "spooled", "dead")
+        }
+        states = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+        todo = ": aisbench flush" if counts["spooled"] else ": aisbench flush --dead" if counts["dead"] else ""
+        markup = {"yellow": True} if todo else {}
+        yield from wrapped(f"Tester {tester}: {states}{todo}", "  ", width, markup)
+        for why in dict.fromkeys(upload["why"] for upload in bound if upload["why"]):
+            yield from wrapped(f"  {plain(why)}", "  ", width, markup)

@@ -1,1 +1,0 @@
-"""Turn ledger entries into files that people and programs read."""

@@ -1,0 +1,158 @@
+"""The process that owns the session of a dry run: it plans where the Controller would run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_aisbench import registry
+from pytest_aisbench.engine.budget import Forecast, Prospect, hours, rehearse
+from pytest_aisbench.engine.suites import expired_claims
+from pytest_aisbench.errors import GivenUp
+from pytest_aisbench.judge import exit_code
+from pytest_aisbench.model.clock import SystemClock, day
+from pytest_aisbench.report.host_plugins import say
+from pytest_aisbench.report.terminal import NARROWEST, Line, wrapped
+from pytest_aisbench.report.text import clip, display_width, fit, padded, span
+from pytest_aisbench.session import collection
+from pytest_aisbench.session.outcome import one_line
+from pytest_aisbench.stash import SETTINGS
+
+if TYPE_CHECKING:
+    from pytest_aisbench.model.case import Case
+    from pytest_aisbench.model.ports import Platform
+    from pytest_aisbench.model.trial import Step, Trial
+
+
+# -- A dry run on the terminal: what each case would take, and the whole.
+
+HEADINGS = ("case", "nodes", "cards", "would run", "card-hours", "as known from")
+_RIGHT = range(1, 5)  # numbers, one below the other
+_LEAST = 8  # of a name that is cut
+
+
+def plan(forecast: Forecast, folder: str, width: int) -> list[Line]:
+    """Lines with pytest's markup for each, none wider than the terminal but the last, which is to be copied."""
+    width = max(width, NARROWEST)
+    return [
+        *_table(forecast, width),
+        ("", {}),
+        *wrapped(_total(forecast), "  ", width),
+        *wrapped(_allowance(forecast), "  ", width, {} if _is_within(forecast) else {"red": True}),
+        ("nothing was uploaded or submitted", {}),
+        (f"requests: {folder}/requests/", {}),
+    ]
+
+
+def _table(forecast: Forecast, width: int) -> Iterator[Line]:
+    costs = [prospect.estimate.card_hours for prospect in forecast.prospects]
+    digits = 2 if max(costs, default=0.0) >= 1 else 4
+    rows = [_row(prospect, digits) for prospect in forecast.prospects]
+    columns = [max(map(display_width, column)) for column in zip(HEADINGS, *rows, strict=True)]
+    over = sum(columns) + 2 * (len(columns) - 1) - width
+    columns[0] -= min(max(over, 0), max(columns[0] - _LEAST, 0))
+    yield clip(_line(HEADINGS, columns), width), {"bold": True}
+    for row in rows:
+        yield clip(_line(row, columns), width), {}
+
+
+def _row(prospect: Prospect, digits: int) -> tuple[str, ...]:
+    shape, estimate = prospect.case.shape, prospect.estimate
+    cost = f"{estimate.card_hours:.{digits}f}"
+    return prospect.case.id, str(shape.nodes), str(shape.world), span(estimate.seconds), cost, estimate.source
+
+
+def _line(cells: Sequence[str], columns: Sequence[int]) -> str:
+    placed = [
+        fit(cell, size).rjust(size) if index in _RIGHT else padded(fit(cell, size), size)
+        for index, (cell, size) in enumerate(zip(cells, columns, strict=True))
+    ]
+    return "  ".join(placed).rstrip()
+
+
+def _total(forecast: Forecast) -> str:
+    cases = len(forecast.prospects)
+    jobs = f"{forecast.max_jobs} job{'s' if forecast.max_jobs > 1 else ''} at once"
+    cost = f"{cases} case{'s' if cases != 1 else ''}: {hours(forecast.card_hours)} card-hours"
+    return f"{cost}, {span(forecast.wall_s)} with {jobs}, queues aside"
+
+
+def _allowance(forecast: Forecast) -> str:
+    limit = forecast.budget.limit
+    if limit is None:
+        return "budget: none"
+    rest = limit - forecast.card_hours
+    return f"budget: {hours(limit)} card-hours, {hours(abs(rest))} {'left' if _is_within(forecast) else 'too few'}"
+
+
+def _is_within(forecast: Forecast) -> bool:
+    return not forecast.budget.is_exceeded(forecast.card_hours)
+
+
+class Rehearser:
+    """A pytest plugin object in the Controller's place. No test is run, so nobody is told that one passed."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._platform: Platform | None = None
+        self._forecast: Forecast | None = None
+
+    def reached(self, case: Case, until: Step) -> Trial:
+        raise GivenUp(f"{case.id} gets no further than its request: this is a dry run")
+
+    def run_name(self) -> str:
+        return ""
+
+    def platform(self) -> Platform:
+        if self._platform is None:
+            self._platform = registry.of_session(self._config).connect(self._config.stash[SETTINGS])
+        return self._platform
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        collection.select(self._config, items, partial(say, self._config))
+
+    @pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
+    def pytest_collection_modifyitems_check(self, items: list[pytest.Item]) -> None:
+        with one_line():
+            collection.check(self._config, items)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        """In place of pytest's own loop, which says what is wrong with the collection, or only lists it."""
+        option = self._config.option
+        if option.collectonly or (session.testsfailed and not option.continue_on_collection_errors):
+            return None
+        with one_line():
+            wants = collection.plan(self._config, session.items).wants
+            if wants:
+                self._forecast = rehearse(self._config.stash[SETTINGS], self.platform(), SystemClock(), wants)
+                self._forecast.budget.require()
+                for line in expired_claims((case for case, _ in wants), day(SystemClock().now())):
+                    say(self._config, line)
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if session.exitstatus == exit_code.PASSED and not self._config.option.collectonly:
+            session.exitstatus = exit_code.NOTHING_JUDGED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self._config.option.collectonly:
+            return
+        terminalreporter.section("aisbench: dry run")
+        if self._forecast is None:
+            terminalreporter.write_line("no case is planned, and no test was run")
+            return
+        width = shutil.get_terminal_size((80, 24)).columns
+        folder = str(self._forecast.folder).removeprefix(f"{self._config.invocation_params.dir}/")
+        for line, markup in plan(self._forecast, folder, width):
+            terminalreporter.write_line(line, **markup)
+
+    def pytest_unconfigure(self) -> None:
+        if self._platform:
+            self._platform.close()

@@ -1,0 +1,217 @@
+"""What a run comes to: its tests counted, its manifest checked, one exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_aisbench.errors import AisbenchError, LedgerError, NotPassed, UsageFault
+from pytest_aisbench.fixtures import VERDICT_DUE
+from pytest_aisbench.judge import exit_code
+from pytest_aisbench.judge.exit_code import Tally
+from pytest_aisbench.model.messages import message, plain
+from pytest_aisbench.model.results import State
+from pytest_aisbench.model.trial import Trial
+from pytest_aisbench.model.verdict import Ruling, Verdict
+from pytest_aisbench.report.host_plugins import TRIAL, properties, properties_of, renew
+from pytest_aisbench.stash import SETTINGS
+
+if TYPE_CHECKING:
+    from pytest_aisbench.engine.run import Run
+    from pytest_aisbench.model.results import RunEntry
+    from pytest_aisbench.session.collection import Plan
+
+
+# -- How a run ends before its time: in one line, or by a signal.
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """What was typed wrong is one line and exit 4; a ledger or cloud that cannot be opened is one line and exit 3."""
+    try:
+        yield
+    except UsageFault as fault:
+        raise pytest.UsageError(str(fault)) from None
+    except AisbenchError as error:
+        pytest.exit(str(error), returncode=exit_code.INTERNAL)
+
+
+class Signals:
+    """The first Ctrl-C or SIGTERM ends the run in good order, the second at once.
+
+    By default SIGTERM would leave the jobs running. Both arrive as KeyboardInterrupt, since `except Exception` in a
+    test or a reporter would swallow anything less.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.seen: signal.Signals | None = None
+        self._say = say
+        self._before: dict[int, Any] = {}
+        self._calm = False
+
+    @property
+    def terminated(self) -> bool:
+        return self.seen is signal.SIGTERM
+
+    def open(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # A shell starts what it puts in the background with Ctrl-C ignored, and means it.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._end)
+
+    def calm(self) -> None:
+        """Nothing is left to interrupt: a first signal is noted for the exit code, and the reports are written."""
+        self._calm = True
+
+    def close(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _end(self, number: int, _: object) -> None:
+        if self.seen is None:
+            self.seen = signal.Signals(number)
+            if self._calm:
+                return
+            raise KeyboardInterrupt
+        # The ledger has every job on disk; nothing that is left to do is worth keeping a person waiting.
+        with contextlib.suppress(Exception):  # noqa: TID251 - a log may be in the middle of a line, and the process ends
+            self._say("left at once; jobs that may still run: aisbench jobs")
+            sys.stdout.flush()
+        os._exit(exit_code.TERMINATED if self.terminated else exit_code.INTERRUPTED)
+
+
+# -- Where a test meets its verdict: hooks of the process that runs the test, registered once a workload is known.
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that asked for its trial and forgot to require the verdict must not be green by accident."""
+    __tracebackhide__ = True
+    result = yield
+    trial = item.stash.get(TRIAL, None)
+    if trial and trial.judged and item.stash.get(VERDICT_DUE, False):
+        trial.judged.require()
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Our own errors say all there is to say; a traceback through fixtures and hooks would hide it."""
+    report = yield
+    error = call.excinfo.value if call.excinfo else None
+    trial = item.stash.get(TRIAL, None)
+    if isinstance(error, (AisbenchError, NotPassed)):
+        report.longrepr = "\n".join([str(error), *(_where(trial) if trial else ())])
+    elif report.failed and trial and trial.judged and trial.judged.passed:
+        _overrule(item, report, trial)
+    return report
+
+
+def _overrule(item: pytest.Item, report: pytest.TestReport, trial: Trial) -> None:
+    """A case whose test did not pass has not passed: whoever reports on this test says so too."""
+    verdict = Verdict(Ruling.FAILED, failure(report), trial.verdict.findings)
+    item.stash[TRIAL] = trial = replace(trial, judged=verdict)
+    renew(item.user_properties, properties(trial, str(properties_of(item).get("platform", ""))))
+    report.user_properties = list(item.user_properties)
+
+
+def failure(report: pytest.TestReport) -> str:
+    """Why a test failed, in one line."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = crash.message if crash else str(report.longrepr or "")
+    headline = next((line for line in text.splitlines() if line.strip()), "no message")
+    return message("test failed", when=str(report.when), why=headline)
+
+
+def _where(trial: Trial) -> list[str]:
+    """What a person looks up next."""
+    lines = []
+    if trial.job_id:
+        phase = f" ({trial.job.platform_phase})" if trial.job else ""
+        lines.append(f"  job        {plain(trial.job_id + phase)}")
+    if trial.stage:
+        lines.append(f"  stage      {trial.stage.root}")
+    lines += [f"  log        {name}" for name in trial.logs if "worker" in name]
+    lines += [f"  note       {plain(note)}" for note in trial.notes]
+    lines += [f"  event      {plain(event)}" for event in trial.events]
+    lines += [f"  said last  {line}" for line in trial.last_lines]
+    return lines
+
+
+class Reckoning:
+    """The Controller's: it is told what happens, and says what that amounts to."""
+
+    def __init__(self, config: pytest.Config, signals: Signals) -> None:
+        self._config = config
+        self._settings = config.stash[SETTINGS]
+        self._signals = signals
+        self.tally = Tally()
+
+    def plan(self, plan: Plan) -> None:
+        """Told by each worker of xdist, all of which collect the same; never where nothing is run."""
+        self.tally.required = self._settings.required
+        self.tally.unmatched |= plan.unmatched
+        self.tally.expected |= plan.expected
+        self.tally.selected |= set(plan.cases.values())
+        self.tally.deselected |= plan.deselected
+
+    def count(self, report: pytest.TestReport, verdict: Any) -> None:
+        if report.failed:
+            broken = report.when == "setup" and verdict == Ruling.BROKEN.value
+            inconclusive = report.when == "call" and verdict == Ruling.INCONCLUSIVE.value
+            self.tally.failures += 1
+            self.tally.failed += not (broken or inconclusive)
+
+    def skip(self, case_id: str, report: pytest.TestReport) -> None:
+        """A test did not ask what became of its job."""
+        told = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr or "")
+        self.tally.skipped[case_id] = plain(told.removeprefix("Skipped: "))
+
+    @contextmanager
+    def noticing(self) -> Iterator[None]:
+        """A run that cannot be recorded is never green, and never a traceback: one line, and exit 3."""
+        try:
+            yield
+        except (LedgerError, OSError) as error:
+            self.tally.unrecorded = str(error)
+
+    def enough(self) -> bool:
+        """Whether -x or --maxfail is satisfied."""
+        return 0 < (self._config.getvalue("maxfail") or 0) <= self.tally.failures
+
+    def interrupted(self, by: type[BaseException]) -> None:
+        """xdist ends -x and --maxfail with an interrupt of its own; nobody pressed a key."""
+        self.tally.stopped_early = by.__module__.startswith("xdist") and self.enough()
+
+    def code(self, exitstatus: int, run: Run | None) -> int:
+        self.tally.terminated = self._signals.terminated
+        if self._signals.seen:
+            exitstatus = exit_code.INTERRUPTED
+        if run and self._settings.tester_required:
+            with self.noticing():
+                self.tally.undelivered = _undelivered(run.entry())
+        return self.tally.code(int(exitstatus), run.rulings() if run else {})
+
+    def missing(self, run: Run | None) -> dict[str, str]:
+        """Required cases without a verdict, and why."""
+        return self.tally.missing(run.rulings() if run else {})
+
+
+def _undelivered(entry: RunEntry) -> int:
+    """Judged cases whose last word the Tester has not got; without a Tester, all of them."""
+    newest = {upload["case"]: upload["state"] for upload in entry.uploads}
+    return sum(newest.get(case.id) != State.DELIVERED.value for case in entry.cases if case.verdict)

@@ -1,0 +1,235 @@
+"""The reporters of a session: each is let in by its name, and an error in one is a warning that changes no verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_aisbench import registry
+from pytest_aisbench.config.settings import Settings
+from pytest_aisbench.fixtures import CREW
+from pytest_aisbench.i18n import language
+from pytest_aisbench.ledger.database import Database
+from pytest_aisbench.ledger.outbox import Spool
+from pytest_aisbench.ledger.runs import Told, Transcript
+from pytest_aisbench.model.clock import SystemClock
+from pytest_aisbench.model.ports import Reporter
+from pytest_aisbench.model.results import PRIVATE, RUNS, CaseEntry, RunEntry
+from pytest_aisbench.registry import ReporterKind
+from pytest_aisbench.report import index
+from pytest_aisbench.report.host_plugins import RERUN, Story, guarded, warn
+from pytest_aisbench.stash import SETTINGS
+from pytest_aisbench.tester import payload
+from pytest_aisbench.tester.transports import transport
+from pytest_aisbench.tester.uploader import PATIENCE_S, Courier, bound, collect
+
+# -- What outlives a run: the transcript of its tests in the ledger, and the list of all runs beside the reports.
+
+_LONGEST = 64_000  # characters of what a test printed that are kept
+_MOST = 100  # tests of nothing of ours that are written together
+
+
+class Scribe:
+    """Reporter: writes what pytest says of each test to the ledger."""
+
+    order = 90  # the highest: pytest calls it before the other reporters, which hang their pages on the reports
+    once = True  # an old run that is told again is not written down again
+
+    def __init__(self, config: pytest.Config, folder: Path) -> None:
+        self._config = config
+        self._database = Database(config.stash[SETTINGS].ledger_file)
+        self._transcript = Transcript(self._database, folder.name)
+        self._cases: dict[str, CaseEntry] = {}
+        self._begun: dict[str, tuple[Story, list[Any]]] = {}  # tests that have not ended
+        self._ended: list[Told] = []  # and are not written yet
+
+    def case(self, entry: CaseEntry) -> None:
+        self._cases[entry.id] = entry
+
+    def run(self, entry: RunEntry) -> None:
+        """A test that was interrupted has said something too."""
+        with guarded(self._config, "no transcript of the last tests"):
+            for nodeid in list(self._begun):
+                self._end(nodeid)
+            self._write()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        with guarded(self._config, f"no transcript of {report.nodeid}"):
+            story, said = self._begun.setdefault(report.nodeid, (Story(report.nodeid), []))
+            story.hear(report)
+            said.append(self._serialized(report))
+            if report.outcome == RERUN:
+                del self._begun[report.nodeid]  # another worker will tell it
+            elif report.when == "teardown":
+                self._end(report.nodeid)
+
+    def _serialized(self, report: pytest.TestReport) -> Any:
+        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        data.pop("node", None)  # xdist's own, of the process that ran the test
+        return {**data, "sections": [(name, _shortened(text)) for name, text in report.sections]}
+
+    def _end(self, nodeid: str) -> None:
+        story, said = self._begun.pop(nodeid)
+        entry = self._cases.get(story.case)
+        self._ended.append(Told(nodeid, story.case, story.status(entry), *story.span(entry), said))
+        if story.case or len(self._ended) >= _MOST:
+            self._write()
+
+    def _write(self) -> None:
+        ended, self._ended = self._ended, []
+        if ended:
+            self._transcript.add(ended)
+
+    def pytest_unconfigure(self) -> None:
+        self._database.close()
+
+
+def _shortened(text: str) -> str:
+    left_out = len(text) - _LONGEST
+    return text if left_out <= 0 else f"({left_out} characters are left out)\n{text[-_LONGEST:]}"
+
+
+class Index:
+    """Reporter: `index.html` among the reports, once a run has ended."""
+
+    order = 80
+    once = True
+
+    def __init__(self, config: pytest.Config, folder: Path) -> None:
+        self._config = config
+
+    def case(self, entry: CaseEntry) -> None:
+        """A run that has not ended is not listed again."""
+
+    def run(self, entry: RunEntry) -> None:
+        """Its page and its junit.xml, which the list links to, are not there yet."""
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self) -> Generator[None, object, object]:
+        result = yield  # now their hosts have written them
+        with guarded(self._config, f"no new {index.NAME}"):
+            write_index(self._config.stash[SETTINGS])
+        return result
+
+
+def write_index(settings: Settings) -> Path:
+    database = Database(settings.ledger_file)
+    try:
+        return index.write(database, settings.reports, language(settings.lang))
+    finally:
+        database.close()
+
+
+class Reporters:
+    """All reporters of the registry, or those of them that are `wanted`."""
+
+    def __init__(self, config: pytest.Config, wanted: Callable[[ReporterKind], bool] = lambda _: True) -> None:
+        self._config = config
+        self._wanted = wanted
+        self._present: dict[str, Reporter] = {}
+
+    def open(self, folder: Path) -> None:
+        """Build the reporters in their order and register each as a pytest plugin."""
+        offered = registry.of_session(self._config)
+        kinds: list[ReporterKind] = []
+        for name in offered.reporters:
+            with guarded(self._config, f"no reporter {name!r}"):
+                kinds.append(offered.reporter(name))
+        for kind in sorted(filter(self._wanted, kinds), key=lambda kind: kind.order):
+            with guarded(self._config, f"no reporter {kind.name!r}"):
+                reporter = kind.build(self._config, folder)
+                self._config.pluginmanager.register(reporter, f"aisbench-{kind.name}")
+                self._present[kind.name] = reporter
+
+    def case(self, entry: CaseEntry) -> None:
+        for name, reporter in self._present.items():
+            with guarded(self._config, f"reporter {name!r}"):
+                reporter.case(entry)
+
+    def run(self, entry: RunEntry) -> None:
+        for name, reporter in self._present.items():
+            with guarded(self._config, f"reporter {name!r}"):
+                reporter.run(entry)
+
+
+# -- The reporter that brings the verdicts of a run to the Tester.
+
+
+class Tester:
+    """Reporter. It changes no verdict; inert where there is no Tester."""
+
+    order = 70
+    once = True  # an old run that is told again is not sent again
+
+    def __init__(self, config: pytest.Config, folder: Path) -> None:
+        self._config = config
+        self._run = folder.name
+        self._courier: Courier | None = None
+        self._delivered = False  # as far as it could be
+        settings = config.stash[SETTINGS]
+        found = bound(settings, lambda: config.stash[CREW]().platform(), folder)
+        if found is None:
+            return
+        self._private = found.label == PRIVATE
+        self._clock = SystemClock()
+        self._database = Database(settings.ledger_file)
+        self._spool = Spool(self._database)
+        self._spool.bind(self._run, found)
+        self._transport = transport(found.tester, settings.tester_access)
+        self._refusals: list[str] = []
+        self._courier = self._sent_out()
+
+    def _sent_out(self) -> Courier:
+        return Courier(
+            self._spool,
+            self._run,
+            words=payload,
+            transport=self._transport,
+            clock=self._clock,
+            warn=self._refusals.append,
+        )
+
+    def case(self, entry: CaseEntry) -> None:
+        if self._courier:
+            self._courier.wake()
+
+    def run(self, entry: RunEntry) -> None:
+        """The exit code is known by now; where results wait for the Tester, how the run ended waits behind them."""
+        if not self._delivered:
+            return
+        with guarded(self._config, "upload to the Tester"):
+            if self._spool.waiting(self._run):
+                collect(self._spool, payload, self._clock.now(), self._run)
+            else:
+                self._sent_out().close(PATIENCE_S)
+            for parcel in self._spool.of(self._run):
+                if parcel.kind == RUNS and parcel.why:
+                    warn(self._config, f"aisbench: the Tester does not know how the run ended: {parcel.why}")
+            self._bury()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionfinish(self) -> Generator[None, object, object]:
+        """Before the Controller's, which is the last: what it records at the end is the truth about uploads too.
+
+        Not before that of pytest's log, which is the first, so that it has what is logged here."""
+        courier, self._courier = self._courier, None
+        if courier is None:
+            return (yield)
+        with guarded(self._config, "upload to the Tester"):
+            courier.close(PATIENCE_S)
+            self._bury()
+            self._delivered = True
+        for refusal in self._refusals:
+            warn(self._config, f"aisbench: {refusal}")
+        try:
+            return (yield)
+        finally:
+            self._transport.close()
+            self._database.close()
+
+    def _bury(self) -> None:
+        if self._private:
+            self._spool.bury(self._clock.now(), self._run)

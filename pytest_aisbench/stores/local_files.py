@@ -1,0 +1,120 @@
+"""Where downloads land: never outside their folder, never half."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import hashlib
+import io
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from pytest_aisbench.errors import StagingFailed
+from pytest_aisbench.logs import get_logger, ignored
+
+_LOG = get_logger("store")
+
+
+def relative_path(key: str, prefix: str) -> str:
+    """The part of a key below `prefix`, refused unless it names one file below a folder on any machine."""
+    path = key[len(prefix) :]
+    if any(part in {"", ".", ".."} for part in path.split("/")) or "\\" in path or "\0" in path:
+        raise StagingFailed(f"the key {key!r} is not a path below a folder; nothing was written")
+    return path
+
+
+@contextlib.contextmanager
+def landing(folder: str, path: str) -> Iterator[IO[bytes]]:
+    """A file to write, which takes its place at `folder/path` when all is well, and leaves no trace otherwise.
+
+    Every folder on the way is opened by name below the one before, without following links, so that neither a link
+    that was there nor one that is made meanwhile leads outside.
+    """
+    *parents, name = path.split("/")
+    with disk_trouble(f"cannot write {folder}/{path}"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for parent in parents:
+                directory = _enter(directory, parent)
+            temporary = f".{secrets.token_hex(8)}.part"
+            mode = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            try:
+                with open(temporary, "wb", opener=lambda file, _: os.open(file, mode, 0o666, dir_fd=directory)) as out:
+                    yield out
+                os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            except BaseException:
+                with ignored(_LOG, OSError, "the removal of %s", temporary):
+                    os.unlink(temporary, dir_fd=directory)
+                raise
+        finally:
+            os.close(directory)
+
+
+@contextlib.contextmanager
+def disk_trouble(what: str) -> Iterator[None]:
+    """This machine's disk is not the network: its errors are not worth asking again."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        why = "no space left on this machine" if full else error.strerror
+        raise StagingFailed(f"{what}: {why}") from None
+    except UnicodeEncodeError:
+        raise StagingFailed(f"{what}: this machine cannot hold such a name") from None
+
+
+def _enter(directory: int, name: str) -> int:
+    """The folder `name` below, made if need be, in place of `directory`, which is closed."""
+    with contextlib.suppress(FileExistsError):  # noqa: TID251 - nothing is lost
+        os.mkdir(name, dir_fd=directory)
+    below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+    os.close(directory)
+    return below
+
+
+# -- A part of a local file as a stream that is complete, or an error that names the file.
+
+_PIECE = 1024 * 1024
+
+
+class FileSlice(io.FileIO):
+    """`size` bytes from `offset`. A file that has fewer by now fails at once; the server would wait for the rest."""
+
+    def __init__(self, path: str, offset: int, size: int) -> None:
+        self._path, self._left = path, size
+        try:
+            super().__init__(path)
+            self.seek(offset)
+        except OSError as error:
+            raise StagingFailed(f"cannot read {path}: {error.strerror}") from None
+
+    def read(self, size: int | None = -1) -> bytes:
+        wanted = self._left if size is None or size < 0 else min(size, self._left)
+        try:
+            data = super().read(wanted) or b""
+        except OSError as error:
+            raise StagingFailed(f"cannot read {self._path}: {error.strerror}") from None
+        if wanted and not data:
+            raise StagingFailed(
+                f"{self._path} became shorter while it was uploaded", advice="stage it when it is still"
+            )
+        self._left -= len(data)
+        return data
+
+    def md5(self) -> str:
+        """Of all that is left to read, in hexadecimal; the slice is closed."""
+        digest = hashlib.md5(usedforsecurity=False)
+        with self:
+            while piece := self.read(_PIECE):
+                digest.update(piece)
+        return digest.hexdigest()
+
+
+def content_md5(md5: str) -> str:
+    """An MD5 as the header Content-MD5 has it."""
+    return base64.b64encode(bytes.fromhex(md5)).decode()
