@@ -322,7 +322,8 @@ class LiveLog:
 
     def __init__(self, config: pytest.Config) -> None:
         self._records: deque[logging.LogRecord] = deque()
-        self._handler: logging.Handler = config.pluginmanager.get_plugin("logging-plugin").log_cli_handler
+        plugin: Any = config.pluginmanager.get_plugin("logging-plugin")
+        self._handler: logging.Handler = plugin.log_cli_handler
         self._handler.addFilter(self._admit)
 
     def write(self) -> None:

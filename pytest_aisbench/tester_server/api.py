@@ -258,8 +258,9 @@ class Api:
             bodies = connection.execute(found.order_by(PARCELS.c.id.desc()).limit(_SHOWN)).scalars().all()
         if not bodies and "run_id" in where:
             return _error(404, f"nothing of {plain(where['run_id'], 100)}")
-        shown = f'{{"schema": "{UPLOAD_SCHEMA}", "{where["kind"]}": [{", ".join(reversed(bodies))}]}}'  # each as it was sent
-        return Response(shown, media_type="application/json")
+        as_sent = ", ".join(reversed(bodies))
+        document = f'{{"schema": "{UPLOAD_SCHEMA}", "{where["kind"]}": [{as_sent}]}}'
+        return Response(document, media_type="application/json")
 
     def _tests(self, request: Request) -> Response:
         with self.engine.connect() as connection:

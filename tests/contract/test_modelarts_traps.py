@@ -224,7 +224,8 @@ def test_elsewhere_the_proxy_is_used_and_no_proxy_honoured(server: Server, monke
 
 def test_importing_and_calling_leaves_no_trace_at_home(server: Server, tmp_path: Path) -> None:
     code = (
-        "from pytest_aisbench.platforms.modelarts.session import Session; from pytest_aisbench.secret import Secret; import sys;"
+        "from pytest_aisbench.platforms.modelarts.session import Session;"
+        "from pytest_aisbench.secret import Secret; import sys;"
         "assert 'requests' not in sys.modules, 'imported too early';"
         f"s = Session({server.url!r}, Secret('a'), Secret('b'), project_id='p'); s.call('GET', '/x'); s.close()"
     )

@@ -101,7 +101,7 @@ class ModelArts:
     def endpoints(self) -> dict[str, str]:
         """The addresses that are used, by the services' names."""
         found = {service: endpoint(service, self.access) for service in ("iam", "obs", "modelarts")}
-        return {service: endpoint for service, endpoint in found.items() if endpoint}
+        return {service: address for service, address in found.items() if address}
 
     def share(self) -> Mapping[str, Any]:
         return {}
@@ -199,13 +199,13 @@ _SKEW_S = 60.0  # worth a word; from 15 minutes on services refuse, and we date 
 def connection(platform: ModelArts) -> Iterator[Check]:
     """Ends where nothing further can be known."""
     reached = True
-    for service, endpoint in platform.endpoints.items():
-        resolved = _resolved(service, endpoint, platform.access)
+    for service, address in platform.endpoints.items():
+        resolved = _resolved(service, address, platform.access)
         yield resolved
         if resolved.failed:
             reached = False
             continue
-        found = list(_answered(service, endpoint, platform.access))
+        found = list(_answered(service, address, platform.access))
         yield from found
         reached = reached and not any(check.failed for check in found)
     if not reached:
