@@ -16,17 +16,10 @@ from pytest_aisbench.config.platform_kind import PlatformKind
 from pytest_aisbench.config.settings import FRAMEWORKS, LOCAL, MOST_CARDS, Settings
 from pytest_aisbench.config.toml_document import Document
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.judge.values import DERIVED
 from pytest_aisbench.model.case import NAME, Case, Mode, Shape, Update, Workload
 from pytest_aisbench.model.job import StoreUrl
-from pytest_aisbench.model.metric import (
-    ACCURACY,
-    RECKONED,
-    SCALING,
-    STEADY_THROUGHPUT,
-    THROUGHPUT,
-    TIME_TO_ACCURACY,
-    Metric,
-)
+from pytest_aisbench.model.metric import ACCURACY, SCALING, THROUGHPUT, Metric
 from pytest_aisbench.model.verdict import ExpectedFailure, Threshold
 
 # -- The claims of `thresholds.toml`, scoped by platform, maybe framework, then shape.
@@ -37,7 +30,7 @@ EXPECTED_FAILURE = "expected_failure"
 NUMBERS = ("reference", "lower", "upper", "at_least", "at_most")
 _CLAIM = frozenset({*NUMBERS, "unit", "per", "base", EXPECTED_FAILURE})
 _LONGEST_REASON = 200
-_POSITIVE = frozenset({THROUGHPUT, STEADY_THROUGHPUT, TIME_TO_ACCURACY, ACCURACY, SCALING})
+_POSITIVE = frozenset({THROUGHPUT, ACCURACY, *DERIVED})
 
 
 def read_thresholds(
@@ -111,7 +104,7 @@ def _threshold(document: Document, workload: Workload, keys: tuple[str, ...], ro
         raise fault(f"{claim['unit']!r} is not the metric's unit {unit!r}", "unit")
     if claim.get("per") not in {None, "node", "device"}:
         raise fault(f"{claim['per']!r} is neither 'node' nor 'device'", "per")
-    if metric == TIME_TO_ACCURACY and "per" in claim:
+    if metric in DERIVED and not DERIVED[metric].is_additive and "per" in claim:
         raise fault("a time is not shared out", "per")
     if (metric == SCALING) != ("base" in claim):
         raise fault("a scaling claim, and only that, has a base", "base", advice='such as base = "1x8"')
@@ -131,9 +124,10 @@ def _threshold(document: Document, workload: Workload, keys: tuple[str, ...], ro
 
 
 def _units(workload: Workload) -> dict[str, str]:
-    """Of everything that may be claimed: what the script writes, and what is reckoned from it or from its log."""
-    reckoned = {SCALING: "", STEADY_THROUGHPUT: workload.metrics[THROUGHPUT].unit, TIME_TO_ACCURACY: "s"}
-    return {**{name: metric.unit for name, metric in workload.metrics.items()}, **reckoned}
+    """The unit of every metric that may be claimed: those that the script writes, and those that we derive."""
+    speed = workload.metrics[THROUGHPUT].unit
+    written = {name: metric.unit for name, metric in workload.metrics.items()}
+    return written | {name: speed if metric.unit is None else metric.unit for name, metric in DERIVED.items()}
 
 
 def _expected(told: Any, place: str, fault: Callable[..., UsageFault]) -> ExpectedFailure:
@@ -411,7 +405,7 @@ def _metrics(fields: Fields) -> dict[str, Metric]:
     for name, row in fields.table("metrics").items():
         if re.fullmatch(r"throughput_\d+|ranksize", name):
             raise fields.fault(f"metrics.{name} is the name of a result file of its own", "metrics", name)
-        if name in RECKONED:
+        if name in DERIVED:
             raise fields.fault(f"metrics.{name} is reckoned, and written by no script", "metrics", name)
         if (
             not NAME.match(name)

@@ -21,18 +21,10 @@ from statistics import fmean
 from pytest_aisbench.judge.noise_test import Decision, average, decide, pooled_noise
 from pytest_aisbench.judge.scaling import Speed, decide_scaling, scaling_base, waived_finding
 from pytest_aisbench.judge.trend import Level, change_points, find_drift, loss_within_margin, newest_level, suspicions
-from pytest_aisbench.judge.values import CaseValues
+from pytest_aisbench.judge.values import SPEEDS, CaseValues
 from pytest_aisbench.model.case import Case, Shape
 from pytest_aisbench.model.messages import joined, message
-from pytest_aisbench.model.metric import (
-    ACCURACY,
-    LARGEST,
-    SPEEDS,
-    STEADY_THROUGHPUT,
-    THROUGHPUT,
-    TIME_TO_ACCURACY,
-    MissingResult,
-)
+from pytest_aisbench.model.metric import ACCURACY, LARGEST, THROUGHPUT, TIME_TO_ACCURACY, MissingResult
 from pytest_aisbench.model.trial import Background, Past, ScalePoint, TrialRecord
 from pytest_aisbench.model.verdict import (
     ExpectedFailure,
@@ -157,8 +149,7 @@ def decide_trials(
 
 def is_noise_tested(threshold: Threshold) -> bool:
     """Whether noise is allowed for: in speeds, and in everything that has a reference."""
-    measures_speed = threshold.metric in {THROUGHPUT, STEADY_THROUGHPUT}
-    return threshold.base is None and (threshold.reference is not None or measures_speed)
+    return threshold.base is None and (threshold.reference is not None or threshold.metric in SPEEDS)
 
 
 def compare_with_band(threshold: Threshold, value: float | None, shape: Shape) -> Finding:

@@ -22,6 +22,7 @@ from pytest_aisbench.model.messages import joined, message
 from pytest_aisbench.model.metric import (
     ACCURACY,
     LARGEST,
+    SCALING,
     STEADY_THROUGHPUT,
     THROUGHPUT,
     TIME_TO_ACCURACY,
@@ -31,6 +32,30 @@ from pytest_aisbench.model.metric import (
 from pytest_aisbench.model.trial import Step, Trial, TrialRecord
 from pytest_aisbench.model.verdict import Threshold, number
 from pytest_aisbench.traininglog.curve import reached
+
+
+@dataclass(frozen=True)
+class DerivedMetric:
+    """A metric that no training script writes: we compute it from the training log, or from other shapes.
+
+    To add one, add a row to `DERIVED`, its value to `_values_of_log`, and its name to each catalogue of `i18n`.
+    """
+
+    name: str
+    unit: str | None  # None: the unit of throughput
+    is_speed: bool = False  # it means nothing if the model learnt nothing
+    is_additive: bool = True  # a claim on it may be per node or per device
+
+
+DERIVED = {
+    metric.name: metric
+    for metric in (
+        DerivedMetric(SCALING, unit="", is_speed=True),
+        DerivedMetric(STEADY_THROUGHPUT, unit=None, is_speed=True),  # without the warm-up
+        DerivedMetric(TIME_TO_ACCURACY, unit="s", is_additive=False),  # until an evaluation met the claim on accuracy
+    )
+}
+SPEEDS = frozenset({THROUGHPUT, *(metric.name for metric in DERIVED.values() if metric.is_speed)})
 
 _Label = tuple[int | None, int | None]  # rank, node
 

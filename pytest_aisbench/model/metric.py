@@ -6,14 +6,11 @@ from dataclasses import dataclass
 
 THROUGHPUT = "throughput"
 ACCURACY = "accuracy"
-# No script writes these: they are computed from other shapes, or from the log of the training.
 SCALING = "scaling"
-STEADY_THROUGHPUT = "steady_throughput"  # without the warm-up; `throughput` is of the whole run
-TIME_TO_ACCURACY = "time_to_accuracy"  # seconds of training until an evaluation met the claim on accuracy
-SPEEDS = frozenset({THROUGHPUT, STEADY_THROUGHPUT, SCALING})  # which mean nothing where nothing was learnt
+STEADY_THROUGHPUT = "steady_throughput"
+TIME_TO_ACCURACY = "time_to_accuracy"
 MAD_TO_SIGMA = 1.4826  # times the median distance from the median: the standard deviation of normal noise
 LARGEST = 1e100  # no machine does more; sums of what is below, and squares, are finite
-RECKONED = frozenset({SCALING, STEADY_THROUGHPUT, TIME_TO_ACCURACY})
 
 
 @dataclass(frozen=True)
