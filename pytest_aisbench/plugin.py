@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_aisbench import fixtures, registry
-from pytest_aisbench.config.loading import freeze
-from pytest_aisbench.config.settings import table
+from pytest_aisbench.config.loading import load_settings
+from pytest_aisbench.config.settings import option_table
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.fixtures import CREW
 from pytest_aisbench.stash import SETTINGS
@@ -27,14 +27,14 @@ MARKER = (
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    from pytest_aisbench import hookspecs as hookspecs_module
+    from pytest_aisbench import hookspecs
 
-    pluginmanager.add_hookspecs(hookspecs_module)
+    pluginmanager.add_hookspecs(hookspecs)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("aisbench", "train on ModelArts or a local cloud, and judge the result (aisbench)")
-    for row in table():
+    for row in option_table():
         if row.metavar:
             group.addoption(row.flag, dest=row.ini, metavar=row.metavar, default=None, help=row.help)
         else:
@@ -45,10 +45,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
     _share_log_file(config)
-    command_line = {row.name: config.getoption(row.ini) for row in table()}
-    ini = {row.name: str(config.getini(row.ini) or "") for row in table()}
+    command_line = {row.name: config.getoption(row.ini) for row in option_table()}
+    ini = {row.name: str(config.getini(row.ini) or "") for row in option_table()}
     try:
-        config.stash[SETTINGS] = freeze(command_line, ini, os.environ, _root(config), registry.of_session(config))
+        config.stash[SETTINGS] = load_settings(
+            command_line, ini, os.environ, _root(config), registry.of_session(config)
+        )
     except UsageFault as fault:
         raise pytest.UsageError(str(fault)) from None
     enlist: Callable[[], Crew] = cache(lambda: _enlist(config))
@@ -137,7 +139,7 @@ def pytest_aisbench_power_sources() -> dict[str, str]:
 
 def _enlist(config: pytest.Config) -> Crew:
     """The run's holder in this process: a worker of xdist leaves the run to its controller."""
-    from pytest_aisbench.session import outcome
+    from pytest_aisbench.session import outcome as outcome_module
 
     workerinput = getattr(config, "workerinput", None)
     crew: Crew
@@ -153,6 +155,6 @@ def _enlist(config: pytest.Config) -> Crew:
         from pytest_aisbench.session.xdist import Worker
 
         crew = Worker(config, *workerinput["aisbench_link"])
-    config.pluginmanager.register(outcome, "pytest_aisbench.session.outcome")
+    config.pluginmanager.register(outcome_module, "pytest_aisbench.session.outcome")
     config.pluginmanager.register(crew, "pytest_aisbench.crew")
     return crew

@@ -53,10 +53,14 @@ def _cloud(options: argparse.Namespace) -> int:
 
 
 def _interpreters(text: str | None) -> dict[str, str]:
-    from pytest_aisbench.config.settings import frameworks, pythons
+    from pytest_aisbench.config.settings import parse_frameworks, python_by_framework
 
     try:
-        return {name: python for name, python in pythons(frameworks(text)).items() if python} if text else {}
+        return (
+            {name: python for name, python in python_by_framework(parse_frameworks(text)).items() if python}
+            if text
+            else {}
+        )
     except ValueError as error:
         raise UsageFault(f"--frameworks: {error}") from None
 

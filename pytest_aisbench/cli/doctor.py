@@ -160,9 +160,9 @@ class Doctor:
         return load_suite(folder, self._settings, self._kind, self._platforms), 1
 
     def _packaged(self) -> tuple[Suite, int]:
-        from pytest_aisbench.platforms.modelarts import package as package_module
+        from pytest_aisbench.platforms.modelarts.package import load_package
 
-        package = package_module.load(self._settings, self._kind, self._platforms)
+        package = load_package(self._settings, self._kind, self._platforms)
         return package.suite, package.nodes
 
     def _asked(self, platform: Platform, cases: Sequence[Case]) -> Iterator[Check]:

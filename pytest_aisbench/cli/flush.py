@@ -40,12 +40,12 @@ def register(acts: Any) -> None:
 
 
 def _flush(options: argparse.Namespace) -> int:
-    from pytest_aisbench.config.settings import duration
+    from pytest_aisbench.config.settings import parse_duration
     from pytest_aisbench.model.results import State
     from pytest_aisbench.tester.uploader import Flushing
 
     try:
-        patience_s = duration(options.patience)
+        patience_s = parse_duration(options.patience)
     except ValueError as error:
         raise UsageFault(f"--patience: {error}") from None
     settings = options_module.settings(options, platform=LOCAL)

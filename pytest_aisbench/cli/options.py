@@ -54,11 +54,11 @@ def write(file: Path, text: str) -> None:
 
 def settings(options: argparse.Namespace, **given: str) -> Settings:
     """As pytest reads them, in this folder and without its ini file."""
-    from pytest_aisbench.config.loading import freeze
-    from pytest_aisbench.config.settings import table
+    from pytest_aisbench.config.loading import load_settings
+    from pytest_aisbench.config.settings import option_table
 
-    told = {row.name: getattr(options, row.name, None) for row in table()}
-    return freeze({**told, **given}, {}, os.environ, Path.cwd(), registry.of_commands())
+    told = {row.name: getattr(options, row.name, None) for row in option_table()}
+    return load_settings({**told, **given}, {}, os.environ, Path.cwd(), registry.of_commands())
 
 
 def ledger(settings: Settings, *, new: bool = False) -> JobLedger:

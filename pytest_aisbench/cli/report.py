@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_aisbench.config.settings import Settings
     from pytest_aisbench.ledger.ledger import Ledger
 
-
 # -- Allure 3 from npm, in a folder of its own: it renders results to one file that needs no network.
 
 PACKAGE = "allure@3.18.0"

@@ -18,7 +18,6 @@ from pytest_aisbench.secret import NO_SECRET, Secret
 if TYPE_CHECKING:
     from pytest_aisbench.config.toml_document import Document
 
-
 # -- The `[hosts]` table of `aisbench.toml`: addresses of names, for our own connections, where /etc/hosts needs root.
 
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?"
@@ -87,8 +86,8 @@ def _plain(name: str) -> str:
     return name.lower().rstrip(".")
 
 
-SECRETS = ("access_key", "secret_access_key", "security_token")
-SIGNATURES = ("obs", "v2", "v4")
+ACCESS_SECRETS = ("access_key", "secret_access_key", "security_token")
+OBS_SIGNATURES = ("obs", "v2", "v4")
 LOOPBACK = re.compile(r"127\.[0-9.]+|localhost|\[::1\]")  # where plain http is no risk
 
 
@@ -123,7 +122,7 @@ def read_access(
 
 
 def _value(document: Document, key: str, text: str) -> Any:
-    if key in SECRETS:
+    if key in ACCESS_SECRETS:
         return Secret(text)
     if key.endswith("_endpoint") and text and (fault := address_fault(text)):
         raise document.fault(f"access.{key} {fault[0]}", "access", key, advice=fault[1])
@@ -131,8 +130,8 @@ def _value(document: Document, key: str, text: str) -> Any:
         text = str(document.path.parent / Path(text).expanduser())
         if not Path(text).is_file():
             raise document.fault(f"access.ca_file: there is no file {text}", "access", key)
-    if key == "obs_signature" and text not in ("", *SIGNATURES):
-        advice = f"write one of {', '.join(SIGNATURES)}, or leave it out"
+    if key == "obs_signature" and text not in ("", *OBS_SIGNATURES):
+        advice = f"write one of {', '.join(OBS_SIGNATURES)}, or leave it out"
         raise document.fault(f"access.obs_signature {text!r} is not known", "access", key, advice=advice)
     return text
 
@@ -150,7 +149,7 @@ def address_fault(text: str) -> tuple[str, str] | None:
 # -- Where the vendor's services of a region are, unless `[access]` says otherwise.
 
 
-def endpoint(service: str, access: Access) -> str:
+def service_endpoint(service: str, access: Access) -> str:
     given = str(getattr(access, f"{service}_endpoint"))
     if given or access.region_name:
         return given or f"https://{service}.{access.region_name}.myhuaweicloud.com"
@@ -168,13 +167,13 @@ _FILE = "HUAWEICLOUD_SDK_CREDENTIALS_FILE"
 _PROFILE = Path(".huaweicloud/credentials")  # in the home folder
 _SECTION = "basic"
 
-WAYS = (
+WAYS_TO_GIVE_KEYS = (
     "write access_key and secret_access_key to [access] in {config}, "
     f"export {_AK} and {_SK}, or write ak and sk to [{_SECTION}] in ~/{_PROFILE}"
 )
 
 
-def complete(access: Access, environment: Mapping[str, str]) -> tuple[Access, tuple[str, ...]]:
+def add_keys(access: Access, environment: Mapping[str, str]) -> tuple[Access, tuple[str, ...]]:
     """The access with keys, where there are any, and what somebody should know about them."""
     if access.access_key or access.secret_access_key:
         return access, ()
@@ -185,10 +184,10 @@ def complete(access: Access, environment: Mapping[str, str]) -> tuple[Access, tu
     file = _profile(environment)
     if file is None:
         return access, ()
-    return _of_profile(access, file), (f"keys: {file}", *exposed(file))
+    return _of_profile(access, file), (f"keys: {file}", *exposure_warnings(file))
 
 
-def exposed(file: Path) -> tuple[str, ...]:
+def exposure_warnings(file: Path) -> tuple[str, ...]:
     """A warning, if others than its owner may read a file that holds keys."""
     if os.name == "nt" or not stat.S_IMODE(file.stat().st_mode) & 0o077:
         return ()
@@ -243,7 +242,7 @@ def _with(access: Access, access_key: str, secret_key: str, token: str, project:
 
 # -- The `[tester]` table of `aisbench.toml`: where results are uploaded, with which token, and the papers beside them.
 
-NONE = "none"
+NO_TESTER = "none"
 TESTER_SECRETS = ("token",)
 _KEYS = ("url", "token", "ca_file", "testid", "config", "system")
 _WEB = re.compile(r"(https?)://(\[[0-9a-fA-F:]+\]|[^\s/?#@:]+)(:[0-9]+)?(/[^\s?#]*)?")
@@ -270,9 +269,9 @@ class TesterAccess:
         return self.token if not self.url or self.url.rstrip("/") == address.rstrip("/") else NO_SECRET
 
 
-def tester_address(text: str) -> str:
+def parse_tester_address(text: str) -> str:
     """An address of a Tester; empty for `none`."""
-    if text == NONE:
+    if text == NO_TESTER:
         return ""
     if match := _WEB.fullmatch(text):
         if match[1] == "http" and not LOOPBACK.fullmatch(match[2]):
@@ -280,7 +279,7 @@ def tester_address(text: str) -> str:
         return text
     if re.fullmatch(r"file:///[^?#]*|stubs:/.*", text):
         return text
-    raise ValueError(f"{text!r} is none of https://tester.example/, file:///folder, stubs:/package, {NONE}")
+    raise ValueError(f"{text!r} is none of https://tester.example/, file:///folder, stubs:/package, {NO_TESTER}")
 
 
 def read_tester(
@@ -297,7 +296,7 @@ def read_tester(
         assert package is not None
         found = next((package / place for place in places_ if (package / place).is_file()), None)
         if key not in values and found:
-            values[key] = paper(found)
+            values[key] = read_paper(found)
     if not values.get("testid"):
         values["testid"] = _testid(values.get("config", {}))
     return TesterAccess(**values), taken
@@ -315,7 +314,7 @@ def _tester_value(document: Document, key: str, text: str, *, used: bool) -> Any
             raise document.fault(f"tester.{key}: there is no file {file}", "tester", key)
         if key == "ca_file":
             return str(file)
-        return paper(file) if used else {}
+        return read_paper(file) if used else {}
     return {} if key in {"config", "system"} else text
 
 
@@ -326,7 +325,7 @@ def _testid(config: Mapping[str, Any]) -> str:
     return told
 
 
-def paper(file: Path) -> dict[str, Any]:
+def read_paper(file: Path) -> dict[str, Any]:
     """A JSON object without what looks like a key, a token or a password: papers leave the house."""
     try:
         data = json.loads(file.read_text(encoding="utf-8-sig"), parse_constant=_no_constant)

@@ -8,14 +8,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_aisbench.config.access import SECRETS as ACCESS_SECRETS
-from pytest_aisbench.config.access import TESTER_SECRETS, exposed, read_access, read_hosts, read_tester
+from pytest_aisbench.config.access import (
+    ACCESS_SECRETS,
+    TESTER_SECRETS,
+    exposure_warnings,
+    read_access,
+    read_hosts,
+    read_tester,
+)
 from pytest_aisbench.config.platform_kind import PlatformKind, PlatformKinds
-from pytest_aisbench.config.settings import CONFIG_FILE, LEGACY_FILE, Option, Settings, path, switch, table
+from pytest_aisbench.config.settings import (
+    CONFIG_FILE,
+    LEGACY_FILE,
+    Option,
+    Settings,
+    option_table,
+    parse_path,
+    parse_switch,
+)
 from pytest_aisbench.errors import UsageFault, perhaps
 
 if TYPE_CHECKING:
-    from pytest_aisbench.config.legacy.modelarts_config import Taken
+    from pytest_aisbench.config.legacy.modelarts_config import LegacySettings
     from pytest_aisbench.config.toml_document import Document
 
 _TABLES = ("access", "hosts")  # beside those of platforms; [tester] is an option too
@@ -30,7 +44,7 @@ class Given(NamedTuple):
     folder: Path
 
 
-def freeze(
+def load_settings(
     command_line: Mapping[str, str | None],
     ini: Mapping[str, str],
     environment: Mapping[str, str],
@@ -42,7 +56,7 @@ def freeze(
     A relative path begins in the folder of its source: the shell's, or the file's. The chosen platform's kind says
     what else must be there; a platform that is not known has the defaults, and is refused when the session starts.
     """
-    options = {row.name: row for row in table()}
+    options = {row.name: row for row in option_table()}
     given = _given(options, command_line, ini, environment, root)
     document = _document(given, root, platforms)
     if document:
@@ -60,7 +74,7 @@ def freeze(
         access, notes = taken.access or access, taken.notes
     secrets = {**_SECRETS, **{name: each.table_secrets for name, each in kinds.items()}}
     if document and _spells_secrets(document, secrets):
-        notes += exposed(document.path)
+        notes += exposure_warnings(document.path)
     access, about_keys = kind.complete_access(access, environment)
     notes += about_keys
     values = {key: _parsed(options[key], told) for key, told in given.items()}
@@ -83,7 +97,7 @@ def freeze(
 
 def _with_tables(document: Document | None, platforms: PlatformKinds) -> dict[str, PlatformKind]:
     """The platforms that have a table in the file, by their names."""
-    ours = {*_TABLES, *(row.name for row in table())}
+    ours = {*_TABLES, *(row.name for row in option_table())}
     kinds = {key: platforms.find_kind(key) for key in (document.data if document else ()) if key not in ours}
     return {key: kind for key, kind in kinds.items() if kind}
 
@@ -132,10 +146,11 @@ def _of_file(options: Mapping[str, Option], document: Document, environment: Map
 
 def _spells_secrets(document: Document, secrets: Mapping[str, Collection[str]]) -> bool:
     """Whether a key stands in the file itself, and not just the name of a variable."""
-    from pytest_aisbench.config.toml_document import expanded
+    from pytest_aisbench.config.toml_document import expand_variables
 
     return any(
-        isinstance(table := document.data.get(name), dict) and bool(expanded(str(table.get(key, "")), {}).strip())
+        isinstance(table := document.data.get(name), dict)
+        and bool(expand_variables(str(table.get(key, "")), {}).strip())
         for name, keys in secrets.items()
         for key in keys
     )
@@ -146,23 +161,23 @@ def _required(manifest: Path | None, sources: Mapping[str, str]) -> tuple[str, .
         return ()
 
     try:
-        return read(manifest)
+        return read_manifest(manifest)
     except UsageFault as fault:
         raise UsageFault(f"{sources['require']}: {fault}") from None
 
 
-def _taken(options: Mapping[str, Option], given: Mapping[str, Given], *, connects: bool) -> Taken | None:
+def _taken(options: Mapping[str, Option], given: Mapping[str, Given], *, connects: bool) -> LegacySettings | None:
     """What the predecessor's own files say, where the run was pointed at them; their keys if the run `connects`."""
     named = given.get("config")
     config = _parsed(options["config"], named) if named and named.text.endswith(LEGACY_FILE) else None
     package = _parsed(options["package"], given["package"]) if "package" in given else None
     if config is None and package is None:
         return None
-    from pytest_aisbench.config.legacy.modelarts_config import take
+    from pytest_aisbench.config.legacy.modelarts_config import read_legacy_files
 
     version = given["modelarts_version"].text if "modelarts_version" in given else ""
     trusted = _parsed(options["trust_config"], given["trust_config"]) if "trust_config" in given else False
-    return take(config, package, version, trusted=trusted, connects=connects)
+    return read_legacy_files(config, package, version, trusted=trusted, connects=connects)
 
 
 def _document(given: Mapping[str, Given], root: Path, platforms: PlatformKinds) -> Document | None:
@@ -173,14 +188,14 @@ def _document(given: Mapping[str, Given], root: Path, platforms: PlatformKinds) 
 
     if told:
         try:
-            return _checked(toml_document.read(told.folder / path(told.text)), platforms)
+            return _checked(toml_document.read(told.folder / parse_path(told.text)), platforms)
         except (UsageFault, ValueError) as fault:
             raise UsageFault(f"{told.source}: {fault}") from None
     return _checked(toml_document.read(found), platforms)
 
 
 def _checked(document: Document, platforms: PlatformKinds) -> Document:
-    known = [*(row.name for row in table() if row.name != "config"), *_TABLES]
+    known = [*(row.name for row in option_table() if row.name != "config"), *_TABLES]
     for key in document.data:
         if key not in known and not _has_table(key, platforms):
             known += [name for name in platforms.platforms if _has_table(name, platforms)]
@@ -195,19 +210,19 @@ def _has_table(name: str, platforms: PlatformKinds) -> bool:
 
 def _flat(document: Document, environment: Mapping[str, str]) -> dict[str, Any]:
     """With `tester` as it is on the command line, where the file has a table of that name."""
-    from pytest_aisbench.config.toml_document import expanded
+    from pytest_aisbench.config.toml_document import expand_variables
 
     told = document.data.get("tester")
     if not isinstance(told, dict):
         return document.data
     rest = {key: value for key, value in document.data.items() if key != "tester"}
-    return {**rest, "tester": expanded(str(told["url"]), environment)} if "url" in told else rest
+    return {**rest, "tester": expand_variables(str(told["url"]), environment)} if "url" in told else rest
 
 
 def _text(document: Document, key: str, value: Any) -> str:
     if isinstance(value, list):
         return ",".join(_text(document, key, item) for item in value)
-    if isinstance(value, bool) and any(row.parse is switch for row in table() if row.name == key):
+    if isinstance(value, bool) and any(row.parse is parse_switch for row in option_table() if row.name == key):
         return str(value)
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise document.fault(f"{key} cannot be a {type(value).__name__}", key)
@@ -235,7 +250,7 @@ _CASE = re.compile(r"\S+-[1-9][0-9]*x[1-9][0-9]*(-single)?")
 _ADVICE = "one case id a line, such as resnet50-2x8; `aisbench require` writes them"
 
 
-def read(path: Path) -> tuple[str, ...]:
+def read_manifest(path: Path) -> tuple[str, ...]:
     """Case ids, a line each, with `#` for comments; a file that ends in `.toml` has `cases = […]`.
 
     There are no wildcards: a manifest is there to notice what a pattern would not miss.

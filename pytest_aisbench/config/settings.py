@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_aisbench.config.access import Access, TesterAccess, tester_address
+from pytest_aisbench.config.access import Access, TesterAccess, parse_tester_address
 from pytest_aisbench.i18n import SOURCE, languages
 
 # -- The kinds of values that options take: each reads a text, or says in a ValueError what is wrong with it.
@@ -25,23 +25,23 @@ _DECIMAL = r"[0-9]{1,9}(?:\.[0-9]+)?"  # so many digits that no budget is withou
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def node_counts(text: str) -> tuple[int, ...]:
-    return tuple(sorted({positive(part.strip()) for part in text.split(",")}))
+def parse_node_counts(text: str) -> tuple[int, ...]:
+    return tuple(sorted({parse_positive(part.strip()) for part in text.split(",")}))
 
 
-def positive(text: str) -> int:
+def parse_positive(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < 1:
         raise ValueError(f"{text!r} is not a whole number of 1 or more")
     return int(text)
 
 
-def cards(text: str) -> int:
-    if positive(text) > MOST_CARDS:
+def parse_cards(text: str) -> int:
+    if parse_positive(text) > MOST_CARDS:
         raise ValueError(f"{text} is more cards than the {MOST_CARDS} that a node may have")
-    return positive(text)
+    return parse_positive(text)
 
 
-def duration(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds of `90`, `45s`, `30m`, `3h` or `2d`."""
     match = re.fullmatch(rf"({_DECIMAL})([smhd]?)", text)
     if not match or float(match[1]) == 0:
@@ -49,13 +49,13 @@ def duration(text: str) -> float:
     return float(match[1]) * _UNITS[match[2] or "s"]
 
 
-def card_hours(text: str) -> float:
+def parse_card_hours(text: str) -> float:
     if not re.fullmatch(_DECIMAL, text) or float(text) == 0:
         raise ValueError(f"{text!r} is not a number of card-hours above 0")
     return float(text)
 
 
-def switch(text: str) -> bool:
+def parse_switch(text: str) -> bool:
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     if text.lower() not in words:
         raise ValueError(f"{text!r} is neither true nor false")
@@ -71,13 +71,13 @@ def one_of(*words: str) -> Callable[[str], str]:
     return parse
 
 
-def path(text: str) -> Path:
+def parse_path(text: str) -> Path:
     if not text:
         raise ValueError("a path is needed")
     return Path(text).expanduser()
 
 
-def frameworks(text: str) -> tuple[str, ...]:
+def parse_frameworks(text: str) -> tuple[str, ...]:
     """Such as `mindspore=/venv/bin/python,paddle`."""
     told = tuple(part.strip() for part in text.split(","))
     for part in told:
@@ -88,12 +88,12 @@ def frameworks(text: str) -> tuple[str, ...]:
     return told
 
 
-def pythons(told: Iterable[str]) -> dict[str, str]:
+def python_by_framework(told: Iterable[str]) -> dict[str, str]:
     """The Python of each of these frameworks; empty for the one that runs pytest."""
     return {framework: python for framework, _, python in (part.partition("=") for part in told)}
 
 
-def name(text: str) -> str:
+def parse_name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
         raise ValueError(f"{text!r} is not a name")
     return text
@@ -114,57 +114,67 @@ class Settings:
     """`sources` names where each value that is not a default came from."""
 
     nodes: tuple[int, ...] = option(
-        node_counts, "N,N", "Select these node counts; other shapes are deselected", default=(), flag="--nodes"
+        parse_node_counts, "N,N", "Select these node counts; other shapes are deselected", default=(), flag="--nodes"
     )
     platform: str = option(
-        name, "NAME", "Where jobs run: local, modelarts, apulis, or one of a plugin's", default=LOCAL
+        parse_name, "NAME", "Where jobs run: local, modelarts, apulis, or one of a plugin's", default=LOCAL
     )
-    cloud: Path | None = option(path, "FILE", "A local cloud that already runs: what `aisbench cloud --json` printed")
+    cloud: Path | None = option(
+        parse_path, "FILE", "A local cloud that already runs: what `aisbench cloud --json` printed"
+    )
     frameworks: tuple[str, ...] = option(
-        frameworks, "NAME=PYTHON", "Train with these on the local cloud, not in miniature", default=()
+        parse_frameworks, "NAME=PYTHON", "Train with these on the local cloud, not in miniature", default=()
     )
     config: Path | None = option(
-        path, "FILE", f"Settings in TOML, or a modelarts_config.py (default: {CONFIG_FILE} where pytest's root is)"
+        parse_path,
+        "FILE",
+        f"Settings in TOML, or a modelarts_config.py (default: {CONFIG_FILE} where pytest's root is)",
     )
-    package: Path | None = option(path, "DIR", "An unpacked ais-bench package, read as it is")
+    package: Path | None = option(parse_path, "DIR", "An unpacked ais-bench package, read as it is")
     modelarts_version: str = option(one_of("V1", "V2"), "V1|V2", "Which training-job API", default="V2")
     modelarts_client: str = option(
         one_of("sdk", "wheel"), "sdk|wheel", "The SDK from PyPI, or the vendor's modelarts wheel", default="sdk"
     )
     modelarts_python: Path | None = option(
-        path, "FILE", "The Python in which the modelarts wheel is installed (default: this one)"
+        parse_path, "FILE", "The Python in which the modelarts wheel is installed (default: this one)"
     )
-    single_server: bool = option(switch, "", "Every node trains alone with its own cards", default=False)
-    devices: int | None = option(cards, "N", "Cards per node (default: the workload's own number)")
-    max_jobs: int | None = option(positive, "K", "Jobs in flight at once (default: local: cores; elsewhere 8)")
-    max_trials: int = option(positive, "K", "Trials that may decide one case, lost jobs included", default=3)
-    queue_timeout: float = option(duration, "TIME", "How long a job may wait, such as 30m or 3h", default=86400.0)
-    run_timeout: float = option(duration, "TIME", "How long a job may run, such as 30m or 3h", default=86400.0)
+    single_server: bool = option(parse_switch, "", "Every node trains alone with its own cards", default=False)
+    devices: int | None = option(parse_cards, "N", "Cards per node (default: the workload's own number)")
+    max_jobs: int | None = option(parse_positive, "K", "Jobs in flight at once (default: local: cores; elsewhere 8)")
+    max_trials: int = option(parse_positive, "K", "Trials that may decide one case, lost jobs included", default=3)
+    queue_timeout: float = option(parse_duration, "TIME", "How long a job may wait, such as 30m or 3h", default=86400.0)
+    run_timeout: float = option(parse_duration, "TIME", "How long a job may run, such as 30m or 3h", default=86400.0)
     stall: float = option(
-        duration, "TIME", "Report a running job that shows no sign of life for so long", default=900.0
+        parse_duration, "TIME", "Report a running job that shows no sign of life for so long", default=900.0
     )
-    heartbeat: float = option(duration, "TIME", "Where there is no terminal, say how it goes so often", default=60.0)
+    heartbeat: float = option(
+        parse_duration, "TIME", "Where there is no terminal, say how it goes so often", default=60.0
+    )
     on_interrupt: str = option(
         one_of("stop", "leave"), "stop|leave", "What becomes of running jobs at Ctrl-C or SIGTERM", default="stop"
     )
-    fresh: bool = option(switch, "", "Do not take over jobs that an earlier, killed run left behind", default=False)
-    budget: float | None = option(card_hours, "CARD_HOURS", "Refuse to start, or stop, past this cost")
-    dry_run: bool = option(switch, "", "Show the plan, its requests and its cost; submit nothing", default=False)
+    fresh: bool = option(
+        parse_switch, "", "Do not take over jobs that an earlier, killed run left behind", default=False
+    )
+    budget: float | None = option(parse_card_hours, "CARD_HOURS", "Refuse to start, or stop, past this cost")
+    dry_run: bool = option(parse_switch, "", "Show the plan, its requests and its cost; submit nothing", default=False)
     drift: str = option(
         one_of("warn", "fail"), "warn|fail", "What a slow decline through the history of a case does", default="warn"
     )
-    power: Path | None = option(path, "FILE", "Samples of power (time, node, watts) to reckon energy from")
-    require: Path | None = option(path, "FILE", "The manifest of cases that must have run; one missing is exit 11")
+    power: Path | None = option(parse_path, "FILE", "Samples of power (time, node, watts) to reckon energy from")
+    require: Path | None = option(
+        parse_path, "FILE", "The manifest of cases that must have run; one missing is exit 11"
+    )
     lang: str = option(
         one_of(*languages()), "|".join(languages()), "The language of reports and summary", default=SOURCE
     )
-    tester: str | None = option(tester_address, "URL", "Upload the results to this Tester, or none")
+    tester: str | None = option(parse_tester_address, "URL", "Upload the results to this Tester, or none")
     tester_required: bool = option(
-        switch, "", "A result that the Tester has not got by the end of the run is exit 12", default=False
+        parse_switch, "", "A result that the Tester has not got by the end of the run is exit 12", default=False
     )
-    trust_config: bool = option(switch, "", "Execute a legacy configuration that cannot be parsed", default=False)
-    reports: Path = option(path, "DIR", "Where each run gets a folder of its own", default=Path("reports"))
-    ledger: Path | None = option(path, "FILE", "The record of all runs (default: ledger.db among the reports)")
+    trust_config: bool = option(parse_switch, "", "Execute a legacy configuration that cannot be parsed", default=False)
+    reports: Path = option(parse_path, "DIR", "Where each run gets a folder of its own", default=Path("reports"))
+    ledger: Path | None = option(parse_path, "FILE", "The record of all runs (default: ledger.db among the reports)")
     access: Access = Access()
     tester_access: TesterAccess = TesterAccess()
     tables: Mapping[str, Any] = field(default_factory=dict)  # of platforms, by their names; see PlatformKind.read_table
@@ -210,7 +220,7 @@ class Option(NamedTuple):
         return f"AISBENCH_{self.name.upper()}"
 
 
-def table() -> Iterator[Option]:
+def option_table() -> Iterator[Option]:
     for row in dataclasses.fields(Settings):
         if row.metadata:
             flag = row.metadata["flag"] or f"--aisbench-{row.name.replace('_', '-')}"

@@ -56,7 +56,7 @@ class Document:
                 if used and wanted not in environment:
                     message = f"{table}.{key} takes ${{{wanted}}}, which is not set"
                     raise self.fault(message, table, key, advice=f"export {wanted}, or write the value")
-        return {key: expanded(value, environment) for key, value in raw.items()}, frozenset(taken)
+        return {key: expand_variables(value, environment) for key, value in raw.items()}, frozenset(taken)
 
     def place(self, *keys: str) -> str:
         line = self._line(keys)
@@ -71,9 +71,9 @@ class Document:
         best, depth = 0, 0
         table: tuple[str, ...] = ()
         for number, line in enumerate(self.text.splitlines(), start=1):
-            if opened := header(line):
+            if opened := opened_table(line):
                 path = table = opened
-            elif key := assigned(line):
+            elif key := assigned_key(line):
                 path = table + key
             else:
                 continue
@@ -82,24 +82,24 @@ class Document:
         return best
 
 
-def expanded(text: str, environment: Mapping[str, str]) -> str:
+def expand_variables(text: str, environment: Mapping[str, str]) -> str:
     """With `${NAME}` taken from the environment; empty where it is not set."""
     return _REFERENCE.sub(lambda match: environment.get(match[1], ""), text)
 
 
-def header(line: str) -> tuple[str, ...]:
+def opened_table(line: str) -> tuple[str, ...]:
     """The table that a line opens; empty if it opens none."""
     found = _HEADER.match(line)
     return _split(found["path"]) if found else ()
 
 
-def assigned(line: str) -> tuple[str, ...]:
+def assigned_key(line: str) -> tuple[str, ...]:
     """The key that a line gives a value; empty if it gives none."""
     found = _KEY.match(line)
     return _split(found["key"]) if found else ()
 
 
-def parse(text: str) -> dict[str, Any]:
+def parse_or_empty(text: str) -> dict[str, Any]:
     """What a text says; empty where it is not TOML."""
     try:
         data: dict[str, Any] = tomllib.loads(text)

@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_aisbench.config import toml_document
 from pytest_aisbench.config.settings import FRAMEWORKS
-from pytest_aisbench.config.toml_document import Document, assigned, header
+from pytest_aisbench.config.toml_document import Document, assigned_key, opened_table
 from pytest_aisbench.engine.suites import ANY, NUMBERS, THRESHOLDS_FILE, Suite, folders
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.judge.references import Basis, Replay, is_upper_limit, propose, replay
@@ -44,22 +44,22 @@ def revised(document: Document, scope: Sequence[str], rows: Mapping[str, tuple[M
         table[metric] = dict(row)
     text = "\n".join(lines) + "\n"
     # The edit knows lines, not TOML: whatever it does not understand must not change what the file says.
-    if toml_document.parse(text) != wanted:
+    if toml_document.parse_or_empty(text) != wanted:
         advice = f"give [{'.'.join(map(_key, scope))}] lines of its own, one claim on each"
         raise UsageFault(f"{document.path}: the claims of {'.'.join(scope)} cannot be changed safely", advice=advice)
     return text
 
 
 def _put(lines: list[str], scope: Sequence[str], metric: str, new: list[str]) -> None:
-    headers = [(at, header(line)) for at, line in enumerate(lines) if header(line)]
+    headers = [(at, opened_table(line)) for at, line in enumerate(lines) if opened_table(line)]
     start = next((at for at, path in headers if path == tuple(scope)), None)
     if start is None:
         lines += [*([""] if lines else []), f"[{'.'.join(map(_key, scope))}]", *new]
         return
     end = next((at for at, _ in headers if at > start), len(lines))
-    old = next((at for at in range(start + 1, end) if assigned(lines[at]) == (metric,)), None)
+    old = next((at for at in range(start + 1, end) if assigned_key(lines[at]) == (metric,)), None)
     if old is None:
-        last = max(at for at in range(start, end) if at == start or assigned(lines[at]))
+        last = max(at for at in range(start, end) if at == start or assigned_key(lines[at]))
         lines[last + 1 : last + 1] = new
         return
     first = old - 1 if lines[old - 1].startswith(MARK) else old
@@ -69,7 +69,7 @@ def _put(lines: list[str], scope: Sequence[str], metric: str, new: list[str]) ->
 def _comment(line: str) -> str:
     """What stands behind the value; a # may be in a text too, so a comment begins where the rest is whole."""
     marks = (at for at, sign in enumerate(line) if sign == "#")
-    return next((f"  {line[at:].rstrip()}" for at in marks if toml_document.parse(line[:at])), "")
+    return next((f"  {line[at:].rstrip()}" for at in marks if toml_document.parse_or_empty(line[:at])), "")
 
 
 def _key(name: str) -> str:
@@ -162,7 +162,7 @@ def proposals(cases: Sequence[CaseHistory]) -> tuple[list[Review], dict[Path, st
         if rows:
             before = toml_document.read(each.file)
             text = texts.get(each.file, before.text)
-            document = replace(before, text=text, data=toml_document.parse(text))
+            document = replace(before, text=text, data=toml_document.parse_or_empty(text))
             texts[each.file] = revised(document, each.scope, rows)
     return reviews, {file: ended_alike(file, text) for file, text in texts.items()}
 

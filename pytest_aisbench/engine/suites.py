@@ -229,7 +229,7 @@ class Fields:
         if key not in self.values:
             return 0.0
         try:
-            return settings.duration(str(self.values[key]))
+            return settings.parse_duration(str(self.values[key]))
         except ValueError as error:
             raise self.fault(f"{key}: {error}", key) from None
 

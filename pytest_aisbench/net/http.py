@@ -54,7 +54,7 @@ def is_loopback(url: str) -> bool:
 
 
 @contextlib.contextmanager
-def reaching(place: str, table: str, secrets: Iterable[Secret]) -> Iterator[None]:
+def translate_errors(place: str, table: str, secrets: Iterable[Secret]) -> Iterator[None]:
     """No answer is `Unreachable`, in words that name the place and, if certificates are the trouble, the table."""
     import requests
 
@@ -62,10 +62,10 @@ def reaching(place: str, table: str, secrets: Iterable[Secret]) -> Iterator[None
         yield
     except requests.exceptions.SSLError as error:
         advice = f"name the certificates to trust with ca_file in [{table}]"
-        reason = masked(plain(str(error), 200), secrets)
+        reason = mask(plain(str(error), 200), secrets)
         raise Unreachable(f"{place}: no trusted connection: {reason}", advice=advice) from None
     except (requests.RequestException, OSError) as error:
-        raise Unreachable(f"{place}: no answer: {masked(plain(str(error), 200), secrets)}") from None
+        raise Unreachable(f"{place}: no answer: {mask(plain(str(error), 200), secrets)}") from None
 
 
 def read_content(answer: requests.Response, largest: int, seconds: float) -> bytes:
@@ -78,7 +78,7 @@ def read_content(answer: requests.Response, largest: int, seconds: float) -> byt
     return bytes(content)
 
 
-def masked(text: str, secrets: Iterable[Secret]) -> str:
+def mask(text: str, secrets: Iterable[Secret]) -> str:
     """The text without the secrets: a server may repeat what it was sent."""
     for secret in secrets:
         if secret:

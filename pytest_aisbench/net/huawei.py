@@ -112,13 +112,18 @@ class Answer:
     @property
     def doubts_keys(self) -> bool:
         """Whether the keys are refused, and not what they are used for."""
-        return self.status >= 400 and fault_of(self.status, self.code) == (Refused, _KEYS)
+        return self.status >= 400 and error_for(self.status, self.code) == (Refused, _KEYS)
 
     def _fault(self) -> AisbenchError:
         code, message = self._code_and_message()
-        kind, advice = fault_of(self.status, code)
+        kind, advice = error_for(self.status, code)
         pause_s = parse_retry_after(self.retry_after, self.date)
-        known = (f"HTTP {self.status}", code, self.request_id and f"request {self.request_id}", later(pause_s))
+        known = (
+            f"HTTP {self.status}",
+            code,
+            self.request_id and f"request {self.request_id}",
+            retry_after_note(pause_s),
+        )
         trail = ", ".join(filter(None, known))
         return kind(f"{self.place}: {message or 'no reason given'}", advice=advice, trail=trail, pause_s=pause_s)
 
@@ -138,7 +143,7 @@ class Answer:
         return "", _line(self.content)
 
 
-def fault_of(status: int, code: str) -> tuple[type[AisbenchError], str]:
+def error_for(status: int, code: str) -> tuple[type[AisbenchError], str]:
     """Which of our errors it is, and what to do about it."""
     if code in _BY_CODE:
         return _BY_CODE[code]
@@ -147,7 +152,7 @@ def fault_of(status: int, code: str) -> tuple[type[AisbenchError], str]:
     return (Unreachable if status >= 500 else Rejected), ""
 
 
-def later(pause_s: float) -> str:
+def retry_after_note(pause_s: float) -> str:
     return f"asks to be left alone for {pause_s:.0f} s" if pause_s else ""
 
 

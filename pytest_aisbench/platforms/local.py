@@ -19,14 +19,14 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 import pytest_aisbench
-from pytest_aisbench.config.access import SECRETS, Access
+from pytest_aisbench.config.access import ACCESS_SECRETS, Access
 from pytest_aisbench.config.settings import Settings, machine_cores
 from pytest_aisbench.errors import JobLost, Unreachable, UsageFault
 from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.model.job import Job, JobSpec, Phase, Request
-from pytest_aisbench.platforms.local_kind import LocalKind, interpreters
+from pytest_aisbench.platforms.local_kind import LocalKind, own_interpreters
 from pytest_aisbench.platforms.modelarts.platform import ModelArts
-from pytest_aisbench.platforms.modelarts.request import ASCEND, Placement, image
+from pytest_aisbench.platforms.modelarts.request import ASCEND, Placement, custom_image
 from pytest_aisbench.secret import Secret
 
 _LOG = get_logger("platform")
@@ -73,7 +73,7 @@ class Local(ModelArts):
         self.max_jobs = machine_cores()
         self._card_file = settings.cloud
         self._lent: Path | None = None
-        self._cloud = None if settings.cloud else PrivateCloud(settings.access, interpreters(settings))
+        self._cloud = None if settings.cloud else PrivateCloud(settings.access, own_interpreters(settings))
         try:
             card = self._cloud.card() if self._cloud else read_card(settings.cloud or Path())
             self._card, self.tester, self.private = card.access, card.tester, card.private or self._cloud is not None
@@ -146,7 +146,7 @@ class Local(ModelArts):
             self._cloud.close()
 
     def _placement(self, spec: JobSpec) -> Placement:
-        own = image(spec)
+        own = custom_image(spec)
         return Placement(
             resource={"flavor_id": f"modelarts.local.{spec.shape.devices}", "node_count": spec.shape.nodes},
             engine={"image_url": own["image"]}
@@ -261,7 +261,7 @@ def _knock(endpoint: str) -> None:
 def _environment(ours: Mapping[str, str], access: Access) -> dict[str, str]:
     """Without keys, since the cloud has its own; with the folder of this package, if it is not an installed one."""
     words = {"AK", "SK", "KEY", "SECRET", "TOKEN", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS"}
-    keys = {getattr(access, key).reveal() for key in SECRETS} - {""}
+    keys = {getattr(access, key).reveal() for key in ACCESS_SECRETS} - {""}
     theirs = {
         name: value for name, value in ours.items() if words.isdisjoint(name.upper().split("_")) and value not in keys
     }

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.config.platform_kind import PlatformKind
-from pytest_aisbench.config.settings import FRAMEWORKS, LOCAL, Settings, pythons
+from pytest_aisbench.config.settings import FRAMEWORKS, LOCAL, Settings, python_by_framework
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.logs import get_logger, log_ignored
 
@@ -40,7 +40,7 @@ class LocalKind(PlatformKind):
         return False
 
     def missing_framework(self, framework: str, settings: Settings) -> str:
-        return missing(framework, settings)
+        return explain_missing_framework(framework, settings)
 
     def require_lasting_jobs(self, settings: Settings) -> None:
         if settings.cloud is None:
@@ -49,19 +49,19 @@ class LocalKind(PlatformKind):
             raise UsageFault(what, advice=advice)
 
 
-def interpreters(settings: Settings) -> dict[str, str]:
+def own_interpreters(settings: Settings) -> dict[str, str]:
     """The Python of each framework that has one of its own."""
-    return {framework: python for framework, python in pythons(settings.frameworks).items() if python}
+    return {framework: python for framework, python in python_by_framework(settings.frameworks).items() if python}
 
 
-def missing(framework: str, settings: Settings) -> str:
+def explain_missing_framework(framework: str, settings: Settings) -> str:
     """Why jobs of the local cloud cannot train with it, in one line; empty where they can.
 
     A cloud that already runs has its own interpreters, of which this process knows nothing.
     """
     if framework not in FRAMEWORKS or settings.cloud is not None:
         return ""
-    python = pythons(settings.frameworks).get(framework) or sys.executable
+    python = python_by_framework(settings.frameworks).get(framework) or sys.executable
     if _has(python, framework):
         return ""
     advice = (

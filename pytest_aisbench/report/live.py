@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pytest_aisbench.engine.run import Run
     from pytest_aisbench.model.ports import Clock
 
-
 # -- A run while it lasts, as lines of text: bars for a terminal, one line for a log. Pure.
 
 MOST_BARS = 10

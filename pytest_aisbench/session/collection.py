@@ -12,7 +12,7 @@ import pytest
 
 from pytest_aisbench import registry
 from pytest_aisbench.config.platform_kind import PlatformKind
-from pytest_aisbench.config.settings import Settings, pythons
+from pytest_aisbench.config.settings import Settings, python_by_framework
 from pytest_aisbench.engine import suites
 from pytest_aisbench.engine.suites import Suite, stand_in
 from pytest_aisbench.errors import UsageFault
@@ -23,7 +23,6 @@ from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
     from pytest_aisbench.platforms.modelarts.package import Package
-
 
 # -- From a marker to cases: the shapes that a suite supports, or what a package asks for.
 
@@ -81,10 +80,10 @@ def _packaged(config: pytest.Config) -> list[Case]:
         return []
     known = config.stash.setdefault(SUITES, {})
     if PACKAGE not in config.stash:
-        from pytest_aisbench.platforms.modelarts import package as package_module
+        from pytest_aisbench.platforms.modelarts.package import load_package
 
         offered = registry.of_session(config)
-        config.stash[PACKAGE] = package_module.load(settings, offered.kind(settings.platform), offered.platforms)
+        config.stash[PACKAGE] = load_package(settings, offered.kind(settings.platform), offered.platforms)
     package = config.stash[PACKAGE]
     folder = Path(package.suite.workload.folder)
     known[folder] = package.suite
@@ -101,7 +100,7 @@ def load_suite(folder: Path, settings: Settings, kind: PlatformKind, platforms: 
         settings.platform,
         kind.options,
         platforms,
-        frameworks=pythons(settings.frameworks),
+        frameworks=python_by_framework(settings.frameworks),
         stand_in=stand_in(settings, kind),
     )
 

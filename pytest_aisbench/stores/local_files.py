@@ -28,14 +28,14 @@ def relative_path(key: str, prefix: str) -> str:
 
 
 @contextlib.contextmanager
-def landing(folder: str, path: str) -> Iterator[IO[bytes]]:
+def safe_download(folder: str, path: str) -> Iterator[IO[bytes]]:
     """A file to write, which takes its place at `folder/path` when all is well, and leaves no trace otherwise.
 
     Every folder on the way is opened by name below the one before, without following links, so that neither a link
     that was there nor one that is made meanwhile leads outside.
     """
     *parents, name = path.split("/")
-    with disk_trouble(f"cannot write {folder}/{path}"):
+    with translate_disk_errors(f"cannot write {folder}/{path}"):
         Path(folder).mkdir(parents=True, exist_ok=True)
         directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -56,7 +56,7 @@ def landing(folder: str, path: str) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def disk_trouble(what: str) -> Iterator[None]:
+def translate_disk_errors(what: str) -> Iterator[None]:
     """This machine's disk is not the network: its errors are not worth asking again."""
     try:
         yield

@@ -13,13 +13,19 @@ from functools import partial
 from typing import IO, Any
 from urllib.parse import unquote
 
-from pytest_aisbench.config.access import NO_HOSTS, Access, Hosts, endpoint
+from pytest_aisbench.config.access import NO_HOSTS, Access, Hosts, service_endpoint
 from pytest_aisbench.errors import BadAnswer, StagingFailed, Unreachable
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.model.ports import Head, Upload
 from pytest_aisbench.secret import NO_SECRET, Secret
-from pytest_aisbench.stores.local_files import FileSlice, content_md5, disk_trouble, landing, relative_path
+from pytest_aisbench.stores.local_files import (
+    FileSlice,
+    content_md5,
+    relative_path,
+    safe_download,
+    translate_disk_errors,
+)
 from pytest_aisbench.stores.obs_client import Answer, ObsClient, md5_of
 
 # -- A large file in parts, many at once: a part that breaks off is sent again, not the file.
@@ -129,7 +135,7 @@ class Obs:
     @classmethod
     def of(cls, access: Access, patience: float, gone: Callable[[], str] = lambda: "") -> Obs:
         return cls(
-            endpoint("obs", access),
+            service_endpoint("obs", access),
             access.access_key,
             access.secret_access_key,
             ca_file=access.ca_file,
@@ -214,7 +220,7 @@ class Obs:
         self._client.ask("delete", url, lambda obs: obs.deleteObject(url.bucket, url.key), allow=(404,))
 
     def _land(self, url: StoreUrl, folder: str, path: str) -> None:
-        with landing(folder, path) as out:
+        with safe_download(folder, path) as out:
             if not self._fetch(url, out):
                 raise StagingFailed(f"{url} was deleted while it was downloaded")
 
@@ -305,13 +311,13 @@ def _metadata(answer: Answer) -> dict[str, str]:
 def _drain(url: StoreUrl, body: Any, answer: Answer, out: IO[bytes]) -> None:
     """Read the body to its end into `out`, from the start again if this is a second attempt."""
     digest, size = hashlib.md5(usedforsecurity=False), 0
-    with disk_trouble(f"cannot keep {url}"):
+    with translate_disk_errors(f"cannot keep {url}"):
         out.seek(0)
         out.truncate()
     while piece := body.result.read(_PIECE):
         digest.update(piece)
         size += len(piece)
-        with disk_trouble(f"cannot keep {url}"):
+        with translate_disk_errors(f"cannot keep {url}"):
             out.write(piece)
     if body.contentLength is not None and size != body.contentLength:
         raise Unreachable(f"cannot read {url}: it broke off after {size} of {body.contentLength} bytes")

@@ -38,7 +38,7 @@ from pytest_aisbench.logs import Exchange, get_logger, ignored
 from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.net import retry
 from pytest_aisbench.net.http import ServerClock, parse_retry_after
-from pytest_aisbench.net.huawei import later
+from pytest_aisbench.net.huawei import retry_after_note
 from pytest_aisbench.secret import Secret
 
 # -- The vendor's OBS client with its holes closed.
@@ -50,7 +50,7 @@ _LOADING = threading.Lock()
 _VENDOR = r"obs\.|.*[/\\]obs[/\\]"
 
 
-def hush() -> None:
+def silence_vendor_warnings() -> None:
     """Let the vendor's own warnings pass where warnings are errors.
 
     Not `catch_warnings`: that is not thread safe. And not once for all: pytest restores the filters after each test,
@@ -303,7 +303,7 @@ class ObsClient:
         nothing = Answer(0)
         if self._closed.is_set():
             return nothing, Unreachable(f"cannot {doing} {url}: the Store is closed")
-        hush()
+        silence_vendor_warnings()
         try:
             vendor = self._vendor(url.bucket)
         except Exception as error:  # noqa: BLE001 - the vendor's constructor raises bare Exceptions
@@ -359,7 +359,7 @@ class ObsClient:
         if kind is Rejected and result.errorMessage:
             why += f": {self._masked(result.errorMessage)[:200]}"
         pause_s = parse_retry_after(answer.headers.get("retry-after", ""), answer.headers.get("date", ""))
-        trail = ", ".join(filter(None, (result.requestId and f"request {result.requestId}", later(pause_s))))
+        trail = ", ".join(filter(None, (result.requestId and f"request {result.requestId}", retry_after_note(pause_s))))
         advice = advice.format(bucket=url.bucket)
         if answer.doubts_keys and self._keys[2]:
             advice += "; and whether security_token has expired"

@@ -20,7 +20,7 @@ from pytest_aisbench.errors import StagingFailed, UsageFault
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.model.ports import Head, Upload
-from pytest_aisbench.stores.local_files import FileSlice, disk_trouble, landing
+from pytest_aisbench.stores.local_files import FileSlice, safe_download, translate_disk_errors
 
 _LOG = get_logger("store")
 BUCKET = "share"
@@ -54,19 +54,19 @@ class SharedFolder:
 
     def read(self, url: StoreUrl) -> bytes | None:
         path = self._path(url)
-        with _opened(self._folder, path) as file, disk_trouble(f"cannot read {self._folder}/{path}"):
+        with _opened(self._folder, path) as file, translate_disk_errors(f"cannot read {self._folder}/{path}"):
             return file.read() if file else None
 
     def write(self, url: StoreUrl, data: bytes, metadata: Mapping[str, str] | None = None) -> None:
         path = self._path(url)
-        with landing(str(self._folder), path) as out:
+        with safe_download(str(self._folder), path) as out:
             out.write(data)
         self._keep(url, metadata)
 
     def upload(self, uploads: Sequence[Upload]) -> None:
         for each in uploads:
             path, digest = self._path(each.url), hashlib.md5(usedforsecurity=False)
-            with FileSlice(each.path, 0, each.size) as source, landing(str(self._folder), path) as out:
+            with FileSlice(each.path, 0, each.size) as source, safe_download(str(self._folder), path) as out:
                 while piece := source.read(_PIECE):
                     digest.update(piece)
                     out.write(piece)
@@ -90,7 +90,7 @@ class SharedFolder:
             with _opened(self._folder, head.url.key) as source:
                 if source is None:  # deleted meanwhile
                     continue
-                with landing(folder, path) as out:
+                with safe_download(folder, path) as out:
                     shutil.copyfileobj(source, out, _PIECE)
             paths.append(path)
         return paths
@@ -98,7 +98,7 @@ class SharedFolder:
     def delete(self, url: StoreUrl) -> None:
         self._require(url)
         below = [head.url for head in self.objects(url)] if url.is_folder else [url]
-        with disk_trouble(f"cannot delete {url}"):
+        with translate_disk_errors(f"cannot delete {url}"):
             for each in below:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # noqa: TID251 - it is gone already
                     (self._folder / self._path(each)).unlink()
@@ -127,7 +127,7 @@ class SharedFolder:
 
     def _keep(self, url: StoreUrl, metadata: Mapping[str, str] | None) -> None:
         if metadata:
-            with landing(str(self._folder), self._sidecar(url)) as out:
+            with safe_download(str(self._folder), self._sidecar(url)) as out:
                 out.write(json.dumps(dict(metadata)).encode())
         else:
             with ignored(_LOG, OSError, "the removal of the metadata of %s", url):
@@ -177,7 +177,7 @@ def _opened(folder: Path, path: str) -> Iterator[IO[bytes] | None]:
     """A plain file, reached without a link; None where there is none."""
     file: IO[bytes] | None = None
     missing = (FileNotFoundError, NotADirectoryError)
-    with contextlib.suppress(*missing), disk_trouble(f"cannot read {folder}/{path}"):  # noqa: TID251 - told by None
+    with contextlib.suppress(*missing), translate_disk_errors(f"cannot read {folder}/{path}"):  # noqa: TID251 - told by None
         file = _plain(folder, path)
     try:
         yield file

@@ -19,12 +19,11 @@ from pytest_aisbench.errors import AisbenchError, Garbled, Refused, Rejected, Th
 from pytest_aisbench.logs import Exchange, get_logger, log_ignored
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.results import RESULTS, RUNS, Parcel, Transport
-from pytest_aisbench.net.http import masked, open_session, parse_retry_after, reaching, read_content
+from pytest_aisbench.net.http import mask, open_session, parse_retry_after, read_content, translate_errors
 from pytest_aisbench.secret import Secret
 
 if TYPE_CHECKING:
     import requests
-
 
 # -- ais-bench-stubs in the Tester's place: inside a package it takes results by `ais_utils`, outside it leaves a log.
 
@@ -231,7 +230,7 @@ class Http:
             headers["Authorization"] = f"Bearer {self._token.reveal()}"
         with (
             Exchange("POST", url) as exchange,
-            reaching(self._base, "tester", (self._token,)),
+            translate_errors(self._base, "tester", (self._token,)),
             self._open().post(
                 url,
                 data=parcel.body.encode(),
@@ -264,12 +263,12 @@ class Http:
         pause_s = parse_retry_after(answer.headers.get("Retry-After", ""), answer.headers.get("Date", ""))
         kind, advice = _kind(status)
         said = _document(content).get("error") or self._line(content) or "no reason given"
-        message = f"{self._base}: {masked(plain(str(said), 200), (self._token,))}"
+        message = f"{self._base}: {mask(plain(str(said), 200), (self._token,))}"
         raise kind(message, advice=advice, trail=f"HTTP {status}", pause_s=pause_s)
 
     def _line(self, content: bytes) -> str:
         text = content[:400].decode("utf-8", "replace").strip()
-        return masked(plain(text.splitlines()[0] if text else "", 120), (self._token,))
+        return mask(plain(text.splitlines()[0] if text else "", 120), (self._token,))
 
 
 def _document(content: bytes) -> dict[str, Any]:

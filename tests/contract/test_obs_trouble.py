@@ -378,12 +378,12 @@ def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
 
 def test_the_vendors_warnings_pass_even_where_somebody_asks_for_errors_later() -> None:
     """As pytest does before each test: its filter goes before ours."""
-    from pytest_aisbench.stores.obs_client import hush
+    from pytest_aisbench.stores.obs_client import silence_vendor_warnings
 
     with warnings.catch_warnings():
-        hush()
+        silence_vendor_warnings()
         warnings.simplefilter("error")
-        hush()
+        silence_vendor_warnings()
         warnings.warn_explicit(
             "ssl.PROTOCOL_TLS is deprecated", DeprecationWarning, "client.py", 379, module="obs.client"
         )

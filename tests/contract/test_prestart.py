@@ -18,7 +18,7 @@ from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.model.case import Update, Workload
 from pytest_aisbench.platforms.modelarts import image_rules
 
-NODES = SimpleNamespace(additions=image_rules.files)  # what of ModelArts the code is staged for
+NODES = SimpleNamespace(additions=image_rules.pre_start_files)  # what of ModelArts the code is staged for
 CANN = "Ascend-cann-nnae_5.0.2.1_linux-aarch64.run"
 WHEEL = "mindspore ascend-1.3.whl"  # a blank, so that quoting shows
 FAKE = '#!/bin/bash\necho "$(basename "$0") $*" >> "$CALLS"\nexit ${FAIL_RUN:-0}\n'

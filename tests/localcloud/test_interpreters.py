@@ -21,15 +21,15 @@ def test_horovod_without_tensorflow_counts_as_missing(tmp_path: Path, monkeypatc
     for folder in (package, package / "tensorflow"):
         (folder / "__init__.py").touch()
     local_kind._has.cache_clear()
-    said = local_kind.missing("horovod", ASKED)
+    said = local_kind.explain_missing_framework("horovod", ASKED)
     assert said.startswith(f"horovod is not installed for {sys.executable}; pip install 'pytest-aisbench[horovod]'")
     assert "\n" not in said
     (package / "tensorflow" / "mpi_lib.cpython-311-x86_64-linux-gnu.so").touch()
     local_kind._has.cache_clear()
-    assert local_kind.missing("horovod", ASKED) == ""
+    assert local_kind.explain_missing_framework("horovod", ASKED) == ""
 
 
 def test_a_cloud_that_runs_knows_best(tmp_path: Path) -> None:
     cloud = Settings(frameworks=("horovod=/nowhere/python",), cloud=tmp_path / "card.json")
-    assert local_kind.missing("horovod", cloud) == ""
-    assert local_kind.missing("python", Settings()) == ""
+    assert local_kind.explain_missing_framework("horovod", cloud) == ""
+    assert local_kind.explain_missing_framework("python", Settings()) == ""

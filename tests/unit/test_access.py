@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_aisbench import registry
-from pytest_aisbench.config.loading import freeze
+from pytest_aisbench.config.loading import load_settings
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import UsageFault
 
@@ -36,7 +36,7 @@ def home(tmp_path: Path) -> Path:
 def frozen(root: Path, toml: str = TABLE, mode: int = 0o600, **environment: Any) -> Settings:
     (root / "aisbench.toml").write_text(toml)
     (root / "aisbench.toml").chmod(mode)
-    return freeze({}, {}, {key: str(value) for key, value in environment.items()}, root, registry.of_commands())
+    return load_settings({}, {}, {key: str(value) for key, value in environment.items()}, root, registry.of_commands())
 
 
 def keys(settings: Settings) -> tuple[str, str, str, str]:
@@ -69,7 +69,9 @@ def test_a_project_in_the_file_is_kept_and_a_named_profile_is_read(tmp_path: Pat
 
 def test_the_local_cloud_asks_nobody_for_keys(tmp_path: Path, home: Path) -> None:
     (home / ".huaweicloud/credentials").write_text("nonsense")
-    assert keys(freeze({}, {}, {"HOME": str(home), "HUAWEICLOUD_SDK_AK": "x"}, tmp_path, registry.of_commands())) == (
+    assert keys(
+        load_settings({}, {}, {"HOME": str(home), "HUAWEICLOUD_SDK_AK": "x"}, tmp_path, registry.of_commands())
+    ) == (
         "",
         "",
         "",

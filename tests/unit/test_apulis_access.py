@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_aisbench import registry
-from pytest_aisbench.config.loading import freeze
+from pytest_aisbench.config.loading import load_settings
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.platforms.apulis.settings import apulis_access
@@ -19,7 +19,7 @@ PLAIN = WAY.replace("https", "http")
 
 def told(folder: Path, table: str, platform: str = "apulis", environment: Mapping[str, str] | None = None) -> Settings:
     (folder / "aisbench.toml").write_text(table)
-    return freeze({"platform": platform}, {}, environment or {}, folder, registry.of_commands())
+    return load_settings({"platform": platform}, {}, environment or {}, folder, registry.of_commands())
 
 
 def test_a_whole_table_is_read(tmp_path: Path) -> None:

@@ -146,9 +146,9 @@ def test_pods_know_the_share_by_their_own_path_or_by_ours() -> None:
 )
 def test_a_job_tells_who_says_that_it_is_done(changed: dict[str, Any], nodes: int, speakers: int) -> None:
     """To whoever takes it over: a launcher speaks for all nodes."""
-    told = request.kept(rendered(replace(SPEC, **changed)))
+    told = request.job_facts(rendered(replace(SPEC, **changed)))
     assert (told.nodes, told.speakers, told.logs, told.until) == (nodes, speakers, SPEC.logs, "")
-    assert request.kept({}).nodes == 1, "one that is not ours"
+    assert request.job_facts({}).nodes == 1, "one that is not ours"
 
 
 # The log, as the platform writes it.
@@ -166,16 +166,16 @@ def page(**pods: str) -> str:
 
 
 def test_a_log_is_told_apart_by_pods() -> None:
-    said = watch.pods(page(ps0="AISBENCH_IDLE\n", worker0="a\n" + RULES + "b\n", worker1="c\n"))
-    assert watch.node_text(said, 0) == "a\n" + RULES + "b\n"
-    assert watch.node_text(said, 1) == "c\n"
-    assert watch.node_text(said, 2) == ""
-    assert watch.node_text(watch.pods("only\n"), 0) == "only\n"
+    said = watch.split_pods(page(ps0="AISBENCH_IDLE\n", worker0="a\n" + RULES + "b\n", worker1="c\n"))
+    assert watch.text_of_node(said, 0) == "a\n" + RULES + "b\n"
+    assert watch.text_of_node(said, 1) == "c\n"
+    assert watch.text_of_node(said, 2) == ""
+    assert watch.text_of_node(watch.split_pods("only\n"), 0) == "only\n"
 
 
 def test_a_launcher_speaks_for_the_first_node() -> None:
-    said = watch.pods(page(ps0="[1,0]: epoch 1\n", worker0="AISBENCH_IDLE\n", worker1="AISBENCH_IDLE\n"))
-    assert watch.node_text(said, 0) == "[1,0]: epoch 1\n"
+    said = watch.split_pods(page(ps0="[1,0]: epoch 1\n", worker0="AISBENCH_IDLE\n", worker1="AISBENCH_IDLE\n"))
+    assert watch.text_of_node(said, 0) == "[1,0]: epoch 1\n"
 
 
 @pytest.mark.parametrize(
@@ -196,10 +196,10 @@ def test_a_launcher_speaks_for_the_first_node() -> None:
     ],
 )
 def test_tokens_that_a_script_prints_are_masked(line: str, left: str) -> None:
-    assert watch.pods(page(worker0=f"{line}\n"))["j-worker0"] == f"{left}\n"
+    assert watch.split_pods(page(worker0=f"{line}\n"))["j-worker0"] == f"{left}\n"
 
 
 def test_a_line_without_end_is_read_too() -> None:
     """In no more than a moment, and not in the square of its length."""
     text = "TOKEN" * 200_000 + "\n"
-    assert watch.pods(text) == {"": text}
+    assert watch.split_pods(text) == {"": text}

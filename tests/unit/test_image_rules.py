@@ -117,7 +117,7 @@ def test_no_request_is_rendered_for_a_command_that_cannot_run(api: str, home: st
     run = f"{RUN} " if api == "V1" else ""
     options = {"image": "org/img:1", "command": f"{run}python {home}/train.py", "flavor": "modelarts.kat1.xlarge"}
     spec = JobSpec("mlp-1x1", Shape(1, 1), place / "code/0a1b/mlp/", "train.py", place / "out/", place / "log/")
-    body = request.body_v2 if api == "V2" else request.body_v1
+    body = request.request_body_v2 if api == "V2" else request.request_body_v1
     spec = replace(spec, options=options)
     with pytest.raises(UsageFault, match=f"write {re.escape(home)}/mlp/train.py"):
         body(spec, request.placement(spec))
@@ -139,9 +139,9 @@ def test_an_image_alone_runs_the_entry_as_each_api_starts_it(api: str, entry: st
     spec = JobSpec("mlp-1x1", Shape(1, 1), place / "code/0a1b/mlp/", entry, place / "out/", place / "log/")
     spec = replace(spec, options={"image": "org/img:1", "flavor": "modelarts.kat1.xlarge"})
     if api == "V2":
-        sent = request.body_v2(spec, request.placement(spec))["algorithm"]["command"]
+        sent = request.request_body_v2(spec, request.placement(spec))["algorithm"]["command"]
     else:
-        sent = request.body_v1(spec, request.placement(spec))["config"]["user_command"]
+        sent = request.request_body_v1(spec, request.placement(spec))["config"]["user_command"]
     assert sent == command
 
 
@@ -154,4 +154,4 @@ def test_an_image_needs_something_to_run_and_a_command_something_to_run_in(optio
     spec = JobSpec("mlp-1x1", Shape(1, 1), place / "code/0a1b/mlp/", "train", place / "out/", place / "log/")
     spec = replace(spec, options={"flavor": "modelarts.kat1.xlarge", "framework_version": "x", **options})
     with pytest.raises(UsageFault, match=fault):
-        request.body_v2(spec, request.placement(spec))
+        request.request_body_v2(spec, request.placement(spec))

@@ -12,7 +12,7 @@ import pytest
 from old_package import BERT, RESNET_13, RESNET_15, config, unpack
 
 from pytest_aisbench import registry
-from pytest_aisbench.config.loading import freeze
+from pytest_aisbench.config.loading import load_settings
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.engine.staging import code_tree
 from pytest_aisbench.engine.submit import new_trial, spec, stage_of
@@ -29,7 +29,7 @@ PACKAGES = {
     "resnet-r15": (RESNET_15, "resnet", "train.py", "imagenet"),
 }
 PLATFORMS = {"local", "modelarts"}
-NODES = SimpleNamespace(additions=image_rules.files)  # what of ModelArts the code is staged for
+NODES = SimpleNamespace(additions=image_rules.pre_start_files)  # what of ModelArts the code is staged for
 
 
 def package(folder: Path, name: str = "bert", **files: str) -> Path:
@@ -39,11 +39,11 @@ def package(folder: Path, name: str = "bert", **files: str) -> Path:
 
 def frozen(folder: Path, **told: str) -> Settings:
     command_line = {"platform": "modelarts", "package": str(folder), **told}
-    return freeze(command_line, {}, {}, folder.parent, registry.of_commands())
+    return load_settings(command_line, {}, {}, folder.parent, registry.of_commands())
 
 
 def load(settings: Settings) -> package_module.Package:
-    return package_module.load(settings, registry.of_commands().kind(settings.platform), PLATFORMS)
+    return package_module.load_package(settings, registry.of_commands().kind(settings.platform), PLATFORMS)
 
 
 def rendered(settings: Settings, nodes: int | None = None) -> tuple[dict[str, Any], dict[str, str]]:
@@ -130,7 +130,7 @@ def test_the_access_comes_from_the_package_and_is_masked(tmp_path: Path) -> None
 def test_a_configuration_alone_gives_the_access(tmp_path: Path) -> None:
     folder = package(tmp_path / "package")
     told = {"platform": "modelarts", "config": str(folder / "code/config/modelarts_config.py")}
-    assert freeze(told, {}, {}, tmp_path, registry.of_commands()).access.project_id == "0a1b2c"
+    assert load_settings(told, {}, {}, tmp_path, registry.of_commands()).access.project_id == "0a1b2c"
 
 
 def test_a_named_configuration_replaces_the_packages_own(tmp_path: Path) -> None:

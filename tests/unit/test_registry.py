@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_aisbench import registry
-from pytest_aisbench.config.loading import freeze
+from pytest_aisbench.config.loading import load_settings
 from pytest_aisbench.config.platform_kind import PlatformKind
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import UsageFault
@@ -48,7 +48,7 @@ SLURM = {"slurm": f"{__name__}:SlurmKind", "local": registry.PLATFORMS["local"]}
 
 def settings_of(folder: Path, toml: str, **environment: str) -> Settings:
     (folder / "aisbench.toml").write_text(toml)
-    return freeze({}, {}, environment, folder, Registry(SLURM))
+    return load_settings({}, {}, environment, folder, Registry(SLURM))
 
 
 def test_a_platform_that_is_named_by_its_class_has_the_defaults() -> None:

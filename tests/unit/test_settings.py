@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_aisbench import registry
-from pytest_aisbench.config.loading import freeze
-from pytest_aisbench.config.settings import Settings, table
+from pytest_aisbench.config.loading import load_settings
+from pytest_aisbench.config.settings import Settings, option_table
 from pytest_aisbench.errors import UsageFault
 
 
@@ -17,7 +17,7 @@ def frozen(root: Path, toml: str = "", **sources: Any) -> Settings:
     if toml:
         (root / "aisbench.toml").write_text(toml)
     given = {"command_line": {}, "ini": {}, "environment": {}, **sources}
-    return freeze(root=root, platforms=registry.of_commands(), **given)
+    return load_settings(root=root, platforms=registry.of_commands(), **given)
 
 
 def test_defaults(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_keys_that_nobody_uses_need_not_be_there(tmp_path: Path) -> None:
 
 
 def test_every_option_has_all_four_names() -> None:
-    for row in table():
+    for row in option_table():
         assert row.flag.startswith("--")
         assert row.help
         assert row.environment == f"AISBENCH_{row.name.upper()}"

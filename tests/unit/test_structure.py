@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_aisbench.config.settings import table
+from pytest_aisbench.config.settings import option_table
 from pytest_aisbench.registry import PLATFORMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,10 +67,10 @@ def test_layers_flow_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("page", ["docs/reference.md", "README.zh-CN.md"])
 def test_the_pages_name_every_option_and_no_other(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    for row in table():
+    for row in option_table():
         assert f"`{row.flag}" in text, row.flag
     named = {word.rstrip("`,") for word in text.replace("`", " ").split() if word.startswith("--aisbench-")}
-    assert named <= {row.flag for row in table()}
+    assert named <= {row.flag for row in option_table()}
 
 
 def test_both_readmes_start_with_the_same_two_commands() -> None:

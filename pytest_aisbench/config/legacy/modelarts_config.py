@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_aisbench.config.access import Access, address_fault, exposed
+from pytest_aisbench.config.access import Access, address_fault, exposure_warnings
 from pytest_aisbench.config.legacy import python_file, shell_file
 from pytest_aisbench.config.legacy.python_file import Table, Unreadable
 from pytest_aisbench.errors import UsageFault
@@ -44,7 +44,7 @@ answer.close()
 """
 
 
-def execute(path: Path, names: list[str]) -> Table:
+def execute_file(path: Path, names: list[str]) -> Table:
     """What the file binds these names to; of lines nothing is known."""
     command = [sys.executable, "-c", _CHILD, str(path.resolve()), *names]
     try:
@@ -231,7 +231,7 @@ def read(path: Path, *, trusted: bool = False) -> Config:
     wanted = [config.names.get(name) for name in names]
     if not trusted or not (_doubtful(wanted) or all(value is None for value in wanted)):
         return config
-    return Config(path, _sealed(execute(path, names)), executed=True)
+    return Config(path, _sealed(execute_file(path, names)), executed=True)
 
 
 def _doubtful(value: Any) -> bool:
@@ -275,7 +275,7 @@ SHELL = Path("code/config/config.sh")
 
 
 @dataclass(frozen=True)
-class Taken:
+class LegacySettings:
     """Values of options and where each stands; the access; and what somebody should know."""
 
     options: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -283,20 +283,22 @@ class Taken:
     notes: tuple[str, ...] = ()
 
 
-def take(config: Path | None, package: Path | None, version: str, *, trusted: bool, connects: bool) -> Taken:
+def read_legacy_files(
+    config: Path | None, package: Path | None, version: str, *, trusted: bool, connects: bool
+) -> LegacySettings:
     """`version` as somebody gave it, or empty; keys are read only where the run `connects` to a platform."""
     options = _options(package) if package else {}
     if not connects and config is None:
-        return Taken(options)
+        return LegacySettings(options)
     found = open_config(config, package, trusted=trusted)
     if not connects:
-        return Taken(options)
+        return LegacySettings(options)
     access, notes = found.access(version or options.get("modelarts_version", ("V2", ""))[0])
     if found.executed:
         notes.insert(0, f"{found.path} was executed, as --aisbench-trust-config allows")
     elif access.access_key or access.secret_access_key:
-        notes.extend(exposed(found.path))
-    return Taken(options, access, tuple(notes))
+        notes.extend(exposure_warnings(found.path))
+    return LegacySettings(options, access, tuple(notes))
 
 
 def open_config(config: Path | None, package: Path | None, *, trusted: bool) -> Config:

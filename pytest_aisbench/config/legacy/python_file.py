@@ -46,21 +46,21 @@ class NotUnderstood(Exception):
     """An expression that is not understood."""
 
     def __init__(self, node: ast.AST, what: str = "") -> None:
-        self.unreadable = Unreadable(getattr(node, "lineno", 0), what or kind(node))
+        self.unreadable = Unreadable(getattr(node, "lineno", 0), what or describe(node))
 
 
-def kind(node: ast.AST) -> str:
+def describe(node: ast.AST) -> str:
     words = {ast.Call: "a call", ast.Name: "a name that is bound nowhere above", ast.Subscript: "a subscript"}
     return words.get(type(node), f"an expression of kind {type(node).__name__}")
 
 
-def constant(node: ast.Constant) -> Any:
+def read_constant(node: ast.Constant) -> Any:
     if node.value is None or isinstance(node.value, (str, bool, int, float)):
-        return checked(node.value, node)
+        return check_size(node.value, node)
     raise NotUnderstood(node)
 
 
-def checked(value: Any, node: ast.AST) -> Any:
+def check_size(value: Any, node: ast.AST) -> Any:
     if isinstance(value, (str, list)) and len(value) > _LONGEST:
         raise NotUnderstood(node, "too long for a setting")
     if isinstance(value, int) and abs(value) > _LARGEST:
@@ -68,17 +68,17 @@ def checked(value: Any, node: ast.AST) -> Any:
     return value
 
 
-def known(value: Any, node: ast.AST) -> Any:
+def require_readable(value: Any, node: ast.AST) -> Any:
     if isinstance(value, Unreadable):
         raise NotUnderstood(node, value.what)
     return value
 
 
-def entry(value: Any, key: Any, node: ast.AST) -> Any:
+def look_up(value: Any, key: Any, node: ast.AST) -> Any:
     if isinstance(value, Table) and isinstance(key, str) and key in value:
-        return known(value[key], node)
+        return require_readable(value[key], node)
     if isinstance(value, list) and isinstance(key, int) and -len(value) <= key < len(value):
-        return known(value[key], node)
+        return require_readable(value[key], node)
     raise NotUnderstood(node)
 
 
@@ -86,14 +86,14 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def plain(value: Any, node: ast.AST) -> str:
+def as_text(value: Any, node: ast.AST) -> str:
     """A list in a text would have to be written out, and lists of lists of lists have no end."""
     if value is None or isinstance(value, (str, bool, int, float)):
         return str(value)
     raise NotUnderstood(node)
 
 
-def percent(text: str, values: list[Any], node: ast.AST) -> Iterator[str]:
+def format_percent(text: str, values: list[Any], node: ast.AST) -> Iterator[str]:
     rest = iter(values)
     for part in re.split(r"(%.)", text):
         if part == "%%":
@@ -102,7 +102,7 @@ def percent(text: str, values: list[Any], node: ast.AST) -> Iterator[str]:
             value = next(rest, rest)
             if value is rest or (part == "%d" and not isinstance(value, int)):
                 raise NotUnderstood(node, "a format that does not fit")
-            yield plain(value, node)
+            yield as_text(value, node)
         elif "%" in part:
             raise NotUnderstood(node, "a format of its own")
         else:
@@ -111,7 +111,7 @@ def percent(text: str, values: list[Any], node: ast.AST) -> Iterator[str]:
         raise NotUnderstood(node, "a format that does not fit")
 
 
-def braces(text: str, values: dict[str, Any], node: ast.AST) -> Iterator[str]:
+def format_braces(text: str, values: dict[str, Any], node: ast.AST) -> Iterator[str]:
     counted = iter(range(len(values)))
     for part in re.split(r"(\{\{|\}\}|\{\w*\})", text):
         if part in {"{{", "}}"}:
@@ -120,7 +120,7 @@ def braces(text: str, values: dict[str, Any], node: ast.AST) -> Iterator[str]:
             key = part[1:-1] or str(next(counted, ""))
             if key not in values:
                 raise NotUnderstood(node, "a format that does not fit")
-            yield plain(values[key], node)
+            yield as_text(values[key], node)
         elif "{" in part or "}" in part:
             raise NotUnderstood(node, "a format of its own")
         else:
@@ -217,9 +217,9 @@ class _Reader:
 
     def _expression(self, node: ast.expr) -> Any:
         if isinstance(node, ast.Constant):
-            return constant(node)
+            return read_constant(node)
         if isinstance(node, ast.Name):
-            return known(self.names.get(node.id, Unreadable(node.lineno, kind(node))), node)
+            return require_readable(self.names.get(node.id, Unreadable(node.lineno, describe(node))), node)
         if isinstance(node, ast.Dict):
             return self._table(node)
         if isinstance(node, (ast.List, ast.Tuple)):
@@ -231,11 +231,11 @@ class _Reader:
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mod)):
             return self._joined(node, self._expression(node.left), self._expression(node.right))
         if isinstance(node, ast.JoinedStr):
-            return checked("".join(self._pieces(node)), node)
+            return check_size("".join(self._pieces(node)), node)
         if isinstance(node, ast.Subscript):
-            return entry(self._expression(node.value), self._expression(node.slice), node)
+            return look_up(self._expression(node.value), self._expression(node.slice), node)
         if isinstance(node, ast.Attribute):
-            return entry(self._expression(node.value), node.attr, node)
+            return look_up(self._expression(node.value), node.attr, node)
         if isinstance(node, ast.Call):
             return self._call(node)
         raise NotUnderstood(node)
@@ -259,14 +259,14 @@ class _Reader:
     def _joined(self, node: ast.BinOp, left: Any, right: Any) -> Any:
         if isinstance(node.op, ast.Mod) and isinstance(left, str):
             values = right if isinstance(right, list) else [right]
-            return checked("".join(percent(left, values, node)), node)
+            return check_size("".join(format_percent(left, values, node)), node)
         if isinstance(node.op, ast.Add):
             if (isinstance(left, str) and isinstance(right, str)) or (
                 isinstance(left, list) and isinstance(right, list)
             ):
-                return checked(left + right, node)  # type: ignore[operator]
+                return check_size(left + right, node)  # type: ignore[operator]
             if is_number(left) and is_number(right):
-                return checked(left + right, node)
+                return check_size(left + right, node)
         raise NotUnderstood(node)
 
     def _pieces(self, node: ast.JoinedStr) -> Iterator[str]:
@@ -274,9 +274,9 @@ class _Reader:
             if isinstance(part, ast.FormattedValue):
                 if part.format_spec is not None or part.conversion != -1:
                     raise NotUnderstood(part, "a format of its own")
-                yield plain(self._expression(part.value), part)
+                yield as_text(self._expression(part.value), part)
             else:
-                yield plain(self._expression(part), part)
+                yield as_text(self._expression(part), part)
 
     def _call(self, node: ast.Call) -> Any:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -292,7 +292,7 @@ class _Reader:
             values = {str(index): self._expression(value) for index, value in enumerate(node.args)}
             values |= {str(word.arg): self._expression(word.value) for word in node.keywords}
             if isinstance(text, str):
-                return checked("".join(braces(text, values, node)), node)
+                return check_size("".join(format_braces(text, values, node)), node)
         raise NotUnderstood(node)
 
 

@@ -24,7 +24,7 @@ _COMMAND = "\x00"  # stands in a word for what only a shell could tell
 
 
 @dataclass(frozen=True)
-class Exports:
+class ShellVariables:
     """What a shell that sources the file would have set, as far as that can be told."""
 
     path: Path
@@ -48,12 +48,12 @@ class Exports:
         return f"{self.path}:{self.lines[name]}" if name in self.lines else str(self.path)
 
 
-def read(path: Path) -> Exports:
+def read(path: Path) -> ShellVariables:
     """A file that is not there sets nothing."""
     try:
         text = path.read_bytes().decode("utf-8", errors="replace")
     except FileNotFoundError:
-        return Exports(path)
+        return ShellVariables(path)
     except OSError as error:
         raise UsageFault(f"{path}: cannot be read ({error.strerror})") from None
     values: dict[str, str | Unreadable] = {}
@@ -75,7 +75,7 @@ def read(path: Path) -> Exports:
             if match := _ASSIGNMENT.fullmatch(word):
                 lines[match[1]] = line
                 values[match[1]] = _value(match[2], values, line, certain=not conditional and depth <= 0)
-    return Exports(path, values, lines)
+    return ShellVariables(path, values, lines)
 
 
 def _value(text: str, known: Mapping[str, str | Unreadable], line: int, *, certain: bool) -> str | Unreadable:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from pytest_aisbench.config.access import endpoint
+from pytest_aisbench.config.access import service_endpoint
 from pytest_aisbench.config.settings import Settings, machine_cores
 from pytest_aisbench.errors import AisbenchError, BadAnswer, PlatformError, Refused, Rejected, Unreachable, UsageFault
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
@@ -83,7 +83,7 @@ class Apulis:
         self.store.check(self.root)
 
     def vet(self, spec: JobSpec) -> Iterable[Check]:
-        wanted = settings.read(spec.options).device_type
+        wanted = settings.read_options(spec.options).device_type
         offer = self._offer(_CHECK_S)
         if wanted not in offer:
             known = f"known: {', '.join(sorted(offer)) or 'none'}"
@@ -99,7 +99,7 @@ class Apulis:
         yield fine("device type", f"{wanted}: {offer[wanted].get('capacity', 'some')} cards")
 
     def render(self, spec: JobSpec) -> Request:
-        body = request.body(spec, self._access, self._share)
+        body = request.request_body(spec, self._access, self._share)
         return Request("POST", f"{self._access.api}/PostJob", body)
 
     def submit(self, request: Request) -> str:
@@ -209,7 +209,7 @@ class Apulis:
             "ACCESS_KEY_ID": keys.access_key.reveal(),
             "SECRET_ACCESS_KEY": keys.secret_access_key.reveal(),
             "SECURITY_TOKEN": keys.security_token.reveal(),
-            "S3_ENDPOINT": endpoint("obs", keys),
+            "S3_ENDPOINT": service_endpoint("obs", keys),
         }
         return [{"name": name, "value": value} for name, value in given.items() if value]
 

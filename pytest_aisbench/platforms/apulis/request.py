@@ -17,7 +17,7 @@ from pytest_aisbench.platforms.apulis.settings import ApulisAccess, Options
 
 # -- What the pods of an Apulis job run: one line of bash, since the platform hands a command on as one variable. Pure.
 
-ALONE = "SINGLESERVER_MODE"
+SINGLE_SERVER = "SINGLESERVER_MODE"
 """In the environment of a job whose nodes train each for itself."""
 DONE = "AISBENCH_DONE"
 """The line that a node says last: `AISBENCH_DONE node=1 rc=0`."""
@@ -167,7 +167,7 @@ def _numbered(spec: JobSpec, options: Options) -> list[str]:
     guide does, all of them wait for the ranks that nobody is. What it told its ranks is seen from outside: in the
     environment of every process of this pod that is one of all ranks.
     """
-    if not options.command or spec.shape.nodes == 1 or spec.environment.get(ALONE) == "True":
+    if not options.command or spec.shape.nodes == 1 or spec.environment.get(SINGLE_SERVER) == "True":
         return ["numbered() { :; }"]
     devices, world = spec.shape.devices, spec.shape.world
     marks = (
@@ -223,7 +223,7 @@ _LOGS, _UNTIL = "AIS_LOGS", "AIS_UNTIL"
 
 
 @dataclass(frozen=True)
-class Kept:
+class JobFacts:
     """What a job's own request says of it."""
 
     nodes: int
@@ -237,10 +237,10 @@ def job_id(name: str) -> str:
     return str(uuid.uuid5(_OURS, name))
 
 
-def body(spec: JobSpec, access: ApulisAccess, share: str) -> dict[str, Any]:
+def request_body(spec: JobSpec, access: ApulisAccess, share: str) -> dict[str, Any]:
     """`share`: the bucket that is the shared folder; empty where there is none."""
-    options = settings.read(spec.options)
-    check(spec, options)
+    options = settings.read_options(spec.options)
+    check_spec(spec, options)
     several = spec.shape.nodes > 1
     framework = {"frameworkType": spec.framework} if spec.framework in _FRAMEWORKS else {}
     kept = {_LOGS: str(spec.logs), **({_UNTIL: quote(options.done, safe="")} if options.done else {})}
@@ -273,7 +273,7 @@ def body(spec: JobSpec, access: ApulisAccess, share: str) -> dict[str, Any]:
     }
 
 
-def kept(parameters: Mapping[str, Any]) -> Kept:
+def job_facts(parameters: Mapping[str, Any]) -> JobFacts:
     """Of the parameters that the platform shows."""
     rows = parameters.get("env") or []
     given = {str(row.get("name")): str(row.get("value", "")) for row in rows if isinstance(row, dict)}
@@ -281,7 +281,7 @@ def kept(parameters: Mapping[str, Any]) -> Kept:
     master = str(parameters.get("masterCmd") or "")
     launches = "horovodrun" in master
     logs = given.get(_LOGS)
-    return Kept(
+    return JobFacts(
         nodes=nodes if parameters.get("jobtrainingtype") == "PSDistJob" else 1,
         logs=StoreUrl.parse(logs) if logs else None,
         until=unquote(given.get(_UNTIL, "")),
@@ -289,7 +289,7 @@ def kept(parameters: Mapping[str, Any]) -> Kept:
     )
 
 
-def check(spec: JobSpec, options: Options) -> None:
+def check_spec(spec: JobSpec, options: Options) -> None:
     if not _NAME.fullmatch(spec.name):
         advice = "use 1 to 64 letters, digits, underscores and hyphens"
         raise UsageFault(f"{spec.name!r} cannot be the name of a job on Apulis", advice=advice)
@@ -307,10 +307,10 @@ def check(spec: JobSpec, options: Options) -> None:
             raise UsageFault(f"environment {name}: DLWS_ and DLTS_ are the platform's", advice="rename it")
     if options.launcher == "horovod" and options.command:
         raise UsageFault("[apulis] has both command and launcher", advice="remove launcher: the command starts all")
-    if spec.shape.nodes > 1 and "horovodrun" in options.command and spec.environment.get(ALONE) != "True":
+    if spec.shape.nodes > 1 and "horovodrun" in options.command and spec.environment.get(SINGLE_SERVER) != "True":
         advice = "write launcher = 'horovod' instead of it: that starts horovodrun once, for all nodes"
         raise UsageFault("[apulis] command would start horovodrun on every node", advice=advice)
-    if options.launcher == "horovod" and spec.environment.get(ALONE) == "True":
+    if options.launcher == "horovod" and spec.environment.get(SINGLE_SERVER) == "True":
         advice = "leave --aisbench-single-server out, or write launcher = 'ranks' in workload.toml"
         raise UsageFault("[apulis] launcher horovod joins all cards: no node trains alone", advice=advice)
 

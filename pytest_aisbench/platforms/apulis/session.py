@@ -19,7 +19,7 @@ from pytest_aisbench.errors import BadAnswer, Garbled, Refused, Rejected, Thrott
 from pytest_aisbench.logs import Exchange, get_logger, log_ignored
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.net import retry
-from pytest_aisbench.net.http import masked, open_session, parse_retry_after, reaching, read_content
+from pytest_aisbench.net.http import mask, open_session, parse_retry_after, read_content, translate_errors
 from pytest_aisbench.platforms.apulis.settings import ApulisAccess
 from pytest_aisbench.secret import NO_SECRET, Secret
 
@@ -152,7 +152,7 @@ class ApulisHttp:
         place, secrets = f"{method} {self._base}{path}", (self.access.password, token, *also)
         with (
             Exchange(method, self._base + path) as exchange,
-            reaching(place, "apulis", secrets),
+            translate_errors(place, "apulis", secrets),
             self._open().request(
                 method,
                 self._base + path,
@@ -179,7 +179,7 @@ class ApulisHttp:
 
 def _judged(place: str, answer: requests.Response, content: bytes, secrets: tuple[Secret, ...]) -> Any:
     status, text = answer.status_code, content[:400].decode("utf-8", "replace")
-    said = masked(plain(" ".join(text.split()), 200), secrets) or "no reason given"
+    said = mask(plain(" ".join(text.split()), 200), secrets) or "no reason given"
     if status in {401, 403}:
         raise Refused(f"{place}: {said}", advice=_KEYS, trail=f"HTTP {status}")
     if status == 429:

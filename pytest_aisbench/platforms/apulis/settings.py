@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pytest_aisbench.config.toml_document import Document
     from pytest_aisbench.platforms.apulis.platform import Apulis
 
-
 # -- The section `[apulis]` of workload.toml, checked. Pure.
 
 NPU = "huawei_npu_arm64"
@@ -55,10 +54,10 @@ class Options:
         return "npu" in self.device_type
 
 
-KEYS = frozenset(Options.__dataclass_fields__)
+OPTION_KEYS = frozenset(Options.__dataclass_fields__)
 
 
-def read(given: Mapping[str, Any]) -> Options:
+def read_options(given: Mapping[str, Any]) -> Options:
     values: dict[str, Any] = dict(given)
     endpoints = values.pop("endpoints", [])
     preemptible = values.pop("preemptible", False)
@@ -131,7 +130,7 @@ class ApulisAccess:
 
 class ApulisKind(PlatformKind):
     name = NAME
-    options = KEYS
+    options = OPTION_KEYS
     training_options = frozenset({"command", "done", "code_dir", "data_dir"})
     table_keys = tuple(row.name for row in dataclasses.fields(ApulisAccess) if row.name != "hosts")
     table_secrets = SECRETS

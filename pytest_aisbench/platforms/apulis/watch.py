@@ -18,7 +18,7 @@ from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.job import Job, LogPart, Phase
 from pytest_aisbench.model.ports import Store
-from pytest_aisbench.platforms.apulis.request import DONE, IDLE, Kept, kept
+from pytest_aisbench.platforms.apulis.request import DONE, IDLE, JobFacts, job_facts
 from pytest_aisbench.platforms.apulis.session import ApulisHttp, reading
 
 # -- The log of an Apulis job: pages of all pods, one after the other, written anew whenever there is more. Pure.
@@ -46,7 +46,7 @@ class Ended:
     exit_code: int
 
 
-def pods(text: str) -> dict[str, str]:
+def split_pods(text: str) -> dict[str, str]:
     """What each pod said, without secrets; a text without headings is that of a pod without a name."""
     found: dict[str, list[str]] = {}
     name, rules = "", 0  # rules: how many lines of a heading may still come
@@ -65,10 +65,10 @@ def pods(text: str) -> dict[str, str]:
             found.setdefault(name, []).append(line)
     if len(found) > 1 and not "".join(found.get("", [])).strip():
         found.pop("", None)  # what stands between the pods
-    return {pod: "".join(map(clean, lines)) for pod, lines in found.items()}
+    return {pod: "".join(map(mask_secrets, lines)) for pod, lines in found.items()}
 
 
-def node_text(said: Mapping[str, str], node: int) -> str:
+def text_of_node(said: Mapping[str, str], node: int) -> str:
     """Of one node. Where a launcher speaks for all, its words are the first node's."""
     by_node = {int(match[1]): text for pod, text in said.items() if (match := _WORKER.search(pod))}
     if not by_node:  # one node, whose pod is called as the job
@@ -79,7 +79,7 @@ def node_text(said: Mapping[str, str], node: int) -> str:
     return text
 
 
-def endings(said: Mapping[str, str], until: str = "") -> list[Ended]:
+def find_endings(said: Mapping[str, str], until: str = "") -> list[Ended]:
     """Who is done: by our own last line, or by one that begins with `until`."""
     found = {}
     for pod, text in said.items():
@@ -94,7 +94,7 @@ def endings(said: Mapping[str, str], until: str = "") -> list[Ended]:
     return sorted(found.values(), key=lambda ended: ended.node)
 
 
-def spoken(text: str) -> str:
+def without_done_line(text: str) -> str:
     """Without our own last line: the script's last words are what somebody looks for."""
     return re.sub(rf"(?m)^{DONE} node=\d+ rc=\d+\s*", "", text)
 
@@ -105,7 +105,7 @@ def whole_lines(text: str) -> str:
     return text if _DONE.search(last) else text[: len(text.rstrip("\r\n")) - len(last)]
 
 
-def clean(text: str) -> str:
+def mask_secrets(text: str) -> str:
     """A line, or several, without the values of variables that are secrets by their names, and without tokens."""
     return "".join(map(_clean, text.splitlines(keepends=True)))
 
@@ -179,7 +179,7 @@ class Watch:
 
     def logs(self, job_id: str, node: int, since: int) -> LogPart:
         """Offsets count characters of a node's whole lines."""
-        text = node_text(self._pods(job_id), node)
+        text = text_of_node(self._pods(job_id), node)
         closed = whole_lines(text)
         if closed != text and not _phase(str(self.status(job_id).get("jobStatus", ""))).is_final:
             text = closed
@@ -204,7 +204,7 @@ class Watch:
         """Without times, which are none of ours; and a reason that stands in two places is told once."""
         told = [row.get("message") for row in _records(self.detail(job_id))]
         told.append(self.status(job_id).get("errorMsg"))
-        return list(dict.fromkeys(clean(said) for said in told if isinstance(said, str) and said))
+        return list(dict.fromkeys(mask_secrets(said) for said in told if isinstance(said, str) and said))
 
     def _look(self, job_id: str) -> Job:
         detail = self.detail(job_id)
@@ -212,7 +212,7 @@ class Watch:
         word = str(told.get("jobStatus") or "")
         if not word:
             return Job(job_id, Phase.LOST, "", reason="the platform does not know the job")
-        job, phase = kept(_table(detail.get("jobParams"))), _phase(word)
+        job, phase = job_facts(_table(detail.get("jobParams"))), _phase(word)
         reason, exit_code = "", None
         if job.until and word.lower() == "running" and self._outcome(self._pods(job_id), job):
             self._http.ask("KillJob", jobId=job_id, userName=self._http.access.user, patience_s=0.0)
@@ -235,7 +235,7 @@ class Watch:
             name=str(detail.get("jobName") or ""),
         )
 
-    def _settled(self, job_id: str, phase: Phase, job: Kept) -> tuple[Phase, Ended | None]:
+    def _settled(self, job_id: str, phase: Phase, job: JobFacts) -> tuple[Phase, Ended | None]:
         """What the log adds to the platform's word: which node failed, and whether a job that we ended was done. An
         outage that hides it is waited out: once the end is told, nobody asks again."""
         try:
@@ -252,9 +252,9 @@ class Watch:
             phase = Phase.FAILED if ended.exit_code else Phase.SUCCEEDED
         return phase, ended if ended and ended.exit_code else None
 
-    def _outcome(self, said: Mapping[str, str], job: Kept) -> Ended | None:
+    def _outcome(self, said: Mapping[str, str], job: JobFacts) -> Ended | None:
         """The first pod that failed; else any, once all are done."""
-        ended = endings(said, job.until)
+        ended = find_endings(said, job.until)
         failed = next((each for each in ended if each.exit_code), None)
         return failed or (ended[0] if ended and len(ended) >= job.speakers else None)
 
@@ -266,17 +266,17 @@ class Watch:
             with reading("a log"):
                 part, last = answer.get("log") or "", int(answer.get("max_page") or 0)
             if isinstance(part, dict):  # as DLWorkspace tells it, which has no pages
-                return {str(pod): clean(str(said)) for pod, said in part.items()}
+                return {str(pod): mask_secrets(str(said)) for pod, said in part.items()}
             text += str(part)
             if page >= last:  # one beyond the last is the last once more
                 break
             page += 1
-        return pods(text)
+        return split_pods(text)
 
-    def _bring(self, said: Mapping[str, str], job: Kept) -> None:
+    def _bring(self, said: Mapping[str, str], job: JobFacts) -> None:
         """Into the Store, where logs are looked for. They are worth having, not worth an error."""
         for node in range(min(job.nodes, len(said))) if job.logs else ():
-            text = spoken(node_text(said, node))
+            text = without_done_line(text_of_node(said, node))
             if job.logs and text:
                 with ignored(_LOG, AisbenchError, "%s in the Store", job.logs, level=logging.WARNING):
                     self._store.write(job.logs / f"worker-{node}.log", text.encode(errors="replace"))

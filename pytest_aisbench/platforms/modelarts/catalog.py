@@ -41,7 +41,7 @@ class Lists:
         return self.ask(path, query) if known is None else known
 
 
-def flavor(name: str, nodes: int, most_nodes: Mapping[str, int]) -> Check:
+def check_flavor(name: str, nodes: int, most_nodes: Mapping[str, int]) -> Check:
     """`most_nodes`: of each flavor that is listed; 0 where that is not told."""
     if name not in most_nodes:
         return _absent("flavor", name, most_nodes, "flavor")
@@ -52,13 +52,13 @@ def flavor(name: str, nodes: int, most_nodes: Mapping[str, int]) -> Check:
     return fine("flavor", f"{name} is offered" + (f", up to {most} nodes" if most else ""))
 
 
-def engine(name: str, offered: Collection[str]) -> Check:
+def check_engine(name: str, offered: Collection[str]) -> Check:
     if name in offered:
         return fine("engine", f"{name} is offered")
     return _absent("engine", name, offered, "framework_type and framework_version")
 
 
-def quota(used: int, allowed: int) -> Check:
+def check_quota(used: int, allowed: int) -> Check:
     text = f"{used} of {allowed} jobs are there"
     if used < allowed:
         return fine("quota", text)
@@ -67,7 +67,7 @@ def quota(used: int, allowed: int) -> Check:
     )
 
 
-def as_listed(name: str, look: Callable[[], Check]) -> Check:
+def check_if_listed(name: str, look: Callable[[], Check]) -> Check:
     """Where the list is not to be had, the job itself will tell."""
     try:
         return look()
@@ -108,7 +108,7 @@ _LISTED = {
 }
 
 
-class OfferV1:
+class CatalogV1:
     """Of one session."""
 
     def __init__(self, session: Session) -> None:
@@ -123,10 +123,10 @@ class OfferV1:
             yield warning("pool", f"not checked, since V1 has no list of pools: {pool}")
         else:
             wanted, nodes = str(resource["flavor_id"]), int(resource["node_count"])
-            yield as_listed("flavor", lambda: flavor(wanted, nodes, self._most_nodes()))
+            yield check_if_listed("flavor", lambda: check_flavor(wanted, nodes, self._most_nodes()))
         if name := place.engine_name:
-            yield as_listed("engine", lambda: engine(name, self._numbers("engine_id")))
-        yield as_listed("quota", self._quota)
+            yield check_if_listed("engine", lambda: check_engine(name, self._numbers("engine_id")))
+        yield check_if_listed("quota", self._quota)
 
     def numbered(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Names replaced by this platform's numbers; a name that it does not have is answered with those it has."""
@@ -157,7 +157,7 @@ class OfferV1:
         answer = self._lists.get(JOBS, {"per_page": 1})
         with reading("its quotas"):
             allowed = int(answer["quotas"])
-            return quota(allowed - int(answer["job_count_limit"]), allowed)
+            return check_quota(allowed - int(answer["job_count_limit"]), allowed)
 
 
 # -- What ModelArts offers by API V2, and whether a job can have what it asks for.
@@ -169,7 +169,7 @@ _QUOTAS = "/v2/{project_id}/training-quotas"
 _UNKNOWN_POOL = ("ModelArts.2886", "ModelArts.2890")
 
 
-class OfferV2:
+class CatalogV2:
     """Of one session."""
 
     def __init__(self, session: Session) -> None:
@@ -181,13 +181,13 @@ class OfferV2:
     def vet(self, place: Placement) -> Iterator[Check]:
         resource = place.resource
         if pool := resource.get("pool_id"):
-            yield as_listed("pool", lambda: self._pool(pool, resource.get("flavor_id")))
+            yield check_if_listed("pool", lambda: self._pool(pool, resource.get("flavor_id")))
         else:
             wanted, nodes = str(resource["flavor_id"]), int(resource["node_count"])
-            yield as_listed("flavor", lambda: flavor(wanted, nodes, self._most_nodes()))
+            yield check_if_listed("flavor", lambda: check_flavor(wanted, nodes, self._most_nodes()))
         if name := place.engine_name:
-            yield as_listed("engine", lambda: engine(name, self._engines()))
-        yield as_listed("quota", self._quota)
+            yield check_if_listed("engine", lambda: check_engine(name, self._engines()))
+        yield check_if_listed("quota", self._quota)
 
     def _most_nodes(self) -> dict[str, int]:
         answer = self._lists.get(_FLAVORS)
@@ -217,4 +217,4 @@ class OfferV2:
         answer = self._lists.get(_QUOTAS, {"resource": "job-num"})
         with reading("its quotas"):
             (row,) = [row for row in answer["quotas"] if row["resource"] == "job-num"]
-            return quota(int(row["used"]), int(row["quota"]))
+            return check_quota(int(row["used"]), int(row["quota"]))

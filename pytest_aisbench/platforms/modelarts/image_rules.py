@@ -31,7 +31,7 @@ _PORT_CUT_OFF = re.compile(r"%%?:|\bcut\s+-d|\bsed\b|\bawk\b|\btr\b|:\*\}|split\
 _INTERPRETERS = {".py": "python", ".sh": "bash"}
 
 
-def command_of(entry: str, *, version: str, code: str) -> str:
+def default_command(entry: str, *, version: str, code: str) -> str:
     """What runs the entry of a workload in an image of one's own, where the image has no command of its own."""
     interpreter = next((name for suffix, name in _INTERPRETERS.items() if entry.endswith(suffix)), "")
     if not interpreter:
@@ -134,11 +134,11 @@ def _check_v2(command: str, *, arguments: bool) -> None:
 
 # -- `ma-pre-start.sh`, which ModelArts runs on every node before training: new software, and what it may log.
 
-SCRIPT = "ma-pre-start.sh"
+PRE_START_SCRIPT = "ma-pre-start.sh"
 RUN = "run"  # the folder beside the entry that holds what is installed
 
 
-def files(workload: Workload, variables: Mapping[str, str]) -> dict[str, str | bytes]:
+def pre_start_files(workload: Workload, variables: Mapping[str, str]) -> dict[str, str | bytes]:
     """What goes beside the entry, where the platform looks for the script: the files to install, and the script.
 
     `variables` are those that a request cannot carry: the script exports them.
@@ -156,26 +156,28 @@ def files(workload: Workload, variables: Mapping[str, str]) -> dict[str, str | b
         names = tuple(PurePosixPath(file).name for file in update.files)
         place = str(PurePosixPath(workload.code_name) / beside)
         own = _own_script([Path(workload.folder) / part for part in workload.code], beside)
-        more[str(beside / SCRIPT)] = script(update, names, place, own).encode()
+        more[str(beside / PRE_START_SCRIPT)] = pre_start_script(update, names, place, own).encode()
     return more
 
 
 def _own_script(folders: list[Path], beside: PurePosixPath) -> str:
     for folder in folders:
-        other = folder / beside / SCRIPT.replace(".sh", ".py")
+        other = folder / beside / PRE_START_SCRIPT.replace(".sh", ".py")
         if other.exists():
-            advice = f"call it from a {SCRIPT} of your own, which is kept"
-            raise UsageFault(f"{other} would not be run beside the {SCRIPT} that the update needs", advice=advice)
+            advice = f"call it from a {PRE_START_SCRIPT} of your own, which is kept"
+            raise UsageFault(
+                f"{other} would not be run beside the {PRE_START_SCRIPT} that the update needs", advice=advice
+            )
         try:
-            return (folder / beside / SCRIPT).read_text(encoding="utf-8")
+            return (folder / beside / PRE_START_SCRIPT).read_text(encoding="utf-8")
         except FileNotFoundError:
             continue
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageFault(f"{folder / beside / SCRIPT} cannot be read: {error}") from None
+            raise UsageFault(f"{folder / beside / PRE_START_SCRIPT} cannot be read: {error}") from None
     return ""
 
 
-def script(update: Update, names: tuple[str, ...], place: str, own: str = "") -> str:
+def pre_start_script(update: Update, names: tuple[str, ...], place: str, own: str = "") -> str:
     """`names` are the files as they lie in `run/`; `place` is the entry's folder below the job's code, such as
     `bert/src`; `own` is the workload's script, which comes last and has the last word."""
     lines = ["#!/bin/bash", "# Written by pytest-aisbench for this job."]
@@ -183,7 +185,7 @@ def script(update: Update, names: tuple[str, ...], place: str, own: str = "") ->
         lines += _installation(names, place)
     lines += [f"export {name}={shlex.quote(value)}" for name, value in update.exports.items()]
     if own:
-        lines += ["", f"# From here on: the workload's own {SCRIPT}.", own.rstrip("\n")]
+        lines += ["", f"# From here on: the workload's own {PRE_START_SCRIPT}.", own.rstrip("\n")]
     return "\n".join(lines) + "\n"
 
 

@@ -12,8 +12,13 @@ from pytest_aisbench.errors import BadAnswer, JobLost, Rejected, Unreachable
 from pytest_aisbench.model.job import Job, JobSpec, LogPart, Phase, Request, StoreUrl
 from pytest_aisbench.model.ports import Check, Store
 from pytest_aisbench.net.huawei import reading
-from pytest_aisbench.platforms.modelarts.catalog import JOBS, OfferV1, OfferV2
-from pytest_aisbench.platforms.modelarts.request import Placement, body_v1, body_v2, is_empty_v1
+from pytest_aisbench.platforms.modelarts.catalog import JOBS, CatalogV1, CatalogV2
+from pytest_aisbench.platforms.modelarts.request import (
+    Placement,
+    is_empty_data_folder,
+    request_body_v1,
+    request_body_v2,
+)
 from pytest_aisbench.platforms.modelarts.session import Session
 
 # -- Jobs by ModelArts' training-job API V2.
@@ -58,7 +63,7 @@ class JobsV2:
     def __init__(self, session: Session, place: Callable[[JobSpec], Placement]) -> None:
         self._session = session
         self._place = place
-        self._offer = OfferV2(session)
+        self._offer = CatalogV2(session)
 
     def check(self, patience_s: float) -> None:
         self._offer.check(patience_s)
@@ -67,7 +72,7 @@ class JobsV2:
         return self._offer.vet(self._place(spec))
 
     def render(self, spec: JobSpec) -> Request:
-        return Request("POST", _JOBS, body_v2(spec, self._place(spec)))
+        return Request("POST", _JOBS, request_body_v2(spec, self._place(spec)))
 
     def submit(self, request: Request) -> str:
         try:
@@ -274,7 +279,7 @@ class JobsV1:
         self._session = session
         self._place = place
         self._store = store
-        self._offer = OfferV1(session)
+        self._offer = CatalogV1(session)
 
     def check(self, patience_s: float) -> None:
         self._offer.check(patience_s)
@@ -284,12 +289,12 @@ class JobsV1:
 
     def render(self, spec: JobSpec) -> Request:
         """With names where the request that is sent has the numbers that this platform gives them."""
-        return Request("POST", JOBS, body_v1(spec, self._place(spec)))
+        return Request("POST", JOBS, request_body_v1(spec, self._place(spec)))
 
     def submit(self, request: Request) -> str:
         body = {**request.body, "config": self._offer.numbered(request.body["config"])}
         nothing = StoreUrl.parse(f"obs:/{body['config']['data_url']}")
-        if is_empty_v1(nothing) and self._store.head(nothing) is None:
+        if is_empty_data_folder(nothing) and self._store.head(nothing) is None:
             self._store.write(nothing, b"")
         try:
             return self._created(self._send(request.path, body))

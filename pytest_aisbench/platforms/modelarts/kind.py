@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from pytest_aisbench.config.access import WAYS, complete
+from pytest_aisbench.config.access import WAYS_TO_GIVE_KEYS, add_keys
 from pytest_aisbench.config.platform_kind import PlatformKind
 from pytest_aisbench.config.settings import CONFIG_FILE, Settings
 from pytest_aisbench.errors import UsageFault
@@ -32,7 +32,7 @@ class ModelArtsKind(PlatformKind):
         return ModelArts(settings)
 
     def complete_access(self, access: Access, environment: Mapping[str, str]) -> tuple[Access, tuple[str, ...]]:
-        return complete(access, environment)
+        return add_keys(access, environment)
 
     def check(self, settings: Settings) -> None:
         if settings.cloud is not None:
@@ -48,6 +48,10 @@ class ModelArtsKind(PlatformKind):
         if missing:
             keyless = "access_key" in missing and "secret_access_key" in missing
             rest = "; the rest belongs to [access]" if len(missing) > 2 else ""
-            advice = WAYS.format(config=CONFIG_FILE) + rest if keyless else f"write them to [access] in {CONFIG_FILE}"
+            advice = (
+                WAYS_TO_GIVE_KEYS.format(config=CONFIG_FILE) + rest
+                if keyless
+                else f"write them to [access] in {CONFIG_FILE}"
+            )
             source = settings.sources["platform"]
             raise UsageFault(f"{source}: platform modelarts needs {', '.join(missing)}", advice=advice)

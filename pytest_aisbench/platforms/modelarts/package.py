@@ -21,9 +21,9 @@ from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.model.case import NAME, Update, Workload
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Metric
 from pytest_aisbench.platforms.modelarts import request
-from pytest_aisbench.platforms.modelarts.image_rules import SCRIPT
+from pytest_aisbench.platforms.modelarts.image_rules import PRE_START_SCRIPT
 from pytest_aisbench.platforms.modelarts.kind import OPTIONS
-from pytest_aisbench.platforms.modelarts.request import POOLED
+from pytest_aisbench.platforms.modelarts.request import POOL_FLAVORS
 
 _CODE = "code/code"
 _MOST_NODES = 99_999
@@ -45,7 +45,7 @@ class Package:
     notes: tuple[str, ...]
 
 
-def load(settings: Settings, kind: PlatformKind, platforms: Collection[str]) -> Package:
+def load_package(settings: Settings, kind: PlatformKind, platforms: Collection[str]) -> Package:
     """`kind` is the chosen platform's; `platforms` are the names of all, as for `suite.load`."""
     assert settings.package is not None
     folder, version = settings.package, settings.modelarts_version
@@ -112,7 +112,7 @@ def _contents(parameters: Mapping[str, str]) -> tuple[str, ...]:
 
 def _options(session: Section) -> dict[str, str]:
     flavor, pool = session.text("train_instance_type"), session.text("pool_id")
-    if flavor and pool and not flavor.startswith(POOLED):
+    if flavor and pool and not flavor.startswith(POOL_FLAVORS):
         advice = "set train_instance_type to None for a dedicated pool, or pool_id to None for the public one"
         raise session.fault("pool_id", "and train_instance_type exclude each other", advice)
     if not flavor and not pool:
@@ -132,7 +132,7 @@ def _framework(version: str) -> str:
 
 def _devices(session: Section, folder: Path) -> int:
     """By the flavor's name; of one that does not tell, as config.sh says."""
-    cards = request.cards(session.text("train_instance_type"))
+    cards = request.cards_of_flavor(session.text("train_instance_type"))
     if cards:
         return cards
     shell = shell_file.read(folder / SHELL)
@@ -145,7 +145,7 @@ def _devices(session: Section, folder: Path) -> int:
 def _update(folder: Path, entry: str, notes: list[str]) -> Update | None:
     """The package's `run/`, beside the entry as the predecessor has it; its own script is left to do what it does."""
     beside = folder / _CODE / PurePosixPath(entry).parent
-    script = beside / SCRIPT
+    script = beside / PRE_START_SCRIPT
     files = sorted((folder / "run").glob("*"), key=lambda path: (path.suffix != ".whl", path.name))
     found = tuple(str(path.relative_to(folder)) for path in files if path.is_file())
     if script.is_file():

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
-from pytest_aisbench.config.access import Access, endpoint
+from pytest_aisbench.config.access import Access, service_endpoint
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.model.case import Workload
@@ -20,7 +20,7 @@ from pytest_aisbench.model.job import Job, JobSpec, LogPart, Request, StoreUrl
 from pytest_aisbench.model.ports import Check, Health, failure, fine, looked, warning
 from pytest_aisbench.net.http import parse_date
 from pytest_aisbench.platforms.modelarts import image_rules
-from pytest_aisbench.platforms.modelarts.image_rules import files
+from pytest_aisbench.platforms.modelarts.image_rules import pre_start_files
 from pytest_aisbench.platforms.modelarts.jobs import JobsV1, JobsV2
 from pytest_aisbench.platforms.modelarts.kind import OPTIONS, ModelArtsKind
 from pytest_aisbench.platforms.modelarts.request import Placement, placement
@@ -74,12 +74,12 @@ class ModelArts:
         self.root = StoreUrl(access.bucket, access.folder.strip("/")) / "aisbench/"
         self.store = Obs.of(access, self.patience_s, self._gone)
         self.session = Session(
-            endpoint("modelarts", access),
+            service_endpoint("modelarts", access),
             access.access_key,
             access.secret_access_key,
             region=access.region_name,
             project_id=access.project_id,
-            iam_endpoint=endpoint("iam", access),
+            iam_endpoint=service_endpoint("iam", access),
             ca_file=access.ca_file,
             security_token=access.security_token,
             hosts=access.hosts,
@@ -100,7 +100,7 @@ class ModelArts:
     @property
     def endpoints(self) -> dict[str, str]:
         """The addresses that are used, by the services' names."""
-        found = {service: endpoint(service, self.access) for service in ("iam", "obs", "modelarts")}
+        found = {service: service_endpoint(service, self.access) for service in ("iam", "obs", "modelarts")}
         return {service: address for service, address in found.items() if address}
 
     def share(self) -> Mapping[str, Any]:
@@ -115,10 +115,10 @@ class ModelArts:
 
     def connection_checks(self) -> Iterable[Check]:
 
-        return connection(self)
+        return check_connection(self)
 
     def additions(self, workload: Workload, variables: Mapping[str, str]) -> Mapping[str, str | bytes]:
-        return files(workload, variables)
+        return pre_start_files(workload, variables)
 
     def check_code(self, workload: Workload, scripts: Iterable[tuple[str, str]]) -> None:
         image_rules.check_code(workload, scripts)
@@ -171,7 +171,7 @@ class ModelArts:
         access, services = settings.access, ("iam", "obs", "modelarts")
         endpoints = {}
         if any(getattr(access, f"{service}_endpoint") for service in services):
-            endpoints = {f"{service}_endpoint": endpoint(service, access) for service in services}
+            endpoints = {f"{service}_endpoint": service_endpoint(service, access) for service in services}
             endpoints |= {"region_name": access.region_name}
         modules = MODULES_V1 if settings.modelarts_version == "V1" else MODULES_V2
         python = str(settings.modelarts_python or "")
@@ -196,7 +196,7 @@ _ANSWER_S = 10.0  # for one answer
 _SKEW_S = 60.0  # worth a word; from 15 minutes on services refuse, and we date requests by their clock
 
 
-def connection(platform: ModelArts) -> Iterator[Check]:
+def check_connection(platform: ModelArts) -> Iterator[Check]:
     """Ends where nothing further can be known."""
     reached = True
     for service, address in platform.endpoints.items():
@@ -244,11 +244,11 @@ def _resolved(service: str, endpoint: str, access: Access) -> Check:
 
 def _answered(service: str, endpoint: str, access: Access) -> Iterator[Check]:
     """Any answer will do: it was not asked for anything."""
-    from pytest_aisbench.platforms.modelarts.vendor_http import knock
+    from pytest_aisbench.platforms.modelarts.vendor_http import server_date
 
     what, began = f"answer of {service}", time.monotonic()
     try:
-        date = knock(endpoint, access.ca_file, access.hosts, _ANSWER_S)
+        date = server_date(endpoint, access.ca_file, access.hosts, _ANSWER_S)
     except AisbenchError as error:
         yield looked(what, partial(_raise, error))
         return

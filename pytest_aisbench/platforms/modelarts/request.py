@@ -15,7 +15,7 @@ from pytest_aisbench.platforms.modelarts import image_rules
 ASCEND = "Ascend-Powered-Engine"
 _SIZES = {1: "xlarge", 2: "2xlarge", 4: "4xlarge", 8: "8xlarge", 16: "16xlarge"}  # cards → how the vendor says it
 _PUBLIC = "modelarts.kat1"  # has 1 to 8 cards
-POOLED = "modelarts.pool.visual"
+POOL_FLAVORS = "modelarts.pool.visual"
 _NODE = 8  # cards of a whole node: what a pool gives unless told, and what nodes that train together must have
 
 _INPUT = "/home/ma-user/modelarts/inputs/data_url_0"
@@ -48,7 +48,7 @@ def placement(spec: JobSpec, devices_source: str = "") -> Placement:
             f"shape {spec.shape}: on ModelArts several nodes train with {_NODE} cards each",
             advice=f"choose --aisbench-devices {_NODE}, or --nodes 1",
         )
-    version, own = _option(spec, "framework_version"), image(spec)
+    version, own = _option(spec, "framework_version"), custom_image(spec)
     if not version and not own:
         advice = "add the engine's version, such as mindspore_1.3.0-cann_5.0.2-py_3.7-euler_2.8.3-aarch64"
         raise UsageFault("[modelarts] framework_version is missing in workload.toml", advice=advice)
@@ -65,17 +65,17 @@ def placement(spec: JobSpec, devices_source: str = "") -> Placement:
     return Placement({**resource, "node_count": spec.shape.nodes}, engine)
 
 
-def body_v2(spec: JobSpec, place: Placement) -> dict[str, Any]:
-    check(spec)
-    own = image(spec, "V2")
-    started = {"command": own["command"]} if own else {"boot_file": folder(spec.code) + spec.entry}
+def request_body_v2(spec: JobSpec, place: Placement) -> dict[str, Any]:
+    check_spec(spec)
+    own = custom_image(spec, "V2")
+    started = {"command": own["command"]} if own else {"boot_file": folder_path(spec.code) + spec.entry}
     inputs = {"inputs": [_channel("data_url", spec.inputs, _INPUT)]} if spec.inputs else {}
     limits = {} if spec.max_run_s is None else _auto_stop(spec.max_run_s)
     return {
         "kind": "job",
         "metadata": {"name": spec.name, "workspace_id": "0", "description": description(spec)},
         "algorithm": {
-            "code_dir": folder(spec.code),
+            "code_dir": folder_path(spec.code),
             **started,
             "engine": dict(place.engine),
             "parameters": [{"name": name, "value": value} for name, value in spec.parameters.items()],
@@ -85,17 +85,17 @@ def body_v2(spec: JobSpec, place: Placement) -> dict[str, Any]:
         },
         "spec": {
             "resource": dict(place.resource),
-            "log_export_path": {"obs_url": folder(spec.logs)},
+            "log_export_path": {"obs_url": folder_path(spec.logs)},
             **_volumes(spec),
             **limits,
         },
     }
 
 
-def cards(flavor: str) -> int:
+def cards_of_flavor(flavor: str) -> int:
     """How many cards a flavor has by its name; 0 where that does not tell."""
     family, _, size = flavor.rpartition(".")
-    return next((count for count, word in _SIZES.items() if family in {_PUBLIC, POOLED} and word == size), 0)
+    return next((count for count, word in _SIZES.items() if family in {_PUBLIC, POOL_FLAVORS} and word == size), 0)
 
 
 def description(spec: JobSpec) -> str:
@@ -104,7 +104,7 @@ def description(spec: JobSpec) -> str:
     return f"{prefix} {spec.description}".strip()[:_DESCRIPTION]
 
 
-def image(spec: JobSpec, version: str = "") -> dict[str, str]:
+def custom_image(spec: JobSpec, version: str = "") -> dict[str, str]:
     """The image of one's own, and the command that it runs: if none is given, the workload's entry as a `version` of
     the API starts it. Empty where an engine of the platform trains. With a version both are checked by its rules."""
     given = {key: _option(spec, key) for key in ("image", "command")}
@@ -115,12 +115,12 @@ def image(spec: JobSpec, version: str = "") -> dict[str, str]:
     if version:
         code = spec.code.key.rstrip("/").rpartition("/")[2]
         image_rules.check_image(given["image"])
-        given["command"] = given["command"] or image_rules.command_of(spec.entry, version=version, code=code)
+        given["command"] = given["command"] or image_rules.default_command(spec.entry, version=version, code=code)
         image_rules.check_command(given["command"], version=version, code=code)
     return given
 
 
-def nas(spec: JobSpec) -> dict[str, str]:
+def shared_storage(spec: JobSpec) -> dict[str, str]:
     """Type, address and mount path of shared storage, all three; empty where there is none."""
     given = {key: _option(spec, key) for key in ("nas_type", "nas_share_addr", "nas_mount_path")}
     if given["nas_share_addr"] and not given["nas_type"]:
@@ -138,7 +138,7 @@ def nas(spec: JobSpec) -> dict[str, str]:
 
 
 def _volumes(spec: JobSpec) -> dict[str, Any]:
-    given = nas(spec)
+    given = shared_storage(spec)
     if not given:
         return {}
     volume = {"nfs_server_path": given["nas_share_addr"], "local_path": given["nas_mount_path"], "read_only": False}
@@ -179,14 +179,14 @@ def _in_pool(spec: JobSpec, pool: str) -> dict[str, Any]:
         raise UsageFault(
             f"shape {spec.shape}: pools have no flavor of {devices} cards", advice="choose 1, 2, 4, 8 or 16 devices"
         )
-    return {"pool_id": pool, "flavor_id": f"{POOLED}.{_SIZES[devices]}"}
+    return {"pool_id": pool, "flavor_id": f"{POOL_FLAVORS}.{_SIZES[devices]}"}
 
 
-def check(spec: JobSpec) -> None:
+def check_spec(spec: JobSpec) -> None:
     if not _NAME.fullmatch(spec.name):
         advice = "use 1 to 64 letters, digits, underscores and hyphens"
         raise UsageFault(f"{spec.name!r} cannot be the name of a job on ModelArts", advice=advice)
-    if not spec.entry.endswith(".py") and not image(spec):
+    if not spec.entry.endswith(".py") and not custom_image(spec):
         raise UsageFault(
             f"entry {spec.entry!r} in workload.toml is not a Python file", advice="ModelArts starts .py files"
         )
@@ -214,10 +214,10 @@ def check(spec: JobSpec) -> None:
 def _channel(name: str, url: StoreUrl, local_dir: str = "") -> dict[str, Any]:
     """The platform copies the folder in or out and hands its local place to the code as `--name=…`."""
     local = {"local_dir": local_dir} if local_dir else {}
-    return {"name": name, "access_method": "parameter", **local, "remote": {"obs": {"obs_url": folder(url)}}}
+    return {"name": name, "access_method": "parameter", **local, "remote": {"obs": {"obs_url": folder_path(url)}}}
 
 
-def folder(url: StoreUrl) -> str:
+def folder_path(url: StoreUrl) -> str:
     return f"/{url.bucket}/{url.key}" if url.is_folder else f"/{url.bucket}/{url.key}/"
 
 
@@ -232,20 +232,20 @@ def _auto_stop(max_run_s: float) -> dict[str, Any]:
 _NOTHING = "no-data/"
 
 
-def empty_value_v1(spec: JobSpec) -> StoreUrl:
+def empty_data_folder(spec: JobSpec) -> StoreUrl:
     """V1 insists on data: where there is none, an empty folder beside the results."""
     parent = spec.outputs.key.rstrip("/").rpartition("/")[0]
     return StoreUrl(spec.outputs.bucket, f"{parent}/{_NOTHING}".lstrip("/"))
 
 
-def is_empty_v1(data: StoreUrl) -> bool:
+def is_empty_data_folder(data: StoreUrl) -> bool:
     return f"/{data.key}".endswith(f"/{_NOTHING}")
 
 
-def body_v1(spec: JobSpec, place: Placement) -> dict[str, Any]:
+def request_body_v1(spec: JobSpec, place: Placement) -> dict[str, Any]:
     """Flavor and engine by name. V1 has no variables: they come by `ma-pre-start.sh`, which is staged with the code."""
-    check(spec)
-    own, resource = image(spec, "V1"), place.resource
+    check_spec(spec)
+    own, resource = custom_image(spec, "V1"), place.resource
     parameters = dict(spec.parameters)
     if own:
         parameters |= spec.environment  # with an image of one's own the parameters are variables
@@ -257,19 +257,19 @@ def body_v1(spec: JobSpec, place: Placement) -> dict[str, Any]:
         software: dict[str, Any] = {"user_image_url": own["image"], "user_command": own["command"]}
     else:
         software = {"engine_id": place.engine_name}
-    mounted = nas(spec)
+    mounted = shared_storage(spec)
     return {
         "job_name": str(spec.options.get("job_name") or spec.name),
         "job_desc": description(spec),
         "workspace_id": "0",
         "config": {
             "worker_server_num": resource["node_count"],
-            "app_url": folder(spec.code),
-            "boot_file_url": folder(spec.code) + spec.entry,
+            "app_url": folder_path(spec.code),
+            "boot_file_url": folder_path(spec.code) + spec.entry,
             "parameter": [{"label": name, "value": value} for name, value in parameters.items()],
-            "data_url": folder(spec.inputs or empty_value_v1(spec)),
-            "train_url": folder(spec.outputs),
-            "log_url": folder(spec.logs),
+            "data_url": folder_path(spec.inputs or empty_data_folder(spec)),
+            "train_url": folder_path(spec.outputs),
+            "log_url": folder_path(spec.logs),
             **machines,
             **software,
             **mounted,

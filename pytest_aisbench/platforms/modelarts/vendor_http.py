@@ -28,7 +28,7 @@ from pytest_aisbench.config.access import Hosts
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Unreachable, UsageFault
 from pytest_aisbench.logs import Exchange, mask_libraries
 from pytest_aisbench.net.http import ServerClock, hosts_adapter, is_loopback
-from pytest_aisbench.net.huawei import Answer, fault_of
+from pytest_aisbench.net.huawei import Answer, error_for
 from pytest_aisbench.secret import Secret
 
 # What the SDK logs, it also raises, and `Exchange` logs that. A logger with no parent reaches no handler.
@@ -156,7 +156,7 @@ class VendorHttp:
             try:
                 response = self._client.do_request_sync(Signer(self._keys).sign(request))
             except _RAISED as error:
-                raise translated(error, place, self._hosts.address(parts.hostname or "")) from None
+                raise translate_error(error, place, self._hosts.address(parts.hostname or "")) from None
             exchange.status = response.status_code
             exchange.request_id = response.headers.get("X-Request-Id", "")
         return Answer(
@@ -179,7 +179,7 @@ class VendorHttp:
         return content
 
 
-def knock(endpoint: str, ca_file: str, hosts: Hosts, timeout_s: float) -> str:
+def server_date(endpoint: str, ca_file: str, hosts: Hosts, timeout_s: float) -> str:
     """Ask for nothing, unsigned; the header `Date` of whatever is answered."""
     place = urlsplit(endpoint).netloc
     with _WarySession() as session, Exchange("GET", place) as exchange:
@@ -196,16 +196,16 @@ def knock(endpoint: str, ca_file: str, hosts: Hosts, timeout_s: float) -> str:
 def _unanswered(error: Exception, place: str) -> AisbenchError:
     """What requests raises, in the words of the SDK."""
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return translated(sdk.SslHandShakeException("CERTIFICATE_VERIFY_FAILED"), place)
-    return translated(error, place)
+        return translate_error(sdk.SslHandShakeException("CERTIFICATE_VERIFY_FAILED"), place)
+    return translate_error(error, place)
 
 
-def translated(error: Exception, place: str, address: str = "") -> AisbenchError:
+def translate_error(error: Exception, place: str, address: str = "") -> AisbenchError:
     """Our error for whatever the SDK or requests may raise; `address` is the host's, where [hosts] gave it."""
     if address:
         place = f"{place} at {address}, as [hosts] has it"
     if isinstance(error, sdk.ServiceResponseException):
-        kind, advice = fault_of(error.status_code, str(error.error_code))
+        kind, advice = error_for(error.status_code, str(error.error_code))
         return kind(f"{place}: {error.error_msg}", advice=advice, trail=f"HTTP {error.status_code}")
     if isinstance(error, sdk.SslHandShakeException):
         if "CERTIFICATE_VERIFY_FAILED" in str(error.error_msg):

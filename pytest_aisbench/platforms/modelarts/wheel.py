@@ -20,7 +20,7 @@ from pytest_aisbench.errors import AisbenchError, BadAnswer, Unreachable, UsageF
 from pytest_aisbench.logs import Exchange, get_logger, log_ignored
 from pytest_aisbench.model.job import LogPart
 from pytest_aisbench.net import retry
-from pytest_aisbench.net.huawei import fault_of, reading
+from pytest_aisbench.net.huawei import error_for, reading
 from pytest_aisbench.platforms.modelarts import wheel_process
 from pytest_aisbench.platforms.modelarts.catalog import JOBS
 from pytest_aisbench.platforms.modelarts.jobs import NO_LOG_YET, JobsV1
@@ -40,7 +40,7 @@ _SERVERS_FAULT = re.compile(r"ModelArts\.(0010|295[0-9])")
 _MESSAGES = ("error_msg", "error_message")
 
 
-def made(kind: str, **arguments: Any) -> dict[str, Any]:
+def wheel_object(kind: str, **arguments: Any) -> dict[str, Any]:
     """An object of one of the wheel's classes; what is None is left to its default."""
     return {"$": kind, "with": {key: value for key, value in arguments.items() if value is not None}}
 
@@ -200,7 +200,7 @@ class Wheel:
 
     def _fault(self, name: str, code: str, said: str) -> AisbenchError:
         """The wheel does not tell the HTTP status."""
-        kind, advice = fault_of(500 if _SERVERS_FAULT.fullmatch(code) else 400, code)
+        kind, advice = error_for(500 if _SERVERS_FAULT.fullmatch(code) else 400, code)
         return kind(f"{name} of the modelarts wheel: {self._shown(said)}", advice=advice, trail=code)
 
     def _shown(self, said: Any) -> str:
@@ -254,7 +254,9 @@ class WheelSession(Session):
 
         def attempt() -> dict[str, Any]:
             try:
-                return read(self._ask(method, parts, {**(body or {}), **(query or {})}, timeout_s or _TIMEOUT_S))
+                return require_object(
+                    self._ask(method, parts, {**(body or {}), **(query or {})}, timeout_s or _TIMEOUT_S)
+                )
             except AisbenchError as error:
                 if error.trail in ignore:
                     return {}
@@ -273,13 +275,13 @@ class WheelSessionV2(WheelSession):
             return self._wheel.call(_ESTIMATOR_V2, name, timeout_s=timeout_s, session=SESSION, **arguments)
 
         def of_one(job_id: str, name: str, **arguments: Any) -> Any:
-            estimator = made(_ESTIMATOR_V2, session=SESSION, job_id=job_id)
+            estimator = wheel_object(_ESTIMATOR_V2, session=SESSION, job_id=job_id)
             return self._wheel.call(estimator, name, timeout_s=timeout_s, **arguments)
 
         match method, *parts:
             case "POST", "training-jobs":
-                estimator, arguments = fitting(given)
-                created = read(self._wheel.call(estimator, "fit", timeout_s=timeout_s, **arguments))
+                estimator, arguments = estimator_and_fit_v2(given)
+                created = require_object(self._wheel.call(estimator, "fit", timeout_s=timeout_s, **arguments))
                 return {"metadata": {"id": created["job_id"]}} if created.get("job_id") else {}
             case "POST", "training-job-searches":
                 return of_all("get_job_list", **{key: value for key, value in given.items() if value != []})
@@ -288,7 +290,7 @@ class WheelSessionV2(WheelSession):
                 with reading("the list of its flavors"):
                     return {"flavors": [{"flavor_id": str(name)} for name in names]}
             case "GET", "training-job-engines":
-                return {"items": engines(of_all("get_framework_list"))}
+                return {"items": engine_rows(of_all("get_framework_list"))}
             case "GET", "training-jobs", job_id:
                 return of_one(job_id, "get_job_info")
             case "GET", "training-jobs", job_id, "tasks", task, "logs", "preview":
@@ -302,13 +304,13 @@ class WheelSessionV2(WheelSession):
         return super()._ask(method, parts, given, timeout_s)
 
 
-def read(answer: Any) -> dict[str, Any]:
+def require_object(answer: Any) -> dict[str, Any]:
     if not isinstance(answer, (dict, type(None))) and answer != "":
         raise BadAnswer(f"the modelarts wheel answered with a {type(answer).__name__}, not with an object")
     return answer or {}
 
 
-def engines(answer: Any) -> list[dict[str, str]]:
+def engine_rows(answer: Any) -> list[dict[str, str]]:
     with reading("the list of its engines"):
         rows = [(str(row["framework_type"]), str(row["framework_version"])) for row in answer]
     return [
@@ -316,17 +318,17 @@ def engines(answer: Any) -> list[dict[str, str]]:
     ]
 
 
-def fitting(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def estimator_and_fit_v2(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The Estimator and the arguments of its `fit` that create the job of this request.
 
     Nothing of it has an `auto_stop`, which only backs up our own watch; all else must have found its place.
     """
     metadata, algorithm, spec = dict(body["metadata"]), dict(body["algorithm"]), dict(body["spec"])
     engine, resource = dict(algorithm.pop("engine")), dict(spec.pop("resource"))
-    estimator = made(
+    estimator = wheel_object(
         _ESTIMATOR_V2,
         session=SESSION,
-        training_files=made(
+        training_files=wheel_object(
             "modelarts.train_params.TrainingFiles",
             code_dir=_obs(algorithm.pop("code_dir")),
             boot_file=_obs(algorithm.pop("boot_file", "")),
@@ -358,7 +360,7 @@ def fitting(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _channel(kind: str, channel: Mapping[str, Any]) -> dict[str, Any]:
-    return made(
+    return wheel_object(
         f"modelarts.train_params.{kind}",
         obs_path=_obs(channel["remote"]["obs"]["obs_url"]),
         local_path=channel.get("local_dir"),
@@ -387,18 +389,18 @@ class WheelSessionV1(WheelSession):
             return self._wheel.call(_ESTIMATOR_V1, name, timeout_s=timeout_s, modelarts_session=SESSION, **arguments)
 
         def of_one(job_id: str, version_id: str | None, name: str, **arguments: Any) -> Any:
-            estimator = made(_ESTIMATOR_V1, modelarts_session=SESSION, job_id=job_id, version_id=version_id)
+            estimator = wheel_object(_ESTIMATOR_V1, modelarts_session=SESSION, job_id=job_id, version_id=version_id)
             return self._wheel.call(estimator, name, timeout_s=timeout_s, **arguments)
 
         match method, *parts:
             case "POST", "training-jobs":
                 arguments = {"inputs": given["config"]["data_url"], "wait": False, "job_name": given["job_name"]}
-                return self._wheel.call(estimating(given), "fit", timeout_s=timeout_s, **arguments)
+                return self._wheel.call(estimator_v1(given), "fit", timeout_s=timeout_s, **arguments)
             case "POST", "training-jobs", job_id, "versions":
                 config = given["config"]
                 arguments = {"inputs": config["data_url"], "wait": False, "job_desc": given["job_desc"]}
                 arguments |= {"job_id": job_id, "pre_version_id": config["pre_version_id"]}
-                return self._wheel.call(estimating(given), "create_job_version", timeout_s=timeout_s, **arguments)
+                return self._wheel.call(estimator_v1(given), "create_job_version", timeout_s=timeout_s, **arguments)
             case "GET", "training-jobs":
                 # Not sortBy: how it is spelt depends on the kind of the session, and all pages are read anyway.
                 return of_all("get_job_list", **{key: given[key] for key in _LISTING if key in given})
@@ -417,7 +419,7 @@ class WheelSessionV1(WheelSession):
                 with reading("the list of its specs"):  # the wheel takes names: they are their own numbers
                     return {"specs": [{"spec_code": str(name), "spec_id": str(name)} for name in names]}
             case "GET", "job", "ai-engines":
-                return {"engines": engines(of_all("get_framework_list"))}
+                return {"engines": engine_rows(of_all("get_framework_list"))}
         return super()._ask(method, parts, given, timeout_s)
 
 
@@ -440,11 +442,11 @@ class WheelJobsV1(JobsV1):
         return LogPart(told, since)
 
 
-def estimating(body: Mapping[str, Any]) -> dict[str, Any]:
+def estimator_v1(body: Mapping[str, Any]) -> dict[str, Any]:
     """The Estimator of the job of this request. What else it says are arguments of `fit` and `create_job_version`."""
     config = dict(body["config"])
     kind, _, version = config.pop("engine_id", "").partition(" ")
-    estimator = made(
+    estimator = wheel_object(
         _ESTIMATOR_V1,
         modelarts_session=SESSION,
         train_instance_count=config.pop("worker_server_num"),
