@@ -31,8 +31,8 @@ from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.clock import day, stamp
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
-from pytest_aisbench.model.trial import Background, Trial, TrialRecord, values_of
-from pytest_aisbench.model.verdict import Threshold, number
+from pytest_aisbench.model.trial import Trial, TrialRecord, values_of
+from pytest_aisbench.model.verdict import Background, Threshold, number
 from pytest_aisbench.report.terminal import sparkline
 from pytest_aisbench.report.text import wrap
 

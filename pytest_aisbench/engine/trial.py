@@ -30,8 +30,8 @@ from pytest_aisbench.model.job import Job
 from pytest_aisbench.model.messages import joined, message, plain
 from pytest_aisbench.model.metric import THROUGHPUT
 from pytest_aisbench.model.ports import Clock, Platform
-from pytest_aisbench.model.trial import Fault, ScalePoint, Step, Trial, TrialRecord
-from pytest_aisbench.model.verdict import Outcome, Ruling, Verdict
+from pytest_aisbench.model.trial import Fault, Step, Trial, TrialRecord
+from pytest_aisbench.model.verdict import Outcome, Ruling, ScalePoint, Verdict
 
 # -- The last step of a trial: gather the evidence from the run and its ledger, judge the trial, and decide on another.
 

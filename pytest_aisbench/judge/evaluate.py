@@ -25,12 +25,15 @@ from pytest_aisbench.judge.values import SPEEDS, CaseValues
 from pytest_aisbench.model.case import Case, Shape
 from pytest_aisbench.model.messages import joined, message
 from pytest_aisbench.model.metric import ACCURACY, LARGEST, THROUGHPUT, TIME_TO_ACCURACY, MissingResult
-from pytest_aisbench.model.trial import Background, Past, ScalePoint, TrialRecord
+from pytest_aisbench.model.trial import TrialRecord
 from pytest_aisbench.model.verdict import (
+    Background,
     ExpectedFailure,
     Finding,
     Outcome,
+    Past,
     Ruling,
+    ScalePoint,
     Threshold,
     Verdict,
     number,

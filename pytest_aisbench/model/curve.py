@@ -46,8 +46,8 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """What the training had learnt, and after how many seconds of it, where the log tells."""
+class AccuracyPoint:
+    """The accuracy of one evaluation, and after how many seconds of training, if the log tells."""
 
     epoch: int
     accuracy: float
@@ -63,7 +63,7 @@ class Curve:
     told: float | None = None  # samples/s of one rank over the whole run, as the log itself says at its end
     total: float | None = None  # the same of the whole job
     batch: int | None = None  # samples of a step of one rank, where the log says it
-    evaluations: tuple[Evaluation, ...] = ()
+    evaluations: tuple[AccuracyPoint, ...] = ()
     window: tuple[float, ...] | None = None  # when training began and ended, seconds since the epoch by its nodes
     began: float | None = None  # when the first stamped line was printed that is no evaluation's, by its own clock
 

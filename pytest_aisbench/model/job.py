@@ -137,7 +137,7 @@ class LogPart:
 
 @dataclass(frozen=True)
 class Sample:
-    """What a node drew at a moment."""
+    """The power of a node at a moment."""
 
     at: float  # seconds since the epoch
     node: str
@@ -146,7 +146,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Power:
-    """Of all nodes of a job together; None where nobody knows, and why."""
+    """The power and energy of all nodes of a job; None if they are unknown, with the reason in `why`."""
 
     average_w: float | None = None
     max_w: float | None = None

@@ -13,8 +13,7 @@ from pytest_aisbench.model.case import Mode, Shape
 from pytest_aisbench.model.curve import Curve, Pace
 from pytest_aisbench.model.job import Power
 from pytest_aisbench.model.messages import message
-from pytest_aisbench.model.trial import Background
-from pytest_aisbench.model.verdict import Finding, Ruling
+from pytest_aisbench.model.verdict import Background, Finding, Ruling
 
 # -- Who ran it.
 
@@ -34,7 +33,7 @@ SCHEMA = "aisbench-results/1"
 
 @dataclass(frozen=True)
 class Value:
-    """A metric of a case; None when it was not measured."""
+    """The value of a metric; None if it was not measured."""
 
     value: float | None
     unit: str
@@ -42,20 +41,20 @@ class Value:
 
 @dataclass(frozen=True)
 class Straggler:
-    """A card, or a whole node where `card` is None."""
+    """A slow card; a slow node if `card` is None."""
 
     node: int
     card: int | None
     rank: int | None
     ratio: float  # of the others' median
-    cost: float  # the share of the whole that is lost by it
+    cost: float  # the share of the job's throughput that it loses
 
     @property
     def text(self) -> str:
-        told = {"node": str(self.node), "share": f"{self.ratio:.1%}", "cost": f"{self.cost:.1%}"}
+        facts = {"node": str(self.node), "share": f"{self.ratio:.1%}", "cost": f"{self.cost:.1%}"}
         if self.card is None:
-            return message("slow node", **told)
-        return message("slow card", card=str(self.card), rank=str(self.rank), **told)
+            return message("slow node", **facts)
+        return message("slow card", card=str(self.card), rank=str(self.rank), **facts)
 
     def __str__(self) -> str:
         return str(self.text)
@@ -115,7 +114,7 @@ class CaseEntry:
 
 @dataclass(frozen=True)
 class Brief:
-    """A case of a run, in so few words that a run of a thousand is read at once."""
+    """What the next run is compared with: so little that a run of a thousand cases is read at once."""
 
     id: str
     verdict: Ruling | None

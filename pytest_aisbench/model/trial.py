@@ -12,44 +12,7 @@ from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.curve import Curve
 from pytest_aisbench.model.job import Job, Power, Request, Stage
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Measurement, MissingResult
-from pytest_aisbench.model.verdict import Ruling, Verdict
-
-# -- What a verdict was weighed against: comparable history, the noise in it, other shapes, and what changed.
-
-
-@dataclass(frozen=True)
-class Past:
-    """One comparable trial of an earlier run, or an earlier one of this run."""
-
-    run: str
-    at: float  # seconds since the epoch
-    value: float  # of the throughput
-    accuracy: float | None = None
-
-
-@dataclass(frozen=True)
-class ScalePoint:
-    """What a shape of the workload was measured to do, and what share of the base's speed a card keeps there."""
-
-    shape: str
-    value: float
-    efficiency: float | None
-    source: str  # "this run", or the run whose history it is from
-
-
-@dataclass(frozen=True)
-class Background:
-    """About the throughput of a case, unless a name says otherwise."""
-
-    reference: float | None = None
-    low: float | None = None  # the band of its claim; None is open
-    high: float | None = None
-    interval: tuple[float, ...] | None = None  # both ends of what the trials tell; None where it is unqualified
-    history: tuple[Past, ...] = ()  # of the same fingerprint, oldest first
-    scaling: tuple[ScalePoint, ...] = ()  # from few cards to many
-    warnings: tuple[str, ...] = ()  # drifts and suspicions: they change no verdict
-    changed: tuple[str, ...] = ()  # what differs from the newest trial that is not comparable, a line each
-    time_to_accuracy_s: float | None = None
+from pytest_aisbench.model.verdict import Background, Past, Ruling, Verdict
 
 
 class Step(enum.IntEnum):
@@ -139,7 +102,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """One trial that was judged with all its ranks."""
+    """What history keeps of a judged trial that measured everything."""
 
     trial: str  # its id
     run: str
@@ -147,15 +110,15 @@ class TrialRecord:
     workload: str
     shape: str
     mode: str
-    key: str  # of its traits; empty where they are not known, and then it is comparable to nothing
+    key: str  # of its traits; empty if they are unknown: such a trial is comparable to no other
     family: str  # of its traits without the shape
     at: float  # seconds since the epoch
     throughput: float
     accuracy: float | None = None
-    steady: float | None = None  # the throughput after the warm-up, as far as its log tells, in the log's own unit
+    steady: float | None = None  # the throughput after the warm-up by its log, in the log's own unit
     ran_s: float | None = None
-    ruling: Ruling = Ruling.PASSED  # of the trial: INCONCLUSIVE where another was to decide
-    counts: bool = True  # it is whole, and its accuracy held: its speed may be compared
+    ruling: Ruling = Ruling.PASSED  # of the trial: INCONCLUSIVE if another was to decide
+    counts: bool = True  # its accuracy held: its speed may be compared
     metrics: Mapping[str, float] = field(default_factory=dict)  # the others, by name
 
     def value(self, metric: str) -> float | None:
@@ -168,6 +131,6 @@ class TrialRecord:
         return Past(self.run, self.at, self.throughput, self.accuracy)
 
 
-def values_of(measures: Iterable[TrialRecord], metric: str) -> list[float]:
-    """Of those that have it."""
-    return [value for value in (each.value(metric) for each in measures) if value is not None]
+def values_of(records: Iterable[TrialRecord], metric: str) -> list[float]:
+    """The values of the records that have the metric."""
+    return [value for value in (each.value(metric) for each in records) if value is not None]

@@ -111,11 +111,11 @@ def number(value: float, digits: int = 6) -> str:
     return f"{value:.0f}" if "e+" in text and abs(value) < 1e15 else text
 
 
-# -- Judging: thresholds and measurements in, a verdict that can be checked by hand out.
+# -- Verdicts, their findings, and the background that a report shows beside them.
 
 
 class Outcome(enum.Enum):
-    """What became of one threshold."""
+    """The result of one threshold."""
 
     MET = "met"
     MISSED = "missed"
@@ -125,17 +125,17 @@ class Outcome(enum.Enum):
 
 
 class Ruling(enum.Enum):
-    """The word of a verdict."""
+    """The result of a case in one word."""
 
     PASSED = "PASSED"
-    FAILED = "FAILED"  # the workload is to blame
-    BROKEN = "BROKEN"  # the platform is
+    FAILED = "FAILED"  # the workload, or the speed of the cluster, is at fault
+    BROKEN = "BROKEN"  # the platform is at fault
     INCONCLUSIVE = "INCONCLUSIVE"  # the noise is larger than the margin
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One threshold, or one measurement that is missing, in one line."""
+    """The outcome of one threshold, or a result that is missing, in one line."""
 
     metric: str
     outcome: Outcome
@@ -166,3 +166,38 @@ class Verdict:
         lines = [f"{self.ruling.value}: {plain(self.reason)}"]
         lines += [f"  {finding.outcome.value:<10} {plain(finding.text)}" for finding in self.findings]
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Past:
+    """A comparable trial of an earlier run, or an earlier trial of this run."""
+
+    run: str
+    at: float  # seconds since the epoch
+    value: float  # of the throughput
+    accuracy: float | None = None
+
+
+@dataclass(frozen=True)
+class ScalePoint:
+    """The throughput of a shape, and its scaling efficiency."""
+
+    shape: str
+    value: float
+    efficiency: float | None
+    source: str  # "this run", or the run whose history it is from
+
+
+@dataclass(frozen=True)
+class Background:
+    """What a verdict rests on, for a report: about the throughput, unless a name says otherwise."""
+
+    reference: float | None = None
+    low: float | None = None  # the band of its threshold; None is open
+    high: float | None = None
+    interval: tuple[float, ...] | None = None  # of the mean of the trials; None if the noise is unknown
+    history: tuple[Past, ...] = ()  # comparable trials, oldest first
+    scaling: tuple[ScalePoint, ...] = ()  # from few cards to many
+    warnings: tuple[str, ...] = ()  # drifts and suspicions, which change no verdict
+    changed: tuple[str, ...] = ()  # traits that differ from the newest trial that is not comparable
+    time_to_accuracy_s: float | None = None

@@ -20,8 +20,7 @@ from pytest_aisbench.model.clock import day as date_of
 from pytest_aisbench.model.curve import Curve, Point, warm_up
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.results import TrialEntry
-from pytest_aisbench.model.trial import Background, ScalePoint
-from pytest_aisbench.model.verdict import number
+from pytest_aisbench.model.verdict import Background, ScalePoint, number
 from pytest_aisbench.report.host_plugins import Span, spans
 from pytest_aisbench.report.text import cut, display_width, span
 

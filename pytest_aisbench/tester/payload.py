@@ -27,8 +27,7 @@ from pytest_aisbench.model.results import (
     canonical,
     parcel,
 )
-from pytest_aisbench.model.trial import Background
-from pytest_aisbench.model.verdict import Finding, Ruling
+from pytest_aisbench.model.verdict import Background, Finding, Ruling
 from pytest_aisbench.report.results import shown
 
 SENTINEL = "2020-01-30 14:16:00"  # how ais-bench-stubs writes a time that nobody set; a number nobody set is 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_aisbench.model.curve import MOST, Curve, Evaluation, Point
+from pytest_aisbench.model.curve import MOST, AccuracyPoint, Curve, Point
 from pytest_aisbench.traininglog.readers import Progress, Told, follow
 
 
@@ -49,7 +49,7 @@ def _with(known: Curve, before: Progress, after: Progress, told: Told) -> Curve:
     if told.at is not None and told.accuracy is None and known.began is None:
         known = replace(known, began=told.at)
     if told.accuracy is not None:
-        known = _evaluated(known, Evaluation(after.epoch, told.accuracy, _since(known.began, told)))
+        known = _evaluated(known, AccuracyPoint(after.epoch, told.accuracy, _since(known.began, told)))
     at = (after.epoch, after.step)
     moved = at != (before.epoch, before.step)
     if told.loss is not None and (moved or told.step is None):
@@ -70,7 +70,7 @@ def _spanned(known: tuple[float, ...] | None, told: tuple[float, ...] | None) ->
     return (min(start for start, _ in ends), max(end for _, end in ends)) if ends else None
 
 
-def _evaluated(known: Curve, evaluation: Evaluation) -> Curve:
+def _evaluated(known: Curve, evaluation: AccuracyPoint) -> Curve:
     kept = known.evaluations if len(known.evaluations) < MOST else known.evaluations[::2]
     return replace(known, evaluations=(*kept, evaluation))
 

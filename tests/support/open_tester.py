@@ -18,8 +18,7 @@ from factories import make_case_entry, make_trial_entry
 
 from pytest_aisbench.config.access import TesterAccess
 from pytest_aisbench.model.results import Bound, CaseEntry, Parcel, Straggler, Transport, Value
-from pytest_aisbench.model.trial import Background, ScalePoint
-from pytest_aisbench.model.verdict import Finding, Outcome, Ruling
+from pytest_aisbench.model.verdict import Background, Finding, Outcome, Ruling, ScalePoint
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.tester.payload import result
 from pytest_aisbench.tester.transports import transport

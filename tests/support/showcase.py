@@ -13,8 +13,7 @@ from pytest_aisbench.model.case import Shape
 from pytest_aisbench.model.curve import Curve, Point, Series
 from pytest_aisbench.model.messages import message
 from pytest_aisbench.model.results import SCHEMA, Before, Brief, CaseEntry, RunEntry, TrialEntry, Value
-from pytest_aisbench.model.trial import Background, Past, ScalePoint
-from pytest_aisbench.model.verdict import Finding, Outcome, Ruling
+from pytest_aisbench.model.verdict import Background, Finding, Outcome, Past, Ruling, ScalePoint
 
 BEGAN = 1_760_000_000.0
 HOSTILE = "<script>document.title='stolen'</script><img src=x onerror=alert(2)> ]]> \"'& \x1b[31m\x00 \u202e 结果"

@@ -20,8 +20,7 @@ from pytest_aisbench.i18n import language
 from pytest_aisbench.model.curve import Pace
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.results import CaseEntry, RunEntry, Straggler, Value
-from pytest_aisbench.model.trial import Background, ScalePoint
-from pytest_aisbench.model.verdict import Finding, Outcome, Ruling
+from pytest_aisbench.model.verdict import Background, Finding, Outcome, Ruling, ScalePoint
 from pytest_aisbench.report import ci
 from pytest_aisbench.report.ci import notices
 

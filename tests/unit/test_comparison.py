@@ -1,16 +1,151 @@
-"""What a run says of the run before it, and which run that is."""
+"""Which trials are comparable by their traits, and what changed from one run to the next."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from factories import make_case_entry
+from factories import make_case_entry, make_trial
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pytest_aisbench.judge.comparison import RunDifference, SpeedChange, VerdictChange, compare_runs
+from pytest_aisbench.engine.collect import Traits, told, where
+from pytest_aisbench.engine.takeover import Fingerprints
+from pytest_aisbench.judge.comparison import (
+    RunDifference,
+    SpeedChange,
+    VerdictChange,
+    compare_runs,
+    family_key,
+    trait_differences,
+    traits_key,
+    traits_of,
+)
 from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.model.case import Case, Mode, Shape
+from pytest_aisbench.model.metric import Metric
 from pytest_aisbench.model.results import Before, Brief, CaseEntry, Value
-from pytest_aisbench.model.verdict import Ruling
+from pytest_aisbench.model.verdict import Ruling, Threshold
+
+words = st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=5)
+
+
+def traits(case: Case, **changes: str) -> dict[str, str]:
+    return traits_of(case, **{"platform": "modelarts", "place": "centre", "code": "c" * 64, **changes})
+
+
+def test_everything_that_decides_a_speed_is_told_apart(case: Case) -> None:
+    work = replace(
+        case.workload,
+        parameters={"epoch_size": "90"},
+        environment={"GLOG_v": "3"},
+        data="obs://bucket/imagenet/",
+        options={"flavor": "kat1", "framework_version": "mindspore_1.3"},
+    )
+    old = traits(replace(case, workload=work))
+    changed: dict[str, dict[str, Any]] = {
+        "nodes: 2 -> 4": {"shape": Shape(4, 2)},
+        "devices: 2 -> 8": {"shape": Shape(2, 8)},
+        "mode: cluster -> single-server": {"mode": Mode.SINGLE_SERVER},
+        "parameter epoch_size: 90 -> 10": {"workload": replace(work, parameters={"epoch_size": "10"})},
+        "environment GLOG_v: 3 -> none": {"workload": replace(work, environment={})},
+        "data: obs://bucket/imagenet/ -> obs://bucket/other/": {"workload": replace(work, data="obs://bucket/other/")},
+        "framework: python -> mindspore": {"workload": replace(work, framework="mindspore")},
+        "unit of throughput: images/s -> images/min": {
+            "workload": replace(work, metrics={**work.metrics, "throughput": Metric("throughput", "images/min")})
+        },
+        "entry: train.py -> other.py": {"workload": replace(work, entry="other.py")},
+        "framework_version: mindspore_1.3 -> mindspore_1.5": {
+            "workload": replace(work, options={"flavor": "kat1", "framework_version": "mindspore_1.5"})
+        },
+    }
+    for line, change in changed.items():
+        new = traits(replace(case, **{"workload": work, **change}))
+        assert trait_differences(old, new) == (line,)
+        assert traits_key(old) != traits_key(new)
+    for name in ("platform", "place", "code"):
+        assert len(trait_differences(old, traits(replace(case, workload=work), **{name: "another"}))) == 1
+
+
+def test_claims_and_labels_are_no_traits(case: Case) -> None:
+    other = replace(case, thresholds=(Threshold("accuracy", at_least=0.1),))
+    work = replace(case.workload, expected_s=99.0, folder="/elsewhere", options={"job_name": "nightly"})
+    assert traits(case) == traits(other) == traits(replace(case, workload=work))
+
+
+def test_shapes_of_a_workload_are_one_family(case: Case) -> None:
+    wide = replace(case, shape=Shape(8, 8))
+    assert family_key(traits(case)) == family_key(traits(wide)) != traits_key(traits(case))
+    assert family_key(traits(case)) != family_key(traits(case, place="elsewhere"))
+
+
+def test_no_secret_is_told_and_a_changed_one_is_a_difference(case: Case) -> None:
+    def with_secrets(word: str) -> dict[str, str]:
+        environment = {"API_TOKEN": word, "DATASET": f"https://me:{word}@host/data", "HF_KEY": word, "LEVEL": "3"}
+        work = replace(case.workload, environment=environment, parameters={"password": word})
+        return traits(replace(case, workload=work))
+
+    old, new = with_secrets("geheim-1"), with_secrets("geheim-2")
+    assert "geheim" not in json.dumps([old, new, trait_differences(old, new)])
+    assert old["environment LEVEL"] == "3"
+    assert [line.partition(":")[0] for line in trait_differences(old, new)] == ["what is hidden"]
+    assert family_key(with_secrets("geheim-1")) == family_key(old)
+
+
+def test_what_is_long_is_cut_and_still_told_apart(case: Case) -> None:
+    def long(end: str) -> dict[str, str]:
+        return traits(replace(case, workload=replace(case.workload, parameters={"text": "x" * 500 + end})))
+
+    assert traits_key(long("a")) != traits_key(long("b"))
+    assert len(long("a")["parameter text"]) < 100
+
+
+@given(words, words)
+def test_keys_are_alike_where_nothing_differs(old: dict[str, str], new: dict[str, str]) -> None:
+    assert (traits_key(old) == traits_key(new)) == (not trait_differences(old, new))
+    assert traits_key(dict(reversed(old.items()))) == traits_key(old)
+    assert (traits_key(old) == "") == (not old)
+
+
+@pytest.mark.parametrize(
+    ("place", "known"),
+    [
+        (
+            "modelarts https://modelarts.north.example.com obs://bucket/aisbench/ V1",
+            "modelarts.north.example.com",
+        ),
+        ("apulis https://me:word@apulis.example:8443/x me file:///", "apulis.example:8443"),
+        ("a platform of somebody else's", "a platform of somebody else's"),
+    ],
+)
+def test_a_platform_is_known_by_its_address(place: str, known: str) -> None:
+    assert where(place) == known
+
+
+@pytest.mark.parametrize(
+    "place", ["", "local http://127.0.0.1:4711 obs://b/", "apulis http://localhost:99 me obs://b/"]
+)
+def test_a_platform_on_this_machine_is_the_machine_whatever_its_port(place: str) -> None:
+    assert where(place).endswith(" cores")
+    assert "127" not in where(place)
+
+
+def test_another_line_of_code_is_another_trait(case: Case) -> None:
+    before = Traits("local", "", Fingerprints(None)).of(case)
+    (Path(case.workload.folder) / "code" / "train.py").write_text("print('better')\n")
+    after = Traits("local", "", Fingerprints(None)).of(case)
+    assert [line.partition(":")[0] for line in trait_differences(before, after)] == ["code"]
+
+
+def test_the_logs_of_all_nodes_tell_what_trained(case: Case, tmp_path: Path) -> None:
+    for node, driver in enumerate(("21.0.2", "21.0.4")):
+        (tmp_path / f"worker-{node}.log").write_text(f"CANN version: 5.0.2\ndriver version: {driver}\n")
+    trial = make_trial(case, logs=("worker-0.log", "worker-1.log", "worker-2.log", "other.txt"))
+    assert told(trial, tmp_path) == {"cann": "5.0.2", "driver": "21.0.2, 21.0.4"}
+
 
 PASSED, FAILED = Ruling.PASSED, Ruling.FAILED
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_aisbench.model.curve import MOST, Curve, Evaluation, warm_up
+from pytest_aisbench.model.curve import MOST, AccuracyPoint, Curve, warm_up
 from pytest_aisbench.traininglog.curve import curve, extended, reached
 from pytest_aisbench.traininglog.readers import LONGEST, Progress, moment, read, tell
 
@@ -205,7 +205,11 @@ def test_the_time_to_an_accuracy_is_that_of_the_first_evaluation_at_or_above(
 
 
 def test_evaluations_stand_in_the_curve_with_their_epochs() -> None:
-    assert curve(OUR_RUN).evaluations == (Evaluation(1, 0.5, 0.7), Evaluation(2, 0.9375, 1.4), Evaluation(2, 0.94))
+    assert curve(OUR_RUN).evaluations == (
+        AccuracyPoint(1, 0.5, 0.7),
+        AccuracyPoint(2, 0.9375, 1.4),
+        AccuracyPoint(2, 0.94),
+    )
     assert len(curve(OUR_RUN).speed.points) == 2
 
 

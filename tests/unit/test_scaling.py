@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from pytest_aisbench.judge.evaluate import Evidence, evaluate
 from pytest_aisbench.judge.noise_test import ALPHA, Noise, pooled_noise
 from pytest_aisbench.judge.scaling import Speed, decide_scaling, efficiencies, efficiency, waived_finding
-from pytest_aisbench.judge.trend import identical, loss_within_margin, suspicions, too_good
 from pytest_aisbench.model.case import Case, Shape
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.model.verdict import Outcome, Ruling, Threshold, Verdict
@@ -193,61 +192,3 @@ def test_the_chart_goes_from_few_cards_to_many() -> None:
     ]
     assert efficiencies(speeds, Speed(ONE, 0.0)) == {}
     assert efficiencies(speeds, Speed(ONE, 1e-308)) == {}
-
-
-def test_trials_that_agree_to_all_digits_are_worth_a_look() -> None:
-    assert identical(ACCURACY, [0.77062] * 3) == (
-        "accuracy is 0.77062 in all of 3 trials, identical to all digits:"
-        " does each of them train, and with a seed of its own?"
-    )
-    assert identical(ACCURACY, [0.77062, 0.77062, 0.77061]) == ""
-    assert identical(ACCURACY, [0.77062] * 2) == ""
-    assert identical(ACCURACY, [math.inf] * 3) == ""
-    assert identical(ACCURACY, []) == ""
-
-
-def test_runs_of_one_trial_that_agree_to_all_digits_are_told_by_the_third() -> None:
-    assert identical(ACCURACY, [0.77062], [0.77, 0.77062, 0.77062]).startswith(
-        "accuracy is 0.77062 in the last 3 comparable trials, identical to all digits"
-    )
-    assert identical(ACCURACY, [0.77062] * 2, [0.77, 0.77062])
-    assert identical(ACCURACY, [0.77062], [0.77062] * 3) == ""  # it has been told
-    assert identical(ACCURACY, [0.77062], [0.77062, 0.77062, 0.77]) == ""
-    assert identical(ACCURACY, [0.77062, 0.77], [0.77062] * 2) == ""
-    assert "in all of 3 trials" in identical(ACCURACY, [0.77062] * 3, [0.77062] * 5)
-
-
-def test_a_result_far_above_history_is_worth_a_look() -> None:
-    history = [0.7705, 0.7706, 0.7707, 0.7706]
-    assert too_good(ACCURACY, 0.81, history) == (
-        "accuracy 0.81 is 5.1% above the mean 0.7706 of 4 trials before it:"
-        " is the measurement right, and the data the same?"
-    )
-    assert too_good(ACCURACY, 0.775, history) == ""  # beyond its noise, and no matter
-    assert too_good(ACCURACY, 0.70, history) == ""  # that is the verdict's business
-    assert too_good(ACCURACY, 0.81, history[:2]) == ""
-    assert too_good(ACCURACY, 0.81, [0.6, 0.7, 0.8]) == ""  # its history is as wild
-    assert too_good(ACCURACY, math.nan, history) == ""
-    speeds = [14_147.0, 14_155.0, 14_151.0]
-    assert "above the mean 14151 images/s of 3 trials" in too_good(THROUGHPUT, 15_500.0, speeds, "images/s")
-    assert too_good(THROUGHPUT, 14_600.0, speeds) == ""
-
-
-def test_a_loss_that_a_wide_margin_lets_pass_is_worth_a_word() -> None:
-    """A fixed -5 % is blind to a loss of 3 % on a quiet system."""
-    quiet = [14_147.0, 14_155.0, 14_151.0, 14_149.0, 14_153.0]
-    assert loss_within_margin(THROUGHPUT, 13_726.0, quiet, "images/s") == (
-        "throughput 13726 images/s is 3.0% below the mean 14151 images/s of 5 trials before it:"
-        " more than noise, though the claim lets it pass"
-    )
-    assert loss_within_margin(THROUGHPUT, 13_900.0, quiet) == ""  # beyond its noise, and no matter
-    assert loss_within_margin(THROUGHPUT, 15_500.0, quiet) == ""
-    assert loss_within_margin(THROUGHPUT, 13_726.0, quiet[:2]) == ""
-    assert loss_within_margin(THROUGHPUT, 13_726.0, [14_000.0, 13_500.0, 14_500.0]) == ""  # its history is as wild
-    assert "below the mean 0.7706" in loss_within_margin(ACCURACY, 0.76, [0.7705, 0.7706, 0.7707, 0.7706])
-
-
-def test_each_suspicion_is_told_once() -> None:
-    told = suspicions(ACCURACY, [0.9] * 3, [0.70, 0.71, 0.70])
-    assert len(told) == 2
-    assert suspicions(ACCURACY, [0.71, 0.70], [0.70, 0.71, 0.70]) == []

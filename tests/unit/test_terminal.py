@@ -12,8 +12,7 @@ from factories import make_case_entry, make_run_entry, make_trial_entry
 
 from pytest_aisbench.i18n import ENGLISH, Language, language
 from pytest_aisbench.model.results import CaseEntry, Straggler, Value
-from pytest_aisbench.model.trial import Background
-from pytest_aisbench.model.verdict import Finding, Outcome, Ruling
+from pytest_aisbench.model.verdict import Background, Finding, Outcome, Ruling
 from pytest_aisbench.report.terminal import absent, summary
 from pytest_aisbench.report.text import display_width, wrap
 

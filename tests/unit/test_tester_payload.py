@@ -15,8 +15,7 @@ from factories import make_case_entry, make_trial_entry
 
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.model.results import Bound, Straggler, Value, canonical
-from pytest_aisbench.model.trial import Background, ScalePoint
-from pytest_aisbench.model.verdict import Finding, Outcome, Ruling
+from pytest_aisbench.model.verdict import Background, Finding, Outcome, Ruling, ScalePoint
 from pytest_aisbench.tester import payload
 from pytest_aisbench.tester.transports import benchmark_exit, read_log, told
 

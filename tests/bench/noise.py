@@ -1,6 +1,6 @@
-"""How often each rule is wrong, on the same generated histories: the gate, and what others do.
+"""How often each rule is wrong, on the same generated histories: the noise test, and what others do.
 
-    python tests/bench/gate.py [--quick]
+    python tests/bench/noise.py [--quick]
 
 A history of normal noise around the reference, and new trials around the reference with a true shift. The claim is the
 reference with -5 %, or what `aisbench references propose` makes of the history. A false alarm is FAILED where nothing

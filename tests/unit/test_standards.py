@@ -21,8 +21,8 @@ from pytest_aisbench.model.codec import dump, load
 from pytest_aisbench.model.job import Power
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Measurement, Metric, MissingResult
 from pytest_aisbench.model.results import CaseEntry
-from pytest_aisbench.model.trial import Background, ScalePoint, Trial
-from pytest_aisbench.model.verdict import Ruling, Threshold, Verdict
+from pytest_aisbench.model.trial import Trial
+from pytest_aisbench.model.verdict import Background, Ruling, ScalePoint, Threshold, Verdict
 from pytest_aisbench.report import results
 from pytest_aisbench.report.results import Fields, shown
 from pytest_aisbench.stash import SETTINGS

@@ -1,7 +1,6 @@
-"""How long it takes to weigh a trial with the history in a ledger, and to show that: looked up, decided, held against
-drifts.
+"""How long it takes to evaluate a trial with the history in a ledger, and to show that history.
 
-    python tests/bench/weighing.py
+    python tests/bench/evaluate.py
 
 Ledgers of so many trials of one case, all comparable, and as many of another shape; the median of many rounds, in CPU
 time. Beside it stands what reading the trials' own records would take, and what the whole command takes with Python's
@@ -102,7 +101,7 @@ def main() -> None:
     newest = trial("now", 2, dice)
     record = json.dumps(codec.dump(newest))
     by_record = median_ms(lambda: codec.load(Trial, json.loads(record)))
-    heads = ["comparable trials", "the newest 100, ms", "a whole weighing, ms", "`aisbench history`, ms"]
+    heads = ["comparable trials", "the newest 100, ms", "a whole evaluation, ms", "`aisbench history`, ms"]
     heads += ["the whole command, ms", "reading as many records, ms", "ledger, MiB"]
     print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
     for count in (100, 1000, 10_000):
