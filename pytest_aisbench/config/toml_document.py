@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tomllib
-
 from pytest_aisbench.errors import UsageFault, perhaps
 
 if sys.version_info >= (3, 11):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,11 @@ import pytest
 
 from pytest_aisbench.config.settings import option_table
 from pytest_aisbench.registry import PLATFORMS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,6 +69,26 @@ def test_layers_flow_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     # Not its lint_imports(): that configures logging anew, which silences all loggers of this process.
     assert linter.use_cases.lint_imports(cache_dir=None)
+
+
+def test_the_picture_of_the_layers_is_the_contract() -> None:
+    page = (ROOT / "docs/how-it-works.md").read_text(encoding="utf-8")
+    picture = page.split("## The layers")[1].split("```")[1].strip().splitlines()
+    drawn = [set(re.split(r" {2,}", line)[0].split(", ")) for line in picture]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    layers = next(contract for contract in contracts if contract["name"] == "Layers flow one way")["layers"]
+    checked = [{name.strip().removeprefix("pytest_aisbench.") for name in layer.split("|")} for layer in layers]
+    assert drawn == [layer for layer in checked if layer != {"__main__"}]
+
+
+def test_every_package_is_a_layer_or_stands_beside_them() -> None:
+    page = (ROOT / "docs/how-it-works.md").read_text(encoding="utf-8").split("## The walk")[0]
+    for path in (ROOT / "pytest_aisbench").glob("*/__init__.py"):
+        name = path.parent.name
+        assert re.search(rf"\b{name}\b", page), f"docs/how-it-works.md does not say where {name} belongs"
+        assert len(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "") > 60, f"{path} says nothing"
 
 
 @pytest.mark.parametrize("page", ["docs/reference.md", "README.zh-CN.md"])
