@@ -30,24 +30,38 @@ _thread = threading.local()  # `attempt`: of this thread's next request; `sendin
 
 
 class _Mask(logging.Filter):
-    """Writes each record's text out, exception included, and takes the secrets from it. Drops no record."""
+    """Writes each record's text out, exception included, and takes the secrets from it. Drops no record.
+
+    What a platform or a training script wrote stays on its line: it must not look like a record of its own, move a
+    terminal's cursor, or give a CI server a command.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         try:
             text = record.getMessage()
         except Exception as error:  # noqa: BLE001 - a wrong format must not end a run
             text = f"{record.msg} (with arguments that do not fit: {error})"
-        record.msg, record.args = mask(text), None
+        record.msg, record.args = _in_one_line(mask(text)), None
         if record.exc_info:
             # Handlers that find a text do not write one of their own.
             kind, error_raised, tb = record.exc_info
             record.exc_text = "".join(traceback.format_exception(kind, error_raised, tb)).rstrip()
             record.exc_info = None
         if record.exc_text:
-            record.exc_text = mask(record.exc_text)
+            record.exc_text = _indented(mask(record.exc_text))
         if record.stack_info:
-            record.stack_info = mask(record.stack_info)
+            record.stack_info = _indented(mask(record.stack_info))
         return True
+
+
+def _in_one_line(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _indented(lines: str) -> str:
+    return "\n".join(f"  | {_in_one_line(line)}" for line in lines.splitlines())
 
 
 class _MaskBelow(_Mask):
@@ -60,21 +74,17 @@ class _MaskBelow(_Mask):
 
 
 _MASK, _MASK_BELOW = _Mask(), _MaskBelow()
+for _name in _BELOW:
+    logging.getLogger(_name).addFilter(_MASK_BELOW)  # noqa: TID251
 # Without it Python prints warnings to stderr wherever nobody has set up logging: in `aisbench`, and between tests.
 logging.getLogger(ROOT).addHandler(logging.NullHandler())  # noqa: TID251
 
 
 def get_logger(topic: str) -> logging.Logger:
-    """The logger `aisbench.<topic>`, whose records carry no secret. docs/how-to.md lists the topics."""
+    """The logger `aisbench.<topic>`, whose records carry no secret. docs/reference.md lists the topics."""
     logger = logging.getLogger(f"{ROOT}.{topic}")  # noqa: TID251
     logger.addFilter(_MASK)  # adds one filter once, however often it is asked to
     return logger
-
-
-def mask_libraries() -> None:
-    """Attach the mask to the libraries that carry our requests; called where a client is made."""
-    for name in _BELOW:
-        logging.getLogger(name).addFilter(_MASK_BELOW)  # noqa: TID251
 
 
 _REQUESTS = get_logger("requests")

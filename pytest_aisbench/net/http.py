@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 from pytest_aisbench.config.access import Hosts
 from pytest_aisbench.errors import Unreachable
-from pytest_aisbench.logs import mask_libraries
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.secret import Secret
 
@@ -39,7 +38,6 @@ def open_session(base: str, ca_file: str, hosts: Hosts) -> requests.Session:
     import requests
     from requests.utils import get_environ_proxies
 
-    mask_libraries()
     session = requests.Session()
     session.mount("https://", hosts_adapter(hosts))
     session.trust_env = False  # an entry in ~/.netrc would replace the token

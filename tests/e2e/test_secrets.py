@@ -29,17 +29,33 @@ from pytest_aisbench.tester_server.app import changing
 
 PEEK = SCRIPT + "\nprint(dict(os.environ), open('/proc/self/cmdline').read(), flush=True)\n"
 # A test that fails with everything it can reach in its frame, and locals shown.
-CURIOUS = """import pytest
+CURIOUS = """import logging
+
+import pytest
+
+from pytest_aisbench.logs import get_logger
 
 pytestmark = pytest.mark.workload("{name}", nodes=[1])
 
 
 def test_trains(trial, modelarts_session, obs, request):
+    log_keys(modelarts_session, trial)
     settings = [value for value in request.config.stash._storage.values()]
     everything = (trial, modelarts_session, obs, vars(modelarts_session), vars(obs), settings)
     print(everything, request.config.option)
     assert everything == 1
+
+
+def log_keys(session, trial):  # as somebody might who wants to know why they are refused
+    for secret in session._keys:
+        for log in (get_logger("mistake"), logging.getLogger("urllib3.connectionpool")):
+            try:
+                log.warning("%s: signed with %s, %r", trial.name, secret.reveal(), {"key": secret.reveal()})
+                raise ValueError(secret.reveal())
+            except ValueError:
+                log.exception("refused")
 """
+LOGS = ("--log-level=DEBUG", "--log-file=run.log", "--log-cli-level=DEBUG")
 
 # The same on a computing centre, and it ends in the frame that sends what is signed.
 SENDING = """
@@ -80,6 +96,17 @@ def uploaded(card: Path, run: str) -> bytes:
     return data
 
 
+def logged(ended: Ended) -> bytes:
+    """pytest's log file, which tells much, also that somebody logged keys, and with a traceback."""
+    log_file = (ended.folder / "run.log").read_bytes()
+    assert re.search(rb"POST \S+/training-jobs -> 201, \d+ ms", log_file)
+    assert re.search(rb"aisbench.fleet\S* toy-1x2-\S+: STAGE -> SUBMIT", log_file)
+    assert re.search(rb"aisbench.mistake\S* toy-1x2-\S+: signed with \*\*\*", log_file)
+    assert re.search(rb"urllib3.connectionpool\S* toy-1x2-\S+: signed with \*\*\*", log_file)
+    assert log_file.count(b"\n  | ValueError: ***\n") >= 4
+    return log_file
+
+
 def leaks(secret: str, ended: Ended, *more: bytes) -> list[str]:
     """Where it is found, in any form."""
     written = {str(file): file.read_bytes() for file in (ended.folder / "reports").rglob("*") if file.is_file()}
@@ -97,9 +124,12 @@ def test_the_keys_are_nowhere(yard: Yard, card: Path, workers: list[str]) -> Non
     yard.suite(script=PEEK, test=CURIOUS)
     step = yard.folder / "step.md"
     env = {"GITHUB_STEP_SUMMARY": str(step), "GITHUB_ACTIONS": "true"}
-    ended = yard.pytest("suites", "-vv", "--showlocals", *workers, env=env)
+    ended = yard.pytest("suites", "-vv", "--showlocals", *LOGS, *workers, env=env)
     assert ended.code == 1
-    assert leaks(keys["secret_key"], ended, step.read_bytes(), uploaded(card, ended.results["run"])) == []
+    log_file = logged(ended)
+    uploads = uploaded(card, ended.results["run"])
+    assert leaks(keys["secret_key"], ended, step.read_bytes(), uploads, log_file) == []
+    assert keys["access_key"].encode() not in log_file
     written = {file: file.read_bytes() for file in (yard.folder / "reports").rglob("*") if file.is_file()}
     log = next(data for file, data in written.items() if file.name == "worker-0.log")
     assert b"RANK_ID" in log
@@ -129,7 +159,7 @@ def test_nor_are_temporary_keys_and_their_token(yard: Yard, card: Path, tmp_path
         hosts = [f'"{name}.{DOMAIN}" = "127.0.0.1"' for name in SERVICES]
         (yard.folder / "centre.toml").write_text("\n".join(["[access]", *lines, "[hosts]", *hosts]))
         where = ("--aisbench-platform", "modelarts", "--aisbench-config", "centre.toml")
-        ended = yard.pytest("suites", "-vv", "--showlocals", *where, cloud=False, env=env)
+        ended = yard.pytest("suites", "-vv", "--showlocals", *LOGS, *where, cloud=False, env=env)
     assert ended.code == 1, ended.out
     assert ended.results["cases"][0]["metrics"]["throughput"]["value"] == 25.0
     assert "nobody listens there" in ended.out
@@ -138,7 +168,8 @@ def test_nor_are_temporary_keys_and_their_token(yard: Yard, card: Path, tmp_path
     assert ("keys: HUAWEICLOUD_SDK_AK" in ended.out) == (source == "environment")
     assert set(front.asked) == {f"iam.{DOMAIN}", f"modelarts.{DOMAIN}", f"{cloud['bucket']}.obs.{DOMAIN}"}
     for secret in (keys["secret"], keys["securitytoken"]):
-        assert leaks(secret, ended) == []
+        assert leaks(secret, ended, logged(ended)) == []
+    assert keys["access"].encode() not in logged(ended)
 
 
 def test_a_centre_whose_authority_is_not_trusted_is_one_line(yard: Yard, card: Path, tmp_path: Path) -> None:
@@ -220,7 +251,7 @@ def test_what_strangers_write_stays_text_everywhere(tmp_path: Path) -> None:
         step = yard.folder / "step.md"
         env = {"MY_PASSWORD": PLANTED, "GITHUB_STEP_SUMMARY": str(step), "GITHUB_ACTIONS": "true"}
         env["GITHUB_WORKSPACE"] = str(yard.folder)
-        ended = yard.pytest("suites", "--nodes", "1", "--showlocals", "--aisbench-max-jobs", "1", env=env)
+        ended = yard.pytest("suites", "--nodes", "1", "--showlocals", "--aisbench-max-jobs", "1", *LOGS, env=env)
         pages = visited(open_tester, ended)
     assert ended.code == 1, ended.out
     assert {upload["state"] for upload in ended.results["uploads"]} == {"delivered"}
@@ -232,6 +263,11 @@ def test_what_strangers_write_stays_text_everywhere(tmp_path: Path) -> None:
     kept = [file.read_bytes() for file in tmp_path.glob("tester.db*")]
     assert any(b"loud-1x2" in data for data in kept)
     kept += [sent.encode() for sent in pages.values()]
+    log_file = (yard.folder / "run.log").read_bytes()
+    assert b"aisbench.uploads" in log_file
+    assert all(line.isprintable() for line in log_file.decode().split("\n") if "aisbench." in line)
+    assert not any(map(FORGED.match, log_file.decode().split("\n")))
+    kept.append(log_file)
     assert leaks(TOKEN, ended, *kept) == []
     assert leaks(PLANTED, ended, *kept) == []
     assert set(ended.verdicts.values()) == {"FAILED", "PASSED"} or "BROKEN" in ended.verdicts.values()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import logging
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pytest
 
+import pytest_aisbench
 from pytest_aisbench.errors import Unreachable
-from pytest_aisbench.logs import Exchange, attempt, get_logger, ignored, mask_libraries
-from pytest_aisbench.secret import Secret, mask
+from pytest_aisbench.logs import Exchange, attempt, get_logger, ignored
+from pytest_aisbench.secret import Secret
 
 KEY = 'k3y/of+the=test "quoted" 0815'
 LOG = get_logger("unit-test")
@@ -65,38 +68,12 @@ def test_a_secret_is_in_no_part_of_a_record(kept: Keeping) -> None:
     assert [line for line in kept.lines for form in forms if form in line] == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Authorization: Bearer {}",
-        "'Authorization': 'SDK-HMAC-SHA256 Access=AK, SignedHeaders=host, Signature={}'",
-        '{{"X-Security-Token": "{}"}}',
-        "https://b.obs.test/key?AccessKeyId={}&Expires=1",
-        "https://b.obs.test/key?X-Amz-Credential=a&X-Amz-Signature={}",
-        "Cookie: token={}; other=1",
-        "password={}",
-        "https://somebody:{}@proxy.test:3128/",
-    ],
-)
-def test_what_a_header_or_an_address_calls_a_secret_is_masked_though_nobody_registered_it(text: str) -> None:
-    assert "n0b0dy-registered" not in mask(text.format("n0b0dy-registered"))
-    assert "***" in mask(text.format("n0b0dy-registered"))
-
-
-def test_ordinary_text_stays_as_it_is() -> None:
-    Secret("abc")  # too short to be told from a part of a word
-    for text in (
-        "GET 127.0.0.1:80/v2/{project_id}/training-jobs -> 200, 3 ms",
-        "cannot read obs://bucket/trials/run-1/token_ids.json: HTTP 404; check token in [tester]",
-        "abcdef",
-    ):
-        assert mask(text) == text
-
-
-def test_of_two_secrets_the_longer_is_masked_whole() -> None:
-    Secret("shorter-one")
-    Secret("shorter-one-and-longer")
-    assert mask("<shorter-one-and-longer>") == "<***>"
+def test_what_others_wrote_stays_on_its_line(kept: Keeping) -> None:
+    hostile = "red \x1b[31m\n::error::forged\r\u202eltr \x07 é"
+    LOG.warning("it says %s", hostile, exc_info=ValueError(hostile))
+    lines = kept.lines[0].split("\n")
+    assert lines[0] == r"it says red \x1b[31m\n::error::forged\r\u202eltr \x07 é"
+    assert all(line.isprintable() and line.startswith("  | ") for line in lines[1:])
 
 
 def test_a_message_whose_arguments_do_not_fit_ends_nothing(kept: Keeping) -> None:
@@ -120,7 +97,6 @@ def test_a_request_is_one_line_with_status_duration_and_attempt(kept: Keeping) -
 
 def test_libraries_below_write_no_second_line_for_our_requests_and_no_secret(kept: Keeping) -> None:
     Secret(KEY)
-    mask_libraries()
     library = logging.getLogger("urllib3.connectionpool")
     with Exchange("GET", "server.test/path"):
         library.debug('"GET /path HTTP/1.1" 200')
@@ -139,3 +115,11 @@ def test_nothing_is_printed_where_nobody_set_up_logging(capfd: pytest.CaptureFix
     finally:
         root.handlers = handlers
     assert capfd.readouterr() == ("", "")
+
+
+def test_the_reference_names_every_logger() -> None:
+    root = Path(pytest_aisbench.__file__).parent
+    sources = (file.read_text(encoding="utf-8") for file in root.rglob("*.py"))
+    topics = {topic for source in sources for topic in re.findall(r'get_logger\("(\w+)"\)', source)}
+    page = (root.parent / "docs/reference.md").read_text(encoding="utf-8")
+    assert topics == set(re.findall(r"^\| `aisbench\.(\w+)` \|", page, re.MULTILINE))

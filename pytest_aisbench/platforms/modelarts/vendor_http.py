@@ -26,7 +26,7 @@ from requests.utils import get_environ_proxies
 from pytest_aisbench import __version__
 from pytest_aisbench.config.access import Hosts
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Unreachable, UsageFault
-from pytest_aisbench.logs import Exchange, mask_libraries
+from pytest_aisbench.logs import Exchange
 from pytest_aisbench.net.http import ServerClock, hosts_adapter, is_loopback
 from pytest_aisbench.net.huawei import Answer, error_for
 from pytest_aisbench.secret import Secret
@@ -118,7 +118,6 @@ class VendorHttp:
         self._token = security_token
         self._hosts = hosts
         self._client = _WaryClient(hosts, HttpConfig(ssl_ca_cert=ca_file or None, timeout=timeout))
-        mask_libraries()
 
     def send(
         self,
