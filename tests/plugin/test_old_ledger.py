@@ -69,7 +69,10 @@ def test_the_reports_of_its_runs_show_what_they_showed(read: tuple[Path, dict[st
     assert [value for value in SHOWN if value not in told] == []
 
 
-DRAWN = ("pace.warm_up_points", "pace.warm_up", "pace.steady", "curve.loss", "curve.speed")
+DRAWN = (
+    *("trials[0].pace.warm_up_points", "trials[0].pace.warm_up", "trials[0].pace.steady"),
+    *("trials[0].curve.loss", "trials[0].curve.speed", "background.history"),
+)
 
 
 def test_what_its_reports_draw_still_comes_from_the_ledger(tmp_path: Path) -> None:
@@ -81,7 +84,7 @@ def test_what_its_reports_draw_still_comes_from_the_ledger(tmp_path: Path) -> No
         copy = tmp_path / f"{key}.db"
         shutil.copy(kept.file, copy)
         with closing(sqlite3.connect(copy)) as db, db:
-            db.execute("UPDATE cases SET record = json_remove(record, ?) WHERE run = ?", (f"$.trials[0].{key}", run))
+            db.execute("UPDATE cases SET record = json_remove(record, ?) WHERE run = ?", (f"$.{key}", run))
         commands.append(["report", run, "--output", key, "--ledger", str(copy)])
     kept.aisbench(*commands)
     always = drawn(tmp_path / "whole") & drawn(tmp_path / "again")

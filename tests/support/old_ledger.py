@@ -185,6 +185,7 @@ def read_all(folder: Path) -> dict[str, Any]:
     for name in ("everything", "every"):
         report = kept.folder / "reports" / RUNS[name]
         said[f"fields of {name}"] = json.loads((report / "fields.json").read_bytes())
+        said[f"executor of {name}"] = json.loads((report / "allure-results" / "executor.json").read_bytes())
         lines = (report / "metrics.txt").read_text(encoding="utf-8").splitlines()
         said[f"metrics of {name}"] = [line for line in lines if not line.startswith("#")]
     said["sent"] = {
