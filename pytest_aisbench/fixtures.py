@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_aisbench.errors import AisbenchError, Crashed, GivenUp, LedgerError, PlatformError, UsageFault
-from pytest_aisbench.stash import SETTINGS
+from pytest_aisbench.session import run_owner
+from pytest_aisbench.stash import SETTINGS, VERDICT_DUE
 
 if TYPE_CHECKING:
     from pytest_aisbench.model.case import Case
@@ -16,24 +17,6 @@ if TYPE_CHECKING:
     from pytest_aisbench.model.ports import Platform, Store
     from pytest_aisbench.model.trial import Step, Trial
     from pytest_aisbench.tester.uploader import Desk
-
-VERDICT_DUE = pytest.StashKey[bool]()  # the test has its trial, by whatever way it asked
-
-
-class Crew(Protocol):
-    """What the fixtures need of the process they run in: the controller itself, or a worker of xdist."""
-
-    def reached(self, case: Case, until: Step) -> Trial:
-        """The case's trial once it is as far as `until`."""
-
-    def platform(self) -> Platform:
-        """The run's platform, connected."""
-
-    def run_name(self) -> str:
-        """The id of the run; empty where no workload was selected, and so there is none."""
-
-
-CREW = pytest.StashKey[Callable[[], Crew]]()  # made when it is first needed: a plain pytest run never does
 
 
 @pytest.fixture
@@ -55,7 +38,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 @pytest.fixture(scope="session")
 def _platform(request: pytest.FixtureRequest) -> Platform:
-    return request.config.stash[CREW]().platform()
+    return run_owner(request.config).platform()
 
 
 @pytest.fixture(scope="session")
@@ -92,8 +75,8 @@ def tester(request: pytest.FixtureRequest) -> Iterator[Desk]:
     """
     from pytest_aisbench.tester.uploader import Desk
 
-    crew = request.config.stash[CREW]()
-    desk = Desk(request.config.stash[SETTINGS], crew.platform, crew.run_name())
+    owner = run_owner(request.config)
+    desk = Desk(request.config.stash[SETTINGS], owner.platform, owner.run_name())
     yield desk
     desk.close()
 
@@ -153,7 +136,7 @@ def _reached(request: pytest.FixtureRequest, case: Case, until: Step) -> Trial:
     from pytest_aisbench.report.host_plugins import TRIAL, properties, renew
 
     try:
-        trial = request.config.stash[CREW]().reached(case, until)
+        trial = run_owner(request.config).reached(case, until)
     except (LedgerError, Crashed) as error:
         # Without its ledger the run cannot say what it started; the jobs are stopped and nothing more is tried.
         # A worker of xdist may not end the run; its controller does.

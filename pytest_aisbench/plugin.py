@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,11 +12,8 @@ from pytest_aisbench import fixtures, registry
 from pytest_aisbench.config.loading import load_settings
 from pytest_aisbench.config.settings import option_table
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.fixtures import CREW
+from pytest_aisbench.session import admit_worker, run_owner
 from pytest_aisbench.stash import SETTINGS
-
-if TYPE_CHECKING:
-    from pytest_aisbench.fixtures import Crew
 
 MARKER = (
     "workload(name, nodes=[…] or shapes=['1x8', …]): train this workload at each shape and judge it; "
@@ -53,13 +48,12 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     except UsageFault as fault:
         raise pytest.UsageError(str(fault)) from None
-    enlist: Callable[[], Crew] = cache(lambda: _enlist(config))
-    config.stash[CREW] = enlist
     config.pluginmanager.register(fixtures, "pytest_aisbench.fixtures")
     if config.stash[SETTINGS].dry_run:
-        _rehearse(config)
+        _forbid_workers(config)
+        run_owner(config)
     elif config.stash[SETTINGS].required and not hasattr(config, "workerinput"):
-        enlist()  # also where nothing is collected somebody must miss it
+        run_owner(config)  # also where nothing is collected, required cases are missing
 
 
 def _share_log_file(config: pytest.Config) -> None:
@@ -74,11 +68,10 @@ def _share_log_file(config: pytest.Config) -> None:
         option.log_file_mode = "a"
 
 
-def _rehearse(config: pytest.Config) -> None:
-    """Nobody runs a test, so nobody needs workers: xdist asks for them after us, by these two."""
+def _forbid_workers(config: pytest.Config) -> None:
+    """A dry run runs no test. xdist reads these two options after us."""
     if hasattr(config.option, "tx"):
         config.option.tx, config.option.dist = [], "no"
-    config.stash[CREW]()
 
 
 def _root(config: pytest.Config) -> Path:
@@ -111,18 +104,17 @@ def _shown(value: Any) -> str:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("workload")
     if marker:
-        metafunc.config.stash[CREW]()
+        run_owner(metafunc.config)
     if marker and "case" in metafunc.fixturenames:
         from pytest_aisbench.session.collection import generate
 
-        generate(metafunc, marker)
+        generate(metafunc, marker, metafunc.config.stash[SETTINGS])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """xdist is about to start a worker: whatever the worker will find, the run is held here."""
-    crew: Any = node.config.stash[CREW]()
-    crew.admit(node)
+    """xdist is about to start a worker: this process owns the run, whatever the worker collects."""
+    admit_worker(node)
 
 
 def pytest_aisbench_platforms() -> dict[str, str]:
@@ -135,26 +127,3 @@ def pytest_aisbench_reporters() -> dict[str, str]:
 
 def pytest_aisbench_power_sources() -> dict[str, str]:
     return registry.POWER_SOURCES
-
-
-def _enlist(config: pytest.Config) -> Crew:
-    """The run's holder in this process: a worker of xdist leaves the run to its controller."""
-    from pytest_aisbench.session import outcome as outcome_module
-
-    workerinput = getattr(config, "workerinput", None)
-    crew: Crew
-    if config.stash[SETTINGS].dry_run:
-        from pytest_aisbench.session.dry_run import Rehearser
-
-        crew = Rehearser(config)
-    elif workerinput is None:
-        from pytest_aisbench.session.controller import Controller
-
-        crew = Controller(config)
-    else:
-        from pytest_aisbench.session.xdist import Worker
-
-        crew = Worker(config, *workerinput["aisbench_link"])
-    config.pluginmanager.register(outcome_module, "pytest_aisbench.session.outcome")
-    config.pluginmanager.register(crew, "pytest_aisbench.crew")
-    return crew

@@ -1,13 +1,39 @@
-"""Where pytest's configuration holds the settings of the run, for plugins and reporters alike."""
+"""What a pytest session shares by its stash: the settings, and the object that owns the run."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
 from pytest_aisbench import i18n
 from pytest_aisbench.config.settings import Settings
 
+if TYPE_CHECKING:
+    from pytest_aisbench.model.case import Case
+    from pytest_aisbench.model.ports import Platform
+    from pytest_aisbench.model.trial import Step, Trial
+
+
+class RunOwner(Protocol):
+    """Owns the run in this process: the controller, a worker of xdist that asks it, or the dry run.
+
+    `session.run_owner` makes it when it is first needed: a plain pytest run never does.
+    """
+
+    def reached(self, case: Case, until: Step) -> Trial:
+        """The case's trial once it is as far as `until`."""
+
+    def platform(self) -> Platform:
+        """The run's platform, connected."""
+
+    def run_name(self) -> str:
+        """The id of the run; empty where no workload was selected, and so there is none."""
+
+
 SETTINGS = pytest.StashKey[Settings]()
+RUN_OWNER = pytest.StashKey[RunOwner]()
+VERDICT_DUE = pytest.StashKey[bool]()  # of a test: a fixture gave it its trial, so that it must pass its verdict
 
 
 def language(config: pytest.Config) -> i18n.Language:

@@ -19,7 +19,6 @@ from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.model.case import Case, Mode, Shape
 from pytest_aisbench.model.trial import Step
-from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
     from pytest_aisbench.platforms.modelarts.package import Package
@@ -31,34 +30,32 @@ PACKAGE: pytest.StashKey[Package] = pytest.StashKey()  # of --aisbench-package, 
 UNASKED = "unasked"  # in place of a case: nobody named a package
 
 
-def generate(metafunc: pytest.Metafunc, marker: pytest.Mark) -> None:
+def generate(metafunc: pytest.Metafunc, marker: pytest.Mark, settings: Settings) -> None:
     """One item per shape that the marker supports; `--nodes` selects among them later."""
+    config = metafunc.config
     cases: list[Case | UsageFault | str]
     try:
         if marker.kwargs == {"package": True} and not marker.args:
-            cases = [*_packaged(metafunc.config)] or [UNASKED]
+            cases = [*_packaged(config, settings)] or [UNASKED]
         else:
-            cases = [*_cases(metafunc.config, Path(str(metafunc.definition.path)), marker)]
+            cases = [*_cases(config, settings, Path(str(metafunc.definition.path)), marker)]
     except UsageFault as fault:
         # It goes with its item, and matters only if that is selected. Raised here it would be exit 2, not 4; and an
         # empty list would be a skip, which looks like health.
         cases = [fault]
     ids = [case.id if isinstance(case, Case) else case if isinstance(case, str) else "unusable" for case in cases]
-    metafunc.parametrize("case", [_or_skipped(metafunc.config, case) for case in cases], ids=ids, indirect=True)
+    kind = registry.of_session(config).find_kind(settings.platform) or PlatformKind()
+    metafunc.parametrize("case", [_or_skipped(case, kind, settings) for case in cases], ids=ids, indirect=True)
 
 
-def _or_skipped(config: pytest.Config, case: Case | UsageFault | str) -> Any:
+def _or_skipped(case: Case | UsageFault | str, kind: PlatformKind, settings: Settings) -> Any:
     """A case whose framework is not installed where it would train is skipped, and says what is missing."""
-    if not isinstance(case, Case):
-        return case
-    settings = config.stash[SETTINGS]
-    kind = registry.of_session(config).kind(settings.platform)
-    reason = kind.missing_framework(case.workload.framework, settings)
+    reason = kind.missing_framework(case.workload.framework, settings) if isinstance(case, Case) else ""
     return pytest.param(case, marks=pytest.mark.skip(reason=reason)) if reason else case
 
 
-def _cases(config: pytest.Config, test: Path, marker: pytest.Mark) -> list[Case]:
-    settings, folder = config.stash[SETTINGS], test.parent
+def _cases(config: pytest.Config, settings: Settings, test: Path, marker: pytest.Mark) -> list[Case]:
+    folder = test.parent
     known = config.stash.setdefault(SUITES, {})
     if folder not in known:
         offered = registry.of_session(config)
@@ -73,9 +70,8 @@ def _cases(config: pytest.Config, test: Path, marker: pytest.Mark) -> list[Case]
     return [loaded.case(shape, mode(settings)) for shape in shapes]
 
 
-def _packaged(config: pytest.Config) -> list[Case]:
+def _packaged(config: pytest.Config, settings: Settings) -> list[Case]:
     """The cases of `--aisbench-package`: as many nodes as it asks for, unless `--nodes` says otherwise."""
-    settings = config.stash[SETTINGS]
     if settings.package is None:
         return []
     known = config.stash.setdefault(SUITES, {})
@@ -182,7 +178,7 @@ def check(config: pytest.Config, items: list[pytest.Item]) -> None:
             raise UsageFault(f"{item.nodeid}: a workload is marked, and nothing is asked of it", advice=advice)
 
 
-def select(config: pytest.Config, items: list[pytest.Item], say: Callable[[str], None]) -> None:
+def select(config: pytest.Config, items: list[pytest.Item], nodes: tuple[int, ...], say: Callable[[str], None]) -> None:
     """Deselect the shapes that `--nodes` did not ask for, and the test of a package that nobody named."""
     for note in config.stash[PACKAGE].notes if PACKAGE in config.stash else ():
         say(note)
@@ -190,7 +186,6 @@ def select(config: pytest.Config, items: list[pytest.Item], say: Callable[[str],
         config.hook.pytest_deselected(items=unasked)
         items[:] = [item for item in items if item not in unasked]
     config.stash[TRAINING] = {item.path for item in items if case_of(item)}
-    nodes = config.stash[SETTINGS].nodes
     if not nodes:
         return
     kept: list[pytest.Item] = []

@@ -22,9 +22,9 @@ from pytest_aisbench.session import collection
 from pytest_aisbench.session.collection import Plan
 from pytest_aisbench.session.outcome import Reckoning, Signals, failure, one_line
 from pytest_aisbench.session.reporters import Reporters
-from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
+    from pytest_aisbench.config.settings import Settings
     from pytest_aisbench.engine.fleet import Fleet
     from pytest_aisbench.model.case import Case
     from pytest_aisbench.model.results import RunEntry
@@ -90,21 +90,22 @@ _GLANCE_S = 0.5  # how long the main thread waits before it shows the log again
 class Controller:
     """A pytest plugin object. Nothing is opened or written before the first workload item is known."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
+        self._settings = settings
         self._platform: Platform | None = None
         self._run: Run | None = None
         self._reporters = Reporters(config)
         self._begun = False
         self._signals = Signals(self._say)
-        self._reckoning = Reckoning(config, self._signals)
+        self._reckoning = Reckoning(config, settings, self._signals)
         self._workers: Workers | None = None
         self._live: Live | None = None
         self._opening = threading.RLock()  # workers of xdist plan, and ask for the platform, at the same time
         self._results: results.Results | None = None
         self._plan = Plan()
 
-    # Crew: what the fixtures ask for.
+    # RunOwner: what the fixtures ask for.
 
     def reached(self, case: Case, until: Step) -> Trial:
         if self._run is None:
@@ -120,7 +121,7 @@ class Controller:
     def platform(self) -> Platform:
         with self._opening:
             if self._platform is None:
-                self._platform = registry.of_session(self._config).connect(self._config.stash[SETTINGS])
+                self._platform = registry.of_session(self._config).connect(self._settings)
             return self._platform
 
     def run_name(self) -> str:
@@ -145,7 +146,7 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        collection.select(self._config, items, self._say)
+        collection.select(self._config, items, self._settings.nodes, self._say)
 
     @pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
     def pytest_collection_modifyitems_check(self, items: list[pytest.Item]) -> None:
@@ -174,7 +175,7 @@ class Controller:
             return (yield)
         except KeyboardInterrupt:
             # pytest ends --sw by the same exception, and nobody pressed a key.
-            leave = self._config.stash[SETTINGS].on_interrupt == "leave" and self._signals.seen is not None
+            leave = self._settings.on_interrupt == "leave" and self._signals.seen is not None
             raise
         finally:
             self._stop(leave=leave)
@@ -208,8 +209,7 @@ class Controller:
             if plan.cases and not self._plan.cases:
                 self._plan = plan
             if plan.wants and self._run is None:
-                settings = self._config.stash[SETTINGS]
-                meter = registry.of_session(self._config).meter(settings)
+                settings, meter = self._settings, registry.of_session(self._config).meter(self._settings)
                 self._run = Run(settings, self.platform(), SystemClock(), plan.wants, self._say, meter=meter)
                 self._results = results.Results(self._run.folder)
             return str(self._run.folder) if self._run else None
@@ -233,8 +233,8 @@ class Controller:
         with guarded(self._config, "no progress is shown"):
             from pytest_aisbench.report.live import Live
 
-            settings, threaded = self._config.stash[SETTINGS], self._workers is not None
-            self._live = Live(self._config, self._run, settings, SystemClock(), threaded=threaded)
+            threaded = self._workers is not None
+            self._live = Live(self._config, self._run, self._settings, SystemClock(), threaded=threaded)
             self._config.pluginmanager.register(self._live, "aisbench-live")
 
     def _publish(self, entry: RunEntry) -> None:

@@ -20,9 +20,9 @@ from pytest_aisbench.report.terminal import NARROWEST, Line, wrapped
 from pytest_aisbench.report.text import clip, display_width, fit, padded, span
 from pytest_aisbench.session import collection
 from pytest_aisbench.session.outcome import one_line
-from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
+    from pytest_aisbench.config.settings import Settings
     from pytest_aisbench.model.case import Case
     from pytest_aisbench.model.ports import Platform
     from pytest_aisbench.model.trial import Step, Trial
@@ -96,8 +96,9 @@ def _is_within(forecast: Forecast) -> bool:
 class Rehearser:
     """A pytest plugin object in the Controller's place. No test is run, so nobody is told that one passed."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
+        self._settings = settings
         self._platform: Platform | None = None
         self._forecast: Forecast | None = None
 
@@ -109,12 +110,12 @@ class Rehearser:
 
     def platform(self) -> Platform:
         if self._platform is None:
-            self._platform = registry.of_session(self._config).connect(self._config.stash[SETTINGS])
+            self._platform = registry.of_session(self._config).connect(self._settings)
         return self._platform
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        collection.select(self._config, items, partial(say, self._config))
+        collection.select(self._config, items, self._settings.nodes, partial(say, self._config))
 
     @pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
     def pytest_collection_modifyitems_check(self, items: list[pytest.Item]) -> None:
@@ -130,7 +131,7 @@ class Rehearser:
         with one_line():
             wants = collection.plan(self._config, session.items).wants
             if wants:
-                self._forecast = rehearse(self._config.stash[SETTINGS], self.platform(), SystemClock(), wants)
+                self._forecast = rehearse(self._settings, self.platform(), SystemClock(), wants)
                 self._forecast.budget.require()
                 for line in expired_claims((case for case, _ in wants), day(SystemClock().now())):
                     say(self._config, line)

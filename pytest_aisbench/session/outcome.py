@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_aisbench.errors import AisbenchError, LedgerError, NotPassed, UsageFault
-from pytest_aisbench.fixtures import VERDICT_DUE
 from pytest_aisbench.judge import exit_code
 from pytest_aisbench.judge.exit_code import Tally
 from pytest_aisbench.model.messages import message, plain
@@ -23,9 +22,10 @@ from pytest_aisbench.model.results import State
 from pytest_aisbench.model.trial import Trial
 from pytest_aisbench.model.verdict import Ruling, Verdict
 from pytest_aisbench.report.host_plugins import TRIAL, properties, properties_of, renew
-from pytest_aisbench.stash import SETTINGS
+from pytest_aisbench.stash import VERDICT_DUE
 
 if TYPE_CHECKING:
+    from pytest_aisbench.config.settings import Settings
     from pytest_aisbench.engine.run import Run
     from pytest_aisbench.model.results import RunEntry
     from pytest_aisbench.session.collection import Plan
@@ -155,9 +155,9 @@ def _where(trial: Trial) -> list[str]:
 class Reckoning:
     """The Controller's: it is told what happens, and says what that amounts to."""
 
-    def __init__(self, config: pytest.Config, signals: Signals) -> None:
+    def __init__(self, config: pytest.Config, settings: Settings, signals: Signals) -> None:
         self._config = config
-        self._settings = config.stash[SETTINGS]
+        self._settings = settings
         self._signals = signals
         self.tally = Tally()
 

@@ -10,18 +10,17 @@ import pytest
 
 from pytest_aisbench import registry
 from pytest_aisbench.config.settings import Settings
-from pytest_aisbench.fixtures import CREW
 from pytest_aisbench.i18n import language
 from pytest_aisbench.ledger.database import Database
 from pytest_aisbench.ledger.outbox import Spool
 from pytest_aisbench.ledger.runs import Told, Transcript
 from pytest_aisbench.model.clock import SystemClock
-from pytest_aisbench.model.ports import Reporter
+from pytest_aisbench.model.ports import Platform, Reporter
 from pytest_aisbench.model.results import PRIVATE, RUNS, CaseEntry, RunEntry
 from pytest_aisbench.registry import ReporterKind
 from pytest_aisbench.report import index
 from pytest_aisbench.report.host_plugins import RERUN, Story, guarded, warn
-from pytest_aisbench.stash import SETTINGS
+from pytest_aisbench.stash import RUN_OWNER, SETTINGS
 from pytest_aisbench.tester import payload
 from pytest_aisbench.tester.transports import transport
 from pytest_aisbench.tester.uploader import PATIENCE_S, Courier, bound, collect
@@ -170,7 +169,7 @@ class Tester:
         self._courier: Courier | None = None
         self._delivered = False  # as far as it could be
         settings = config.stash[SETTINGS]
-        found = bound(settings, lambda: config.stash[CREW]().platform(), folder)
+        found = bound(settings, self._platform, folder)
         if found is None:
             return
         self._private = found.label == PRIVATE
@@ -181,6 +180,9 @@ class Tester:
         self._transport = transport(found.tester, settings.tester_access)
         self._refusals: list[str] = []
         self._courier = self._sent_out()
+
+    def _platform(self) -> Platform:
+        return self._config.stash[RUN_OWNER].platform()
 
     def _sent_out(self) -> Courier:
         return Courier(

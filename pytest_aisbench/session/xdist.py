@@ -20,9 +20,9 @@ from pytest_aisbench.report.host_plugins import RERUN
 from pytest_aisbench.session import collection
 from pytest_aisbench.session.outcome import one_line
 from pytest_aisbench.session.reporters import Reporters
-from pytest_aisbench.stash import SETTINGS
 
 if TYPE_CHECKING:
+    from pytest_aisbench.config.settings import Settings
     from pytest_aisbench.model.case import Case
     from pytest_aisbench.model.ports import Platform
     from pytest_aisbench.model.trial import Step, Trial
@@ -102,8 +102,9 @@ class RemoteLink:
 class Worker:
     """A pytest plugin object, as the controller is one."""
 
-    def __init__(self, config: pytest.Config, address: str, key: bytes) -> None:
+    def __init__(self, config: pytest.Config, settings: Settings, address: str, key: bytes) -> None:
         self._config = config
+        self._settings = settings
         self._link = RemoteLink(address, key)
         self._platform: Platform | None = None
         self._run_name = ""
@@ -117,13 +118,14 @@ class Worker:
 
     def platform(self) -> Platform:
         if self._platform is None:
-            settings = replace(self._config.stash[SETTINGS], **self._link.call("share"))
+            settings = replace(self._settings, **self._link.call("share"))
             self._platform = registry.of_session(self._config).connect(settings)
         return self._platform
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        collection.select(self._config, items, lambda _: None)  # the controller's terminal, not ours
+        # Without a word: the controller tells the user.
+        collection.select(self._config, items, self._settings.nodes, lambda _: None)
 
     @pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
     def pytest_collection_modifyitems_check(self, items: list[pytest.Item]) -> None:
