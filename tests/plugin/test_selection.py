@@ -151,7 +151,7 @@ def test_a_plain_run_elsewhere_writes_and_imports_nothing(yard: Yard) -> None:
         "import sys\n\ndef test_plain():\n"
         "    heavy = {'requests', 'numpy', 'obs', 'huaweicloudsdkcore', 'sqlite3', 'multiprocessing.connection',\n"
         "             'pytest_aisbench.session.controller', 'pytest_aisbench.engine',\n"
-        "             *(f'pytest_aisbench.platforms.{name}' for name in ('modelarts', 'local', 'apulis_settings'))}\n"
+        "             *(f'pytest_aisbench.platforms.{name}' for name in ('modelarts', 'local', 'apulis'))}\n"
         "    assert not heavy & set(sys.modules)\n"
     )
     ended = yard.pytest("-p", "no:allure_pytest", "-p", "no:xdist", cloud=False)
