@@ -28,7 +28,7 @@ from pytest_aisbench.model.ports import AddsFiles, Store, Upload
 FORMAT = "aisbench-tree/1"
 _LEFT_OUT = ("__pycache__", ".git", "*.pyc", ".DS_Store")
 _GARBLED = re.compile(r"[\x00-\x1f\x7f\\]")
-_PIECE = 1024 * 1024
+PIECE = 1024 * 1024
 _LONGEST_PATH = 800  # bytes; a key has 1,024, and some of them are the place's
 
 
@@ -222,7 +222,7 @@ def _leaf(path: str, source: str) -> Leaf:
         if not stat.S_ISREG(before.st_mode):
             raise _changed(source)
         try:
-            while piece := file.read(_PIECE):
+            while piece := file.read(PIECE):
                 sha256.update(piece)
                 md5.update(piece)
         except OSError as error:

@@ -32,6 +32,7 @@ from pytest_aisbench.model.messages import Message, joined, message
 from pytest_aisbench.model.verdict import Finding, Outcome, Threshold, number, quantity
 
 ALPHA = 0.05
+_PREDICTED = 0.999  # the share of new values within a prediction interval
 DIGITS = 4  # of the terms of an interval: their product is then right to as many digits
 _FEWEST_DEGREES = 2  # with one degree of freedom t is above 30 and decides nothing
 _NEWTON_STEPS = 200  # three or four are enough; heavy tails far out need some more
@@ -247,3 +248,8 @@ def t_quantile(level: float, degrees: int) -> float:
             break
         t += step
     return t
+
+
+def prediction_reach(count: int, deviation: float) -> float:
+    """How far one more value may lie from the mean of `count` earlier ones: only one in a thousand lies further."""
+    return t_quantile(_PREDICTED, count - 1) * deviation * math.sqrt(1 + 1 / count)

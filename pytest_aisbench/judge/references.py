@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from pytest_aisbench.judge.evaluate import comparable_values, decide_trials
-from pytest_aisbench.judge.noise_test import t_quantile
+from pytest_aisbench.judge.noise_test import prediction_reach
 from pytest_aisbench.judge.trend import change_points, newest_level
 from pytest_aisbench.model.case import Shape
 from pytest_aisbench.model.trial import TrialRecord, values_of
 from pytest_aisbench.model.verdict import Outcome, Threshold, number
 
 FEWEST = 5  # values; with fewer, t makes every bound useless
-_LEVEL = 0.999
 _LEAST_MARGIN = 0.01
 _MOST_MARGIN = 0.10
 _GRAIN = 0.005
@@ -68,7 +67,7 @@ def propose(threshold: Threshold, shape: Shape, values: Sequence[float]) -> Prop
     basis = Basis(first, count, fmean(level.values), stdev(level.values), len(level.left_out))
     if basis.mean <= 0:
         return Proposal(None, basis, f"a mean of {number(basis.mean)} is no reference")
-    reach = t_quantile(_LEVEL, count - 1) * basis.deviation * math.sqrt(1 + 1 / count)
+    reach = prediction_reach(count, basis.deviation)
     margin = max(math.ceil(round(reach / basis.mean / _GRAIN, 9)) * _GRAIN, _LEAST_MARGIN)
     if margin > _MOST_MARGIN:
         side = "above" if is_upper_limit(threshold, shape) else "below"

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-from pytest_aisbench.judge.noise_test import t_quantile
+from pytest_aisbench.judge.noise_test import prediction_reach, t_quantile
 from pytest_aisbench.model.messages import message
 from pytest_aisbench.model.metric import ACCURACY, MAD_TO_SIGMA
 from pytest_aisbench.model.verdict import Finding, Outcome, number, quantity
@@ -209,7 +209,6 @@ def newest_level(history: Sequence[float]) -> Level:
 
 _FEWEST_ALIKE = 3  # two trainings may well classify the same number of images
 _FEWEST_BEFORE = 3
-_LEVEL = 0.999
 _ACCURATE = 0.01  # the share above history that is suspicious in an accuracy
 _FAST = 0.05  # and in every other metric
 _SLOW = 0.02  # the share below history that deserves a warning
@@ -274,5 +273,5 @@ def _deviation_from_history(value: float, history: Sequence[float], least: float
     mean = fmean(past) if len(past) >= _FEWEST_BEFORE else 0.0
     if not mean or not math.isfinite(value):
         return None
-    reach = t_quantile(_LEVEL, len(past) - 1) * stdev(past) * math.sqrt(1 + 1 / len(past))
+    reach = prediction_reach(len(past), stdev(past))
     return _Deviation(value, mean, len(past)) if abs(value - mean) > max(reach, abs(mean) * least) else None

@@ -148,7 +148,7 @@ def _random(length: int, alphabet: str) -> str:
 SKEW = 15 * 60  # seconds by which the time of a signature may be off
 BASIC_TIME = "%Y%m%dT%H%M%SZ"
 _ALGORITHM = "SDK-HMAC-SHA256"
-_UNSIGNED = "UNSIGNED-PAYLOAD"
+UNSIGNED = "UNSIGNED-PAYLOAD"
 
 
 # The gateway's code and message for a status, for errors that no service words better.
@@ -244,8 +244,8 @@ def _payloads(request: Request) -> list[str]:
     """The hashes of the body that the client may have signed. A client may leave the body out of its signature by
     naming it UNSIGNED-PAYLOAD; the vendor's signer does so too, but hashes the empty text where there is no body."""
     content = hashlib.sha256(request.bytes()).hexdigest()
-    if request.headers.get("x-sdk-content-sha256") == _UNSIGNED:
-        return [_UNSIGNED] if request.bytes() else [_UNSIGNED, content]
+    if request.headers.get("x-sdk-content-sha256") == UNSIGNED:
+        return [UNSIGNED] if request.bytes() else [UNSIGNED, content]
     return [content]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,6 +93,25 @@ class JobSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     description: str = ""
     max_run_s: float | None = None  # the platform ends the job then, even if nobody watches
+
+
+def check_job_name(name: str, platform: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+        advice = "use 1 to 64 letters, digits, underscores and hyphens"
+        raise UsageFault(f"{name!r} cannot be the name of a job on {platform}", advice=advice)
+
+
+def check_parameter_names(names: Iterable[str], set_by_platform: Collection[str]) -> None:
+    for name in names:
+        if not re.fullmatch(r"[^\s=]+", name):
+            raise UsageFault(f"{name!r} cannot be a parameter", advice="write names without blanks and =")
+        if name in set_by_platform:
+            raise UsageFault(f"parameter {name} is set by the platform", advice="remove it from workload.toml")
+
+
+def check_variable_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise UsageFault(f"{name!r} cannot be an environment variable", advice="use letters, digits and _")
 
 
 @dataclass(frozen=True)

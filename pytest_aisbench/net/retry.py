@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tenacity import RetryCallState
 
 T = TypeVar("T")
+CHECK_S = 10.0  # the patience of a check before a run: a person waits at the prompt
+LOOK_S = 5.0  # the patience of one look at a job: others wait behind it, and the next look asks again
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 8.0
 _MOST_DOUBLINGS = 20  # no pause is longer, and a number that doubles for ever overflows

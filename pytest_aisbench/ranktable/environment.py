@@ -7,7 +7,6 @@ devices' numbers are right, and wait for ranks 8 to 15 until their time is up.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +15,12 @@ from pathlib import Path
 from pytest_aisbench.errors import WorkloadError
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.ranktable.check import checked
-from pytest_aisbench.ranktable.parse import read
+from pytest_aisbench.ranktable.parse import WHOLE, read
 from pytest_aisbench.ranktable.table import Form, Order, RankTable, Server
 
 # Which server this is: the platform's words for the address, and for the number of the node.
 _ADDRESSES = ("MA_CURRENT_HOST_IP", "MA_CURRENT_IP", "DLWS_SD_SELF_HOST_IP", "DLWS_SD_SELF_IP", "POD_IP")
 _NUMBERS = ("DLWS_ROLE_IDX", "VC_TASK_INDEX", "DLS_TASK_INDEX")
-_WHOLE = re.compile(r"\d{1,9}\Z", re.ASCII)
 
 Environment = Mapping[str, str]
 
@@ -121,7 +119,7 @@ def _server(environment: Environment, table: RankTable, node: str) -> Server | N
     for address in filter(None, addresses):
         if found := next((server for server in table.servers if address in {server.id, server.host_ip}), None):
             return found
-    number = next((environment[name] for name in _NUMBERS if _WHOLE.match(environment.get(name, ""))), None)
+    number = next((environment[name] for name in _NUMBERS if WHOLE.match(environment.get(name, ""))), None)
     return table.nodes[int(number)] if number is not None and int(number) < len(table.nodes) else None
 
 
@@ -141,7 +139,7 @@ def _number(environment: Environment, name: str, *, needed: bool = False) -> tup
     told = environment.get(name, "")
     if not told:
         return None, [f"{name} is not set"] if needed else []
-    if not _WHOLE.match(told):
+    if not WHOLE.match(told):
         return None, [f"{name} is {told[:40]!r}, which is not a whole number"]
     return int(told), []
 

@@ -13,7 +13,7 @@ from pytest_aisbench.ranktable.table import Device, Form, Order, RankTable, Serv
 
 # -- One entry of a rank table's file, and what is wrong with it in a line that names it.
 
-_WHOLE = re.compile(r"\d{1,9}\Z", re.ASCII)
+WHOLE = re.compile(r"\d{1,9}\Z", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Entry:
 
     def whole(self, key: str, *, needed: bool = True) -> int | None:
         value = self.text(key, needed=needed)
-        if value and not _WHOLE.match(value):
+        if value and not WHOLE.match(value):
             self.say(f"{key} is {value!r}, which is not a whole number")
             return None
         return int(value) if value else None

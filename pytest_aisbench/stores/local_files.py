@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from pytest_aisbench.engine.staging import PIECE
 from pytest_aisbench.errors import StagingFailed
 from pytest_aisbench.logs import get_logger, ignored
 
@@ -79,8 +80,6 @@ def _enter(directory: int, name: str) -> int:
 
 # -- A part of a local file as a stream that is complete, or an error that names the file.
 
-_PIECE = 1024 * 1024
-
 
 class FileSlice(io.FileIO):
     """`size` bytes from `offset`. A file that has fewer by now fails at once; the server would wait for the rest."""
@@ -110,7 +109,7 @@ class FileSlice(io.FileIO):
         """Of all that is left to read, in hexadecimal; the slice is closed."""
         digest = hashlib.md5(usedforsecurity=False)
         with self:
-            while piece := self.read(_PIECE):
+            while piece := self.read(PIECE):
                 digest.update(piece)
         return digest.hexdigest()
 

@@ -14,10 +14,12 @@ from typing import IO, Any
 from urllib.parse import unquote
 
 from pytest_aisbench.config.access import NO_HOSTS, Access, Hosts, service_endpoint
+from pytest_aisbench.engine.staging import PIECE
 from pytest_aisbench.errors import BadAnswer, StagingFailed, Unreachable
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.model.ports import Head, Upload
+from pytest_aisbench.net.retry import CHECK_S
 from pytest_aisbench.secret import NO_SECRET, Secret
 from pytest_aisbench.stores.local_files import (
     FileSlice,
@@ -91,9 +93,7 @@ def _complete(client: ObsClient, upload: Upload, upload_id: str, parts: Sequence
     client.ask("complete", upload.url, request, allow=(404,))
 
 
-_PIECE = 1024 * 1024
-_ONE_PUT = 100 * _PIECE  # larger files go in parts
-_CHECK_S = 10.0  # somebody waits for the prompt
+_ONE_PUT = 100 * PIECE  # larger files go in parts
 _PAGE = 1000
 _METADATA = ("x-obs-meta-", "x-amz-meta-")
 
@@ -152,11 +152,11 @@ class Obs:
         def first_key(obs: Any) -> Any:
             return obs.listObjects(url.bucket, prefix=url.key, max_keys=1)
 
-        self._client.ask("list", url, first_key, within=_CHECK_S)
+        self._client.ask("list", url, first_key, within=CHECK_S)
 
     def location(self, url: StoreUrl) -> str:
         """The region that the bucket is in; empty where the Store does not tell."""
-        body = self._client.ask("look up", url, lambda obs: obs.getBucketLocation(url.bucket), within=_CHECK_S).body
+        body = self._client.ask("look up", url, lambda obs: obs.getBucketLocation(url.bucket), within=CHECK_S).body
         return str(getattr(body, "location", "") or "")
 
     def head(self, url: StoreUrl) -> Head | None:
@@ -314,7 +314,7 @@ def _drain(url: StoreUrl, body: Any, answer: Answer, out: IO[bytes]) -> None:
     with translate_disk_errors(f"cannot keep {url}"):
         out.seek(0)
         out.truncate()
-    while piece := body.result.read(_PIECE):
+    while piece := body.result.read(PIECE):
         digest.update(piece)
         size += len(piece)
         with translate_disk_errors(f"cannot keep {url}"):

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from pytest_aisbench.engine.staging import PIECE
 from pytest_aisbench.errors import StagingFailed, UsageFault
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.job import StoreUrl
@@ -26,7 +27,6 @@ _LOG = get_logger("store")
 BUCKET = "share"
 _METADATA = ".aisbench-metadata"  # a file system keeps none: they lie here, one file per object that has any
 _PART = ".part"  # how the names end under which `landing` writes
-_PIECE = 1024 * 1024
 
 
 class SharedFolder:
@@ -67,7 +67,7 @@ class SharedFolder:
         for each in uploads:
             path, digest = self._path(each.url), hashlib.md5(usedforsecurity=False)
             with FileSlice(each.path, 0, each.size) as source, safe_download(str(self._folder), path) as out:
-                while piece := source.read(_PIECE):
+                while piece := source.read(PIECE):
                     digest.update(piece)
                     out.write(piece)
                 if each.md5 and digest.hexdigest() != each.md5:
@@ -91,7 +91,7 @@ class SharedFolder:
                 if source is None:  # deleted meanwhile
                     continue
                 with safe_download(folder, path) as out:
-                    shutil.copyfileobj(source, out, _PIECE)
+                    shutil.copyfileobj(source, out, PIECE)
             paths.append(path)
         return paths
 

@@ -16,12 +16,11 @@ from starlette.requests import Request
 
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.tester_server.schema import AUDIT, TOKENS, dicts
+from pytest_aisbench.tester_server.schema import AUDIT, CHUNK, TOKENS, dicts
 
 # -- Who did what, and when: one row for everything that a known token sent, in the transaction that stored it.
 
 COLUMNS = tuple(column.name for column in AUDIT.c)
-_CHUNK = 1000
 _INSERT = text("""
 INSERT INTO audit (at, project, token, label, address, act, testid, run_id, key, status, size, why)
 VALUES (:at, :project, :token, :label, :address, :act, :testid, :run_id, :key, :status, :size, :why)
@@ -45,12 +44,12 @@ def every_action(connection: Connection, project: str | None = None) -> Iterator
     """Oldest first, a chunk at a time."""
     last = 0
     while True:
-        found = select(AUDIT).where(AUDIT.c.id > last).order_by(AUDIT.c.id).limit(_CHUNK)
+        found = select(AUDIT).where(AUDIT.c.id > last).order_by(AUDIT.c.id).limit(CHUNK)
         if project is not None:
             found = found.where(AUDIT.c.project == project)
         rows = list(dicts(connection.execute(found)))
         yield from rows
-        if len(rows) < _CHUNK:
+        if len(rows) < CHUNK:
             return
         last = rows[-1]["id"]
 

@@ -13,6 +13,7 @@ from pytest_aisbench.model.results import ATTACHMENTS
 from pytest_aisbench.model.verdict import Ruling
 from pytest_aisbench.tester_server.schema import (
     AUDIT,
+    CHUNK,
     PAGE,
     PARCELS,
     RESULTS,
@@ -105,7 +106,6 @@ def _seen(found: Select[Any], project: str, platform: str) -> Select[Any]:
 
 
 _SEARCHED = 10_000  # newest results whose reasons are searched
-_CHUNK = 1000
 
 
 def projects(connection: Connection, only: str | None) -> Found:
@@ -217,7 +217,7 @@ def sender(connection: Connection, of: Any) -> Any:
 def export(connection: Connection, project: str, platform: str = "", name: str = "") -> Iterator[Any]:
     """Every result, oldest first, a chunk at a time."""
     last = 0
-    found = result_rows().where(RESULTS.c.project == project).order_by(RESULTS.c.id).limit(_CHUNK)
+    found = result_rows().where(RESULTS.c.project == project).order_by(RESULTS.c.id).limit(CHUNK)
     if platform:
         found = found.where(RUNS.c.platform == platform)
     if name:

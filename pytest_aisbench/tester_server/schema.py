@@ -300,6 +300,7 @@ def _take(connection: Connection, statements: str) -> None:
 # -- Rows as every question answers with them: results with their run and their series, and lists page by page.
 
 PAGE = 50
+CHUNK = 1000  # rows that are read at once where all are wanted
 Found = Sequence[Any]  # rows
 
 

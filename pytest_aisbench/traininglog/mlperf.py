@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, MissingResult
-from pytest_aisbench.traininglog.readers import MLLOG, event
+from pytest_aisbench.traininglog.readers import MLLOG, MOST_EPOCHS, event
 
-_MOST_EPOCHS = 100_000  # beyond, it is samples that are counted, as BERT's logs do
 _SHOWN = 5  # lines that cannot be read; there may be thousands
 BENCHMARKS = ("resnet", "bert", "ssd", "maskrcnn", "dlrm", "rnnt", "unet3d")
 _COUNTED = "train_samples × epochs / (run_stop − run_start)"
@@ -141,7 +140,7 @@ def _speed(events: _Events, seconds: float) -> tuple[float, str]:
     epochs: float = len(events.epochs)
     if not epochs:
         epochs = sum(events.blocks.get(first, 0.0) for first in events.stopped)
-    counted = all(number < _MOST_EPOCHS for number in (*events.epochs, *events.stopped, epochs))
+    counted = all(number < MOST_EPOCHS for number in (*events.epochs, *events.stopped, epochs))
     if events.samples and events.samples > 0 and epochs > 0 and counted:
         return events.samples * epochs / seconds, _COUNTED
     if events.speeds:

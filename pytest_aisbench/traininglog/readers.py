@@ -290,7 +290,7 @@ def _keras(line: str) -> Told | None:
 
 
 MLLOG = ":::MLLOG"
-_MOST_EPOCHS = 100_000  # BERT counts samples where others count epochs
+MOST_EPOCHS = 100_000  # BERT counts samples where others count epochs
 
 
 def event(line: str) -> dict[str, Any] | None:
@@ -313,7 +313,7 @@ def _mlperf(line: str) -> Told | None:
     metadata = metadata if isinstance(metadata, dict) else {}
     if key in {"epoch_start", "block_start"}:
         number = _real(metadata.get("epoch_num", metadata.get("first_epoch_num")))
-        return Told(max(1, int(number)), 0) if number is not None and 0 <= number < _MOST_EPOCHS else None
+        return Told(max(1, int(number)), 0) if number is not None and 0 <= number < MOST_EPOCHS else None
     time = _real(found.get("time_ms"))
     if key == "eval_accuracy":
         return Told(accuracy=_real(value), at=None if time is None else time / 1000)

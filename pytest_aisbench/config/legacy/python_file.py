@@ -19,7 +19,7 @@ from pytest_aisbench.errors import UsageFault
 
 # -- The values that a file of settings may hold, and what can be made of them without an interpreter.
 
-_LONGEST = 65_536  # characters of a text, or entries of a list: no setting is longer, and x = x + x doubles per line
+LONGEST = 65_536  # characters of a text, or entries of a list: no setting is longer, and x = x + x doubles per line
 _LARGEST = 2**63
 
 
@@ -61,7 +61,7 @@ def read_constant(node: ast.Constant) -> Any:
 
 
 def check_size(value: Any, node: ast.AST) -> Any:
-    if isinstance(value, (str, list)) and len(value) > _LONGEST:
+    if isinstance(value, (str, list)) and len(value) > LONGEST:
         raise NotUnderstood(node, "too long for a setting")
     if isinstance(value, int) and abs(value) > _LARGEST:
         raise NotUnderstood(node, "too large for a setting")

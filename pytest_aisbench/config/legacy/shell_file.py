@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_aisbench.config.legacy.python_file import Unreadable
+from pytest_aisbench.config.legacy.python_file import LONGEST, Unreadable
 from pytest_aisbench.errors import UsageFault
 
-_LONGEST = 65_536
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 _DECLARES = {"export", "declare", "local", "readonly"}
@@ -93,7 +92,7 @@ def _value(text: str, known: Mapping[str, str | Unreadable], line: int, *, certa
     found = "".join(pieces)
     if _COMMAND in found:
         return Unreadable(line, "what a command answers")
-    return found if len(found) <= _LONGEST else Unreadable(line, "too long for a setting")
+    return found if len(found) <= LONGEST else Unreadable(line, "too long for a setting")
 
 
 def _commands(path: Path, text: str) -> Iterator[tuple[int, bool, list[str]]]:

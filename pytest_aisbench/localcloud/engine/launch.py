@@ -143,6 +143,10 @@ class Launch:
     pods: Pods | None = None  # what the nodes of an apulis job are, which need not be equal
 
     @property
+    def tasks(self) -> list[str]:
+        return [f"worker-{node}" for node in range(self.nodes)]
+
+    @property
     def ranks(self) -> int:
         return self.pods.ranks if self.pods else self.nodes * self.cards
 

@@ -65,7 +65,7 @@ class _Job:
 
     @property
     def tasks(self) -> list[str]:
-        return [f"worker-{node}" for node in range(self.launch.nodes)]
+        return self.launch.tasks
 
     def write_platform_line(self, text: str) -> None:
         """Mark the line as the platform's own, as ModelArts does; Apulis marks nothing."""

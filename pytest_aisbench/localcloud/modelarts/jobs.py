@@ -69,7 +69,7 @@ class Job:
 
     @property
     def tasks(self) -> list[str]:
-        return [f"worker-{node}" for node in range(self.launch.nodes)]
+        return self.launch.tasks
 
     @property
     def duration(self) -> int:

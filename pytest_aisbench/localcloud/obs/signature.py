@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from pytest_aisbench.localcloud.iam import BASIC_TIME, SKEW, seconds
+from pytest_aisbench.localcloud.iam import BASIC_TIME, SKEW, UNSIGNED, seconds
 from pytest_aisbench.localcloud.obs.dialect import OBS, Call
 from pytest_aisbench.localcloud.obs.storage import ObjectError
 
@@ -31,7 +31,6 @@ SUBRESOURCES = frozenset(
     """.split()  # noqa: SIM905 (a list of sixty quoted words is harder to read)
 )
 _V4 = "AWS4-HMAC-SHA256"
-_UNSIGNED = "UNSIGNED-PAYLOAD"
 
 
 def authenticate(call: Call, accounts: Accounts) -> Account:
@@ -99,8 +98,8 @@ def _check_v4(call: Call, accounts: Accounts, fields: dict[str, str], stamp: str
     request = call.request
     access_key, _, scope = fields.get("Credential", "").partition("/")
     account = _account(call, accounts, access_key)
-    if request.headers.get("x-amz-content-sha256", _UNSIGNED) != _UNSIGNED:
-        raise ObjectError("NotImplemented", f"x-amz-content-sha256 must be {_UNSIGNED}")
+    if request.headers.get("x-amz-content-sha256", UNSIGNED) != UNSIGNED:
+        raise ObjectError("NotImplemented", f"x-amz-content-sha256 must be {UNSIGNED}")
     signed = fields.get("SignedHeaders", "").split(";")
     if (unsigned := "x-amz-security-token") in request.headers and unsigned not in signed:
         raise ObjectError(
@@ -116,7 +115,7 @@ def _check_v4(call: Call, accounts: Accounts, fields: dict[str, str], stamp: str
             *(f"{name}:{request.headers.get(name, '')}" for name in signed),
             "",
             ";".join(signed),
-            _UNSIGNED,
+            UNSIGNED,
         ]
     )
     key = f"AWS4{account.secret_key}".encode()

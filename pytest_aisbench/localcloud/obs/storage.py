@@ -22,12 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
+from pytest_aisbench.localcloud.http import BLOCK
+
 if TYPE_CHECKING:
     import io
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 
-BLOCK = 1024 * 1024
 CONTENT_TYPE = "binary/octet-stream"
 MIN_PART = 100 * 1024
 MAX_PARTS = 10_000

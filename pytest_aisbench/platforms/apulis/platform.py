@@ -21,6 +21,7 @@ from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.job import Job, JobSpec, LogPart, Request, StoreUrl
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.ports import Check, Store, failure, fine
+from pytest_aisbench.net.retry import CHECK_S
 from pytest_aisbench.platforms.apulis import request, settings
 from pytest_aisbench.platforms.apulis.request import job_id
 from pytest_aisbench.platforms.apulis.session import ApulisHttp, reading
@@ -32,7 +33,6 @@ from pytest_aisbench.stores.obs import Obs
 from pytest_aisbench.stores.shared_folder import BUCKET, SharedFolder
 
 _LOG = get_logger("platform")
-_CHECK_S = 10.0  # somebody waits for the prompt
 _PAGE, _MOST_PAGES = 50, 20
 _OVER = {word for word, phase in PHASES.items() if phase.is_final} | {"killing"}
 _CARD = ("endpoint", "user", "password", "vc", "storage")
@@ -75,16 +75,16 @@ class Apulis:
         return {}
 
     def check(self) -> None:
-        groups = self._http.who(_CHECK_S).get("currentVC")
+        groups = self._http.who(CHECK_S).get("currentVC")
         if isinstance(groups, list) and self._access.vc not in groups:
             known = f"known: {', '.join(map(str, groups))}" if groups else "ask for one"
             raise Refused(f"{self._access.user} does not belong to the vc {self._access.vc}", advice=known)
-        self._offer(_CHECK_S)
+        self._offer(CHECK_S)
         self.store.check(self.root)
 
     def vet(self, spec: JobSpec) -> Iterable[Check]:
         wanted = settings.read_options(spec.options).device_type
-        offer = self._offer(_CHECK_S)
+        offer = self._offer(CHECK_S)
         if wanted not in offer:
             known = f"known: {', '.join(sorted(offer)) or 'none'}"
             yield failure("device type", f"{wanted} is not there; {known}", "change device_type in workload.toml")
@@ -128,7 +128,7 @@ class Apulis:
         ours = job_id(name)
         if self._watch.detail(ours).get("jobName") == name:
             return ours
-        return next(self._called(name, _CHECK_S), None)
+        return next(self._called(name, CHECK_S), None)
 
     def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
         return {job_id: self._watch.inspect(job_id) for job_id in dict.fromkeys(job_ids)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import uuid
 from collections.abc import Mapping
@@ -10,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
+from pytest_aisbench.engine.submit import SINGLE_SERVER
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.model.job import JobSpec, StoreUrl
+from pytest_aisbench.model.job import JobSpec, StoreUrl, check_job_name, check_parameter_names, check_variable_name
 from pytest_aisbench.platforms.apulis import settings
 from pytest_aisbench.platforms.apulis.settings import ApulisAccess, Options
 
 # -- What the pods of an Apulis job run: one line of bash, since the platform hands a command on as one variable. Pure.
 
-SINGLE_SERVER = "SINGLESERVER_MODE"
 """In the environment of a job whose nodes train each for itself."""
 DONE = "AISBENCH_DONE"
 """The line that a node says last: `AISBENCH_DONE node=1 rc=0`."""
@@ -213,9 +212,6 @@ def _horovod(spec: JobSpec, options: Options, places: Places, entry: str, *, lau
 
 
 _OURS = uuid.UUID("5d0c5ac0-2f1c-5b0a-9e5e-0a4b9f1d6e77")  # of all names that we give
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_PARAMETER = re.compile(r"[^\s=]+")
 _FRAMEWORKS = {"mindspore", "tensorflow"}
 _CARDS, _NODE = (1, 2, 4, 8), 8
 # Read back from the platform, so that whoever takes the job over knows it as well.
@@ -290,19 +286,12 @@ def job_facts(parameters: Mapping[str, Any]) -> JobFacts:
 
 
 def check_spec(spec: JobSpec, options: Options) -> None:
-    if not _NAME.fullmatch(spec.name):
-        advice = "use 1 to 64 letters, digits, underscores and hyphens"
-        raise UsageFault(f"{spec.name!r} cannot be the name of a job on Apulis", advice=advice)
+    check_job_name(spec.name, "Apulis")
     if options.is_npu:
         _check_cards(spec)
-    for name in spec.parameters:
-        if not _PARAMETER.fullmatch(name):
-            raise UsageFault(f"{name!r} cannot be a parameter", advice="write names without blanks and =")
-        if name in {"train_url", "data_url"}:
-            raise UsageFault(f"parameter {name} is set by the platform", advice="remove it from workload.toml")
+    check_parameter_names(spec.parameters, {"train_url", "data_url"})
     for name in spec.environment:
-        if not _VARIABLE.fullmatch(name):
-            raise UsageFault(f"{name!r} cannot be an environment variable", advice="use letters, digits and _")
+        check_variable_name(name)
         if name.startswith(("DLWS_", "DLTS_")):
             raise UsageFault(f"environment {name}: DLWS_ and DLTS_ are the platform's", advice="rename it")
     if options.launcher == "horovod" and options.command:

@@ -18,6 +18,7 @@ from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.job import Job, LogPart, Phase
 from pytest_aisbench.model.ports import Store
+from pytest_aisbench.net.retry import LOOK_S
 from pytest_aisbench.platforms.apulis.request import DONE, IDLE, JobFacts, job_facts
 from pytest_aisbench.platforms.apulis.session import ApulisHttp, reading
 
@@ -132,7 +133,6 @@ PHASES = {
     "error": Phase.LOST,  # it was never launched
     "killed": Phase.CANCELLED,
 }
-LOOK_S = 5.0  # one look waits for no outage, since others are waiting behind it; the next look asks again
 _MOST_PAGES = 500
 _STEP_S, _PAST_S = 60, 86400  # of samples
 _USES_BAD_INPUT = ("imagepull", "errimage", "invalidimage", "invalid jobtrainingtype", "wrong device")

@@ -12,6 +12,7 @@ from pytest_aisbench.errors import BadAnswer, JobLost, Rejected, Unreachable
 from pytest_aisbench.model.job import Job, JobSpec, LogPart, Phase, Request, StoreUrl
 from pytest_aisbench.model.ports import Check, Store
 from pytest_aisbench.net.huawei import reading
+from pytest_aisbench.net.retry import LOOK_S
 from pytest_aisbench.platforms.modelarts.catalog import JOBS, CatalogV1, CatalogV2
 from pytest_aisbench.platforms.modelarts.request import (
     Placement,
@@ -35,7 +36,6 @@ PHASES = {
 }
 _JOBS = "/v2/{project_id}/training-jobs"
 _SEARCH = "/v2/{project_id}/training-job-searches"
-LOOK_S = 5.0  # one look waits for no outage, since others are waiting behind it; the next look asks again
 LOOK_TIMEOUT_S = 20.0
 _PAGE_V2 = 50
 _MOST_EVENTS = 50

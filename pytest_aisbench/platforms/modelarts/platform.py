@@ -19,6 +19,7 @@ from pytest_aisbench.model.case import Workload
 from pytest_aisbench.model.job import Job, JobSpec, LogPart, Request, StoreUrl
 from pytest_aisbench.model.ports import Check, Health, failure, fine, looked, warning
 from pytest_aisbench.net.http import parse_date
+from pytest_aisbench.net.retry import CHECK_S
 from pytest_aisbench.platforms.modelarts import image_rules
 from pytest_aisbench.platforms.modelarts.image_rules import pre_start_files
 from pytest_aisbench.platforms.modelarts.jobs import JobsV1, JobsV2
@@ -36,7 +37,6 @@ from pytest_aisbench.platforms.modelarts.wheel import (
 from pytest_aisbench.stores.obs import Obs
 
 _CONSOLE = "https://console.huaweicloud.com/modelarts/"
-_CHECK_S = 10.0  # somebody waits for the prompt
 
 
 class Jobs(Protocol):
@@ -107,7 +107,7 @@ class ModelArts:
         return {}
 
     def check(self) -> None:
-        self.jobs.check(_CHECK_S)
+        self.jobs.check(CHECK_S)
         self.store.check(self.root)
 
     def vet(self, spec: JobSpec) -> Iterable[Check]:

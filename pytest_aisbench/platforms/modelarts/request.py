@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.model.job import JobSpec, StoreUrl
+from pytest_aisbench.model.job import JobSpec, StoreUrl, check_job_name, check_parameter_names, check_variable_name
 from pytest_aisbench.platforms.modelarts import image_rules
 
 ASCEND = "Ascend-Powered-Engine"
@@ -20,9 +19,6 @@ _NODE = 8  # cards of a whole node: what a pool gives unless told, and what node
 
 _INPUT = "/home/ma-user/modelarts/inputs/data_url_0"
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_PARAMETER = re.compile(r"[^\s=]+")
 _VARIABLES, _VARIABLE_SIZE = 100, 4096
 _DESCRIPTION = 256
 _HOURS = range(1, 73)
@@ -183,26 +179,19 @@ def _in_pool(spec: JobSpec, pool: str) -> dict[str, Any]:
 
 
 def check_spec(spec: JobSpec) -> None:
-    if not _NAME.fullmatch(spec.name):
-        advice = "use 1 to 64 letters, digits, underscores and hyphens"
-        raise UsageFault(f"{spec.name!r} cannot be the name of a job on ModelArts", advice=advice)
+    check_job_name(spec.name, "ModelArts")
     if not spec.entry.endswith(".py") and not custom_image(spec):
         raise UsageFault(
             f"entry {spec.entry!r} in workload.toml is not a Python file", advice="ModelArts starts .py files"
         )
     taken = {"train_url", "data_url"} if spec.inputs else {"train_url"}
-    for name in spec.parameters:
-        if not _PARAMETER.fullmatch(name):
-            raise UsageFault(f"{name!r} cannot be a parameter", advice="write names without blanks and =")
-        if name in taken:
-            raise UsageFault(f"parameter {name} is set by the platform", advice="remove it from workload.toml")
+    check_parameter_names(spec.parameters, taken)
     if len(spec.environment) > _VARIABLES:
         raise UsageFault(
             f"environment has {len(spec.environment)} variables; ModelArts takes {_VARIABLES}", advice="use fewer"
         )
     for name, value in spec.environment.items():
-        if not _VARIABLE.fullmatch(name):
-            raise UsageFault(f"{name!r} cannot be an environment variable", advice="use letters, digits and _")
+        check_variable_name(name)
         if name.startswith("MA_"):
             raise UsageFault(f"environment {name}: names that start with MA_ are the platform's", advice="rename it")
         if len(value) > _VARIABLE_SIZE:
