@@ -156,7 +156,7 @@ def document(jobs: Iterable[Held]) -> dict[str, Any]:
                 "step": held.trial.step.name,
                 "phase": _phase(held),
                 "platform_phase": held.trial.job.platform_phase if held.trial.job else None,
-                "platform": held.trial.place,
+                "platform": held.trial.platform_id,
                 "owner": held.owner,
                 "owner_state": held.holder.value,
                 "since": stamp(_since(held)),

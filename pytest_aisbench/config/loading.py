@@ -138,7 +138,7 @@ def _given(
 
 def _of_file(options: Mapping[str, Option], document: Document, environment: Mapping[str, str]) -> dict[str, Given]:
     return {
-        key: Given(_text(document, key, value), f"{document.place(key)}: {key}", document.path.parent)
+        key: Given(_text(document, key, value), f"{document.location(key)}: {key}", document.path.parent)
         for key, value in _flat(document, environment).items()
         if key in options
     }

@@ -31,7 +31,7 @@ class Document:
 
     def fault(self, message: str, *keys: str, advice: str = "") -> UsageFault:
         """An error about the key at the end of the given path; the file and line go in front."""
-        return UsageFault(f"{self.place(*keys)}: {message}", advice=advice)
+        return UsageFault(f"{self.location(*keys)}: {message}", advice=advice)
 
     def texts(
         self, table: str, known: Iterable[str], environment: Mapping[str, str], *, used: bool
@@ -56,7 +56,7 @@ class Document:
                     raise self.fault(message, table, key, advice=f"export {wanted}, or write the value")
         return {key: expand_variables(value, environment) for key, value in raw.items()}, frozenset(taken)
 
-    def place(self, *keys: str) -> str:
+    def location(self, *keys: str) -> str:
         line = self._line(keys)
         return f"{self.path}:{line}" if line else str(self.path)
 

@@ -59,7 +59,7 @@ def estimate(case: Case, lasted: Sequence[float], run_s: float) -> Estimate:
 
 def estimates(
     wants: Iterable[tuple[Case, Step]],
-    place: str,
+    platform_id: str,
     run_s: float,
     ledger: Path,
     identify: Callable[[Case], str],
@@ -74,7 +74,7 @@ def estimates(
         return {case.id: estimate(case, (), run_s) for case in cases}
     history = Ledger(ledger)
     try:
-        return {case.id: estimate(case, history.lasted(case.id, place, identify(case)), run_s) for case in cases}
+        return {case.id: estimate(case, history.lasted(case.id, platform_id, identify(case)), run_s) for case in cases}
     finally:
         history.close()
 
@@ -208,7 +208,7 @@ def rehearse(settings: Settings, platform: Platform, clock: Clock, wants: Sequen
     preflight.check(platform, [case for case, _ in wants], settings.run_timeout, settings.reports)
     ledger = settings.ledger_file
     budget = Budget(
-        settings.budget, estimates(wants, platform.place, settings.run_timeout, ledger, Fingerprints(platform).of)
+        settings.budget, estimates(wants, platform.platform_id, settings.run_timeout, ledger, Fingerprints(platform).of)
     )
     run = run_id(clock.now())
     requests = {case.id: _request(run, case, platform, clock.now(), settings.run_timeout) for case, _ in wants}

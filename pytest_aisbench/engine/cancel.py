@@ -321,9 +321,9 @@ class CancelCommand:
     def _target(self, held: Held) -> _Target | CancelReport:
         """The job that a trial of the ledger has on this platform, or why there is none to cancel."""
         trial, job, alive = held.trial, _job(held), held.holder is Holder.ALIVE
-        if trial.place != self.platform.place:
-            where = f"on {trial.place!r}" if trial.place else "on a private cloud of its run"
-            return CancelReport(job, f"is {where}, not on {self.platform.place!r}")
+        if trial.platform_id != self.platform.platform_id:
+            where = f"on {trial.platform_id!r}" if trial.platform_id else "on a private cloud of its run"
+            return CancelReport(job, f"is {where}, not on {self.platform.platform_id!r}")
         if held.in_flight and alive and not self.force:
             text = f"held by run {trial.run}, which is alive ({held.owner}); --force stops it all the same"
             return CancelReport(job, text)

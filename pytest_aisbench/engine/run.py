@@ -99,8 +99,8 @@ class Run:
             say(line)
         ledger = settings.ledger_file
         self._fingerprints = Fingerprints(platform)
-        self._traits = Traits(platform.name, platform.place, self._fingerprints)
-        estimated = estimates(self._wants, platform.place, settings.run_timeout, ledger, self._fingerprints.of)
+        self._traits = Traits(platform.name, platform.platform_id, self._fingerprints)
+        estimated = estimates(self._wants, platform.platform_id, settings.run_timeout, ledger, self._fingerprints.of)
         self._budget = Budget(settings.budget, estimated)
         self._budget.require()
         self.id = run_id(clock.now())
@@ -130,7 +130,7 @@ class Run:
         )
         self._takeover = Takeover(
             self.id,
-            platform.place,
+            platform.platform_id,
             self.ledger,
             clock,
             self._fingerprints.of,
@@ -138,7 +138,7 @@ class Run:
             cancel=platform.cancel,
             say=say,
         )
-        self._takes_over = bool(platform.place) and not settings.fresh
+        self._takes_over = bool(platform.platform_id) and not settings.fresh
         for case in self._cases.values():
             self._record(case)
         self.fleet.start()
@@ -202,7 +202,7 @@ class Run:
         trial = new_trial(self.id, case, self._clock.now(), number)
         return replace(
             trial,
-            place=self.platform.place,
+            platform_id=self.platform.platform_id,
             fingerprint=self._fingerprints.of(case),
             traits=self._traits.of(case),
             expected_s=self._budget.expected_s(case),

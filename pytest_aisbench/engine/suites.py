@@ -115,7 +115,9 @@ def _threshold(document: Document, workload: Workload, keys: tuple[str, ...], ro
             raise fault(wrong.message, "base", advice=wrong.advice) from None
     _bounds(claim, fault)
     numbers = {key: float(claim[key]) for key in NUMBERS if key in claim}
-    expected = _expected(claim[EXPECTED_FAILURE], document.place(*keys), fault) if EXPECTED_FAILURE in claim else None
+    expected = (
+        _expected(claim[EXPECTED_FAILURE], document.location(*keys), fault) if EXPECTED_FAILURE in claim else None
+    )
     threshold = Threshold(
         metric=metric, unit=unit, per=claim.get("per"), base=claim.get("base"), expected_failure=expected, **numbers
     )

@@ -63,7 +63,7 @@ class Takeover:
     """How this run comes by trials of others: `say` tells whoever waits what is taken, and what is not."""
 
     run: str
-    place: str  # of the platform; trials of other platforms do not concern us
+    platform_id: str  # trials of other platforms are left alone
     ledger: Ledger
     clock: Clock
     fingerprint: Callable[[Case], str]
@@ -78,7 +78,7 @@ class Takeover:
         Whatever else of the case may still run, and nobody holds, is stopped.
         """
         taken: Trial | None = None
-        for left in self.ledger.left(case.id, self.place, self.run):
+        for left in self.ledger.left(case.id, self.platform_id, self.run):
             trial = left.trial
             if trial.step is Step.STAGE or not self._is_released(left) or self._ended_unseen(left):
                 _LOG.debug("%s: not taken over at %s", trial.name, trial.step.name)

@@ -288,7 +288,7 @@ def _harvest(trial: Trial, tools: Tools) -> Trial:
         return (sampled(home, tools.platform, tools.meter) if home.measurements else home).moved(Step.JUDGE, now)
     except AisbenchError as error:
         # What has been paid for is worth waiting for; but a private cloud that is gone does not come back.
-        if not error.retryable or not tools.platform.place:
+        if not error.retryable or not tools.platform.platform_id:
             raise
         return watch.endure(trial, error, now, tools.limits)
 

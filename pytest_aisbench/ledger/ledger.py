@@ -107,19 +107,19 @@ class Ledger:
     def finish(self, run: str, exit_code: int, now: float) -> None:
         self.database.write("UPDATE runs SET finished = ?, exit_code = ?, lease = 0 WHERE run = ?", now, exit_code, run)
 
-    def left(self, case_id: str, place: str, run: str) -> list[Left]:
+    def left(self, case_id: str, platform_id: str, run: str) -> list[Left]:
         """Of the trials of the case that other runs began on this platform: the newest, and all whose job may run."""
-        rows = self.database.read(_LEFT, case_id, place, run, case_id, place, run)
+        rows = self.database.read(_LEFT, case_id, platform_id, run, case_id, platform_id, run)
         return [
             Left(codec.load(Trial, json.loads(told)), owner, lease, bool(k), told) for told, owner, lease, k in rows
         ]
 
-    def lasted(self, case_id: str, place: str, fingerprint: str, limit: int = 5) -> list[float]:
+    def lasted(self, case_id: str, platform_id: str, fingerprint: str, limit: int = 5) -> list[float]:
         """How long the newest jobs that did the same on this platform, and succeeded, have run; newest first."""
         rows = self.database.read(
             "SELECT ran_s FROM trials WHERE case_id = ? AND place = ? AND fingerprint = ? AND ran_s IS NOT NULL"
             " ORDER BY updated DESC LIMIT ?",
-            *(case_id, place, fingerprint, limit),
+            *(case_id, platform_id, fingerprint, limit),
         )
         return [float(row[0]) for row in rows]
 
@@ -213,7 +213,7 @@ def _row(trial: Trial, now: float) -> tuple[Any, ...]:
     ran_s = trial.job.ran_s if trial.job and trial.job.phase is Phase.SUCCEEDED else None
     return (
         *(trial.id, trial.run, trial.case.id, trial.number, trial.name, trial.step.name, trial.job_id),
-        *(now, record(trial), trial.place, trial.fingerprint, ran_s),
+        *(now, record(trial), trial.platform_id, trial.fingerprint, ran_s),
     )
 
 

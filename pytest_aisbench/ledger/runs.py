@@ -96,7 +96,7 @@ class Held:
     @property
     def in_flight(self) -> bool:
         """Its job may run: a private cloud, which has no place, ends with its run."""
-        return self.trial.may_run and (bool(self.trial.place) or self.holder is Holder.ALIVE)
+        return self.trial.may_run and (bool(self.trial.platform_id) or self.holder is Holder.ALIVE)
 
 
 class JobLedger(Ledger):

@@ -146,7 +146,7 @@ class Platform(Protocol):
         """Whether a request can carry variables; a platform whose requests cannot has `AddsFiles` to bring them."""
 
     @property
-    def place(self) -> str:
+    def platform_id(self) -> str:
         """Tells this platform from every other that may have run a job of the same name; no secret.
 
         Empty for one that dies with the run: nothing of it can be taken over.

@@ -67,7 +67,8 @@ class Trial:
     notes: tuple[str, ...] = ()  # warnings worth a line in the report
     events: tuple[str, ...] = ()  # where it did not pass: what the platform says happened last
     last_lines: tuple[str, ...] = ()  # and what its log ends with
-    place: str = ""  # the platform it runs on, told apart from every other
+    # Tells the platform it runs on from every other; empty for a platform that ends with the run.
+    platform_id: str = field(default="", metadata={"alias": "place"})
     fingerprint: str = ""  # of everything that decides what its job does
     expected_s: float = 0.0  # how long its job should run; 0 where nobody knows
     traits: Mapping[str, str] = field(default_factory=dict)  # what history must share to be compared, by name

@@ -84,8 +84,8 @@ class Local(ModelArts):
             raise
 
     @property
-    def place(self) -> str:
-        return "" if self._cloud else super().place
+    def platform_id(self) -> str:
+        return "" if self._cloud else super().platform_id
 
     def share(self) -> Mapping[str, Any]:
         """Another process of this run uses the cloud that this one started: its card, readable by us alone."""

@@ -101,7 +101,7 @@ class ScriptedPlatform:
     options = frozenset({"flavor"})
     max_jobs = 8
     poll_s = 0.001
-    place = "scripted"
+    platform_id = "scripted"
     takes_environment = True
 
     def __init__(self, *script: Phase | Job | Exception) -> None:

@@ -64,7 +64,7 @@ def test_history_is_of_the_same_code_on_the_same_platform(case: Case, tmp_path: 
     known = [("here", same, 60.0), ("here", same, 90.0), ("there", same, 1.0), ("here", "other code", 1.0)]
     for number, (place, identity, seconds) in enumerate(known):
         done = replace(trial(case, ended(seconds)), id=f"run/{number}", name=f"n{number}", step=Step.DONE)
-        ledger.save_trial(replace(done, place=place, fingerprint=identity), float(number))
+        ledger.save_trial(replace(done, platform_id=place, fingerprint=identity), float(number))
     ledger.close()
 
     found = estimates([(case, Step.DONE)], "here", DAY, file, FINGERPRINT)

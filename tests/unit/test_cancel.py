@@ -47,7 +47,7 @@ def ledger(tmp_path: Path, clock: Any) -> Iterator[JobLedger]:
 
 @pytest.fixture
 def trial(ledger: JobLedger, case: Case, clock: Any) -> Trial:
-    trial = replace(new_trial("run-1", case, clock.now()), place="scripted")
+    trial = replace(new_trial("run-1", case, clock.now()), platform_id="scripted")
     trial = trial.moved(Step.SUBMIT, clock.now()).moved(Step.WATCH, clock.now(), job_id="job-1")
     ledger.save_trial(trial, clock.now())
     return trial
@@ -288,7 +288,7 @@ def test_a_job_that_was_never_created_is_taken_off_the_list(
 def test_a_job_of_another_platform_is_not_taken_for_a_lost_one(
     ledger: JobLedger, trial: Trial, clock: Any, healthy: Make
 ) -> None:
-    ledger.save_trial(replace(trial, place="modelarts elsewhere"), clock.now())
+    ledger.save_trial(replace(trial, platform_id="modelarts elsewhere"), clock.now())
     platform = healthy(Phase.LOST)
     for report in (stop(ledger, platform, clock), stop(ledger, platform, clock, "job-1", force=True)):
         assert not report.settled
@@ -338,7 +338,7 @@ def test_whose_a_job_is(ledger: JobLedger, trial: Trial, clock: Any, tmp_path: P
     assert not ledger.save_trial(replace(trial, run="run-2"), clock.now())  # it is run-1's
     assert ledger.swap_trial(replace(trial, run="run-2"), clock.now(), record(trial))
     assert holder() is Holder.DEAD
-    ledger.save_trial(replace(trial, run="run-2", place=""), clock.now())
+    ledger.save_trial(replace(trial, run="run-2", platform_id=""), clock.now())
     assert ledger.in_flight(clock.now()) == []  # its private cloud is gone
     assert [held.trial.id for held in ledger.latest(50, clock.now())] == [trial.id]
     with pytest.raises(UsageFault, match="there is no ledger"):

@@ -98,7 +98,7 @@ def test_a_trial_does_not_push_another_of_its_name_out(ledger: Ledger, case: Cas
 
 def test_history_is_of_jobs_that_did_the_same_and_succeeded(ledger: Ledger, case: Case) -> None:
     def ran(number: int, phase: Phase, ran_s: float | None, **other: Any) -> None:
-        trial = replace(new_trial("r", case, 1.0, number), place="here", fingerprint="same")
+        trial = replace(new_trial("r", case, 1.0, number), platform_id="here", fingerprint="same")
         ledger.save_trial(replace(trial, job=Job("j", phase, "", ran_s=ran_s), **other), float(number))
 
     for number in range(1, 8):
@@ -107,7 +107,7 @@ def test_history_is_of_jobs_that_did_the_same_and_succeeded(ledger: Ledger, case
     ran(11, Phase.RUNNING, 1.0)
     ran(12, Phase.SUCCEEDED, None)
     ran(13, Phase.SUCCEEDED, 1.0, fingerprint="changed")
-    ran(14, Phase.SUCCEEDED, 1.0, place="elsewhere")
+    ran(14, Phase.SUCCEEDED, 1.0, platform_id="elsewhere")
     ran(15, Phase.SUCCEEDED, 1.0, case=replace(case, shape=Shape(1, 1)))
     ledger.save_trial(new_trial("r", case, 1.0, 16), 16.0)
     assert ledger.lasted(case.id, "here", "same") == [70.0, 60.0, 50.0, 40.0, 30.0]
@@ -133,7 +133,7 @@ def test_what_ran_on_the_private_cloud_of_a_dead_run_is_buried(ledger: Ledger, c
     left("away", 1, Step.WATCH, job_id="job-2")
     kept = [
         left("killed", 3, Step.STAGE),
-        left("killed", 4, Step.WATCH, place="modelarts somewhere"),
+        left("killed", 4, Step.WATCH, platform_id="modelarts somewhere"),
         left("killed", 5, Step.DONE),
         *(left(run, 1, Step.WATCH) for run in ("lives", "old", "ended")),
     ]

@@ -197,7 +197,7 @@ def test_a_shell_file_of_the_guide(written: Any, tmp_path: Path) -> None:
         "HASH": "a#b",
         "AFTER": "1",
     }
-    assert found.place("MODELARTS_VERSION").endswith("config.sh:5")
+    assert found.location("MODELARTS_VERSION").endswith("config.sh:5")
     for name in ("NOW", "THEN", "THERE", "MAYBE", "INSIDE"):
         with pytest.raises(UsageFault, match=rf"config.sh:\d+: {name} cannot be told") as caught:
             found.text(name)

@@ -33,7 +33,7 @@ throughput = { at_least = 1 }
 def test_a_key_has_a_line(tmp_path: Path, keys: tuple[str, ...], line: int) -> None:
     file = tmp_path / "t.toml"
     file.write_text(TEXT)
-    assert toml_document.read(file).place(*keys) == f"{file}:{line}"
+    assert toml_document.read(file).location(*keys) == f"{file}:{line}"
 
 
 @pytest.mark.parametrize(

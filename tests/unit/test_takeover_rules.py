@@ -44,7 +44,7 @@ class Yardstick:
         """What a run that is gone has left."""
         self.clock.sleep(1)
         self.ledger.begin(run, {}, self.clock.now())
-        trial = replace(new_trial(run, self.case, self.clock.now()), place="scripted")
+        trial = replace(new_trial(run, self.case, self.clock.now()), platform_id="scripted")
         trial = replace(trial, fingerprint=fingerprint(self.case), job_id=f"job-of-{run}", **changes)
         trial = trial.moved(step, self.clock.now())
         self.ledger.save_trial(trial, self.clock.now())
@@ -94,7 +94,7 @@ def test_a_run_that_was_thought_dead_neither_writes_nor_stops_what_was_taken(
 
     def begin(case: Case, number: int) -> Trial:
         trial = new_trial("slept", case, yardstick.clock.now(), number)
-        return replace(trial, place="scripted", fingerprint=fingerprint(case))
+        return replace(trial, platform_id="scripted", fingerprint=fingerprint(case))
 
     fleet = Fleet(tools, yardstick.ledger, begin, max_jobs=1, max_trials=1)
     fleet.start()

@@ -103,12 +103,12 @@ class Section:
     name: str
     table: Table
 
-    def place(self, key: str = "") -> str:
+    def location(self, key: str = "") -> str:
         line = self.table.lines.get(key, 0)
         return f"{self.path}:{line}" if line else str(self.path)
 
     def fault(self, key: str, message: str, advice: str = "") -> UsageFault:
-        return UsageFault(f"{self.place(key)}: {self.name}.{key} {message}", advice=advice)
+        return UsageFault(f"{self.location(key)}: {self.name}.{key} {message}", advice=advice)
 
     def value(self, key: str) -> Any:
         """None, an empty text and a key that is not there are the same to the predecessor."""
@@ -169,7 +169,7 @@ class Section:
         return found
 
     def strangers(self, known: frozenset[str]) -> list[str]:
-        return [f"{self.place(key)}: {self.name}.{key} is not used" for key in self.table if key not in known]
+        return [f"{self.location(key)}: {self.name}.{key} is not used" for key in self.table if key not in known]
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class Config:
         notes = section.strangers(_ACCESS_KEYS)
         server, endpoint = _address(section, "server"), _address(section, "obs_endpoint")
         if server and endpoint and server != endpoint:
-            notes.append(f"{section.place('server')}: server is not used, since obs_endpoint is another")
+            notes.append(f"{section.location('server')}: server is not used, since obs_endpoint is another")
         bucket, _, folder = self._output(version).lstrip("/").partition("/")
         access = Access(
             access_key=section.value("access_key") or NO_SECRET,
@@ -316,6 +316,6 @@ def _options(package: Path) -> dict[str, tuple[str, str]]:
     version = shell.choice("MODELARTS_VERSION", "V1", "V2", default="V1")
     single_server = shell.choice("SINGLESERVER_MODE", "True", "False", default="False")
     return {
-        "modelarts_version": (version, shell.place("MODELARTS_VERSION")),
-        **({"single_server": ("true", shell.place("SINGLESERVER_MODE"))} if single_server == "True" else {}),
+        "modelarts_version": (version, shell.location("MODELARTS_VERSION")),
+        **({"single_server": ("true", shell.location("SINGLESERVER_MODE"))} if single_server == "True" else {}),
     }

@@ -40,10 +40,10 @@ class ShellVariables:
     def choice(self, name: str, *words: str, default: str) -> str:
         value = self.text(name) or default
         if value not in words:
-            raise UsageFault(f"{self.place(name)}: {name} is neither {' nor '.join(words)}")
+            raise UsageFault(f"{self.location(name)}: {name} is neither {' nor '.join(words)}")
         return value
 
-    def place(self, name: str) -> str:
+    def location(self, name: str) -> str:
         return f"{self.path}:{self.lines[name]}" if name in self.lines else str(self.path)
 
 

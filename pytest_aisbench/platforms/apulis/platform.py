@@ -68,7 +68,7 @@ class Apulis:
         self._devices: Mapping[str, Any] | None = None
 
     @property
-    def place(self) -> str:
+    def platform_id(self) -> str:
         return f"{self.name} {self._access.endpoint} {self._access.user} {self.root}"
 
     def share(self) -> Mapping[str, Any]:

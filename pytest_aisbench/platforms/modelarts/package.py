@@ -138,7 +138,7 @@ def _devices(session: Section, folder: Path) -> int:
     shell = shell_file.read(folder / SHELL)
     told = shell.text("DEVICE_NUM") if "DEVICE_NUM" in shell.values else "8"
     if told not in {"1", "2", "4", "8", "16"}:
-        raise UsageFault(f"{shell.place('DEVICE_NUM')}: DEVICE_NUM is none of 1, 2, 4, 8, 16")
+        raise UsageFault(f"{shell.location('DEVICE_NUM')}: DEVICE_NUM is none of 1, 2, 4, 8, 16")
     return int(told)
 
 
@@ -164,7 +164,7 @@ def _check_script(script: Path, entry: str, notes: list[str]) -> None:
     for name in LEVELS:
         value = found.values.get(name)
         if isinstance(value, str) and (fault := level_fault(name, value)):
-            raise UsageFault(f"{found.place(name)}: {fault}")
+            raise UsageFault(f"{found.location(name)}: {fault}")
     text = script.read_text(encoding="utf-8", errors="replace")
     if re.search(r"-name\s+['\"]?train\.py\b", text) and PurePosixPath(entry).name != "train.py":
         notes.append(

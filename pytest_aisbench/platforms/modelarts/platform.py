@@ -92,7 +92,7 @@ class ModelArts:
         return self.jobs.takes_environment
 
     @property
-    def place(self) -> str:
+    def platform_id(self) -> str:
         # The APIs know each other's jobs by no id: what one began the other cannot go on with.
         version = " V1" if isinstance(self.jobs, JobsV1) else ""
         return f"{self.name} {self.session.endpoint} {self.root}{version}"
