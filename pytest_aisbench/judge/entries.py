@@ -1,4 +1,4 @@
-"""Make the entries that reporters read from trials and verdicts; `domain/entry.py` says what they hold."""
+"""Make the entries that reporters read from trials and verdicts; `model/results.py` says what they hold."""
 
 from __future__ import annotations
 

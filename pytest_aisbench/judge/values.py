@@ -181,19 +181,19 @@ def exact_sum(values: Iterable[float]) -> float:
 
 
 def missing_results(trial: Trial) -> tuple[MissingResult, ...]:
-    """What collecting found, what is wrong with the other metrics, and what a threshold asks of the log in vain."""
+    """What the collect step reported, what is wrong with other metrics, and what a threshold misses in the log."""
     return _missing_results(trial, _values_of_log(trial))
 
 
 def _missing_results(trial: Trial, from_log: Mapping[str, float | str]) -> tuple[MissingResult, ...]:
     reported = {each.metric for each in trial.missing_results}
-    found = objections(trial.case, trial.measurements) if trial.measurements or trial.missing_results else []
-    found += [
+    wrong = objections(trial.case, trial.measurements) if trial.measurements or trial.missing_results else []
+    wrong += [
         MissingResult(name, message("unlogged", why=why))
         for name, why in from_log.items()
         if isinstance(why, str) and _threshold(trial.case, name)
     ]
-    return (*trial.missing_results, *(each for each in found if each.metric not in reported))
+    return (*trial.missing_results, *(each for each in wrong if each.metric not in reported))
 
 
 def objections(case: Case, measurements: Iterable[Measurement]) -> list[MissingResult]:
