@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from pytest_aisbench.config.platform_kind import PlatformKind
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.model.ports import ActsOnce, OnWorkers, Ordered
+
+_LOG = get_logger("platform")
 
 if TYPE_CHECKING:
     import pytest
@@ -107,7 +110,8 @@ class Registry:
         """None where no platform of this name is known, or where it cannot be imported."""
         try:
             return self.kind(name)
-        except UsageFault:
+        except UsageFault as fault:
+            log_ignored(_LOG, fault, "what platform %s brings for its settings", name)
             return None
 
     def require_platform(self, name: str) -> None:

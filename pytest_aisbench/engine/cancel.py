@@ -223,6 +223,7 @@ def _with_logs(trial: Trial, tools: Tools) -> Trial:
     try:
         return gather(trial, tools.platform.store, tools.folder)
     except (AisbenchError, OSError) as error:
+        log_ignored(_LOG, error, "%s: its logs", trial.name, level=logging.INFO)
         return trial.noted(message("no logs", why=str(error)))
 
 
@@ -233,6 +234,7 @@ def _reconciled(trial: Trial, tools: Tools) -> Trial:
     try:
         job_id = tools.platform.find(trial.request)
     except AisbenchError as error:
+        log_ignored(_LOG, error, "%s: whether its job was created", trial.name, level=logging.INFO)
         return trial.noted(message("unknown job", job=trial.name, why=str(error)))
     return replace(trial, attempts=0) if job_id is None else trial.moved(Step.WATCH, tools.clock.now(), job_id=job_id)
 

@@ -33,9 +33,9 @@ from pytest_aisbench.model.results import CaseEntry, Executor, RunEntry
 from pytest_aisbench.model.trial import Step, Trial
 from pytest_aisbench.model.verdict import Ruling, Verdict
 
-# -- Which CI server runs this, by the variables that it sets.
+_LOG = get_logger("fleet")
 
-_LOG = get_logger("session")
+# -- Which CI server runs this, by the variables that it sets.
 
 
 def executor(variables: Mapping[str, str]) -> Executor:

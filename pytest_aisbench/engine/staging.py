@@ -23,6 +23,8 @@ from pytest_aisbench.model.case import Workload
 from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.model.ports import AddsFiles, Store, Upload
 
+_LOG = get_logger("store")
+
 # -- What one or more folders hold together, addressed by content.
 
 FORMAT = "aisbench-tree/1"
@@ -242,7 +244,6 @@ def _changed(source: str) -> StagingFailed:
     return StagingFailed(f"{source} changed while it was staged", advice="try again when it is still")
 
 
-_LOG = get_logger("store")
 _ID_DIGITS = 32
 
 

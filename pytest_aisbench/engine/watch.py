@@ -19,9 +19,11 @@ from pytest_aisbench.model.trial import Fault, Step, Trial
 from pytest_aisbench.traininglog.activity import Heard, epochs, judged, with_log, with_usage
 from pytest_aisbench.traininglog.readers import Progress
 
+_LOG = get_logger("fleet")
+_MONITOR_LOG = get_logger("monitor")
+
 # -- Listening to the jobs that run: how far each is, and which of them stands still.
 
-_LOG = get_logger("monitor")
 _QUICKEST = 0.5  # seconds between two rounds
 _ROUND = 6  # jobs of one round, however many run
 _SLOWEST_READ = 60.0  # seconds between two readings of one log because of its size
@@ -81,7 +83,7 @@ class Follower:
 
     def _run(self) -> None:
         while not self._closing.wait(self._rest):
-            with ignored(_LOG, Exception, "one round of reading logs"):
+            with ignored(_MONITOR_LOG, Exception, "one round of reading logs"):
                 self.round()
 
     def round(self) -> None:
@@ -98,14 +100,14 @@ class Follower:
                 return
             self._ears[key].due = now + self._rest
             # Whatever a platform raises: the watch deals with its outages.
-            with ignored(_LOG, Exception, "%s: one reading of its log", running[key].name):
+            with ignored(_MONITOR_LOG, Exception, "%s: one reading of its log", running[key].name):
                 self._hear(running[key], self._ears[key])
 
     def _hear(self, trial: Trial, ear: _Ear) -> None:
         before, nodes = ear.heard, trial.case.shape.nodes
         after = self._log(trial, before, 0)
         # Less is known then, and it is less that matters.
-        with ignored(_LOG, Exception, "%s: one look at its other nodes", trial.name):
+        with ignored(_MONITOR_LOG, Exception, "%s: one look at its other nodes", trial.name):
             if nodes > 1:
                 ear.looked += 1
                 after = self._log(trial, after, ear.looked % (nodes - 1) + 1)
@@ -122,7 +124,7 @@ class Follower:
 
     def _log(self, trial: Trial, known: Heard, node: int) -> Heard:
         part = self._platform.logs(trial.job_id or "", node, known.sizes.get(node, 0))
-        with ignored(_LOG, OSError, "%s: a part of its log on disk", trial.name):  # a full disk shows elsewhere
+        with ignored(_MONITOR_LOG, OSError, "%s: a part of its log on disk", trial.name):  # a full disk shows elsewhere
             self._keep(trial, node, part)
         return with_log(known, node, part, self._clock.now())
 
@@ -182,7 +184,7 @@ def follow(platform: Platform, clock: Clock, job_id: str, node: int = 0) -> Iter
         except (Unreachable, Throttled) as error:
             if clock.now() - heard > OUTAGE_S:
                 raise
-            log_ignored(_LOG, error, "one look at the log of job %s", job_id)
+            log_ignored(_MONITOR_LOG, error, "one look at the log of job %s", job_id)
         else:
             since, heard = part.next, clock.now()
             if part.text:

@@ -26,6 +26,8 @@ from pytest_aisbench.model.results import RESULTS, RUNS, SCHEMA, Before, Brief, 
 from pytest_aisbench.model.trial import Fault, Step, Trial
 from pytest_aisbench.model.verdict import Ruling
 
+_LOG = get_logger("fleet")
+
 # Not REPLACE, which would take away another trial of the same name without a word.
 _SAVE = """
 INSERT INTO trials (trial, run, case_id, number, name, step, job_id, updated, record, place, fingerprint, ran_s)
@@ -240,7 +242,6 @@ def _stamp(seconds: float) -> str:
 
 # -- Whose jobs these are: a run that lives renews its lease, and nobody takes over what is leased.
 
-_LOG = get_logger("fleet")
 LEASE_S = 12.0
 
 

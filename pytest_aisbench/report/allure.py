@@ -35,6 +35,8 @@ from pytest_aisbench.report.rank_charts import charts
 from pytest_aisbench.report.text import as_typed, web, what_to_do, write_bytes, write_text
 from pytest_aisbench.stash import SETTINGS, language
 
+_LOG = get_logger("report")
+
 # -- Pictures, logs and documents that go with an Allure result.
 
 MOST_LOGS = 16  # of a trial
@@ -422,9 +424,6 @@ def _line(run: Past) -> dict[str, Any]:
         "metrics": dict(run.metrics),
         "url": "",
     }
-
-
-_LOG = get_logger("report")
 
 
 class Allure:

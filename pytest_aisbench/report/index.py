@@ -19,6 +19,8 @@ from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.verdict import Ruling
 from pytest_aisbench.report.text import as_typed, span, write_text
 
+_LOG = get_logger("report")
+
 # -- The page of the list of runs: its columns, its looks, and the few lines of script that sort it.
 
 COLUMNS = (
@@ -99,7 +101,6 @@ PAGE = """<!DOCTYPE html>
 </html>
 """
 
-_LOG = get_logger("report")
 NAME = "index.html"
 MOST = 500  # runs on the page
 _PAGE = "report.html"

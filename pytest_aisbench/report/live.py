@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from pytest_aisbench.engine.run import Run
     from pytest_aisbench.model.ports import Clock
 
+_LOG = get_logger("session")
+
 # -- A run while it lasts, as lines of text: bars for a terminal, one line for a log. Pure.
 
 MOST_BARS = 10
@@ -191,8 +193,6 @@ def _hours(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
-
-_LOG = get_logger("session")
 
 _FRAME_S = 0.5
 _CI = ("CI", "BUILD_NUMBER")  # as pytest reads them

@@ -23,6 +23,8 @@ from pytest_aisbench.model.trial import Step
 if TYPE_CHECKING:
     from pytest_aisbench.platforms.modelarts.package import Package
 
+_LOG = get_logger("session")
+
 # -- From a marker to cases: the shapes that a suite supports, or what a package asks for.
 
 SUITES = pytest.StashKey[dict[Path, Suite]]()
@@ -138,7 +140,6 @@ def _count(node: Any) -> int:
     return node
 
 
-_LOG = get_logger("session")
 TRAINING = pytest.StashKey[set[Path]]()  # test files in which something asks for its workload
 DESELECTED = pytest.StashKey[set[str]]()  # cases of which a test was left out, by us or by anybody
 UNMATCHED = pytest.StashKey[bool]()  # there were cases, and --nodes wanted none of them

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from pytest_aisbench.report.live import Live
     from pytest_aisbench.session.xdist import Workers
 
+_LOG = get_logger("session")
+_GLANCE_S = 0.5  # how long the main thread waits before it shows again what runs and what is logged
 
 # -- Ready first: a test runs when what it waits for is there, not when its turn has come.
-
-_READY_GLANCE_S = 0.5  # how often it is looked at what runs, where nothing is ready
 
 
 class _Anchor(pytest.Item):
@@ -58,7 +58,7 @@ def run_ready_first(session: pytest.Session, fleet: Fleet, tick: Callable[[], No
         ready = [item for item in waiting if is_ready(item)]
         if not ready:
             tick()
-            fleet.wait(_READY_GLANCE_S)
+            fleet.wait(_GLANCE_S)
             continue
         for item, following in zip(ready, [*ready[1:], None], strict=True):
             waiting.remove(item)
@@ -81,10 +81,6 @@ def _next(waiting: Sequence[pytest.Item]) -> pytest.Item | None:
     assert isinstance(nearest, pytest.Collector)
     anchor: _Anchor = _Anchor.from_parent(nearest, name="whichever is ready")
     return anchor
-
-
-_LOG = get_logger("session")
-_GLANCE_S = 0.5  # how long the main thread waits before it shows the log again
 
 
 class Controller:

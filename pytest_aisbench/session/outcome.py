@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -17,12 +18,15 @@ import pytest
 from pytest_aisbench.errors import AisbenchError, LedgerError, NotPassed, UsageFault
 from pytest_aisbench.judge import exit_code
 from pytest_aisbench.judge.exit_code import Tally
+from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.model.messages import message, plain
 from pytest_aisbench.model.results import State
 from pytest_aisbench.model.trial import Trial
 from pytest_aisbench.model.verdict import Ruling, Verdict
 from pytest_aisbench.report.host_plugins import TRIAL, properties, properties_of, renew
 from pytest_aisbench.stash import VERDICT_DUE
+
+_LOG = get_logger("session")
 
 if TYPE_CHECKING:
     from pytest_aisbench.config.settings import Settings
@@ -187,6 +191,7 @@ class Reckoning:
         try:
             yield
         except (LedgerError, OSError) as error:
+            log_ignored(_LOG, error, "a part of the run's record", level=logging.WARNING)
             self.tally.unrecorded = str(error)
 
     def enough(self) -> bool:

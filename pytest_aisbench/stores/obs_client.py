@@ -379,6 +379,7 @@ class ObsClient:
         # A warning that is an error here is ours to hush: the filters were swapped after we had looked.
         if isinstance(error, (OSError, http.client.HTTPException, Warning)):
             return Unreachable(f"{what}: no answer from {self._server}: {why}")
+        _LOG.debug("the vendor's OBS client failed", exc_info=error)  # a traceback has no values, and so no keys
         return BadAnswer(f"{what}: {why}")
 
     def _masked(self, text: str) -> str:

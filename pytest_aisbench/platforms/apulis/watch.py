@@ -22,6 +22,8 @@ from pytest_aisbench.net.retry import LOOK_S
 from pytest_aisbench.platforms.apulis.request import DONE, IDLE, JobFacts, job_facts
 from pytest_aisbench.platforms.apulis.session import ApulisHttp, reading
 
+_LOG = get_logger("platform")
+
 # -- The log of an Apulis job: pages of all pods, one after the other, written anew whenever there is more. Pure.
 
 _RULE = "=" * 57
@@ -119,7 +121,6 @@ def _clean(line: str) -> str:
     return _BEARER.sub(lambda told: f"{told[1]} ***" if told[1] else "***", line)
 
 
-_LOG = get_logger("platform")
 PHASES = {
     "unapproved": Phase.PENDING,
     "queued": Phase.PENDING,  # also one that runs, is preempted and waits again

@@ -26,11 +26,12 @@ from requests.utils import get_environ_proxies
 from pytest_aisbench import __version__
 from pytest_aisbench.config.access import Hosts
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Unreachable, UsageFault
-from pytest_aisbench.logs import Exchange
+from pytest_aisbench.logs import Exchange, get_logger
 from pytest_aisbench.net.http import ServerClock, hosts_adapter, is_loopback
 from pytest_aisbench.net.huawei import Answer, error_for
 from pytest_aisbench.secret import Secret
 
+_LOG = get_logger("platform")
 # What the SDK logs, it also raises, and `Exchange` logs that. A logger with no parent reaches no handler.
 _SILENT = logging.Logger("huaweicloudsdkcore", logging.CRITICAL)  # noqa: LOG001
 _CONNECTIONS = 32
@@ -223,4 +224,5 @@ def translate_error(error: Exception, place: str, address: str = "") -> Aisbench
         return Unreachable(f"{place}: nobody listens there", advice="check the endpoints in [access]")
     if isinstance(error, (sdk.SdkException, urllib3.exceptions.HTTPError, OSError)):
         return Unreachable(f"{place}: the connection broke")
+    _LOG.debug("the vendor's HTTP client failed", exc_info=error)
     return BadAnswer(f"{place}: {type(error).__name__} in the vendor's client")
