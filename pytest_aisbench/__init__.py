@@ -10,12 +10,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_aisbench.config.access import Access
+    from pytest_aisbench.config.platform_kind import PlatformKind
     from pytest_aisbench.config.settings import Settings
     from pytest_aisbench.errors import AisbenchError, PlatformError, UsageFault, WorkloadError
     from pytest_aisbench.model.case import Case, Shape, Workload
     from pytest_aisbench.model.job import Job, JobSpec, LogPart, Phase, Request, Sample, Stage, StoreUrl
     from pytest_aisbench.model.metric import Measurement, Metric
-    from pytest_aisbench.model.ports import Check, Clock, Head, Health, Platform, PowerSource, Reporter, Store, Upload
+    from pytest_aisbench.model.ports import (
+        AddsFiles,
+        Check,
+        ChecksCode,
+        ChecksConnection,
+        Clock,
+        HasConsole,
+        HasTester,
+        HasVendorSession,
+        Head,
+        Health,
+        Platform,
+        PowerSource,
+        Reporter,
+        Store,
+        Upload,
+    )
     from pytest_aisbench.model.results import CaseEntry, RunEntry, TrialEntry
     from pytest_aisbench.model.trial import Step, Trial
     from pytest_aisbench.model.verdict import Finding, Outcome, Ruling, Threshold, Verdict
@@ -26,6 +43,7 @@ __version__ = "0.1.0"
 # Where each public name lives. Imported on first use: every pytest run imports this package, few use it.
 _HOMES = {
     "config.access": ("Access",),
+    "config.platform_kind": ("PlatformKind",),
     "config.settings": ("Settings",),
     "errors": (
         "AisbenchError",
@@ -53,8 +71,14 @@ _HOMES = {
         "Metric",
     ),
     "model.ports": (
+        "AddsFiles",
         "Check",
+        "ChecksCode",
+        "ChecksConnection",
         "Clock",
+        "HasConsole",
+        "HasTester",
+        "HasVendorSession",
         "Head",
         "Health",
         "Platform",
@@ -84,12 +108,18 @@ _HOMES = {
 
 __all__ = [
     "Access",
+    "AddsFiles",
     "AisbenchError",
     "Case",
     "CaseEntry",
     "Check",
+    "ChecksCode",
+    "ChecksConnection",
     "Clock",
     "Finding",
+    "HasConsole",
+    "HasTester",
+    "HasVendorSession",
     "Head",
     "Health",
     "Job",
@@ -101,6 +131,7 @@ __all__ = [
     "Phase",
     "Platform",
     "PlatformError",
+    "PlatformKind",
     "PowerSource",
     "Reporter",
     "Request",

@@ -15,7 +15,8 @@ def pytest_aisbench_platforms() -> Mapping[str, str]:  # type: ignore[empty-body
             return {"slurm": "our_slurm:Slurm"}
 
     The class is built as `Slurm(settings)` and does what `pytest_aisbench.Platform` says;
-    `pytest_aisbench.testing.PlatformContract` proves it. Then: `pytest suites/ --aisbench-platform slurm`.
+    `pytest_aisbench.testing.PlatformContract` proves it. A platform with settings or checks of its own is named by its
+    `pytest_aisbench.PlatformKind` instead. Then: `pytest suites/ --aisbench-platform slurm`.
     """
 
 

@@ -70,6 +70,43 @@ class Instant:
 def pytest_aisbench_platforms():
     return {"instant": f"{__name__}:Instant"}
 '''
+KIND = '''
+import pathlib
+
+
+class Queued(Instant):
+    """Its requests carry no variables, so that a script must."""
+
+    takes_environment = False
+
+    def __init__(self, settings):
+        super().__init__(settings)
+        self.queue = settings.tables["instant"]["queue"]
+
+    def additions(self, workload, variables):
+        if variables:
+            pathlib.Path(__file__).with_name("added.txt").write_text(f"start.sh: queue {self.queue}, {variables}")
+        return {"start.sh": b"true"}
+
+    def check_code(self, workload, scripts):
+        for path, text in scripts:
+            if "forbidden" in text:
+                raise ab.UsageFault(f"{path} is forbidden")
+
+
+class InstantKind(ab.PlatformKind):
+    name, options, table_keys = "instant", Instant.options, ("queue",)
+
+    def connect(self, settings):
+        return Queued(settings)
+
+    def check(self, settings):
+        if "instant" not in settings.tables:
+            raise ab.UsageFault("instant needs its table", advice="write [instant] to aisbench.toml")
+
+    def missing_framework(self, framework, settings):
+        return "jax is not installed there" if framework == "jax" else ""
+'''
 REPORTER = """
 class Chat:
     def __init__(self, config, folder):
@@ -102,6 +139,7 @@ devices = 2
 unit = "images/s"
 [instant]
 speed = 7.0
+environment = { MINE = "yes" }
 """
 ORDERS = {"Last": 1000, "Second": 15, "First": -1}
 CLAIMS = '[instant."*"]\nthroughput = { at_least = 1 }\naccuracy = { at_least = 0.5 }\n'
@@ -147,6 +185,36 @@ def test_reporters_are_told_by_their_order_not_by_their_place_in_the_hook(yard: 
     assert ended.code == 0, ended.out
     lines = (yard.folder / "reports/latest/chat.txt").read_text().splitlines()
     assert lines[:3] == ["First", "Second", "Last"]
+
+
+def test_a_platform_brings_its_settings_its_checks_and_its_files(yard: Yard) -> None:
+    yard.suite(workload=WORKLOAD, thresholds=CLAIMS)
+    (yard.folder / "conftest.py").write_text(PLATFORM.replace(':Instant"', ':InstantKind"') + KIND)
+    chosen = ("suites", "--nodes", "1", "--aisbench-platform", "instant")
+
+    ended = yard.pytest(*chosen, cloud=False)
+    assert ended.code == 4
+    assert "instant needs its table; write [instant] to aisbench.toml" in ended.out
+
+    (yard.folder / "aisbench.toml").write_text('[instant]\nqueue = "night"\n')
+    ended = yard.pytest(*chosen, cloud=False)
+    assert ended.code == 0, ended.out
+    assert (yard.folder / "added.txt").read_text() == "start.sh: queue night, {'MINE': 'yes'}"
+
+    train = yard.folder / "suites/toy/code/train.py"
+    train.write_text(train.read_text() + "\n# forbidden\n")
+    ended = yard.pytest(*chosen, cloud=False)
+    assert ended.code == 4
+    assert "toy-1x2: train.py is forbidden" in ended.out
+
+
+def test_a_platform_says_which_frameworks_it_has_not(yard: Yard) -> None:
+    yard.suite(workload=WORKLOAD + 'framework = "jax"\n', thresholds=CLAIMS)
+    (yard.folder / "conftest.py").write_text(PLATFORM.replace(':Instant"', ':InstantKind"') + KIND)
+    (yard.folder / "aisbench.toml").write_text('[instant]\nqueue = "night"\n')
+    ended = yard.pytest("suites", "--nodes", "1", "-rs", "--aisbench-platform", "instant", cloud=False)
+    assert "jax is not installed there" in ended.out
+    assert ended.code == 5
 
 
 def test_two_plugins_with_one_name_are_refused(yard: Yard) -> None:
