@@ -1,4 +1,8 @@
-"""`aisbench`: what is not a test."""
+"""The command `aisbench`: one module per command that is not a test.
+
+Begin with `options.py`, which the commands share, and the module named after the command. Nothing imports this
+package but `__main__`; the commands do not import each other.
+"""
 
 from __future__ import annotations
 
