@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_aisbench.config.settings import Settings
-    from pytest_aisbench.engine.collect import Meter
+    from pytest_aisbench.engine.collect import PowerMeter
     from pytest_aisbench.model.ports import Platform
 
 PLATFORMS = {
@@ -140,12 +140,12 @@ class Registry:
             once=isinstance(found, ActsOnce) and found.once,
         )
 
-    def meter(self, settings: Settings) -> Meter:
+    def meter(self, settings: Settings) -> PowerMeter:
         """Every power source, built; the one that reads a file only where the settings name a file."""
-        from pytest_aisbench.engine.collect import Meter
+        from pytest_aisbench.engine.collect import PowerMeter
 
         used = [name for name in self._power_sources if name != POWER_FILE or settings.power]
-        return Meter({name: _load("power source", name, self._power_sources)(settings) for name in used})
+        return PowerMeter({name: _load("power source", name, self._power_sources)(settings) for name in used})
 
 
 def of_session(config: pytest.Config) -> Registry:

@@ -27,10 +27,10 @@ from pytest_aisbench.model.ports import (
     ChecksConnection,
     Health,
     Platform,
+    checked,
     failure,
-    fallen,
-    fine,
-    looked,
+    failure_from,
+    ok,
     warning,
 )
 from pytest_aisbench.session import collection
@@ -67,14 +67,14 @@ def _doctor(options: argparse.Namespace) -> int:
 def _examined(options: argparse.Namespace) -> Iterator[Check]:
     """What is wrong with the settings themselves is a finding too."""
     from pytest_aisbench import registry
-    from pytest_aisbench.model.ports import fallen
+    from pytest_aisbench.model.ports import failure_from
 
     try:
         settings = options_module.settings(options)
         offered = registry.of_commands()
         kind = offered.kind(settings.platform)
     except UsageFault as fault:
-        yield fallen("configuration", fault)
+        yield failure_from("configuration", fault)
         return
     usual = Path("suites")
     folders = options.suites or ([usual] if usual.is_dir() and not settings.package else [])
@@ -112,21 +112,21 @@ class Doctor:
         try:
             platform: Platform = self._kind.connect(self._settings)
         except AisbenchError as error:
-            yield fallen("platform", error)
+            yield failure_from("platform", error)
             return
         with closing(platform):
             yield from self._asked(platform, cases)
 
     def _configuration(self) -> Iterator[Check]:
         told = [f"{key} by {source}" for key, source in self._settings.sources.items()]
-        yield fine("configuration", f"platform {self._settings.platform}; " + (", ".join(told) or "all by default"))
+        yield ok("configuration", f"platform {self._settings.platform}; " + (", ".join(told) or "all by default"))
         for note in self._settings.notes:
-            yield fine("credentials", note) if note.startswith(_KEYS) else warning("configuration", note)
+            yield ok("credentials", note) if note.startswith(_KEYS) else warning("configuration", note)
 
     def _machine(self) -> Iterator[Check]:
         settings = self._settings
-        yield fine("versions", f"Python {machine.python_version()}, {', '.join(map(_version, _PACKAGES))}")
-        yield preflight.room(settings.reports)
+        yield ok("versions", f"Python {machine.python_version()}, {', '.join(map(_version, _PACKAGES))}")
+        yield preflight.disk_check(settings.reports)
         yield _ledger(settings.ledger_file)
         if self._kind.emulation:
             yield _containers()
@@ -145,13 +145,13 @@ class Doctor:
             try:
                 loaded, nodes = load()
             except AisbenchError as error:
-                yield fallen("suites", error)
+                yield failure_from("suites", error)
                 continue
             devices = self._settings.devices or loaded.workload.devices
             mode = collection.mode(self._settings)
             new = [loaded.case(Shape(count, devices), mode) for count in self._settings.nodes or (nodes,)]
             cases.extend(new)
-            yield fine("suites", f"{place}: {', '.join(case.id for case in new)}")
+            yield ok("suites", f"{place}: {', '.join(case.id for case in new)}")
         if not loads:
             text = "none was named: flavor, engine, pool and data are not checked"
             yield warning("suites", text, "name a folder of suites, or --package DIR")
@@ -169,7 +169,7 @@ class Doctor:
         run_s = self._settings.run_timeout
         sound, broken = [], False
         for case in cases:
-            found = list(preflight.requests(platform, [case], run_s))
+            found = list(preflight.request_checks(platform, [case], run_s))
             yield from found
             sound += [] if any(check.failed for check in found) else [case]
         for check in platform.connection_checks() if isinstance(platform, ChecksConnection) else [_access(platform)]:
@@ -178,12 +178,12 @@ class Doctor:
         if broken:
             yield warning("offer", "flavor, engine, pool, quota and data are not checked: the platform cannot be asked")
             return
-        yield from preflight.offers(platform, sound, run_s)
-        yield from preflight.data(platform, sound)
+        yield from preflight.offer_checks(platform, sound, run_s)
+        yield from preflight.data_checks(platform, sound)
 
 
 def _access(platform: Platform) -> Check:
-    return looked("access", partial(_checked, platform))
+    return checked("access", partial(_checked, platform))
 
 
 def _checked(platform: Platform) -> str:
@@ -206,14 +206,14 @@ def _ledger(file: Path) -> Check:
     if mount and not mount.shares_memory:
         text = f"{file} is on {mount.kind}, where it is slower, since other machines may have it open"
         return warning("ledger", text, "name a file on a local disk with --ledger")
-    return fine("ledger", f"{file}" + (f", on {mount.kind}" if mount else ""))
+    return ok("ledger", f"{file}" + (f", on {mount.kind}" if mount else ""))
 
 
 def _containers() -> Check:
     from pytest_aisbench.localcloud.engine.private_root import container_support
 
     supported, text = container_support()
-    return fine("containers", text) if supported else warning("containers", text, "allow user namespaces, or be root")
+    return ok("containers", text) if supported else warning("containers", text, "allow user namespaces, or be root")
 
 
 # -- A checkup for whoever asks from a shell: as lines, and as JSON.

@@ -15,7 +15,7 @@ from pytest_aisbench.cli.options import FAILED, ledger_options, settings
 from pytest_aisbench.config.settings import LOCAL
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.model.messages import plain
-from pytest_aisbench.model.results import Parcel
+from pytest_aisbench.model.results import UploadItem
 
 
 def register(acts: Any) -> None:
@@ -41,7 +41,7 @@ def register(acts: Any) -> None:
 
 def _flush(options: argparse.Namespace) -> int:
     from pytest_aisbench.config.settings import parse_duration
-    from pytest_aisbench.model.results import State
+    from pytest_aisbench.model.results import UploadState
     from pytest_aisbench.tester.uploader import Flushing
 
     try:
@@ -60,7 +60,7 @@ def _flush(options: argparse.Namespace) -> int:
         print(json.dumps(document(found), indent=2, ensure_ascii=False))
     else:
         print("\n".join(lines(found)) or ("no dead letter" if options.dead else "nothing is spooled"))
-    return 0 if options.dead or all(parcel.state is State.DELIVERED for parcel in found) else FAILED
+    return 0 if options.dead or all(parcel.state is UploadState.DELIVERED for parcel in found) else FAILED
 
 
 def _stubs(options: argparse.Namespace) -> int:
@@ -79,7 +79,7 @@ def _stubs(options: argparse.Namespace) -> int:
 SCHEMA = "aisbench-uploads/1"
 
 
-def lines(parcels: Sequence[Parcel]) -> list[str]:
+def lines(parcels: Sequence[UploadItem]) -> list[str]:
     return [
         f"{parcel.state.value:<9} {parcel.key[:12]} {parcel.run} {parcel.case} → {parcel.destination}"
         + (f": {plain(parcel.why)}" if parcel.why else "")
@@ -87,11 +87,11 @@ def lines(parcels: Sequence[Parcel]) -> list[str]:
     ]
 
 
-def document(parcels: Sequence[Parcel]) -> dict[str, Any]:
+def document(parcels: Sequence[UploadItem]) -> dict[str, Any]:
     return {"schema": SCHEMA, "uploads": [_row(parcel) for parcel in parcels]}
 
 
-def _row(parcel: Parcel) -> dict[str, Any]:
+def _row(parcel: UploadItem) -> dict[str, Any]:
     return {
         "key": parcel.key,
         "run": parcel.run,

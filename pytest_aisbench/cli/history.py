@@ -38,7 +38,7 @@ from pytest_aisbench.report.text import wrap
 
 if TYPE_CHECKING:
     from pytest_aisbench.config.settings import Settings
-    from pytest_aisbench.engine.references import CaseHistory, Checked, Review
+    from pytest_aisbench.engine.references import CaseHistory, ReplayedThreshold, Review
     from pytest_aisbench.engine.suites import Suite
 
 _SHOWN = 100  # trials; the gate looks at no more either
@@ -125,11 +125,11 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _suite(folder: Path, platform: str, frameworks: Sequence[str]) -> Suite:
-    from pytest_aisbench.engine import suites
+    from pytest_aisbench.engine import suites as suites_module
 
     offered = registry.of_commands()
     own_keys = offered.kind(platform).options
-    return suites.load(folder, platform, own_keys, offered.platforms, trains=False, frameworks=frameworks)
+    return suites_module.load_suite(folder, platform, own_keys, offered.platforms, trains=False, frameworks=frameworks)
 
 
 def _propose(options: argparse.Namespace, cases: Sequence[CaseHistory]) -> None:
@@ -193,7 +193,7 @@ def _check(options: argparse.Namespace, cases: Sequence[CaseHistory]) -> None:
         print("\n".join(_wrapped(f"{counts}{first}, {past.undecided} undecided{worst}")))
 
 
-def _checked(each: Checked) -> dict[str, Any]:
+def _checked(each: ReplayedThreshold) -> dict[str, Any]:
     from pytest_aisbench.model.codec import dump
 
     return {"case": each.case_id, "metric": each.metric, "wanted": each.wanted, **dump(each.replay)}

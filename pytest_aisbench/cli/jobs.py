@@ -16,7 +16,7 @@ from pytest_aisbench.cli.options import FAILED, at_least, ledger_options, platfo
 from pytest_aisbench.config.settings import LOCAL
 from pytest_aisbench.engine.cancel import CancelReport
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.ledger.runs import Held
+from pytest_aisbench.ledger.runs import HeldTrial
 from pytest_aisbench.model.clock import stamp
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.report.text import span
@@ -88,7 +88,7 @@ def _stop(options: argparse.Namespace) -> int:
 
 
 def _logs(options: argparse.Namespace) -> None:
-    from pytest_aisbench.engine.watch import follow
+    from pytest_aisbench.engine.watch import stream_log
     from pytest_aisbench.model.clock import SystemClock
 
     settings = options_module.settings(options)
@@ -104,7 +104,7 @@ def _logs(options: argparse.Namespace) -> None:
         if not options.follow:
             print(platform.logs(options.job, options.node).text, end="", flush=True)
             return
-        for text in follow(platform, SystemClock(), options.job, options.node):
+        for text in stream_log(platform, SystemClock(), options.job, options.node):
             print(text, end="", flush=True)
 
 
@@ -129,7 +129,7 @@ SCHEMA = "aisbench-jobs/1"
 _ROW = "{:<34} {:<7} {:<10} {:<14} {}"
 
 
-def table(jobs: Iterable[Held]) -> Iterator[str]:
+def table(jobs: Iterable[HeldTrial]) -> Iterator[str]:
     """Three lines of a job: identifiers are long, and a shortened one is of no use."""
     rows = list(jobs)
     if rows:
@@ -143,7 +143,7 @@ def table(jobs: Iterable[Held]) -> Iterator[str]:
         yield f"  name {plain(trial.name)}"
 
 
-def document(jobs: Iterable[Held]) -> dict[str, Any]:
+def document(jobs: Iterable[HeldTrial]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "jobs": [
@@ -174,11 +174,11 @@ def stopped(report: CancelReport) -> str:
     return f"{report.job}{name}: {'; '.join([report.text, *filter(None, [', '.join(was + ran)])])}"
 
 
-def _phase(held: Held) -> str | None:
+def _phase(held: HeldTrial) -> str | None:
     return held.trial.job.phase.value if held.trial.job else None
 
 
-def _since(held: Held) -> float:
+def _since(held: HeldTrial) -> float:
     """When it came to where it is: to its phase while it is watched, else to its step."""
     times, step = held.trial.times, held.trial.step.name.lower()
     at_step = times.get(step, 0.0)

@@ -15,12 +15,12 @@ from typing import Any, TextIO
 from pytest_aisbench import registry
 from pytest_aisbench.cli import options as options_module
 from pytest_aisbench.config.settings import LOCAL
-from pytest_aisbench.engine.suites import folders
+from pytest_aisbench.engine.suites import suite_folders
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.judge.evaluate import evaluate
 from pytest_aisbench.judge.values import CaseValues, mean, target_accuracy
 from pytest_aisbench.model.case import Case
-from pytest_aisbench.model.clock import moment
+from pytest_aisbench.model.clock import seconds_of
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, TIME_TO_ACCURACY, MissingResult
 from pytest_aisbench.model.verdict import Ruling, Verdict
 from pytest_aisbench.traininglog.mlperf import BENCHMARKS, Result, benchmark, parse_result
@@ -70,13 +70,13 @@ def _judge(options: argparse.Namespace) -> int:
 
 
 def _case(options: argparse.Namespace) -> Case:
-    from pytest_aisbench.engine import suites
+    from pytest_aisbench.engine import suites as suites_module
     from pytest_aisbench.model.case import Shape
 
     folder = suite_of(options.workload, options.suites)
     offered = registry.of_commands()
     own_keys = offered.kind(options.platform).options
-    loaded = suites.load(folder, options.platform, own_keys, offered.platforms, trains=False)
+    loaded = suites_module.load_suite(folder, options.platform, own_keys, offered.platforms, trains=False)
     shape = Shape.parse(options.shape) if options.shape else Shape(1, loaded.workload.devices)
     case = loaded.case(shape)
     loaded.require_claims(case)
@@ -153,10 +153,10 @@ def _is_emulation(platform: str) -> bool:
 
 def _epochs(run: Path, case: Mapping[str, Any]) -> int:
     """How many its log tells of, where that still lies beside the results; at least one."""
-    from pytest_aisbench.engine.collect import first_worker, read
+    from pytest_aisbench.engine.collect import first_worker_log, read_curve
 
-    name = first_worker(case["trials"][-1].get("logs", ()))
-    curve = read(run / name, case["devices_per_node"]) if name else None
+    name = first_worker_log(case["trials"][-1].get("logs", ()))
+    curve = read_curve(run / name, case["devices_per_node"]) if name else None
     points = (*curve.loss.points, *curve.speed.points) if curve else ()
     return max((1, *(point.epoch for point in points)))
 
@@ -198,7 +198,7 @@ def _events(
 ) -> Iterator[tuple[int, str, str, Any, dict[str, Any]]]:
     trial = case["trials"][-1]
     platform = str(results["settings"].get("platform", LOCAL))
-    begun = int(moment(results["started"]) * 1000)
+    begun = int(seconds_of(results["started"]) * 1000)
     start = begun + int((trial["queued_s"] or 0.0) * 1000)
     stop = start + max(1, int((trial["ran_s"] or 0.0) * 1000))
     throughput, accuracy = (case["metrics"].get(name, {}).get("value") for name in ("throughput", "accuracy"))
@@ -281,7 +281,7 @@ def suite_of(workload: str, suites: Path) -> Path:
     """The folder of the suite that holds this workload."""
     if not suites.is_dir():
         raise UsageFault(f"there is no folder {suites}", advice="name it with --suites DIR")
-    names = folders(suites)
+    names = suite_folders(suites)
     if workload not in names:
         known = ", ".join(sorted(filter(None, names))) or "none"
         raise UsageFault(f"no suite in {suites} holds a workload {workload!r}", advice=f"known: {known}")

@@ -210,9 +210,10 @@ def _index(settings: Settings) -> None:
 
 def _run(options: argparse.Namespace, ledger: Ledger) -> str:
     from pytest_aisbench.ledger import runs as runs_module
+    from pytest_aisbench.ledger.runs import find_run
     from pytest_aisbench.model.clock import SystemClock
 
-    run = runs_module.named(ledger.database, options.run)
+    run = find_run(ledger.database, options.run)
     if runs_module.is_under_way(ledger.database, run, SystemClock().now()):
         raise UsageFault(f"the run {run} is still under way, and writes its reports itself", advice="wait for its end")
     return run
@@ -231,10 +232,10 @@ def _again(options: argparse.Namespace, settings: Settings, ledger: Ledger) -> N
 
 def _retell(run: str, settings: Settings, ledger: Ledger, target: Path) -> list[str]:
     """Beside the target first, then in its place: a report that cannot be written leaves the old one as it was."""
-    from pytest_aisbench.ledger import runs
+    from pytest_aisbench.ledger import runs as runs_module
     from pytest_aisbench.session import replay
 
-    entry, tests = ledger.entry(run), runs.read(ledger.database, run)
+    entry, tests = ledger.entry(run), runs_module.read_tests(ledger.database, run)
     try:
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".report-", dir=target.parent) as place:
@@ -282,7 +283,7 @@ def _requests(ledger: Ledger, run: str, draft: Path) -> None:
 
 
 def _allure(options: argparse.Namespace, settings: Settings, ledger: Ledger) -> None:
-    from pytest_aisbench.ledger.runs import past
+    from pytest_aisbench.ledger.runs import past_runs
     from pytest_aisbench.report.allure import history_lines, page_config
 
     run = _run(options, ledger)
@@ -290,7 +291,7 @@ def _allure(options: argparse.Namespace, settings: Settings, ledger: Ledger) -> 
     if not (folder / _RESULTS).is_dir():
         for line in _retell(run, settings, ledger, folder):
             print(f"aisbench report: {line}", file=sys.stderr)
-    lines = history_lines(past(ledger.database, run, measured=True))
+    lines = history_lines(past_runs(ledger.database, run, measured=True))
     config = page_config(run, settings.lang)
     render_allure(folder / _RESULTS, folder / _PAGE, config, lines)
     print(f"{folder / _PAGE}: {(folder / _PAGE).stat().st_size / 1e6:.1f} MB, one file that needs no network")

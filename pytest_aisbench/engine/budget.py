@@ -13,11 +13,11 @@ from pathlib import Path
 
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.engine import preflight
-from pytest_aisbench.engine.submit import new_trial, spec, stage_of
+from pytest_aisbench.engine.submit import job_spec, new_trial, planned_stage
 from pytest_aisbench.engine.takeover import Fingerprints
 from pytest_aisbench.errors import BudgetSpent, UsageFault
 from pytest_aisbench.ledger.ledger import Ledger
-from pytest_aisbench.ledger.runs import make, run_id, write_request
+from pytest_aisbench.ledger.runs import make_folder, run_id, write_request
 from pytest_aisbench.logs import get_logger
 from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.job import Request
@@ -27,7 +27,7 @@ from pytest_aisbench.model.verdict import number
 from pytest_aisbench.traininglog.activity import until_all
 
 _LOG = get_logger("fleet")
-TIMEOUT = "run timeout"
+RUN_TIMEOUT = "run timeout"
 _NAMED = 3  # cases in a refusal: the costliest are worth a change
 _ADVICE = "raise --aisbench-budget, or select fewer cases"
 
@@ -53,8 +53,8 @@ def estimate(case: Case, lasted: Sequence[float], run_s: float) -> Estimate:
     elif case.workload.expected_s:
         seconds, source = case.workload.expected_s, "expected"
     else:
-        seconds, source = run_s, TIMEOUT
-    return Estimate(case, seconds, source) if seconds <= run_s else Estimate(case, run_s, TIMEOUT)
+        seconds, source = run_s, RUN_TIMEOUT
+    return Estimate(case, seconds, source) if seconds <= run_s else Estimate(case, run_s, RUN_TIMEOUT)
 
 
 def estimates(
@@ -74,7 +74,10 @@ def estimates(
         return {case.id: estimate(case, (), run_s) for case in cases}
     history = Ledger(ledger)
     try:
-        return {case.id: estimate(case, history.lasted(case.id, platform_id, identify(case)), run_s) for case in cases}
+        return {
+            case.id: estimate(case, history.past_durations(case.id, platform_id, identify(case)), run_s)
+            for case in cases
+        }
     finally:
         history.close()
 
@@ -96,28 +99,29 @@ class Budget:
         """Raise UsageFault if the whole run would cost too much; before anything is uploaded."""
         for each in self.estimates.values():
             _LOG.debug("%s should cost %.4g card-hours (%s)", each.case.id, each.card_hours, each.source)
-        limit = "without a budget" if self.limit is None else f"of a budget of {hours(self.limit)}"
-        _LOG.info("the run should cost %s card-hours, %s", hours(self.total), limit)
+        limit = "without a budget" if self.limit is None else f"of a budget of {card_hours_text(self.limit)}"
+        _LOG.info("the run should cost %s card-hours, %s", card_hours_text(self.total), limit)
         if not self.is_exceeded(self.total):
             return
         costly = sorted(self.estimates.values(), key=lambda each: -each.card_hours)
-        told = [f"{each.case.id} {hours(each.card_hours)} ({each.source})" for each in costly[:_NAMED]]
+        told = [f"{each.case.id} {card_hours_text(each.card_hours)} ({each.source})" for each in costly[:_NAMED]]
         if len(costly) > _NAMED:
             told.append(f"and {len(costly) - _NAMED} more")
         advice = _ADVICE
-        if costly[0].source == TIMEOUT:
+        if costly[0].source == RUN_TIMEOUT:
             advice = "write `expected` to workload.toml, lower --aisbench-run-timeout, " + _ADVICE
-        cost = f"the run would cost {hours(self.total)} card-hours, its budget is {hours(self.limit or 0.0)}"
+        total, budget = card_hours_text(self.total), card_hours_text(self.limit or 0.0)
+        cost = f"the run would cost {total} card-hours, its budget is {budget}"
         raise UsageFault(f"{cost}: {', '.join(told)}", advice=advice)
 
     def expected_s(self, case: Case) -> float:
         """How long the case's job should run; 0 where only a timeout says so."""
         known = self.estimates.get(case.id) or estimate(case, (), math.inf)
-        return 0.0 if known.source == TIMEOUT else known.seconds
+        return 0.0 if known.source == RUN_TIMEOUT else known.seconds
 
     def refresh(self, trials: Iterable[Trial], now: float) -> float:
         """Take note of what all trials of the run, ended ones too, have cost until now."""
-        self._spent = spent(trials, now)
+        self._spent = card_hours_spent(trials, now)
         return self._spent
 
     def check(self) -> None:
@@ -130,12 +134,13 @@ class Budget:
         self.check()
         known = self.estimates.get(case.id)
         if known and self.is_exceeded(self._spent + known.card_hours):
-            more = f"another trial of {case.id} would cost {hours(known.card_hours)} ({known.source})"
+            more = f"another trial of {case.id} would cost {card_hours_text(known.card_hours)} ({known.source})"
             raise BudgetSpent(f"{self._cost}, and {more}", advice=_ADVICE)
 
     @property
     def _cost(self) -> str:
-        return f"the run has cost {hours(self._spent)} card-hours, its budget is {hours(self.limit or 0.0)}"
+        spent, limit = card_hours_text(self._spent), card_hours_text(self.limit or 0.0)
+        return f"the run has cost {spent} card-hours, its budget is {limit}"
 
     def is_exceeded(self, cost: float) -> bool:
         """Without a limit, never."""
@@ -143,12 +148,12 @@ class Budget:
         return self.limit is not None and cost > self.limit * (1 + 1e-9)
 
 
-def spent(trials: Iterable[Trial], now: float) -> float:
+def card_hours_spent(trials: Iterable[Trial], now: float) -> float:
     """Card-hours of all jobs, those that run included."""
-    return math.fsum(_ran(trial, now) * trial.case.shape.world / 3600 for trial in trials)
+    return math.fsum(_ran_s(trial, now) * trial.case.shape.world / 3600 for trial in trials)
 
 
-def _ran(trial: Trial, now: float) -> float:
+def _ran_s(trial: Trial, now: float) -> float:
     """Seconds that the trial's job has run: as the platform says, and where it does not say, as we saw it."""
     job = trial.job
     if job is None:
@@ -160,7 +165,7 @@ def _ran(trial: Trial, now: float) -> float:
     return max(seen, job.ran_s or 0.0)
 
 
-def hours(value: float) -> str:
+def card_hours_text(value: float) -> str:
     """Card-hours as a person writes them: those of a laptop are small, and an exponent tells nobody so."""
     if value >= 0.01:
         return number(round(value, 4))
@@ -173,7 +178,7 @@ STAGED_ONLY = "not submitted"  # its tests ask for the fixture `stage` and no fu
 
 
 @dataclass(frozen=True)
-class Prospect:
+class PlannedCase:
     """What would become of one case."""
 
     estimate: Estimate
@@ -185,11 +190,11 @@ class Prospect:
 
 
 @dataclass(frozen=True)
-class Forecast:
+class DryRun:
     """What would become of the run."""
 
     folder: Path
-    prospects: tuple[Prospect, ...]
+    prospects: tuple[PlannedCase, ...]
     budget: Budget
     max_jobs: int
 
@@ -203,7 +208,7 @@ class Forecast:
         return until_all((), [prospect.estimate.seconds for prospect in self.prospects], self.max_jobs) or 0.0
 
 
-def rehearse(settings: Settings, platform: Platform, clock: Clock, wants: Sequence[tuple[Case, Step]]) -> Forecast:
+def dry_run(settings: Settings, platform: Platform, clock: Clock, wants: Sequence[tuple[Case, Step]]) -> DryRun:
     """A UsageFault leaves nothing behind. Whether the budget allows it, is for the caller to ask of the forecast."""
     preflight.check(platform, [case for case, _ in wants], settings.run_timeout, settings.reports)
     ledger = settings.ledger_file
@@ -212,19 +217,19 @@ def rehearse(settings: Settings, platform: Platform, clock: Clock, wants: Sequen
     )
     run = run_id(clock.now())
     requests = {case.id: _request(run, case, platform, clock.now(), settings.run_timeout) for case, _ in wants}
-    folder = make(settings.reports, run)
+    folder = make_folder(settings.reports, run)
     prospects = tuple(
-        Prospect(
+        PlannedCase(
             budget.estimates.get(case.id, Estimate(case, 0.0, STAGED_ONLY)),
             write_request(folder, case.id, requests[case.id]),
         )
         for case, _ in wants
     )
-    return Forecast(folder, prospects, budget, settings.max_jobs or platform.max_jobs)
+    return DryRun(folder, prospects, budget, settings.max_jobs or platform.max_jobs)
 
 
 def _request(run: str, case: Case, platform: Platform, now: float, run_s: float) -> Request:
     """The first trial's, to the byte: its name is of this run, its code and data are where they would be put."""
     trial = new_trial(run, case, now)
-    with preflight.naming(case.id):
-        return platform.render(spec(trial, stage_of(trial, platform), run_s))
+    with preflight.naming_case(case.id):
+        return platform.render(job_spec(trial, planned_stage(trial, platform), run_s))

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from pytest_aisbench.engine.collect import gather
+from pytest_aisbench.engine.collect import collect
 from pytest_aisbench.errors import AisbenchError, Blame, Crashed, GivenUp, LedgerError
-from pytest_aisbench.ledger.runs import Held, Holder, JobLedger
+from pytest_aisbench.ledger.runs import HeldTrial, Holder, JobLedger
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.job import Job, Phase
 from pytest_aisbench.model.messages import message
@@ -221,7 +221,7 @@ def _with_logs(trial: Trial, tools: Tools) -> Trial:
     if trial.step is not Step.HARVEST:
         return trial
     try:
-        return gather(trial, tools.platform.store, tools.folder)
+        return collect(trial, tools.platform.store, tools.folder)
     except (AisbenchError, OSError) as error:
         log_ignored(_LOG, error, "%s: its logs", trial.name, level=logging.INFO)
         return trial.noted(message("no logs", why=str(error)))
@@ -261,8 +261,8 @@ class _Target:
     it."""
 
     id: str
-    held: Held | None
-    claim: Held | None = None
+    held: HeldTrial | None
+    claim: HeldTrial | None = None
     before: Job | None = None  # as it was when the platform was asked to end it
     requested_at: float | None = None
 
@@ -320,7 +320,7 @@ class CancelCommand:
             return _Target(there or job, None)
         return CancelReport(job, f"not a job of {self.ledger.path}; --force stops it all the same")
 
-    def _target(self, held: Held) -> _Target | CancelReport:
+    def _target(self, held: HeldTrial) -> _Target | CancelReport:
         """The job that a trial of the ledger has on this platform, or why there is none to cancel."""
         trial, job, alive = held.trial, _job(held), held.holder is Holder.ALIVE
         if trial.platform_id != self.platform.platform_id:
@@ -418,5 +418,5 @@ class CancelCommand:
         return cancelled.moved(Step.HARVEST, self.clock.now())
 
 
-def _job(held: Held) -> str:
+def _job(held: HeldTrial) -> str:
     return held.trial.job_id or held.trial.name

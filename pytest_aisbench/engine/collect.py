@@ -44,7 +44,7 @@ def log_folder(trial: Trial) -> str:
     return f"logs/{trial.case.id}/{trial.number}"
 
 
-def download_new_logs(folder: Path, trial: Trial, node: int, part: LogPart) -> None:
+def append_log(folder: Path, trial: Trial, node: int, part: LogPart) -> None:
     """Add what a node said since it was last asked."""
     if part.text:
         file = folder / log_folder(trial) / f"worker-{node}.log"
@@ -56,19 +56,19 @@ def download_new_logs(folder: Path, trial: Trial, node: int, part: LogPart) -> N
 def download_logs(store: Store, logs: StoreUrl, folder: Path, job_id: str) -> list[str]:
     """The job's logs in `folder`, whole, under names that do not repeat the job's: `worker-0.log`."""
     names = store.download(logs, str(folder))
-    shorts = {name: _short(name, job_id) for name in names}
+    shorts = {name: _short_name(name, job_id) for name in names}
     if len(set(shorts.values())) < len(names) or {short for name, short in shorts.items() if short != name} & set(
         names
     ):
-        return sorted(names, key=_order)
+        return sorted(names, key=_log_order)
     for name, short in shorts.items():
         (folder / name).replace(folder / short)
-    return sorted(shorts.values(), key=_order)
+    return sorted(shorts.values(), key=_log_order)
 
 
 def downloaded_logs(folder: Path) -> list[str]:
     """What came home while the job ran: of use where the whole did not."""
-    return sorted((path.name for path in folder.glob("worker-*.log")), key=_order)
+    return sorted((path.name for path in folder.glob("worker-*.log")), key=_log_order)
 
 
 def last_lines(trial: Trial, folder: Path, count: int) -> tuple[str, list[str]]:
@@ -88,13 +88,13 @@ def last_lines(trial: Trial, folder: Path, count: int) -> tuple[str, list[str]]:
     return "", []
 
 
-def _order(name: str) -> tuple[bool, list[str | int]]:
+def _log_order(name: str) -> tuple[bool, list[str | int]]:
     """What a node said before what each of its ranks did, and the second before the tenth."""
     parts = _DIGITS.split(name)  # words and digits take turns, so that like is compared to like
     return "worker" not in name, [int(part) if at % 2 else part for at, part in enumerate(parts)]
 
 
-def _short(name: str, job_id: str) -> str:
+def _short_name(name: str, job_id: str) -> str:
     """V2 puts the job's id before the task; V1 its names of resource and job before the number of the node."""
     if numbered := _V1.match(name):
         return f"worker-{numbered[1]}.log"
@@ -104,21 +104,21 @@ def _short(name: str, job_id: str) -> str:
 
 # -- The curve of a trial, read from its first worker's log once that came home.
 _PIECE = 1 << 20
-MOST = 8 * _PIECE  # of either end: a log may have a gigabyte, and a curve has two hundred points
+MOST_BYTES = 8 * _PIECE  # of either end: a log may have a gigabyte, and a curve has two hundred points
 
 
 def curve_of(trial: Trial, folder: Path) -> Curve | None:
     """None where the log tells nothing. A log decides nothing, so nothing that is wrong with one may matter."""
-    name = first_worker(trial.logs)
-    return read(folder / name, trial.case.shape.devices) if name else None
+    name = first_worker_log(trial.logs)
+    return read_curve(folder / name, trial.case.shape.devices) if name else None
 
 
-def first_worker(logs: Iterable[str]) -> str | None:
+def first_worker_log(logs: Iterable[str]) -> str | None:
     """Whose log tells of the training."""
     return next((log for log in sorted(logs) if "worker" in Path(log).name), None)
 
 
-def read(log: Path, ranks: int) -> Curve | None:
+def read_curve(log: Path, ranks: int) -> Curve | None:
     """Of one log, to which so many ranks write."""
     curve, progress = Curve(), Progress(ranks=ranks)
     with ignored(_LOG, Exception, "what %s tells of loss and speed", log.name):
@@ -135,8 +135,8 @@ def _pieces(file: Path) -> Iterator[str]:
         log.seek(0)
         while piece := log.read(_PIECE):
             yield decoder.decode(piece)
-            if log.tell() == MOST < size - MOST:
-                log.seek(size - MOST)
+            if log.tell() == MOST_BYTES < size - MOST_BYTES:
+                log.seek(size - MOST_BYTES)
                 log.readline(_PIECE)  # the rest of a line
                 decoder.reset()
                 yield "\n"
@@ -153,9 +153,9 @@ _LOGS = 16  # of so many nodes
 class Traits:
     """Of the cases of one platform."""
 
-    def __init__(self, platform: str, place: str, fingerprints: Fingerprints) -> None:
+    def __init__(self, platform: str, platform_id: str, fingerprints: Fingerprints) -> None:
         self._platform = platform
-        self._where = where(place)
+        self._where = address_of(platform_id)
         self._fingerprints = fingerprints
 
     def of(self, case: Case) -> Mapping[str, str]:
@@ -163,14 +163,14 @@ class Traits:
         return traits_of(case, platform=self._platform, place=self._where, code=code, data=data)
 
 
-def where(place: str) -> str:
+def address_of(platform_id: str) -> str:
     """The address of a platform; of one on this machine, whose ports and buckets mean nothing, the machine."""
-    found = _HOST.search(place)
-    address = found[1] if found else place
+    found = _HOST.search(platform_id)
+    address = found[1] if found else platform_id
     return address if address and not _HERE.match(address) else f"{socket.gethostname()}, {os.cpu_count()} cores"
 
 
-def told(trial: Trial, folder: Path) -> Mapping[str, str]:
+def logged_versions(trial: Trial, folder: Path) -> Mapping[str, str]:
     """What its logs, once they are home, tell of the software that trained; a log that cannot be read tells nothing."""
     heads = []
     for name in [log for log in sorted(trial.logs) if "worker" in log][:_LOGS]:
@@ -201,7 +201,7 @@ class _Unreadable(Exception):
         return message(self._key, what=what, **self._facts)
 
 
-def gather(trial: Trial, store: Store, folder: Path) -> Trial:
+def collect(trial: Trial, store: Store, folder: Path) -> Trial:
     """The trial with its logs, in `folder`, and with what its ranks measured, if its job succeeded."""
     assert trial.stage is not None
     assert trial.job_id is not None
@@ -215,14 +215,14 @@ def gather(trial: Trial, store: Store, folder: Path) -> Trial:
         names = downloaded_logs(folder / home)
         trial = trial.noted(message("no logs", why=str(error)))  # why the job ended matters more
     trial = replace(trial, logs=tuple(f"{home}/{name}" for name in names))
-    trial = replace(trial, curve=curve_of(trial, folder), traits={**trial.traits, **told(trial, folder)})
+    trial = replace(trial, curve=curve_of(trial, folder), traits={**trial.traits, **logged_versions(trial, folder)})
     if well:
-        measurements, missing = harvest(store, stage.outputs, trial.case)
+        measurements, missing = read_results(store, stage.outputs, trial.case)
         trial = replace(trial, measurements=tuple(measurements), missing_results=tuple(missing))
     return trial
 
 
-def harvest(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Measurement], list[MissingResult]]:
+def read_results(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Measurement], list[MissingResult]]:
     """Every measurement that can be trusted, and why each other one is missing."""
     present = {head.url.key.removeprefix(outputs.key): head for head in store.objects(outputs)}
     wanted = {
@@ -231,11 +231,11 @@ def harvest(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Measureme
     with ThreadPoolExecutor(_READERS, thread_name_prefix="aisbench-harvest") as pool:
         texts = dict(zip(wanted, pool.map(lambda name: _text(store, present.get(name)), wanted), strict=True))
     measurements: list[Measurement] = []
-    missing: list[MissingResult] = list(_strangers(present.keys() - wanted.keys(), case))
+    missing: list[MissingResult] = list(_unexpected_results(present.keys() - wanted.keys(), case))
     for name, each in wanted.items():
         try:
             value = _number(texts[name])
-            _plausible(each.metric, each.unit, value)
+            _check_plausible(each.metric, each.unit, value)
         except _Unreadable as why:
             missing.append(
                 MissingResult(each.metric, why.of(name if each.rank is None else _of_rank(name, case, each.rank)))
@@ -243,7 +243,7 @@ def harvest(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Measureme
         else:
             measurements.append(replace(each, value=value))
     if not case.single_server or RANK_SIZE in present:
-        missing += _rank_size(_text(store, present.get(RANK_SIZE)), case)
+        missing += _rank_size_errors(_text(store, present.get(RANK_SIZE)), case)
     return measurements, missing
 
 
@@ -294,7 +294,7 @@ def _number(text: str | _Unreadable) -> float:
     return value
 
 
-def _plausible(metric: str, unit: str, value: float) -> None:
+def _check_plausible(metric: str, unit: str, value: float) -> None:
     if metric == THROUGHPUT and value <= 0:
         raise _Unreadable("not above 0", text=f"{value:g}")
     # A percentage would meet every threshold that is written as a ratio.
@@ -302,7 +302,7 @@ def _plausible(metric: str, unit: str, value: float) -> None:
         raise _Unreadable("no ratio", text=f"{value:g}")
 
 
-def _rank_size(text: str | _Unreadable, case: Case) -> list[MissingResult]:
+def _rank_size_errors(text: str | _Unreadable, case: Case) -> list[MissingResult]:
     try:
         size = _number(text)
     except _Unreadable as why:
@@ -316,7 +316,7 @@ def _rank_size(text: str | _Unreadable, case: Case) -> list[MissingResult]:
     return []
 
 
-def _strangers(unwanted: Iterable[str], case: Case) -> Iterable[MissingResult]:
+def _unexpected_results(unwanted: Iterable[str], case: Case) -> Iterable[MissingResult]:
     """A result of a rank or a node that cannot be: somebody counted differently, so the sum would not be the case's."""
     for name in sorted(unwanted):
         metric = name.rpartition("_")[0]
@@ -335,7 +335,7 @@ def _of_rank(file: str, case: Case, rank: int) -> str:
 _MOST_NODES = 32  # that the platform is asked about: more are as busy as these, and each costs a request
 
 
-class Meter:
+class PowerMeter:
     """Asks the sources of power about a job, one after the other: the first that knows of it counts."""
 
     def __init__(self, sources: Mapping[str, PowerSource]) -> None:
@@ -345,7 +345,7 @@ class Meter:
         """None where there is no source at all."""
         if not self._sources:
             return None
-        window = span(trial)
+        window = power_window(trial)
         if window is None:
             return Power(why="nobody saw the job run, and its log does not tell when it trained")
         start, end, which = window
@@ -369,14 +369,14 @@ class Meter:
                 source.close()
 
 
-def sampled(trial: Trial, platform: Platform, meter: Meter) -> Trial:
+def with_usage_and_power(trial: Trial, platform: Platform, meter: PowerMeter) -> Trial:
     """The trial with both; what nobody knows is left out. Nothing of this decides anything."""
     power = meter.of(trial)
     trial = replace(trial, usage=_usage(trial, platform), power=power)
     return trial.noted(message("unpowered", why=power.why)) if power and power.why else trial
 
 
-def span(trial: Trial) -> tuple[float, float, str] | None:
+def power_window(trial: Trial) -> tuple[float, float, str] | None:
     """When it drew power for what it is judged by: while it trained, or else while its job was seen to run."""
     if trial.curve and trial.curve.window:
         start, end = trial.curve.window

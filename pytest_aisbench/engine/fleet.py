@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from pytest_aisbench.engine import watch
 from pytest_aisbench.engine.cancel import cancel_unfinished
-from pytest_aisbench.engine.trial import Tools, advance, given_away, why_another_trial, without_another_trial
+from pytest_aisbench.engine.trial import Tools, advance, taken_by_another_run, why_another_trial, without_another_trial
 from pytest_aisbench.errors import BudgetSpent, Crashed, GivenUp
 from pytest_aisbench.judge.scaling import base_case_id
 from pytest_aisbench.ledger.ledger import Ledger
@@ -27,14 +27,14 @@ from pytest_aisbench.model.trial import Step, Trial
 # -- Who takes part in a run: the trials of every case, how far each is wanted, and which a hand is at work on.
 
 _LOG = get_logger("fleet")
-Begin = Callable[[Case, int], Trial]  # a case's trial of this number
-Refuse = Callable[[Case], str]  # why there must not be another; empty if there may
+NewTrial = Callable[[Case, int], Trial]  # a case's trial of this number
+WhyRefused = Callable[[Case], str]  # why there must not be another; empty if there may
 
 
-class Roster:
+class TrialTable:
     """Every change is told to whoever waits on `changed`, the one lock of the Fleet."""
 
-    def __init__(self, begin: Begin, refuse: Refuse, max_jobs: int, max_trials: int) -> None:
+    def __init__(self, begin: NewTrial, refuse: WhyRefused, max_jobs: int, max_trials: int) -> None:
         self.changed = threading.Condition()
         self._begin = begin
         self._refuse = refuse
@@ -158,10 +158,10 @@ def _goal(trial: Trial, until: Step) -> Step:
     return Step.DONE if lost and until > Step.WATCH else until
 
 
-_HANDS = 8
-_LEISURE = 4  # what takes a while is followed by a rest of so many times that: a thousand jobs take no whole core
-_LONGEST_REST = 0.25  # seconds; what is wanted while the thread looks around is seen then at the latest
-_LAST_CALL = 30.0  # seconds beyond the time to stop: a request that is under way
+_WORKERS = 8
+_REST_FACTOR = 4  # what takes a while is followed by a rest of so many times that: a thousand jobs take no whole core
+_LONGEST_REST_S = 0.25  # seconds; what is wanted while the thread looks around is seen then at the latest
+_LAST_REQUEST_S = 30.0  # seconds beyond the time to stop: a request that is under way
 
 
 class Fleet:
@@ -171,7 +171,7 @@ class Fleet:
         self,
         tools: Tools,
         ledger: Ledger,
-        begin: Begin,
+        begin: NewTrial,
         *,
         max_jobs: int,
         max_trials: int,
@@ -180,9 +180,9 @@ class Fleet:
         """`saved` is told of every trial that changed, once the ledger has it."""
         self._ledger = ledger
         self._saved = saved
-        self._roster = Roster(begin, self._refuse, max_jobs, max_trials)
-        self._tools = replace(tools, others=self._roster.trials)
-        self._changed = self._roster.changed
+        self._table = TrialTable(begin, self._refuse, max_jobs, max_trials)
+        self._tools = replace(tools, others=self._table.trials)
+        self._changed = self._table.changed
         self._looks: dict[str, float] = {}  # when each trial is due
         self._next_look = 0.0
         self._work: queue.Queue[Trial] = queue.Queue()
@@ -194,26 +194,26 @@ class Fleet:
 
     def start(self) -> None:
         # Daemons: a hand that waits for a platform which is gone must not keep the process.
-        for number in range(_HANDS):
+        for number in range(_WORKERS):
             threading.Thread(target=self._labour, name=f"aisbench-hand-{number}", daemon=True).start()
         self._thread.start()
 
     def adopt(self, trial: Trial) -> None:
         """Go on with a trial that another run began; nothing moves before somebody wants it."""
         _LOG.info("%s: taken over at %s, job %s", trial.name, trial.step.name, trial.job_id)
-        self._roster.adopt(trial)
+        self._table.adopt(trial)
         self._keep(trial)
 
     def want(self, case: Case, until: Step) -> None:
         """Let the case's trial go as far as `until`; asking again only ever moves that further."""
-        self._roster.want(case, until)
+        self._table.want(case, until)
 
     def reached(self, case: Case, until: Step) -> Trial:
         """The case's trial once it is as far as `until`; blocks until then."""
         self.want(case, until)
         with self._changed:
             while True:
-                if trial := self._roster.reached(case, until):
+                if trial := self._table.reached(case, until):
                     return trial
                 if self._crash:
                     raise Crashed.of(self._crash)
@@ -223,8 +223,8 @@ class Fleet:
 
     def is_ready(self, case: Case, until: Step) -> bool:
         """Whether `reached` would return, or raise, at once."""
-        known = self._roster.knows(case)
-        return not known or self._closing.is_set() or self._roster.reached(case, until) is not None
+        known = self._table.knows(case)
+        return not known or self._closing.is_set() or self._table.reached(case, until) is not None
 
     def wait(self, seconds: float) -> None:
         """Until something changes, or for so long."""
@@ -233,14 +233,14 @@ class Fleet:
 
     def trials(self) -> list[Trial]:
         """All of the run, those of one case in their order."""
-        return self._roster.trials()
+        return self._table.trials()
 
     def trials_of(self, case_id: str) -> list[Trial]:
-        return self._roster.trials_of(case_id)
+        return self._table.trials_of(case_id)
 
     def remark(self, trial: Trial, text: str) -> None:
         """Let a trial carry a note; the ledger has it with the trial's next change."""
-        self._roster.remark(trial, text)
+        self._table.remark(trial, text)
 
     @property
     def crash(self) -> BaseException | None:
@@ -260,7 +260,7 @@ class Fleet:
         self.give_up()
         if self._thread.is_alive():
             # Bounded: a platform that is gone must not keep anybody who pressed Ctrl-C. The ledger names what is left.
-            self._thread.join(self._tools.limits.stop_s + _LAST_CALL)
+            self._thread.join(self._tools.limits.stop_s + _LAST_REQUEST_S)
 
     def leave(self) -> None:
         """Stop watching and let the jobs run; the ledger has them for the next run."""
@@ -282,7 +282,7 @@ class Fleet:
                 self._hand_out()
                 took = self._tools.clock.now() - begun
                 self._look()
-                self._closing.wait(min(_LEISURE * took, _LONGEST_REST))
+                self._closing.wait(min(_REST_FACTOR * took, _LONGEST_REST_S))
                 self._rest()
         except BaseException as crash:  # noqa: BLE001 - whoever waits must hear of it, or waits for ever
             self._failed(crash)
@@ -296,24 +296,24 @@ class Fleet:
 
     def _rest(self) -> None:
         with self._changed:
-            due = [self._looks[trial.id] for trial in self._roster.open() if trial.id in self._looks]
+            due = [self._looks[trial.id] for trial in self._table.open() if trial.id in self._looks]
             if not self._closing.is_set():
                 seconds = max(min(due, default=float("inf")), self._next_look) - self._tools.clock.now()
-                self._changed.wait(min(max(seconds, 0.0), _LONGEST_REST))
+                self._changed.wait(min(max(seconds, 0.0), _LONGEST_REST_S))
 
     def _hand_out(self) -> None:
         """Give the hands what is due; a trial that has no job yet waits for a free place."""
-        places, waiting = self._roster.places(), 0
-        for trial in self._roster.open():
+        places, waiting = self._table.places(), 0
+        for trial in self._table.open():
             if trial.step is Step.WATCH or not self._is_due(trial):
                 continue
-            if self._roster.needs_place(trial):
+            if self._table.needs_place(trial):
                 if places <= 0:
                     waiting += 1
                     continue
                 places -= 1
             _LOG.debug("%s: %s begins", trial.name, trial.step.name)
-            self._roster.take(trial)
+            self._table.take(trial)
             self._work.put(trial)
         if waiting != self._waiting:
             _LOG.info("%d trials wait until one of the jobs in flight ends", waiting)
@@ -325,16 +325,16 @@ class Fleet:
     def _look(self) -> None:
         """When one job is due, ask about all of them: they cost no more together."""
         begun = self._tools.clock.now()
-        watched = [trial for trial in self._roster.open() if watch.may_ask(trial, begun)]
+        watched = [trial for trial in self._table.open() if watch.may_ask(trial, begun)]
         if begun < self._next_look or not any(map(self._is_due, watched)):
             return
-        known = watch.asked(self._tools.platform, [trial.job_id or "" for trial in watched])
+        known = watch.inspect_together(self._tools.platform, [trial.job_id or "" for trial in watched])
         tools = replace(self._tools, inspect=known)
         for trial in watched:
             self._keep_if_changed(trial, advance(trial, tools))
         ended = self._tools.clock.now()
         _LOG.debug("asked about %d jobs in %.3f s", len(watched), ended - begun)
-        self._next_look = ended + _LEISURE * (ended - begun)
+        self._next_look = ended + _REST_FACTOR * (ended - begun)
 
     # The hands.
 
@@ -347,13 +347,13 @@ class Fleet:
             except BaseException as crash:  # noqa: BLE001 - as in the watching thread
                 self._failed(crash)
             finally:
-                self._roster.give_back(trial)
+                self._table.give_back(trial)
 
     def _await_hands(self) -> None:
         """A submission under way would leave a job that nobody knows."""
         deadline = self._tools.clock.now() + self._tools.limits.stop_s
         with self._changed:
-            while self._roster.busy and self._tools.clock.now() < deadline:
+            while self._table.busy and self._tools.clock.now() < deadline:
                 self._changed.wait(0.5)
 
     def _failed(self, crash: BaseException) -> None:
@@ -364,10 +364,10 @@ class Fleet:
     def _keep_if_changed(self, before: Trial, after: Trial) -> None:
         now = self._tools.clock.now()
         # A step that stayed where it was, a lost answer or a job that runs, is looked at again after a while.
-        pause = watch.pause(after, now, self._tools.platform.poll_s) if after.step is before.step else 0.0
+        pause = watch.pause_s(after, now, self._tools.platform.poll_s) if after.step is before.step else 0.0
         self._looks[after.id] = now + pause
         _log_change(before, after, pause)
-        if watch.news(before, after):
+        if watch.is_news(before, after):
             self._keep(after)
 
     def _refuse(self, case: Case) -> str:
@@ -380,13 +380,13 @@ class Fleet:
 
     def _keep(self, trial: Trial) -> None:
         # Known here before it is on disk: a ledger that fails must not hide a job that runs.
-        for kept in self._roster.put(trial, last=self._closing.is_set()):
+        for kept in self._table.put(trial, last=self._closing.is_set()):
             if self._ledger.save_trial(kept, self._tools.clock.now()):
                 self._saved(kept)
             else:
                 # Our lease had expired, while the machine slept perhaps: the job is theirs now, and not ours to stop.
                 _LOG.warning("%s: another run has taken it over", kept.name)
-                self._roster.put(given_away(kept, self._tools.clock.now()), last=True)
+                self._table.put(taken_by_another_run(kept, self._tools.clock.now()), last=True)
 
 
 def _log_change(before: Trial, after: Trial, pause: float) -> None:

@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 
 from pytest_aisbench.engine.staging import Tree, code_tree
-from pytest_aisbench.engine.submit import new_trial, spec, unstaged
+from pytest_aisbench.engine.submit import job_spec, new_trial, placeholder_stage
 from pytest_aisbench.errors import AisbenchError, UsageFault
 from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.job import JobSpec, StoreUrl
-from pytest_aisbench.model.ports import Check, ChecksCode, Platform, failure, fallen, fine, looked, warning
+from pytest_aisbench.model.ports import Check, ChecksCode, Platform, checked, failure, failure_from, ok, warning
 
-ROOM = 16 * 1024 * 1024  # bytes; the reports of a small run and its logs
+FREE_BYTES = 16 * 1024 * 1024  # bytes; the reports of a small run and its logs
 
 
 def check(
@@ -39,46 +39,46 @@ def check(
 
 
 def _checks(platform: Platform, cases: Sequence[Case], run_s: float, reports: Path) -> Iterator[Check]:
-    yield room(reports)
-    yield from requests(platform, cases, run_s)
-    access = looked("access", partial(_accessed, platform))
+    yield disk_check(reports)
+    yield from request_checks(platform, cases, run_s)
+    access = checked("access", partial(_access, platform))
     yield access
     if not access.failed:
-        yield from offers(platform, cases, run_s)
-        yield from data(platform, cases)
+        yield from offer_checks(platform, cases, run_s)
+        yield from data_checks(platform, cases)
 
 
-def room(reports: Path) -> Check:
+def disk_check(reports: Path) -> Check:
     """A disk that fills up in the middle costs the reports of jobs that were paid for."""
     there = next(folder for folder in (reports, *reports.parents) if folder.exists())
     free = shutil.disk_usage(there).free
     text = f"{free / 2**20:.1f} MiB are free for the reports"
-    if free < ROOM:
+    if free < FREE_BYTES:
         fix = "free some space, or name another folder with --aisbench-reports"
         return failure("room", f"{reports}: only {text}", fix)
-    return fine("room", text)
+    return ok("room", text)
 
 
-def requests(platform: Platform, cases: Iterable[Case], run_s: float) -> Iterator[Check]:
+def request_checks(platform: Platform, cases: Iterable[Case], run_s: float) -> Iterator[Check]:
     """By the vendor's rules, without asking anybody: names, places, shapes, commands; and the code."""
     for case in cases:
-        yield _of(case, looked("request", partial(_rendered, platform, case, run_s)))
-        yield _of(case, looked("code", partial(_planted, platform, case)))
+        yield _naming(case, checked("request", partial(_render, platform, case, run_s)))
+        yield _naming(case, checked("code", partial(_code_size, platform, case)))
 
 
-def offers(platform: Platform, cases: Iterable[Case], run_s: float) -> Iterator[Check]:
+def offer_checks(platform: Platform, cases: Iterable[Case], run_s: float) -> Iterator[Check]:
     """What the platform's lists say of each request; nobody is asked again who does not answer."""
     for case in cases:
         try:
             for vetted in platform.vet(_spec(platform, case, run_s)):
-                yield _of(case, vetted)
+                yield _naming(case, vetted)
         except AisbenchError as error:
-            yield _of(case, fallen("offer", error))
+            yield _naming(case, failure_from("offer", error))
             if not isinstance(error, UsageFault):
                 return
 
 
-def data(platform: Platform, cases: Iterable[Case]) -> Iterator[Check]:
+def data_checks(platform: Platform, cases: Iterable[Case]) -> Iterator[Check]:
     """Whether the data of each workload is there, with what the workload says must be in it."""
     seen: set[tuple[str, tuple[str, ...]]] = set()
     for case in cases:
@@ -87,42 +87,42 @@ def data(platform: Platform, cases: Iterable[Case]) -> Iterator[Check]:
             continue
         seen.add(key)
         try:
-            yield _of(case, _remote_data(platform, case) if "://" in workload.data else _local_data(case))
+            yield _naming(case, _remote_data(platform, case) if "://" in workload.data else _local_data(case))
         except AisbenchError as error:
-            yield _of(case, fallen("data", error))
+            yield _naming(case, failure_from("data", error))
             if not isinstance(error, UsageFault):
                 return
 
 
 @contextmanager
-def naming(case_id: str) -> Iterator[None]:
+def naming_case(case_id: str) -> Iterator[None]:
     try:
         yield
     except UsageFault as fault:
         raise UsageFault(f"{case_id}: {fault.message}", advice=fault.advice) from None
 
 
-def _of(case: Case, found: Check) -> Check:
+def _naming(case: Case, found: Check) -> Check:
     return replace(found, text=f"{case.id}: {found.text}") if found.failed else found
 
 
-def _accessed(platform: Platform) -> str:
+def _access(platform: Platform) -> str:
     platform.check()
     return f"{platform.root} can be used"
 
 
 def _spec(platform: Platform, case: Case, run_s: float) -> JobSpec:
     trial = new_trial("preflight", case, 0.0)
-    return spec(trial, unstaged(trial, platform.root), run_s)
+    return job_spec(trial, placeholder_stage(trial, platform.root), run_s)
 
 
-def _rendered(platform: Platform, case: Case, run_s: float) -> str:
+def _render(platform: Platform, case: Case, run_s: float) -> str:
     wanted = _spec(platform, case, run_s)
     platform.render(wanted)
     return f"{case.id} can be asked for; its results go below {platform.root}trials/"
 
 
-def _planted(platform: Platform, case: Case) -> str:
+def _code_size(platform: Platform, case: Case) -> str:
     """Raises for a FIFO, a link that leads out, or a script that breaks the platform's rules."""
     tree = code_tree(case.workload, platform)
     if isinstance(platform, ChecksCode):
@@ -143,25 +143,25 @@ def _remote_data(platform: Platform, case: Case) -> Check:
     place, wanted = StoreUrl.parse(case.workload.data or ""), case.workload.data_contains
     if place.bucket != platform.root.bucket:
         platform.store.check(place)
-    if not wanted and not _is_there(platform, place):
+    if not wanted and not _exists(platform, place):
         return warning("data", f"{place} is empty", "upload the data set, or correct data in workload.toml")
-    return _complete(str(place), wanted, [name for name in wanted if not _is_there(platform, place / name)])
+    return _data_check(str(place), wanted, [name for name in wanted if not _exists(platform, place / name)])
 
 
 def _local_data(case: Case) -> Check:
     folder, wanted = Path(case.workload.folder, case.workload.data or ""), case.workload.data_contains
     missing = [n for n in wanted if not ((folder / n).is_dir() if n.endswith("/") else (folder / n).is_file())]
-    return _complete(str(folder), wanted, missing)
+    return _data_check(str(folder), wanted, missing)
 
 
-def _complete(place: str, wanted: Sequence[str], missing: Sequence[str]) -> Check:
+def _data_check(place: str, wanted: Sequence[str], missing: Sequence[str]) -> Check:
     if missing:
         fix = "upload it, or correct data in workload.toml"
         return failure("data", f"{place} has no {' and no '.join(missing)}", fix)
-    return fine("data", f"{place} is there" + (f", with {', '.join(wanted)}" if wanted else ""))
+    return ok("data", f"{place} is there" + (f", with {', '.join(wanted)}" if wanted else ""))
 
 
-def _is_there(platform: Platform, url: StoreUrl) -> bool:
+def _exists(platform: Platform, url: StoreUrl) -> bool:
     if url.is_folder:
         return next(iter(platform.store.objects(url)), None) is not None
     return platform.store.head(url) is not None

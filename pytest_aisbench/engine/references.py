@@ -16,7 +16,7 @@ from typing import Any
 from pytest_aisbench.config import toml_document
 from pytest_aisbench.config.settings import FRAMEWORKS
 from pytest_aisbench.config.toml_document import Document, assigned_key, opened_table
-from pytest_aisbench.engine.suites import ANY, NUMBERS, THRESHOLDS_FILE, Suite, folders
+from pytest_aisbench.engine.suites import ANY, NUMBERS, THRESHOLDS_FILE, Suite, suite_folders
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.judge.references import Basis, Replay, is_upper_limit, propose, replay
 from pytest_aisbench.ledger.history import History
@@ -32,7 +32,7 @@ MARK = "# From history: "  # how the evidence begins that we wrote above a claim
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
-def revised(document: Document, scope: Sequence[str], rows: Mapping[str, tuple[Mapping[str, Any], str]]) -> str:
+def edited(document: Document, scope: Sequence[str], rows: Mapping[str, tuple[Mapping[str, Any], str]]) -> str:
     """The text with these claims, each with its evidence in one line, in the table that `scope` names."""
     lines = document.text.removesuffix("\n").split("\n") if document.text else []
     wanted = copy.deepcopy(document.data)
@@ -113,7 +113,7 @@ class Review:
 
 
 @dataclass(frozen=True)
-class Checked:
+class ReplayedThreshold:
     case_id: str
     metric: str
     wanted: str
@@ -122,7 +122,7 @@ class Checked:
 
 def case_histories(history: History, roots: Sequence[Path], platform: str | None, load: Load) -> Iterator[CaseHistory]:
     """The cases of these suites that have a history: on this platform, or else where the newest trial ran."""
-    suites = {name: folder for root in reversed(roots) for name, folder in folders(root).items()}
+    suites = {name: folder for root in reversed(roots) for name, folder in suite_folders(root).items()}
     for case_id in history.cases():
         with_traits = ((each, history.traits(each.key)) for each in reversed(history.all(case_id)))
         newest, traits = next(
@@ -140,14 +140,14 @@ def case_histories(history: History, roots: Sequence[Path], platform: str | None
         yield CaseHistory(case, folder / THRESHOLDS_FILE, (place, *inner, newest.shape), newest.key, past)
 
 
-def checks(cases: Sequence[CaseHistory], max_trials: int) -> Iterator[Checked]:
+def checks(cases: Sequence[CaseHistory], max_trials: int) -> Iterator[ReplayedThreshold]:
     for each in cases:
         shape = each.case.judged_shape
         for threshold in each.case.thresholds:
             if threshold.base is not None:
                 continue  # it needs the speed of another case
             replayed = replay(threshold, shape, each.past, max_trials)
-            yield Checked(each.case.id, threshold.metric, threshold.wanted(shape), replayed)
+            yield ReplayedThreshold(each.case.id, threshold.metric, threshold.wanted(shape), replayed)
 
 
 def proposals(cases: Sequence[CaseHistory]) -> tuple[list[Review], dict[Path, str]]:
@@ -163,8 +163,8 @@ def proposals(cases: Sequence[CaseHistory]) -> tuple[list[Review], dict[Path, st
             before = toml_document.read(each.file)
             text = texts.get(each.file, before.text)
             document = replace(before, text=text, data=toml_document.parse_or_empty(text))
-            texts[each.file] = revised(document, each.scope, rows)
-    return reviews, {file: ended_alike(file, text) for file, text in texts.items()}
+            texts[each.file] = edited(document, each.scope, rows)
+    return reviews, {file: with_its_line_ends(file, text) for file, text in texts.items()}
 
 
 def _review(each: CaseHistory, threshold: Threshold, rows: dict[str, tuple[dict[str, Any], str]]) -> Review:
@@ -225,7 +225,7 @@ def diff(texts: Mapping[Path, str], folder: Path) -> str:
 
 def _diff(file: Path, text: str, name: str) -> str:
     name += "\t" if " " in name else ""  # or else `patch` ends the name at the blank
-    lines = difflib.unified_diff(_lines(_written(file)), _lines(text), f"a/{name}", f"b/{name}")
+    lines = difflib.unified_diff(_lines(_file_text(file)), _lines(text), f"a/{name}", f"b/{name}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
@@ -233,10 +233,10 @@ def _lines(text: str) -> list[str]:
     return list(io.StringIO(text, newline="\n"))  # as `patch` counts them: other ends of lines are none
 
 
-def _written(file: Path) -> str:
+def _file_text(file: Path) -> str:
     return file.read_bytes().decode("utf-8")
 
 
-def ended_alike(file: Path, text: str) -> str:
+def with_its_line_ends(file: Path, text: str) -> str:
     """With ends of lines as the file has them."""
-    return text.replace("\n", "\r\n") if "\r\n" in _written(file) else text
+    return text.replace("\n", "\r\n") if "\r\n" in _file_text(file) else text

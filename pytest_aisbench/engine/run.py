@@ -13,7 +13,7 @@ from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.engine import preflight, watch
 from pytest_aisbench.engine.budget import Budget, estimates
 from pytest_aisbench.engine.cancel import lines_of_running_jobs
-from pytest_aisbench.engine.collect import Meter, Traits
+from pytest_aisbench.engine.collect import PowerMeter, Traits
 from pytest_aisbench.engine.fleet import Fleet
 from pytest_aisbench.engine.submit import new_trial
 from pytest_aisbench.engine.suites import expired_claims
@@ -23,8 +23,8 @@ from pytest_aisbench.errors import LedgerError
 from pytest_aisbench.judge.entries import case_entry
 from pytest_aisbench.judge.evaluate import Rules
 from pytest_aisbench.ledger.history import History
-from pytest_aisbench.ledger.ledger import LEASE_S, Lease, Ledger, is_held, owner
-from pytest_aisbench.ledger.runs import make, point_latest, request_name, run_id, write_request
+from pytest_aisbench.ledger.ledger import LEASE_S, Lease, Ledger, is_held, this_process
+from pytest_aisbench.ledger.runs import make_folder, point_latest, request_name, run_id, write_request
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.clock import day
@@ -82,12 +82,12 @@ class Run:
         wants: Iterable[tuple[Case, Step]],
         say: Callable[[str], None],
         *,
-        meter: Meter | None = None,
+        meter: PowerMeter | None = None,
     ) -> None:
         """Check, then open: a UsageFault leaves nothing behind. `say` takes lines for whoever waits."""
         self.platform = platform
         self._clock = clock
-        self._meter = meter or Meter({})
+        self._meter = meter or PowerMeter({})
         self._wants = list(wants)
         self._cases = {case.id: case for case, _ in self._wants}
         self._shapes = Counter(case.workload.name for case in self._cases.values())
@@ -105,14 +105,14 @@ class Run:
         self._budget.require()
         self.id = run_id(clock.now())
         self.ledger = Ledger(ledger)
-        self.folder = make(settings.reports, self.id)
+        self.folder = make_folder(settings.reports, self.id)
         point_latest(settings.reports, self.id)
-        for dead in self.ledger.bury(clock.now(), is_held):
+        for dead in self.ledger.end_orphans(clock.now(), is_held):
             if dead.case.id in self._cases:
                 say(f"{dead.case.id}: the job of {dead.run} died with its private local cloud; another is submitted")
         now = clock.now()
         who = executor(os.environ)
-        self.ledger.begin(self.id, settings.public(), now, owner(), now + LEASE_S, executor=who)
+        self.ledger.begin(self.id, settings.public(), now, this_process(), now + LEASE_S, executor=who)
         self._head = self.ledger.entry(self.id)
         self._lease = Lease(self.ledger, self.id, clock)
         limits = watch.Limits(settings.queue_timeout, settings.run_timeout)
@@ -134,7 +134,7 @@ class Run:
             self.ledger,
             clock,
             self._fingerprints.of,
-            inspect=lambda job_id: watch.asked(platform, [job_id])(job_id),
+            inspect=lambda job_id: watch.inspect_together(platform, [job_id])(job_id),
             cancel=platform.cancel,
             say=say,
         )

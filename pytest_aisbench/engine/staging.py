@@ -28,7 +28,7 @@ _LOG = get_logger("store")
 # -- What one or more folders hold together, addressed by content.
 
 FORMAT = "aisbench-tree/1"
-_LEFT_OUT = ("__pycache__", ".git", "*.pyc", ".DS_Store")
+_IGNORED = ("__pycache__", ".git", "*.pyc", ".DS_Store")
 _GARBLED = re.compile(r"[\x00-\x1f\x7f\\]")
 PIECE = 1024 * 1024
 _LONGEST_PATH = 800  # bytes; a key has 1,024, and some of them are the place's
@@ -48,7 +48,7 @@ class Stamp:
 
 
 @dataclass(frozen=True)
-class Leaf:
+class TreeFile:
     """A file: `path` below the tree, `source` on this machine; or `written`, its bytes, where it is nowhere else."""
 
     path: str
@@ -69,7 +69,7 @@ class Leaf:
         try:
             still = Stamp.of(Path(self.source).stat()) == self.stamp
         except OSError as error:
-            _vanished(self.source, error)
+            _raise_vanished(self.source, error)
         if not still:
             raise _changed(self.source)
 
@@ -79,7 +79,7 @@ class Tree:
     """Leaves in the order of their paths, under the name that the folder has where it is used."""
 
     name: str
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[TreeFile, ...]
 
     @property
     def manifest(self) -> bytes:
@@ -93,7 +93,7 @@ class Tree:
         return hashlib.sha256(self.manifest).hexdigest()
 
 
-def plant(name: str, folders: Sequence[Path], more: Mapping[str, Path | bytes] | None = None) -> Tree:
+def read_tree(name: str, folders: Sequence[Path], more: Mapping[str, Path | bytes] | None = None) -> Tree:
     """Read every file below `folders`, which are laid over one another; no path may be in two of them.
 
     `more` are single files and where they go: those of this machine to a free path, written ones also in place of
@@ -117,13 +117,16 @@ def plant(name: str, folders: Sequence[Path], more: Mapping[str, Path | bytes] |
     written = {path: data for path, data in (more or {}).items() if isinstance(data, bytes)}
     for path in sorted(_parents(found) & found.keys()):
         raise UsageFault(f"{path} is a file, {found[path]}, and elsewhere a folder", advice="rename one of the two")
-    leaves = (_written(path, written[path]) if path in written else _leaf(path, found[path]) for path in sorted(found))
+    leaves = (
+        _generated_file(path, written[path]) if path in written else _read_file(path, found[path])
+        for path in sorted(found)
+    )
     return Tree(name, tuple(leaves))
 
 
-def _written(path: str, data: bytes) -> Leaf:
+def _generated_file(path: str, data: bytes) -> TreeFile:
     sha256, md5 = hashlib.sha256(data), hashlib.md5(data, usedforsecurity=False)
-    return Leaf(
+    return TreeFile(
         path,
         "",
         executable=False,
@@ -163,22 +166,22 @@ def _walk(
         with os.scandir(folder) as listing:
             entries = sorted(listing, key=lambda entry: entry.name)
     except FileNotFoundError as error:
-        _vanished(folder, error)
+        _raise_vanished(folder, error)
     except OSError as error:
         raise UsageFault(f"cannot read folder {folder}: {error.strerror}", advice="make it readable") from None
     here = (status.st_dev, status.st_ino)
     if here in above:
         raise UsageFault(f"{folder} is reached again by a link inside it, at {prefix}", advice="remove the link")
     for entry in entries:
-        if any(fnmatchcase(entry.name, pattern) for pattern in _LEFT_OUT):
+        if any(fnmatchcase(entry.name, pattern) for pattern in _IGNORED):
             continue
         path = prefix + entry.name
         _check_name(path, entry.path)
-        source = _followed(entry.path, roots) if entry.is_symlink() else entry.path
+        source = _link_target(entry.path, roots) if entry.is_symlink() else entry.path
         try:
             mode = Path(source).lstat().st_mode
         except OSError as error:
-            _vanished(source, error)
+            _raise_vanished(source, error)
         if stat.S_ISDIR(mode):
             yield from _walk(source, f"{path}/", (*above, here), roots)
         elif stat.S_ISREG(mode):
@@ -187,7 +190,7 @@ def _walk(
             raise UsageFault(f"{entry.path} is neither a file nor a folder", advice="move it out of what is staged")
 
 
-def _followed(link: str, roots: Sequence[str]) -> str:
+def _link_target(link: str, roots: Sequence[str]) -> str:
     try:
         target = os.path.realpath(link, strict=True)
     except OSError as error:  # nothing there, or links in a circle
@@ -210,7 +213,7 @@ def _check_name(path: str, source: str) -> None:
         raise UsageFault(f"the path {path} is longer than {_LONGEST_PATH} bytes", advice="shorten it")
 
 
-def _leaf(path: str, source: str) -> Leaf:
+def _read_file(path: str, source: str) -> TreeFile:
     sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
     try:
         # Not to block: what was a file a moment ago may be a FIFO now.
@@ -218,7 +221,7 @@ def _leaf(path: str, source: str) -> Leaf:
     except PermissionError:
         raise UsageFault(f"cannot read {source}", advice="make it readable, or move it out of what is staged") from None
     except OSError as error:
-        _vanished(source, error)
+        _raise_vanished(source, error)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         before = os.fstat(descriptor)
         if not stat.S_ISREG(before.st_mode):
@@ -233,10 +236,10 @@ def _leaf(path: str, source: str) -> Leaf:
     if stamp != Stamp.of(before):
         raise _changed(source)
     executable = bool(before.st_mode & stat.S_IXUSR)
-    return Leaf(path, source, executable, stamp, sha256.hexdigest(), md5.hexdigest())
+    return TreeFile(path, source, executable, stamp, sha256.hexdigest(), md5.hexdigest())
 
 
-def _vanished(source: str, error: OSError) -> NoReturn:
+def _raise_vanished(source: str, error: OSError) -> NoReturn:
     raise StagingFailed(f"{source} vanished while it was staged: {error.strerror}", advice="try again") from None
 
 
@@ -255,7 +258,7 @@ class Placement:
     root: StoreUrl
 
     @property
-    def place(self) -> StoreUrl:
+    def url(self) -> StoreUrl:
         return self.root / f"{self._identity}/{self.tree.name}/"
 
     @property
@@ -274,39 +277,39 @@ def code_tree(workload: Workload, platform: object, variables: Mapping[str, str]
     """
     added = platform.additions(workload, variables or {}) if isinstance(platform, AddsFiles) else {}
     more = {path: Path(content) if isinstance(content, str) else content for path, content in added.items()}
-    return plant(workload.code_name, [Path(workload.folder) / part for part in workload.code], more)
+    return read_tree(workload.code_name, [Path(workload.folder) / part for part in workload.code], more)
 
 
-def of_code(root: StoreUrl, tree: Tree) -> Placement:
+def code_placement(root: StoreUrl, tree: Tree) -> Placement:
     """ModelArts names the folder on its nodes as the tree is called."""
     return Placement(tree, root / "code/")
 
 
-def of_data(root: StoreUrl, folder: Path) -> Placement:
-    return Placement(plant(folder.resolve().name or "data", [folder]), root / "data/")
+def data_placement(root: StoreUrl, folder: Path) -> Placement:
+    return Placement(read_tree(folder.resolve().name or "data", [folder]), root / "data/")
 
 
-def put(store: Store, placement: Placement) -> StoreUrl:
+def upload_tree(store: Store, placement: Placement) -> StoreUrl:
     """Its place, once everything is there."""
     tree = placement.tree
     head = store.head(placement.marker)
     if head is None or (head.metadata or {}).get("manifest") != tree.digest:
-        missing = _missing(store, placement.place, tree)
-        _LOG.info("%s: %d of %d files are uploaded", placement.place, len(missing), len(tree.leaves))
+        missing = _missing(store, placement.url, tree)
+        _LOG.info("%s: %d of %d files are uploaded", placement.url, len(missing), len(tree.leaves))
         store.upload([upload for upload in missing if upload.path])
         for leaf in tree.leaves:
             if leaf.written is not None:
-                store.write(placement.place / leaf.path, leaf.written)
+                store.write(placement.url / leaf.path, leaf.written)
         for leaf in tree.leaves:
             leaf.check_unchanged()
         store.write(placement.marker, tree.manifest, {"manifest": tree.digest})
     else:
-        _LOG.debug("%s is whole already", placement.place)
-    return placement.place
+        _LOG.debug("%s is whole already", placement.url)
+    return placement.url
 
 
-def _missing(store: Store, place: StoreUrl, tree: Tree) -> list[Upload]:
+def _missing(store: Store, url: StoreUrl, tree: Tree) -> list[Upload]:
     """What an interrupted staging of the same tree has not left there; usually everything."""
-    there = {head.url: (head.size, head.md5) for head in store.objects(place)}
-    uploads = [Upload(leaf.source, place / leaf.path, leaf.size, leaf.md5) for leaf in tree.leaves]
+    there = {head.url: (head.size, head.md5) for head in store.objects(url)}
+    uploads = [Upload(leaf.source, url / leaf.path, leaf.size, leaf.md5) for leaf in tree.leaves]
     return [each for each in uploads if there.get(each.url) != (each.size, each.md5)]

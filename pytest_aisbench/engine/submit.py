@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_aisbench.engine import watch
-from pytest_aisbench.engine.staging import Placement, code_tree, of_code, of_data, put
+from pytest_aisbench.engine.staging import Placement, code_placement, code_tree, data_placement, upload_tree
 from pytest_aisbench.errors import AisbenchError, Rejected, Throttled, Unreachable
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.case import Case
@@ -19,7 +19,7 @@ from pytest_aisbench.model.ports import HasConsole, Platform
 from pytest_aisbench.model.trial import Trial
 
 _LOG = get_logger("fleet")
-SINGLE_SERVER = "SINGLESERVER_MODE"  # by which scripts know it since ais-bench-stubs
+SINGLE_SERVER_VARIABLE = "SINGLESERVER_MODE"  # by which scripts know it since ais-bench-stubs
 
 
 def new_trial(run: str, case: Case, now: float, number: int = 1) -> Trial:
@@ -33,52 +33,52 @@ def job_name(identity: str, run: str, case: Case) -> str:
     return f"{slug}-{run}-{hashlib.sha256(identity.encode()).hexdigest()[:6]}"
 
 
-def stage(trial: Trial, platform: Platform) -> Stage:
+def upload_stage(trial: Trial, platform: Platform) -> Stage:
     """Code and data are in the Store when this returns."""
-    return _placed(trial, platform, lambda placement: put(platform.store, placement))
+    return _make_stage(trial, platform, lambda placement: upload_tree(platform.store, placement))
 
 
-def stage_of(trial: Trial, platform: Platform) -> Stage:
+def planned_stage(trial: Trial, platform: Platform) -> Stage:
     """Where code and data will be, by their contents; nothing is uploaded."""
-    return _placed(trial, platform, lambda placement: placement.place)
+    return _make_stage(trial, platform, lambda placement: placement.url)
 
 
-def _placed(trial: Trial, platform: Platform, deliver: Callable[[Placement], StoreUrl]) -> Stage:
+def _make_stage(trial: Trial, platform: Platform, deliver: Callable[[Placement], StoreUrl]) -> Stage:
     workload, root = trial.case.workload, platform.root
     folder = Path(workload.folder)
     inputs: StoreUrl | None = None
     if workload.data:
         remote = "://" in workload.data
-        inputs = StoreUrl.parse(workload.data) if remote else deliver(of_data(root, folder / workload.data))
-    variables = {} if platform.takes_environment else environment(trial.case)
-    code = deliver(of_code(root, code_tree(workload, platform, variables)))
+        inputs = StoreUrl.parse(workload.data) if remote else deliver(data_placement(root, folder / workload.data))
+    variables = {} if platform.takes_environment else job_environment(trial.case)
+    code = deliver(code_placement(root, code_tree(workload, platform, variables)))
     return Stage(root / f"trials/{trial.id}/", code, inputs)
 
 
-def spec(trial: Trial, place: Stage, run_s: float | None) -> JobSpec:
+def job_spec(trial: Trial, stage: Stage, run_s: float | None) -> JobSpec:
     case, workload = trial.case, trial.case.workload
     return JobSpec(
         name=trial.name,
         shape=case.shape,
-        code=place.code,
+        code=stage.code,
         entry=workload.entry,
-        outputs=place.outputs,
-        logs=place.logs,
-        inputs=place.inputs,
+        outputs=stage.outputs,
+        logs=stage.logs,
+        inputs=stage.inputs,
         framework=workload.framework,
         parameters=workload.parameters,
-        environment=environment(case),
+        environment=job_environment(case),
         options=workload.options,
         description=f"aisbench {case.id} trial {trial.id}",
         max_run_s=run_s,
     )
 
 
-def environment(case: Case) -> dict[str, str]:
-    return {**case.workload.environment, **({SINGLE_SERVER: "True"} if case.single_server else {})}
+def job_environment(case: Case) -> dict[str, str]:
+    return {**case.workload.environment, **({SINGLE_SERVER_VARIABLE: "True"} if case.single_server else {})}
 
 
-def unstaged(trial: Trial, root: StoreUrl) -> Stage:
+def placeholder_stage(trial: Trial, root: StoreUrl) -> Stage:
     """Where the trial would be: enough to render its request before anything is uploaded or paid for."""
     workload = trial.case.workload
     inputs: StoreUrl | None = None
@@ -87,21 +87,21 @@ def unstaged(trial: Trial, root: StoreUrl) -> Stage:
     return Stage(root / f"trials/{trial.id}/", root / f"code/unstaged/{workload.code_name}/", inputs)
 
 
-def send(trial: Trial, platform: Platform, now: float, limits: watch.Limits) -> Trial:
+def submit_job(trial: Trial, platform: Platform, now: float, limits: watch.Limits) -> Trial:
     """The trial with its job; without one where no answer came: the job may exist, and is looked for the next time."""
     assert trial.request is not None
     try:
-        job_id = _created(trial.request, platform, again=bool(trial.attempts))
+        job_id = _job_id(trial.request, platform, again=bool(trial.attempts))
         _LOG.info("%s: submitted as job %s", trial.name, job_id)
     except Rejected:
         raise
     except AisbenchError as lost:
         _LOG.info("%s: attempt %d to submit it had no answer: %s", trial.name, trial.attempts + 1, lost)
-        return _unanswered(trial, lost, now, limits)
+        return _without_answer(trial, lost, now, limits)
     return replace(trial, job_id=job_id, console=_console(platform, job_id))
 
 
-def _created(request: Request, platform: Platform, *, again: bool) -> str:
+def _job_id(request: Request, platform: Platform, *, again: bool) -> str:
     # A request without an answer may have arrived: never send it again before asking for the job by its name.
     if again and (job_id := platform.find(request)):
         _LOG.info("job %s is there: a request without an answer had arrived", job_id)
@@ -123,7 +123,7 @@ def _console(platform: Platform, job_id: str) -> str:
     return ""
 
 
-def _unanswered(trial: Trial, lost: AisbenchError, now: float, limits: watch.Limits) -> Trial:
+def _without_answer(trial: Trial, lost: AisbenchError, now: float, limits: watch.Limits) -> Trial:
     # Once a request may have arrived, no error says that it did not.
     if not trial.attempts and not isinstance(lost, (Unreachable, Throttled)):
         raise lost

@@ -54,7 +54,7 @@ def read_thresholds(
 def expired_claims(cases: Iterable[Case], today: str) -> list[str]:
     """A line for every expected failure that does not excuse a miss any more."""
     found = {
-        f"{expected.place}: {claim.metric} was expected to fail until {expected.until} ({expected.reason}): it counts"
+        f"{expected.source}: {claim.metric} was expected to fail until {expected.until} ({expected.reason}): it counts"
         for case in cases
         for claim in case.thresholds
         if (expected := claim.expected_failure) and not expected.holds(today)
@@ -113,15 +113,17 @@ def _threshold(document: Document, workload: Workload, keys: tuple[str, ...], ro
             Shape.parse(claim["base"])
         except UsageFault as wrong:
             raise fault(wrong.message, "base", advice=wrong.advice) from None
-    _bounds(claim, fault)
+    _check_bounds(claim, fault)
     numbers = {key: float(claim[key]) for key in NUMBERS if key in claim}
     expected = (
-        _expected(claim[EXPECTED_FAILURE], document.location(*keys), fault) if EXPECTED_FAILURE in claim else None
+        _expected_failure(claim[EXPECTED_FAILURE], document.location(*keys), fault)
+        if EXPECTED_FAILURE in claim
+        else None
     )
     threshold = Threshold(
         metric=metric, unit=unit, per=claim.get("per"), base=claim.get("base"), expected_failure=expected, **numbers
     )
-    _possible(threshold, fault)
+    _check_possible(threshold, fault)
     return threshold
 
 
@@ -132,7 +134,7 @@ def _units(workload: Workload) -> dict[str, str]:
     return written | {name: speed if metric.unit is None else metric.unit for name, metric in DERIVED.items()}
 
 
-def _expected(told: Any, place: str, fault: Callable[..., UsageFault]) -> ExpectedFailure:
+def _expected_failure(told: Any, source: str, fault: Callable[..., UsageFault]) -> ExpectedFailure:
     advice = 'write expected_failure = { reason = "…", until = 2027-01-31 }'
     if not isinstance(told, dict):
         raise fault(f"{str(told)[:40]!r} is not a table", EXPECTED_FAILURE, advice=advice)
@@ -147,7 +149,7 @@ def _expected(told: Any, place: str, fault: Callable[..., UsageFault]) -> Expect
         raise fault(wrong, f"{EXPECTED_FAILURE}.reason", advice=advice)
     if not isinstance(until, date) or isinstance(until, datetime):
         raise fault(f"{str(until)[:40]!r} is not a date without quotes", f"{EXPECTED_FAILURE}.until", advice=advice)
-    return ExpectedFailure(reason.strip(), until.isoformat(), place)
+    return ExpectedFailure(reason.strip(), until.isoformat(), source)
 
 
 def _is_number(value: Any) -> bool:
@@ -157,7 +159,7 @@ def _is_number(value: Any) -> bool:
         return False
 
 
-def _possible(threshold: Threshold, fault: Callable[..., UsageFault]) -> None:
+def _check_possible(threshold: Threshold, fault: Callable[..., UsageFault]) -> None:
     """A speed or a time is above 0 and a ratio between 0 and 1 whatever happens: that is no claim, and more is no
     hope. What every case must claim has a lower bound, or the worst of all jobs would be green."""
     low, high = threshold.band(Shape(1, 1))
@@ -171,7 +173,7 @@ def _possible(threshold: Threshold, fault: Callable[..., UsageFault]) -> None:
         raise fault("has no lower bound above 0: a job that does nothing meets it", advice=advice)
 
 
-def _bounds(claim: Mapping[str, Any], fault: Callable[..., UsageFault]) -> None:
+def _check_bounds(claim: Mapping[str, Any], fault: Callable[..., UsageFault]) -> None:
     """A claim that any number meets is no claim."""
     fixed = claim.keys() & {"at_least", "at_most"}
     relative = claim.keys() & {"lower", "upper"}
@@ -363,7 +365,7 @@ def read_workload(
         parameters=fields.pairs("parameters"),
         environment=_environment(fields),
         data=_data(fields, folder),
-        data_contains=_contents(fields),
+        data_contains=_data_contains(fields),
         expected_s=fields.duration("expected"),
         options=own,
         update=_update(fields, folder),
@@ -391,12 +393,12 @@ def _check_code(fields: Fields, folder: Path, code: tuple[str, ...], entry: str,
     for part in code:
         if not (folder / part).is_dir():
             raise fields.fault(f"code: there is no folder {part!r} beside this file", "code")
-    if not any(_holds(folder / part, entry) for part in code):
+    if not any(_contains(folder / part, entry) for part in code):
         advice = f"on platform {platform} it is the file that is run once per card"
         raise fields.fault(f"entry: there is no {entry!r} in {', '.join(code)}", "entry", advice=advice)
 
 
-def _holds(folder: Path, entry: str) -> bool:
+def _contains(folder: Path, entry: str) -> bool:
     """Also after links are followed: what lies outside the folder is not staged."""
     file = (folder / entry).resolve()
     return file.is_file() and file.is_relative_to(folder.resolve())
@@ -479,7 +481,7 @@ def _data(fields: Fields, folder: Path) -> str | None:
     return data
 
 
-def _contents(fields: Fields) -> tuple[str, ...]:
+def _data_contains(fields: Fields) -> tuple[str, ...]:
     if "data_contains" not in fields.values:
         return ()
     names = fields.texts("data_contains")
@@ -501,7 +503,7 @@ class Suite:
     workload: Workload
     claims: Mapping[tuple[str, str], Mapping[str, Threshold]]  # (platform, shape) → metric → claim
     platform: str
-    place: str  # of the thresholds, for messages
+    thresholds_file: str  # for messages
 
     def case(self, shape: Shape, mode: Mode = Mode.CLUSTER) -> Case:
         """The most specific claim wins, metric by metric."""
@@ -518,10 +520,10 @@ class Suite:
         for metric in (THROUGHPUT, ACCURACY):
             if metric not in claimed:
                 advice = f'add it to [{self.platform}."{case.shape}"] or [{self.platform}."*"]'
-                raise UsageFault(f"{self.place}: {case.id} has no claim on {metric}", advice=advice)
+                raise UsageFault(f"{self.thresholds_file}: {case.id} has no claim on {metric}", advice=advice)
 
 
-def folders(root: Path) -> dict[str, Path]:
+def suite_folders(root: Path) -> dict[str, Path]:
     """Of all suites below, by the name of their workload; of several with one name the first."""
     found: dict[str, Path] = {}
     for file in sorted(root.rglob(WORKLOAD_FILE)):
@@ -529,7 +531,7 @@ def folders(root: Path) -> dict[str, Path]:
     return found
 
 
-def load(
+def load_suite(
     folder: Path,
     platform: str,
     options: Collection[str],

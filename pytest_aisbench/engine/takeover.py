@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_aisbench.engine.staging import code_tree, plant
+from pytest_aisbench.engine.staging import code_tree, read_tree
 from pytest_aisbench.errors import AisbenchError
-from pytest_aisbench.ledger.ledger import Ledger, Left, is_held
+from pytest_aisbench.ledger.ledger import Ledger, LeftTrial, is_held
 from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.model import codec
 from pytest_aisbench.model.case import Case, Workload
@@ -55,7 +55,7 @@ def _data_digest(workload: Workload) -> str:
     """Of a data set that is staged with the suite; one that lies in the Store is known by its url."""
     if not workload.data or "://" in workload.data:
         return ""
-    return plant("data", [Path(workload.folder) / workload.data]).digest
+    return read_tree("data", [Path(workload.folder) / workload.data]).digest
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,12 @@ class Takeover:
         Whatever else of the case may still run, and nobody holds, is stopped.
         """
         taken: Trial | None = None
-        for left in self.ledger.left(case.id, self.platform_id, self.run):
+        for left in self.ledger.left_trials(case.id, self.platform_id, self.run):
             trial = left.trial
             if trial.step is Step.STAGE or not self._is_released(left) or self._ended_unseen(left):
                 _LOG.debug("%s: not taken over at %s", trial.name, trial.step.name)
                 continue
-            if taken is None and _is_of_use(left, self.clock.now()):
+            if taken is None and _is_useful(left, self.clock.now()):
                 taken = self._taken(case, left)
                 if taken:
                     continue
@@ -94,7 +94,7 @@ class Takeover:
                 self._stop(left)
         return taken
 
-    def _taken(self, case: Case, left: Left) -> Trial | None:
+    def _taken(self, case: Case, left: LeftTrial) -> Trial | None:
         trial = left.trial
         job, now = trial.job_id or trial.name, self.clock.now()
         if trial.fingerprint != self.fingerprint(case):
@@ -116,7 +116,7 @@ class Takeover:
         self.say(f"{case.id}: taken over from run {trial.run} (job {job})")
         return taken
 
-    def _ended_unseen(self, left: Left) -> bool:
+    def _ended_unseen(self, left: LeftTrial) -> bool:
         """Whether its job, which nobody watched, was over long ago: the ledger then has that, and nobody judges it.
 
         It ended as soon after it was last seen as it can have.
@@ -139,7 +139,7 @@ class Takeover:
         self.say(f"{trial.case.id}: job {trial.job_id} of run {trial.run} is not taken over: it ended on another day")
         return True
 
-    def _stop(self, left: Left) -> None:
+    def _stop(self, left: LeftTrial) -> None:
         """Its run was stopping the job when it was killed, or could not stop it, or another took its place."""
         trial, now = left.trial, self.clock.now()
         try:
@@ -152,7 +152,7 @@ class Takeover:
         self.ledger.swap_trial(over, now, left.record)
         self.say(f"{trial.case.id}: job {trial.job_id} of run {trial.run} was to be stopped, and is now")
 
-    def _is_released(self, left: Left) -> bool:
+    def _is_released(self, left: LeftTrial) -> bool:
         """Whether nobody holds it any more; a run that may live is waited for once, whatever it has."""
         run = left.trial.run
         if not is_held(left.owner, left.lease, self.clock.now()):
@@ -167,7 +167,7 @@ class Takeover:
         return not self._alive[run]
 
 
-def _is_of_use(left: Left, now: float) -> bool:
+def _is_useful(left: LeftTrial, now: float) -> bool:
     """Its job waits or runs, or has left results that nobody judged: a killed run judged nothing for good.
 
     Results of another day are no proof that the cluster works today.

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_aisbench.engine import cancel, submit, watch
+from pytest_aisbench.engine import cancel, watch
 from pytest_aisbench.engine.budget import Budget
-from pytest_aisbench.engine.collect import Meter, gather, last_lines, sampled
-from pytest_aisbench.engine.submit import send, spec
+from pytest_aisbench.engine.collect import PowerMeter, collect, last_lines, with_usage_and_power
+from pytest_aisbench.engine.submit import job_spec, submit_job, upload_stage
 from pytest_aisbench.errors import AisbenchError, Blame, PlatformError
 from pytest_aisbench.judge.comparison import family_differences, family_key, trait_differences, traits_key
 from pytest_aisbench.judge.evaluate import ANCHOR_TRIALS, Evaluation, Evidence, Rules, evaluate
@@ -193,7 +193,7 @@ def _chart(case: Case, base: Speed | None, speeds: Mapping[Shape, Speed]) -> tup
     )
 
 
-def with_last_words(trial: Trial, platform: Platform, folder: Path) -> Trial:
+def with_last_events_and_lines(trial: Trial, platform: Platform, folder: Path) -> Trial:
     """The trial with the last events and log lines of its job, for a case that did not pass."""
     events: Sequence[str] = ()
     # Of any platform: an error here changes no verdict.
@@ -241,7 +241,7 @@ class Tools:
     inspect: Callable[[str], Job] | None = None  # an answer that is known already, for all jobs at once
     verdict_step: VerdictStep = field(default_factory=VerdictStep)
     others: Callable[[], Iterable[Trial]] = tuple  # all trials of the run
-    meter: Meter = field(default_factory=lambda: Meter({}))
+    meter: PowerMeter = field(default_factory=lambda: PowerMeter({}))
 
 
 def advance(trial: Trial, tools: Tools) -> Trial:
@@ -260,54 +260,56 @@ def advance(trial: Trial, tools: Tools) -> Trial:
 
 
 def _stage(trial: Trial, tools: Tools) -> Trial:
-    _require_means(tools)
-    stage = submit.stage(trial, tools.platform)
-    request = tools.platform.render(spec(trial, stage, tools.limits.run_s))
+    _check_budget(tools)
+    stage = upload_stage(trial, tools.platform)
+    request = tools.platform.render(job_spec(trial, stage, tools.limits.run_s))
     return trial.moved(Step.SUBMIT, tools.clock.now(), stage=stage, request=request)
 
 
 def _submit(trial: Trial, tools: Tools) -> Trial:
     now = tools.clock.now()
     if not trial.attempts:
-        _require_means(tools)
-    sent = send(trial, tools.platform, now, tools.limits)
+        _check_budget(tools)
+    sent = submit_job(trial, tools.platform, now, tools.limits)
     return sent.moved(Step.WATCH, now) if sent.job_id else sent
 
 
 def _watch(trial: Trial, tools: Tools) -> Trial:
-    seen = watch.look(trial, tools.platform, tools.clock, tools.limits, tools.inspect)
+    seen = watch.watch_job(trial, tools.platform, tools.clock, tools.limits, tools.inspect)
     if seen.step is Step.WATCH and not seen.fault:
-        _require_means(tools)  # after the look: a job that has just succeeded is paid for
+        _check_budget(tools)  # after the look: a job that has just succeeded is paid for
     return seen
 
 
-def _harvest(trial: Trial, tools: Tools) -> Trial:
+def _collect(trial: Trial, tools: Tools) -> Trial:
     now = tools.clock.now()
     try:
-        home = gather(trial, tools.platform.store, tools.folder)
-        return (sampled(home, tools.platform, tools.meter) if home.measurements else home).moved(Step.JUDGE, now)
+        home = collect(trial, tools.platform.store, tools.folder)
+        return (with_usage_and_power(home, tools.platform, tools.meter) if home.measurements else home).moved(
+            Step.JUDGE, now
+        )
     except AisbenchError as error:
         # What has been paid for is worth waiting for; but a private cloud that is gone does not come back.
         if not error.retryable or not tools.platform.platform_id:
             raise
-        return watch.endure(trial, error, now, tools.limits)
+        return watch.sit_out_outage(trial, error, now, tools.limits)
 
 
 def _judge(trial: Trial, tools: Tools) -> Trial:
     if fault := trial.fault or watch.fault_of(trial, tools.folder):
-        return _ended(with_last_words(trial, tools.platform, tools.folder), fault, tools)
+        return _ended(with_last_events_and_lines(trial, tools.platform, tools.folder), fault, tools)
     trial = tools.verdict_step.judge(trial, tools.others(), day(tools.clock.now()))
     if not trial.verdict.passed and not trial.another_trial:
-        trial = with_last_words(trial, tools.platform, tools.folder)
+        trial = with_last_events_and_lines(trial, tools.platform, tools.folder)
     return trial.moved(Step.DONE, tools.clock.now())
 
 
-def given_away(trial: Trial, now: float) -> Trial:
+def taken_by_another_run(trial: Trial, now: float) -> Trial:
     fault = Fault(Blame.PLATFORM, message("given away"))
     return trial.moved(Step.DONE, now, job=None, fault=fault, judged=Verdict(Ruling.BROKEN, fault.text))
 
 
-def _require_means(tools: Tools) -> None:
+def _check_budget(tools: Tools) -> None:
     if tools.budget:
         tools.budget.check()
 
@@ -317,4 +319,4 @@ def _ended(trial: Trial, fault: Fault, tools: Tools) -> Trial:
     return trial.moved(Step.DONE, tools.clock.now(), fault=fault, judged=Verdict(ruling, fault.text))
 
 
-_STEPS = {Step.STAGE: _stage, Step.SUBMIT: _submit, Step.WATCH: _watch, Step.HARVEST: _harvest, Step.JUDGE: _judge}
+_STEPS = {Step.STAGE: _stage, Step.SUBMIT: _submit, Step.WATCH: _watch, Step.HARVEST: _collect, Step.JUDGE: _judge}

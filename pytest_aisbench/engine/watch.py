@@ -16,7 +16,7 @@ from pytest_aisbench.model.job import Job, LogPart, Phase
 from pytest_aisbench.model.messages import message, plain
 from pytest_aisbench.model.ports import Clock, Platform
 from pytest_aisbench.model.trial import Fault, Step, Trial
-from pytest_aisbench.traininglog.activity import Heard, epochs, judged, with_log, with_usage
+from pytest_aisbench.traininglog.activity import JobActivity, epochs, with_log, with_stall, with_usage
 from pytest_aisbench.traininglog.readers import Progress
 
 _LOG = get_logger("fleet")
@@ -32,17 +32,17 @@ _END_S = 2.0
 
 
 @dataclass
-class _Ear:
+class _Monitored:
     """Where the listening to one job stands."""
 
-    heard: Heard
+    activity: JobActivity
     due: float = 0.0
     looked: int = 0  # how often another node than the first had its turn
     asked: int = 0  # how often the use of a node was asked for
     asked_at: float = 0.0
 
 
-class Follower:
+class LogMonitor:
     """One thread for all jobs; the more they are, the less often each is heard."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Follower:
         self._note = note
         self._keep = keep
         self._rest = max(platform.poll_s, _QUICKEST)
-        self._ears: dict[str, _Ear] = {}  # by trial
+        self._watched: dict[str, _Monitored] = {}  # by trial
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="aisbench-follower", daemon=True)
 
@@ -77,9 +77,9 @@ class Follower:
         if self._thread.is_alive():
             self._thread.join(_END_S)  # a daemon: a platform that does not answer keeps nobody
 
-    def heard(self, trial: Trial) -> Heard | None:
-        ear = self._ears.get(trial.id)
-        return ear.heard if ear else None
+    def activity(self, trial: Trial) -> JobActivity | None:
+        watched = self._watched.get(trial.id)
+        return watched.activity if watched else None
 
     def _run(self) -> None:
         while not self._closing.wait(self._rest):
@@ -89,65 +89,65 @@ class Follower:
     def round(self) -> None:
         """Hear the few that have waited longest."""
         now = self._clock.now()
-        running = {trial.id: trial for trial in self._trials() if _runs(trial)}
-        self._ears = {
-            key: self._ears.get(key) or _Ear(Heard(now, Progress(ranks=trial.case.shape.devices)))
+        running = {trial.id: trial for trial in self._trials() if _is_running(trial)}
+        self._watched = {
+            key: self._watched.get(key) or _Monitored(JobActivity(now, Progress(ranks=trial.case.shape.devices)))
             for key, trial in running.items()
         }
-        due = sorted((ear.due, key) for key, ear in self._ears.items() if ear.due <= now)
+        due = sorted((watched.due, key) for key, watched in self._watched.items() if watched.due <= now)
         for _, key in due[:_ROUND]:
             if self._closing.is_set():
                 return
-            self._ears[key].due = now + self._rest
+            self._watched[key].due = now + self._rest
             # Whatever a platform raises: the watch deals with its outages.
             with ignored(_MONITOR_LOG, Exception, "%s: one reading of its log", running[key].name):
-                self._hear(running[key], self._ears[key])
+                self._hear(running[key], self._watched[key])
 
-    def _hear(self, trial: Trial, ear: _Ear) -> None:
-        before, nodes = ear.heard, trial.case.shape.nodes
+    def _hear(self, trial: Trial, watched: _Monitored) -> None:
+        before, nodes = watched.activity, trial.case.shape.nodes
         after = self._log(trial, before, 0)
         # Less is known then, and it is less that matters.
         with ignored(_MONITOR_LOG, Exception, "%s: one look at its other nodes", trial.name):
             if nodes > 1:
-                ear.looked += 1
-                after = self._log(trial, after, ear.looked % (nodes - 1) + 1)
-            if self._is_silent(after, ear):
-                ear.asked_at, ear.asked = self._clock.now(), ear.asked + 1
-                node = ear.asked % nodes
+                watched.looked += 1
+                after = self._log(trial, after, watched.looked % (nodes - 1) + 1)
+            if self._is_silent(after, watched):
+                watched.asked_at, watched.asked = self._clock.now(), watched.asked + 1
+                node = watched.asked % nodes
                 usage = self._platform.usage(trial.job_id or "", node)
-                after = with_usage(after, node, usage, ear.asked_at)
+                after = with_usage(after, node, usage, watched.asked_at)
         now = self._clock.now()
-        ear.heard = after = judged(after, now, self._stall_s)
-        ear.due = now + max(self._rest, min(_SLOWEST_READ, after.sizes[0] / _BYTES_PER_S))
+        watched.activity = after = with_stall(after, now, self._stall_s)
+        watched.due = now + max(self._rest, min(_SLOWEST_READ, after.sizes[0] / _BYTES_PER_S))
         if after.stalled != before.stalled:
             self._tell(trial, before, after)
 
-    def _log(self, trial: Trial, known: Heard, node: int) -> Heard:
+    def _log(self, trial: Trial, known: JobActivity, node: int) -> JobActivity:
         part = self._platform.logs(trial.job_id or "", node, known.sizes.get(node, 0))
         with ignored(_MONITOR_LOG, OSError, "%s: a part of its log on disk", trial.name):  # a full disk shows elsewhere
             self._keep(trial, node, part)
         return with_log(known, node, part, self._clock.now())
 
-    def _is_silent(self, known: Heard, ear: _Ear) -> bool:
+    def _is_silent(self, known: JobActivity, watched: _Monitored) -> bool:
         """The use of a node is asked for where its log says nothing: most jobs speak."""
         now = self._clock.now()
-        return now - known.moved > self._stall_s / 3 and now - ear.asked_at >= self._stall_s / 6
+        return now - known.moved > self._stall_s / 3 and now - watched.asked_at >= self._stall_s / 6
 
-    def _tell(self, trial: Trial, before: Heard, after: Heard) -> None:
+    def _tell(self, trial: Trial, before: JobActivity, after: JobActivity) -> None:
         if after.stalled:
-            where = place(trial, after)
+            where = training_position(trial, after)
             self._say(
-                f"{trial.case.id} stalls: job {trial.job_id} has shown no sign of life since {_clock(after.moved)}"
+                f"{trial.case.id} stalls: job {trial.job_id} has shown no sign of life since {_local_time(after.moved)}"
                 f"{where and f', at {where}'}; see `aisbench logs {trial.job_id}`"
             )
-            since = _stamp(after.moved)
+            since = _utc_time(after.moved)
             self._note(trial, message("silent at", when=since, where=where) if where else message("silent", when=since))
         else:
-            self._say(f"{trial.case.id} goes on: job {trial.job_id} had stood still since {_clock(before.moved)}")
-            self._note(trial, message("went on", when=_stamp(after.moved)))
+            self._say(f"{trial.case.id} goes on: job {trial.job_id} had stood still since {_local_time(before.moved)}")
+            self._note(trial, message("went on", when=_utc_time(after.moved)))
 
 
-def place(trial: Trial, told: Heard) -> str:
+def training_position(trial: Trial, told: JobActivity) -> str:
     """Where its training stands, as far as its log tells."""
     progress, total = told.progress, epochs(trial.case)
     if progress.epoch:
@@ -155,16 +155,16 @@ def place(trial: Trial, told: Heard) -> str:
     return plain(told.said.strip(), 80)
 
 
-def _runs(trial: Trial) -> bool:
+def _is_running(trial: Trial) -> bool:
     running = trial.job is not None and trial.job.phase is Phase.RUNNING
     return running and trial.step is Step.WATCH and trial.fault is None
 
 
-def _clock(at: float) -> str:
+def _local_time(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
-def _stamp(at: float) -> str:
+def _utc_time(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
 
 
@@ -172,7 +172,7 @@ def _stamp(at: float) -> str:
 OUTAGE_S = 900.0  # a platform that does not answer for so long is not waited for any more
 
 
-def follow(platform: Platform, clock: Clock, job_id: str, node: int = 0) -> Iterator[str]:
+def stream_log(platform: Platform, clock: Clock, job_id: str, node: int = 0) -> Iterator[str]:
     """Its text from the beginning, each piece once, until the job is final and all was said."""
     since, heard, final = 0, clock.now(), False
     while True:
@@ -194,8 +194,8 @@ def follow(platform: Platform, clock: Clock, job_id: str, node: int = 0) -> Iter
         clock.sleep(platform.poll_s)
 
 
-_SLOWEST = 6.0
-_SURE = 6  # intervals for which a job must be missing: half a minute on ModelArts
+_LONGEST_INTERVAL = 6.0
+_LOST_AFTER_POLLS = 6  # intervals for which a job must be missing: half a minute on ModelArts
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Limits:
     stop_s: float = cancel.CONFIRM_S  # a platform that was asked to stop a job
 
 
-def asked(platform: Platform, job_ids: Iterable[str]) -> Callable[[str], Job]:
+def inspect_together(platform: Platform, job_ids: Iterable[str]) -> Callable[[str], Job]:
     """What the platform says of all of them, asked once: each answer by itself, or the error that all have met."""
     try:
         jobs = platform.inspect(job_ids)
@@ -227,7 +227,7 @@ def asked(platform: Platform, job_ids: Iterable[str]) -> Callable[[str], Job]:
     return fail
 
 
-def look(
+def watch_job(
     trial: Trial,
     platform: Platform,
     clock: Clock,
@@ -245,10 +245,10 @@ def look(
         if trial.fault and cancel.is_unconfirmed(trial, now, limits.stop_s):
             left = message("unknown stop", job=trial.job_id, why=str(error))
             return trial.noted(left).moved(Step.HARVEST, now)
-        return endure(trial, error, now, limits)
-    if job.phase is Phase.LOST and not _surely_lost(trial, now, platform.poll_s):
-        return _timed(trial, "missed", trial.times.get("missed", now))
-    trial = _seen(trial, job, now)
+        return sit_out_outage(trial, error, now, limits)
+    if job.phase is Phase.LOST and not _is_surely_lost(trial, now, platform.poll_s):
+        return _with_time(trial, "missed", trial.times.get("missed", now))
+    trial = _with_job(trial, job, now)
     if job.phase.is_final:
         # A job that turns up again after all must not run beside the one that follows it.
         return (cancel.request_for(trial, platform, now) if job.phase is Phase.LOST else trial).moved(Step.HARVEST, now)
@@ -257,23 +257,23 @@ def look(
             return trial
         left = message("still there", job=str(trial.job_id), phase=job.platform_phase)
         return trial.noted(left).moved(Step.HARVEST, now)
-    overdue = _overdue(trial, job, now, limits)
+    overdue = _overdue_error(trial, job, now, limits)
     return cancel.begin(trial, Fault.of(overdue), now) if overdue else trial
 
 
-def endure(trial: Trial, error: AisbenchError, now: float, limits: Limits) -> Trial:
+def sit_out_outage(trial: Trial, error: AisbenchError, now: float, limits: Limits) -> Trial:
     """Sit out an outage: the trial stays where it is and is looked at again, until the outage has lasted too long."""
     since = trial.times.get("silent", now)
     if now - since > limits.outage_s:
         raise error
     if "silent" not in trial.times:  # once for each outage: every answer has another request id
         trial = trial.noted(message("no answer", why=str(error)))
-    return postpone(_timed(trial, "silent", since), error, now, limits)
+    return postpone(_with_time(trial, "silent", since), error, now, limits)
 
 
 def postpone(trial: Trial, error: AisbenchError, now: float, limits: Limits) -> Trial:
     """The trial with the time until which the platform asked to be left alone, if it did."""
-    return _timed(trial, "retry_after", now + min(error.pause_s, limits.outage_s)) if error.pause_s else trial
+    return _with_time(trial, "retry_after", now + min(error.pause_s, limits.outage_s)) if error.pause_s else trial
 
 
 def may_ask(trial: Trial, now: float) -> bool:
@@ -281,7 +281,7 @@ def may_ask(trial: Trial, now: float) -> bool:
     return trial.step is Step.WATCH and trial.times.get("retry_after", now) <= now
 
 
-def pause(trial: Trial, now: float, shortest: float) -> float:
+def pause_s(trial: Trial, now: float, shortest: float) -> float:
     """How long to leave a trial alone: the platform's own interval near the expected end, up to six times that
     in the queue and far from the end; and never less than the platform asked for."""
     return max(_interval(trial, now, shortest), trial.times.get("retry_after", now) - now)
@@ -295,10 +295,10 @@ def _interval(trial: Trial, now: float, shortest: float) -> float:
     near = expected and lasted > 0.8 * expected
     if job.phase is Phase.RUNNING and (near or not expected):
         return shortest
-    return shortest * min(_SLOWEST, 1 + lasted / 10)
+    return shortest * min(_LONGEST_INTERVAL, 1 + lasted / 10)
 
 
-def news(before: Trial, after: Trial) -> bool:
+def is_news(before: Trial, after: Trial) -> bool:
     """Whether the ledger must hear of it: a running job's age is none."""
     if before.job and after.job:
         after = replace(after, job=replace(after.job, ran_s=before.job.ran_s))
@@ -321,12 +321,12 @@ def fault_of(trial: Trial, folder: Path) -> Fault | None:
     return None
 
 
-def _surely_lost(trial: Trial, now: float, poll_s: float) -> bool:
+def _is_surely_lost(trial: Trial, now: float, poll_s: float) -> bool:
     """A list that lags behind, or one bad answer, are no reason to give up hours of training."""
-    return now - trial.times.get("missed", now) >= _SURE * poll_s
+    return now - trial.times.get("missed", now) >= _LOST_AFTER_POLLS * poll_s
 
 
-def _seen(trial: Trial, job: Job, now: float) -> Trial:
+def _with_job(trial: Trial, job: Job, now: float) -> Trial:
     times = {key: at for key, at in trial.times.items() if key not in {"silent", "retry_after", "missed"}}
     if not trial.job or trial.job.phase is not job.phase:
         times[job.phase.value.lower()] = now
@@ -336,7 +336,7 @@ def _seen(trial: Trial, job: Job, now: float) -> Trial:
     return trial
 
 
-def _overdue(trial: Trial, job: Job, now: float, limits: Limits) -> AisbenchError | None:
+def _overdue_error(trial: Trial, job: Job, now: float, limits: Limits) -> AisbenchError | None:
     lasted = now - trial.times[job.phase.value.lower()]
     longest = limits.queue_s + limits.run_s + limits.outage_s
     if now - trial.times.get("watch", now) > longest:
@@ -355,5 +355,5 @@ def _overdue(trial: Trial, job: Job, now: float, limits: Limits) -> AisbenchErro
     return None
 
 
-def _timed(trial: Trial, key: str, at: float) -> Trial:
+def _with_time(trial: Trial, key: str, at: float) -> Trial:
     return replace(trial, times={**trial.times, key: at})

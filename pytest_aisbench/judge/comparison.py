@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from pytest_aisbench.model.case import Case
-from pytest_aisbench.model.results import Before, Brief
+from pytest_aisbench.model.results import CaseBrief, PreviousRun
 from pytest_aisbench.model.verdict import Ruling
 
 _SHAPE = ("nodes", "devices")
@@ -127,7 +127,7 @@ class RunDifference:
     moved: tuple[SpeedChange, ...]  # the largest change first
 
 
-def compare_runs(before: Before, cases: Iterable[Brief]) -> RunDifference:
+def compare_runs(before: PreviousRun, cases: Iterable[CaseBrief]) -> RunDifference:
     """Throughputs with different units are not compared."""
     earlier = {case.id: case for case in before.cases}
     now = {case.id: case for case in cases}

@@ -7,7 +7,7 @@ from pytest_aisbench.judge.values import case_values, target_accuracy, throughpu
 from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.messages import message
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
-from pytest_aisbench.model.results import Brief, CaseEntry, TrialEntry, Value
+from pytest_aisbench.model.results import CaseBrief, CaseEntry, TrialEntry, Value
 from pytest_aisbench.model.trial import Trial
 from pytest_aisbench.model.verdict import Verdict
 
@@ -71,7 +71,7 @@ def _why_not_judged(trials: tuple[Trial, ...]) -> str:
     return message("not judged") + (message("because", why=fault.text) if fault else "")
 
 
-def brief(case: CaseEntry) -> Brief:
+def brief(case: CaseEntry) -> CaseBrief:
     """What the next run is compared with."""
     speed = case.metrics.get(THROUGHPUT, Value(None, ""))
-    return Brief(case.id, case.verdict, speed.value, speed.unit)
+    return CaseBrief(case.id, case.verdict, speed.value, speed.unit)

@@ -192,8 +192,8 @@ def upgrade(db: sqlite3.Connection) -> None:
 
 
 _WAIT_S = 30.0  # for others to let go of the file
-_GLANCE_S = 0.2  # the same, while it is opened
-_ELSEWHERE = "name another file with --aisbench-ledger"
+_OPEN_WAIT_S = 0.2  # the same, while it is opened
+_OTHER_FILE = "name another file with --aisbench-ledger"
 _ADVICE = {  # by what SQLite says; its error codes reach Python only from 3.11 on
     "is full": "free some space",
     "readonly": "make the file and its folder writable",
@@ -233,7 +233,7 @@ class Database:
         may hold what the other waits for."""
         deadline = time.monotonic() + _WAIT_S
         while True:
-            db = sqlite3.connect(self.path, timeout=_GLANCE_S, isolation_level=None, check_same_thread=False)
+            db = sqlite3.connect(self.path, timeout=_OPEN_WAIT_S, isolation_level=None, check_same_thread=False)
             try:
                 self._prepare(db)
                 return db
@@ -251,9 +251,9 @@ class Database:
         version = int(_first(db, "PRAGMA user_version"))
         if version > VERSION:
             message = f"{self.path} was written by a newer version ({version} > {VERSION})"
-            raise LedgerError(message, advice=f"update pytest-aisbench, or {_ELSEWHERE}")
+            raise LedgerError(message, advice=f"update pytest-aisbench, or {_OTHER_FILE}")
         if _first(db, "SELECT count(*) > 0 AND sum(name = 'trials') = 0 FROM sqlite_master"):
-            raise LedgerError(f"{self.path} is a database of something else, and no ledger", advice=_ELSEWHERE)
+            raise LedgerError(f"{self.path} is a database of something else, and no ledger", advice=_OTHER_FILE)
         if self._alien:
             journal = _first(db, "PRAGMA journal_mode = DELETE")
             db.execute("PRAGMA locking_mode = NORMAL")
@@ -304,8 +304,8 @@ class Database:
         if self._alien and "locked" in said and Path(f"{self.path}-wal").exists():
             unsafe = f"a write-ahead log, which is not safe on {self._alien.kind} at {self._alien.point}"
             message = f"the ledger {self.path} has {unsafe}, and a process that has it open keeps it"
-            return LedgerError(message, advice=f"end that run, or {_ELSEWHERE}")
-        advice = next((f"{advice}, or {_ELSEWHERE}" for word, advice in _ADVICE.items() if word in said), _ELSEWHERE)
+            return LedgerError(message, advice=f"end that run, or {_OTHER_FILE}")
+        advice = next((f"{advice}, or {_OTHER_FILE}" for word, advice in _ADVICE.items() if word in said), _OTHER_FILE)
         kind = getattr(error, "sqlite_errorname", "") if "I/O error" in said else ""  # there are thirty
         return LedgerError(f"the ledger {self.path} cannot be used: {said}", advice=advice, trail=kind)
 

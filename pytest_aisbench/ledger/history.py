@@ -76,10 +76,10 @@ class History:
         return dict(json.loads(rows[0][0])) if rows else {}
 
     def _read(self, where: str, *values: Any) -> tuple[TrialRecord, ...]:
-        return tuple(_measure(row) for row in self._database.read(f"{_ALL} {where}", *values))
+        return tuple(_record(row) for row in self._database.read(f"{_ALL} {where}", *values))
 
 
-def add(database: Database, measure: TrialRecord, traits: Mapping[str, str]) -> None:
+def add_record(database: Database, measure: TrialRecord, traits: Mapping[str, str]) -> None:
     """Inside the transaction that ends the trial."""
     if measure.key:
         written = json.dumps(dict(traits), ensure_ascii=False, separators=(",", ":"))
@@ -87,7 +87,7 @@ def add(database: Database, measure: TrialRecord, traits: Mapping[str, str]) -> 
     database.write(_ADD, *_row(measure))
 
 
-def drop(database: Database, trial: str) -> None:
+def drop_record(database: Database, trial: str) -> None:
     database.write("DELETE FROM measures WHERE trial = ?", trial)
 
 
@@ -98,7 +98,7 @@ def _row(measure: TrialRecord) -> tuple[Any, ...]:
     return tuple(told.get(name, getattr(measure, name)) for name in _NAMES)
 
 
-def _measure(row: tuple[Any, ...]) -> TrialRecord:
+def _record(row: tuple[Any, ...]) -> TrialRecord:
     *told, ruling, counted, metrics = row
     known: tuple[Any, ...] = (*told, Ruling(ruling), bool(counted), json.loads(metrics) if metrics != "{}" else {})
     return TrialRecord(*known)

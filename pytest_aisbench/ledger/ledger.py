@@ -22,7 +22,7 @@ from pytest_aisbench.model.clock import stamp
 from pytest_aisbench.model.job import Job, Phase
 from pytest_aisbench.model.messages import message
 from pytest_aisbench.model.ports import Clock
-from pytest_aisbench.model.results import RESULTS, RUNS, SCHEMA, Before, Brief, CaseEntry, Executor, RunEntry
+from pytest_aisbench.model.results import RESULTS, RUNS, SCHEMA, CaseBrief, CaseEntry, Executor, PreviousRun, RunEntry
 from pytest_aisbench.model.trial import Fault, Step, Trial
 from pytest_aisbench.model.verdict import Ruling
 
@@ -37,8 +37,8 @@ ON CONFLICT (trial) DO UPDATE SET
     step = excluded.step, job_id = excluded.job_id, updated = excluded.updated, record = excluded.record,
     place = excluded.place, fingerprint = excluded.fingerprint, ran_s = excluded.ran_s
 """
-_SWAP = f"{_SAVE} WHERE trials.record = ?"
-_OWN = f"{_SAVE} WHERE trials.run = excluded.run"
+_SAVE_IF_UNCHANGED = f"{_SAVE} WHERE trials.record = ?"
+_SAVE_IF_OURS = f"{_SAVE} WHERE trials.run = excluded.run"
 MAY_RUN = "(t.step IN ('SUBMIT', 'WATCH') OR json_extract(t.record, '$.job.phase') IN ('PENDING', 'RUNNING'))"
 _LEFT = f"""
 SELECT t.record, r.owner, r.lease, r.finished IS NULL FROM trials t JOIN runs r USING (run)
@@ -47,7 +47,7 @@ WHERE t.case_id = ? AND t.place = ? AND t.run != ? AND ({MAY_RUN} OR t.updated =
 ORDER BY t.updated DESC
 """  # noqa: S608 - made of our own words
 
-_BEFORE = """
+_PREVIOUS_RUN = """
 SELECT b.run, b.started FROM runs b JOIN runs r ON r.run = ? AND b.started < r.started
 WHERE b.finished IS NOT NULL
     AND json_extract(b.settings, '$.platform') IS json_extract(r.settings, '$.platform')
@@ -67,7 +67,7 @@ SELECT case_id, json_extract(record, '$.verdict'), json_extract(record, '$.metri
 """
 
 
-class Left(NamedTuple):
+class LeftTrial(NamedTuple):
     """A trial that its run did not bring to an end, and who may still hold it."""
 
     trial: Trial
@@ -109,14 +109,15 @@ class Ledger:
     def finish(self, run: str, exit_code: int, now: float) -> None:
         self.database.write("UPDATE runs SET finished = ?, exit_code = ?, lease = 0 WHERE run = ?", now, exit_code, run)
 
-    def left(self, case_id: str, platform_id: str, run: str) -> list[Left]:
+    def left_trials(self, case_id: str, platform_id: str, run: str) -> list[LeftTrial]:
         """Of the trials of the case that other runs began on this platform: the newest, and all whose job may run."""
         rows = self.database.read(_LEFT, case_id, platform_id, run, case_id, platform_id, run)
         return [
-            Left(codec.load(Trial, json.loads(told)), owner, lease, bool(k), told) for told, owner, lease, k in rows
+            LeftTrial(codec.load(Trial, json.loads(told)), owner, lease, bool(k), told)
+            for told, owner, lease, k in rows
         ]
 
-    def lasted(self, case_id: str, platform_id: str, fingerprint: str, limit: int = 5) -> list[float]:
+    def past_durations(self, case_id: str, platform_id: str, fingerprint: str, limit: int = 5) -> list[float]:
         """How long the newest jobs that did the same on this platform, and succeeded, have run; newest first."""
         rows = self.database.read(
             "SELECT ran_s FROM trials WHERE case_id = ? AND place = ? AND fingerprint = ? AND ran_s IS NOT NULL"
@@ -125,7 +126,7 @@ class Ledger:
         )
         return [float(row[0]) for row in rows]
 
-    def bury(self, now: float, is_held: Callable[[str, float, float], bool]) -> list[Trial]:
+    def end_orphans(self, now: float, is_held: Callable[[str, float, float], bool]) -> list[Trial]:
         """The trials that were under way on a private local cloud, which died with their run: now LOST and DONE.
 
         Whoever still renews a lease keeps its trials. A run without an owner is of a version that did not say on
@@ -137,7 +138,7 @@ class Ledger:
                 " AND t.step IN ('SUBMIT', 'WATCH') AND r.finished IS NULL AND r.owner != '' ORDER BY t.trial"
             )
             left = [codec.load(Trial, json.loads(row[0])) for row in rows if not is_held(row[1], row[2], now)]
-            buried = [_lost(trial, now) for trial in left]
+            buried = [_lost_trial(trial, now) for trial in left]
             for trial in buried:
                 self.save_trial(trial, now)
         return buried
@@ -146,19 +147,19 @@ class Ledger:
         """False if another run has taken it over meanwhile: then theirs stands. What it measured becomes history."""
         measure = trial_record(trial)
         if measure is None:
-            return bool(self.database.write(_OWN, *_row(trial, now)))
+            return bool(self.database.write(_SAVE_IF_OURS, *_row(trial, now)))
         with self.database.transaction():
-            saved = bool(self.database.write(_OWN, *_row(trial, now)))
+            saved = bool(self.database.write(_SAVE_IF_OURS, *_row(trial, now)))
             if saved:
-                history.add(self.database, measure, trial.traits)
+                history.add_record(self.database, measure, trial.traits)
         return saved
 
     def swap_trial(self, trial: Trial, now: float, seen: str) -> bool:
         """Save the trial only if its record is still the one that was seen; what it measured will be told again."""
         with self.database.transaction():
-            swapped = bool(self.database.write(_SWAP, *_row(trial, now), seen))
+            swapped = bool(self.database.write(_SAVE_IF_UNCHANGED, *_row(trial, now), seen))
             if swapped:
-                history.drop(self.database, trial.id)
+                history.drop_record(self.database, trial.id)
         return swapped
 
     def save_case(self, run: str, ordinal: int, entry: CaseEntry) -> None:
@@ -191,12 +192,14 @@ class Ledger:
             executor=codec.load(Executor, json.loads(executor)),
         )
 
-    def previous(self, run: str) -> Before | None:
+    def previous(self, run: str) -> PreviousRun | None:
         """The last run before it that ended on the same platform with a verdict."""
-        for name, started in self.database.read(_BEFORE, run):
+        for name, started in self.database.read(_PREVIOUS_RUN, run):
             cases = self.database.read(_BRIEF, name)
-            told = (Brief(case, Ruling(word) if word else None, value, unit or "") for case, word, value, unit in cases)
-            return Before(name, _stamp(started), tuple(told))
+            told = (
+                CaseBrief(case, Ruling(word) if word else None, value, unit or "") for case, word, value, unit in cases
+            )
+            return PreviousRun(name, _stamp(started), tuple(told))
         return None
 
     def uploads(self, run: str) -> tuple[Mapping[str, str], ...]:
@@ -219,7 +222,7 @@ def _row(trial: Trial, now: float) -> tuple[Any, ...]:
     )
 
 
-def _lost(trial: Trial, now: float) -> Trial:
+def _lost_trial(trial: Trial, now: float) -> Trial:
     why = message("cloud ended", run=trial.run)
     job = trial.job or Job(trial.job_id or "", Phase.LOST, "")
     return trial.moved(Step.DONE, now, job=replace(job, phase=Phase.LOST), fault=Fault(Blame.PLATFORM, why))
@@ -268,7 +271,7 @@ class Lease:
                 self._ledger.renew(self._run, self._clock.now() + LEASE_S)
 
 
-def owner() -> str:
+def this_process() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 

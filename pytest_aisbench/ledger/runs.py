@@ -28,13 +28,13 @@ def run_id(now: float) -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(3)}"
 
 
-def make(reports: Path, run: str) -> Path:
+def make_folder(reports: Path, run: str) -> Path:
     """A folder that no run had before."""
     folder = reports / run
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        raise _fault(folder, error) from None
+        raise _write_fault(folder, error) from None
     return folder
 
 
@@ -45,7 +45,7 @@ def point_latest(reports: Path, run: str) -> None:
         pointer.symlink_to(run, target_is_directory=True)
         pointer.replace(reports / LATEST)
     except OSError as error:
-        raise _fault(reports / LATEST, error) from None
+        raise _write_fault(reports / LATEST, error) from None
 
 
 def request_name(case: str, number: int) -> str:
@@ -61,11 +61,11 @@ def write_request(folder: Path, name: str, request: Request) -> Path:
         target.parent.mkdir(exist_ok=True)
         target.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise _fault(target, error) from None
+        raise _write_fault(target, error) from None
     return target
 
 
-def _fault(path: Path, error: OSError) -> LedgerError:
+def _write_fault(path: Path, error: OSError) -> LedgerError:
     return LedgerError(f"{path} cannot be made: {error.strerror}", advice="name another --aisbench-reports")
 
 
@@ -85,7 +85,7 @@ class Holder(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldTrial:
     """A trial and its holder, as they were when the ledger was read."""
 
     trial: Trial
@@ -108,26 +108,26 @@ class JobLedger(Ledger):
             raise UsageFault(f"there is no ledger {path}", advice="name it with --ledger FILE or --reports DIR")
         super().__init__(path)
 
-    def in_flight(self, now: float) -> list[Held]:
+    def in_flight(self, now: float) -> list[HeldTrial]:
         """Newest first."""
         rows = self.database.read(f"{_SELECT} WHERE {MAY_RUN} {_NEWEST}")
-        return [held for held in (_held(row, now) for row in rows) if held.in_flight]
+        return [held for held in (_held_trial(row, now) for row in rows) if held.in_flight]
 
-    def latest(self, count: int, now: float) -> list[Held]:
-        return [_held(row, now) for row in self.database.read(f"{_SELECT} {_NEWEST} LIMIT ?", count)]
+    def latest(self, count: int, now: float) -> list[HeldTrial]:
+        return [_held_trial(row, now) for row in self.database.read(f"{_SELECT} {_NEWEST} LIMIT ?", count)]
 
-    def named(self, job: str, now: float) -> Held | None:
+    def named(self, job: str, now: float) -> HeldTrial | None:
         """By the job's id, or by its name: a job whose submission had no answer has no other."""
         rows = self.database.read(f"{_SELECT} WHERE t.job_id = ? OR t.name = ? {_NEWEST} LIMIT 1", job, job)
-        return _held(rows[0], now) if rows else None
+        return _held_trial(rows[0], now) if rows else None
 
-    def amend(self, held: Held, trial: Trial, now: float) -> Held | None:
+    def amend(self, held: HeldTrial, trial: Trial, now: float) -> HeldTrial | None:
         """Write the trial, unless somebody else wrote it since it was read: then None, and theirs stands."""
         written = self.swap_trial(trial, now, held.record)
         return replace(held, trial=trial, record=record(trial)) if written else None
 
 
-def _held(row: tuple[Any, ...], now: float) -> Held:
+def _held_trial(row: tuple[Any, ...], now: float) -> HeldTrial:
     written, owner, lease, ended = row
     if ended:
         holder = Holder.ENDED
@@ -135,7 +135,7 @@ def _held(row: tuple[Any, ...], now: float) -> Held:
         holder = Holder.DEAD
     else:
         holder = Holder.ALIVE if lease > now else Holder.UNKNOWN
-    return Held(codec.load(Trial, json.loads(written)), owner, holder, written)
+    return HeldTrial(codec.load(Trial, json.loads(written)), owner, holder, written)
 
 
 UNJUDGED = "not judged"
@@ -157,7 +157,7 @@ class RunSummary:
     verdicts: Mapping[str, int]  # how many cases have which; UNJUDGED for those without
 
 
-def newest(database: Database, limit: int, skip: int = 0) -> list[RunSummary]:
+def newest_runs(database: Database, limit: int, skip: int = 0) -> list[RunSummary]:
     """After the first `skip` of them."""
     rows = database.read(
         "SELECT run, started, finished, exit_code, settings FROM runs ORDER BY started DESC, run DESC LIMIT ? OFFSET ?",
@@ -173,7 +173,7 @@ def _verdicts(database: Database, run: str) -> dict[str, int]:
     return {verdict or UNJUDGED: count for verdict, count in database.read(_COUNTS, run)}
 
 
-def named(database: Database, text: str) -> str:
+def find_run(database: Database, text: str) -> str:
     """The id of the one run whose id is, or begins with, `text`; `latest` is the newest."""
     if text in {"", LATEST}:
         rows = database.read("SELECT run FROM runs ORDER BY started DESC, run DESC LIMIT 1")
@@ -201,7 +201,7 @@ def is_under_way(database: Database, run: str, now: float) -> bool:
 MOST_RUNS = 20  # that a history shows
 
 
-class Told(NamedTuple):
+class RecordedTest(NamedTuple):
     """One test. Its reports are as pytest serializes them for another process."""
 
     nodeid: str
@@ -212,23 +212,23 @@ class Told(NamedTuple):
     reports: Sequence[Mapping[str, Any]] = ()
 
 
-class Past(NamedTuple):
+class PastRun(NamedTuple):
     """An earlier run: the tests of its cases, without their reports."""
 
     run: str
     started: float
-    tests: Sequence[Told]
+    tests: Sequence[RecordedTest]
     metrics: Mapping[str, float]  # by `<case>.<metric>`; empty where nobody asked
 
 
-class Transcript:
+class RecordedTests:
     """Of one run. A test that is told again, because another worker judged it, has only the last word."""
 
     def __init__(self, database: Database, run: str) -> None:
         self._database, self._run = database, run
         self._ordinals: dict[str, int] = {}
 
-    def add(self, tests: Iterable[Told]) -> None:
+    def add(self, tests: Iterable[RecordedTest]) -> None:
         with self._database.transaction():
             for test in tests:
                 ordinal = self._ordinals.setdefault(test.nodeid, len(self._ordinals))
@@ -238,18 +238,18 @@ class Transcript:
                 self._database.write("INSERT OR REPLACE INTO tests VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
 
 
-def read(database: Database, run: str) -> list[Told]:
+def read_tests(database: Database, run: str) -> list[RecordedTest]:
     """In the order in which they ended."""
     rows = database.read(
         "SELECT nodeid, case_id, status, started, stopped, record FROM tests WHERE run = ? ORDER BY ordinal", run
     )
     return [
-        Told(nodeid, case, status, started, stopped, json.loads(reports))
+        RecordedTest(nodeid, case, status, started, stopped, json.loads(reports))
         for nodeid, case, status, started, stopped, reports in rows
     ]
 
 
-def past(database: Database, run: str, *, measured: bool = False) -> list[Past]:
+def past_runs(database: Database, run: str, *, measured: bool = False) -> list[PastRun]:
     """The newest runs before this one that tested a case; newest first."""
     rows = database.read(
         "SELECT run, started FROM runs r WHERE started < (SELECT started FROM runs WHERE run = ?)"
@@ -258,17 +258,17 @@ def past(database: Database, run: str, *, measured: bool = False) -> list[Past]:
         *(run, MOST_RUNS),
     )
     return [
-        Past(name, started, _brief(database, name), _metrics(database, name) if measured else {})
+        PastRun(name, started, _tests_of(database, name), _metrics(database, name) if measured else {})
         for name, started in rows
     ]
 
 
-def _brief(database: Database, run: str) -> list[Told]:
+def _tests_of(database: Database, run: str) -> list[RecordedTest]:
     rows = database.read(
         "SELECT nodeid, case_id, status, started, stopped FROM tests WHERE run = ? AND case_id > '' ORDER BY nodeid",
         run,
     )
-    return [Told(*row) for row in rows]
+    return [RecordedTest(*row) for row in rows]
 
 
 def _metrics(database: Database, run: str) -> dict[str, float]:

@@ -26,6 +26,6 @@ def stamp(at: float, timespec: str = "seconds") -> str:
     return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
-def moment(stamp: str) -> float:
+def seconds_of(stamp: str) -> float:
     """The seconds of one."""
     return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
 
@@ -60,8 +60,9 @@ class Curve:
     speed: Series = Series()
     unit: str = ""  # of the speed: `samples/s` or `steps/s`
     of: str = ""  # whose speed it is: the `rank` that was followed, or the whole `job`
-    told: float | None = None  # samples/s of one rank over the whole run, as the log itself says at its end
-    total: float | None = None  # the same of the whole job
+    # Samples per second over the whole run, as the log itself says at its end: of one rank, and of the whole job.
+    rank_speed: float | None = field(default=None, metadata={"alias": "told"})
+    job_speed: float | None = field(default=None, metadata={"alias": "total"})
     batch: int | None = None  # samples of a step of one rank, where the log says it
     evaluations: tuple[AccuracyPoint, ...] = ()
     window: tuple[float, ...] | None = None  # when training began and ended, seconds since the epoch by its nodes
@@ -70,7 +71,7 @@ class Curve:
     @cached_property  # whoever weighs a trial asks a dozen times
     def pace(self) -> Pace | None:
         """None where the log told no speed."""
-        return _paced(self)
+        return _pace(self)
 
 
 @dataclass(frozen=True)
@@ -102,21 +103,21 @@ def points_of(count: int) -> str:
     return message("one point") if count == 1 else message("points", count=str(count))
 
 
-def _paced(known: Curve) -> Pace | None:
-    scale, unit = (known.batch, "samples/s") if known.unit == "steps/s" and known.batch else (1, known.unit)
-    speeds = [speed * scale for speed in known.speed.values]
+def _pace(curve: Curve) -> Pace | None:
+    scale, unit = (curve.batch, "samples/s") if curve.unit == "steps/s" and curve.batch else (1, curve.unit)
+    speeds = [speed * scale for speed in curve.speed.values]
     if not speeds or not all(map(math.isfinite, speeds)):
-        of, whole = ("job", known.total) if known.total else ("rank", known.told)
+        of, whole = ("job", curve.job_speed) if curve.job_speed else ("rank", curve.rank_speed)
         return Pace("samples/s", of, whole) if whole else None
-    slow, told = warm_up(speeds), known.total if known.of == "job" else known.told
+    slow, told = warm_up(speeds), curve.job_speed if curve.of == "job" else curve.rank_speed
     return Pace(
         unit,
-        known.of,
+        curve.of,
         told if told and unit == "samples/s" else _mean(speeds),
         slow or 0,
         _mean(speeds[:slow]) if slow else None,
         None if slow is None else _mean(speeds[slow:]),
-        max(point.epoch for point in known.speed.points),
+        max(point.epoch for point in curve.speed.points),
     )
 
 

@@ -39,7 +39,7 @@ class Check:
         return self.health is Health.FAILURE
 
 
-def fine(name: str, text: str) -> Check:
+def ok(name: str, text: str) -> Check:
     return Check(name, Health.OK, text)
 
 
@@ -51,18 +51,18 @@ def failure(name: str, text: str, fix: str = "") -> Check:
     return Check(name, Health.FAILURE, text, fix)
 
 
-def fallen(name: str, error: AisbenchError) -> Check:
+def failure_from(name: str, error: AisbenchError) -> Check:
     """The failure that an error is."""
     text = f"{error.message} ({error.trail})" if error.trail else error.message
     return Check(name, Health.FAILURE, text, error.advice, lasting=isinstance(error, UsageFault))
 
 
-def looked(name: str, look: Callable[[], str]) -> Check:
+def checked(name: str, look: Callable[[], str]) -> Check:
     """What `look` says, if it raises nothing."""
     try:
-        return fine(name, look())
+        return ok(name, look())
     except AisbenchError as error:
-        return fallen(name, error)
+        return failure_from(name, error)
 
 
 class Clock(Protocol):

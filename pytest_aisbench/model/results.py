@@ -113,7 +113,7 @@ class CaseEntry:
 
 
 @dataclass(frozen=True)
-class Brief:
+class CaseBrief:
     """What the next run is compared with: so little that a run of a thousand cases is read at once."""
 
     id: str
@@ -123,12 +123,12 @@ class Brief:
 
 
 @dataclass(frozen=True)
-class Before:
+class PreviousRun:
     """The run before this one on the same platform."""
 
     run: str
     started: str
-    cases: tuple[Brief, ...]
+    cases: tuple[CaseBrief, ...]
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class RunEntry:
     settings: Mapping[str, Any]
     cases: tuple[CaseEntry, ...]
     uploads: tuple[Mapping[str, Any], ...] = field(default=())
-    before: Before | None = None  # the last run on the same platform
+    before: PreviousRun | None = None  # the last run on the same platform
     executor: Executor = Executor()
 
 
@@ -149,20 +149,20 @@ class RunEntry:
 
 UPLOAD_SCHEMA = "ais-tester/1"
 RESULTS, ATTACHMENTS, RUNS = "results", "attachments", "runs"  # the kinds of parcels, as the Tester's paths name them
-END = "end"  # what stands in the place of a case where a parcel is about a whole run
+RUN_END = "end"  # what stands in the place of a case where a parcel is about a whole run
 PRIVATE = "private local cloud"  # label of a Tester that ends with its run
 
 
-class State(enum.Enum):
-    """What became of a parcel; SPOOLED is kept until it is one of the others."""
+class UploadState(enum.Enum):
+    """What became of a parcel; WAITING is kept until it is one of the others."""
 
-    SPOOLED = "spooled"
+    WAITING = "spooled"
     DELIVERED = "delivered"
     DEAD = "dead"  # the Tester will never take it as it is
 
 
 @dataclass(frozen=True)
-class Bound:
+class Destination:
     """Where the results of a run go, and the papers that travel with each of them. It holds no secret."""
 
     tester: str  # the address
@@ -175,7 +175,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class End:
+class RunEnd:
     """How a run ended, which no result of a case can tell: a case without a verdict has none."""
 
     run: str
@@ -188,7 +188,7 @@ class End:
 
 
 @dataclass(frozen=True)
-class Parcel:
+class UploadItem:
     """One thing to be stored by the Tester exactly once, however often it is sent."""
 
     key: str  # tells it from every other: the Tester stores one parcel per key
@@ -200,7 +200,7 @@ class Parcel:
     tester: str
     label: str
     body: str
-    state: State = State.SPOOLED
+    state: UploadState = UploadState.WAITING
     why: str = ""
 
     @property
@@ -211,7 +211,7 @@ class Parcel:
 class Transport(Protocol):
     """A way to a Tester."""
 
-    def send(self, parcel: Parcel) -> None:
+    def send(self, parcel: UploadItem) -> None:
         """Return once the Tester has it. A retryable error or `Refused`: send it again, now or another day; any other
         AisbenchError: it will never be taken."""
 
@@ -224,10 +224,10 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def parcel(bound: Bound, run: str, name: str, kind: str, body: Mapping[str, Any]) -> Parcel:
+def make_upload(bound: Destination, run: str, name: str, kind: str, body: Mapping[str, Any]) -> UploadItem:
     """`body` has testid, run_id and attempt: with all else that it says, they make the key."""
     attempt, testid = int(body["attempt"]), str(body["testid"])
     text = canonical(body)
     named = f"{testid}|{body['run_id']}|{attempt}|{text}"
     key = hashlib.sha256(named.encode()).hexdigest()
-    return Parcel(key, run, name, attempt, kind, testid, bound.tester, bound.label, text)
+    return UploadItem(key, run, name, attempt, kind, testid, bound.tester, bound.label, text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_aisbench.errors import NotPassed
@@ -20,7 +20,7 @@ class ExpectedFailure:
 
     reason: str
     until: str  # as `2027-01-31`, so that days are compared as they are written
-    place: str = ""  # file and line, for messages
+    source: str = field(default="", metadata={"alias": "place"})  # file and line, for messages
 
     def holds(self, today: str) -> bool:
         """Never where nobody knows what day it is."""

@@ -23,7 +23,7 @@ import pytest
 from pytest_aisbench import __version__
 from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.ledger.database import Database
-from pytest_aisbench.ledger.runs import JOB_TIME, Past, job_time, past, request_name
+from pytest_aisbench.ledger.runs import JOB_TIME, PastRun, job_time, past_runs, request_name
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.job import Phase
 from pytest_aisbench.model.messages import plain, translated
@@ -314,7 +314,7 @@ FOLDER = "allure-results"
 STATUSES = ("failed", "broken", "skipped", "passed", "unknown")
 
 
-def write(place: Path, run: RunEntry, past: Sequence[Past]) -> None:
+def write(place: Path, run: RunEntry, past: Sequence[PastRun]) -> None:
     """A folder of the user's may hold files of the user's, or what a CI server's plugin put there: they stay."""
     _unless_there(place / "categories.json", _json(CATEGORIES))
     _unless_there(place / "environment.properties", environment(run))
@@ -357,7 +357,7 @@ def executor(told: Executor, run: str) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value not in {"", None}}
 
 
-def history(past: Sequence[Past]) -> dict[str, Any]:
+def history(past: Sequence[PastRun]) -> dict[str, Any]:
     """As Allure 2 leaves it in a report, for the next one to read; made from the ledger, it misses no run."""
     found: dict[str, Any] = {}
     for run in past:
@@ -373,7 +373,7 @@ def history(past: Sequence[Past]) -> dict[str, Any]:
     return found
 
 
-def trend(past: Sequence[Past]) -> list[dict[str, Any]]:
+def trend(past: Sequence[PastRun]) -> list[dict[str, Any]]:
     """Newest first; the newest has the highest number."""
     return [
         {"buildOrder": len(past) - at, "reportName": f"aisbench {run.run}", "data": _counts(run)}
@@ -381,7 +381,7 @@ def trend(past: Sequence[Past]) -> list[dict[str, Any]]:
     ]
 
 
-def _counts(run: Past) -> dict[str, int]:
+def _counts(run: PastRun) -> dict[str, int]:
     said = [test.status for test in run.tests]
     return {**{status: said.count(status) for status in STATUSES}, "total": len(said)}
 
@@ -393,12 +393,12 @@ def page_config(run: str, lang: str) -> dict[str, Any]:
     return {"name": f"aisbench {run}", "categories": CATEGORIES, "plugins": {"awesome": {"options": options}}}
 
 
-def history_lines(past: Sequence[Past]) -> str:
+def history_lines(past: Sequence[PastRun]) -> str:
     """As Allure 3 keeps it: a line per report, the oldest first."""
     return "".join(f"{json.dumps(_line(run), ensure_ascii=True, allow_nan=False)}\n" for run in reversed(past))
 
 
-def _line(run: Past) -> dict[str, Any]:
+def _line(run: PastRun) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for test in run.tests:
         key = history_ids(test.nodeid)[1]
@@ -470,13 +470,13 @@ class Allure:
             with guarded(self._config, f"no lifecycle of {story.nodeid} in allure-results"):
                 self._tell(known.get(story.uuid), place, story, cases.get(story.case), entry)
 
-    def _past(self, run: str) -> list[Past]:
+    def _past(self, run: str) -> list[PastRun]:
         settings = self._config.stash.get(SETTINGS, None)
         ledger = settings.ledger_file if settings else None
         if ledger is None or not ledger.is_file():
             return []
         with closing(Database(ledger)) as database:
-            return past(database, run)
+            return past_runs(database, run)
 
     def _tell(self, found: Path | None, place: Path, story: Story, case: CaseEntry | None, run: RunEntry) -> None:
         story.uuid = story.uuid or str(uuid.uuid5(uuid.NAMESPACE_OID, f"{run.run} {story.nodeid}"))

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.ledger.database import Database
-from pytest_aisbench.ledger.runs import UNJUDGED, RunSummary, newest
+from pytest_aisbench.ledger.runs import UNJUDGED, RunSummary, newest_runs
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.verdict import Ruling
@@ -132,7 +132,7 @@ def _present(database: Database, reports: Path) -> tuple[list[RunSummary], bool]
     here = {entry.name for entry in os.scandir(reports) if entry.is_dir(follow_symlinks=False)}
     runs: list[RunSummary] = []
     skip = 0
-    while batch := newest(database, _BATCH, skip=skip):
+    while batch := newest_runs(database, _BATCH, skip=skip):
         skip += len(batch)
         runs += [run for run in batch if run.run in here]
         if len(runs) > MOST:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import pytest
 from _pytest.terminal import TerminalReporter
 
-from pytest_aisbench.engine.collect import download_new_logs
-from pytest_aisbench.engine.watch import Follower
+from pytest_aisbench.engine.collect import append_log
+from pytest_aisbench.engine.watch import LogMonitor
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.job import Phase
 from pytest_aisbench.model.messages import plain
@@ -26,7 +26,7 @@ from pytest_aisbench.model.verdict import number
 from pytest_aisbench.report.terminal import sparkline
 from pytest_aisbench.report.text import clip, display_width, fit, padded
 from pytest_aisbench.traininglog import activity
-from pytest_aisbench.traininglog.activity import Heard, epochs, ran, remaining, throughput, until_all
+from pytest_aisbench.traininglog.activity import JobActivity, epochs, ran, remaining, throughput, until_all
 
 if TYPE_CHECKING:
     from pytest_aisbench.config.settings import Settings
@@ -52,7 +52,7 @@ class Scene:
     now: float
     began: float
     trials: Sequence[Trial]  # the newest of each case
-    heard: Mapping[str, Heard]  # by trial
+    heard: Mapping[str, JobActivity]  # by trial
     max_jobs: int
 
 
@@ -95,7 +95,7 @@ def _bar(scene: Scene, trial: Trial, name: int, width: int, *, curves: bool) -> 
     return row
 
 
-def _beside(trial: Trial, told: Heard | None, *, curves: bool) -> Iterator[str]:
+def _beside(trial: Trial, told: JobActivity | None, *, curves: bool) -> Iterator[str]:
     """What is told beside a bar, then less and less of it: half a figure is a wrong one."""
     if told:
         epoch, speed, loss, curve = (
@@ -109,14 +109,14 @@ def _beside(trial: Trial, told: Heard | None, *, curves: bool) -> Iterator[str]:
     yield ""
 
 
-def _epoch(trial: Trial, told: Heard) -> str:
+def _epoch(trial: Trial, told: JobActivity) -> str:
     progress, total = told.progress, epochs(trial.case)
     if not progress.epoch:
         return ""
     return f"epoch {progress.epoch}/{total}" if total else f"epoch {progress.epoch} step {progress.step}"
 
 
-def _speed(trial: Trial, told: Heard) -> str:
+def _speed(trial: Trial, told: JobActivity) -> str:
     fast = throughput(trial.case, told.progress)
     metric = trial.case.workload.metrics.get(THROUGHPUT)
     if fast is not None and metric:
@@ -124,13 +124,13 @@ def _speed(trial: Trial, told: Heard) -> str:
     return "" if told.progress.ms_per_step is None else f"{_figure(told.progress.ms_per_step)} ms/step"
 
 
-def _loss(told: Heard) -> str:
+def _loss(told: JobActivity) -> str:
     if told.progress.loss is not None:
         return f"loss {_figure(told.progress.loss)}"
     return "loss nan" if told.curve.loss.points else ""  # it was a number
 
 
-def _curve(told: Heard) -> str:
+def _curve(told: JobActivity) -> str:
     values = told.curve.loss.values
     return sparkline(values, _CURVE) if len(values) >= _FEWEST else ""
 
@@ -183,7 +183,7 @@ def _is_running(trial: Trial) -> bool:
     return trial.step is Step.WATCH and trial.job is not None and trial.job.phase is Phase.RUNNING
 
 
-def _state(trial: Trial, told: Heard | None) -> str:
+def _state(trial: Trial, told: JobActivity | None) -> str:
     if _is_running(trial):
         return "stalled" if told and told.stalled else "stops" if trial.fault else "running"
     return "queued" if trial.step is Step.WATCH else "harvest"
@@ -214,14 +214,14 @@ class Live:
         self._began = self._beaten = clock.now()
         self._said: deque[str] = deque()
         self._bars = Bars(self._terminal) if not threaded and has_room_for_bars(config, self._terminal) else None
-        self._follower = Follower(
+        self._follower = LogMonitor(
             run.platform,
             clock,
             run.fleet.trials,
             settings.stall,
             say=self.say,
             note=run.fleet.remark,
-            keep=partial(download_new_logs, run.folder),
+            keep=partial(append_log, run.folder),
         )
         self._follower.start()
         self._log = LiveLog(config) if not threaded and is_log_live(config) else None
@@ -275,7 +275,7 @@ class Live:
 
     def _scene(self, now: float) -> Scene:
         newest = {trial.case.id: trial for trial in self._fleet.trials()}
-        heard = {trial.id: self._follower.heard(trial) for trial in newest.values()}
+        heard = {trial.id: self._follower.activity(trial) for trial in newest.values()}
         told = {key: value for key, value in heard.items() if value}
         return Scene(now, self._began, list(newest.values()), told, self._max_jobs)
 

@@ -17,7 +17,7 @@ import pytest
 from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.ledger.runs import request_name
 from pytest_aisbench.model.case import Mode
-from pytest_aisbench.model.results import Brief, CaseEntry, RunEntry
+from pytest_aisbench.model.results import CaseBrief, CaseEntry, RunEntry
 from pytest_aisbench.model.verdict import Ruling
 from pytest_aisbench.report.charts import NIGHT
 from pytest_aisbench.report.columns import Column, Output, shown_in, total
@@ -259,7 +259,7 @@ class Html:
         self._say = language(config)
         self._cases: dict[str, CaseEntry] = {}
         self._run: RunEntry | None = None
-        self._past: dict[str, Brief] = {}  # what the last run said of each case
+        self._past: dict[str, CaseBrief] = {}  # what the last run said of each case
         self._shown: list[tuple[str, dict[str, Any]]] = []  # case and what is shown of it
         self._ours = False
         self._styled = False  # in the head of the page, where a style belongs

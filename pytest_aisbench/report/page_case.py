@@ -13,9 +13,9 @@ from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.judge.comparison import RunDifference, compare_runs
 from pytest_aisbench.judge.entries import brief
 from pytest_aisbench.judge.standards import TIME, Field, standard_fields
-from pytest_aisbench.model.clock import moment
+from pytest_aisbench.model.clock import seconds_of
 from pytest_aisbench.model.messages import plain, translated
-from pytest_aisbench.model.results import Brief, CaseEntry, Executor, RunEntry, TrialEntry
+from pytest_aisbench.model.results import CaseBrief, CaseEntry, Executor, RunEntry, TrialEntry
 from pytest_aisbench.model.verdict import Finding, Outcome, Ruling, number
 from pytest_aisbench.report.columns import Column, Output, shown_in
 from pytest_aisbench.report.rank_charts import charts
@@ -91,7 +91,7 @@ class Frame:
     link: Callable[[str], str]
     say: Language = ENGLISH
     request: str = ""  # its file
-    before: tuple[str, Brief] | None = None  # the run, and the case there
+    before: tuple[str, CaseBrief] | None = None  # the run, and the case there
 
 
 class Part(NamedTuple):
@@ -331,7 +331,7 @@ def _distinct_traits(cases: Iterable[CaseEntry], names: Iterable[str]) -> list[s
 def wall_time(run: RunEntry, say: Language) -> str:
     if run.finished is None:
         return say("not finished")
-    return span(moment(run.finished) - moment(run.started), say)
+    return span(seconds_of(run.finished) - seconds_of(run.started), say)
 
 
 def _clock(stamp: str) -> str:

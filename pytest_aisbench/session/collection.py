@@ -93,7 +93,7 @@ def _packaged(config: pytest.Config, settings: Settings) -> list[Case]:
 
 def load_suite(folder: Path, settings: Settings, kind: PlatformKind, platforms: Collection[str]) -> Suite:
     """As a run with these settings trains it; `kind` is the platform's, `platforms` are the names of all."""
-    return suites.load(
+    return suites.load_suite(
         folder,
         settings.platform,
         kind.options,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_aisbench import registry
-from pytest_aisbench.engine.budget import Forecast, Prospect, hours, rehearse
+from pytest_aisbench.engine.budget import DryRun, PlannedCase, card_hours_text, dry_run
 from pytest_aisbench.engine.suites import expired_claims
 from pytest_aisbench.errors import GivenUp
 from pytest_aisbench.judge import exit_code
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pytest_aisbench.model.ports import Platform
     from pytest_aisbench.model.trial import Step, Trial
 
-
 # -- A dry run on the terminal: what each case would take, and the whole.
 
 HEADINGS = ("case", "nodes", "cards", "would run", "card-hours", "as known from")
@@ -35,7 +34,7 @@ _RIGHT = range(1, 5)  # numbers, one below the other
 _LEAST = 8  # of a name that is cut
 
 
-def plan(forecast: Forecast, folder: str, width: int) -> list[Line]:
+def plan(forecast: DryRun, folder: str, width: int) -> list[Line]:
     """Lines with pytest's markup for each, none wider than the terminal but the last, which is to be copied."""
     width = max(width, NARROWEST)
     return [
@@ -48,7 +47,7 @@ def plan(forecast: Forecast, folder: str, width: int) -> list[Line]:
     ]
 
 
-def _table(forecast: Forecast, width: int) -> Iterator[Line]:
+def _table(forecast: DryRun, width: int) -> Iterator[Line]:
     costs = [prospect.estimate.card_hours for prospect in forecast.prospects]
     digits = 2 if max(costs, default=0.0) >= 1 else 4
     rows = [_row(prospect, digits) for prospect in forecast.prospects]
@@ -60,7 +59,7 @@ def _table(forecast: Forecast, width: int) -> Iterator[Line]:
         yield clip(_line(row, columns), width), {}
 
 
-def _row(prospect: Prospect, digits: int) -> tuple[str, ...]:
+def _row(prospect: PlannedCase, digits: int) -> tuple[str, ...]:
     shape, estimate = prospect.case.shape, prospect.estimate
     cost = f"{estimate.card_hours:.{digits}f}"
     return prospect.case.id, str(shape.nodes), str(shape.world), span(estimate.seconds), cost, estimate.source
@@ -74,22 +73,23 @@ def _line(cells: Sequence[str], columns: Sequence[int]) -> str:
     return "  ".join(placed).rstrip()
 
 
-def _total(forecast: Forecast) -> str:
+def _total(forecast: DryRun) -> str:
     cases = len(forecast.prospects)
     jobs = f"{forecast.max_jobs} job{'s' if forecast.max_jobs > 1 else ''} at once"
-    cost = f"{cases} case{'s' if cases != 1 else ''}: {hours(forecast.card_hours)} card-hours"
+    cost = f"{cases} case{'s' if cases != 1 else ''}: {card_hours_text(forecast.card_hours)} card-hours"
     return f"{cost}, {span(forecast.wall_s)} with {jobs}, queues aside"
 
 
-def _allowance(forecast: Forecast) -> str:
+def _allowance(forecast: DryRun) -> str:
     limit = forecast.budget.limit
     if limit is None:
         return "budget: none"
     rest = limit - forecast.card_hours
-    return f"budget: {hours(limit)} card-hours, {hours(abs(rest))} {'left' if _is_within(forecast) else 'too few'}"
+    word = "left" if _is_within(forecast) else "too few"
+    return f"budget: {card_hours_text(limit)} card-hours, {card_hours_text(abs(rest))} {word}"
 
 
-def _is_within(forecast: Forecast) -> bool:
+def _is_within(forecast: DryRun) -> bool:
     return not forecast.budget.is_exceeded(forecast.card_hours)
 
 
@@ -100,7 +100,7 @@ class Rehearser:
         self._config = config
         self._settings = settings
         self._platform: Platform | None = None
-        self._forecast: Forecast | None = None
+        self._forecast: DryRun | None = None
 
     def reached(self, case: Case, until: Step) -> Trial:
         raise GivenUp(f"{case.id} gets no further than its request: this is a dry run")
@@ -131,7 +131,7 @@ class Rehearser:
         with one_line():
             wants = collection.plan(self._config, session.items).wants
             if wants:
-                self._forecast = rehearse(self._settings, self.platform(), SystemClock(), wants)
+                self._forecast = dry_run(self._settings, self.platform(), SystemClock(), wants)
                 self._forecast.budget.require()
                 for line in expired_claims((case for case, _ in wants), day(SystemClock().now())):
                     say(self._config, line)

@@ -20,7 +20,7 @@ from pytest_aisbench.judge import exit_code
 from pytest_aisbench.judge.exit_code import Tally
 from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.model.messages import message, plain
-from pytest_aisbench.model.results import State
+from pytest_aisbench.model.results import UploadState
 from pytest_aisbench.model.trial import Trial
 from pytest_aisbench.model.verdict import Ruling, Verdict
 from pytest_aisbench.report.host_plugins import TRIAL, properties, properties_of, renew
@@ -219,4 +219,4 @@ class Reckoning:
 def _undelivered(entry: RunEntry) -> int:
     """Judged cases whose last word the Tester has not got; without a Tester, all of them."""
     newest = {upload["case"]: upload["state"] for upload in entry.uploads}
-    return sum(newest.get(case.id) != State.DELIVERED.value for case in entry.cases if case.verdict)
+    return sum(newest.get(case.id) != UploadState.DELIVERED.value for case in entry.cases if case.verdict)

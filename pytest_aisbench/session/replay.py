@@ -14,8 +14,8 @@ import pytest
 
 from pytest_aisbench.config.settings import LOCAL, Settings
 from pytest_aisbench.errors import LedgerError
-from pytest_aisbench.ledger.runs import Told
-from pytest_aisbench.model.clock import moment
+from pytest_aisbench.ledger.runs import RecordedTest
+from pytest_aisbench.model.clock import seconds_of
 from pytest_aisbench.model.results import CaseEntry, RunEntry
 from pytest_aisbench.model.verdict import Ruling, Verdict
 from pytest_aisbench.report import results
@@ -26,7 +26,7 @@ from pytest_aisbench.session.reporters import Reporters
 _DEAF = ("AISBENCH_", "PYTEST_", "GITHUB_", "CI", "GITLAB_", "JENKINS_")
 
 
-def tell(entry: RunEntry, tests: Sequence[Told], folder: Path, settings: Settings) -> list[str]:
+def tell(entry: RunEntry, tests: Sequence[RecordedTest], folder: Path, settings: Settings) -> list[str]:
     """Write the reports of the run into `folder`; what could not be written, a line each."""
     replay = Replay(entry, tests, folder)
     options = {
@@ -66,7 +66,7 @@ def _alone(folder: Path) -> Iterator[None]:
 class Replay:
     """A pytest plugin object, in the place of the process that held the run."""
 
-    def __init__(self, entry: RunEntry, tests: Sequence[Told], folder: Path) -> None:
+    def __init__(self, entry: RunEntry, tests: Sequence[RecordedTest], folder: Path) -> None:
         self._entry, self._folder = entry, folder
         self._cases = {case.id: case for case in entry.cases}
         known = {test.case for test in tests}
@@ -92,7 +92,7 @@ class Replay:
             self._again(config, test, self._reporters)
         return True
 
-    def _again(self, config: pytest.Config, test: Told, reporters: Reporters) -> None:
+    def _again(self, config: pytest.Config, test: RecordedTest, reporters: Reporters) -> None:
         for data in test.reports:
             report = config.hook.pytest_report_from_serializable(config=config, data=_as_it_was(data))
             if test.case and not case_id_of_report(report):
@@ -123,9 +123,9 @@ class Replay:
             from _pytest.junitxml import xml_key
 
             log: Any = config.stash.get(xml_key, None)
-            began = moment(self._entry.started)
+            began = seconds_of(self._entry.started)
             if hasattr(log, "suite_start"):  # pytest 8.4 and newer
-                lasted = moment(self._entry.finished or self._entry.started) - began
+                lasted = seconds_of(self._entry.finished or self._entry.started) - began
                 log.suite_start = instant = timing.Instant()
                 object.__setattr__(instant, "time", began)
                 object.__setattr__(instant, "perf_count", instant.perf_count - lasted)
@@ -144,7 +144,7 @@ def _as_it_was(data: Mapping[str, Any]) -> dict[str, Any]:
     return told
 
 
-def _told(case: CaseEntry) -> Told:
+def _told(case: CaseEntry) -> RecordedTest:
     """The test of a case that nobody wrote down, as its verdict says it ended."""
     assert case.verdict is not None
     times = [at for trial in case.trials for at in trial.times.values()] or [0.0]
@@ -180,4 +180,4 @@ def _told(case: CaseEntry) -> Told:
         for when in ("setup", "call", "teardown")
         if not (failed == "setup" and when == "call")
     ]
-    return Told(case.id, case.id, "", min(times), max(times), reports)
+    return RecordedTest(case.id, case.id, "", min(times), max(times), reports)

@@ -12,8 +12,8 @@ from pytest_aisbench import registry
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.i18n import language
 from pytest_aisbench.ledger.database import Database
-from pytest_aisbench.ledger.outbox import Spool
-from pytest_aisbench.ledger.runs import Told, Transcript
+from pytest_aisbench.ledger.outbox import Outbox
+from pytest_aisbench.ledger.runs import RecordedTest, RecordedTests
 from pytest_aisbench.model.clock import SystemClock
 from pytest_aisbench.model.ports import Platform, Reporter
 from pytest_aisbench.model.results import PRIVATE, RUNS, CaseEntry, RunEntry
@@ -40,10 +40,10 @@ class Scribe:
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config = config
         self._database = Database(config.stash[SETTINGS].ledger_file)
-        self._transcript = Transcript(self._database, folder.name)
+        self._transcript = RecordedTests(self._database, folder.name)
         self._cases: dict[str, CaseEntry] = {}
         self._begun: dict[str, tuple[Story, list[Any]]] = {}  # tests that have not ended
-        self._ended: list[Told] = []  # and are not written yet
+        self._ended: list[RecordedTest] = []  # and are not written yet
 
     def case(self, entry: CaseEntry) -> None:
         self._cases[entry.id] = entry
@@ -73,7 +73,7 @@ class Scribe:
     def _end(self, nodeid: str) -> None:
         story, said = self._begun.pop(nodeid)
         entry = self._cases.get(story.case)
-        self._ended.append(Told(nodeid, story.case, story.status(entry), *story.span(entry), said))
+        self._ended.append(RecordedTest(nodeid, story.case, story.status(entry), *story.span(entry), said))
         if story.case or len(self._ended) >= _MOST:
             self._write()
 
@@ -175,8 +175,8 @@ class Tester:
         self._private = found.label == PRIVATE
         self._clock = SystemClock()
         self._database = Database(settings.ledger_file)
-        self._spool = Spool(self._database)
-        self._spool.bind(self._run, found)
+        self._spool = Outbox(self._database)
+        self._spool.set_destination(self._run, found)
         self._transport = transport(found.tester, settings.tester_access)
         self._refusals: list[str] = []
         self._courier = self._sent_out()
@@ -234,4 +234,4 @@ class Tester:
 
     def _bury(self) -> None:
         if self._private:
-            self._spool.bury(self._clock.now(), self._run)
+            self._spool.drop_private(self._clock.now(), self._run)

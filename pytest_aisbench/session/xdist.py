@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pytest_aisbench.session.collection import Plan
     from pytest_aisbench.session.controller import Controller
 
-
 # -- How workers of pytest-xdist reach the Fleet, which lives on the controller alone.
 
 _LOG = get_logger("session")

@@ -15,17 +15,17 @@ from pytest_aisbench.model.codec import dump
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.results import (
     ATTACHMENTS,
-    END,
     RESULTS,
+    RUN_END,
     RUNS,
     UPLOAD_SCHEMA,
-    Bound,
     CaseEntry,
-    End,
-    Parcel,
+    Destination,
+    RunEnd,
     TrialEntry,
+    UploadItem,
     canonical,
-    parcel,
+    make_upload,
 )
 from pytest_aisbench.model.verdict import Background, Finding, Ruling
 from pytest_aisbench.report.results import shown
@@ -54,25 +54,25 @@ _MANY = 256  # of findings, slow cards and other shapes: a result stays far belo
 
 
 def result(
-    bound: Bound, run: str, case: CaseEntry, attempt: int, artifacts: Sequence[Mapping[str, Any]] = ()
-) -> Parcel:
+    bound: Destination, run: str, case: CaseEntry, attempt: int, artifacts: Sequence[Mapping[str, Any]] = ()
+) -> UploadItem:
     """The result of a case, ready to be sent."""
-    return parcel(bound, run, case.id, RESULTS, body(bound, run, case, attempt, artifacts))
+    return make_upload(bound, run, case.id, RESULTS, body(bound, run, case, attempt, artifacts))
 
 
-def attachment(bound: Bound, run: str, name: str, attempt: int, data: Any) -> Parcel:
+def attachment(bound: Destination, run: str, name: str, attempt: int, data: Any) -> UploadItem:
     """Anything that a suite wants to be kept beside the results."""
     head = _head(bound, run, name, attempt)
-    return parcel(bound, run, name, ATTACHMENTS, {**head, "name": name, "data": data})
+    return make_upload(bound, run, name, ATTACHMENTS, {**head, "name": name, "data": data})
 
 
-def end(bound: Bound, told: End, attempt: int) -> Parcel:
+def end(bound: Destination, told: RunEnd, attempt: int) -> UploadItem:
     """How a run ended: what was to be judged and was not has no result that could tell of it."""
     head = {"schema": UPLOAD_SCHEMA, "testid": bound.testid or told.run, "run_id": told.run, "attempt": attempt}
-    return parcel(
+    return make_upload(
         bound,
         told.run,
-        END,
+        RUN_END,
         RUNS,
         {
             **head,
@@ -88,7 +88,7 @@ def end(bound: Bound, told: End, attempt: int) -> Parcel:
 
 
 def body(
-    bound: Bound, run: str, case: CaseEntry, attempt: int, artifacts: Sequence[Mapping[str, Any]] = ()
+    bound: Destination, run: str, case: CaseEntry, attempt: int, artifacts: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
     """The same entry makes the same body, to the last byte."""
     trial = case.trials[-1] if case.trials else None
@@ -139,7 +139,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     return {**dump(finding), "wanted": plain(finding.wanted, 200), "text": plain(finding.text, 300)}
 
 
-def _head(bound: Bound, run: str, name: str, attempt: int) -> dict[str, Any]:
+def _head(bound: Destination, run: str, name: str, attempt: int) -> dict[str, Any]:
     return {"schema": UPLOAD_SCHEMA, "testid": bound.testid or run, "run_id": f"{run}.{name}", "attempt": attempt}
 
 
@@ -168,7 +168,7 @@ def _value(value: Any, unit: str, source: str | None, null_reason: str | None) -
     return {"value": value, "unit": unit, "source": source, "null_reason": null_reason}
 
 
-def of_stub(bound: Bound, config: Mapping[str, str], info: Mapping[str, str | int | float]) -> Parcel:
+def of_stub(bound: Destination, config: Mapping[str, str], info: Mapping[str, str | int | float]) -> UploadItem:
     """The result of a test that ais-bench-stubs ran by itself, as its log has it."""
     run = f"stub-{hashlib.sha256(canonical([config, info]).encode()).hexdigest()[:16]}"
     name = plain(config.get("Model") or "stub", 80)
@@ -184,7 +184,7 @@ def of_stub(bound: Bound, config: Mapping[str, str], info: Mapping[str, str | in
         "artifacts": [],
         "job": {"platform": "ais-bench-stubs", "job_id": None, "phase": None},
     }
-    return parcel(bound, run, name, RESULTS, told)
+    return make_upload(bound, run, name, RESULTS, told)
 
 
 def _told(key: str, value: str | float | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pytest_aisbench.config.access import NO_HOSTS, Hosts, TesterAccess
 from pytest_aisbench.errors import AisbenchError, Garbled, Refused, Rejected, Throttled, Unreachable, UsageFault
 from pytest_aisbench.logs import Exchange, get_logger, log_ignored
 from pytest_aisbench.model.messages import plain
-from pytest_aisbench.model.results import RESULTS, RUNS, Parcel, Transport
+from pytest_aisbench.model.results import RESULTS, RUNS, Transport, UploadItem
 from pytest_aisbench.net.http import mask, open_session, parse_retry_after, read_content, translate_errors
 from pytest_aisbench.secret import Secret
 
@@ -41,7 +41,7 @@ class Stubs:
     def __init__(self, package: Path) -> None:
         self._package = package
 
-    def send(self, parcel: Parcel) -> None:
+    def send(self, parcel: UploadItem) -> None:
         if parcel.kind == RUNS:
             return  # `benchmark.sh` tells it by its own exit code
         if parcel.kind != RESULTS:
@@ -175,7 +175,7 @@ class Folder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def send(self, parcel: Parcel) -> None:
+    def send(self, parcel: UploadItem) -> None:
         place = self._folder / parcel.testid.replace(":", "_") / parcel.kind
         file = place / f"{parcel.case}.{parcel.attempt}.{parcel.key[:16]}.json"
         try:
@@ -223,7 +223,7 @@ class Http:
         self._hosts = hosts
         self._session: requests.Session | None = None
 
-    def send(self, parcel: Parcel) -> None:
+    def send(self, parcel: UploadItem) -> None:
         url = f"{self._base}/api/v1/tests/{quote(parcel.testid, safe='')}/{parcel.kind}"
         headers = {"Content-Type": "application/json", "Idempotency-Key": parcel.key}
         if self._token:
@@ -253,7 +253,7 @@ class Http:
             self._session = open_session(self._base, self._ca_file, self._hosts)
         return self._session
 
-    def _judge(self, parcel: Parcel, answer: requests.Response, content: bytes) -> None:
+    def _judge(self, parcel: UploadItem, answer: requests.Response, content: bytes) -> None:
         status = answer.status_code
         if status in {200, 201}:
             # A login page is a 200 too; only the Tester knows the key.

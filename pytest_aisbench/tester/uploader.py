@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_aisbench.errors import AisbenchError, LedgerError, Refused, UsageFault
 from pytest_aisbench.ledger.database import Database
-from pytest_aisbench.ledger.outbox import Spool, Unspooled
+from pytest_aisbench.ledger.outbox import Outbox, PendingResult
 from pytest_aisbench.ledger.runs import run_id
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.clock import SystemClock
@@ -24,16 +24,16 @@ from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.ports import Clock, HasTester
 from pytest_aisbench.model.results import (
     ATTACHMENTS,
-    END,
     PRIVATE,
     RESULTS,
+    RUN_END,
     RUNS,
-    Bound,
     CaseEntry,
-    End,
-    Parcel,
-    State,
+    Destination,
+    RunEnd,
     Transport,
+    UploadItem,
+    UploadState,
 )
 from pytest_aisbench.net import retry
 from pytest_aisbench.tester import payload
@@ -53,26 +53,26 @@ class Words(Protocol):
     """What we know in the Tester's words."""
 
     def result(
-        self, bound: Bound, run: str, case: CaseEntry, attempt: int, artifacts: list[dict[str, Any]]
-    ) -> Parcel: ...
+        self, bound: Destination, run: str, case: CaseEntry, attempt: int, artifacts: list[dict[str, Any]]
+    ) -> UploadItem: ...
 
-    def end(self, bound: Bound, told: End, attempt: int) -> Parcel: ...
+    def end(self, bound: Destination, told: RunEnd, attempt: int) -> UploadItem: ...
 
 
-def collect(spool: Spool, words: Words, now: float, run: str | None = None) -> None:
+def collect(spool: Outbox, words: Words, now: float, run: str | None = None) -> None:
     """Spool every verdict that is not, and how runs ended; on disk before it can be sent."""
-    for found in spool.unspooled(now, run):
+    for found in spool.pending_results(now, run):
         spool.put(found.run, found.entry.id, RESULTS, found.record, partial(_result, words, found), now=now)
-    for untold in spool.untold(now, run):
+    for untold in spool.pending_ends(now, run):
         told = partial(words.end, untold.bound, untold.end)
-        spool.put(untold.end.run, END, RUNS, untold.record, told, now=now)
+        spool.put(untold.end.run, RUN_END, RUNS, untold.record, told, now=now)
 
 
-def _result(words: Words, found: Unspooled, attempt: int) -> Parcel:
+def _result(words: Words, found: PendingResult, attempt: int) -> UploadItem:
     return words.result(found.bound, found.run, found.entry, attempt, _artifacts(found.bound, found.entry))
 
 
-def _artifacts(bound: Bound, entry: CaseEntry) -> list[dict[str, Any]]:
+def _artifacts(bound: Destination, entry: CaseEntry) -> list[dict[str, Any]]:
     """The logs of the trial that decided, as far as they are there."""
     found = []
     for name in entry.trials[-1].logs if entry.trials else ():
@@ -86,21 +86,25 @@ def _artifacts(bound: Bound, entry: CaseEntry) -> list[dict[str, Any]]:
     return found
 
 
-def attempt(spool: Spool, parcel: Parcel, send: Callable[[Parcel], None], clock: Clock) -> AisbenchError | None:
+def attempt(
+    spool: Outbox, parcel: UploadItem, send: Callable[[UploadItem], None], clock: Clock
+) -> AisbenchError | None:
     """Send it once and write down what became of it; an error is given back where it may still be delivered."""
     try:
         send(parcel)
     except AisbenchError as error:
         kept = error.retryable or isinstance(error, Refused)
         _LOG.info("%s of %s: %s: %s", parcel.kind, parcel.case, "kept for later" if kept else "given up", error)
-        spool.settle(parcel.key, State.SPOOLED if kept else State.DEAD, plain(str(error), 300), clock.now())
+        spool.set_state(
+            parcel.key, UploadState.WAITING if kept else UploadState.DEAD, plain(str(error), 300), clock.now()
+        )
         return error if kept else None
-    spool.settle(parcel.key, State.DELIVERED, "", clock.now())
+    spool.set_state(parcel.key, UploadState.DELIVERED, "", clock.now())
     _LOG.info("%s of %s: delivered", parcel.kind, parcel.case)
     return None
 
 
-def deliver(spool: Spool, parcels: list[Parcel], transport: Transport, clock: Clock, patience_s: float) -> None:
+def deliver(spool: Outbox, parcels: list[UploadItem], transport: Transport, clock: Clock, patience_s: float) -> None:
     """All of them to one Tester, in turn, until none is left or patience is at its end."""
     left, deadline = deque(parcels), clock.now() + patience_s
 
@@ -121,7 +125,7 @@ def deliver(spool: Spool, parcels: list[Parcel], transport: Transport, clock: Cl
             )
     except AisbenchError as error:
         for other in left:  # what one is told, all are told
-            spool.settle(other.key, State.SPOOLED, plain(str(error), 300), clock.now())
+            spool.set_state(other.key, UploadState.WAITING, plain(str(error), 300), clock.now())
 
 
 class Courier:
@@ -129,7 +133,7 @@ class Courier:
 
     def __init__(
         self,
-        spool: Spool,
+        spool: Outbox,
         run: str,
         *,
         words: Words,
@@ -163,7 +167,7 @@ class Courier:
         self._thread.join(patience_s)
         self._given_up.set()
         for parcel in self._spool.waiting(self._run):
-            self._spool.settle(parcel.key, State.SPOOLED, parcel.why or _UNTRIED, self._clock.now())
+            self._spool.set_state(parcel.key, UploadState.WAITING, parcel.why or _UNTRIED, self._clock.now())
 
     def _work(self) -> None:
         pauses = retry.Pauses(_LONGEST_PAUSE_S)
@@ -192,7 +196,9 @@ class Courier:
             if self._clock.now() < self._quiet_until:
                 return self._quiet_until - self._clock.now()
             if self._refused:
-                self._spool.settle(parcel.key, State.SPOOLED, plain(str(self._refused), 300), self._clock.now())
+                self._spool.set_state(
+                    parcel.key, UploadState.WAITING, plain(str(self._refused), 300), self._clock.now()
+                )
                 continue
             error = attempt(self._spool, parcel, self._transport.send, self._clock)
             if error is None:
@@ -210,14 +216,14 @@ class Courier:
 
 
 def flush(
-    spool: Spool, words: Words, open_transport: Callable[[str], Transport], clock: Clock, *, patience_s: float
-) -> list[Parcel]:
+    spool: Outbox, words: Words, open_transport: Callable[[str], Transport], clock: Clock, *, patience_s: float
+) -> list[UploadItem]:
     """Deliver what is spooled of all runs, and what a killed run could not spool; what became of each."""
-    spool.bury(clock.now())
+    spool.drop_private(clock.now())
     collect(spool, words, clock.now())
-    spool.bury(clock.now())
+    spool.drop_private(clock.now())
     parcels = spool.waiting()
-    by_tester: dict[str, list[Parcel]] = {}
+    by_tester: dict[str, list[UploadItem]] = {}
     for parcel in parcels:
         by_tester.setdefault(parcel.tester, []).append(parcel)
     for tester, bound in by_tester.items():
@@ -226,14 +232,14 @@ def flush(
     return [found for parcel in parcels for found in spool.named(parcel.key)]
 
 
-def requeue(spool: Spool, beginning: str, clock: Clock) -> Parcel:
+def requeue(spool: Outbox, beginning: str, clock: Clock) -> UploadItem:
     """A dead letter is to be tried again."""
-    found = [parcel for parcel in spool.named(beginning) if parcel.state is State.DEAD]
+    found = [parcel for parcel in spool.named(beginning) if parcel.state is UploadState.DEAD]
     if len(found) != 1:
         what = "no dead letter has" if not found else f"{len(found)} dead letters have"
         raise UsageFault(f"{what} a key that begins with {beginning!r}", advice="`aisbench flush --dead` shows them")
-    spool.settle(found[0].key, State.SPOOLED, "to be tried again", clock.now())
-    return replace(found[0], state=State.SPOOLED)
+    spool.set_state(found[0].key, UploadState.WAITING, "to be tried again", clock.now())
+    return replace(found[0], state=UploadState.WAITING)
 
 
 # -- Where adapters, spool and the Tester's words meet: the desk of a suite, and the flushing of what runs left.
@@ -242,7 +248,7 @@ PATIENCE_S = 5.0  # at the end of a run, and of each call at the desk
 _NAME = 80
 
 
-def bound(settings: Settings, platform: Callable[[], Platform], folder: Path) -> Bound | None:
+def bound(settings: Settings, platform: Callable[[], Platform], folder: Path) -> Destination | None:
     """The Tester of the settings, or the platform's own; None where there is none, or none is wanted."""
     address, label = settings.tester, ""
     if address is None and isinstance(own := platform(), HasTester):
@@ -250,7 +256,7 @@ def bound(settings: Settings, platform: Callable[[], Platform], folder: Path) ->
     if not address:
         return None
     papers = settings.tester_access
-    return Bound(address, settings.platform, str(folder), label, papers.testid, papers.config, papers.system)
+    return Destination(address, settings.platform, str(folder), label, papers.testid, papers.config, papers.system)
 
 
 class Flushing:
@@ -258,16 +264,16 @@ class Flushing:
 
     def __init__(self, settings: Settings, database: Database, patience_s: float) -> None:
         self._settings = settings
-        self._spool = Spool(database)
+        self._spool = Outbox(database)
         self._clock = SystemClock()
         self._patience_s = patience_s
 
-    def flush(self) -> list[Parcel]:
+    def flush(self) -> list[UploadItem]:
         access = self._settings.tester_access
         opened = partial(transport, access=access)
         return flush(self._spool, payload, opened, self._clock, patience_s=self._patience_s)
 
-    def dead(self) -> list[Parcel]:
+    def dead(self) -> list[UploadItem]:
         return self._spool.dead()
 
     def requeue(self, beginning: str) -> None:
@@ -278,7 +284,7 @@ class Flushing:
         if not self._settings.tester:
             raise UsageFault("there is no Tester for the log", advice="name one: --tester URL")
         told, papers = read_log(file), self._settings.tester_access
-        to = Bound(self._settings.tester, "ais-bench-stubs", "", "", papers.testid, {}, papers.system)
+        to = Destination(self._settings.tester, "ais-bench-stubs", "", "", papers.testid, {}, papers.system)
         made = of_stub(to, told.config, told.info)
         self._spool.put(made.run, made.case, made.kind, made.body, lambda _: made, now=self._clock.now())
 
@@ -296,7 +302,7 @@ class Desk:
         self._bound = found
         self._lock = threading.Lock()
         self._database = Database(settings.ledger_file)
-        self._spool = Spool(self._database)
+        self._spool = Outbox(self._database)
         self._transport = transport(found.tester, settings.tester_access)
 
     @property
@@ -304,11 +310,11 @@ class Desk:
         return self._bound.tester
 
     @property
-    def uploads(self) -> list[Parcel]:
+    def uploads(self) -> list[UploadItem]:
         """Everything of this run, results of cases too, and what became of it."""
         return self._spool.of(self.run)
 
-    def upload(self, name: str, data: Any) -> Parcel:
+    def upload(self, name: str, data: Any) -> UploadItem:
         """Hand in JSON data. It is on disk before it is sent; `state` says whether the Tester has it, or `why` not."""
         if not name or len(name) > _NAME or not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
             raise UsageFault(f"{name[:_NAME]!r} is not a name", advice="letters, digits, '.', '_' and '-', 80 at most")
@@ -322,11 +328,11 @@ class Desk:
             deliver(self._spool, [made], self._transport, self._clock, PATIENCE_S)
         return next(parcel for parcel in self.uploads if parcel.key == made.key)
 
-    def _made(self, name: str, data: Any, attempt: int) -> Parcel:
+    def _made(self, name: str, data: Any, attempt: int) -> UploadItem:
         return attachment(self._bound, self.run, name, attempt, data)
 
     def close(self) -> None:
         if self._bound.label == PRIVATE:
-            self._spool.bury(self._clock.now(), self.run)
+            self._spool.drop_private(self._clock.now(), self.run)
         self._transport.close()
         self._database.close()

@@ -22,7 +22,7 @@ Newest = tuple[int, float, float]  # how many samples there are, and the last tw
 
 
 @dataclass(frozen=True)
-class Heard:
+class JobActivity:
     """A value: each reading returns the next one."""
 
     moved: float  # when there was last a sign of life, or when we began to listen
@@ -35,7 +35,7 @@ class Heard:
     busy: Mapping[int, Mapping[str, Newest]] = field(default_factory=dict)  # by node
 
 
-def with_log(heard: Heard, node: int, part: LogPart, now: float) -> Heard:
+def with_log(heard: JobActivity, node: int, part: LogPart, now: float) -> JobActivity:
     """After a node's log was read from where it ended before."""
     first = node not in heard.sizes  # it had time to grow while nobody looked
     grown = part.next > heard.sizes.get(node, 0) and not (first and node)
@@ -49,7 +49,7 @@ def with_log(heard: Heard, node: int, part: LogPart, now: float) -> Heard:
     return replace(heard, progress=progress, curve=curve, advanced=advanced, said=said)
 
 
-def with_usage(heard: Heard, node: int, usage: Mapping[str, Sequence[float]], now: float) -> Heard:
+def with_usage(heard: JobActivity, node: int, usage: Mapping[str, Sequence[float]], now: float) -> JobActivity:
     """After a node's samples were read. New ones are a sign of life if it works, and not always the same."""
     newest = {name: _newest(usage[name]) for name in _AT_WORK if usage.get(name)}
     before = heard.busy.get(node, {})
@@ -60,7 +60,7 @@ def with_usage(heard: Heard, node: int, usage: Mapping[str, Sequence[float]], no
     return replace(heard, busy={**heard.busy, node: newest}, moved=now if alive else heard.moved)
 
 
-def judged(heard: Heard, now: float, stall_s: float) -> Heard:
+def with_stall(heard: JobActivity, now: float, stall_s: float) -> JobActivity:
     """Whether a job that shows no sign of life has done so for too long."""
     return replace(heard, stalled=now - heard.moved >= stall_s)
 
@@ -89,7 +89,7 @@ def ran(trial: Trial, now: float) -> float:
     return max(0.0, now - trial.times.get(phase, trial.times.get(trial.step.name.lower(), now)))
 
 
-def share(trial: Trial, heard: Heard | None, now: float) -> float | None:
+def share(trial: Trial, heard: JobActivity | None, now: float) -> float | None:
     """How much of a running job is done, from 0 to 1; by its epochs, or else by the time it should take."""
     total, epoch = epochs(trial.case), heard.progress.epoch if heard else 0
     if total and epoch:
@@ -99,7 +99,7 @@ def share(trial: Trial, heard: Heard | None, now: float) -> float | None:
     return min(ran(trial, now) / trial.expected_s, 1 / total if total else _NEARLY)
 
 
-def remaining(trial: Trial, heard: Heard | None, now: float) -> float | None:
+def remaining(trial: Trial, heard: JobActivity | None, now: float) -> float | None:
     """Seconds that a running job still needs, at the pace of its epochs so far, or as expected."""
     total, lasted = epochs(trial.case), ran(trial, now)
     if total and heard and heard.progress.epoch:

@@ -41,8 +41,8 @@ def _with(known: Curve, before: Progress, after: Progress, told: Told) -> Curve:
     if told.final:
         return replace(
             known,
-            told=_positive(told.throughput) or known.told,
-            total=_positive(told.total) or known.total,
+            rank_speed=_positive(told.throughput) or known.rank_speed,
+            job_speed=_positive(told.total) or known.job_speed,
             batch=told.batch or known.batch,
             window=_spanned(known.window, told.window),
         )

@@ -65,7 +65,7 @@ def fill(ledger: Ledger, count: int, dice: random.Random) -> None:
                 made = made.moved(Step.DONE, float(number), judged=Verdict(Ruling.PASSED, "well"))
                 measure = trial_record(made)
                 assert measure is not None
-                history.add(ledger.database, measure, made.traits)
+                history.add_record(ledger.database, measure, made.traits)
     ledger.begin("now", {}, 0.0)
 
 

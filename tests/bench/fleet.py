@@ -34,8 +34,8 @@ import pytest
 from pytest_aisbench.platforms.local import Local
 from pytest_aisbench.model.case import Shape
 from pytest_aisbench.model.job import JobSpec
-from pytest_aisbench.engine.staging import of_code, put
-from pytest_aisbench.engine.staging import plant
+from pytest_aisbench.engine.staging import code_placement as of_code, upload_tree as put
+from pytest_aisbench.engine.staging import read_tree as plant
 from pytest_aisbench.config.settings import Settings
 
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pytest_aisbench.engine.staging import of_code, plant, put
+from pytest_aisbench.engine.staging import code_placement, read_tree, upload_tree
 from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.stores.obs import Obs
@@ -117,7 +117,7 @@ def vendor_put(card: dict[str, str], folder: Path, key: str, files: int) -> None
 
 
 def _staged(store: Obs, root: StoreUrl, folder: Path) -> StoreUrl:
-    return put(store, of_code(root, plant("tree", [folder])))
+    return upload_tree(store, code_placement(root, read_tree("tree", [folder])))
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import postgres
 from open_tester import LONG_AGO, Serving, fill, history, serving
 
-from pytest_aisbench.model.results import Parcel
+from pytest_aisbench.model.results import UploadItem
 from pytest_aisbench.tester_server.app import opened
 from pytest_aisbench.tester_server.schema import META, writing
 
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def databases() -> Iterator[list[tuple[str, str, Callable[[list[Parcel]], float]]]]:
+def databases() -> Iterator[list[tuple[str, str, Callable[[list[UploadItem]], float]]]]:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="aisbench-bench-"))
         found = [("SQLite", f"sqlite:///{folder}/tester.db", raw_sqlite(f"{folder}/raw.db"))]
@@ -84,7 +84,7 @@ def databases() -> Iterator[list[tuple[str, str, Callable[[list[Parcel]], float]
         yield found
 
 
-def measure(db: str, raw: Callable[[list[Parcel]], float], options: argparse.Namespace) -> None:
+def measure(db: str, raw: Callable[[list[UploadItem]], float], options: argparse.Namespace) -> None:
     fresh = [_renamed(each) for each in history(options.uploads // EACH, seed=2)]
     start = time.perf_counter()
     load(db, options.results // (SEED * EACH))
@@ -104,7 +104,7 @@ def measure(db: str, raw: Callable[[list[Parcel]], float], options: argparse.Nam
         pages(tester, options.results // (SEED * EACH))
 
 
-def _renamed(each: Parcel) -> Parcel:
+def _renamed(each: UploadItem) -> UploadItem:
     """Of runs that are not there yet."""
     testid = each.testid.replace("run", "new")
     return replace(each, key=f"new-{each.key}", testid=testid, body=each.body.replace(each.testid, testid))
@@ -159,7 +159,7 @@ def _scalar(connection: Any, statement: str) -> int:
     return int(connection.exec_driver_sql(statement).scalar_one())
 
 
-def send_at_once(tester: Serving, token: str, parcels: list[Parcel], senders: int) -> None:
+def send_at_once(tester: Serving, token: str, parcels: list[UploadItem], senders: int) -> None:
     threads = [threading.Thread(target=tester.send, args=(token, *parcels[at::senders])) for at in range(senders)]
     for thread in threads:
         thread.start()
@@ -167,8 +167,8 @@ def send_at_once(tester: Serving, token: str, parcels: list[Parcel], senders: in
         thread.join()
 
 
-def raw_sqlite(file: str) -> Callable[[list[Parcel]], float]:
-    def run(parcels: list[Parcel]) -> float:
+def raw_sqlite(file: str) -> Callable[[list[UploadItem]], float]:
+    def run(parcels: list[UploadItem]) -> float:
         db = sqlite3.connect(file, isolation_level=None)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
@@ -183,8 +183,8 @@ def raw_sqlite(file: str) -> Callable[[list[Parcel]], float]:
     return run
 
 
-def raw_postgres(url: str) -> Callable[[list[Parcel]], float]:
-    def run(parcels: list[Parcel]) -> float:
+def raw_postgres(url: str) -> Callable[[list[UploadItem]], float]:
+    def run(parcels: list[UploadItem]) -> float:
         import psycopg
 
         with psycopg.connect(url, autocommit=True) as db:

@@ -19,7 +19,7 @@ from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import Refused, Rejected, Unreachable, UsageFault
 from pytest_aisbench.localcloud.server import LocalCloud
 from pytest_aisbench.model.job import StoreUrl
-from pytest_aisbench.model.results import Parcel
+from pytest_aisbench.model.results import UploadItem
 from pytest_aisbench.platforms.modelarts.platform import ModelArts
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.stores.obs import Obs
@@ -206,7 +206,7 @@ def test_the_tester_may_have_an_address_too_and_that_may_be_of_ipv6(authority: A
     if not socket.has_ipv6:
         pytest.skip("this machine has no IPv6")
     server.answer((201, {"key": "k"}))
-    parcel = Parcel("k", "run", "toy-1x1", 1, "results", "t-1", "", "", "{}")
+    parcel = UploadItem("k", "run", "toy-1x1", 1, "results", "t-1", "", "", "{}")
     certificate = authority.certificate("tester", f"DNS:{name}")
     with Front(certificate, {name: server.server_port}, "::1").serving() as front:
         access = access_module.TesterAccess(ca_file=str(authority.pem), hosts=Hosts({name: "::1"}))

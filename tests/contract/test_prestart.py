@@ -167,7 +167,7 @@ def load(folder: Path, update: str, platform: str = "modelarts") -> Workload:
     (folder / "code/train.py").write_text("")
     (folder / "workload.toml").write_text(WORKLOAD.replace("{update}", update))
     (folder / "thresholds.toml").write_text("")
-    return suites.load(folder, platform, {"flavor"}, {"local", "modelarts"}).workload
+    return suites.load_suite(folder, platform, {"flavor"}, {"local", "modelarts"}).workload
 
 
 def test_the_section_of_a_suite(tmp_path: Path) -> None:

@@ -19,14 +19,14 @@ from pytest_aisbench.errors import AisbenchError, Garbled, Refused, Rejected, Th
 from pytest_aisbench.localcloud import tester as service
 from pytest_aisbench.localcloud.faults import Fault, Faults, Faulty
 from pytest_aisbench.localcloud.http import Listener
-from pytest_aisbench.model.results import Bound, End, Parcel, Transport, Value
+from pytest_aisbench.model.results import Destination, RunEnd, Transport, UploadItem, Value
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.tester import transports
 from pytest_aisbench.tester.payload import attachment, end, result
 from pytest_aisbench.tester.transports import Stubs, transport
 
 TOKEN = "a-token-that-nobody-may-see"
-BOUND = Bound("", "local", "", testid="t:1")
+BOUND = Destination("", "local", "", testid="t:1")
 PARCEL = result(BOUND, "run-1", CASE, 1)
 
 
@@ -150,7 +150,7 @@ def test_an_answer_that_was_lost_after_storing_stores_nothing_twice(local: str, 
 
 def test_another_content_under_the_same_key_is_refused(local: str) -> None:
     way_to(local).send(PARCEL)
-    forged = Parcel(**{**PARCEL.__dict__, "body": PARCEL.body.replace('"OK"', '"FAILED"')})
+    forged = UploadItem(**{**PARCEL.__dict__, "body": PARCEL.body.replace('"OK"', '"FAILED"')})
     with pytest.raises(Rejected, match=r"something else was stored under this key \(HTTP 409\)"):
         way_to(local).send(forged)
 
@@ -169,7 +169,7 @@ def test_the_local_tester_takes_nothing_else(local: str, old: str, new: str, sai
     body = PARCEL.body.replace(old, new, 1)
     assert body != PARCEL.body
     with pytest.raises(Rejected, match=said):
-        way_to(local).send(Parcel(**{**PARCEL.__dict__, "body": body}))
+        way_to(local).send(UploadItem(**{**PARCEL.__dict__, "body": body}))
 
 
 def test_what_a_cloud_stored_the_next_one_on_its_data_knows(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_inside_a_package_results_are_set_by_its_own_script(tmp_path: Path) -> N
     parcel = result(BOUND, "run-1", replace(CASE, metrics=metrics), 1)
     for _ in range(2):
         Stubs(tmp_path).send(parcel)
-    Stubs(tmp_path).send(end(BOUND, End("run-1", 1.0, 2.0, 0, {}, 0.0), 1))  # `benchmark.sh` says that itself
+    Stubs(tmp_path).send(end(BOUND, RunEnd("run-1", 1.0, 2.0, 0, {}, 0.0), 1))  # `benchmark.sh` says that itself
     lines = [json.loads(line) for line in (place / "told.jsonl").read_text().splitlines()]
     assert lines == [
         ["training", "accuracy", "0.9"],

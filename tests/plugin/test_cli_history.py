@@ -75,7 +75,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, card: Path) -> Yard:
                 throughput=value,
                 metrics={**last.metrics, "throughput": value},
             )
-            history.add(ledger.database, earlier, found.traits(last.key))
+            history.add_record(ledger.database, earlier, found.traits(last.key))
     return yard
 
 
@@ -149,7 +149,7 @@ def test_a_change_of_what_is_trained_opens_a_chapter_that_says_what_changed(
     with closing(Ledger(yard.folder / "reports" / "ledger.db")) as ledger:
         traits = {**history.History(ledger.database).traits(newest.key), "image": "mindspore-9"}
         later = replace(newest, trial="later", run="later", at=newest.at + DAY, key=traits_key(traits))
-        history.add(ledger.database, later, traits)
+        history.add_record(ledger.database, later, traits)
     told = aisbench("history", "toy-1x2").out
     assert f"fingerprint {newest.key}: 31 trials" in told
     assert "  changed  image: none -> mindspore-9" in told
@@ -236,7 +236,9 @@ def test_nobody_needs_the_keys_of_a_platform_to_look_at_what_it_did(
         traits = {**history.History(ledger.database).traits(newest.key), "platform": "modelarts"}
         for number in range(9):
             run, at = f"later-{number}", newest.at + DAY * (1 + number)
-            history.add(ledger.database, replace(newest, trial=run, run=run, at=at, key=traits_key(traits)), traits)
+            history.add_record(
+                ledger.database, replace(newest, trial=run, run=run, at=at, key=traits_key(traits)), traits
+            )
     claims(yard).write_text(f"{claims(yard).read_text()}{claims(yard).read_text().replace('local', 'modelarts')}")
     assert aisbench("history").out == "toy-1x2\n"
     assert "9 runs: 9 met" in aisbench("references", "check").out

@@ -41,7 +41,7 @@ class Instant:
     def __init__(self, settings):
         self.store, self.root = Memory(), ab.StoreUrl.parse("obs://memory/")
 
-    place, takes_environment = "instant", True
+    platform_id, takes_environment = "instant", True
 
     def share(self): return {}
     def check(self): pass

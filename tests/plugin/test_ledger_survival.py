@@ -245,5 +245,5 @@ def test_a_kill_in_the_middle_of_an_upgrade_leaves_a_whole_version(tmp_path: Pat
     for done in killed:
         assert done["tables"] == whole[done["version"]]
         with closing(JobLedger(tmp_path / done["file"])) as ledger:  # goes on where the victim fell
-            assert ledger.lasted("toy-1x1", "", "same") == [7.5]
+            assert ledger.past_durations("toy-1x1", "", "same") == [7.5]
             assert ledger.entry("old").exit_code is None

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_aisbench.config import toml_document
 from pytest_aisbench.engine import references
-from pytest_aisbench.engine.references import revised
+from pytest_aisbench.engine.references import edited
 
 ROW: dict[str, object] = {"reference": 1000.5, "lower": -0.01, "unit": "images/s"}
 CLAIMS = '# why\n[local."*"]\nthroughput = { at_least = 1 }  # a floor\naccuracy = { at_least = 0.9 }'
@@ -27,11 +27,11 @@ def test_a_diff_applies_to_any_file(tmp_path: Path, tool: list[str], name: str, 
     file.write_bytes(text.encode())
     better: dict[str, object] = {"at_least": 0.95}
     rows = {"throughput": (ROW, "20 trials"), "accuracy": (better, "20 trials")}
-    new = revised(toml_document.read(file), ("local", "*"), rows)
-    change = references.diff({file: references.ended_alike(file, new)}, tmp_path)
+    new = edited(toml_document.read(file), ("local", "*"), rows)
+    change = references.diff({file: references.with_its_line_ends(file, new)}, tmp_path)
     done = subprocess.run(tool, input=change.encode(), cwd=tmp_path, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     written = file.read_bytes().decode()
-    assert written == references.ended_alike(file, new)
+    assert written == references.with_its_line_ends(file, new)
     assert ("\r\n" in written) == ("\r\n" in text)
     assert toml_document.read(file).data["local"]["*"]["throughput"] == ROW

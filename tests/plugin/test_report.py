@@ -265,10 +265,10 @@ def test_allure_without_node_is_one_line(told: Yard, tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_under_way_is_left_alone(told: Yard, tmp_path: Path) -> None:
-    from pytest_aisbench.ledger.ledger import Ledger, owner
+    from pytest_aisbench.ledger.ledger import Ledger, this_process
 
     ledger = Ledger(tmp_path / "ledger.db")
-    ledger.begin("20990101-000000-abcdef", {"platform": "local"}, 4e9, owner(), 5e9)
+    ledger.begin("20990101-000000-abcdef", {"platform": "local"}, 4e9, this_process(), 5e9)
     ledger.close()
 
     done = report(told, "--reports", str(tmp_path))

@@ -148,7 +148,7 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]
 
 
 def declared(name: str) -> suites.Suite:
-    return suites.load(SUITES / name, "local", (), ("local", "modelarts", "apulis"))
+    return suites.load_suite(SUITES / name, "local", (), ("local", "modelarts", "apulis"))
 
 
 def arguments(name: str) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from factories import make_case_entry, make_trial_entry
 
 from pytest_aisbench.config.access import TesterAccess
-from pytest_aisbench.model.results import Bound, CaseEntry, Parcel, Straggler, Transport, Value
+from pytest_aisbench.model.results import CaseEntry, Destination, Straggler, Transport, UploadItem, Value
 from pytest_aisbench.model.verdict import Background, Finding, Outcome, Ruling, ScalePoint
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.tester.payload import result
@@ -59,7 +59,7 @@ class Serving:
     def way(self, token: str) -> Transport:
         return transport(self.url, TesterAccess(token=Secret(token)))
 
-    def send(self, token: str, *parcels: Parcel) -> None:
+    def send(self, token: str, *parcels: UploadItem) -> None:
         """By the adapter that a run uses."""
         way = self.way(token)
         for parcel in parcels:
@@ -91,7 +91,7 @@ def aisbench(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]
     return done
 
 
-def fill(db: str, project: str, parcels: Iterable[Parcel]) -> None:
+def fill(db: str, project: str, parcels: Iterable[UploadItem]) -> None:
     """As if all of it had been sent, in one transaction and without HTTP."""
     with changing(db) as connection:
         holder = auth.find(connection, auth.add(connection, project, auth.Kind.SEND, "filled", LONG_AGO).reveal())
@@ -115,8 +115,8 @@ def serving(db: str, *options: str, program: tuple[str, ...] = (*AISBENCH, "test
             process.wait(30)
 
 
-def bound(platform: str = "modelarts", testid: str = "") -> Bound:
-    return Bound("", platform, "", testid=testid)
+def bound(platform: str = "modelarts", testid: str = "") -> Destination:
+    return Destination("", platform, "", testid=testid)
 
 
 def case(
@@ -160,11 +160,11 @@ def case(
     )
 
 
-def parcel(run: str, entry: CaseEntry, attempt: int = 1, **to: str) -> Parcel:
+def parcel(run: str, entry: CaseEntry, attempt: int = 1, **to: str) -> UploadItem:
     return result(bound(**to), run, entry, attempt)
 
 
-def history(runs: int, seed: int = 1, platform: str = "modelarts") -> Iterator[Parcel]:
+def history(runs: int, seed: int = 1, platform: str = "modelarts") -> Iterator[UploadItem]:
     """Runs of a centre, an hour apart: noise, one loss of speed, a card that is slow now and then."""
     dice = random.Random(seed)
     for number in range(runs):

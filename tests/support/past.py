@@ -25,7 +25,7 @@ def remember(file: Path, case_id: str, speeds: Sequence[float], ruling: Ruling =
             for number, speed in enumerate(speeds):
                 run, at = f"run-{number:04}", newest.at - len(speeds) + number
                 made = replace(newest, trial=f"{run}/{case_id}/1", run=run, at=at, throughput=speed, ruling=ruling)
-                history.add(database, made, traits)
+                history.add_record(database, made, traits)
 
 
 def spread(mean: float, deviation: float, count: int) -> list[float]:

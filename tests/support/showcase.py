@@ -12,7 +12,7 @@ from pytest_aisbench.judge.stragglers import find_stragglers
 from pytest_aisbench.model.case import Shape
 from pytest_aisbench.model.curve import Curve, Point, Series
 from pytest_aisbench.model.messages import message
-from pytest_aisbench.model.results import SCHEMA, Before, Brief, CaseEntry, RunEntry, TrialEntry, Value
+from pytest_aisbench.model.results import SCHEMA, CaseBrief, CaseEntry, PreviousRun, RunEntry, TrialEntry, Value
 from pytest_aisbench.model.verdict import Background, Finding, Outcome, Past, Ruling, ScalePoint
 
 BEGAN = 1_760_000_000.0
@@ -142,12 +142,12 @@ def inconclusive() -> CaseEntry:
 def run(cases: tuple[CaseEntry, ...] = ()) -> RunEntry:
     cases = cases or (case(), case(Shape(128, 8), name="resnet50", seed=5), failed(), broken(), inconclusive())
     speed = cases[0].metrics["throughput"].value or 1.0
-    before = Before(
+    before = PreviousRun(
         "20251008T080000-1a2b", "2025-10-08T08:00:00.000Z",
         (
-            Brief(cases[0].id, Ruling.PASSED, speed * 1.07, UNIT),
-            Brief(failed().id, Ruling.PASSED, 56_600.0, UNIT),
-            Brief("vgg16-1x8", Ruling.PASSED, 900.0, UNIT),
+            CaseBrief(cases[0].id, Ruling.PASSED, speed * 1.07, UNIT),
+            CaseBrief(failed().id, Ruling.PASSED, 56_600.0, UNIT),
+            CaseBrief("vgg16-1x8", Ruling.PASSED, 900.0, UNIT),
         ),
     )  # fmt: skip
     settings = {"platform": "modelarts", "nodes": [1, 2, 4, 8, 128], "region": "cn-north-4"}

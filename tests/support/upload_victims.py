@@ -19,9 +19,9 @@ from factories import make_case_entry
 from pytest_aisbench.config.access import TesterAccess
 from pytest_aisbench.ledger import ledger as ledger_module
 from pytest_aisbench.ledger.ledger import Ledger
-from pytest_aisbench.ledger.outbox import Spool
+from pytest_aisbench.ledger.outbox import Outbox
 from pytest_aisbench.model.clock import SystemClock
-from pytest_aisbench.model.results import Bound, Parcel, State
+from pytest_aisbench.model.results import Destination, UploadItem, UploadState
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.tester import payload, uploader
 from pytest_aisbench.tester.transports import transport
@@ -64,9 +64,9 @@ class _Traced:
 
 def main(file: Path, tester: str, point: str) -> None:
     clock, ledger = SystemClock(), Ledger(file)
-    spool = Spool(ledger.database)
-    ledger.begin(RUN, {}, clock.now(), ledger_module.owner(), clock.now() + 3600)
-    spool.bind(RUN, Bound(tester, "local", str(file.parent)))
+    spool = Outbox(ledger.database)
+    ledger.begin(RUN, {}, clock.now(), ledger_module.this_process(), clock.now() + 3600)
+    spool.set_destination(RUN, Destination(tester, "local", str(file.parent)))
     ledger.save_case(RUN, 0, CASE)
     at: dict[str, Callable[[], Any]] = {point: die}
 
@@ -80,7 +80,7 @@ def main(file: Path, tester: str, point: str) -> None:
     reach("spooled")
     way = transport(tester, TesterAccess(token=Secret(TOKEN)))
 
-    def send(parcel: Parcel) -> None:
+    def send(parcel: UploadItem) -> None:
         if point in {"while sending", "sent", "stored"}:
             _half(tester, parcel, point)
         way.send(parcel)
@@ -91,14 +91,14 @@ def main(file: Path, tester: str, point: str) -> None:
     (parcel,) = spool.waiting(RUN)
     assert uploader.attempt(spool, parcel, send, clock) is None
     reach("marked")
-    assert spool.of(RUN)[0].state is State.DELIVERED
+    assert spool.of(RUN)[0].state is UploadState.DELIVERED
     ledger.finish(RUN, 0, clock.now())
     reach("ended")
     uploader.collect(spool, payload, clock.now(), RUN)
     reach("end spooled")
 
 
-def _half(tester: str, parcel: Parcel, point: str) -> None:
+def _half(tester: str, parcel: UploadItem, point: str) -> None:
     """The request by hand: half of it, or all of it without waiting for the answer, or with, unread."""
     address = urlsplit(tester)
     body = parcel.body.encode()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from open_tester import LONG_AGO, Serving, bound, case, fill, history, parcel, serving
 
-from pytest_aisbench.model.results import End
+from pytest_aisbench.model.results import RunEnd
 from pytest_aisbench.tester.payload import end
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def test_a_reader_enters_a_token_sees_how_a_run_ended_takes_it_away_and_leaves(
 ) -> None:
     expect = pytest.importorskip("playwright.sync_api").expect
     with serving(f"{tmp_path}/tester.db", "--closed") as tester:
-        stopped = End("run-1", LONG_AGO, LONG_AGO + 60, 2, {"bert-2x8": "not judged: the run ended"}, 0.5)
+        stopped = RunEnd("run-1", LONG_AGO, LONG_AGO + 60, 2, {"bert-2x8": "not judged: the run ended"}, 0.5)
         tester.send(tester.token("centre"), parcel("run-1", case()), end(bound(), stopped, 1))
         page = browser.open(tester.url)
         page.get_by_label("token").fill("aisbt_of-nobody")

@@ -16,7 +16,7 @@ from open_tester import Serving, aisbench, bound, case, parcel, serving
 from sqlalchemy import inspect, text
 
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.model.results import End
+from pytest_aisbench.model.results import RunEnd
 from pytest_aisbench.tester.payload import end
 from pytest_aisbench.tester_server import schema
 from pytest_aisbench.tester_server.app import opened
@@ -63,7 +63,7 @@ def test_a_database_of_the_second_version_shows_its_runs_and_takes_how_the_next_
         )
     engine.dispose()
     with serving(db) as after:
-        after.send(after.token("old"), end(bound(), End("b", 5.0, 6.0, 2, {"toy-1x2": "not judged"}, 0.5), 1))
+        after.send(after.token("old"), end(bound(), RunEnd("b", 5.0, 6.0, 2, {"toy-1x2": "not judged"}, 0.5), 1))
         told = {run["name"]: run for run in after.get("/p/old?format=json").json["rows"]}
     assert (told["a"]["exit_code"], told["a"]["unjudged"], told["a"]["card_hours"]) == (None, 0, 3.0)
     assert (told["b"]["exit_code"], told["b"]["unjudged"], told["b"]["card_hours"]) == (2, 1, 0.5)

@@ -12,7 +12,7 @@ import pytest
 from open_tester import LONG_AGO, Answer, Serving, bound, case, parcel, serving
 
 from pytest_aisbench.errors import Refused, Rejected, Throttled
-from pytest_aisbench.model.results import End, Parcel, Straggler
+from pytest_aisbench.model.results import RunEnd, Straggler, UploadItem
 from pytest_aisbench.model.verdict import Ruling
 from pytest_aisbench.tester.payload import attachment, end, of_stub
 from pytest_aisbench.tester_server import auth
@@ -109,12 +109,12 @@ def test_how_a_run_ended_is_shown_whatever_came_first(tester: Serving) -> None:
     first, second = (
         end(
             bound(),
-            End("run-1", LONG_AGO, LONG_AGO + 60, code, {"late-1x1": "<b>stopped"}, 0.25, ("never-1x1",)),
+            RunEnd("run-1", LONG_AGO, LONG_AGO + 60, code, {"late-1x1": "<b>stopped"}, 0.25, ("never-1x1",)),
             attempt,
         )
         for attempt, code in ((1, 2), (2, 143))
     )
-    killed = end(bound(), End("run-2", LONG_AGO, None, None, {}, 0.0), 1)
+    killed = end(bound(), RunEnd("run-2", LONG_AGO, None, None, {}, 0.0), 1)
     for project, parcels in {"early": (second, first, SENT), "ended-late": (SENT, first, second)}.items():
         tester.send(tester.token(project), *parcels, killed)
         told = {run["name"]: run for run in runs(tester, project)}
@@ -140,7 +140,7 @@ def test_how_a_run_ended_is_shown_whatever_came_first(tester: Serving) -> None:
     ],
 )
 def test_an_end_that_is_none_is_told_which_field(tester: Serving, old: str, new: str, field: str) -> None:
-    body = end(bound(), End("run-1", LONG_AGO, LONG_AGO, 2, {}, 0.0), 1).body
+    body = end(bound(), RunEnd("run-1", LONG_AGO, LONG_AGO, 2, {}, 0.0), 1).body
     assert old in body
     answer = post(tester, _once(tester, "unfit"), body.replace(old, new), kind="runs")
     assert (answer.status, answer.json.get("field", "")) == (422, field)
@@ -278,7 +278,7 @@ def test_a_clock_that_runs_ahead_does_not_put_a_result_in_the_future(tester: Ser
     assert behind["ended"] == "2025-06-15T15:06:40Z"
 
 
-def hostile(text: str) -> Parcel:
+def hostile(text: str) -> UploadItem:
     body = json.loads(parcel("run-1", case(reason=text)).body)
     body["case"]["reason"] = text
     body["case"]["findings"][0]["text"] = text

@@ -10,7 +10,7 @@ import pytest
 from pytest_aisbench.cli.report import without_network
 from pytest_aisbench.engine.run import executor
 from pytest_aisbench.errors import PlatformError
-from pytest_aisbench.ledger.runs import Past, Told
+from pytest_aisbench.ledger.runs import PastRun, RecordedTest
 from pytest_aisbench.model.results import SCHEMA, CaseEntry, RunEntry
 from pytest_aisbench.model.verdict import Ruling
 from pytest_aisbench.report import allure, ci
@@ -186,8 +186,8 @@ def test_the_environment_is_plain_ascii_whatever_a_setting_holds() -> None:
 
 
 def test_histories_of_both_allures_find_a_case_by_the_same_name() -> None:
-    tests = [Told(NODE, "toy-1x2", "broken", 5.0, 7.5)]
-    past = [Past("run-2", 20.0, tests, {"toy-1x2.throughput": 25.0}), Past("run-1", 10.0, tests, {})]
+    tests = [RecordedTest(NODE, "toy-1x2", "broken", 5.0, 7.5)]
+    past = [PastRun("run-2", 20.0, tests, {"toy-1x2.throughput": 25.0}), PastRun("run-1", 10.0, tests, {})]
     case = case_entry(Ruling.PASSED)
     result = allure.told({}, story("passed"), case, run(case))
 

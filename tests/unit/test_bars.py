@@ -16,7 +16,7 @@ from pytest_aisbench.model.trial import Step, Trial
 from pytest_aisbench.report.live import Scene, block, heartbeat
 from pytest_aisbench.report.text import display_width
 from pytest_aisbench.traininglog import activity
-from pytest_aisbench.traininglog.activity import Heard
+from pytest_aisbench.traininglog.activity import JobActivity
 from pytest_aisbench.traininglog.curve import extended
 from pytest_aisbench.traininglog.readers import Progress
 
@@ -40,9 +40,9 @@ def make(case: Case) -> Any:
     return trial
 
 
-def heard(text: str, **changes: Any) -> Heard:
+def heard(text: str, **changes: Any) -> JobActivity:
     known, progress = extended(Curve(), Progress(ranks=8), text)
-    return Heard(NOW, progress, known, **changes)
+    return JobActivity(NOW, progress, known, **changes)
 
 
 @pytest.fixture

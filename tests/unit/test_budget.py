@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from factories import make_trial
 
-from pytest_aisbench.engine.budget import Budget, Estimate, estimate, estimates, hours, spent
+from pytest_aisbench.engine.budget import Budget, Estimate, card_hours_spent, card_hours_text, estimate, estimates
 from pytest_aisbench.engine.takeover import Fingerprints
 from pytest_aisbench.errors import Blame, BudgetSpent, UsageFault
 from pytest_aisbench.ledger.ledger import Ledger
@@ -129,7 +129,7 @@ def test_rounding_refuses_nobody(case: Case) -> None:
     ids=["no job", "waits", "runs", "runs since before we saw it", "ended", "never ran", "lost", "lost unseen"],
 )
 def test_what_a_trial_has_cost(case: Case, job: Job | None, times: dict[str, float], seconds: float) -> None:
-    assert spent([trial(case, job, **times)], 1000.0) == pytest.approx(seconds * 4 / 3600)
+    assert card_hours_spent([trial(case, job, **times)], 1000.0) == pytest.approx(seconds * 4 / 3600)
 
 
 def test_past_the_limit_nothing_goes_on(case: Case) -> None:
@@ -176,4 +176,4 @@ def test_another_trial_begins_only_where_it_fits(case: Case) -> None:
     [(0.0, "0"), (3.16667e-05, "0.00003167"), (0.00102, "0.00102"), (2.0, "2"), (2.310819, "2.3108"), (1e6, "1000000")],
 )
 def test_card_hours_have_no_exponent(value: float, text: str) -> None:
-    assert hours(value) == text
+    assert card_hours_text(value) == text

@@ -22,7 +22,7 @@ from pytest_aisbench.engine.cancel import (
 )
 from pytest_aisbench.engine.submit import new_trial
 from pytest_aisbench.engine.trial import Tools
-from pytest_aisbench.engine.watch import OUTAGE_S, Limits, follow
+from pytest_aisbench.engine.watch import OUTAGE_S, Limits, stream_log
 from pytest_aisbench.errors import Blame, LedgerError, Unreachable, UsageFault
 from pytest_aisbench.ledger.ledger import Ledger, record
 from pytest_aisbench.ledger.runs import Holder, JobLedger
@@ -214,7 +214,7 @@ def test_a_job_that_confirms_is_recorded_and_not_in_flight_any_more(
     assert after.fault
     assert after.fault.blame is Blame.USER
     assert ledger.in_flight(clock.now()) == []
-    (left,) = ledger.left(trial.case.id, "scripted", "run-2")
+    (left,) = ledger.left_trials(trial.case.id, "scripted", "run-2")
     assert left.trial.fault  # whoever takes over leaves such a trial alone
 
 
@@ -365,12 +365,12 @@ def test_a_log_is_followed_through_an_outage_and_past_the_end(
         return LogPart(log[0][since:], len(log[0]))
 
     monkeypatch.setattr(platform, "logs", logs)
-    assert "".join(follow(platform, clock, "job-1")) == "one\ntwo\nthree\n"
+    assert "".join(stream_log(platform, clock, "job-1")) == "one\ntwo\nthree\n"
     began = clock.now()
     gone = healthy(Unreachable("no route"))
     monkeypatch.setattr(gone, "poll_s", 5.0)
     with pytest.raises(Unreachable):
-        list(follow(gone, clock, "job-1"))
+        list(stream_log(gone, clock, "job-1"))
     assert OUTAGE_S < clock.now() - began < OUTAGE_S + 10
 
 

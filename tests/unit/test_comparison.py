@@ -12,7 +12,7 @@ from factories import make_case_entry, make_trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.engine.collect import Traits, told, where
+from pytest_aisbench.engine.collect import Traits, address_of, logged_versions
 from pytest_aisbench.engine.takeover import Fingerprints
 from pytest_aisbench.judge.comparison import (
     RunDifference,
@@ -27,7 +27,7 @@ from pytest_aisbench.judge.comparison import (
 from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.model.case import Case, Mode, Shape
 from pytest_aisbench.model.metric import Metric
-from pytest_aisbench.model.results import Before, Brief, CaseEntry, Value
+from pytest_aisbench.model.results import CaseBrief, CaseEntry, PreviousRun, Value
 from pytest_aisbench.model.verdict import Ruling, Threshold
 
 words = st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=5)
@@ -122,15 +122,15 @@ def test_keys_are_alike_where_nothing_differs(old: dict[str, str], new: dict[str
     ],
 )
 def test_a_platform_is_known_by_its_address(place: str, known: str) -> None:
-    assert where(place) == known
+    assert address_of(place) == known
 
 
 @pytest.mark.parametrize(
     "place", ["", "local http://127.0.0.1:4711 obs://b/", "apulis http://localhost:99 me obs://b/"]
 )
 def test_a_platform_on_this_machine_is_the_machine_whatever_its_port(place: str) -> None:
-    assert where(place).endswith(" cores")
-    assert "127" not in where(place)
+    assert address_of(place).endswith(" cores")
+    assert "127" not in address_of(place)
 
 
 def test_another_line_of_code_is_another_trait(case: Case) -> None:
@@ -144,30 +144,30 @@ def test_the_logs_of_all_nodes_tell_what_trained(case: Case, tmp_path: Path) -> 
     for node, driver in enumerate(("21.0.2", "21.0.4")):
         (tmp_path / f"worker-{node}.log").write_text(f"CANN version: 5.0.2\ndriver version: {driver}\n")
     trial = make_trial(case, logs=("worker-0.log", "worker-1.log", "worker-2.log", "other.txt"))
-    assert told(trial, tmp_path) == {"cann": "5.0.2", "driver": "21.0.2, 21.0.4"}
+    assert logged_versions(trial, tmp_path) == {"cann": "5.0.2", "driver": "21.0.2, 21.0.4"}
 
 
 PASSED, FAILED = Ruling.PASSED, Ruling.FAILED
 
 
 def test_what_came_went_turned_and_moved_is_told() -> None:
-    before = Before(
+    before = PreviousRun(
         "run-1",
         "2026-01-01T00:00:00Z",
         (
-            Brief("kept", PASSED, 100.0, "images/s"),
-            Brief("slower", PASSED, 100.0, "images/s"),
-            Brief("gone", PASSED, 1.0, "images/s"),
-            Brief("renamed", PASSED, 100.0, "samples/s"),
-            Brief("mended", None, None, "images/s"),
+            CaseBrief("kept", PASSED, 100.0, "images/s"),
+            CaseBrief("slower", PASSED, 100.0, "images/s"),
+            CaseBrief("gone", PASSED, 1.0, "images/s"),
+            CaseBrief("renamed", PASSED, 100.0, "samples/s"),
+            CaseBrief("mended", None, None, "images/s"),
         ),
     )
     now = [
-        Brief("kept", PASSED, 101.0, "images/s"),
-        Brief("slower", FAILED, 50.0, "images/s"),
-        Brief("new", PASSED, 5.0, "images/s"),
-        Brief("renamed", PASSED, 200.0, "images/s"),
-        Brief("mended", PASSED, 7.0, "images/s"),
+        CaseBrief("kept", PASSED, 101.0, "images/s"),
+        CaseBrief("slower", FAILED, 50.0, "images/s"),
+        CaseBrief("new", PASSED, 5.0, "images/s"),
+        CaseBrief("renamed", PASSED, 200.0, "images/s"),
+        CaseBrief("mended", PASSED, 7.0, "images/s"),
     ]
 
     found = compare_runs(before, now)
@@ -183,9 +183,9 @@ def test_what_came_went_turned_and_moved_is_told() -> None:
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf"), None])
 def test_what_is_no_speed_has_not_moved(value: float | None) -> None:
-    before = Before("run-1", "", (Brief("a", PASSED, value, ""),))
+    before = PreviousRun("run-1", "", (CaseBrief("a", PASSED, value, ""),))
 
-    assert compare_runs(before, [Brief("a", PASSED, 1.0, "")]).moved == ()
+    assert compare_runs(before, [CaseBrief("a", PASSED, 1.0, "")]).moved == ()
 
 
 def entry(verdict: Ruling | None) -> CaseEntry:
@@ -215,6 +215,6 @@ def test_the_last_run_that_ended_with_a_verdict_on_the_same_platform_is_the_one_
     first, alone = ledger.previous("oldest"), ledger.previous("elsewhere")
     ledger.close()
 
-    assert found == Before("the one", "1970-01-01T00:16:41.000Z", (Brief("a-1x1", FAILED, 12.5, "images/s"),))
+    assert found == PreviousRun("the one", "1970-01-01T00:16:41.000Z", (CaseBrief("a-1x1", FAILED, 12.5, "images/s"),))
     assert first is None
     assert alone is None

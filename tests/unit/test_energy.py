@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench import Platform, Settings
-from pytest_aisbench.engine.collect import Meter, sampled
+from pytest_aisbench.engine.collect import PowerMeter, with_usage_and_power
 from pytest_aisbench.errors import Unreachable, UsageFault
 from pytest_aisbench.judge.standards import power_in_window
 from pytest_aisbench.model.curve import Curve
@@ -174,12 +174,12 @@ class Broken:
 def test_the_first_source_that_knows_of_the_job_counts_and_a_broken_one_breaks_nothing(tmp_path: Path) -> None:
     file = tmp_path / "power.csv"
     file.write_text(CSV, encoding="utf-8")
-    meter = Meter({"bmc": Broken(), "file": PowerFile(Settings(power=file))})
+    meter = PowerMeter({"bmc": Broken(), "file": PowerFile(Settings(power=file))})
     assert meter.of(TRIAL) == Power(300.0, 300.0, 90_000.0, "file, over the job")
-    assert Meter({"bmc": Broken()}).of(TRIAL) == Power(why="bmc: the BMC does not answer")
+    assert PowerMeter({"bmc": Broken()}).of(TRIAL) == Power(why="bmc: the BMC does not answer")
     elsewhere = replace(TRIAL, times={"running": 9000.0, "harvest": 9100.0})
     assert meter.of(elsewhere) == Power(why="bmc: the BMC does not answer; file: it has no sample of the job")
-    assert Meter({}).of(TRIAL) is None
+    assert PowerMeter({}).of(TRIAL) is None
     unseen = "nobody saw the job run, and its log does not tell when it trained"
     assert meter.of(replace(TRIAL, times={})) == Power(why=unseen)
 
@@ -188,7 +188,7 @@ def test_where_the_log_tells_when_training_was_the_window_is_that(tmp_path: Path
     file = tmp_path / "power.csv"
     file.write_text(CSV, encoding="utf-8")
     trained = replace(TRIAL, curve=Curve(window=(60.0, 160.0)))
-    assert Meter({"file": PowerFile(Settings(power=file))}).of(trained) == Power(
+    assert PowerMeter({"file": PowerFile(Settings(power=file))}).of(trained) == Power(
         300.0, 300.0, 30_000.0, "file, over the training"
     )
 
@@ -217,11 +217,11 @@ def test_the_use_of_nodes_is_the_mean_over_time_and_nodes() -> None:
 
 def test_power_that_was_asked_for_and_is_not_known_is_a_note_of_the_trial() -> None:
     platform: Platform = Nodes({})  # type: ignore[assignment]
-    asked = sampled(TRIAL, platform, Meter({"bmc": Broken()}))
+    asked = with_usage_and_power(TRIAL, platform, PowerMeter({"bmc": Broken()}))
     assert asked.notes == ("its power is not known: bmc: the BMC does not answer",)
-    assert sampled(TRIAL, platform, Meter({})).notes == ()
+    assert with_usage_and_power(TRIAL, platform, PowerMeter({})).notes == ()
 
 
 def _used(trial: Trial, nodes: Nodes) -> dict[str, float]:
     platform: Platform = nodes  # type: ignore[assignment]
-    return dict(sampled(trial, platform, Meter({})).usage)
+    return dict(with_usage_and_power(trial, platform, PowerMeter({})).usage)

@@ -15,7 +15,7 @@ from factories import UNIT, make_case, make_measurements, make_trial, make_workl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.engine.collect import harvest
+from pytest_aisbench.engine.collect import read_results
 from pytest_aisbench.judge.entries import trial_entry
 from pytest_aisbench.judge.evaluate import compare_with_band, conclude, evaluate
 from pytest_aisbench.judge.values import case_values
@@ -315,10 +315,10 @@ def test_a_result_of_a_node_that_cannot_be_is_objected_to(stranger: str, healthy
         store.write(outputs / f"{node}/throughput_0.json", b"100.0")
         store.write(outputs / f"accuracy_{node}.json", b"0.9")
     store.write(outputs / "checkpoint_3.json", b"{}")
-    measured, missing = harvest(store, outputs, case)
+    measured, missing = read_results(store, outputs, case)
     assert missing == []
     assert verdict(case, measured).passed
     store.write(outputs / stranger, b"0.9")
-    measured, missing = harvest(store, outputs, case)
+    measured, missing = read_results(store, outputs, case)
     assert [stranger in each.text for each in missing] == [True]
     assert not verdict(case, measured, missing).passed

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from pytest_aisbench.engine.submit import new_trial
-from pytest_aisbench.engine.watch import Follower
+from pytest_aisbench.engine.watch import LogMonitor
 from pytest_aisbench.errors import Blame, Unreachable
 from pytest_aisbench.model.case import Case, Shape
 from pytest_aisbench.model.job import Job, LogPart, Phase
 from pytest_aisbench.model.trial import Fault, Step, Trial
-from pytest_aisbench.traininglog.activity import Heard, judged, with_usage
+from pytest_aisbench.traininglog.activity import JobActivity, with_stall, with_usage
 
 STALL_S = 900.0
 
@@ -57,7 +57,7 @@ class Bench:
         self.said: list[str] = []
         self.notes: list[tuple[str, str]] = []
         platform: Any = self.platform
-        self.follower = Follower(
+        self.follower = LogMonitor(
             platform,
             clock,
             lambda: self.trials,
@@ -96,7 +96,7 @@ def test_it_reads_on_where_it_stopped(bench: Bench) -> None:
     bench.follower.round()
     bench.platform.logs_["job-1", 0] += "ep time: 10.0 ms\nepoch: 2 step: 10, loss is 1.5\n\n"
     bench.after(5)
-    heard = bench.follower.heard(bench.trials[0])
+    heard = bench.follower.activity(bench.trials[0])
     assert heard
     assert (heard.progress.epoch, heard.progress.loss, heard.progress.ms_per_step) == (2, 1.5, 10.0)
     assert heard.progress.lines == 4
@@ -116,11 +116,11 @@ def test_only_jobs_that_run_are_heard_and_those_that_ended_are_forgotten(bench: 
     bench.trials += others
     bench.follower.round()
     assert bench.platform.read == [("job-1", 0)]
-    assert bench.follower.heard(trial)
-    assert not any(map(bench.follower.heard, others))
+    assert bench.follower.activity(trial)
+    assert not any(map(bench.follower.activity, others))
     bench.trials = others
     bench.after(5)
-    assert bench.follower.heard(trial) is None
+    assert bench.follower.activity(trial) is None
 
 
 def test_a_job_that_says_and_does_nothing_is_reported_once_and_again_when_it_goes_on(bench: Bench) -> None:
@@ -242,5 +242,5 @@ def test_the_thread_outlives_every_error_and_ends_when_told(clock: Any, single: 
 
 @pytest.mark.parametrize(("seconds", "stalled"), [(9.9, False), (10.0, True)])
 def test_the_decision_is_pure(seconds: float, stalled: bool) -> None:
-    heard = with_usage(Heard(100.0), 0, {"cpu": [50.0, 50.0]}, 105.0)
-    assert judged(heard, 100.0 + seconds, 10.0).stalled is stalled
+    heard = with_usage(JobActivity(100.0), 0, {"cpu": [50.0, 50.0]}, 105.0)
+    assert with_stall(heard, 100.0 + seconds, 10.0).stalled is stalled

@@ -14,7 +14,7 @@ from pytest_aisbench.i18n import language
 from pytest_aisbench.ledger import runs
 from pytest_aisbench.ledger import runs as runs_module
 from pytest_aisbench.ledger.ledger import Ledger
-from pytest_aisbench.ledger.runs import Told, Transcript
+from pytest_aisbench.ledger.runs import RecordedTest, RecordedTests
 from pytest_aisbench.model.verdict import Ruling
 from pytest_aisbench.report import index
 from pytest_aisbench.testing.contracts import HOSTILE, case_entry
@@ -114,7 +114,7 @@ def test_a_run_is_named_by_its_beginning(ledger: Ledger, text: str, found: str) 
     for at, run in enumerate(("a-1", "b-1", "b-10", "b-2")):
         ledger.begin(run, {}, float(at))
 
-    assert runs.named(ledger.database, text) == found
+    assert runs.find_run(ledger.database, text) == found
 
 
 @pytest.mark.parametrize(
@@ -130,25 +130,25 @@ def test_a_run_that_is_not_there_or_not_one_is_a_fault(ledger: Ledger, text: str
         ledger.begin(run, {}, float(at))
 
     with pytest.raises(UsageFault, match=said):
-        runs.named(ledger.database, text)
+        runs.find_run(ledger.database, text)
 
 
 def test_a_transcript_is_read_back_in_the_order_of_the_tests(ledger: Ledger) -> None:
     ledger.begin("r", {}, 1.0)
     ledger.begin("s", {}, 2.0)
-    told = Transcript(ledger.database, "r")
+    told = RecordedTests(ledger.database, "r")
     told.add(
         [
-            Told("t::z", "", "passed", 1.0, 2.0, [{"when": "call", "node": object}]),
-            Told("t::a", "c-1x1", "failed", 1, 3),
+            RecordedTest("t::z", "", "passed", 1.0, 2.0, [{"when": "call", "node": object}]),
+            RecordedTest("t::a", "c-1x1", "failed", 1, 3),
         ]
     )
-    told.add([Told("t::z", "", "failed", 1.0, 4.0, [{"when": "call"}])])
+    told.add([RecordedTest("t::z", "", "failed", 1.0, 4.0, [{"when": "call"}])])
 
-    assert [(test.nodeid, test.status) for test in runs_module.read(ledger.database, "r")] == [
+    assert [(test.nodeid, test.status) for test in runs_module.read_tests(ledger.database, "r")] == [
         ("t::z", "failed"),
         ("t::a", "failed"),
     ]
-    (past,) = runs_module.past(ledger.database, "s", measured=True)
+    (past,) = runs_module.past_runs(ledger.database, "s", measured=True)
     assert [test.nodeid for test in past.tests] == ["t::a"]
-    assert runs_module.past(ledger.database, "r") == []
+    assert runs_module.past_runs(ledger.database, "r") == []

@@ -110,9 +110,9 @@ def test_history_is_of_jobs_that_did_the_same_and_succeeded(ledger: Ledger, case
     ran(14, Phase.SUCCEEDED, 1.0, platform_id="elsewhere")
     ran(15, Phase.SUCCEEDED, 1.0, case=replace(case, shape=Shape(1, 1)))
     ledger.save_trial(new_trial("r", case, 1.0, 16), 16.0)
-    assert ledger.lasted(case.id, "here", "same") == [70.0, 60.0, 50.0, 40.0, 30.0]
-    assert ledger.lasted(case.id, "here", "same", limit=2) == [70.0, 60.0]
-    assert ledger.lasted(case.id, "here", "unheard of") == []
+    assert ledger.past_durations(case.id, "here", "same") == [70.0, 60.0, 50.0, 40.0, 30.0]
+    assert ledger.past_durations(case.id, "here", "same", limit=2) == [70.0, 60.0]
+    assert ledger.past_durations(case.id, "here", "unheard of") == []
 
 
 def test_what_ran_on_the_private_cloud_of_a_dead_run_is_buried(ledger: Ledger, case: Case) -> None:
@@ -137,7 +137,7 @@ def test_what_ran_on_the_private_cloud_of_a_dead_run_is_buried(ledger: Ledger, c
         left("killed", 5, Step.DONE),
         *(left(run, 1, Step.WATCH) for run in ("lives", "old", "ended")),
     ]
-    buried = ledger.bury(now, lambda owner, lease, at: lease > at and owner != "dead")
+    buried = ledger.end_orphans(now, lambda owner, lease, at: lease > at and owner != "dead")
     assert [(trial.run, trial.number) for trial in buried] == [("away", 1), ("killed", 1), ("killed", 2)]
     assert {trial.step for trial in buried} == {Step.DONE}
     assert [trial.job for trial in buried] == [
@@ -149,4 +149,4 @@ def test_what_ran_on_the_private_cloud_of_a_dead_run_is_buried(ledger: Ledger, c
     assert buried[1].times["done"] == now
     found = {trial.id: trial for run in ("killed", "away", "lives", "old", "ended") for trial in ledger.trials(run)}
     assert found == {trial.id: trial for trial in [*buried, *kept]}
-    assert ledger.bury(now, lambda owner, lease, at: lease > at and owner != "dead") == []
+    assert ledger.end_orphans(now, lambda owner, lease, at: lease > at and owner != "dead") == []

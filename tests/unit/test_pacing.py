@@ -7,7 +7,7 @@ from pathlib import Path
 
 from factories import make_case, make_trial
 
-from pytest_aisbench.engine.collect import MOST, curve_of
+from pytest_aisbench.engine.collect import MOST_BYTES, curve_of
 from pytest_aisbench.judge.entries import trial_entry
 from pytest_aisbench.model.codec import dump, load
 from pytest_aisbench.model.metric import Metric
@@ -49,13 +49,13 @@ def test_of_a_very_long_log_the_beginning_and_the_end_are_read(tmp_path: Path) -
     end = "train done batchsize:16 single_throughput_rate:90\neval epoch: 5, accuracy: 0.9, elapsed: 4 s"
     with (tmp_path / "worker-0.log").open("wb") as log:
         log.write(LOG.encode())
-        for _ in range(3 * MOST // len(filler)):
+        for _ in range(3 * MOST_BYTES // len(filler)):
             log.write(filler)
         log.write(end.encode())
     found = curve_of(trial("worker-0.log"), tmp_path)
     assert found
     assert found.loss.values == [1.0, 0.5, 1 / 3, 0.25, 0.2]
-    assert (found.told, found.batch, len(found.evaluations)) == (90.0, 16, 1)
+    assert (found.rank_speed, found.batch, len(found.evaluations)) == (90.0, 16, 1)
 
 
 def test_a_case_may_be_called_worker(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pytest_aisbench import registry
 from pytest_aisbench.config.loading import load_settings
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.engine.staging import code_tree
-from pytest_aisbench.engine.submit import new_trial, spec, stage_of
+from pytest_aisbench.engine.submit import job_spec, new_trial, planned_stage
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.model.case import Shape
 from pytest_aisbench.platforms.modelarts import image_rules
@@ -53,8 +53,8 @@ def rendered(settings: Settings, nodes: int | None = None) -> tuple[dict[str, An
     trial = new_trial("20261116-080000-ab12", case, 0.0)
     platform: Any = ModelArts(settings)
     try:
-        stage = stage_of(trial, platform)
-        body = platform.render(spec(trial, stage, None)).body
+        stage = planned_stage(trial, platform)
+        body = platform.render(job_spec(trial, stage, None)).body
     finally:
         platform.close()
     place = f"/{stage.root.bucket}/{stage.root.key}"
@@ -235,7 +235,7 @@ def test_the_description_keeps_the_trial_whole(tmp_path: Path) -> None:
     case = found.suite.case(Shape(1, 8))
     trial = new_trial("r", case, 0.0)
     platform: Any = ModelArts(settings)
-    asked = spec(trial, stage_of(trial, platform), None)
+    asked = job_spec(trial, planned_stage(trial, platform), None)
     body = platform.render(replace(asked, options={**asked.options, "job_description_prefix": "x" * 300})).body
     platform.close()
     assert len(body["metadata"]["description"]) == 256

@@ -129,7 +129,7 @@ def test_data_of_this_machine_without_what_must_be_in_it_is_refused(healthy: Mak
 
 def test_an_empty_data_set_is_a_warning_only(healthy: Make, case: Case) -> None:
     case = replace(case, workload=replace(case.workload, data="obs://bucket/new/"))
-    (found,) = preflight.data(healthy(), [case])
+    (found,) = preflight.data_checks(healthy(), [case])
     assert (found.health, found.text) == (Health.WARNING, "obs://bucket/new/ is empty")
 
 

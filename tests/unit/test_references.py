@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench.config import toml_document
-from pytest_aisbench.engine.references import revised
+from pytest_aisbench.engine.references import edited
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.judge.references import FEWEST, propose, replay
 from pytest_aisbench.model.case import Shape
@@ -192,19 +192,19 @@ ROW: dict[str, object] = {"reference": 1000.5, "lower": -0.01, "unit": "images/s
 
 def test_a_claim_changes_its_own_line_alone(tmp_path: Path) -> None:
     text = '# why\n[local."2x8"]\nthroughput = { at_least = 1 }  # a floor\naccuracy = { at_least = 0.9 }\n\n[x."*"]\n'
-    new = revised(document(tmp_path, text), ("local", "2x8"), {"throughput": (ROW, "20 trials")})
+    new = edited(document(tmp_path, text), ("local", "2x8"), {"throughput": (ROW, "20 trials")})
     assert new == (
         '# why\n[local."2x8"]\n# From history: 20 trials\n'
         'throughput = { reference = 1000.5, lower = -0.01, unit = "images/s" }  # a floor\n'
         'accuracy = { at_least = 0.9 }\n\n[x."*"]\n'
     )
-    again = revised(document(tmp_path, new), ("local", "2x8"), {"throughput": (ROW, "30 trials")})
+    again = edited(document(tmp_path, new), ("local", "2x8"), {"throughput": (ROW, "30 trials")})
     assert again == new.replace("20 trials", "30 trials")
 
 
 def test_a_scope_that_is_not_there_is_added_at_the_end(tmp_path: Path) -> None:
     text = '[local."*"]\nthroughput = { at_least = 1 }\n'
-    new = revised(document(tmp_path, text), ("local", "2x8"), {"throughput": (ROW, "20 trials")})
+    new = edited(document(tmp_path, text), ("local", "2x8"), {"throughput": (ROW, "20 trials")})
     assert new.startswith(text)
     assert '\n[local."2x8"]\n# From history: 20 trials\nthroughput = {' in new
 
@@ -214,15 +214,13 @@ def test_a_comment_behind_a_claim_stays_and_a_number_sign_in_a_text_is_none(tmp_
         '[local."2x8"]\nloss = { at_most = 1, expected_failure = { reason = "#4711", until = 2027-01-31 } } # ask Li\n'
     )
     row = {"at_most": 2, "expected_failure": {"reason": "#4711", "until": date(2027, 1, 31)}}
-    new = revised(document(tmp_path, text), ("local", "2x8"), {"loss": (row, "20 trials")})
+    new = edited(document(tmp_path, text), ("local", "2x8"), {"loss": (row, "20 trials")})
     assert new.splitlines()[2].endswith('reason = "#4711", until = 2027-01-31 } }  # ask Li')
 
 
 def test_a_claim_that_is_new_in_its_table_comes_last(tmp_path: Path) -> None:
     text = '[local."2x8"]\naccuracy = { at_least = 0.9 }\n\n# of the other\n[x."*"]\n'
-    new = revised(
-        document(tmp_path, text), ("local", "2x8"), {"throughput": (ROW, "20"), "loss": ({"at_most": 1}, "5")}
-    )
+    new = edited(document(tmp_path, text), ("local", "2x8"), {"throughput": (ROW, "20"), "loss": ({"at_most": 1}, "5")})
     lines = new.splitlines()
     assert [line.partition(" = ")[0] for line in lines[1:6]] == [
         "accuracy",
@@ -236,11 +234,11 @@ def test_a_claim_that_is_new_in_its_table_comes_last(tmp_path: Path) -> None:
 
 def test_a_date_survives(tmp_path: Path) -> None:
     row = {**ROW, "expected_failure": {"reason": "a slow switch", "until": date(2027, 1, 31)}}
-    new = revised(document(tmp_path, ""), ("local", "2x8"), {"throughput": (row, "")})
+    new = edited(document(tmp_path, ""), ("local", "2x8"), {"throughput": (row, "")})
     assert toml_document.parse_or_empty(new)["local"]["2x8"]["throughput"] == row
 
 
 def test_what_the_edit_does_not_understand_is_refused(tmp_path: Path) -> None:
     text = '[local]\n"2x8" = { throughput = { at_least = 1 } }\n'
     with pytest.raises(UsageFault, match="cannot be changed safely"):
-        revised(document(tmp_path, text), ("local", "2x8"), {"throughput": (ROW, "")})
+        edited(document(tmp_path, text), ("local", "2x8"), {"throughput": (ROW, "")})

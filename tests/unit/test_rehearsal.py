@@ -13,7 +13,7 @@ import pytest
 
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.engine import submit
-from pytest_aisbench.engine.budget import Budget, Estimate, Forecast, Prospect, rehearse
+from pytest_aisbench.engine.budget import Budget, DryRun, Estimate, PlannedCase, dry_run
 from pytest_aisbench.errors import LedgerError, Unreachable, UsageFault
 from pytest_aisbench.model import codec
 from pytest_aisbench.model.case import Case, Shape
@@ -27,13 +27,11 @@ Make = Callable[..., Any]
 HOUR = 3600.0
 
 
-def rehearsed(
-    platform: Any, clock: Clock, reports: Path, *cases: Case, until: Step = Step.DONE, **told: Any
-) -> Forecast:
-    return rehearse(Settings(reports=reports, **told), platform, clock, [(case, until) for case in cases])
+def rehearsed(platform: Any, clock: Clock, reports: Path, *cases: Case, until: Step = Step.DONE, **told: Any) -> DryRun:
+    return dry_run(Settings(reports=reports, **told), platform, clock, [(case, until) for case in cases])
 
 
-def read(forecast: Forecast) -> Any:
+def read(forecast: DryRun) -> Any:
     return json.loads(forecast.prospects[0].request.read_text(encoding="utf-8"))
 
 
@@ -48,9 +46,9 @@ def test_the_request_is_the_one_that_would_be_sent(healthy: Make, clock: Clock, 
 
     assert not platform.store.objects_
     trial = submit.new_trial(forecast.folder.name, case, clock.now())
-    stage = submit.stage(trial, platform)  # uploads
+    stage = submit.upload_stage(trial, platform)  # uploads
     assert platform.store.objects_
-    assert read(forecast) == codec.dump(platform.render(submit.spec(trial, stage, 86400.0)))
+    assert read(forecast) == codec.dump(platform.render(submit.job_spec(trial, stage, 86400.0)))
 
 
 def test_only_the_request_is_written(healthy: Make, clock: Clock, case: Case, tmp_path: Path) -> None:
@@ -135,14 +133,14 @@ def test_the_longest_go_first_and_the_next_where_a_place_is_free(
     assert until_all((), seconds, places) == wall
 
 
-def forecast_of(case: Case, limit: float | None, *rows: tuple[str, Shape, float, str]) -> Forecast:
+def forecast_of(case: Case, limit: float | None, *rows: tuple[str, Shape, float, str]) -> DryRun:
     found = [
         Estimate(replace(case, workload=replace(case.workload, name=name), shape=shape), seconds, source)
         for name, shape, seconds, source in rows
     ]
-    return Forecast(
+    return DryRun(
         folder=Path("reports/run"),
-        prospects=tuple(Prospect(each, Path("reports/run/requests/x.json")) for each in found),
+        prospects=tuple(PlannedCase(each, Path("reports/run/requests/x.json")) for each in found),
         budget=Budget(limit, {each.case.id: each for each in found}),
         max_jobs=8,
     )

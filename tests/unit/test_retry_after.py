@@ -32,13 +32,13 @@ def test_the_next_look_comes_when_the_platform_wants_it(
     healthy: Make, trial: Trial, clock: StandingClock, asked: float, left_alone: float
 ) -> None:
     platform = healthy(Throttled("too many requests", pause_s=asked), Phase.RUNNING)
-    trial = watch.look(trial, platform, clock, LIMITS)
-    assert watch.pause(trial, clock.now(), 5.0) == left_alone
+    trial = watch.watch_job(trial, platform, clock, LIMITS)
+    assert watch.pause_s(trial, clock.now(), 5.0) == left_alone
     clock.sleep(0.5)  # somebody looks before that, and is answered
-    trial = watch.look(trial, platform, clock, LIMITS)
+    trial = watch.watch_job(trial, platform, clock, LIMITS)
     assert trial.job
     assert trial.job.phase is Phase.RUNNING
-    assert watch.pause(trial, clock.now(), 5.0) == 5.0
+    assert watch.pause_s(trial, clock.now(), 5.0) == 5.0
     assert not any(at > clock.now() for at in trial.times.values())
 
 
@@ -48,7 +48,7 @@ def test_no_job_is_stopped_for_a_platform_that_is_not_well_for_a_while(
 ) -> None:
     platform = healthy(error, error, Phase.RUNNING)
     for _ in range(3):
-        trial = watch.look(trial, platform, clock, LIMITS)
+        trial = watch.watch_job(trial, platform, clock, LIMITS)
         clock.sleep(LIMITS.outage_s / 2)
     assert (trial.step, trial.fault, platform.cancelled) == (Step.WATCH, None, [])
 

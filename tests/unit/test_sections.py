@@ -67,7 +67,7 @@ def load(
 ) -> suites.Suite:
     (folder / "workload.toml").write_text(workload)
     (folder / "thresholds.toml").write_text(claims)
-    return suites.load(
+    return suites.load_suite(
         folder,
         settings.platform,
         ApulisKind.options,

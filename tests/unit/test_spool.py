@@ -14,15 +14,15 @@ from upload_victims import CASE, RUN
 
 from pytest_aisbench.errors import AisbenchError, Refused, Rejected, Throttled, Unreachable
 from pytest_aisbench.ledger.ledger import Ledger
-from pytest_aisbench.ledger.outbox import Spool
+from pytest_aisbench.ledger.outbox import Outbox
 from pytest_aisbench.model.clock import SystemClock
 from pytest_aisbench.model.messages import message
-from pytest_aisbench.model.results import PRIVATE, Bound, Parcel, State
+from pytest_aisbench.model.results import PRIVATE, Destination, UploadItem, UploadState
 from pytest_aisbench.model.verdict import Ruling
 from pytest_aisbench.tester import payload, uploader
 from pytest_aisbench.tester.uploader import flush, requeue
 
-BOUND = Bound("https://tester.example/", "local", "")
+BOUND = Destination("https://tester.example/", "local", "")
 NOT_JUDGED = message("not judged") + message("because", why="stopped")  # as a run says it
 
 
@@ -34,9 +34,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def spool(ledger: Ledger) -> Spool:
-    spool = Spool(ledger.database)
-    spool.bind(RUN, BOUND)
+def spool(ledger: Ledger) -> Outbox:
+    spool = Outbox(ledger.database)
+    spool.set_destination(RUN, BOUND)
     return spool
 
 
@@ -46,7 +46,7 @@ class Scripted:
     def __init__(self, *errors: AisbenchError) -> None:
         self.errors, self.sent = list(errors), list[str]()
 
-    def send(self, parcel: Parcel) -> None:
+    def send(self, parcel: UploadItem) -> None:
         self.sent.append(parcel.case)
         if self.errors:
             raise self.errors.pop(0)
@@ -54,7 +54,7 @@ class Scripted:
     def close(self) -> None: ...
 
 
-def states(spool: Spool) -> list[tuple[str, str, str]]:
+def states(spool: Outbox) -> list[tuple[str, str, str]]:
     return [(parcel.case, parcel.state.value, parcel.why) for parcel in spool.of(RUN)]
 
 
@@ -69,7 +69,7 @@ def judge(ledger: Ledger, *names: str) -> None:
 # The spool
 
 
-def test_a_verdict_is_spooled_once_and_again_when_it_changed(ledger: Ledger, spool: Spool) -> None:
+def test_a_verdict_is_spooled_once_and_again_when_it_changed(ledger: Ledger, spool: Outbox) -> None:
     ledger.save_case(RUN, 1, replace(CASE, id="unjudged-1x1", verdict=None))
     judge(ledger, "toy-1x1")
     for _ in range(2):
@@ -81,10 +81,10 @@ def test_a_verdict_is_spooled_once_and_again_when_it_changed(ledger: Ledger, spo
     assert [json.loads(parcel.body)["status"] for parcel in spool.of(RUN)] == ["OK", "FAILED"]
 
 
-def test_how_a_run_ended_is_spooled_once_and_again_when_it_changed(ledger: Ledger, spool: Spool) -> None:
+def test_how_a_run_ended_is_spooled_once_and_again_when_it_changed(ledger: Ledger, spool: Outbox) -> None:
     """With what no result can tell: cases that nobody judged."""
     ledger.begin("run-2", {"required": ["toy-1x1", "other-1x1"]}, 5.0)
-    spool.bind("run-2", BOUND)
+    spool.set_destination("run-2", BOUND)
     ledger.save_case("run-2", 0, CASE)
     ledger.save_case("run-2", 1, replace(CASE, id="late-1x1", verdict=None, reason=NOT_JUDGED))
     uploader.collect(spool, payload, 6.0, "run-2")
@@ -100,40 +100,40 @@ def test_how_a_run_ended_is_spooled_once_and_again_when_it_changed(ledger: Ledge
     assert (ends[0]["started"], ends[0]["finished"]) == ("1970-01-01T00:00:05.000Z", "1970-01-01T00:00:07.000Z")
 
 
-def test_a_run_that_was_killed_is_told_by_whoever_comes_next(ledger: Ledger, spool: Spool) -> None:
+def test_a_run_that_was_killed_is_told_by_whoever_comes_next(ledger: Ledger, spool: Outbox) -> None:
     ledger.renew(RUN, 100.0)
-    assert spool.untold(50.0) == []  # it lives
-    (found,) = spool.untold(150.0)
+    assert spool.pending_ends(50.0) == []  # it lives
+    (found,) = spool.pending_ends(150.0)
     assert (found.end.run, found.end.exit_code, found.end.finished) == (RUN, None, None)
 
 
-def test_the_run_tells_what_became_of_its_uploads(ledger: Ledger, spool: Spool) -> None:
+def test_the_run_tells_what_became_of_its_uploads(ledger: Ledger, spool: Outbox) -> None:
     judge(ledger, "toy-1x1")
     uploader.collect(spool, payload, 2.0, RUN)
-    spool.settle(spool.of(RUN)[0].key, State.DEAD, "too large", 3.0)
+    spool.set_state(spool.of(RUN)[0].key, UploadState.DEAD, "too large", 3.0)
     uploads = ledger.entry(RUN).uploads
     assert uploads == ({"tester": BOUND.tester, "case": "toy-1x1", "state": "dead", "why": "too large"},)
 
 
-def test_what_is_delivered_stays_delivered(ledger: Ledger, spool: Spool) -> None:
+def test_what_is_delivered_stays_delivered(ledger: Ledger, spool: Outbox) -> None:
     """Two sent it at once, and the slower one had no answer."""
     judge(ledger, "toy-1x1")
     uploader.collect(spool, payload, 2.0, RUN)
     key = spool.of(RUN)[0].key
-    spool.settle(key, State.DELIVERED, "", 3.0)
-    spool.settle(key, State.SPOOLED, "no answer", 4.0)
+    spool.set_state(key, UploadState.DELIVERED, "", 3.0)
+    spool.set_state(key, UploadState.WAITING, "no answer", 4.0)
     assert states(spool) == [("toy-1x1", "delivered", "")]
 
 
-def test_a_live_run_spools_its_own(ledger: Ledger, spool: Spool) -> None:
+def test_a_live_run_spools_its_own(ledger: Ledger, spool: Outbox) -> None:
     judge(ledger, "toy-1x1")
     ledger.renew(RUN, 100.0)
-    assert spool.unspooled(50.0) == []
-    assert [found.run for found in spool.unspooled(150.0)] == [RUN]
+    assert spool.pending_results(50.0) == []
+    assert [found.run for found in spool.pending_results(150.0)] == [RUN]
 
 
-def test_what_was_bound_for_a_private_cloud_dies_with_it(ledger: Ledger, spool: Spool) -> None:
-    spool.bind(RUN, replace(BOUND, label=PRIVATE))
+def test_what_was_bound_for_a_private_cloud_dies_with_it(ledger: Ledger, spool: Outbox) -> None:
+    spool.set_destination(RUN, replace(BOUND, label=PRIVATE))
     judge(ledger, "toy-1x1")
     way = Scripted()
     assert [parcel.state for parcel in flush(spool, payload, lambda _: way, SystemClock(), patience_s=0)] == []
@@ -154,7 +154,7 @@ def test_what_was_bound_for_a_private_cloud_dies_with_it(ledger: Ledger, spool: 
     ],
     ids=["never", "keys", "network", "later"],
 )
-def test_only_what_will_never_succeed_is_dead(ledger: Ledger, spool: Spool, error: AisbenchError, state: str) -> None:
+def test_only_what_will_never_succeed_is_dead(ledger: Ledger, spool: Outbox, error: AisbenchError, state: str) -> None:
     judge(ledger, "toy-1x1")
     way = Scripted(error)
     parcel = flush(spool, payload, lambda _: way, SystemClock(), patience_s=0)[0]
@@ -163,19 +163,19 @@ def test_only_what_will_never_succeed_is_dead(ledger: Ledger, spool: Spool, erro
         assert spool.dead() == [parcel]
         requeue(spool, parcel.key[:8], SystemClock())
     parcel = flush(spool, payload, lambda _: way, SystemClock(), patience_s=0)[0]
-    assert parcel.state is State.DELIVERED
+    assert parcel.state is UploadState.DELIVERED
 
 
-def test_one_that_fails_does_not_hold_up_the_others(ledger: Ledger, spool: Spool, clock: Any) -> None:
+def test_one_that_fails_does_not_hold_up_the_others(ledger: Ledger, spool: Outbox, clock: Any) -> None:
     judge(ledger, "a-1x1", "b-1x1", "c-1x1")
     way = Scripted(Unreachable("500"))
     found = flush(spool, payload, lambda _: way, clock, patience_s=60)
     assert way.sent == ["a-1x1", "b-1x1", "c-1x1", "end", "a-1x1"]
-    assert {parcel.state for parcel in found} == {State.DELIVERED}
+    assert {parcel.state for parcel in found} == {UploadState.DELIVERED}
 
 
 def test_a_tester_that_is_down_is_given_up_after_a_while_and_all_are_told_why(
-    ledger: Ledger, spool: Spool, clock: Any
+    ledger: Ledger, spool: Outbox, clock: Any
 ) -> None:
     judge(ledger, "a-1x1", "b-1x1")
     way, before = Scripted(*[Unreachable("no answer")] * 1000), clock.now()
@@ -185,7 +185,7 @@ def test_a_tester_that_is_down_is_given_up_after_a_while_and_all_are_told_why(
     assert 30 < clock.now() - before <= 60
 
 
-def test_retry_after_is_heeded(ledger: Ledger, spool: Spool, clock: Any) -> None:
+def test_retry_after_is_heeded(ledger: Ledger, spool: Outbox, clock: Any) -> None:
     judge(ledger, "a-1x1")
     way, before = Scripted(Throttled("429", pause_s=17.0)), clock.now()
     flush(spool, payload, lambda _: way, clock, patience_s=60)
@@ -193,7 +193,7 @@ def test_retry_after_is_heeded(ledger: Ledger, spool: Spool, clock: Any) -> None
     assert states(spool) == [("a-1x1", "delivered", ""), ("end", "delivered", "")]
 
 
-def test_a_run_that_ends_leaves_the_rest_spooled(ledger: Ledger, spool: Spool) -> None:
+def test_a_run_that_ends_leaves_the_rest_spooled(ledger: Ledger, spool: Outbox) -> None:
     warnings: list[str] = []
     way = Scripted(*[Unreachable("no answer")] * 10_000)
     running = uploader.Courier(spool, RUN, words=payload, transport=way, clock=SystemClock(), warn=warnings.append)
@@ -204,7 +204,7 @@ def test_a_run_that_ends_leaves_the_rest_spooled(ledger: Ledger, spool: Spool) -
     assert warnings == []
 
 
-def test_a_token_that_is_refused_is_said_once_and_not_tried_on_every_case(ledger: Ledger, spool: Spool) -> None:
+def test_a_token_that_is_refused_is_said_once_and_not_tried_on_every_case(ledger: Ledger, spool: Outbox) -> None:
     warnings: list[str] = []
     way = Scripted(Refused("HTTP 401"))
     running = uploader.Courier(spool, RUN, words=payload, transport=way, clock=SystemClock(), warn=warnings.append)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from staged import stage_code
 
-from pytest_aisbench.engine.staging import of_data, put
+from pytest_aisbench.engine.staging import data_placement, upload_tree
 from pytest_aisbench.errors import StagingFailed
 from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.model.ports import Head, Store, Upload
@@ -188,7 +188,7 @@ def test_a_folder_that_somebody_deleted_is_staged_again(shelf: Shelf, code: Path
 
 
 def test_data_lies_beside_code_under_its_own_name(shelf: Shelf, code: Path) -> None:
-    place = put(shelf, of_data(ROOT, code / "net"))
+    place = upload_tree(shelf, data_placement(ROOT, code / "net"))
     assert place.key.startswith("aisbench/data/")
     assert place.key.endswith("/net/")
     assert shelf.read(place / "a.py") == b"print('net/a.py')"

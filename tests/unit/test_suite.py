@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
 def load(folder: Path, workload: str = WORKLOAD, thresholds: str = THRESHOLDS, platform: str = "local") -> suites.Suite:
     (folder / "workload.toml").write_text(workload)
     (folder / "thresholds.toml").write_text(thresholds)
-    return suites.load(folder, platform, {"flavor"} if platform == "modelarts" else set(), PLATFORMS)
+    return suites.load_suite(folder, platform, {"flavor"} if platform == "modelarts" else set(), PLATFORMS)
 
 
 def test_a_platforms_section_replaces_key_by_key(folder: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_missing_file_is_named(folder: Path, missing: str) -> None:
     load(folder)
     (folder / missing).unlink()
     with pytest.raises(UsageFault, match=rf"{missing}: there is no such file"):
-        suites.load(folder, "local", (), PLATFORMS)
+        suites.load_suite(folder, "local", (), PLATFORMS)
 
 
 def test_an_expected_failure_says_why_until_when_and_where(folder: Path) -> None:

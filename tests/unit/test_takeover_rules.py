@@ -78,7 +78,7 @@ SUCCEEDED = Job("j", Phase.SUCCEEDED, "Completed")
 def test_of_two_runs_that_come_at_once_one_takes_the_job(yardstick: Yardstick) -> None:
     yardstick.left("dead", Step.WATCH, job=RUNNING)
     one, two = yardstick.takeover("one"), yardstick.takeover("two")
-    (seen,) = yardstick.ledger.left(yardstick.case.id, "scripted", "two")
+    (seen,) = yardstick.ledger.left_trials(yardstick.case.id, "scripted", "two")
     assert one.of(yardstick.case) is not None
     assert two._taken(yardstick.case, seen) is None  # it had read the record before the other wrote
     assert "was taken over by another run" in yardstick.said[-1]
@@ -197,7 +197,7 @@ def test_a_job_that_is_started_again_and_again_ends(healthy: Make, case: Case, c
     platform = healthy(*[Phase.PENDING, Phase.RUNNING] * 500)
     limits = Limits(queue_s=100.0, run_s=100.0)
     for _ in range(400):
-        trial = watch.look(trial, platform, clock, limits)
+        trial = watch.watch_job(trial, platform, clock, limits)
         if trial.fault:
             break
         clock.sleep(50)
@@ -210,7 +210,7 @@ def test_an_outage_is_noted_once(healthy: Make, case: Case, clock: Any) -> None:
     errors = [Unreachable("no answer", trail=f"request {number}") for number in range(50)]
     platform = healthy(*errors, Phase.RUNNING)
     for _ in range(50):
-        trial = watch.look(trial, platform, clock, Limits(100.0, 100.0))
+        trial = watch.watch_job(trial, platform, clock, Limits(100.0, 100.0))
         clock.sleep(5)
     assert len(trial.notes) == 1
 

@@ -14,14 +14,14 @@ import pytest
 from factories import make_case_entry, make_trial_entry
 
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.model.results import Bound, Straggler, Value, canonical
+from pytest_aisbench.model.results import Destination, Straggler, Value, canonical
 from pytest_aisbench.model.verdict import Background, Finding, Outcome, Ruling, ScalePoint
 from pytest_aisbench.tester import payload
 from pytest_aisbench.tester.transports import benchmark_exit, read_log, told
 
 GOLDEN = Path(__file__).parent / "golden" / "tester" / "resnet50-2x1.json"
 SEED_LOG = GOLDEN.with_name("stub.log")
-BOUND = Bound(
+BOUND = Destination(
     tester="https://tester.example/",
     platform="modelarts",
     folder="",
@@ -127,7 +127,7 @@ def test_a_case_that_never_had_a_job_is_a_result_too(ruling: Ruling) -> None:
 
 
 def test_without_papers_every_run_is_a_test_of_its_own() -> None:
-    body = payload.body(Bound("https://t/", "local", ""), "run-1", replace(CASE, nodes=1), 1)
+    body = payload.body(Destination("https://t/", "local", ""), "run-1", replace(CASE, nodes=1), 1)
     assert body["testid"] == "run-1"
     assert body["config"] == {
         "Mode": "training",
@@ -147,7 +147,7 @@ def test_the_last_result_of_a_stub_log_is_read_as_it_stands() -> None:
     assert len(log.info) == 15
     assert log.config["Divsion"] == "close"
     assert (log.config["tester_server_ip"], log.config["tester_server_port"]) == ("127.0.0.1", "9527")
-    body = json.loads(payload.of_stub(Bound("https://t/", "", ""), log.config, log.info).body)
+    body = json.loads(payload.of_stub(Destination("https://t/", "", ""), log.config, log.info).body)
     assert body["train_result_info"] == log.info
     assert (body["testid"], body["status"]) == ("20210126-ljp0IY", "OK")
     assert body["measured"]["accuracy"]["value"] == 0.7706197102864583

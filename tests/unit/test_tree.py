@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_aisbench.engine import staging
-from pytest_aisbench.engine.staging import plant
+from pytest_aisbench.engine.staging import read_tree
 from pytest_aisbench.errors import StagingFailed, UsageFault
 
 
@@ -25,7 +25,7 @@ def fill(folder: Path, *names: str) -> Path:
 
 
 def paths(*folders: Path) -> list[str]:
-    return [leaf.path for leaf in plant("code", folders).leaves]
+    return [leaf.path for leaf in read_tree("code", folders).leaves]
 
 
 def test_every_file_and_nothing_that_is_not_meant(tmp_path: Path) -> None:
@@ -38,16 +38,16 @@ def test_every_file_and_nothing_that_is_not_meant(tmp_path: Path) -> None:
 def test_the_address_depends_on_content_alone(tmp_path: Path) -> None:
     one, two = fill(tmp_path / "1", "b", "a/c"), fill(tmp_path / "2", "a/c", "b")
     os.utime(two / "b", (1, 1))
-    assert plant("code", [one]).digest == plant("code", [two]).digest
+    assert read_tree("code", [one]).digest == read_tree("code", [two]).digest
     (two / "b").write_text("B")
-    changed = plant("code", [two]).digest
-    assert plant("code", [one]).digest != changed
-    assert plant("other", [two]).digest != changed
+    changed = read_tree("code", [two]).digest
+    assert read_tree("code", [one]).digest != changed
+    assert read_tree("other", [two]).digest != changed
     (two / "b").chmod(0o755)
-    assert plant("code", [two]).digest != changed
+    assert read_tree("code", [two]).digest != changed
     renamed = fill(tmp_path / "3", "bb", "a/c")
     (renamed / "bb").write_text("b")
-    assert plant("code", [one]).digest != plant("code", [renamed]).digest
+    assert read_tree("code", [one]).digest != read_tree("code", [renamed]).digest
 
 
 def test_folders_are_laid_over_one_another(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_links_inside_count_as_what_they_lead_to(tmp_path: Path) -> None:
     (code / "c0.py").symlink_to(shared / "c.py")  # into another of the folders given
     (shared / "c2.py").symlink_to("c.py")
     (shared / "from").symlink_to(code / "net")
-    found = {leaf.path: Path(leaf.source).read_text() for leaf in plant("code", [code, shared]).leaves}
+    found = {leaf.path: Path(leaf.source).read_text() for leaf in read_tree("code", [code, shared]).leaves}
     assert found["also.py"] == "a.py"
     assert found["model/b.py"] == "net/b.py"
     assert found["c0.py"] == found["c2.py"] == "c.py"
@@ -189,7 +189,7 @@ def test_memory_does_not_grow_with_the_files(tmp_path: Path) -> None:
         file.truncate(64 * 1024 * 1024)
     tracemalloc.start()
     try:
-        plant("code", [tmp_path])
+        read_tree("code", [tmp_path])
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

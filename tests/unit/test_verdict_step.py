@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_aisbench.engine.budget import Budget, Estimate
-from pytest_aisbench.engine.fleet import Fleet, Roster
+from pytest_aisbench.engine.fleet import Fleet, TrialTable
 from pytest_aisbench.engine.submit import new_trial
 from pytest_aisbench.engine.trial import Tools, VerdictStep, why_another_trial, without_another_trial
 from pytest_aisbench.engine.watch import Limits
@@ -79,7 +79,7 @@ def remember(ledger: Ledger, case: Case, deviation: float) -> None:
             speed,
             0.95,
         )
-        history.add(ledger.database, made, TRAITS)
+        history.add_record(ledger.database, made, TRAITS)
 
 
 def test_a_case_that_noise_leaves_open_runs_again_until_it_is_decided(
@@ -151,8 +151,8 @@ def undecided(case: Case, number: int = 1) -> Trial:
     )
 
 
-def roster(*wants: tuple[Case, Step]) -> Roster:
-    made = Roster(lambda case, number: new_trial("now", case, 0.0, number), lambda _: "", 8, 3)
+def roster(*wants: tuple[Case, Step]) -> TrialTable:
+    made = TrialTable(lambda case, number: new_trial("now", case, 0.0, number), lambda _: "", 8, 3)
     for case, until in wants:
         made.want(case, until)
     return made
@@ -179,7 +179,7 @@ def pair(case: Case) -> tuple[Case, Case]:
     return replace(case, thresholds=claims), replace(case, shape=Shape(1, 2))
 
 
-def waits(made: Roster, wide: Case, base: Trial | None) -> bool:
+def waits(made: TrialTable, wide: Case, base: Trial | None) -> bool:
     made.put(replace(new_trial("now", wide, 0.0), step=Step.JUDGE), last=False)
     if base:
         made.put(base, last=False)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
-from pytest_aisbench.engine.submit import SINGLE_SERVER
+from pytest_aisbench.engine.submit import SINGLE_SERVER_VARIABLE
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.model.job import JobSpec, StoreUrl, check_job_name, check_parameter_names, check_variable_name
 from pytest_aisbench.platforms.apulis import settings
@@ -166,7 +166,7 @@ def _numbered(spec: JobSpec, options: Options) -> list[str]:
     guide does, all of them wait for the ranks that nobody is. What it told its ranks is seen from outside: in the
     environment of every process of this pod that is one of all ranks.
     """
-    if not options.command or spec.shape.nodes == 1 or spec.environment.get(SINGLE_SERVER) == "True":
+    if not options.command or spec.shape.nodes == 1 or spec.environment.get(SINGLE_SERVER_VARIABLE) == "True":
         return ["numbered() { :; }"]
     devices, world = spec.shape.devices, spec.shape.world
     marks = (
@@ -296,10 +296,14 @@ def check_spec(spec: JobSpec, options: Options) -> None:
             raise UsageFault(f"environment {name}: DLWS_ and DLTS_ are the platform's", advice="rename it")
     if options.launcher == "horovod" and options.command:
         raise UsageFault("[apulis] has both command and launcher", advice="remove launcher: the command starts all")
-    if spec.shape.nodes > 1 and "horovodrun" in options.command and spec.environment.get(SINGLE_SERVER) != "True":
+    if (
+        spec.shape.nodes > 1
+        and "horovodrun" in options.command
+        and spec.environment.get(SINGLE_SERVER_VARIABLE) != "True"
+    ):
         advice = "write launcher = 'horovod' instead of it: that starts horovodrun once, for all nodes"
         raise UsageFault("[apulis] command would start horovodrun on every node", advice=advice)
-    if options.launcher == "horovod" and spec.environment.get(SINGLE_SERVER) == "True":
+    if options.launcher == "horovod" and spec.environment.get(SINGLE_SERVER_VARIABLE) == "True":
         advice = "leave --aisbench-single-server out, or write launcher = 'ranks' in workload.toml"
         raise UsageFault("[apulis] launcher horovod joins all cards: no node trains alone", advice=advice)
 

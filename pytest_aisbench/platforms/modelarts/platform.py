@@ -17,7 +17,7 @@ from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.model.case import Workload
 from pytest_aisbench.model.job import Job, JobSpec, LogPart, Request, StoreUrl
-from pytest_aisbench.model.ports import Check, Health, failure, fine, looked, warning
+from pytest_aisbench.model.ports import Check, Health, checked, failure, ok, warning
 from pytest_aisbench.net.http import parse_date
 from pytest_aisbench.net.retry import CHECK_S
 from pytest_aisbench.platforms.modelarts import image_rules
@@ -211,15 +211,15 @@ def check_connection(platform: ModelArts) -> Iterator[Check]:
     if not reached:
         return
     for name, look in (("credentials", partial(_accepted, platform)), ("project", partial(_project, platform))):
-        known = looked(name, look)
+        known = checked(name, look)
         yield known
         if known.failed:
             return
-    bucket = looked("bucket", partial(_listed, platform))
+    bucket = checked("bucket", partial(_listed, platform))
     yield bucket
     if not bucket.failed:
         yield _region(platform)
-        yield looked("write access", partial(_written, platform))
+        yield checked("write access", partial(_written, platform))
 
 
 def _resolved(service: str, endpoint: str, access: Access) -> Check:
@@ -227,19 +227,19 @@ def _resolved(service: str, endpoint: str, access: Access) -> Check:
     name, above = urlsplit(endpoint).hostname or "", ""
     what = f"name of {service}"
     if _is_address(name):
-        return fine(what, f"{name} is an address")
+        return ok(what, f"{name} is an address")
     if service == "obs" and access.bucket:
         name, above = f"{access.bucket}.{name}", name
     if address := access.hosts.address(name, above=above):
-        return fine(what, f"{name} is {address}, by [hosts]")
+        return ok(what, f"{name} is {address}, by [hosts]")
     if _proxied(endpoint):
-        return fine(what, f"{name} is left to the proxy")
+        return ok(what, f"{name} is left to the proxy")
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
         fix = f'check [access], or write "{above or name}" with its address to [hosts] in aisbench.toml'
         return Check(what, Health.FAILURE, f"{name} has no address: {error.strerror or error}", fix, lasting=False)
-    return fine(what, f"{name} is {found[0][4][0]}")
+    return ok(what, f"{name} is {found[0][4][0]}")
 
 
 def _answered(service: str, endpoint: str, access: Access) -> Iterator[Check]:
@@ -250,9 +250,9 @@ def _answered(service: str, endpoint: str, access: Access) -> Iterator[Check]:
     try:
         date = server_date(endpoint, access.ca_file, access.hosts, _ANSWER_S)
     except AisbenchError as error:
-        yield looked(what, partial(_raise, error))
+        yield checked(what, partial(_raise, error))
         return
-    yield fine(what, f"{endpoint} answers within {1000 * (time.monotonic() - began):.0f} ms")
+    yield ok(what, f"{endpoint} answers within {1000 * (time.monotonic() - began):.0f} ms")
     yield _clock(service, date)
 
 
@@ -262,7 +262,7 @@ def _clock(service: str, date: str) -> Check:
         return warning(what, "it does not tell the time")
     ahead = (told - datetime.now(timezone.utc)).total_seconds()
     if abs(ahead) < _SKEW_S:
-        return fine(what, "it agrees with this machine's")
+        return ok(what, "it agrees with this machine's")
     text = f"this machine's is {abs(ahead):.0f} s {'behind' if ahead > 0 else 'ahead'}"
     return warning(what, text, "set this machine's clock; until then requests are dated by the server's")
 
@@ -293,7 +293,7 @@ def _region(platform: ModelArts) -> Check:
     if ours and there and there != ours:
         fix = f"name a bucket of {ours} in [access], or region_name = '{there}'"
         return failure(what, f"{platform.root.bucket} is in {there}, and jobs run in {ours}", fix)
-    return fine(what, there or "not told")
+    return ok(what, there or "not told")
 
 
 def _written(platform: ModelArts) -> str:
