@@ -242,8 +242,8 @@ def test_a_node_path_in_a_command_is_no_part_of_a_longer_one(tmp_path: Path) -> 
     shared = Layout(tmp_path, private=False)
     command = "bash /home/work/run.sh --a=/cache/x /opt/cache /home/workers /tmpfs '/tmp'"
     wanted = f"bash {tmp_path}/home/work/run.sh --a={tmp_path}/cache/x /opt/cache /home/workers /tmpfs '{tmp_path}/tmp'"
-    assert shared.translated(command) == wanted
-    assert Layout(tmp_path, private=True).translated(command) == command
+    assert shared.translate(command) == wanted
+    assert Layout(tmp_path, private=True).translate(command) == command
 
 
 def test_python_is_there_by_that_name(tmp_path: Path) -> None:

@@ -10,19 +10,17 @@ import json
 import os
 import shlex
 import shutil
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.localcloud.engine.container import (
     LOGS,
-    LONGEST_TMPDIR,
     PACKAGES,
     TEMPORARY,
     Container,
     Layout,
-    plain,
+    base_environment,
 )
 from pytest_aisbench.localcloud.engine.launch import card_address, node_address
 
@@ -292,11 +290,10 @@ class Pod(Container):
 
     def prepare(self, objects: Objects, *, private: bool) -> None:
         """The engine prepares all pods before it starts the first, so each finds the files that the head writes."""
-        self._places = Layout(self.root, private, self._paths)
+        self._layout = Layout(self.root, private, self._paths)
         for folder in (*_OWN, LOGS, "/view", "/etc"):
             self.path(folder).mkdir(parents=True, exist_ok=True)
-        if not private and len(os.fsencode(self.temporary)) > LONGEST_TMPDIR:
-            self.temporary = Path(tempfile.mkdtemp(prefix="aisbench-node-"))
+        self._make_temporary()
         for path, shared in self._pods.mounts.items():
             shared.mkdir(parents=True, exist_ok=True)
             if not private:
@@ -313,8 +310,8 @@ class Pod(Container):
 
     def spec(self, port: int, store: Mapping[str, str], grace: float) -> Spec:
         """Ignores `store`: this platform lends its jobs no keys."""
-        pods, private = self._pods, self._places.private
-        meeting = self._places.inside(f"/job/.ready/{self._launch.job_id}")
+        pods, private = self._pods, self._layout.private
+        meeting = self._layout.inside(f"/job/.ready/{self._launch.job_id}")
         environment = self._environment(port)
         exported = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
         self.path("/pod.env").write_text(exported)
@@ -327,11 +324,11 @@ class Pod(Container):
                 {
                     "command": [
                         "bash",
-                        self._places.inside("/pod/scripts/bootstrap.sh"),
+                        self._layout.inside("/pod/scripts/bootstrap.sh"),
                         meeting,
                         str(len(pods.roles)),
                     ],
-                    "folder": self._places.inside(f"/home/{pods.user}"),
+                    "folder": self._layout.inside(f"/home/{pods.user}"),
                     "log": str(self.root / "command.log"),
                     "environment": {},
                 }
@@ -347,18 +344,18 @@ class Pod(Container):
 
     def _binds(self) -> list[tuple[str, str]]:
         extra = dict(self._pods.mounts) | {file: self.path(file) for file in _FILES}
-        return self._places.binds(extra, self._launch.interpreter)
+        return self._layout.binds(extra, self._launch.interpreter)
 
     def _environment(self, port: int) -> dict[str, str]:
         launch, pods, role = self._launch, self._pods, self._role
-        variables = plain()
+        variables = base_environment()
         programs = [str(_PROGRAMS), str(Path(launch.interpreter).parent), variables.get("PATH", os.defpath)]
-        home = self._places.inside(f"/home/{pods.user}")
+        home = self._layout.inside(f"/home/{pods.user}")
         variables |= {
             "PATH": os.pathsep.join(programs),
             "HOME": home,
             "USER": pods.user,
-            "TMPDIR": TEMPORARY if self._places.private else str(self.temporary),
+            "TMPDIR": TEMPORARY if self._layout.private else str(self.temporary),
             "PYTHONUNBUFFERED": "1",
             # Beyond what Apulis sets: a port that no other job has, as on the other platforms of the local cloud.
             "MASTER_ADDR": node_address(0),
@@ -368,5 +365,5 @@ class Pod(Container):
         packages = [variables.get("PYTHONPATH", ""), str(PACKAGES)]
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, packages))
         variables |= {**pods.environment} | pod_variables(pods, role) | dict([self.mark])
-        variables["DLWS_LAUNCH_CMD"] = self._places.translated(role.command)
+        variables["DLWS_LAUNCH_CMD"] = self._layout.translate(role.command)
         return variables

@@ -1,4 +1,7 @@
-"""What an engine is told about a job, what it tells back, and what an engine is."""
+"""The contract between platforms and engines: a platform gives an `Engine` a `Launch`, the engine reports an `Event`.
+
+Also what both engines share: addresses and ports of nodes, rank tables, and the alarm that makes timed calls.
+"""
 
 from __future__ import annotations
 
@@ -23,57 +26,75 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.apulis.pods import Pods
 
 
-# -- Calls at given times, all from one thread: what thousands of waits cost almost nothing with.
-
 log = logging.getLogger(__name__)
+# Below the ports that the kernel gives to outgoing connections.
+_PORTS = range(16384, 32768)
 
 
-class Alarm:
-    """Its thread begins with the first call that is asked for."""
+@dataclass(frozen=True)
+class Launch:
+    """A job as an engine needs it."""
 
-    def __init__(self, name: str) -> None:
-        self._calls: list[tuple[float, int, Callable[[], None]]] = []  # a heap
-        self._numbers = itertools.count()  # of two calls at the same time, the one asked for first comes first
-        self._changed = threading.Condition()
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+    job_id: str
+    nodes: int
+    cards: int  # in each node
+    engine_version: str
+    interpreter: str
+    code: Place | None  # None where a custom image has all it needs
+    boot_file: str  # relative to the code; empty where `command` says all
+    parameters: tuple[tuple[str, str], ...] = ()
+    inputs: tuple[Channel, ...] = ()
+    outputs: tuple[Channel, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    logs: Place | None = None
+    time_limit: float | None = None  # seconds
+    contract: str = "V2"
+    """What the container looks like: `V2`, `V1` (urls instead of folders, /home/work, DLS_ and BATCH_ variables) or
+    `apulis` (shared folders, DLWS_ variables)."""
+    name: str = ""  # the job's name, which V1 uses for log files and hosts
+    resource_id: str = ""  # V1's id of one run of a job
+    image: str = ""  # a custom one, only a name here: `command` runs once for each node
+    command: str = ""
+    volumes: tuple[Volume, ...] = ()
+    pods: Pods | None = None  # the nodes of an apulis job, which need not be equal
 
-    def at(self, moment: float, call: Callable[[], None]) -> None:
-        """`moment` is of time.monotonic; one that has passed means at once. After `close` nothing is called."""
-        with self._changed:
-            heapq.heappush(self._calls, (moment, next(self._numbers), call))
-            if self._thread.ident is None and not self._closed:
-                self._thread.start()
-            self._changed.notify()
+    @property
+    def tasks(self) -> list[str]:
+        return [f"worker-{node}" for node in range(self.nodes)]
 
-    def close(self) -> None:
-        """Returns when no call runs any more."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-            started = self._thread.ident is not None
-        if started:
-            self._thread.join()
+    @property
+    def ranks(self) -> int:
+        return self.pods.ranks if self.pods else self.nodes * self.cards
 
-    def _run(self) -> None:
-        while call := self._next():
-            _survive(call)
+    def is_done(self, succeeded: Collection[str]) -> bool:
+        """True if the job has succeeded with these tasks, though others still run."""
+        return self.pods is not None and self.pods.is_done(succeeded)
 
-    def _next(self) -> Callable[[], None] | None:
-        with self._changed:
-            while not self._closed:
-                wait = self._calls[0][0] - time.monotonic() if self._calls else None
-                if wait is not None and wait <= 0:
-                    return heapq.heappop(self._calls)[2]
-                self._changed.wait(wait)
-        return None
+    def log_name(self, task: str) -> str:
+        """The name of the file, and of the object, with the output of the task."""
+        if self.contract == "V1":
+            return f"{self.resource_id}-job-{self.name}-{task.rpartition('-')[2]}.log"
+        return f"{self.job_id}-{task}.log" if self.pods else f"modelarts-job-{self.job_id}-{task}.log"
 
 
-def _survive(call: Callable[[], None]) -> None:
-    try:
-        call()
-    except Exception:
-        log.exception("a call that was due")
+@dataclass(frozen=True)
+class Channel:
+    """An input or an output: a place in the store, and the folder of the container that stands for it."""
+
+    name: str
+    place: Place
+    local_dir: str  # in the container, absolute; empty in V1, whose jobs get the url and copy it themselves
+    by_environment: bool = False
+    """The boot file gets it by an environment variable instead of a command line argument."""
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A network share (SFS, NAS) that is mounted at a folder of the container."""
+
+    source: str  # host:/path
+    folder: str  # in the container, absolute
+    read_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,80 +106,39 @@ class Place:
 
     @property
     def name(self) -> str:
-        """Its last part."""
+        """The last part of the path."""
         return self.prefix.rstrip("/").rpartition("/")[2] or self.bucket
 
     @property
     def url(self) -> str:
-        """As V1 names it to a script."""
+        """The form in which V1 gives it to a script."""
         return f"s3:/{self}"
 
     def __str__(self) -> str:
         return f"/{self.bucket}/{self.prefix}"
 
 
-@dataclass(frozen=True)
-class Channel:
-    """An input or an output: a folder of the container that stands for a place in the store, or only its url."""
+class Engine(Protocol):
+    def start(self, launch: Launch, report: Report) -> None:
+        """Return at once; report events from another thread, `Ended` exactly once and last."""
 
-    name: str
-    place: Place
-    local_dir: str  # in the container, absolute; empty in V1, whose jobs get the url and copy by themselves
-    by_environment: bool = False
-    """Named to the boot file by an environment variable instead of a command line argument."""
+    def stop(self, job_id: str) -> None:
+        """Ask the job to end; do nothing where it has ended already or was never started."""
 
+    def log(self, job_id: str, task: str) -> tuple[bytes, int] | None:
+        """The newest part of the log of the task, and the size of the whole; None while there is none."""
 
-@dataclass(frozen=True)
-class Volume:
-    """A share of the network (SFS, NAS) that the job finds in a folder."""
+    def usage(self, job_id: str, task: str) -> Mapping[str, Sequence[float]]:
+        """How busy the task was, in percent, by the vendor's metric names: one sample a second, for the last hour."""
 
-    source: str  # host:/path
-    folder: str  # in the container, absolute
-    read_only: bool = False
+    def freeze_log(self, job_id: str, *, frozen: bool) -> None:
+        """Stop or resume the growth of the log, in `log` and in the store; the job runs on."""
 
+    def forget(self, job_id: str) -> None:
+        """The job was deleted: remove what is kept of it, now or when it ends."""
 
-@dataclass(frozen=True)
-class Launch:
-    job_id: str
-    nodes: int
-    cards: int  # of each node
-    engine_version: str
-    interpreter: str
-    code: Place | None  # none where a custom image has all it needs
-    boot_file: str  # relative to the code; empty where a command of a custom image says all
-    parameters: tuple[tuple[str, str], ...] = ()
-    inputs: tuple[Channel, ...] = ()
-    outputs: tuple[Channel, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    logs: Place | None = None
-    time_limit: float | None = None  # seconds
-    contract: str = "V2"
-    """What the container looks like: V2, V1 (urls instead of folders, /home/work, DLS_ and BATCH_ variables), or apulis
-    (shared folders, DLWS_ variables)."""
-    name: str = ""  # the job's, which V1 uses for log files and hosts
-    resource_id: str = ""  # V1's word for one run of a job
-    image: str = ""  # a custom one, by name only: what runs is `command`, once for each node
-    command: str = ""
-    volumes: tuple[Volume, ...] = ()
-    pods: Pods | None = None  # what the nodes of an apulis job are, which need not be equal
-
-    @property
-    def tasks(self) -> list[str]:
-        return [f"worker-{node}" for node in range(self.nodes)]
-
-    @property
-    def ranks(self) -> int:
-        return self.pods.ranks if self.pods else self.nodes * self.cards
-
-    def is_done(self, succeeded: Collection[str]) -> bool:
-        """Whether the success of these tasks is the job's, though others still run."""
-        return self.pods is not None and self.pods.is_done(succeeded)
-
-    def log_name(self, task: str) -> str:
-        """The file, and the object, with what the task has written."""
-        if self.contract == "V1":
-            return f"{self.resource_id}-job-{self.name}-{task.rpartition('-')[2]}.log"
-        return f"{self.job_id}-{task}.log" if self.pods else f"modelarts-job-{self.job_id}-{task}.log"
+    def close(self) -> None:
+        """End all jobs, and return when nothing is left of them."""
 
 
 @dataclass(frozen=True)
@@ -191,44 +171,7 @@ Event = Started | TaskStarted | TaskEnded | Ended
 Report = Callable[[Event], None]
 
 
-class Engine(Protocol):
-    def start(self, launch: Launch, report: Report) -> None:
-        """Returns at once; the events come from another thread, `Ended` exactly once and last."""
-
-    def stop(self, job_id: str) -> None:
-        """Asks for `Ended`; what has ended already, or was never started, is no mistake."""
-
-    def log(self, job_id: str, task: str) -> tuple[bytes, int] | None:
-        """The newest part of what the task has written, and the size of all of it; None while there is nothing."""
-
-    def usage(self, job_id: str, task: str) -> Mapping[str, Sequence[float]]:
-        """How busy the task was, in percent, by the vendor's names, one sample each second, for the last hour."""
-
-    def freeze_log(self, job_id: str, *, frozen: bool) -> None:
-        """A frozen log grows no more, neither in `log` nor in the store; the job runs on, or will run."""
-
-    def forget(self, job_id: str) -> None:
-        """The job was deleted; what is kept of it goes, at once or when it ends."""
-
-    def close(self) -> None:
-        """End everything, and return when nothing is left."""
-
-
-# -- Where the ranks of a job find each other: addresses on loopback, a port, and the rank table that says so.
-
-# Below the range from which the kernel gives ports to outgoing connections.
-_PORTS = range(16384, 32768)
-
-
-@functools.cache
-def _many_loopbacks() -> bool:
-    """Linux answers to all of 127/8, others only to the addresses that were configured."""
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.2", 0))
-        except OSError:
-            return False
-    return True
+# -- Where the ranks of a job find each other: addresses on loopback, a port, and the rank table
 
 
 def node_address(node: int) -> str:
@@ -239,15 +182,26 @@ def card_address(node: int, card: int) -> str:
     return f"127.{node // 250 + 1}.{node % 250}.{card + 1}" if _many_loopbacks() else "127.0.0.1"
 
 
+@functools.cache
+def _many_loopbacks() -> bool:
+    """True on Linux, which answers to all of 127/8; others answer only to configured addresses."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.2", 0))
+        except OSError:
+            return False
+    return True
+
+
 class Ports:
-    """Ports for the jobs of one engine, each verified to be free and given to one job at a time."""
+    """Gives each job of an engine a free port of its own."""
 
     def __init__(self) -> None:
         self._taken: set[int] = set()
         self._lock = threading.Lock()
 
     def _candidates(self) -> Iterator[int]:
-        # At random: another cloud on this machine chooses from the same range.
+        # In random order: another cloud on this machine chooses from the same range.
         return iter(random.sample(_PORTS, len(_PORTS)))
 
     def take(self, address: str) -> int:
@@ -273,7 +227,7 @@ def _is_free(address: str, port: int) -> bool:
 
 
 def rank_table(job_id: str, nodes: int, cards: int, status: str) -> dict[str, Any]:
-    """Version 0.1, as the platform writes it: `initializing` knows nothing yet, `completed` everything."""
+    """The rank table as ModelArts writes it (version 0.1): `completed` lists all nodes, `initializing` none."""
     if status != "completed":
         return {"status": status}
     instances = [
@@ -291,3 +245,50 @@ def rank_table(job_id: str, nodes: int, cards: int, status: str) -> dict[str, An
         "instance_list": instances,
     }
     return {"status": status, "group_count": "1", "group_list": [group]}
+
+
+# -- Timed calls
+
+
+class Alarm:
+    """Makes calls at given times, all from one thread, so that thousands of waits cost almost nothing."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: list[tuple[float, int, Callable[[], None]]] = []  # a heap
+        self._numbers = itertools.count()  # keeps calls of the same time in the order of `at`
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def at(self, moment: float, call: Callable[[], None]) -> None:
+        """Make the call at `moment` of time.monotonic, or at once if it has passed; never after `close`."""
+        with self._changed:
+            heapq.heappush(self._calls, (moment, next(self._numbers), call))
+            if self._thread.ident is None and not self._closed:
+                self._thread.start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Return when no call runs any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+            started = self._thread.ident is not None
+        if started:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while call := self._next():
+            try:
+                call()
+            except Exception:
+                log.exception("a timed call failed")
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._changed:
+            while not self._closed:
+                wait = self._calls[0][0] - time.monotonic() if self._calls else None
+                if wait is not None and wait <= 0:
+                    return heapq.heappop(self._calls)[2]
+                self._changed.wait(wait)
+        return None

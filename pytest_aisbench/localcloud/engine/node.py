@@ -1,10 +1,11 @@
-"""The process that is one node of a job: runs the boot file once per card, and ends all of it, always.
+"""The process that is one node of a job: runs the boot file once per card, and ends everything that it started.
 
-    python -m pytest_aisbench.localcloud.node JOB WORKER
+    python -m pytest_aisbench.localcloud.engine.node MARK
 
-The first line of standard input is the node's `Spec` as JSON. Later a line `stop` asks for an orderly end, and the
-end of the stream (the cloud is gone) for an immediate one. Standard output carries one JSON line for each event:
-`{"event": "running"}` and at last `{"event": "ended", "code": 0, "fault": ""}`; a fault is the node's own.
+The first line of standard input is the node's `Spec` as JSON. A later line `stop` asks for an orderly end; at the end
+of the stream (the cloud is gone) the node ends at once. It writes one JSON line for each event to standard output:
+`{"event": "running"}` and at last `{"event": "ended", "code": 0, "fault": ""}`; a fault is an error of the node
+itself.
 """
 
 from __future__ import annotations
@@ -26,93 +27,41 @@ from pytest_aisbench.localcloud.engine.private_root import PrivateRoot
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# -- The log of one worker, as the platform shows it.
-
-_CHUNK = 1 << 20
-_LIMIT = 1 << 30  # the platform's own
-
-
-class WorkerLog:
-    """The worker's log: the platform's own lines, and what the followed files have grown by."""
-
-    def __init__(self, path: Path, *, silent: bool = False) -> None:
-        """`silent`: the platform has no lines of its own in it."""
-        self._silent = silent
-        self._file = path.open("ab")
-        self._followed: dict[IO[bytes], bytes] = {}  # with the begin of a line that is not complete yet
-        self._size = 0
-
-    def say(self, text: str, level: str = "INFO") -> None:
-        if self._silent:
-            return
-        now = time.time()
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)) + f",{int(now * 1000) % 1000:03d}"
-        self._write(f"[ModelArts Service Log]{stamp} - {level} - {text}\n".encode())
-
-    def follow(self, path: Path) -> None:
-        self._followed[path.open("rb")] = b""
-
-    def merge(self) -> None:
-        """Whole lines only, so that ranks do not write into each other's."""
-        for source, begun in self._followed.items():
-            while data := source.read(_CHUNK):
-                whole, newline, begun = (begun + data).rpartition(b"\n")  # noqa: PLW2901
-                if len(begun) > _CHUNK:  # not lines at all
-                    whole, begun = whole + newline + begun, b""  # noqa: PLW2901
-                self._write(whole + newline)
-                self._followed[source] = begun
-
-    def finish(self) -> None:
-        """Nobody writes to the followed files any more."""
-        self.merge()
-        for source, begun in self._followed.items():
-            source.close()
-            if begun:
-                self._write(begun + b"\n")
-        self._followed.clear()
-
-    def _write(self, data: bytes) -> None:
-        if data and self._size <= _LIMIT:
-            self._size += len(data)
-            if self._size > _LIMIT:
-                data = b"[ModelArts Service Log]log length overflow, process will continue running silently\n"
-            self._file.write(data)
-            self._file.flush()
-
-
 TERMINATED = 128 + signal.SIGTERM
 _SHELL_ONLY = {"_", "SHLVL", "PWD", "OLDPWD"}
 _LOG_PERIOD = 0.5  # seconds between two merges of the ranks' output into the worker's log
-
-
-class Rank(TypedDict):
-    command: list[str]
-    folder: str  # as the rank sees it
-    log: str  # as the host sees it
-    environment: dict[str, str]  # beyond the node's own
+_CHUNK = 1 << 20
+_LIMIT = 1 << 30  # bytes; the platform has the same
 
 
 class Spec(TypedDict):
     environment: dict[str, str]
     pre_start: list[str]  # the command; empty where the code has no such script
-    pre_start_folder: str  # as it sees it
-    pre_start_environment: str  # the file that it leaves its environment in, as the host sees it
+    pre_start_folder: str  # the script's path of it
+    pre_start_environment: str  # the file in which the script leaves its environment, the host's path of it
     ranks: list[Rank]
     log: str  # the worker's
-    silent: bool  # it has what the ranks write, and nothing of the platform's
-    rank_table: str  # the platform's, version 0.1, `completed` when every node is known
-    rank_table_v1: str  # the one for the ranks; empty: what runs waits for the platform's by itself
+    silent: bool  # the log has no lines of the platform's own
+    rank_table: str  # version 0.1, which the engine completes when all nodes have started
+    rank_table_v1: str  # version 1.0, which the node writes for the ranks; empty: the ranks read the other one
     grace: float  # seconds between SIGTERM and SIGKILL
-    view: str  # an empty folder to build the node's own view of the file system in; empty: the host's view
-    binds: list[tuple[str, str]]  # a folder of the host, and where the node sees it
+    view: str  # an empty folder to build the node's own file system in; empty: the node uses the host's
+    binds: list[tuple[str, str]]  # a folder of the host, and its path in the node
+
+
+class Rank(TypedDict):
+    command: list[str]
+    folder: str  # the rank's path of it
+    log: str  # the host's path of it
+    environment: dict[str, str]  # beyond the node's own
 
 
 class Node:
-    def __init__(self, spec: Spec, said: bytes) -> None:
+    def __init__(self, spec: Spec, received: bytes) -> None:
         self._spec = spec
         self._log = WorkerLog(Path(spec["log"]), silent=spec["silent"])
-        self._said = said
-        self._stopping = b"stop\n" in said
+        self._received = received
+        self._stopping = b"stop\n" in received
         self._private = PrivateRoot.build(spec["view"], spec["binds"]) if spec["view"] else None
         self._woken, wake = os.pipe()
         for end in (self._woken, wake):
@@ -125,34 +74,34 @@ class Node:
     def run(self) -> int:
         environment = dict(self._spec["environment"])
         if self._spec["pre_start"]:
-            self._log.say("Begin pre-start script")
+            self._log.write_line("Begin pre-start script")
             if code := self._pre_start(environment):
-                self._log.say(f"pre-start script ended with return code: {code}", "ERROR")
+                self._log.write_line(f"pre-start script ended with return code: {code}", "ERROR")
                 return code
         if self._spec["rank_table_v1"]:
             self._await_rank_table()
         if self._stopping:
             return TERMINATED
-        self._log.say("Begin training processes")
+        self._log.write_line("Begin training processes")
         ranks = [
             self._spawn(rank["command"], rank["folder"], environment | rank["environment"], rank["log"])
             for rank in self._spec["ranks"]
         ]
-        tell(event="running")
+        report(event="running")
         code = self._supervise(ranks)
         processes.kill_descendants()
         self._log.finish()
-        self._log.say(f"Training end with return code: {code}", "ERROR" if code else "INFO")
+        self._log.write_line(f"Training end with return code: {code}", "ERROR" if code else "INFO")
         return code
 
     def _pre_start(self, environment: dict[str, str]) -> int:
-        """What it exported is then in `environment`; what it started in the background runs on."""
+        """Run the pre-start script and take over what it exported; what it started in the background runs on."""
         exported = Path(self._spec["pre_start_environment"])
         log = self._spec["log"] + ".pre-start"
         command = self._spec["pre_start"]
         code = self._supervise([self._spawn(command, self._spec["pre_start_folder"], environment, log)])
         self._log.finish()
-        if code == 0 and exported.exists():  # a script that ends in `exec` leaves nothing
+        if code == 0 and exported.exists():  # a script that ends in `exec` leaves no file
             pairs = (entry.partition("=") for entry in exported.read_text(errors="surrogateescape").split("\0"))
             environment.clear()
             environment.update({name: value for name, equals, value in pairs if equals and name not in _SHELL_ONLY})
@@ -181,7 +130,7 @@ class Node:
                 start_new_session=True,
                 preexec_fn=functools.partial(self._begin, folder),  # noqa: PLW1509 - this process has one thread
             )
-        child.returncode = 0  # `reap` collects it: Popen must not
+        child.returncode = 0  # `reap` collects the child: Popen must not
         self._log.follow(Path(log))
         return child.pid
 
@@ -191,7 +140,8 @@ class Node:
         processes.die_with_parent()
 
     def _supervise(self, pids: Sequence[int]) -> int:
-        """The first exit code that is not 0 ends the others. What they started and left behind may still run."""
+        """Wait for the processes; end them all when one fails or the job is stopped. Their descendants may still
+        run."""
         alive = set(pids)
         failure = 0
         deadline: float | None = None
@@ -203,7 +153,7 @@ class Node:
                     failure = failure or code
             self._log.merge()
             if deadline is None and alive and (failure or self._stopping):
-                self._log.say("Begin destroy training processes")
+                self._log.write_line("Begin destroy training processes")
                 processes.signal_groups(alive, signal.SIGTERM)
                 deadline = time.monotonic() + self._spec["grace"]
             elif deadline is not None and time.monotonic() >= deadline:
@@ -212,21 +162,70 @@ class Node:
         return failure or (TERMINATED if self._stopping else 0)
 
     def _wait(self, seconds: float) -> None:
-        """Sleep until a child ends, the cloud says something, or the time is over."""
+        """Sleep until a child ends, the cloud sends something, or the time is over."""
         ready, _, _ = select.select([0, self._woken], [], [], seconds)
         if self._woken in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._woken, 4096)
         if 0 in ready:
-            said = os.read(0, 4096)
-            if not said:
+            data = os.read(0, 4096)
+            if not data:
                 abandon()
-            self._said += said
-            self._stopping = self._stopping or b"stop\n" in self._said
+            self._received += data
+            self._stopping = self._stopping or b"stop\n" in self._received
+
+
+class WorkerLog:
+    """The log of one worker: the platform's own lines, and the output of the ranks, whose files it follows."""
+
+    def __init__(self, path: Path, *, silent: bool = False) -> None:
+        """`silent`: leave out the platform's own lines."""
+        self._silent = silent
+        self._file = path.open("ab")
+        self._followed: dict[IO[bytes], bytes] = {}  # each with the begin of an incomplete line
+        self._size = 0
+
+    def write_line(self, text: str, level: str = "INFO") -> None:
+        if self._silent:
+            return
+        now = time.time()
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)) + f",{int(now * 1000) % 1000:03d}"
+        self._write(f"[ModelArts Service Log]{stamp} - {level} - {text}\n".encode())
+
+    def follow(self, path: Path) -> None:
+        self._followed[path.open("rb")] = b""
+
+    def merge(self) -> None:
+        """Copy the new output of all followed files, whole lines only, so that the lines of ranks do not mix."""
+        for source, begun in self._followed.items():
+            while data := source.read(_CHUNK):
+                whole, newline, begun = (begun + data).rpartition(b"\n")  # noqa: PLW2901
+                if len(begun) > _CHUNK:  # the output has no lines
+                    whole, begun = whole + newline + begun, b""  # noqa: PLW2901
+                self._write(whole + newline)
+                self._followed[source] = begun
+
+    def finish(self) -> None:
+        """Copy the rest of the followed files, and follow them no longer."""
+        self.merge()
+        for source, begun in self._followed.items():
+            source.close()
+            if begun:
+                self._write(begun + b"\n")
+        self._followed.clear()
+
+    def _write(self, data: bytes) -> None:
+        if data and self._size <= _LIMIT:
+            self._size += len(data)
+            if self._size > _LIMIT:
+                data = b"[ModelArts Service Log]log length overflow, process will continue running silently\n"
+            self._file.write(data)
+            self._file.flush()
 
 
 def version_1(table: dict[str, Any]) -> dict[str, Any]:
-    """The platform's rank table (version 0.1) as the ranks read it (version 1.0); ranks count through the nodes."""
+    """Convert the platform's rank table (version 0.1) to the one that ranks read (version 1.0); ranks count through
+    the nodes."""
     instances = table["group_list"][0]["instance_list"]
     instances.sort(key=lambda instance: int(instance["pod_name"].rpartition("-")[2]))
     rank = iter(range(sum(len(instance["devices"]) for instance in instances)))
@@ -241,7 +240,7 @@ def version_1(table: dict[str, Any]) -> dict[str, Any]:
     return {"version": "1.0", "status": "completed", "server_count": str(len(servers)), "server_list": servers}
 
 
-def tell(**event: object) -> None:
+def report(**event: object) -> None:
     try:
         os.write(1, json.dumps(event).encode() + b"\n")
     except BrokenPipeError:
@@ -249,7 +248,7 @@ def tell(**event: object) -> None:
 
 
 def abandon() -> NoReturn:
-    """The cloud is gone: nobody will ever ask for anything of this node again."""
+    """The cloud is gone: end everything at once."""
     processes.kill_descendants()
     if temporary := os.environ.get("TMPDIR"):
         import shutil
@@ -260,20 +259,20 @@ def abandon() -> NoReturn:
 
 def main() -> NoReturn:
     processes.adopt_orphans()
-    said = b""
-    while b"\n" not in said:
-        said += (more := os.read(0, 1 << 16))
+    received = b""
+    while b"\n" not in received:
+        received += (more := os.read(0, 1 << 16))
         if not more:
             abandon()
-    line, _, said = said.partition(b"\n")
+    line, _, received = received.partition(b"\n")
     code, fault = 1, ""
     try:
-        code = Node(json.loads(line), said).run()
+        code = Node(json.loads(line), received).run()
     except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
-        # A full disk, or a program that cannot be executed.
+        # Such as a full disk, or a program that cannot be executed.
         fault = f"{type(error).__name__}: {error}"
     processes.kill_descendants()
-    tell(event="ended", code=code, fault=fault)
+    report(event="ended", code=code, fault=fault)
     os._exit(code)
 
 

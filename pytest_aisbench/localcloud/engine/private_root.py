@@ -1,9 +1,8 @@
-"""The file system as one node sees it: the machine's own, but with folders of the node's at the platform's paths.
+"""The file system of one node: the machine's, but with the folders of the node at the platform's paths.
 
-A process of the node builds it once, in a mount namespace (and, for anybody but root, a user namespace) of its own,
-and hands the namespaces over as open files; what the node starts then enters them. The host sees none of the mounts
-and gets no folder for them, and the kernel drops them with the last process: there is nothing to clean up, whoever
-is killed.
+A child of the node builds it in a new mount namespace (and a user namespace, unless it is root) and hands the
+namespaces over as open files; the processes that the node starts enter them. The host sees none of the mounts and gets
+no folder for them. The kernel drops them with the last process, so there is nothing to clean up after a kill.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _MNT_DETACH = 2
 
 @functools.cache
 def container_support() -> tuple[bool, str]:
-    """Whether jobs find the platform's paths on this machine, and in one line what they find, or why not."""
+    """True if jobs find the platform's paths on this machine, and a line that says what they find or why not."""
     if not processes.LINUX:
         return False, _without("only Linux has mount namespaces")
     command = [*processes.namespace(), sys.executable, "-S", "-m", __name__]
@@ -67,15 +66,15 @@ def _without(reason: str) -> str:
 
 
 class PrivateRoot:
-    """The way in, for children between fork and exec."""
+    """The namespaces of the file system; children enter them between fork and exec."""
 
     def __init__(self, descriptors: list[int]) -> None:
-        self._descriptors = descriptors  # a user namespace comes first: it gives the right to enter the other
+        self._descriptors = descriptors  # the user namespace first: it gives the right to enter the other
 
     @classmethod
     def build(cls, root: str, binds: Binds) -> PrivateRoot:
-        """`binds`: a folder of the host, and where the node is to see it. `root`: a folder to build in, which stays
-        empty. OSError where the machine does not allow it."""
+        """`binds`: folders of the host, each with its path in the node. `root`: a folder to build in, which stays
+        empty. Raises OSError where the machine does not allow it."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             builder = os.fork()
@@ -96,28 +95,28 @@ class PrivateRoot:
 
 
 def _build_and_send(to: socket.socket, root: str, binds: Binds) -> NoReturn:
-    """The whole life of the builder. It must not return into a copy of its parent's program."""
+    """Everything that the child does; it must not return into its copy of the parent's program."""
     try:
         has_user_namespace = _unshare()
         _fill(root, {target: source for source, target in binds})
         _change_root(root)
         names = ["user", "mnt"] if has_user_namespace else ["mnt"]
         socket.send_fds(to, [b"!"], [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names])
-    except BaseException as error:  # noqa: BLE001 - told to the parent
+    except BaseException as error:  # noqa: BLE001 - the parent raises it
         to.send(str(error).encode()[: 1 << 12] or repr(error).encode())
     finally:
         os._exit(0)
 
 
 def _unshare() -> bool:
-    """Whether it took a user namespace."""
+    """Enter a new mount namespace; return True if that took a user namespace."""
     try:
         _call("unshare", _CLONE_NEWNS)
         privileged = True
     except PermissionError:
         user, group = os.getuid(), os.getgid()
         _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNS)
-        # The user keeps his own number, since mpirun and others refuse to run as root.
+        # The user keeps the same number, since mpirun and others refuse to run as root.
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
@@ -127,7 +126,7 @@ def _unshare() -> bool:
 
 
 def _fill(root: str, sources: dict[str, str]) -> None:
-    """The machine's root again, in a file system in memory, with `sources` in the place of what it has there."""
+    """Copy the machine's root to a file system in memory, by bind mounts, with `sources` at their paths."""
     _call("mount", b"tmpfs", root.encode(), b"tmpfs", 0, b"mode=755,size=4m")
     parents = {str(parent) for target in sources for parent in Path(target).parents}
     _copy_folder("/", root, parents, set(sources))
@@ -171,22 +170,17 @@ def _change_root(root: str) -> None:
 
 
 def _call(name: str, *arguments: int | bytes | None) -> None:
-    if getattr(_libc(), name)(*arguments):
+    if getattr(processes.libc(), name)(*arguments):
         number = ctypes.get_errno()
         text = " ".join(os.fsdecode(argument) for argument in arguments[:2] if isinstance(argument, bytes))
         raise OSError(number, f"{name} {text}".rstrip() + f": {os.strerror(number)}")
 
 
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _try(folder: str) -> None:
-    """What a node does, in small."""
+def _probe(folder: str) -> None:
+    """Build and enter a file system as a node does; OSError where that fails."""
     source, root = Path(folder, "source"), Path(folder, "root")
-    for made in (source, root):
-        made.mkdir()
+    source.mkdir()
+    root.mkdir()
     inside = PrivateRoot.build(str(root), [(str(source), path) for path in PATHS])
     inside.enter("/cache")
     Path("/user/config/seen").touch()
@@ -196,6 +190,6 @@ def _try(folder: str) -> None:
 
 if __name__ == "__main__":
     try:
-        _try(sys.argv[1])
+        _probe(sys.argv[1])
     except OSError as problem:
         sys.exit(problem.strerror or str(problem))

@@ -7,7 +7,6 @@ ModelArts, Apulis and the server import it; `aisbench doctor` asks `private_root
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import logging
@@ -24,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from pytest_aisbench.localcloud.apulis.pods import Pod
 from pytest_aisbench.localcloud.engine import processes
-from pytest_aisbench.localcloud.engine.container import Container, inherited, log_folder
+from pytest_aisbench.localcloud.engine.container import Container, inherited_environment, log_folder
 from pytest_aisbench.localcloud.engine.launch import Ended, Ports, Started, TaskEnded, TaskStarted, node_address
 from pytest_aisbench.localcloud.engine.private_root import container_support
 from pytest_aisbench.localcloud.obs.storage import ObjectError
@@ -38,136 +37,133 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.obs.storage import Objects
 
 
-# -- The engine that runs jobs for real: one process for each node, one supervising thread for each job.
-
-# -- A folder of a running job, copied to the object store while it grows.
-
-_BYTES_PER_SECOND = 1 << 20  # an object is replaced as a whole, so a file that grows is rewritten ever more slowly
-
-
-class Mirror:
-    def __init__(self, objects: Objects, folder: Path, place: Place, follow: Callable[[Path], Path]) -> None:
-        """`follow`: where a file of the folder, which may be a link, truly lies."""
-        self._objects = objects
-        self._follow = follow
-        self._folder = folder
-        self._place = place
-        self._copied: dict[Path, tuple[int, int, int]] = {}
-        self._due: dict[Path, float] = {}
-
-    def push(self, *, everything: bool = False) -> None:
-        """Copy what has changed; large files only when their turn has come, or `everything` is asked for."""
-        now = time.monotonic()
-        for path, file in self._files():
-            with contextlib.suppress(FileNotFoundError):  # a temporary file, gone again
-                status = file.stat()
-                version = (status.st_ino, status.st_size, status.st_mtime_ns)
-                if self._copied.get(path) == version or not (everything or self._due.get(path, now) <= now):
-                    continue
-                key = self._place.prefix + path.relative_to(self._folder).as_posix()
-                self._objects.put_file(file, self._place.bucket, key)
-                self._copied[path] = version
-                self._due[path] = now + status.st_size / _BYTES_PER_SECOND
-
-    def _files(self) -> Iterator[tuple[Path, Path]]:
-        for folder, _, names in os.walk(self._folder):
-            for path in (Path(folder, name) for name in names):
-                file = self._follow(path)
-                if file.is_file():  # not a pipe or a socket, nor a link to nowhere
-                    yield path, file
-
-
-# -- A node process, seen from the cloud.
-
-_PACKAGES = Path(__file__).parents[3]
-_NODE_PATIENCE = 5.0  # seconds that a node may take to kill its processes before the kernel is asked to
-
-
-class NodeProcess:
-    """Its standard input is its life line: closed, on purpose or by the death of the cloud, it ends."""
-
-    def __init__(self, container: Container, spec: Spec) -> None:
-        self.task = container.task
-        self._mark = container.mark
-        self._unread = b""
-        self._farewell: dict[str, Any] | None = None
-        environment = inherited() | dict([self._mark])
-        environment |= {"PYTHONPATH": str(_PACKAGES), "TMPDIR": str(container.temporary)}
-        # -S: it needs nothing but the standard library, and starts in half the time.
-        command = [sys.executable, "-S", "-m", "pytest_aisbench.localcloud.engine.node", self._mark[1]]
-        with container.worker_log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                [*processes.namespace(), *command],
-                cwd=container.root,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                bufsize=0,
-                start_new_session=True,
-            )
-        self._input = cast(IO[bytes], self._process.stdin)
-        self._output = cast(IO[bytes], self._process.stdout)
-        self._say(json.dumps(spec).encode())
-
-    @property
-    def pid(self) -> int:
-        """As this process sees it."""
-        return self._process.pid
-
-    def fileno(self) -> int:
-        """Readable when `events` has something to tell."""
-        return self._output.fileno()
-
-    def events(self) -> list[dict[str, Any]]:
-        """What the node said since the last call. The last event is `ended`, whatever became of the node."""
-        data = os.read(self.fileno(), 1 << 16)
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        events = []
-        for event in map(json.loads, lines):
-            if event["event"] == "ended":
-                self._farewell = event  # told when all of it is gone
-            else:
-                events.append(event)
-        if not data:
-            code = self._process.wait()
-            killed = {"event": "ended", "code": code if code >= 0 else 128 - code, "fault": ""}
-            events.append(self._farewell or killed)
-        return events
-
-    def stop(self) -> None:
-        """Ask for an orderly end."""
-        self._say(b"stop")
-
-    def kill(self) -> None:
-        """Afterwards nothing of it is left; `events` still has its last words."""
-        self._input.close()
-        try:
-            self._process.wait(_NODE_PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._farewell is None and not processes.namespace():
-            processes.kill_marked("=".join(self._mark))
-
-    def close(self) -> None:
-        self.kill()
-        self._output.close()
-
-    def _say(self, line: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended, or was closed, already
-            self._input.write(line + b"\n")
-
-
-# -- One job while it runs: its containers are filled, its nodes watched, its results brought home.
+# -- The engine that runs jobs for real: a process for each node, and a thread for each job that supervises them.
 
 log = logging.getLogger(__name__)
+GRACE = 2.0
+"""Seconds between SIGTERM and SIGKILL. The platform waits 20, for checkpoints of gigabytes."""
+USAGE_PERIOD_S = 1.0  # the vendor samples once a minute; local jobs may end before
+MAX_SAMPLES = 3600  # of a node; older ones are dropped
+_PREVIEW = 5 << 20  # bytes: the platform shows the newest 5 MB of a log
+_PATIENCE = 5.0  # seconds beyond the grace that a node may take to end its ranks before it is killed
+_PUSH_PERIOD = 1.0  # seconds between two uploads of outputs and logs
+_NODE_PATIENCE = 5.0  # seconds that a node may take to kill its processes before it is killed
+_BYTES_PER_SECOND = 1 << 20  # upload a growing file the less often the larger it is: each time uploads all of it
+_PACKAGES = Path(__file__).parents[3]
+_Node = tuple[str, str]  # job and task
 
-_PATIENCE = 5.0  # seconds beyond the grace that a node may take to end its ranks, before it is ended itself
-_PUSH_PERIOD = 1.0
+
+class ProcessEngine:
+    def __init__(
+        self,
+        objects: Objects,
+        work: Path,
+        obs_endpoint: str,
+        grace: float = GRACE,
+        accounts: Accounts | None = None,
+    ) -> None:
+        """`accounts` lends jobs the keys for OBS; without it they have none."""
+        self._objects = objects
+        self._work = work
+        self._store = StoreAccess(obs_endpoint, accounts)
+        self._grace = grace
+        self._ports = Ports()
+        self._runs: dict[str, Run] = {}
+        self._launches: dict[str, Launch] = {}  # until `forget`
+        self._forgotten: set[str] = set()  # jobs that still run
+        self._frozen: dict[str, dict[str, int]] = {}  # the sizes of a job's frozen logs, by task
+        self._usage = Usage()
+        self._lock = threading.Lock()
+        # Remove what a killed cloud left here: this one does not know its jobs.
+        for left in work.glob("????????-????-????-????-????????????"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def start(self, launch: Launch, report: Report) -> None:
+        run = Run(
+            self._objects,
+            self._folder(launch.job_id),
+            launch,
+            report,
+            ports=self._ports,
+            store=self._store,
+            grace=self._grace,
+            ended=functools.partial(self._ended, launch.job_id),
+            log_frozen=lambda: launch.job_id in self._frozen,
+            usage=self._usage,
+        )
+        with self._lock:
+            self._launches[launch.job_id] = launch
+            run.start()
+            self._runs[launch.job_id] = run
+
+    def stop(self, job_id: str) -> None:
+        with self._lock:
+            run = self._runs.get(job_id)
+        if run:
+            run.stop("The job was stopped by its user.")
+
+    def log(self, job_id: str, task: str) -> tuple[bytes, int] | None:
+        frozen = self._frozen.get(job_id)
+        try:
+            with self._log_file(job_id, task).open("rb") as file:
+                size = os.fstat(file.fileno()).st_size if frozen is None else frozen.get(task, 0)
+                start = max(0, size - _PREVIEW)
+                file.seek(start)
+                return file.read(size - start), size
+        except (FileNotFoundError, KeyError):  # not begun yet, or already forgotten
+            return None
+
+    def usage(self, job_id: str, task: str) -> Mapping[str, Sequence[float]]:
+        return self._usage.of(job_id, task)
+
+    def freeze_log(self, job_id: str, *, frozen: bool) -> None:
+        if not frozen:
+            self._frozen.pop(job_id, None)
+            return
+        tasks = [f"worker-{root.name}" for root in self._folder(job_id).glob("*")]
+        logs = {task: self._log_file(job_id, task) for task in tasks}
+        self._frozen[job_id] = {task: path.stat().st_size for task, path in logs.items() if path.exists()}
+
+    def forget(self, job_id: str) -> None:
+        self._frozen.pop(job_id, None)
+        self._usage.forget(job_id)
+        with self._lock:
+            if job_id in self._runs:
+                self._forgotten.add(job_id)
+                return
+            self._launches.pop(job_id, None)
+        shutil.rmtree(self._folder(job_id), ignore_errors=True)
+
+    def close(self) -> None:
+        with self._lock:
+            runs = list(self._runs.values())
+        for run in runs:
+            run.stop("The local cloud was closed.", at_once=True)
+        for run in runs:
+            run.join()
+
+    def _ended(self, job_id: str) -> None:
+        with self._lock:
+            del self._runs[job_id]
+            forgotten = job_id in self._forgotten
+            self._forgotten.discard(job_id)
+            if forgotten:
+                del self._launches[job_id]
+        if forgotten:
+            self._usage.forget(job_id)
+            shutil.rmtree(self._folder(job_id), ignore_errors=True)
+
+    def _log_file(self, job_id: str, task: str) -> Path:
+        root = self._folder(job_id) / task.rpartition("-")[2]
+        return log_folder(root) / self._launches[job_id].log_name(task)
+
+    def _folder(self, job_id: str) -> Path:
+        return self._work / job_id
 
 
 class Run:
+    """One job while it runs."""
+
     def __init__(
         self,
         objects: Objects,
@@ -194,29 +190,29 @@ class Run:
         kind = Pod if launch.pods else Container
         self._containers = [kind(folder / str(node), launch, node) for node in range(launch.nodes)]
         self._mirrors = [
-            Mirror(objects, container.path(channel.local_dir), channel.place, container.followed)
+            Mirror(objects, container.path(channel.local_dir), channel.place, container.resolve_link)
             for container in self._containers
             for channel in launch.outputs
             if channel.local_dir
         ]
         self._log_mirrors = [
-            Mirror(objects, container.logs, launch.logs, container.followed)
+            Mirror(objects, container.logs, launch.logs, container.resolve_link)
             for container in self._containers
             if launch.logs
         ]
-        self._succeeded: set[str] = set()  # tasks
+        self._succeeded: set[str] = set()  # names of tasks
         self._stopping = ""  # the reason
         self._abandoned = False
         self._woken, self._wake = os.pipe()
-        self._lock = threading.Lock()  # of the pipe: once closed, its numbers are somebody else's
-        # A daemon: a cloud that just ends closes the nodes' standard input, and that ends them.
+        self._lock = threading.Lock()  # guards the pipe: once closed, its descriptors may be another file's
+        # A daemon thread: when the cloud just ends, the standard input of the nodes closes, which ends them.
         self._thread = threading.Thread(target=self._run, name=f"job {launch.job_id}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self, reason: str, *, at_once: bool = False) -> None:
-        """Without waiting. `at_once`: without grace, and results are not brought home."""
+        """Ask the job to end, without waiting. `at_once`: without grace, and without uploading results."""
         self._stopping = self._stopping or reason
         self._abandoned = self._abandoned or at_once
         with self._lock:
@@ -272,12 +268,12 @@ class Run:
         return end
 
     def _watch(self, nodes: list[NodeProcess]) -> Ended:
-        """Until no node is left."""
+        """Handle events, uploads, the time limit and stopping until no node is left."""
         never = float("inf")
         push = time.monotonic() + _PUSH_PERIOD
         limit = time.monotonic() + (self._launch.time_limit or never)
         kill = never
-        first: Ended | None = None  # what ends the job before its nodes do
+        end: Ended | None = None  # set as soon as it is decided how the job ends
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)
             for node in nodes:
@@ -290,16 +286,16 @@ class Run:
                     for event in key.data.events():
                         if event["event"] == "ended":
                             selector.unregister(key.data)
-                            first = self._bury(key.data, first, **event)
+                            end = self._node_ended(key.data, end, **event)
                         else:
                             self._report(TaskStarted(key.data.task))
                 now = time.monotonic()
                 if now >= limit:
                     limit = never
                     self._stopping = self._stopping or "The job ran as long as its auto_stop allows."
-                if self._stopping and first is None:
-                    first = Ended("Terminated", self._stopping)
-                if first and kill == never:
+                if self._stopping and end is None:
+                    end = Ended("Terminated", self._stopping)
+                if end and kill == never:
                     kill = now + self._grace + _PATIENCE
                     for node in nodes:
                         node.stop()
@@ -309,29 +305,144 @@ class Run:
                 if now >= push:
                     self._push()
                     push = now + max(_PUSH_PERIOD, 10 * (time.monotonic() - now))
-        return first or Ended("Completed")
+        return end or Ended("Completed")
 
-    def _bury(self, node: NodeProcess, first: Ended | None, *, code: int, fault: str, event: str) -> Ended | None:
+    def _node_ended(self, node: NodeProcess, end: Ended | None, *, code: int, fault: str, event: str) -> Ended | None:
+        """Report the end of a task; return how the job ends, if that is decided now or was before."""
         message = fault or (f"Training end with return code: {code}" if code else "")
         self._report(TaskEnded(node.task, code, message))
-        if first is None and fault:
+        if end is None and fault:
             return Ended("Abnormal", f"The platform failed on {node.task}: {fault}", node.task)
-        if first is None and code:
+        if end is None and code:
             return Ended("Failed", f"{node.task}: {message}", node.task)
         self._succeeded.add(node.task)
-        if first is None and self._launch.is_done(self._succeeded):
+        if end is None and self._launch.is_done(self._succeeded):
             return Ended("Completed")
-        return first
+        return end
 
     def _push(self, *, everything: bool = False) -> None:
         for mirror in self._mirrors if self._log_frozen() else [*self._mirrors, *self._log_mirrors]:
             mirror.push(everything=everything)
 
 
-# -- How a job reaches the object store: by the variables that MoXing reads, with keys that end with the job.
+class NodeProcess:
+    """A node process, seen from the cloud. It ends when its standard input is closed, also by the death of the
+    cloud."""
+
+    def __init__(self, container: Container, spec: Spec) -> None:
+        self.task = container.task
+        self._mark = container.mark
+        self._unread = b""
+        self._last_event: dict[str, Any] | None = None
+        environment = inherited_environment() | dict([self._mark])
+        environment |= {"PYTHONPATH": str(_PACKAGES), "TMPDIR": str(container.temporary)}
+        # -S: the node needs only the standard library, and starts in half the time.
+        command = [sys.executable, "-S", "-m", "pytest_aisbench.localcloud.engine.node", self._mark[1]]
+        with container.worker_log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [*processes.namespace(), *command],
+                cwd=container.root,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                bufsize=0,
+                start_new_session=True,
+            )
+        self._input = cast(IO[bytes], self._process.stdin)
+        self._output = cast(IO[bytes], self._process.stdout)
+        self._send(json.dumps(spec).encode())
+
+    @property
+    def pid(self) -> int:
+        """The number of the process for the host."""
+        return self._process.pid
+
+    def fileno(self) -> int:
+        """Readable when `events` has something to return."""
+        return self._output.fileno()
+
+    def events(self) -> list[dict[str, Any]]:
+        """The events since the last call. The last one is `ended`, also for a node that was killed."""
+        data = os.read(self.fileno(), 1 << 16)
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        events = []
+        for event in map(json.loads, lines):
+            if event["event"] == "ended":
+                self._last_event = event  # returned when the process is gone
+            else:
+                events.append(event)
+        if not data:
+            code = self._process.wait()
+            killed = {"event": "ended", "code": code if code >= 0 else 128 - code, "fault": ""}
+            events.append(self._last_event or killed)
+        return events
+
+    def stop(self) -> None:
+        """Ask for an orderly end."""
+        self._send(b"stop")
+
+    def kill(self) -> None:
+        """End the node and all its processes; `events` still returns its last event."""
+        self._input.close()
+        try:
+            self._process.wait(_NODE_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._last_event is None and not processes.namespace():
+            processes.kill_marked("=".join(self._mark))
+
+    def close(self) -> None:
+        self.kill()
+        self._output.close()
+
+    def _send(self, line: bytes) -> None:
+        try:
+            self._input.write(line + b"\n")
+        except (BrokenPipeError, ValueError) as error:  # the node has ended, or its input was closed
+            log.debug("%s of %s gets no more lines: %s", self.task, self._mark[1], error)
+
+
+class Mirror:
+    """Copies a folder of a running job to the object store while it grows."""
+
+    def __init__(self, objects: Objects, folder: Path, place: Place, resolve_link: Callable[[Path], Path]) -> None:
+        """`resolve_link` returns the host's path of a file of the folder, which may be a link."""
+        self._objects = objects
+        self._resolve_link = resolve_link
+        self._folder = folder
+        self._place = place
+        self._copied: dict[Path, tuple[int, int, int]] = {}
+        self._due: dict[Path, float] = {}
+
+    def push(self, *, everything: bool = False) -> None:
+        """Upload the files that have changed; skip large ones that were uploaded recently, unless `everything`."""
+        now = time.monotonic()
+        for path, file in self._files():
+            try:
+                status = file.stat()
+                version = (status.st_ino, status.st_size, status.st_mtime_ns)
+                if self._copied.get(path) == version or not (everything or self._due.get(path, now) <= now):
+                    continue
+                key = self._place.prefix + path.relative_to(self._folder).as_posix()
+                self._objects.put_file(file, self._place.bucket, key)
+                self._copied[path] = version
+                self._due[path] = now + status.st_size / _BYTES_PER_SECOND
+            except FileNotFoundError as error:  # a temporary file that the job has removed
+                log.debug("not uploaded: %s", error)
+
+    def _files(self) -> Iterator[tuple[Path, Path]]:
+        for folder, _, names in os.walk(self._folder):
+            for path in (Path(folder, name) for name in names):
+                file = self._resolve_link(path)
+                if file.is_file():  # skip pipes, sockets and dangling links
+                    yield path, file
 
 
 class StoreAccess:
+    """Lends a job the variables by which MoXing reaches the object store; the keys expire with the job."""
+
     def __init__(self, endpoint: str, accounts: Accounts | None) -> None:
         self._endpoint = endpoint
         self._accounts = accounts
@@ -352,33 +463,25 @@ class StoreAccess:
             self._accounts.take_back(variables["ACCESS_KEY_ID"])
 
 
-# -- How busy the nodes of running jobs are: one look at /proc each second for all of them.
-
-USAGE_PERIOD_S = 1.0  # seconds; the vendor's is a minute, and our jobs are over by then
-MAX_SAMPLES = 3600  # samples of a node, the newest
-
-_Node = tuple[str, str]  # job and task
-
-
 class Usage:
-    """Looks for as long as there is a node."""
+    """Samples once a second how busy the nodes of running jobs are, as long as there is one."""
 
     def __init__(self, period: float = USAGE_PERIOD_S) -> None:
         self._period = period
         self._pids: dict[_Node, int] = {}
-        self._samples: dict[_Node, deque[tuple[float, float]]] = {}  # CPU and memory
-        self._spent: dict[_Node, float] = {}  # seconds of CPU, at the last look
-        self._looked = 0.0
+        self._samples: dict[_Node, deque[tuple[float, float]]] = {}  # CPU and memory, in percent
+        self._spent: dict[_Node, float] = {}  # seconds of CPU until the last sample
+        self._sampled = 0.0
         self._lock = threading.Lock()
-        self._looking = False
+        self._sampling = False
 
     def begin(self, job_id: str, task: str, pid: int) -> None:
-        """From now on the process and all its descendants are the node."""
+        """Sample the process and all its descendants as this node."""
         with self._lock:
             self._pids[job_id, task] = pid
-            if not self._looking and processes.LINUX:
-                self._looking = True
-                threading.Thread(target=self._look, name="usage of nodes", daemon=True).start()
+            if not self._sampling and processes.LINUX:
+                self._sampling = True
+                threading.Thread(target=self._sample_all, name="usage of nodes", daemon=True).start()
 
     def end(self, job_id: str) -> None:
         with self._lock:
@@ -395,11 +498,11 @@ class Usage:
         with self._lock:
             self._samples = {node: samples for node, samples in self._samples.items() if node[0] != job_id}
 
-    def _look(self) -> None:
+    def _sample_all(self) -> None:
         while True:
             with self._lock:
                 pids = dict(self._pids)
-                self._looking = bool(pids)
+                self._sampling = bool(pids)
             if not pids:
                 return
             self._sample(pids)
@@ -409,124 +512,11 @@ class Usage:
         families, now = processes.families(pids.values()), time.monotonic()
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         with self._lock:
-            room = (now - self._looked) * (os.cpu_count() or 1)
-            before, self._looked, self._spent = self._spent, now, {}
+            room = (now - self._sampled) * (os.cpu_count() or 1)
+            before, self._sampled, self._spent = self._spent, now, {}
             for node, pid in pids.items():
                 spent, memory = families[pid]
                 self._spent[node] = spent
                 if node in before and node in self._pids:
                     cpu = min(100.0, max(0.0, 100 * (spent - before[node]) / room))
                     self._samples.setdefault(node, deque(maxlen=MAX_SAMPLES)).append((cpu, 100 * memory / machine))
-
-
-GRACE = 2.0
-"""Seconds between SIGTERM and SIGKILL. The platform's launcher waits 20, for checkpoints of gigabytes."""
-_PREVIEW = 5 << 20  # the platform shows the newest 5 MB of a log
-
-
-class ProcessEngine:
-    def __init__(
-        self,
-        objects: Objects,
-        work: Path,
-        obs_endpoint: str,
-        grace: float = GRACE,
-        accounts: Accounts | None = None,
-    ) -> None:
-        """`accounts`: who lends jobs the keys by which they reach OBS; without, they have none."""
-        self._objects = objects
-        self._work = work
-        self._store = StoreAccess(obs_endpoint, accounts)
-        self._grace = grace
-        self._ports = Ports()
-        self._runs: dict[str, Run] = {}
-        self._launches: dict[str, Launch] = {}  # until they are forgotten
-        self._forgotten: set[str] = set()  # while they still run
-        self._frozen: dict[str, dict[str, int]] = {}  # the sizes of a job's logs, by task
-        self._usage = Usage()
-        self._lock = threading.Lock()
-        # What a cloud that was killed left here: its jobs are unknown to this one.
-        for left in work.glob("????????-????-????-????-????????????"):
-            shutil.rmtree(left, ignore_errors=True)
-
-    def start(self, launch: Launch, report: Report) -> None:
-        run = Run(
-            self._objects,
-            self._folder(launch.job_id),
-            launch,
-            report,
-            ports=self._ports,
-            store=self._store,
-            grace=self._grace,
-            ended=functools.partial(self._ended, launch.job_id),
-            log_frozen=lambda: launch.job_id in self._frozen,
-            usage=self._usage,
-        )
-        with self._lock:
-            self._launches[launch.job_id] = launch
-            run.start()
-            self._runs[launch.job_id] = run
-
-    def stop(self, job_id: str) -> None:
-        with self._lock:
-            run = self._runs.get(job_id)
-        if run:
-            run.stop("The job was stopped by its user.")
-
-    def log(self, job_id: str, task: str) -> tuple[bytes, int] | None:
-        frozen = self._frozen.get(job_id)
-        try:
-            with self._log_file(job_id, task).open("rb") as file:
-                size = os.fstat(file.fileno()).st_size if frozen is None else frozen.get(task, 0)
-                start = max(0, size - _PREVIEW)
-                file.seek(start)
-                return file.read(size - start), size
-        except (FileNotFoundError, KeyError):  # not begun yet, or forgotten already
-            return None
-
-    def usage(self, job_id: str, task: str) -> Mapping[str, Sequence[float]]:
-        return self._usage.of(job_id, task)
-
-    def freeze_log(self, job_id: str, *, frozen: bool) -> None:
-        if not frozen:
-            self._frozen.pop(job_id, None)
-            return
-        tasks = [f"worker-{root.name}" for root in self._folder(job_id).glob("*")]
-        logs = {task: self._log_file(job_id, task) for task in tasks}
-        self._frozen[job_id] = {task: path.stat().st_size for task, path in logs.items() if path.exists()}
-
-    def forget(self, job_id: str) -> None:
-        self._frozen.pop(job_id, None)
-        self._usage.forget(job_id)
-        with self._lock:
-            if job_id in self._runs:
-                self._forgotten.add(job_id)
-                return
-            self._launches.pop(job_id, None)
-        shutil.rmtree(self._folder(job_id), ignore_errors=True)
-
-    def close(self) -> None:
-        with self._lock:
-            runs = list(self._runs.values())
-        for run in runs:
-            run.stop("The local cloud was closed.", at_once=True)
-        for run in runs:
-            run.join()
-
-    def _ended(self, job_id: str) -> None:
-        with self._lock:
-            del self._runs[job_id]
-            forgotten = job_id in self._forgotten
-            self._forgotten.discard(job_id)
-            if forgotten:
-                del self._launches[job_id]
-        if forgotten:
-            self._usage.forget(job_id)
-            shutil.rmtree(self._folder(job_id), ignore_errors=True)
-
-    def _log_file(self, job_id: str, task: str) -> Path:
-        root = self._folder(job_id) / task.rpartition("-")[2]
-        return log_folder(root) / self._launches[job_id].log_name(task)
-
-    def _folder(self, job_id: str) -> Path:
-        return self._work / job_id

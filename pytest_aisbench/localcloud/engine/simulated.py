@@ -199,7 +199,7 @@ class SimulatedEngine:
             job.write_platform_line(f"{end.phase}. {end.message}".rstrip())
             self._write_logs(job)
             for task in job.tasks:
-                # Where one task fails, the others are stopped.
+                # The others of a failed task are stopped.
                 own = code if task == (end.task or task) else _TERMINATED
                 job.report(TaskEnded(task, own, _end_message(own)))
         self._finish(job, end)

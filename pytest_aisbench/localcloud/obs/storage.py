@@ -19,7 +19,6 @@ import time
 import weakref
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 from pytest_aisbench.localcloud.http import BLOCK
@@ -27,6 +26,7 @@ from pytest_aisbench.localcloud.http import BLOCK
 if TYPE_CHECKING:
     import io
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
 
 CONTENT_TYPE = "binary/octet-stream"
@@ -220,16 +220,6 @@ class Objects:
                 count += 1
         return count
 
-    def upload(self, folder: Path, bucket: str, prefix: str) -> int:
-        """Store every file below the folder as an object below the prefix; skip files that vanish meanwhile."""
-        count = 0
-        for path in _files(folder):
-            key = _as_folder(prefix) + path.relative_to(folder).as_posix().encode(errors="replace").decode()
-            with contextlib.suppress(FileNotFoundError):
-                self.put_file(path, bucket, key)
-                count += 1
-        return count
-
     def put_file(self, path: Path, bucket: str, key: str) -> Meta:
         with path.open("rb", buffering=0) as file:
             return self.put(bucket, key, file)
@@ -278,14 +268,6 @@ def _successor(prefix: bytes) -> bytes:
 
 def _as_folder(prefix: str) -> str:
     return f"{prefix.rstrip('/')}/" if prefix.strip("/") else ""
-
-
-def _files(folder: Path) -> Iterable[Path]:
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            path = Path(parent, name)
-            if path.is_file():  # a pipe would block for ever; skip dangling links too
-                yield path
 
 
 # -- Objects that arrive in parts
