@@ -5,6 +5,7 @@ Begin with `server`, which starts everything, then `http`, which serves it. `obs
 services; `engine/` runs the jobs of both platforms; `faults` makes requests and jobs fail on demand; `container_site/`
 is what jobs find in their containers (MoXing, the vendors' start scripts).
 
-Only the command `aisbench cloud`, the platform `local` (as a child process) and tests import it. It imports nothing of
-the client but `errors` and the TOML reader: an emulator that shares code with its client would agree with its mistakes.
+Only the commands `aisbench cloud` and `aisbench doctor`, and tests, import it; the platform `local` starts it as a
+child process. It imports nothing of the client but `errors` and `config.toml_document`: an emulator that shares code
+with its client would agree with its mistakes.
 """

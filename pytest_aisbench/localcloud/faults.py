@@ -69,17 +69,16 @@ class Fault:
     """Strike this long after the job was created, or after the rule was set if that is later."""
 
     @classmethod
-    def parse(cls, given: object) -> Fault:
-        if not isinstance(given, Mapping):
+    def parse(cls, rule: object) -> Fault:
+        if not isinstance(rule, Mapping):
             raise UsageFault("a rule is a table of keys and values")
         types = {field.name: str(field.type) for field in fields(cls)}
-        for key, value in given.items():
+        for key, value in rule.items():
             if key not in types:
                 raise UsageFault(f"{key!r} is no key of a rule; there are {', '.join(types)}")
             if not _fits(types[key], value):
                 raise UsageFault(f"{key} cannot be {value!r}; it is {_TYPE_NAMES[types[key]]}")
-        phases = tuple(given.get("phases", ()))
-        return cls(**{**given, "phases": phases})
+        return cls(**{**rule, "phases": tuple(rule.get("phases", ()))})
 
     def __post_init__(self) -> None:
         _expression("path", self.path)
@@ -87,16 +86,16 @@ class Fault:
         _one_of("service", self.service, SERVICES)
         _one_of("drop", self.drop, ("request", "answer"))
         _one_of("job", self.job, JOB_FAULTS)
-        given = self.as_json().keys()
-        outcomes = sorted(given & _OUTCOMES - ({"html"} if self.status else set()))
+        keys = self.as_json().keys()
+        outcomes = sorted(keys & _OUTCOMES - ({"html"} if self.status else set()))
         if len(outcomes) != 1 and (outcomes or not self.delay):
             problem = f"not {' and '.join(outcomes)} together" if outcomes else "there is none"
             raise UsageFault(f"a rule needs one outcome ({', '.join(sorted(_OUTCOMES))}, or delay alone): {problem}")
-        if self.of_jobs and (strange := given & _OF_REQUESTS):
+        if self.of_jobs and (strange := keys & _OF_REQUESTS):
             raise UsageFault(f"{', '.join(sorted(strange))}: of requests, but the rule is about jobs; use name, after")
-        if not self.of_jobs and (strange := given & _OF_JOBS):
+        if not self.of_jobs and (strange := keys & _OF_JOBS):
             raise UsageFault(f"{', '.join(sorted(strange))}: of jobs, but the rule is about requests")
-        if not self.status and (strange := given & {"code", "message", "retry_after"}):
+        if not self.status and (strange := keys & {"code", "message", "retry_after"}):
             raise UsageFault(f"{', '.join(sorted(strange))}: needs a status")
         if self.status and not 400 <= self.status <= 599 and not self.html:
             raise UsageFault(f"status {self.status} is no error; those are 400 to 599")

@@ -275,15 +275,18 @@ class Iam:
         """Urls by the type of the service, for the catalog in a token; `{project}` stands for the project id."""
 
     def answer(self, request: Request) -> Response:
-        match self.operation(request):
-            case "versions":
-                return _versions(request)
-            case "projects":
-                return self._projects(request)
-            case "tokens":
-                return self._tokens(request)
-            case "securitytokens":
-                return self._temporary_keys(request)
+        try:
+            match self.operation(request):
+                case "versions":
+                    return _versions(request)
+                case "projects":
+                    return self._projects(request)
+                case "tokens":
+                    return self._tokens(request)
+                case "securitytokens":
+                    return self._temporary_keys(request)
+        except AuthenticationFailed as failure:
+            return self.refuse(request, failure.status, failure.code, failure.message)
         return _error(404, "The requested resource could not be found.")
 
     def operation(self, request: Request) -> str:
@@ -306,10 +309,7 @@ class Iam:
         return _error(500, "An unexpected error occurred.")
 
     def _projects(self, request: Request) -> Response:
-        try:
-            account = authenticate(request, self._accounts)
-        except AuthenticationFailed as failure:
-            return Response.json(failure.status, {"error_code": failure.code, "error_msg": failure.message}, _trace())
+        account = authenticate(request, self._accounts)
         name = request.query.get("name", account.region)
         projects = [_project(account)] if name == account.region else []
         links = {"next": None, "previous": None, "self": "/v3/projects"}
@@ -346,10 +346,7 @@ class Iam:
 
     def _temporary_keys(self, request: Request) -> Response:
         """Issue keys for 15 minutes to 24 hours; a request that is signed with temporary keys gets none."""
-        try:
-            account = authenticate(request, self._accounts)
-        except AuthenticationFailed as failure:
-            return Response.json(failure.status, {"error_code": failure.code, "error_msg": failure.message}, _trace())
+        account = authenticate(request, self._accounts)
         try:
             identity = request.json()["auth"]["identity"]
             seconds = (identity.get("token") or {}).get("duration_seconds", _SHORTEST)
@@ -364,20 +361,20 @@ class Iam:
         keys = {"access": lent.access_key, "secret": lent.secret_key, "securitytoken": lent.security_token}
         return Response.json(201, {"credential": keys | {"expires_at": _stamp(expires)}}, _trace())
 
-    def _identify(self, method: str, given: dict[str, Any]) -> Account | None:
+    def _identify(self, method: str, fields: dict[str, Any]) -> Account | None:
         if method == "hw_ak_sk":
-            account = self._accounts.by_key(given["access"]["key"])
+            account = self._accounts.by_key(fields["access"]["key"])
             right = account.secret_key if account and not account.security_token else None
-            secret = given["secret"]["key"]
+            secret = fields["secret"]["key"]
         elif method == "password":
-            user = given["user"]
+            user = fields["user"]
             account = next((a for a in self._accounts if a.user == user["name"]), None)
             right = account.password if account else None
             domain = user["domain"].get("name") or user["domain"]["id"]
             right = right if account and domain in {account.domain, account.domain_id} else None
             secret = user["password"]
         elif method == "token":
-            return self._accounts.by_token(given["id"])
+            return self._accounts.by_token(fields["id"])
         else:
             raise LookupError(method)
         return account if right and hmac.compare_digest(right.encode(), secret.encode()) else None

@@ -36,7 +36,7 @@ from pytest_aisbench.localcloud.faults import Faults, Faulty
 from pytest_aisbench.localcloud.http import Listener, Request, Response
 from pytest_aisbench.localcloud.iam import Accounts, AuthenticationFailed, Iam, authenticate
 from pytest_aisbench.localcloud.modelarts.api import error_response
-from pytest_aisbench.localcloud.modelarts.jobs import CAPACITY
+from pytest_aisbench.localcloud.modelarts.jobs import CAPACITY, Jobs
 from pytest_aisbench.localcloud.modelarts.rules import Catalog
 from pytest_aisbench.localcloud.modelarts.v2 import ModelArts
 from pytest_aisbench.localcloud.obs.service import Obs
@@ -158,7 +158,7 @@ class LocalCloud:
         apulis = Listener(services[-1], clock_skew=self._clock_skew)
         stack.callback(apulis.stop)
         platform.serve_at(apulis.url)
-        control = Control(accounts, self.faults, trainer, Faulty("modelarts", trainer, self.faults), services)
+        control = Control(accounts, self.faults, trainer.jobs, Faulty("modelarts", trainer, self.faults), services)
         modelarts = Listener(control, clock_skew=self._clock_skew)
         stack.callback(modelarts.stop)
         stack.callback(self.faults.close)
@@ -229,11 +229,11 @@ class Control:
     """Wraps the ModelArts endpoint: answers /_local/ itself and passes everything else on."""
 
     def __init__(
-        self, accounts: Accounts, faults: Faults, modelarts: ModelArts, endpoint: Faulty, others: Iterable[Faulty]
+        self, accounts: Accounts, faults: Faults, jobs: Jobs, endpoint: Faulty, others: Iterable[Faulty]
     ) -> None:
         self._accounts = accounts
         self._faults = faults
-        self._modelarts = modelarts
+        self._jobs = jobs
         self._endpoint = endpoint
         self._services = [endpoint, *others]
 
@@ -256,7 +256,7 @@ class Control:
     def books(self) -> dict[str, Any]:
         """Every job that was accepted, and the number of requests by service and operation."""
         requests = {service.name: service.requests() for service in self._services}
-        return {"jobs": self._modelarts.books(), "requests": requests}
+        return {"jobs": self._jobs.books(), "requests": requests}
 
     def _serve(self, request: Request) -> Response:
         match request.method, request.path.removeprefix(_OWN_CALLS).rstrip("/"):

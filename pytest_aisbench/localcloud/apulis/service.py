@@ -221,7 +221,7 @@ class JobQueries:
         }
 
     def _status(self, request: Request) -> Response:
-        """As on the platform, anybody may ask."""
+        """Needs no userName: the platform tells the status to every client."""
         with self._jobs.lock:
             entry = self._jobs.find(request.query.get("jobId"))
             if entry is None:
@@ -276,8 +276,8 @@ class JobQueries:
     def _list_v3(self, request: Request) -> Response:
         query, rows = request.query, self._rows(request, row_json)
         for field in ("jobType", "jobStatus"):
-            wanted = query.get(field, "all").split(",")
-            rows = [row for row in rows if "all" in wanted or row[field] in wanted]
+            values = query.get(field, "all").split(",")
+            rows = [row for row in rows if "all" in values or row[field] in values]
         rows = [row for row in rows if query.get("searchWord", "") in row["jobName"]]
         if (key := query.get("orderBy", "")) in _ORDERS:
             rows.sort(key=lambda row: str(row[key]), reverse=True)
@@ -449,10 +449,10 @@ class JobActions:
         body = _body(request) or {}
         with self._jobs.lock:
             entry = self._jobs.find_for(request.query.get("userName"), body.get("jobId"))
-            wanted = [_endpoint(each) for each in body.get("endpoints") or ()]
-            if entry is None or None in wanted:
+            endpoints = [_endpoint(each) for each in body.get("endpoints") or ()]
+            if entry is None or None in endpoints:
                 return Response.json(200, {"error": "Cannot create endpoints"})
-            for endpoint in filter(None, wanted):
+            for endpoint in filter(None, endpoints):
                 key = f"e-{entry.id}-{endpoint['name']}"
                 own = {"id": key, "jobId": entry.id, "username": entry.params["userName"], "status": "pending"}
                 entry.endpoints.setdefault(key, endpoint | own)
@@ -467,9 +467,9 @@ class JobActions:
         lowest, highest = _RANGES[user == ADMIN]
         changed = {}
         with self._jobs.lock:
-            for job_id, wanted in (_body(request) or {}).items():
-                if (entry := self._jobs.find_for(user, job_id)) and isinstance(wanted, int):
-                    changed[job_id] = entry.priority = min(max(wanted, lowest), highest)
+            for job_id, priority in (_body(request) or {}).items():
+                if (entry := self._jobs.find_for(user, job_id)) and isinstance(priority, int):
+                    changed[job_id] = entry.priority = min(max(priority, lowest), highest)
         return Response.json(200, changed)
 
 

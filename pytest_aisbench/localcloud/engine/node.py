@@ -27,6 +27,7 @@ from pytest_aisbench.localcloud.engine.private_root import PrivateRoot
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+
 TERMINATED = 128 + signal.SIGTERM
 _SHELL_ONLY = {"_", "SHLVL", "PWD", "OLDPWD"}
 _LOG_PERIOD = 0.5  # seconds between two merges of the ranks' output into the worker's log

@@ -23,9 +23,6 @@ from pytest_aisbench.localcloud.engine import processes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     Binds = Iterable[tuple[str, str]]
 
 PATHS = ("/cache", "/home/ma-user", "/home/work", "/user/config", "/tmp")  # noqa: S108 - private, which is the point

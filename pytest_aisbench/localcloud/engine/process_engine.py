@@ -1,8 +1,7 @@
-"""Engines run jobs. Begin with `launch`: a `Launch` is what an engine gets, an `Event` what it reports, `Engine` the
-protocol. `process_engine` starts a process for each node: `container` fills its folders, `node` is that process,
-`private_root` gives it the platform's paths, `processes` ends everything it started. `simulated` runs nothing.
+"""The engine that runs jobs for real: a process for each node, and a thread for each job that supervises them.
 
-ModelArts, Apulis and the server import it; `aisbench doctor` asks `private_root` what this machine allows.
+`Run` is one job: it fills the containers, starts a `NodeProcess` for each, mirrors outputs and logs to the object
+store.
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.iam import Accounts
     from pytest_aisbench.localcloud.obs.storage import Objects
 
-
-# -- The engine that runs jobs for real: a process for each node, and a thread for each job that supervises them.
 
 log = logging.getLogger(__name__)
 GRACE = 2.0

@@ -10,8 +10,8 @@ import functools
 import math
 import threading
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.localcloud.engine.launch import Alarm, Ended, Started, TaskEnded, TaskStarted
 from pytest_aisbench.localcloud.engine.process_engine import MAX_SAMPLES
@@ -40,13 +40,8 @@ class _Parameters:
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> _Parameters:
         """Read the parameters above, ignore all others; raise ValueError where a value does not fit."""
-        chosen = cls(
-            seconds=float(parameters.get("seconds", cls.seconds)),
-            epochs=int(parameters.get("epochs", cls.epochs)),
-            throughput=float(parameters.get("throughput", cls.throughput)),
-            accuracy=float(parameters.get("accuracy", cls.accuracy)),
-            exit_code=int(parameters.get("exit_code", cls.exit_code)),
-        )
+        kinds: dict[str, Any] = {each.name: type(each.default) for each in fields(cls)}
+        chosen = cls(**{name: kind(parameters[name]) for name, kind in kinds.items() if name in parameters})
         if not 0 <= chosen.seconds < math.inf or chosen.epochs < 1 or not 0 <= chosen.exit_code <= 255:
             raise ValueError("seconds must be finite and not negative, epochs from 1, exit_code from 0 to 255")
         return chosen

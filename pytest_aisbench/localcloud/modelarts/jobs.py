@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.iam import Account
     from pytest_aisbench.localcloud.modelarts.rules import Rules
 
+
 CAPACITY = 64  # jobs that may run at once; the others wait
 FINAL = {"Completed", "Failed", "Terminated", "Abnormal"}
 _DISGUISED = {"Running", "Completed", "Failed", "Abnormal"}  # true phases that a fault may hide

@@ -14,7 +14,7 @@ from pytest_aisbench.localcloud.engine.launch import Channel, Launch, Place, Vol
 from pytest_aisbench.localcloud.modelarts.api import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from pytest_aisbench.localcloud.obs.storage import Objects
 
@@ -248,15 +248,7 @@ class Rules:
 
 def _volumes(entries: list[dict[str, Any]]) -> tuple[Volume, ...]:
     shares = [section(entry, "nfs") for entry in entries if "nfs" in entry]
-    volumes = tuple(
-        Volume(text(share, "nfs_server_path"), text(share, "local_path"), read_only=bool(share.get("read_only")))
-        for share in shares
-    )
-    for volume in volumes:
-        path = PurePosixPath(volume.folder)
-        if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2:
-            raise invalid(f"nothing can be mounted at {volume.folder}")
-    return volumes
+    return tuple(volume(share, "nfs_server_path", "local_path") for share in shares)
 
 
 def _time_limit(auto_stop: object) -> float | None:
@@ -317,6 +309,15 @@ def description(value: object) -> str:
     if not isinstance(value or "", str) or len(str(value or "")) > _DESCRIPTION:
         raise invalid(f"description must be a text of at most {_DESCRIPTION} characters")
     return str(value or "")
+
+
+def volume(share: dict[str, Any], source: str, folder: str, taken: Collection[str] = ()) -> Volume:
+    """The volume of a share, by the names of its fields; `taken` are folders at which nothing can be mounted."""
+    volume = Volume(text(share, source), text(share, folder), read_only=bool(share.get("read_only")))
+    path = PurePosixPath(volume.folder)
+    if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2 or str(path) in taken:
+        raise invalid(f"nothing can be mounted at {volume.folder}")
+    return volume
 
 
 def node_count(resource: dict[str, Any], key: str, flavor: Flavor) -> int:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.modelarts.v1_jobs import Series, Version
     from pytest_aisbench.localcloud.obs.storage import Objects
 
+
 _AS_ASKED = (  # fields that an answer repeats from the request
     "app_url", "boot_file_url", "data_url", "data_source", "dataset_id", "dataset_version_id", "train_url", "log_url",
     "user_image_url", "user_command", "spec_id", "pool_id", "volumes", "nas_type", "nas_share_addr", "nas_mount_path",
@@ -138,12 +139,12 @@ class V1:
         return Response.json(200, answer)
 
     def _search(self, request: Request, account: Account) -> Response:
-        wanted, content = request.query.get("status", ""), request.query.get("search_content", "")
+        state, content = request.query.get("status", ""), request.query.get("search_content", "")
         with self._jobs.lock:
             matches = [
                 series
                 for series in self._series.of_project(account.project_id)
-                if content in series.name and wanted in {"", str(status(series.newest.job))}
+                if content in series.name and state in {"", str(status(series.newest.job))}
             ]
             matches = _sorted(request, matches, _SORTS, "job_name", "asc")
             jobs = [self._answers.row(series) for series in _page(request, matches, first=1)]

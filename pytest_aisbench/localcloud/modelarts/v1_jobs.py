@@ -9,7 +9,6 @@ import itertools
 import secrets
 import uuid
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.localcloud.engine.launch import Channel, Launch, Volume
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.modelarts.rules import Catalog, Engine, Flavor
     from pytest_aisbench.localcloud.obs.storage import Objects
 
+
 # The names of the states; V1 gives a state as its place in this list.
 NAMES = (
     "UNKNOWN", "INIT", "IMAGE_CREATING", "IMAGE_FAILED", "SUBMIT_TRYING", "SUBMIT_FAILED", "DELETE_FAILED", "WAITING",
@@ -55,7 +55,7 @@ _NAMED = {
 _OCCUPYING = {"Creating", "Pending", "Running"}
 _ASCEND_TYPE = 13  # the vendor's engine_type
 _MOST_VOLUMES = 8
-_TAKEN = ("/", "/cache", "/home/ma-user/modelarts")  # a volume cannot be mounted here
+_TAKEN = ("/cache", "/home/ma-user/modelarts")  # a volume cannot be mounted here
 
 
 class V1Jobs:
@@ -266,14 +266,7 @@ def _volumes(config: dict[str, Any]) -> tuple[Volume, ...]:
         if text(config, "nas_type", "nfs") != "nfs":
             raise invalid("nas_type must be nfs")
         entries.append({"src_path": address, "dest_path": config.get("nas_mount_path")})
-    volumes = tuple(
-        Volume(text(each, "src_path"), text(each, "dest_path"), read_only=bool(each.get("read_only")))
-        for each in entries
-    )
-    for volume in volumes:
-        folder = PurePosixPath(volume.folder)
-        if not folder.is_absolute() or ".." in folder.parts or str(folder) in _TAKEN:
-            raise invalid(f"nothing can be mounted at {volume.folder}")
+    volumes = tuple(rules.volume(each, "src_path", "dest_path", _TAKEN) for each in entries)
     if len(volumes) > _MOST_VOLUMES:
         raise invalid(f"more than {_MOST_VOLUMES} volumes")
     return volumes

@@ -1,9 +1,4 @@
-"""ModelArts training jobs. Begin with `v2`, which is also the endpoint as a whole, and `jobs`, the queue that V1, V2
-and Apulis share. `rules` turns a request into a `Launch` for the engine; `v1` and `v1_jobs` show the same jobs by the
-older API; `api` has the routes and errors that both versions use.
-
-The server imports it, and Apulis its `jobs`.
-"""
+"""ModelArts training jobs by the REST API V2. `ModelArts` is the whole endpoint: it hands requests of V1 to `v1`."""
 
 from __future__ import annotations
 
@@ -49,8 +44,6 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.modelarts.jobs import Job
     from pytest_aisbench.localcloud.obs.storage import Objects
 
-
-# -- ModelArts training jobs by the REST API V2. `ModelArts` is the whole endpoint: it hands requests of V1 to `v1`.
 
 _END_REASONS = {"Completed": "succeeded", "Terminated": "terminated", "Failed": "training_failed"}
 _LINK_LIFE = 3600.0  # seconds
@@ -125,10 +118,6 @@ class ModelArts:
         if _is_v1(request):
             return self._v1.refuse(request, status, code, message)
         return error_response(status, *gateway_error(status, code, message), "Try again later.")
-
-    def books(self) -> list[dict[str, Any]]:
-        """See `Jobs.books`."""
-        return self._jobs.books()
 
     def close(self) -> None:
         """End every process of every job, and return when they are gone."""
@@ -410,17 +399,17 @@ def _condition(entry: dict[str, Any]) -> Callable[[Job], bool]:
         raise Refusal(400, "2807", f"Jobs cannot be filtered by {key}.")
     if operator not in {"like", "in", "not", "between"}:
         raise Refusal(400, "2808", f"{operator} is no operator of a filter.")
-    wanted: list[Any] = values if isinstance(values, list) else [values]
+    choices: list[Any] = values if isinstance(values, list) else [values]
     read = _KEYS[key]
     if operator == "between":
-        if len(wanted) != 2 or not all(str(value).isdigit() for value in wanted):
+        if len(choices) != 2 or not all(str(value).isdigit() for value in choices):
             raise Refusal(400, "2809", f"The filter of {key} needs two times in milliseconds.")
-        first, last = (int(value) for value in wanted)
+        first, last = (int(value) for value in choices)
         return lambda job: first <= int(read(job)) <= last
-    if not wanted or not all(isinstance(value, str) for value in wanted):
+    if not choices or not all(isinstance(value, str) for value in choices):
         raise Refusal(400, "2809", f"The filter of {key} needs a list of texts.")
     if operator == "like":
-        return lambda job: any(value in str(read(job)) for value in wanted)
+        return lambda job: any(value in str(read(job)) for value in choices)
     if operator == "in":
-        return lambda job: str(read(job)) in wanted
-    return lambda job: str(read(job)) not in wanted
+        return lambda job: str(read(job)) in choices
+    return lambda job: str(read(job)) not in choices
