@@ -128,7 +128,7 @@ def _without_answer(trial: Trial, lost: AisbenchError, now: float, limits: watch
     if not trial.attempts and not isinstance(lost, (Unreachable, Throttled)):
         raise lost
     if now - trial.times["submit"] > limits.outage_s:
-        raise Unreachable(f"nobody knows whether job {trial.name} was created: {lost}", advice="look for it") from lost
+        raise Unreachable(f"unknown whether job {trial.name} was created: {lost}", advice="look for it") from lost
     if not trial.attempts:
         trial = trial.noted(message("no receipt", why=str(lost)))
     return watch.postpone(replace(trial, attempts=trial.attempts + 1), lost, now, limits)

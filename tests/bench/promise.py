@@ -61,7 +61,7 @@ def plain(noise: float, true: float, dice: random.Random) -> Outcome:
 
 
 def heavy(dice: random.Random, mean: float, deviation: float) -> float:
-    """Student's t with 4 degrees."""
+    """Student's t with 4 degrees of freedom."""
     wide = math.sqrt(sum(dice.gauss(0, 1) ** 2 for _ in range(4)) / 4)
     return mean + deviation * dice.gauss(0, 1) / wide / math.sqrt(2)
 

@@ -294,7 +294,7 @@ def test_results_json_is_as_the_design_says(tmp_path: Path, card: Path) -> None:
         "outcome": "met",
         "measured": 50.0,
         "wanted": ">= 1 images/s",
-        "text": "throughput 50 images/s, wanted >= 1 images/s; unqualified: no comparable history",
+        "text": "throughput 50 images/s, wanted >= 1 images/s; noise unknown: no comparable earlier trials",
     }
     (trial,) = case["trials"]
     assert list(trial) == [

@@ -56,7 +56,7 @@ def test_a_run_that_claims_what_its_log_tells_expects_a_failure_and_measures_pow
     early = f"{late}/thresholds.toml:2: throughput was expected to fail until 2020-01-31 (the old driver): it counts"
     unbroken = " ".join(ended.out.split())
     assert early in unbroken
-    excuse = "missed as expected until 2999-01-31: the old driver"
+    excuse = "missed, as expected until 2999-01-31: the old driver"
     assert excuse in unbroken
     page = (ended.reports / "report.html").read_text(encoding="utf-8")
     assert excuse in page
@@ -102,5 +102,5 @@ def test_power_from_a_file_is_in_what_the_tester_is_sent(yard: Yard) -> None:
     (yard.folder / "power.csv").unlink()
     without = yard.pytest("suites", "--nodes", "1", "--aisbench-power", "power.csv")
     assert without.code == 0, without.out
-    told = "note: toy-1x2: its power is not known: file: power.csv cannot be read: No such file or directory"
+    told = "note: toy-1x2: power unknown: file: power.csv cannot be read: No such file or directory"
     assert told in " ".join(without.out.split())

@@ -201,7 +201,7 @@ def test_a_live_run_keeps_its_job_unless_forced(yard: Yard, card: Path) -> None:
     assert (forced.returncode, "): stopped (Terminated); it was Running" in forced.stdout) == (0, True), forced.stdout
     out, _ = run.communicate(timeout=60)
     assert run.returncode == 12, out
-    assert "somebody else stopped the job" in out
+    assert "another person or program stopped the job" in out
 
 
 @pytest.mark.parametrize(

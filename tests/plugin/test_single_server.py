@@ -62,7 +62,7 @@ def test_results_of_nodes_that_trained_alone_are_no_results_of_a_cluster(yard: Y
     yard.suite(script=script)
     ended = yard.pytest("suites", "--nodes", "2")
     assert (ended.code, ended.verdicts) == (1, {"toy-2x2": "FAILED"}), ended.out
-    assert "1/throughput_0.json is of a rank that 2x2 does not have" in ended.out
+    assert "1/throughput_0.json belongs to a rank that 2x2 does not have" in ended.out
 
 
 def test_the_shipped_miniatures_train_alone(yard: Yard) -> None:

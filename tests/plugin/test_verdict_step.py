@@ -68,15 +68,16 @@ def finding(ended: Ended, metric: str, case_id: str = "toy-1x2") -> Any:
 @BOTH
 def test_noise_that_one_trial_cannot_rule_out_gets_another(yard: Yard, measured: Ended, workers: list[str]) -> None:
     assert measured.code == 0, measured.out
-    assert "unqualified: no comparable history" in finding(measured, "throughput")["text"]
+    assert "noise unknown: no comparable earlier trials" in finding(measured, "throughput")["text"]
     remember(ledger(yard), "toy-1x2", spread(25.0, 0.25, 30))
     second = yard.pytest("suites", "--nodes", "1", *workers)
     assert second.code == 0, second.out
     assert case(second)["verdict"] == "PASSED"
     assert [trial["trial"] for trial in case(second)["trials"]] == [1, 2]
     assert finding(second, "throughput")["text"] == (
-        "throughput 25 images/s, mean of 2 trials, wanted >= 24.5 images/s: 24.6057 .. 25.3943 is inside"
-        " (± 0.3943 = t 2.231 × s 0.25 / √2; t at 1 - 0.05/3 with 30 degrees; 30 in history)"
+        "throughput 25 images/s, mean of 2 trials, wanted >= 24.5 images/s: the interval 24.6057 .. 25.3943"
+        " is inside the limits (± 0.3943 = t 2.231 × s 0.25 / √2; t at 1 - 0.05/3 with 30 degrees of freedom;"
+        " 30 earlier trials)"
     )
     learnt = "accuracy 0.9, mean of 2 trials, at worst 0.9 in trial 1, wanted >= 0.5"
     assert finding(second, "accuracy")["text"] == learnt
@@ -112,14 +113,14 @@ def test_a_shape_is_held_against_its_base_in_this_run_or_in_history_or_says_that
     told = finding(together, "scaling", "toy-2x2")
     assert (told["outcome"], told["measured"]) == ("met", 1.0)
     assert "12.5 images/s per card at 2x2 and 12.5 images/s at 1x2 (this run), wanted >= 0.9" in told["text"]
-    assert "unqualified: the noise of 2x2 and 1x2 is not known" in told["text"]
+    assert "noise unknown: the noise of 2x2 and 1x2 is unknown" in told["text"]
     remember(ledger(yard), "toy-1x2", spread(25.0, 0.25, 30))
     remember(ledger(yard), "toy-2x2", spread(50.0, 2.5, 30))
     later = yard.pytest("suites", "--nodes", "2")
     assert later.code == 0, later.out
     told = finding(later, "scaling", "toy-2x2")
     assert (told["outcome"], told["measured"]) == ("met", 1.0)
-    assert "at 1x2 (history: 10 trials until run run-0029), wanted >= 0.9: 0.9" in told["text"]
+    assert "at 1x2 (history: 10 trials up to run run-0029), wanted >= 0.9: 0.9" in told["text"]
     assert "× √(0.05² / 2 + 0.01017² / 10); s / mean and trials of 2x2 and 1x2; " in told["text"]
     assert len(case(later, "toy-2x2")["trials"]) == 2  # by itself, since the noise of the first left it open
 
@@ -146,5 +147,5 @@ def test_what_changed_is_told_and_history_is_not_mixed(yard: Yard) -> None:
     after = yard.pytest("suites", "--nodes", "1")
     assert after.code == 0, after.out
     assert len(case(after)["trials"]) == 1
-    assert "unqualified: no comparable history" in finding(after, "throughput")["text"]
-    assert "not compared to run run-0029: parameter throughput: 12.5 -> 12.6" in after.out
+    assert "noise unknown: no comparable earlier trials" in finding(after, "throughput")["text"]
+    assert "not compared with run run-0029: parameter throughput: 12.5 -> 12.6" in after.out

@@ -119,7 +119,7 @@ def essence(results: Any) -> dict[str, Any]:
 
 
 _OF_THIS_TIME = {"job_id", "queued_s", "ran_s", "stage"}
-_NOISE = re.compile("; unqualified: [^;]*")
+_NOISE = re.compile("; noise unknown: [^;]*")
 
 
 def of_results(results: Any, undisturbed: dict[str, Any]) -> Iterator[str]:

@@ -182,7 +182,7 @@ def test_a_platform_that_is_silent_at_the_end_is_noted(clock: Any, case: Case, t
     platform.poll_s = 5.0
     (_, last) = ended([trial], platform, clock, tmp_path)[trial.id]
     assert last.notes == (
-        "the platform did not say whether the job stopped: no route",
+        "the platform did not confirm that the job stopped: no route",
         "job job-1 was asked to stop and may still run (unseen)",
     )
 

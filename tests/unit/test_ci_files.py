@@ -214,7 +214,7 @@ def test_the_facts_of_a_case_are_all_that_was_measured_and_wanted() -> None:
         "throughput.outcome": "met", "throughput.reference": "14200", "throughput.interval": "14000 .. 14300.5",
         "accuracy": "0.761234", "accuracy.wanted": ">= 0.759", "accuracy.outcome": "met", "efficiency": "0.934567",
         "job_id": "job-1", "phase": "SUCCEEDED", "queued_s": "1.234", "ran_s": "61.4",
-        "stragglers": "node 0 card 3 (rank 3) at 80.0% of the others, which costs the whole 2.0%",
+        "stragglers": "node 0 card 3 (rank 3) runs at 80.0% of the median; total throughput -2.0%",
         "trait.cann": "5.0.2",
     }  # fmt: skip
 

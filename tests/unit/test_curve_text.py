@@ -18,7 +18,7 @@ def test_loss_speed_and_pace() -> None:
     assert curve_lines(curve(LOG)) == [
         "loss   █▃▁▁  8 → 2 at epoch 4 step 10",
         "speed  ▁███  5 → 10 at epoch 4 step 10 steps/s",
-        "pace   8 steps/s over the whole run, 10 in steady state, 5 in the warm-up of 1 point (one rank, by its log)",
+        "pace   8 steps/s over the whole run, 10 in steady state, 5 in the warm-up of 1 point (one rank, from its log)",
     ]
     assert curve_lines(curve("nothing")) == []
 

@@ -218,7 +218,7 @@ def test_the_use_of_nodes_is_the_mean_over_time_and_nodes() -> None:
 def test_power_that_was_asked_for_and_is_not_known_is_a_note_of_the_trial() -> None:
     platform: Platform = Nodes({})  # type: ignore[assignment]
     asked = with_usage_and_power(TRIAL, platform, PowerMeter({"bmc": Broken()}))
-    assert asked.notes == ("its power is not known: bmc: the BMC does not answer",)
+    assert asked.notes == ("power unknown: bmc: the BMC does not answer",)
     assert with_usage_and_power(TRIAL, platform, PowerMeter({})).notes == ()
 
 

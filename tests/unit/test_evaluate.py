@@ -95,7 +95,7 @@ def test_a_trial_that_noise_leaves_open_asks_for_another_and_both_decide(one: Ca
     evidence = Evidence(history=past(one, NOISY))
     open_ = judge(first, evidence)
     assert open_.verdict.ruling is Ruling.INCONCLUSIVE
-    assert "reaches across the limit: not decided after 1 of at most 3 trials" in open_.another_trial
+    assert "crosses the limit: undecided after 1 of at most 3 trials" in open_.another_trial
     second = trial(one, 98.0, number=2)
     decided = judge(second, replace(evidence, earlier=earlier(first)))
     verdict = decided.verdict
@@ -110,7 +110,7 @@ def test_trials_that_were_lost_leave_fewer_to_decide(one: Case) -> None:
     third = trial(one, 95.0, number=3)
     evaluation = judge(third, Evidence(history=past(one, NOISY)))
     assert (evaluation.verdict.ruling, evaluation.another_trial) == (Ruling.INCONCLUSIVE, "")
-    assert "no other trial: 2 of 3 were lost" in evaluation.findings[0].text
+    assert "no further trial: 2 of 3 trials were lost" in evaluation.findings[0].text
 
 
 def test_a_trial_that_was_not_accurate_is_not_forgotten(one: Case) -> None:
@@ -134,14 +134,14 @@ def test_a_step_that_once_was_is_no_noise(one: Case) -> None:
     stepped = [*(speed * 1.3 for speed in NOISY), *NOISY]
     (speed, *_) = judge(trial(one, 100.0), Evidence(history=past(one, stepped))).findings
     assert speed.outcome is Outcome.MET
-    assert "20 in history" in speed.text
+    assert "20 earlier trials" in speed.text
 
 
 def test_a_fault_that_was_repaired_does_not_leave_every_later_case_open(one: Case) -> None:
     repaired = [*NOISY[:7], 60.0, *NOISY[7:]]
     (speed, *_) = judge(trial(one, 100.0), Evidence(history=past(one, repaired))).findings
     assert speed.outcome is Outcome.MET
-    assert speed.text.endswith("20 in history, without 60, too far off to be noise)")
+    assert speed.text.endswith("20 earlier trials, without outliers 60)")
     often = [speed if at % 5 else 60.0 for at, speed in enumerate(NOISY)]
     (speed, *_) = judge(trial(one, 100.0), Evidence(history=past(one, often))).findings
     assert speed.outcome is Outcome.UNDECIDED
@@ -150,7 +150,7 @@ def test_a_fault_that_was_repaired_does_not_leave_every_later_case_open(one: Cas
 def test_speeds_without_accuracy_teach_nothing(one: Case) -> None:
     fast = past(one, [500.0, 600.0, 700.0], counts=False)
     evaluation = judge(trial(one, 100.0), Evidence(history=fast))
-    assert "unqualified" in evaluation.findings[0].text
+    assert "noise unknown" in evaluation.findings[0].text
     assert evaluation.background.history == ()
 
 
@@ -195,15 +195,15 @@ def test_what_is_too_good_or_too_alike_is_a_warning_and_no_verdict(one: Case) ->
     evidence = Evidence(earlier(trial(one, 99.0), trial(one, 100.0, number=2)), past(one, NOISY, learnt=0.9501))
     evaluation = judge(last, evidence)
     assert [warning.partition(":")[0] for warning in evaluation.background.warnings] == [
-        "throughput 130 images/s is 30.0% above the mean 100 images/s of 20 trials before it",
-        "accuracy is 0.95 in all of 3 trials, identical to all digits",
+        "throughput 130 images/s is 30.0% above the mean 100 images/s of 20 earlier trials",
+        "accuracy is 0.95 in all 3 trials, identical in every digit",
     ]
 
 
 def test_a_loss_is_told_in_the_first_run_that_has_it_unless_the_verdict_tells_it(one: Case) -> None:
     known = Evidence(history=past(one, [99.9, 100.1] * 10))
     (warning,) = judge(trial(one, 97.0), known).background.warnings
-    assert warning.startswith("throughput 97 images/s is 3.0% below the mean 100 images/s of 20 trials before it: ")
+    assert warning.startswith("throughput 97 images/s is 3.0% below the mean 100 images/s of 20 earlier trials: ")
     assert judge(trial(one, 90.0), known).background.warnings == ()
 
 
@@ -230,8 +230,8 @@ def test_scaling_is_judged_by_the_mean_of_all_trials(one: Case) -> None:
 @pytest.mark.parametrize(
     ("shape", "base", "said"),
     [
-        (Shape(2, 2), "1x2", "waived, every node trains alone, so nothing is scaled from 1x2 to 2x2"),
-        (Shape(4, 2), "2x2", "waived, every node trains alone, so nothing is scaled from 2x2 to 4x2"),
+        (Shape(2, 2), "1x2", "waived, every node trains alone, so nothing scales from 1x2 to 2x2"),
+        (Shape(4, 2), "2x2", "waived, every node trains alone, so nothing scales from 2x2 to 4x2"),
         (Shape(1, 2), "1x2", "waived, 1x2 is the base itself"),
         (
             Shape(2, 2),
@@ -278,14 +278,14 @@ def test_the_base_is_of_this_run_or_else_of_history_and_so_says_the_chart(one: C
     for run, at, speed in (("one", 1.0, 100.0), ("two", 2.0, 104.0)):
         ledger.save_trial(judged(trial(one, speed), run, at), at)
     remembered, chart = told()
-    assert "at 1x1 (history: 2 trials until run two)" in remembered
+    assert "at 1x1 (history: 2 trials up to run two)" in remembered
     assert chart == [
-        ("1x1", 102.0, 1.0, "history: 2 trials until run two"),
+        ("1x1", 102.0, 1.0, "history: 2 trials up to run two"),
         ("2x1", 180.0, pytest.approx(180 / 204), "this run"),
     ]
     assert "90 images/s per card at 2x1 and 100 images/s at 1x1 (this run)" in told(trial(one, 100.0))[0]
     other = trial(one, 100.0, traits={"nodes": "1", "code": "c0de", "driver": "21.0.2"})
-    assert "100 images/s at 1x1 (this run, unlike: driver: 21.0.2 -> none)" in told(other)[0]
+    assert "100 images/s at 1x1 (this run, which differs: driver: 21.0.2 -> none)" in told(other)[0]
     running = replace(trial(one, 100.0, number=2), step=Step.WATCH, traits={})  # nobody has read its log yet
     assert "100 images/s at 1x1 (this run)" in told(trial(one, 100.0), running)[0]
     # Of a base that learnt nothing, or was not harvested, nothing is known in this run.
@@ -311,15 +311,18 @@ def test_the_noise_of_a_shape_and_of_its_base_leaves_a_ratio_open(one: Case, led
     outcome, text, due = told(199.0, here)
     assert (outcome, due) == (Outcome.MET, "")
     # One trial here, s of the four in history: √(5 / 3) = 1.291, of 199 and of 100.
-    assert "√(0.01297² / 1 + 0.01291² / 1); s / mean and trials of 2x1 and 1x1; t at 1 - 0.05/3 with 3 degrees" in text
+    assert (
+        "√(0.01297² / 1 + 0.01291² / 1); s / mean and trials of 2x1 and 1x1; t at 1 - 0.05/3 with 3 degrees of freedom"
+        in text
+    )
     assert "√(0.01173² / 2 + 0.01291² / 1)" in told(201.0, here, there, number=2)[1]
     outcome, text, due = told(184.0)
-    assert "(history: 4 trials until run r3)" in text
+    assert "(history: 4 trials up to run r3)" in text
     assert outcome is Outcome.UNDECIDED
     assert due == text
     outcome, text, due = told(182.0, here, replace(there, measurements=trial(wide, 180.0).measurements), number=2)
     assert (outcome, due) == (Outcome.UNDECIDED, "")
-    assert "no other trial: what is known of 1x1 leaves" in text
+    assert "no further trial: the uncertainty of 1x1 alone" in text
 
 
 def test_a_thousand_shapes_cost_little_and_show_some(one: Case) -> None:
@@ -336,7 +339,7 @@ def test_what_changed_since_the_last_trial_is_told_once(one: Case, ledger: Ledge
     step = VerdictStep(RULES, History(ledger.database))
     ledger.save_trial(judged(trial(one, 50.0), "one", 1.0, traits={"nodes": "1", "code": "old"}), 1.0)
     evaluation, strange = step.evaluate(trial(one, 100.0), ())
-    assert strange == "not compared to run one: code: old -> c0de"
+    assert strange == "not compared with run one: code: old -> c0de"
     assert evaluation.background.changed == ("code: old -> c0de",)
     assert evaluation.background.history == ()
     ledger.save_trial(judged(trial(one, 100.0), "two", 2.0), 2.0)
@@ -352,7 +355,7 @@ def test_earlier_trials_of_the_run_are_trials_and_not_history(one: Case, ledger:
     assert len(History(ledger.database).of(one.id, traits_key(first.traits))) == 1
     evaluation, _ = VerdictStep(RULES, History(ledger.database)).evaluate(trial(one, 98.0, number=2), [first])
     assert "mean of 2 trials" in evaluation.findings[0].text
-    assert "0 in history and 2 now" in evaluation.findings[0].text
+    assert "0 earlier and 2 current" in evaluation.findings[0].text
     assert statistics.fmean([97.0, 98.0]) == evaluation.findings[0].measured
 
 
@@ -368,7 +371,7 @@ def test_two_thresholds_with_the_same_words_have_a_finding_each(one: Case) -> No
     bare, tested = (each for each in evaluation.findings if each.metric == "accuracy")
     assert (bare.outcome, tested.outcome) == (Outcome.MET, Outcome.UNDECIDED)
     assert bare.text == "accuracy 0.91, wanted >= 0.9"
-    assert "reaches across the limit" in tested.text
+    assert "crosses the limit" in tested.text
     assert evaluation.verdict.ruling is Ruling.INCONCLUSIVE
     swapped = replace(two, thresholds=(SPEED, of_the_whole, per_node))
     again = judge(trial(swapped, 100.0, 0.91), Evidence(history=history))

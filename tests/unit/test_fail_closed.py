@@ -93,7 +93,7 @@ def test_a_rank_that_wrote_for_another_is_told() -> None:
     twice = [replace(each, rank=0) if each.rank == 1 else each for each in make_measurements(case)]
     told = [finding.text for finding in verdict(case, twice).findings]
     assert told[:2] == [
-        "throughput: the value of rank 0 is there 2 times",
+        "throughput: the value of rank 0 occurs 2 times",
         "throughput: the value of rank 1 is missing",
     ]
 
@@ -144,7 +144,7 @@ def test_whatever_passes_was_measured_and_has_met_a_bounded_claim_on_both_or_mis
                 assert claim.expected_failure
                 assert today
                 assert today <= claim.expected_failure.until
-                assert f"missed as expected until {claim.expected_failure.until}: the old driver" in judged.reason
+                assert f"missed, as expected until {claim.expected_failure.until}: the old driver" in judged.reason
 
 
 OLD = ExpectedFailure("the old driver", "2027-01-31")
@@ -180,7 +180,7 @@ def test_an_expected_failure_excuses_nothing_but_a_measured_miss_of_its_own_clai
 def test_the_last_day_of_an_expected_failure_is_its_date(today: str, ruling: Ruling) -> None:
     judged = verdict_of(LATE, {THROUGHPUT: SPEED, ACCURACY: LEARNT}, today=today)
     assert judged.ruling is ruling
-    said = {"2027-01-31": "missed as expected until 2027-01-31", "2027-02-01": "expired on 2027-01-31", "": "below"}
+    said = {"2027-01-31": "missed, as expected until 2027-01-31", "2027-02-01": "expired on 2027-01-31", "": "below"}
     assert said[today] in judged.reason
 
 
@@ -196,8 +196,8 @@ def test_what_was_missed_or_met_against_expectation_is_worth_a_line(late: int) -
         LATE[index] if index == late else replace(claim, expected_failure=OLD) for index, claim in enumerate(CLAIMS)
     ]
     lines = evaluate(factories.case_values(claims, MEASURED), today="2027-01-01").notes
-    assert ["missed as expected" in line for line in lines] == [index == late for index in range(2)]
-    assert ["take expected_failure away" in line for line in lines] == [index != late for index in range(2)]
+    assert ["missed, as expected" in line for line in lines] == [index == late for index in range(2)]
+    assert ["remove expected_failure" in line for line in lines] == [index != late for index in range(2)]
     assert evaluate(factories.case_values(CLAIMS, MEASURED), today="2027-01-01").notes == ()
     assert evaluate(factories.case_values(claims, MEASURED), today="2030-01-01").notes == ()
 
@@ -294,7 +294,7 @@ def test_a_comparison_is_no_claim_on_what_a_case_is_about(metric: str) -> None:
     claims = [replace(claim, base="1x1") if claim.metric == metric else claim for claim in CLAIMS]
     judged = verdict_of(claims, MEASURED)
     assert judged.ruling is Ruling.FAILED
-    assert f"{metric}: nothing is claimed of it" in [finding.text for finding in judged.findings]
+    assert f"{metric}: no threshold is set on it" in [finding.text for finding in judged.findings]
 
 
 def test_a_bound_at_infinity_is_no_claim() -> None:
@@ -302,7 +302,7 @@ def test_a_bound_at_infinity_is_no_claim() -> None:
         claim = Threshold(THROUGHPUT, UNIT, at_least=floor, reference=reference, lower=-0.05 if reference else None)
         judged = verdict_of((claim, CLAIMS[1]), MEASURED)
         assert judged.ruling is Ruling.FAILED
-        assert "bounds nothing" in judged.reason
+        assert "sets no bound" in judged.reason
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_a_job_that_says_and_does_nothing_is_reported_once_and_again_when_it_goe
     bench.platform.logs_["job-1", 0] += "epoch: 4 step: 195, loss is 2.4\n"
     bench.after(30)
     assert bench.said[1:] == [f"toy-1x2 goes on: job job-1 had stood still since {since}"]
-    assert [text for _, text in bench.notes[1:]] == ["went on at 1970-01-12 15:01:44Z"]
+    assert [text for _, text in bench.notes[1:]] == ["continued at 1970-01-12 15:01:44Z"]
     bench.after(STALL_S)
     assert len(bench.said) == 3, "and it stalls anew"
 

@@ -98,7 +98,7 @@ def expected(claim: Threshold) -> Threshold:
 
 def verdicts() -> Mapping[str, Verdict]:
     base = Speed(Shape(1, 2), 1010.0, noise=STILL_AIR)
-    remembered = Speed(Shape(1, 2), 1010.0, "history: 10 trials until run r41", 10, STILL_AIR)
+    remembered = Speed(Shape(1, 2), 1010.0, "history: 10 trials up to run r41", 10, STILL_AIR)
     return {
         "both claims are met": verdict(),
         "every node trains alone": verdict(mode=Mode.SINGLE_SERVER),

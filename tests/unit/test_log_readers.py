@@ -140,7 +140,7 @@ def test_warm_up_and_steady_state_stand_beside_the_whole() -> None:
     assert (found.warm_up_points, found.warm_up, found.steady, found.unit) == (1, 5.0, 10.0, "steps/s")
     assert found.whole == pytest.approx(50 / 6)  # five epochs in six times the time of a quick one
     assert str(found) == (
-        "8.33333 steps/s over the whole run, 10 in steady state, 5 in the warm-up of 1 point (one rank, by its log)"
+        "8.33333 steps/s over the whole run, 10 in steady state, 5 in the warm-up of 1 point (one rank, from its log)"
     )
     with_batch = curve(mindspore(200, 100, 100, 100, 100) + DONE).pace
     assert with_batch

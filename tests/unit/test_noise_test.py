@@ -59,8 +59,8 @@ def test_a_quantile_that_does_not_exist_is_refused(level: float, degrees: int) -
 def test_a_pass_in_one_line() -> None:
     decision = decide(CLAIM, ONE, QUIET, [99.5], MOST)
     assert decision.text == (
-        "throughput 99.5 images/s, wanted >= 95 images/s: 95.7531 .. 103.247 is inside"
-        " (± 3.747 = t 3.747 × s 1; t at 1 - 0.05/5 with 4 degrees; 5 in history)"
+        "throughput 99.5 images/s, wanted >= 95 images/s: the interval 95.7531 .. 103.247 is inside the limits"
+        " (± 3.747 = t 3.747 × s 1; t at 1 - 0.05/5 with 4 degrees of freedom; 5 earlier trials)"
     )
     assert decision.finding.outcome is Outcome.MET
     assert decision.finding.measured == 99.5
@@ -68,26 +68,29 @@ def test_a_pass_in_one_line() -> None:
 
 def test_a_failure_in_one_line() -> None:
     decision = decide(CLAIM, ONE, QUIET, [91.0], MOST)
-    assert "91 images/s, wanted >= 95 images/s (4.2% below): 87.2531 .. 94.7469 is outside (± 3.747" in decision.text
+    assert (
+        "91 images/s, wanted >= 95 images/s (4.2% below): the interval 87.2531 .. 94.7469 is outside the limits (± 3.7"
+        in decision.text
+    )
     assert decision.finding.outcome is Outcome.MISSED
 
 
 def test_what_is_undecided_asks_for_another_trial_until_there_is_none() -> None:
     first = decide(CLAIM, ONE, QUIET, [95.5], 3)
     assert first.needs_another_trial
-    assert "reaches across the limit: not decided after 1 of at most 3 trials (± " in first.text
+    assert "crosses the limit: undecided after 1 of at most 3 trials (± " in first.text
     assert first.finding.outcome is Outcome.UNDECIDED
     last = decide(CLAIM, ONE, QUIET, [95.5, 94.5, 95.0], 3)
     assert (last.outcome, last.needs_another_trial) == (Outcome.UNDECIDED, False)
     assert "95 images/s, mean of 3 trials, wanted >= 95 images/s: " in last.text
-    assert " reaches across the limit: not decided after 3 of at most 3 trials (± " in last.text
-    assert " / √3; t at 1 - 0.05/3 with 6 degrees; 5 in history)" in last.text
+    assert " crosses the limit: undecided after 3 of at most 3 trials (± " in last.text
+    assert " / √3; t at 1 - 0.05/3 with 6 degrees of freedom; 5 earlier trials)" in last.text
 
 
 def test_a_trial_that_will_not_run_leaves_it_undecided() -> None:
     closed = decide(CLAIM, ONE, QUIET, [95.5], 3).without_another_trial("the budget is spent")
     assert (closed.outcome, closed.needs_another_trial) == (Outcome.UNDECIDED, False)
-    assert closed.text.endswith("no other trial: the budget is spent")
+    assert closed.text.endswith("no further trial: the budget is spent")
     passed = decide(CLAIM, ONE, QUIET, [100.0], 3)
     assert passed.without_another_trial("the budget is spent") == passed
 
@@ -100,9 +103,13 @@ def test_without_history_the_plain_band_decides_and_says_so(
     decision = decide(CLAIM, ONE, history, [value], MOST)
     assert decision.outcome is outcome
     assert decision.interval is None
-    known = f"{len(history)} in history and 1 now do not tell the noise" if history else "no comparable history"
+    known = (
+        f"{len(history)} earlier and 1 current trials are too few to estimate it"
+        if history
+        else "no comparable earlier trials"
+    )
     short = " (0.1% below)" if outcome is Outcome.MISSED else ""
-    assert decision.text.endswith(f", wanted >= 95 images/s{short}; unqualified: {known}")
+    assert decision.text.endswith(f", wanted >= 95 images/s{short}; noise unknown: {known}")
 
 
 def test_a_history_without_noise_qualifies_nothing() -> None:
@@ -125,7 +132,7 @@ def test_a_far_floor_is_met_however_noisy_a_speed_is() -> None:
     assert decision.outcome is Outcome.MET
     assert decision.interval is not None
     assert 0 < decision.interval[0] < 200
-    assert "; lower end mean² / (4 × that), as it is never below 0; " in decision.text
+    assert "; lower end mean² / (4 × that), because it is never below 0; " in decision.text
     assert "lower end" not in decide(floor, ONE, QUIET, [100.0], 3).text
     near = decide(replace(floor, at_least=1000.0), ONE, laptop, [1500.0], 3)
     assert near.needs_another_trial
@@ -148,7 +155,7 @@ def test_the_lower_end_falls_with_the_noise_and_never_to_nothing(mean: float, no
 def test_a_claim_with_two_sides_gives_each_its_share() -> None:
     both = Threshold("throughput", reference=100.0, lower=-0.05, upper=0.05)
     inside = decide(both, ONE, QUIET, [100.0], MOST)
-    assert "t at 1 - 0.05/5/2 with 4 degrees" in inside.text
+    assert "t at 1 - 0.05/5/2 with 4 degrees of freedom" in inside.text
     assert inside.outcome is Outcome.MET
     assert decide(both, ONE, QUIET, [110.0], MOST).outcome is Outcome.MISSED
 

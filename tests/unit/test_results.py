@@ -20,7 +20,7 @@ from pytest_aisbench.model.verdict import Threshold
 from pytest_aisbench.report.host_plugins import case_id_of_report, properties
 from pytest_aisbench.report.results import Results, results_document, write_results
 
-UNKNOWN = "unqualified: no comparable history"
+UNKNOWN = "noise unknown: no comparable earlier trials"
 SHAPE = Shape(2, 2)
 CLAIMS = (Threshold("throughput", unit="images/s", at_least=35.0), Threshold("accuracy", at_least=0.7))
 CASE = make_case("2x2", *CLAIMS, workload="resnet50")

@@ -22,7 +22,7 @@ def test_of_two_nodes_the_slower_one_is_known() -> None:
     assert (slow.node, slow.card, slow.rank) == (1, None, None)
     assert slow.ratio == pytest.approx(0.8)
     assert slow.cost == pytest.approx(0.1)  # 180 of 200
-    assert str(slow) == "node 1 at 80.0% of the others, which costs the whole 10.0%"
+    assert str(slow) == "node 1 runs at 80.0% of the median; total throughput -10.0%"
 
 
 def test_a_slow_card_is_named_with_its_node() -> None:
@@ -31,7 +31,8 @@ def test_a_slow_card_is_named_with_its_node() -> None:
     (slow,) = find_stragglers(by_rank, Shape(2, 8))
     assert (slow.node, slow.card, slow.rank) == (1, 3, 11)
     assert (
-        stragglers_message([slow]) == "slow: node 1 card 3 (rank 11) at 60.0% of the others, which costs the whole 2.5%"
+        stragglers_message([slow])
+        == "slow: node 1 card 3 (rank 11) runs at 60.0% of the median; total throughput -2.5%"
     )
 
 

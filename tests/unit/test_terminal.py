@@ -162,12 +162,12 @@ def test_what_warns_is_told_and_changes_no_verdict() -> None:
 
 def test_who_is_slow_is_told_of_a_case_that_passed_and_once_of_one_that_failed() -> None:
     slow = (Straggler(1, None, None, 0.9, 0.05),)
-    words = "slow: node 1 at 90.0% of the others, which costs the whole 5.0%"
+    words = "slow: node 1 runs at 90.0% of the median; total throughput -5.0%"
     trials = (replace(TRIAL, stragglers=slow),)
 
     assert f"note: resnet50-1x8: {words}" in " ".join(" ".join(told(replace(PASSED, trials=trials))).split())
     failed = told(replace(FAILED, trials=trials, reason=f"throughput 1, wanted 2; {words}"))
-    assert " ".join(failed).count("node 1 at 90.0%") == 1
+    assert " ".join(failed).count("node 1 runs at 90.0%") == 1
 
 
 def test_required_cases_that_are_missing_are_a_line_each() -> None:

@@ -118,7 +118,7 @@ def test_the_trainer_writes_behind_its_bar(size: int) -> None:
         known, progress = extended(known, progress, TRAINER[at : at + size])
     assert losses(known) == [(1, 0, 10.61), (1, 0, 10.59), (2, 0, 10.6)]
     assert [(each.epoch, each.accuracy) for each in known.evaluations] == [(1, 0.5)]
-    assert str(known.pace) == "363.9 samples/s over the whole run (the whole job, by its log)"
+    assert str(known.pace) == "363.9 samples/s over the whole run (the whole job, from its log)"
     assert (progress.epoch, progress.loss) == (2, 10.6)
 
 

@@ -206,7 +206,7 @@ def test_nothing_is_added_and_at_most_a_tenth_is_left_out(history: list[float]) 
 @pytest.mark.parametrize("known", [10, 40])
 @pytest.mark.parametrize(("tails", "promise"), [(0, ALPHA), (4, 0.07)])
 def test_choosing_values_keeps_the_promise_of_the_gate(known: int, tails: int, promise: float) -> None:
-    """On the limit; with heavy tails (Student's t with 4 degrees), whose far values are noise, nearly so."""
+    """On the limit; with heavy tails (Student's t with 4 degrees of freedom), whose far values are noise, nearly so."""
     rounds, dice = 1000, random.Random(f"{known} {tails}")
     counted: Counter[Outcome] = Counter()
 
@@ -230,8 +230,8 @@ def test_choosing_values_keeps_the_promise_of_the_gate(known: int, tails: int, p
 
 def test_trials_that_agree_to_all_digits_are_worth_a_look() -> None:
     assert identical(ACCURACY, [0.77062] * 3) == (
-        "accuracy is 0.77062 in all of 3 trials, identical to all digits:"
-        " does each of them train, and with a seed of its own?"
+        "accuracy is 0.77062 in all 3 trials, identical in every digit:"
+        " does each trial really train, with its own seed?"
     )
     assert identical(ACCURACY, [0.77062, 0.77062, 0.77061]) == ""
     assert identical(ACCURACY, [0.77062] * 2) == ""
@@ -241,19 +241,19 @@ def test_trials_that_agree_to_all_digits_are_worth_a_look() -> None:
 
 def test_runs_of_one_trial_that_agree_to_all_digits_are_told_by_the_third() -> None:
     assert identical(ACCURACY, [0.77062], [0.77, 0.77062, 0.77062]).startswith(
-        "accuracy is 0.77062 in the last 3 comparable trials, identical to all digits"
+        "accuracy is 0.77062 in the last 3 comparable trials, identical in every digit"
     )
     assert identical(ACCURACY, [0.77062] * 2, [0.77, 0.77062])
     assert identical(ACCURACY, [0.77062], [0.77062] * 3) == ""  # it has been told
     assert identical(ACCURACY, [0.77062], [0.77062, 0.77062, 0.77]) == ""
     assert identical(ACCURACY, [0.77062, 0.77], [0.77062] * 2) == ""
-    assert "in all of 3 trials" in identical(ACCURACY, [0.77062] * 3, [0.77062] * 5)
+    assert "in all 3 trials" in identical(ACCURACY, [0.77062] * 3, [0.77062] * 5)
 
 
 def test_a_result_far_above_history_is_worth_a_look() -> None:
     history = [0.7705, 0.7706, 0.7707, 0.7706]
     assert too_good(ACCURACY, 0.81, history) == (
-        "accuracy 0.81 is 5.1% above the mean 0.7706 of 4 trials before it:"
+        "accuracy 0.81 is 5.1% above the mean 0.7706 of 4 earlier trials:"
         " is the measurement right, and the data the same?"
     )
     assert too_good(ACCURACY, 0.775, history) == ""  # beyond its noise, and no matter
@@ -262,7 +262,7 @@ def test_a_result_far_above_history_is_worth_a_look() -> None:
     assert too_good(ACCURACY, 0.81, [0.6, 0.7, 0.8]) == ""  # its history is as wild
     assert too_good(ACCURACY, math.nan, history) == ""
     speeds = [14_147.0, 14_155.0, 14_151.0]
-    assert "above the mean 14151 images/s of 3 trials" in too_good(THROUGHPUT, 15_500.0, speeds, "images/s")
+    assert "above the mean 14151 images/s of 3 earlier trials" in too_good(THROUGHPUT, 15_500.0, speeds, "images/s")
     assert too_good(THROUGHPUT, 14_600.0, speeds) == ""
 
 
@@ -270,8 +270,8 @@ def test_a_loss_that_a_wide_margin_lets_pass_is_worth_a_word() -> None:
     """A fixed -5 % is blind to a loss of 3 % on a quiet system."""
     quiet = [14_147.0, 14_155.0, 14_151.0, 14_149.0, 14_153.0]
     assert loss_within_margin(THROUGHPUT, 13_726.0, quiet, "images/s") == (
-        "throughput 13726 images/s is 3.0% below the mean 14151 images/s of 5 trials before it:"
-        " more than noise, though the claim lets it pass"
+        "throughput 13726 images/s is 3.0% below the mean 14151 images/s of 5 earlier trials:"
+        " more than noise, although the threshold allows it"
     )
     assert loss_within_margin(THROUGHPUT, 13_900.0, quiet) == ""  # beyond its noise, and no matter
     assert loss_within_margin(THROUGHPUT, 15_500.0, quiet) == ""

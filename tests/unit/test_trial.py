@@ -43,7 +43,7 @@ def drive(clock: Any, case: Case, tmp_path: Path) -> Callable[..., Trial]:
 def test_a_healthy_trial_passes(healthy: Make, drive: Make) -> None:
     trial = drive(healthy())
     assert trial.verdict.ruling is Ruling.PASSED
-    speed = "throughput 50 images/s, wanted >= 40 images/s; unqualified: no comparable history"
+    speed = "throughput 50 images/s, wanted >= 40 images/s; noise unknown: no comparable earlier trials"
     assert trial.verdict.reason == f"{speed}; accuracy 0.95, wanted >= 0.9"
     assert list(trial.times) == [
         "stage",
@@ -69,14 +69,14 @@ def test_a_healthy_trial_passes(healthy: Make, drive: Make) -> None:
         ({"throughput_2": b"abc"}, "says 'abc', which is not a number"),
         ({"throughput_2": b'"12.5"'}, "which is not a number"),
         ({"throughput_2": b""}, "is empty"),
-        ({"throughput_2": b"0"}, "says 0, and a throughput is above 0"),
-        ({"throughput_2": b"9" * 1000}, "has 1000 bytes and is no bare number"),
+        ({"throughput_2": b"0"}, "says 0, but a throughput is above 0"),
+        ({"throughput_2": b"9" * 1000}, "has 1000 bytes and is not a bare number"),
         ({"throughput_2": b"\xff\xff"}, "which is not a number"),
-        ({"throughput_4": b"12.5"}, "throughput_4.json is of a rank that 2x2 does not have"),
-        ({"ranksize": b"3"}, "ranksize.json says 3 ranks trained, 2x2 has 4"),
+        ({"throughput_4": b"12.5"}, "throughput_4.json belongs to a rank that 2x2 does not have"),
+        ({"ranksize": b"3"}, "ranksize.json says 3 ranks trained, but 2x2 has 4"),
         ({"without": ["ranksize"]}, "ranksize.json is missing"),
         ({"without": ["accuracy"]}, "accuracy.json is missing"),
-        ({"accuracy": b"95.0"}, "says 95, and an accuracy without a unit is between 0 and 1"),
+        ({"accuracy": b"95.0"}, "says 95, but an accuracy without a unit is between 0 and 1"),
         ({"accuracy": b"None"}, "says 'None', which is not a number"),
     ],
 )
@@ -91,9 +91,9 @@ def test_a_result_that_is_not_exactly_right_fails_and_is_named(
 def test_a_slow_card_is_named_in_the_verdict_and_in_the_entry(healthy: Make, drive: Make) -> None:
     trial = drive(healthy(throughput_2=b"6.25"))
     assert trial.verdict.ruling is Ruling.PASSED
-    told = "slow: node 1 card 0 (rank 2) at 50.0% of the others, which costs the whole 12.5%"
+    told = "slow: node 1 card 0 (rank 2) runs at 50.0% of the median; total throughput -12.5%"
     assert (
-        f"throughput 43.75 images/s, wanted >= 40 images/s; unqualified: no comparable history; {told}"
+        f"throughput 43.75 images/s, wanted >= 40 images/s; noise unknown: no comparable earlier trials; {told}"
         in trial.verdict.reason
     )
     assert [(each.node, each.card) for each in trial_entry(trial).stragglers] == [(1, 0)]
@@ -110,7 +110,7 @@ def test_a_job_that_fails_blames_the_workload_and_quotes_its_last_words(healthy:
 
 @pytest.mark.parametrize(
     ("end", "told"),
-    [(Phase.LOST, "the platform lost the job"), (Phase.CANCELLED, "somebody else stopped the job")],
+    [(Phase.LOST, "the platform lost the job"), (Phase.CANCELLED, "another person or program stopped the job")],
 )
 def test_a_job_that_is_taken_away_blames_the_platform(healthy: Make, drive: Make, end: Phase, told: str) -> None:
     trial = drive(healthy(Phase.RUNNING, end))
@@ -260,7 +260,7 @@ def test_a_platform_that_never_answers_is_given_up(healthy: Make, drive: Make) -
     platform.submit_errors = [Unreachable("no answer")] * 99
     trial = drive(platform, tick=60.0)
     assert trial.verdict.ruling is Ruling.BROKEN
-    assert f"nobody knows whether job {trial.name} was created" in trial.verdict.reason
+    assert f"unknown whether job {trial.name} was created" in trial.verdict.reason
 
 
 def test_a_rejected_request_is_not_sent_again_and_is_not_the_platforms_fault(healthy: Make, drive: Make) -> None:

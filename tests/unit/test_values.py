@@ -41,8 +41,8 @@ def judged(tried: Trial) -> Verdict:
 def test_steady_state_and_whole_run_are_judged_apart_and_named() -> None:
     verdict = judged(trial(EPOCHS + DONE, STEADY))
     assert verdict.passed
-    unknown = "unqualified: no comparable history"
-    how = "in steady state by the log of one rank × 4, without a warm-up of 1 point"
+    unknown = "noise unknown: no comparable earlier trials"
+    how = "steady state, from the log of one rank × 4, without a warm-up of 1 point"
     assert [finding.text for finding in verdict.findings] == [
         f"throughput 400 images/s, wanted >= 100 images/s; {unknown}; over the whole run",
         "accuracy 0.95, wanted >= 0.9",
@@ -70,9 +70,9 @@ def test_the_speed_of_a_whole_job_is_taken_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("log", "why"),
     [
-        ("", "the log tells no speed"),
-        (EPOCHS, "the log tells steps/s, and not how many samples a step has"),
-        (DONE, "the log tells too few speeds to tell the steady state from the warm-up"),
+        ("", "the log shows no speed"),
+        (EPOCHS, "the log shows steps/s, but not how many samples a step has"),
+        (DONE, "the log shows too few speeds to separate the steady state from the warm-up"),
     ],
 )
 def test_a_steady_state_that_the_log_does_not_tell_is_unmeasured(log: str, why: str) -> None:
@@ -86,7 +86,7 @@ def test_time_to_accuracy_is_judged_where_the_log_tells_it() -> None:
     verdict = judged(trial(EPOCHS + EVALUATED, SOON))
     assert verdict.passed
     assert (
-        verdict.findings[-1].text == "time_to_accuracy 40 s, wanted <= 60 s; until the first evaluation of 0.9 or more"
+        verdict.findings[-1].text == "time_to_accuracy 40 s, wanted <= 60 s; until the first evaluation at 0.9 or more"
     )
     assert judged(trial(EVALUATED, replace(SOON, at_most=39.0))).ruling is Ruling.FAILED
 
@@ -94,15 +94,15 @@ def test_time_to_accuracy_is_judged_where_the_log_tells_it() -> None:
 @pytest.mark.parametrize(
     ("log", "why"),
     [
-        ("", "the log tells of no evaluation"),
-        ("eval ckpt result:{'accuracy': 0.95}\n", "the log does not tell when its evaluations were"),
+        ("", "the log shows no evaluation"),
+        ("eval ckpt result:{'accuracy': 0.95}\n", "the log does not show when its evaluations happened"),
         (
             "eval epoch: 5, accuracy: 0.85, elapsed: 40 s\n",
-            "no evaluation of the log reached 0.9, the best is 0.85",
+            "no evaluation in the log reached 0.9; the best is 0.85",
         ),
         (
             "eval epoch: 5, accuracy: 85, elapsed: 40 s\n",
-            "the log's evaluations are not ratios between 0 and 1, as the accuracy is",
+            "the log's evaluations are not ratios between 0 and 1, but the accuracy is",
         ),
     ],
 )
@@ -120,7 +120,7 @@ def test_there_is_no_time_to_an_accuracy_that_nobody_claims() -> None:
     assert TIME_TO_ACCURACY not in case_values(upper).values
     claimed = replace(upper, case=replace(upper.case, thresholds=(*upper.case.thresholds, SOON)))
     assert [each.text for each in missing_results(claimed)] == [
-        "not measured: the claim on accuracy has no lower bound to reach"
+        "not measured: the threshold on accuracy has no lower bound to reach"
     ]
 
 

@@ -43,7 +43,7 @@ def test_a_verdict_can_be_checked_by_hand() -> None:
     verdict = verdict_of(CLAIMS, {THROUGHPUT: 1899.9, ACCURACY: 0.76}, [], SHAPE)
     assert verdict.ruling is Ruling.FAILED
     assert verdict.reason == (
-        "throughput 1899.9 images/s, wanted >= 1900 images/s (0.0% below); unqualified: no comparable history"
+        "throughput 1899.9 images/s, wanted >= 1900 images/s (0.0% below); noise unknown: no comparable earlier trials"
     )
     with pytest.raises(NotPassed, match=r"missed     throughput 1899\.9"):
         verdict.require()

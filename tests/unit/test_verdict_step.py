@@ -105,7 +105,7 @@ def test_a_case_that_stays_open_says_so_after_the_last(
     remember(ledger, case, 5.0)
     last = fleet_on(healthy()).reached(case, Step.DONE)
     assert (last.number, last.verdict.ruling) == (3, Ruling.INCONCLUSIVE)
-    assert "not decided after 3 of at most 3 trials" in last.verdict.reason
+    assert "undecided after 3 of at most 3 trials" in last.verdict.reason
 
 
 def test_no_money_for_another_trial_leaves_it_open_and_says_why(
@@ -118,7 +118,7 @@ def test_no_money_for_another_trial_leaves_it_open_and_says_why(
     last = fleet_on(platform, budget).reached(case, Step.DONE)
     assert (last.number, last.verdict.ruling, len(platform.jobs)) == (1, Ruling.INCONCLUSIVE, 1)
     assert "another trial of toy-2x2 would cost 4 (expected)" in last.verdict.reason
-    assert "; no other trial: " in last.verdict.findings[0].text
+    assert "; no further trial: " in last.verdict.findings[0].text
 
 
 def test_a_trial_lost_among_them_leaves_fewer_to_decide(
@@ -130,7 +130,7 @@ def test_a_trial_lost_among_them_leaves_fewer_to_decide(
     platform.after_loss = [Phase.RUNNING, Phase.SUCCEEDED]
     last = fleet_on(platform).reached(case, Step.DONE)
     assert (last.number, last.verdict.ruling, len(platform.jobs)) == (3, Ruling.INCONCLUSIVE, 3)
-    assert last.verdict.reason.endswith("no other trial: 1 of 3 were lost")
+    assert last.verdict.reason.endswith("no further trial: 1 of 3 trials were lost")
 
 
 def test_a_shape_waits_for_its_base_with_one_place_for_both(healthy: Make, fleet_on: Make, case: Case) -> None:
@@ -160,7 +160,7 @@ def roster(*wants: tuple[Case, Step]) -> TrialTable:
 
 def test_a_run_that_ends_begins_nothing_more(case: Case) -> None:
     (kept,) = roster((case, Step.DONE)).put(undecided(case), last=True)
-    assert kept.verdict.reason == "throughput is not decided; no other trial: the run is ending"
+    assert kept.verdict.reason == "throughput is not decided; no further trial: the run is ending"
     assert [found.text.endswith("the run is ending") for found in kept.verdict.findings] == [True, False]
     assert kept.another_trial == ""
 
