@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CONFIRM_S = 60.0  # how long a platform may take to confirm
-_WORKERS = 8
+WORKERS = 8  # threads that talk to a platform at once
 _LONGEST_PAUSE_S = 1.0  # between two looks: a person waits for the prompt
 _CANCELLED_BY_COMMAND = Fault(Blame.USER, message("stopped by hand"))
 _LOG = get_logger("fleet")
@@ -118,7 +118,7 @@ def _in_parallel(step: Callable[[T], T], items: Iterable[T]) -> list[T]:
             with ignored(_LOG, Exception, "a step at the end of a job", level=logging.WARNING):
                 results[index] = step(results[index])
 
-    threads = [threading.Thread(target=work, name="aisbench-cancel", daemon=True) for _ in results[:_WORKERS]]
+    threads = [threading.Thread(target=work, name="aisbench-cancel", daemon=True) for _ in results[:WORKERS]]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,8 +1,8 @@
-"""The story: a case is staged, submitted, watched, harvested and judged.
+"""One trial, step by step: staged, submitted, watched, collected and judged.
 
-Nothing here sleeps or waits for a job. A driver calls `advance` and the ledger remembers what it returned, so that
-one process can hold a thousand trials and another can go on with them. SUBMIT in the ledger is the intent: name and
-request are on record before the request leaves.
+`advance` takes a trial one step further and never sleeps or waits for a job. The Fleet calls it, and the ledger stores
+what it returned, so that one process can hold a thousand trials and the next run can resume them. A trial at SUBMIT in
+the ledger is an intent: its name and request are on record before the request leaves.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ from pytest_aisbench.model.ports import Clock, Platform
 from pytest_aisbench.model.trial import Fault, Step, Trial, TrialRecord
 from pytest_aisbench.model.verdict import Outcome, Ruling, ScalePoint, Verdict
 
-# -- The last step of a trial: gather the evidence from the run and its ledger, judge the trial, and decide on another.
-
 _LOG = get_logger("fleet")
 _BASE_TRIALS = 10  # the newest of another shape, whose mean is its speed
 _CHART_SHAPES = 24
@@ -42,8 +40,138 @@ _LAST = 10  # lines of the log, and events, that go with a failure
 
 
 @dataclass(frozen=True)
+class Tools:
+    """Everything that `advance` needs besides the trial."""
+
+    platform: Platform
+    clock: Clock
+    limits: watch.Limits
+    folder: Path  # of the run's reports; logs are downloaded below it
+    budget: Budget | None = None
+    inspect: Callable[[str], Job] | None = None  # the platform's answer about a job, if it was asked about all at once
+    verdict_step: VerdictStep = field(default_factory=lambda: VerdictStep())  # noqa: PLW0108 - defined below
+    others: Callable[[], Iterable[Trial]] = tuple  # all trials of the run
+    meter: PowerMeter = field(default_factory=lambda: PowerMeter({}))
+
+
+def advance(trial: Trial, tools: Tools) -> Trial:
+    """Take the trial one step further. An error ends this trial with the error's blame, and no other trial."""
+    try:
+        return _STEPS[trial.step](trial, tools)
+    except AisbenchError as expected:
+        error = expected
+        _LOG.info("%s: %s ends it: %s", trial.name, trial.step.name, error)
+    except Exception as surprise:  # noqa: BLE001 - a full disk or a bug: hundreds of other jobs go on
+        error = PlatformError(f"{type(surprise).__name__} on this machine: {surprise}")
+        _LOG.warning("%s: %s ends it", trial.name, trial.step.name, exc_info=surprise)
+    if trial.step is Step.WATCH and not trial.fault:
+        return cancel.begin(trial, Fault.of(error), tools.clock.now())
+    return _ended(trial, trial.fault or Fault.of(error), tools)
+
+
+def _stage(trial: Trial, tools: Tools) -> Trial:
+    _check_budget(tools)
+    stage = upload_stage(trial, tools.platform)
+    request = tools.platform.render(job_spec(trial, stage, tools.limits.run_s))
+    return trial.moved(Step.SUBMIT, tools.clock.now(), stage=stage, request=request)
+
+
+def _submit(trial: Trial, tools: Tools) -> Trial:
+    now = tools.clock.now()
+    if not trial.attempts:
+        _check_budget(tools)
+    sent = submit_job(trial, tools.platform, now, tools.limits)
+    return sent.moved(Step.WATCH, now) if sent.job_id else sent
+
+
+def _watch(trial: Trial, tools: Tools) -> Trial:
+    trial = watch.watch_job(trial, tools.platform, tools.clock, tools.limits, tools.inspect)
+    if trial.step is Step.WATCH and not trial.fault:
+        _check_budget(tools)  # after the look: a job that has just succeeded counts
+    return trial
+
+
+def _collect(trial: Trial, tools: Tools) -> Trial:
+    now = tools.clock.now()
+    try:
+        trial = collect(trial, tools.platform.store, tools.folder)
+        if trial.measurements:
+            trial = with_usage_and_power(trial, tools.platform, tools.meter)
+        return trial.moved(Step.JUDGE, now)
+    except AisbenchError as error:
+        # The results are paid for, so wait for them; but a private cloud that is gone does not come back.
+        if not error.retryable or not tools.platform.platform_id:
+            raise
+        return watch.sit_out_outage(trial, error, now, tools.limits)
+
+
+def _judge(trial: Trial, tools: Tools) -> Trial:
+    if fault := trial.fault or watch.fault_of(trial, tools.folder):
+        return _ended(with_last_events_and_lines(trial, tools.platform, tools.folder), fault, tools)
+    trial = tools.verdict_step.judge(trial, tools.others(), day(tools.clock.now()))
+    if not trial.verdict.passed and not trial.another_trial:
+        trial = with_last_events_and_lines(trial, tools.platform, tools.folder)
+    return trial.moved(Step.DONE, tools.clock.now())
+
+
+def _check_budget(tools: Tools) -> None:
+    if tools.budget:
+        tools.budget.check()
+
+
+def _ended(trial: Trial, fault: Fault, tools: Tools) -> Trial:
+    ruling = Ruling.BROKEN if fault.blame is Blame.PLATFORM else Ruling.FAILED
+    return trial.moved(Step.DONE, tools.clock.now(), fault=fault, judged=Verdict(ruling, fault.text))
+
+
+_STEPS = {Step.STAGE: _stage, Step.SUBMIT: _submit, Step.WATCH: _watch, Step.HARVEST: _collect, Step.JUDGE: _judge}
+
+
+def taken_by_another_run(trial: Trial, now: float) -> Trial:
+    """The trial as this run ends it after another run has taken its job over."""
+    fault = Fault(Blame.PLATFORM, message("given away"))
+    return trial.moved(Step.DONE, now, job=None, fault=fault, judged=Verdict(Ruling.BROKEN, fault.text))
+
+
+def with_last_events_and_lines(trial: Trial, platform: Platform, folder: Path) -> Trial:
+    """The trial with the last events and log lines of its job, for a case that did not pass."""
+    events: Sequence[str] = ()
+    # An error of the platform here changes no verdict.
+    with ignored(_LOG, Exception, "%s: the events of its job", trial.name):
+        events = [plain(event) for event in platform.events(trial.job_id or "")]
+    _, lines = last_lines(trial, folder, _LAST)
+    return replace(trial, events=tuple(events[-_LAST:]), last_lines=tuple(lines))
+
+
+def why_another_trial(trial: Trial, max_trials: int) -> str:
+    """The reason for another trial of the case; empty if none is due: a failed workload would fail again."""
+    if trial.step is not Step.DONE or trial.number >= max_trials:
+        return ""
+    if trial.another_trial:
+        return message("again", why=trial.another_trial)
+    fault = trial.fault
+    if fault is None or not fault.transient:
+        return ""
+    return message("again after", why=fault.text, trial=str(trial.number), job=str(trial.job_id))
+
+
+def without_another_trial(trial: Trial, why: str) -> Trial:
+    """The trial as the last of its case although another was due: its undecided findings say why none followed."""
+    verdict = trial.judged
+    if not trial.another_trial or verdict is None:
+        return trial.noted(message("not again", why=why))
+    no_other = message("no other", why=why)
+    findings = tuple(
+        replace(finding, text=joined((finding.text, no_other))) if finding.outcome is Outcome.UNDECIDED else finding
+        for finding in verdict.findings
+    )
+    verdict = replace(verdict, reason=joined((verdict.reason, no_other)), findings=findings)
+    return replace(trial, another_trial="", judged=verdict)
+
+
+@dataclass(frozen=True)
 class VerdictStep:
-    """Judges the trials of a run; knows the user's rules and the history in the ledger."""
+    """Judges the trials of a run by the user's rules and the history in the ledger."""
 
     rules: Rules = field(default_factory=Rules)
     history: History | None = None
@@ -191,132 +319,3 @@ def _chart(case: Case, base: Speed | None, speeds: Mapping[Shape, Speed]) -> tup
     return tuple(
         ScalePoint(str(shape), speeds[shape].value, share, speeds[shape].source) for shape, share in shares.items()
     )
-
-
-def with_last_events_and_lines(trial: Trial, platform: Platform, folder: Path) -> Trial:
-    """The trial with the last events and log lines of its job, for a case that did not pass."""
-    events: Sequence[str] = ()
-    # Of any platform: an error here changes no verdict.
-    with ignored(_LOG, Exception, "%s: the events of its job", trial.name):
-        events = [plain(event) for event in platform.events(trial.job_id or "")]
-    _, lines = last_lines(trial, folder, _LAST)
-    return replace(trial, events=tuple(events[-_LAST:]), last_lines=tuple(lines))
-
-
-def why_another_trial(trial: Trial, max_trials: int) -> str:
-    """Why the case is tried again; empty if not. A workload that failed would only fail again, at the same cost."""
-    if trial.step is not Step.DONE or trial.number >= max_trials:
-        return ""
-    if trial.another_trial:
-        return message("again", why=trial.another_trial)
-    fault = trial.fault
-    if fault is None or not fault.transient:
-        return ""
-    return message("again after", why=fault.text, trial=str(trial.number), job=str(trial.job_id))
-
-
-def without_another_trial(trial: Trial, why: str) -> Trial:
-    """The trial as the last of its case though another was due: open findings stay open, and say why."""
-    verdict = trial.judged
-    if not trial.another_trial or verdict is None:
-        return trial.noted(message("not again", why=why))
-    no_other = message("no other", why=why)
-    findings = tuple(
-        replace(finding, text=joined((finding.text, no_other))) if finding.outcome is Outcome.UNDECIDED else finding
-        for finding in verdict.findings
-    )
-    verdict = replace(verdict, reason=joined((verdict.reason, no_other)), findings=findings)
-    return replace(trial, another_trial="", judged=verdict)
-
-
-@dataclass(frozen=True)
-class Tools:
-    """What a trial is advanced with."""
-
-    platform: Platform
-    clock: Clock
-    limits: watch.Limits
-    folder: Path  # of the run's reports; logs come home below it
-    budget: Budget | None = None
-    inspect: Callable[[str], Job] | None = None  # an answer that is known already, for all jobs at once
-    verdict_step: VerdictStep = field(default_factory=VerdictStep)
-    others: Callable[[], Iterable[Trial]] = tuple  # all trials of the run
-    meter: PowerMeter = field(default_factory=lambda: PowerMeter({}))
-
-
-def advance(trial: Trial, tools: Tools) -> Trial:
-    """One step nearer to a verdict; an error ends the trial, blaming whom the error blames, and no other trial."""
-    try:
-        return _STEPS[trial.step](trial, tools)
-    except AisbenchError as known:
-        error = known
-        _LOG.info("%s: %s ends it: %s", trial.name, trial.step.name, error)
-    except Exception as surprise:  # noqa: BLE001 - a full disk or a bug: hundreds of other jobs go on
-        error = PlatformError(f"{type(surprise).__name__} on this machine: {surprise}")
-        _LOG.warning("%s: %s ends it", trial.name, trial.step.name, exc_info=surprise)
-    if trial.step is Step.WATCH and not trial.fault:
-        return cancel.begin(trial, Fault.of(error), tools.clock.now())
-    return _ended(trial, trial.fault or Fault.of(error), tools)
-
-
-def _stage(trial: Trial, tools: Tools) -> Trial:
-    _check_budget(tools)
-    stage = upload_stage(trial, tools.platform)
-    request = tools.platform.render(job_spec(trial, stage, tools.limits.run_s))
-    return trial.moved(Step.SUBMIT, tools.clock.now(), stage=stage, request=request)
-
-
-def _submit(trial: Trial, tools: Tools) -> Trial:
-    now = tools.clock.now()
-    if not trial.attempts:
-        _check_budget(tools)
-    sent = submit_job(trial, tools.platform, now, tools.limits)
-    return sent.moved(Step.WATCH, now) if sent.job_id else sent
-
-
-def _watch(trial: Trial, tools: Tools) -> Trial:
-    seen = watch.watch_job(trial, tools.platform, tools.clock, tools.limits, tools.inspect)
-    if seen.step is Step.WATCH and not seen.fault:
-        _check_budget(tools)  # after the look: a job that has just succeeded is paid for
-    return seen
-
-
-def _collect(trial: Trial, tools: Tools) -> Trial:
-    now = tools.clock.now()
-    try:
-        home = collect(trial, tools.platform.store, tools.folder)
-        return (with_usage_and_power(home, tools.platform, tools.meter) if home.measurements else home).moved(
-            Step.JUDGE, now
-        )
-    except AisbenchError as error:
-        # What has been paid for is worth waiting for; but a private cloud that is gone does not come back.
-        if not error.retryable or not tools.platform.platform_id:
-            raise
-        return watch.sit_out_outage(trial, error, now, tools.limits)
-
-
-def _judge(trial: Trial, tools: Tools) -> Trial:
-    if fault := trial.fault or watch.fault_of(trial, tools.folder):
-        return _ended(with_last_events_and_lines(trial, tools.platform, tools.folder), fault, tools)
-    trial = tools.verdict_step.judge(trial, tools.others(), day(tools.clock.now()))
-    if not trial.verdict.passed and not trial.another_trial:
-        trial = with_last_events_and_lines(trial, tools.platform, tools.folder)
-    return trial.moved(Step.DONE, tools.clock.now())
-
-
-def taken_by_another_run(trial: Trial, now: float) -> Trial:
-    fault = Fault(Blame.PLATFORM, message("given away"))
-    return trial.moved(Step.DONE, now, job=None, fault=fault, judged=Verdict(Ruling.BROKEN, fault.text))
-
-
-def _check_budget(tools: Tools) -> None:
-    if tools.budget:
-        tools.budget.check()
-
-
-def _ended(trial: Trial, fault: Fault, tools: Tools) -> Trial:
-    ruling = Ruling.BROKEN if fault.blame is Blame.PLATFORM else Ruling.FAILED
-    return trial.moved(Step.DONE, tools.clock.now(), fault=fault, judged=Verdict(ruling, fault.text))
-
-
-_STEPS = {Step.STAGE: _stage, Step.SUBMIT: _submit, Step.WATCH: _watch, Step.HARVEST: _collect, Step.JUDGE: _judge}

@@ -1,4 +1,9 @@
-"""Following a job to its end: two clocks, outages, words nobody knows, and why it ended."""
+"""Watches running jobs: until each has ended, how far it is, and whether it stands still.
+
+`watch_job` is the trial's step WATCH. It keeps two clocks, one for the queue and one for the run, sits out outages of
+the platform, and says why a job ended. `LogMonitor` reads the logs of running jobs, for progress bars and warnings
+about stalled jobs. `stream_log` yields one log as it grows, for `aisbench logs`.
+"""
 
 from __future__ import annotations
 
@@ -21,201 +26,68 @@ from pytest_aisbench.traininglog.readers import Progress
 
 _LOG = get_logger("fleet")
 _MONITOR_LOG = get_logger("monitor")
-
-# -- Listening to the jobs that run: how far each is, and which of them stands still.
-
-_QUICKEST = 0.5  # seconds between two rounds
-_ROUND = 6  # jobs of one round, however many run
-_SLOWEST_READ = 60.0  # seconds between two readings of one log because of its size
-_BYTES_PER_S = 100_000  # a platform may send the whole log, up to 5 MB, for the sake of one line
-_END_S = 2.0
-
-
-@dataclass
-class _Monitored:
-    """Where the listening to one job stands."""
-
-    activity: JobActivity
-    due: float = 0.0
-    looked: int = 0  # how often another node than the first had its turn
-    asked: int = 0  # how often the use of a node was asked for
-    asked_at: float = 0.0
-
-
-class LogMonitor:
-    """One thread for all jobs; the more they are, the less often each is heard."""
-
-    def __init__(
-        self,
-        platform: Platform,
-        clock: Clock,
-        trials: Callable[[], Iterable[Trial]],
-        stall_s: float,
-        *,
-        say: Callable[[str], None],
-        note: Callable[[Trial, str], None],
-        keep: Callable[[Trial, int, LogPart], None] = lambda *_: None,
-    ) -> None:
-        """`say` takes lines for whoever waits, `note` what the report keeps of a trial, `keep` what a node said."""
-        self._platform = platform
-        self._clock = clock
-        self._trials = trials
-        self._stall_s = stall_s
-        self._say = say
-        self._note = note
-        self._keep = keep
-        self._rest = max(platform.poll_s, _QUICKEST)
-        self._watched: dict[str, _Monitored] = {}  # by trial
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="aisbench-follower", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join(_END_S)  # a daemon: a platform that does not answer keeps nobody
-
-    def activity(self, trial: Trial) -> JobActivity | None:
-        watched = self._watched.get(trial.id)
-        return watched.activity if watched else None
-
-    def _run(self) -> None:
-        while not self._closing.wait(self._rest):
-            with ignored(_MONITOR_LOG, Exception, "one round of reading logs"):
-                self.round()
-
-    def round(self) -> None:
-        """Hear the few that have waited longest."""
-        now = self._clock.now()
-        running = {trial.id: trial for trial in self._trials() if _is_running(trial)}
-        self._watched = {
-            key: self._watched.get(key) or _Monitored(JobActivity(now, Progress(ranks=trial.case.shape.devices)))
-            for key, trial in running.items()
-        }
-        due = sorted((watched.due, key) for key, watched in self._watched.items() if watched.due <= now)
-        for _, key in due[:_ROUND]:
-            if self._closing.is_set():
-                return
-            self._watched[key].due = now + self._rest
-            # Whatever a platform raises: the watch deals with its outages.
-            with ignored(_MONITOR_LOG, Exception, "%s: one reading of its log", running[key].name):
-                self._hear(running[key], self._watched[key])
-
-    def _hear(self, trial: Trial, watched: _Monitored) -> None:
-        before, nodes = watched.activity, trial.case.shape.nodes
-        after = self._log(trial, before, 0)
-        # Less is known then, and it is less that matters.
-        with ignored(_MONITOR_LOG, Exception, "%s: one look at its other nodes", trial.name):
-            if nodes > 1:
-                watched.looked += 1
-                after = self._log(trial, after, watched.looked % (nodes - 1) + 1)
-            if self._is_silent(after, watched):
-                watched.asked_at, watched.asked = self._clock.now(), watched.asked + 1
-                node = watched.asked % nodes
-                usage = self._platform.usage(trial.job_id or "", node)
-                after = with_usage(after, node, usage, watched.asked_at)
-        now = self._clock.now()
-        watched.activity = after = with_stall(after, now, self._stall_s)
-        watched.due = now + max(self._rest, min(_SLOWEST_READ, after.sizes[0] / _BYTES_PER_S))
-        if after.stalled != before.stalled:
-            self._tell(trial, before, after)
-
-    def _log(self, trial: Trial, known: JobActivity, node: int) -> JobActivity:
-        part = self._platform.logs(trial.job_id or "", node, known.sizes.get(node, 0))
-        with ignored(_MONITOR_LOG, OSError, "%s: a part of its log on disk", trial.name):  # a full disk shows elsewhere
-            self._keep(trial, node, part)
-        return with_log(known, node, part, self._clock.now())
-
-    def _is_silent(self, known: JobActivity, watched: _Monitored) -> bool:
-        """The use of a node is asked for where its log says nothing: most jobs speak."""
-        now = self._clock.now()
-        return now - known.moved > self._stall_s / 3 and now - watched.asked_at >= self._stall_s / 6
-
-    def _tell(self, trial: Trial, before: JobActivity, after: JobActivity) -> None:
-        if after.stalled:
-            where = training_position(trial, after)
-            self._say(
-                f"{trial.case.id} stalls: job {trial.job_id} has shown no sign of life since {_local_time(after.moved)}"
-                f"{where and f', at {where}'}; see `aisbench logs {trial.job_id}`"
-            )
-            since = _utc_time(after.moved)
-            self._note(trial, message("silent at", when=since, where=where) if where else message("silent", when=since))
-        else:
-            self._say(f"{trial.case.id} goes on: job {trial.job_id} had stood still since {_local_time(before.moved)}")
-            self._note(trial, message("went on", when=_utc_time(after.moved)))
-
-
-def training_position(trial: Trial, told: JobActivity) -> str:
-    """Where its training stands, as far as its log tells."""
-    progress, total = told.progress, epochs(trial.case)
-    if progress.epoch:
-        return f"epoch {progress.epoch}{f'/{total}' if total else ''}, step {progress.step}"
-    return plain(told.said.strip(), 80)
-
-
-def _is_running(trial: Trial) -> bool:
-    running = trial.job is not None and trial.job.phase is Phase.RUNNING
-    return running and trial.step is Step.WATCH and trial.fault is None
-
-
-def _local_time(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at))
-
-
-def _utc_time(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
-
-
-# -- A node's log, as it grows.
-OUTAGE_S = 900.0  # a platform that does not answer for so long is not waited for any more
-
-
-def stream_log(platform: Platform, clock: Clock, job_id: str, node: int = 0) -> Iterator[str]:
-    """Its text from the beginning, each piece once, until the job is final and all was said."""
-    since, heard, final = 0, clock.now(), False
-    while True:
-        # What a job says last may be shown after its end: once it is final, one reading more must find nothing.
-        last = final
-        try:
-            final = final or platform.inspect([job_id])[job_id].phase.is_final
-            part = platform.logs(job_id, node, since)
-        except (Unreachable, Throttled) as error:
-            if clock.now() - heard > OUTAGE_S:
-                raise
-            log_ignored(_MONITOR_LOG, error, "one look at the log of job %s", job_id)
-        else:
-            since, heard = part.next, clock.now()
-            if part.text:
-                yield part.text
-            elif last:
-                return
-        clock.sleep(platform.poll_s)
-
-
-_LONGEST_INTERVAL = 6.0
-_LOST_AFTER_POLLS = 6  # intervals for which a job must be missing: half a minute on ModelArts
+OUTAGE_S = 900.0  # after so long we stop waiting for a platform that does not answer
+_LONGEST_INTERVAL = 6.0  # times the platform's own interval
+_LOST_AFTER_POLLS = 6  # a job is lost if it is missing for so many intervals: half a minute on ModelArts
+_SHORTEST_ROUND_S = 0.5  # between two rounds of reading logs
+_JOBS_PER_ROUND = 6  # however many run
+_LONGEST_READ_S = 60.0  # between two readings of one large log
+_BYTES_PER_S = 100_000  # a platform may send the whole log, up to 5 MB, for one new line
+_CLOSE_S = 2.0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long is too long, in seconds."""
+    """The longest times that we accept, in seconds."""
 
     queue_s: float
     run_s: float
-    outage_s: float = 900.0  # a platform that does not answer about a running job
-    stop_s: float = cancel.CONFIRM_S  # a platform that was asked to stop a job
+    outage_s: float = OUTAGE_S  # without an answer about a running job
+    stop_s: float = cancel.CONFIRM_S  # until the platform confirms that it cancelled a job
+
+
+def watch_job(
+    trial: Trial,
+    platform: Platform,
+    clock: Clock,
+    limits: Limits,
+    inspect: Callable[[str], Job] | None = None,
+) -> Trial:
+    """The trial after one look at its job: at HARVEST if the job has ended, or does not end after a cancel."""
+    now = clock.now()
+    trial = cancel.request_for(trial, platform, now) if trial.fault else trial
+    assert trial.job_id is not None
+    try:
+        job = inspect(trial.job_id) if inspect else platform.inspect([trial.job_id])[trial.job_id]
+    except AisbenchError as error:
+        # One garbled answer, or keys refused for a minute, must not end a job that has run for hours.
+        if trial.fault and cancel.is_unconfirmed(trial, now, limits.stop_s):
+            left = message("unknown stop", job=trial.job_id, why=str(error))
+            return trial.noted(left).moved(Step.HARVEST, now)
+        return sit_out_outage(trial, error, now, limits)
+    if job.phase is Phase.LOST and not _is_surely_lost(trial, now, platform.poll_s):
+        return _with_time(trial, "missed", trial.times.get("missed", now))
+    trial = _with_job(trial, job, now)
+    if job.phase.is_final:
+        # If the lost job turns up again, it must not run beside the next trial's job.
+        return (cancel.request_for(trial, platform, now) if job.phase is Phase.LOST else trial).moved(Step.HARVEST, now)
+    if trial.fault:
+        if not cancel.is_unconfirmed(trial, now, limits.stop_s):
+            return trial
+        left = message("still there", job=str(trial.job_id), phase=job.platform_phase)
+        return trial.noted(left).moved(Step.HARVEST, now)
+    overdue = _overdue_error(trial, job, now, limits)
+    return cancel.begin(trial, Fault.of(overdue), now) if overdue else trial
 
 
 def inspect_together(platform: Platform, job_ids: Iterable[str]) -> Callable[[str], Job]:
-    """What the platform says of all of them, asked once: each answer by itself, or the error that all have met."""
+    """Ask the platform about all jobs in one request; the function returned gives each job, or raises the error."""
     try:
         jobs = platform.inspect(job_ids)
     except AisbenchError as error:
         failure = error
         _LOG.info("the platform tells nothing of the jobs: %s", error)
-    except Exception as surprise:  # noqa: BLE001 - of a platform that is not ours: sat out like an outage
+    except Exception as surprise:  # noqa: BLE001 - a bug of a third party's platform is sat out like an outage
         failure = PlatformError(f"{type(surprise).__name__}: {surprise}")
         _LOG.warning("the platform tells nothing of the jobs", exc_info=surprise)
     else:
@@ -227,63 +99,29 @@ def inspect_together(platform: Platform, job_ids: Iterable[str]) -> Callable[[st
     return fail
 
 
-def watch_job(
-    trial: Trial,
-    platform: Platform,
-    clock: Clock,
-    limits: Limits,
-    inspect: Callable[[str], Job] | None = None,
-) -> Trial:
-    """What the platform says now; moves on when the job is final, or is not going to be."""
-    now = clock.now()
-    trial = cancel.request_for(trial, platform, now) if trial.fault else trial
-    assert trial.job_id is not None
-    try:
-        job = inspect(trial.job_id) if inspect else platform.inspect([trial.job_id])[trial.job_id]
-    except AisbenchError as error:
-        # A garbled answer, or keys refused for a minute, are no reason to stop a job that has run for hours.
-        if trial.fault and cancel.is_unconfirmed(trial, now, limits.stop_s):
-            left = message("unknown stop", job=trial.job_id, why=str(error))
-            return trial.noted(left).moved(Step.HARVEST, now)
-        return sit_out_outage(trial, error, now, limits)
-    if job.phase is Phase.LOST and not _is_surely_lost(trial, now, platform.poll_s):
-        return _with_time(trial, "missed", trial.times.get("missed", now))
-    trial = _with_job(trial, job, now)
-    if job.phase.is_final:
-        # A job that turns up again after all must not run beside the one that follows it.
-        return (cancel.request_for(trial, platform, now) if job.phase is Phase.LOST else trial).moved(Step.HARVEST, now)
-    if trial.fault:
-        if not cancel.is_unconfirmed(trial, now, limits.stop_s):
-            return trial
-        left = message("still there", job=str(trial.job_id), phase=job.platform_phase)
-        return trial.noted(left).moved(Step.HARVEST, now)
-    overdue = _overdue_error(trial, job, now, limits)
-    return cancel.begin(trial, Fault.of(overdue), now) if overdue else trial
-
-
 def sit_out_outage(trial: Trial, error: AisbenchError, now: float, limits: Limits) -> Trial:
-    """Sit out an outage: the trial stays where it is and is looked at again, until the outage has lasted too long."""
+    """Leave the trial where it is while the platform does not answer; raise the error if that lasts too long."""
     since = trial.times.get("silent", now)
     if now - since > limits.outage_s:
         raise error
-    if "silent" not in trial.times:  # once for each outage: every answer has another request id
+    if "silent" not in trial.times:  # one note per outage: each error has another request id
         trial = trial.noted(message("no answer", why=str(error)))
     return postpone(_with_time(trial, "silent", since), error, now, limits)
 
 
 def postpone(trial: Trial, error: AisbenchError, now: float, limits: Limits) -> Trial:
-    """The trial with the time until which the platform asked to be left alone, if it did."""
+    """The trial with the time before which the platform wants no further request, if it named one."""
     return _with_time(trial, "retry_after", now + min(error.pause_s, limits.outage_s)) if error.pause_s else trial
 
 
 def may_ask(trial: Trial, now: float) -> bool:
-    """Whether its job may be asked about: the platform did not ask to be left alone."""
+    """True if the platform may be asked about the trial's job now."""
     return trial.step is Step.WATCH and trial.times.get("retry_after", now) <= now
 
 
 def pause_s(trial: Trial, now: float, shortest: float) -> float:
-    """How long to leave a trial alone: the platform's own interval near the expected end, up to six times that
-    in the queue and far from the end; and never less than the platform asked for."""
+    """Seconds until the next look: the platform's own interval near the expected end, up to six times that in the
+    queue and far from the end, and never less than the platform asked for."""
     return max(_interval(trial, now, shortest), trial.times.get("retry_after", now) - now)
 
 
@@ -299,14 +137,14 @@ def _interval(trial: Trial, now: float, shortest: float) -> float:
 
 
 def is_news(before: Trial, after: Trial) -> bool:
-    """Whether the ledger must hear of it: a running job's age is none."""
+    """True if anything but the elapsed time changed."""
     if before.job and after.job:
         after = replace(after, job=replace(after.job, ran_s=before.job.ran_s))
     return before != after
 
 
 def fault_of(trial: Trial, folder: Path) -> Fault | None:
-    """Why a job that ended has nothing to judge; None when it succeeded."""
+    """Why the ended job has no results to judge; None if it succeeded."""
     job = trial.job
     if job is None or job.phase is Phase.LOST:
         reason = job.reason if job else message("never seen")
@@ -314,15 +152,15 @@ def fault_of(trial: Trial, folder: Path) -> Fault | None:
     if job.phase is Phase.CANCELLED:
         return Fault(Blame.PLATFORM, message("stopped", why=job.reason or job.platform_phase))
     if job.phase is Phase.FAILED:
-        told = message("failed") if job.exit_code is None else message("failed with", code=str(job.exit_code))
+        text = message("failed") if job.exit_code is None else message("failed with", code=str(job.exit_code))
         name, lines = last_lines(trial, folder, 1)
-        said = message("in log", line=lines[0].strip(), log=name) if lines else job.reason
-        return Fault(Blame.WORKLOAD, told + message("because", why=said) if said else told)
+        why = message("in log", line=lines[0].strip(), log=name) if lines else job.reason
+        return Fault(Blame.WORKLOAD, text + message("because", why=why) if why else text)
     return None
 
 
 def _is_surely_lost(trial: Trial, now: float, poll_s: float) -> bool:
-    """A list that lags behind, or one bad answer, are no reason to give up hours of training."""
+    """True if the job has been missing for a while: a list that lags behind must not end hours of training."""
     return now - trial.times.get("missed", now) >= _LOST_AFTER_POLLS * poll_s
 
 
@@ -340,7 +178,7 @@ def _overdue_error(trial: Trial, job: Job, now: float, limits: Limits) -> Aisben
     lasted = now - trial.times[job.phase.value.lower()]
     longest = limits.queue_s + limits.run_s + limits.outage_s
     if now - trial.times.get("watch", now) > longest:
-        # A platform that starts a job again and again sets both clocks back each time.
+        # A platform that restarts a job again and again resets both clocks each time.
         return PlatformError(f"the job was started again and again, and did not end in {longest:g} s")
     if job.phase is Phase.PENDING and lasted > limits.queue_s:
         advice = "raise --aisbench-queue-timeout, or ask for fewer nodes"
@@ -357,3 +195,167 @@ def _overdue_error(trial: Trial, job: Job, now: float, limits: Limits) -> Aisben
 
 def _with_time(trial: Trial, key: str, at: float) -> Trial:
     return replace(trial, times={**trial.times, key: at})
+
+
+# Logs of running jobs.
+
+
+def stream_log(platform: Platform, clock: Clock, job_id: str, node: int = 0) -> Iterator[str]:
+    """The text of a node's log from its beginning, as it grows, until the job has ended."""
+    since, answered_at, final = 0, clock.now(), False
+    while True:
+        # The platform may show the last lines after the job's end: read until one reading after it finds nothing.
+        last = final
+        try:
+            final = final or platform.inspect([job_id])[job_id].phase.is_final
+            part = platform.logs(job_id, node, since)
+        except (Unreachable, Throttled) as error:
+            if clock.now() - answered_at > OUTAGE_S:
+                raise
+            log_ignored(_MONITOR_LOG, error, "one look at the log of job %s", job_id)
+        else:
+            since, answered_at = part.next, clock.now()
+            if part.text:
+                yield part.text
+            elif last:
+                return
+        clock.sleep(platform.poll_s)
+
+
+@dataclass
+class _Monitored:
+    """What the monitor knows of one job, and when it reads the job's log next."""
+
+    activity: JobActivity
+    due: float = 0.0
+    other_reads: int = 0  # readings of logs of other nodes than the first
+    usage_requests: int = 0
+    usage_requested_at: float = 0.0
+
+
+class LogMonitor:
+    """Reads the logs of all running jobs in one thread; the more jobs run, the less often it reads each."""
+
+    def __init__(
+        self,
+        platform: Platform,
+        clock: Clock,
+        trials: Callable[[], Iterable[Trial]],
+        stall_s: float,
+        *,
+        say: Callable[[str], None],
+        note: Callable[[Trial, str], None],
+        keep: Callable[[Trial, int, LogPart], None] = lambda *_: None,
+    ) -> None:
+        """`say` prints a line, `note` adds a note to a trial, `keep` stores a part of a node's log."""
+        self._platform = platform
+        self._clock = clock
+        self._trials = trials
+        self._stall_s = stall_s
+        self._say = say
+        self._note = note
+        self._keep = keep
+        self._rest = max(platform.poll_s, _SHORTEST_ROUND_S)
+        self._watched: dict[str, _Monitored] = {}  # by trial
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="aisbench-follower", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_S)  # a daemon thread: a platform that does not answer must not delay the end
+
+    def activity(self, trial: Trial) -> JobActivity | None:
+        """What the trial's job shows of itself; None if it is not running."""
+        watched = self._watched.get(trial.id)
+        return watched.activity if watched else None
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._rest):
+            with ignored(_MONITOR_LOG, Exception, "one round of reading logs"):
+                self.round()
+
+    def round(self) -> None:
+        """Read the logs of the few jobs that have waited longest."""
+        now = self._clock.now()
+        running = {trial.id: trial for trial in self._trials() if _is_running(trial)}
+        self._watched = {
+            key: self._watched.get(key) or _Monitored(JobActivity(now, Progress(ranks=trial.case.shape.devices)))
+            for key, trial in running.items()
+        }
+        due = sorted((watched.due, key) for key, watched in self._watched.items() if watched.due <= now)
+        for _, key in due[:_JOBS_PER_ROUND]:
+            if self._closing.is_set():
+                return
+            self._watched[key].due = now + self._rest
+            # Any error of the platform: `watch_job` deals with outages.
+            with ignored(_MONITOR_LOG, Exception, "%s: one reading of its log", running[key].name):
+                self._read(running[key], self._watched[key])
+
+    def _read(self, trial: Trial, watched: _Monitored) -> None:
+        before, nodes = watched.activity, trial.case.shape.nodes
+        after = self._log(trial, before, 0)
+        # The first node's log matters most: without the others the monitor still works.
+        with ignored(_MONITOR_LOG, Exception, "%s: one look at its other nodes", trial.name):
+            if nodes > 1:
+                watched.other_reads += 1
+                after = self._log(trial, after, watched.other_reads % (nodes - 1) + 1)
+            if self._is_silent(after, watched):
+                watched.usage_requested_at, watched.usage_requests = self._clock.now(), watched.usage_requests + 1
+                node = watched.usage_requests % nodes
+                usage = self._platform.usage(trial.job_id or "", node)
+                after = with_usage(after, node, usage, watched.usage_requested_at)
+        now = self._clock.now()
+        watched.activity = after = with_stall(after, now, self._stall_s)
+        watched.due = now + max(self._rest, min(_LONGEST_READ_S, after.sizes[0] / _BYTES_PER_S))
+        if after.stalled != before.stalled:
+            self._report_stall(trial, before, after)
+
+    def _log(self, trial: Trial, before: JobActivity, node: int) -> JobActivity:
+        part = self._platform.logs(trial.job_id or "", node, before.sizes.get(node, 0))
+        with ignored(_MONITOR_LOG, OSError, "%s: a part of its log on disk", trial.name):  # a full disk shows elsewhere
+            self._keep(trial, node, part)
+        return with_log(before, node, part, self._clock.now())
+
+    def _is_silent(self, activity: JobActivity, watched: _Monitored) -> bool:
+        """True if it is time to ask how busy a node is, because the log does not grow."""
+        now = self._clock.now()
+        silent = now - activity.moved > self._stall_s / 3
+        return silent and now - watched.usage_requested_at >= self._stall_s / 6
+
+    def _report_stall(self, trial: Trial, before: JobActivity, after: JobActivity) -> None:
+        if after.stalled:
+            where = training_position(trial, after)
+            self._say(
+                f"{trial.case.id} stalls: job {trial.job_id} has shown no sign of life since {_local_time(after.moved)}"
+                f"{where and f', at {where}'}; see `aisbench logs {trial.job_id}`"
+            )
+            since = _utc_time(after.moved)
+            self._note(trial, message("silent at", when=since, where=where) if where else message("silent", when=since))
+        else:
+            self._say(f"{trial.case.id} goes on: job {trial.job_id} had stood still since {_local_time(before.moved)}")
+            self._note(trial, message("went on", when=_utc_time(after.moved)))
+
+
+def training_position(trial: Trial, activity: JobActivity) -> str:
+    """The epoch and step that the log shows, or else its last line."""
+    progress, total = activity.progress, epochs(trial.case)
+    if progress.epoch:
+        return f"epoch {progress.epoch}{f'/{total}' if total else ''}, step {progress.step}"
+    return plain(activity.said.strip(), 80)
+
+
+def _is_running(trial: Trial) -> bool:
+    running = trial.job is not None and trial.job.phase is Phase.RUNNING
+    return running and trial.step is Step.WATCH and trial.fault is None
+
+
+def _local_time(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def _utc_time(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
