@@ -272,8 +272,10 @@ class _Connection(socketserver.StreamRequestHandler):
             log.debug("the client has left: %s", error)
 
     def finish(self) -> None:
-        with contextlib.suppress(OSError):
+        try:
             super().finish()
+        except OSError as error:
+            log.debug("the last answer did not reach the client: %s", error)
 
     def _serve_one(self) -> bool:
         line = self._line()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import tempfile
 
@@ -112,7 +111,7 @@ class File:
         self.close()
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):
+        if "_stream" in self.__dict__:  # it was opened; Python prints what goes wrong here
             self.close()
 
 
