@@ -90,7 +90,7 @@ def test_noise_that_no_trial_rules_out_leaves_a_case_open(yard: Yard) -> None:
     assert case(ended)["verdict"] == "INCONCLUSIVE"
     assert len(case(ended)["trials"]) == 3
     assert case(ended)["metrics"]["throughput"]["value"] == finding(ended, "throughput")["measured"] == 25.0
-    assert "not decided after 3 of at most 3 trials" in finding(ended, "throughput")["text"]
+    assert "undecided after 3 of at most 3 trials" in finding(ended, "throughput")["text"]
 
 
 def test_a_shape_is_held_against_its_base_in_this_run_or_in_history_or_says_that_there_is_none(yard: Yard) -> None:
@@ -120,7 +120,7 @@ def test_a_shape_is_held_against_its_base_in_this_run_or_in_history_or_says_that
     assert later.code == 0, later.out
     told = finding(later, "scaling", "toy-2x2")
     assert (told["outcome"], told["measured"]) == ("met", 1.0)
-    assert "at 1x2 (history: 10 trials up to run run-0029), wanted >= 0.9: 0.9" in told["text"]
+    assert "at 1x2 (history: 10 trials up to run run-0029), wanted >= 0.9: the interval 0.9" in told["text"]
     assert "× √(0.05² / 2 + 0.01017² / 10); s / mean and trials of 2x2 and 1x2; " in told["text"]
     assert len(case(later, "toy-2x2")["trials"]) == 2  # by itself, since the noise of the first left it open
 
