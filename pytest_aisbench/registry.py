@@ -67,12 +67,25 @@ class _PlainKind(PlatformKind):
         self.options = platform.options if isinstance(platform, _HasOptions) else frozenset()
 
     def connect(self, settings: Settings) -> Any:
-        return self._platform(settings)
+        platform = self._platform(settings)
+        if isinstance(platform, _HasPlace) and not isinstance(platform, _HasPlatformId):
+            platform.platform_id = platform.place  # type: ignore[attr-defined]  # its name before
+        return platform
 
 
 @runtime_checkable
 class _HasOptions(Protocol):
     options: Collection[str]
+
+
+@runtime_checkable
+class _HasPlace(Protocol):
+    place: str
+
+
+@runtime_checkable
+class _HasPlatformId(Protocol):
+    platform_id: str
 
 
 class Registry:

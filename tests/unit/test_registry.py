@@ -63,6 +63,16 @@ def test_a_platform_that_is_named_by_its_class_has_the_defaults() -> None:
     assert plain.connect(settings).given == (settings,)
 
 
+class Old(Plain):
+    """A platform that was written when `platform_id` was called `place`."""
+
+    place = "old https://head"
+
+
+def test_a_platform_of_another_version_is_still_told_from_others() -> None:
+    assert Registry({"old": f"{__name__}:Old"}).kind("old").connect(Settings()).platform_id == "old https://head"
+
+
 def test_a_platform_brings_its_own_table_of_settings(tmp_path: Path) -> None:
     toml = 'platform = "slurm"\n[slurm]\nendpoint = "https://head"\npassword = "${AISBENCH_WORD}"\n'
     settings = settings_of(tmp_path, toml, AISBENCH_WORD="hush")
