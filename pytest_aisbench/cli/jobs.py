@@ -95,10 +95,10 @@ def _logs(options: argparse.Namespace) -> None:
     with closing(options_module.platform(settings)) as platform:
         if options.curve:
             from pytest_aisbench.report.terminal import curve_lines
-            from pytest_aisbench.traininglog.curve import curve
+            from pytest_aisbench.traininglog.curve import read_curve
 
             whole, _, _ = platform.logs(options.job, options.node).text.rpartition("\n")  # half a number is another one
-            told = curve_lines(curve(whole, options.ranks or _writers(options.job, settings)))
+            told = curve_lines(read_curve(whole, options.ranks or _writers(options.job, settings)))
             print("\n".join(told) or "its log tells neither loss nor speed")
             return
         if not options.follow:

@@ -23,7 +23,7 @@ from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.clock import seconds_of
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, TIME_TO_ACCURACY, MissingResult
 from pytest_aisbench.model.verdict import Ruling, Verdict
-from pytest_aisbench.traininglog.mlperf import BENCHMARKS, Result, benchmark, parse_result
+from pytest_aisbench.traininglog.mlperf import BENCHMARKS, Result, benchmark_name, parse_result
 from pytest_aisbench.traininglog.readers import MLLOG
 
 
@@ -209,7 +209,7 @@ def _events(
     yield begun, _POINT, "submission_platform", f"{platform} {case['nodes']}x{case['devices_per_node']}", {}
     yield begun, _POINT, "submission_division", "open", {}
     yield begun, _POINT, "submission_status", "research" if is_emulation(platform) else "cloud", {}
-    yield begun, _POINT, "submission_benchmark", benchmark(case["workload"]), {}
+    yield begun, _POINT, "submission_benchmark", benchmark_name(case["workload"]), {}
     yield begun, _POINT, "cache_clear", None, {}
     yield begun, _START, "init_start", None, {}
     yield start, _END, "init_stop", None, {}
@@ -312,7 +312,7 @@ def judge_set(case: Case, files: Sequence[tuple[Result, Verdict]], today: str = 
 
 def _other_benchmark(case: Case, result: Result) -> Iterable[MissingResult]:
     """The speed and accuracy of another model must not be compared with these thresholds."""
-    ours, theirs = benchmark(case.workload.name), result.benchmark
+    ours, theirs = benchmark_name(case.workload.name), result.benchmark
     if theirs and ours in BENCHMARKS and not theirs.startswith(ours):
         text = f"submission_benchmark is {theirs!r}, and {case.workload.name} is {ours!r} in MLPerf's words"
         yield MissingResult(THROUGHPUT, text)

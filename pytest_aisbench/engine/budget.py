@@ -24,7 +24,7 @@ from pytest_aisbench.model.job import Request
 from pytest_aisbench.model.ports import Clock, Platform
 from pytest_aisbench.model.trial import Step, Trial
 from pytest_aisbench.model.verdict import number
-from pytest_aisbench.traininglog.activity import until_all
+from pytest_aisbench.traininglog.activity import seconds_until_all_end
 
 _LOG = get_logger("fleet")
 RUN_TIMEOUT = "run timeout"
@@ -205,7 +205,9 @@ class DryRun:
     @property
     def wall_s(self) -> float:
         """Queues, staging and harvest aside."""
-        return until_all((), [prospect.estimate.seconds for prospect in self.prospects], self.max_jobs) or 0.0
+        return (
+            seconds_until_all_end((), [prospect.estimate.seconds for prospect in self.prospects], self.max_jobs) or 0.0
+        )
 
 
 def dry_run(settings: Settings, platform: Platform, clock: Clock, wants: Sequence[tuple[Case, Step]]) -> DryRun:

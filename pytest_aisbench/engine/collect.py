@@ -25,8 +25,8 @@ from pytest_aisbench.model.messages import message, plain
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Measurement, MissingResult
 from pytest_aisbench.model.ports import Head, Platform, PowerSource, Store
 from pytest_aisbench.model.trial import Trial
-from pytest_aisbench.traininglog.activity import versions
-from pytest_aisbench.traininglog.curve import extended
+from pytest_aisbench.traininglog.activity import software_versions
+from pytest_aisbench.traininglog.curve import extend_curve
 from pytest_aisbench.traininglog.readers import Progress
 
 # -- The logs of a job in the run's folder: as far as it has come while it runs, and whole when it has ended.
@@ -123,7 +123,7 @@ def read_curve(log: Path, ranks: int) -> Curve | None:
     curve, progress = Curve(), Progress(ranks=ranks)
     with ignored(_LOG, Exception, "what %s tells of loss and speed", log.name):
         for text in _pieces(log):
-            curve, progress = extended(curve, progress, text)
+            curve, progress = extend_curve(curve, progress, text)
     return None if curve == Curve() else curve
 
 
@@ -179,7 +179,7 @@ def logged_versions(trial: Trial, folder: Path) -> Mapping[str, str]:
                 heads.append(log.read(_HEAD))
         except OSError as error:
             log_ignored(_LOG, error, "the versions that %s tells", name)
-    return versions("\n".join(heads))
+    return software_versions("\n".join(heads))
 
 
 RANK_SIZE = "ranksize.json"

@@ -21,7 +21,7 @@ from pytest_aisbench.model.job import Job, LogPart, Phase
 from pytest_aisbench.model.messages import message, plain
 from pytest_aisbench.model.ports import Clock, Platform
 from pytest_aisbench.model.trial import Fault, Step, Trial
-from pytest_aisbench.traininglog.activity import JobActivity, epochs, with_log, with_stall, with_usage
+from pytest_aisbench.traininglog.activity import JobActivity, epochs_of, with_log, with_stall, with_usage
 from pytest_aisbench.traininglog.readers import Progress
 
 _LOG = get_logger("fleet")
@@ -323,29 +323,32 @@ class LogMonitor:
     def _is_silent(self, activity: JobActivity, watched: _Monitored) -> bool:
         """True if it is time to ask how busy a node is, because the log does not grow."""
         now = self._clock.now()
-        silent = now - activity.moved > self._stall_s / 3
+        silent = now - activity.alive_at > self._stall_s / 3
         return silent and now - watched.usage_requested_at >= self._stall_s / 6
 
     def _report_stall(self, trial: Trial, before: JobActivity, after: JobActivity) -> None:
         if after.stalled:
             where = training_position(trial, after)
+            local = _local_time(after.alive_at)
             self._say(
-                f"{trial.case.id} stalls: job {trial.job_id} has shown no sign of life since {_local_time(after.moved)}"
+                f"{trial.case.id} stalls: job {trial.job_id} has shown no sign of life since {local}"
                 f"{where and f', at {where}'}; see `aisbench logs {trial.job_id}`"
             )
-            since = _utc_time(after.moved)
+            since = _utc_time(after.alive_at)
             self._note(trial, message("silent at", when=since, where=where) if where else message("silent", when=since))
         else:
-            self._say(f"{trial.case.id} goes on: job {trial.job_id} had stood still since {_local_time(before.moved)}")
-            self._note(trial, message("went on", when=_utc_time(after.moved)))
+            self._say(
+                f"{trial.case.id} goes on: job {trial.job_id} had stood still since {_local_time(before.alive_at)}"
+            )
+            self._note(trial, message("went on", when=_utc_time(after.alive_at)))
 
 
 def training_position(trial: Trial, activity: JobActivity) -> str:
     """The epoch and step that the log shows, or else its last line."""
-    progress, total = activity.progress, epochs(trial.case)
+    progress, total = activity.progress, epochs_of(trial.case)
     if progress.epoch:
         return f"epoch {progress.epoch}{f'/{total}' if total else ''}, step {progress.step}"
-    return plain(activity.said.strip(), 80)
+    return plain(activity.last_line.strip(), 80)
 
 
 def _is_running(trial: Trial) -> bool:

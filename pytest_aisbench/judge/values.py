@@ -31,7 +31,7 @@ from pytest_aisbench.model.metric import (
 )
 from pytest_aisbench.model.trial import Step, Trial, TrialRecord
 from pytest_aisbench.model.verdict import Threshold, number
-from pytest_aisbench.traininglog.curve import reached
+from pytest_aisbench.traininglog.curve import seconds_to_accuracy
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ def time_to_accuracy(curve: Curve | None, case: Spread, target: float | None, un
         return message("no evaluation")
     if not unit and any(not 0 <= each.accuracy <= 1 for each in curve.evaluations):
         return message("no ratios")
-    seconds = reached(curve, target)
+    seconds = seconds_to_accuracy(curve, target)
     if seconds is not None:
         return seconds
     best = max(each.accuracy for each in curve.evaluations)

@@ -1,4 +1,13 @@
-""""""
+"""How loss, speed and accuracy developed through a training, and where its warm-up ended.
+
+The rule of the warm-up. The level of the steady state is the median of the second half of the speeds. A speed is slow
+if it is below that level by more than three times the spread of the second half (1.4826 × the median absolute
+deviation) and by more than 5 %. The warm-up is the unbroken row of slow points at the beginning: compiling, filling
+caches, the first reading of the data. A training of fewer than four points, or one that is still slow in its middle,
+has no steady state.
+
+Each point stands for as much work as any other, so the speed over several points is their harmonic mean: work by time.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,14 @@ from pytest_aisbench.model.verdict import number
 from pytest_aisbench.report.terminal import sparkline
 from pytest_aisbench.report.text import clip, display_width, fit, padded
 from pytest_aisbench.traininglog import activity
-from pytest_aisbench.traininglog.activity import JobActivity, epochs, ran, remaining, throughput, until_all
+from pytest_aisbench.traininglog.activity import (
+    JobActivity,
+    epochs_of,
+    seconds_in_phase,
+    seconds_left,
+    seconds_until_all_end,
+    throughput,
+)
 
 if TYPE_CHECKING:
     from pytest_aisbench.config.settings import Settings
@@ -77,12 +84,12 @@ def heartbeat(scene: Scene) -> str:
 
 def _bar(scene: Scene, trial: Trial, name: int, width: int, *, curves: bool) -> str:
     told = scene.heard.get(trial.id)
-    lasted = ran(trial, scene.now)
+    lasted = seconds_in_phase(trial, scene.now)
     start = f"{padded(fit(plain(trial.case.id), name), name)}  {_state(trial, told):<7}  {_hours(lasted):>7}"
     if not _is_running(trial):
         return start
-    share = activity.share(trial, told, scene.now)
-    left = remaining(trial, told, scene.now)
+    share = activity.share_done(trial, told, scene.now)
+    left = seconds_left(trial, told, scene.now)
     size = 20 if width >= _WIDE else 10 if width >= _NARROW else 0
     bar = f"[{'#' * int(size * share):-<{size}}] {share:>4.0%}" if share is not None and size else ""
     done = "" if share is None else bar or f"{share:>4.0%}"
@@ -110,7 +117,7 @@ def _beside(trial: Trial, told: JobActivity | None, *, curves: bool) -> Iterator
 
 
 def _epoch(trial: Trial, told: JobActivity) -> str:
-    progress, total = told.progress, epochs(trial.case)
+    progress, total = told.progress, epochs_of(trial.case)
     if not progress.epoch:
         return ""
     return f"epoch {progress.epoch}/{total}" if total else f"epoch {progress.epoch} step {progress.step}"
@@ -141,8 +148,8 @@ def _figure(value: float) -> str:
 
 def _short(scene: Scene, trial: Trial) -> str:
     told = scene.heard.get(trial.id)
-    share = activity.share(trial, told, scene.now) if _is_running(trial) else 1.0
-    how_far = f" {share:.0%}" if share is not None else f" {_hours(ran(trial, scene.now))}"
+    share = activity.share_done(trial, told, scene.now) if _is_running(trial) else 1.0
+    how_far = f" {share:.0%}" if share is not None else f" {_hours(seconds_in_phase(trial, scene.now))}"
     figures = (_speed(trial, told), _loss(told)) if told and _is_running(trial) else ()
     stalled = "stalled" if told and told.stalled else ""
     return " ".join(filter(None, (plain(trial.case.id) + how_far, stalled, *figures)))
@@ -162,12 +169,12 @@ def _until_all(scene: Scene) -> float | None:
     waiting: list[float | None] = []
     for trial in scene.trials:
         if _is_running(trial):
-            running.append(remaining(trial, scene.heard.get(trial.id), scene.now))
+            running.append(seconds_left(trial, scene.heard.get(trial.id), scene.now))
         elif _is_at_work(trial):
             running.append(0.0)
         elif trial.step is not Step.DONE:
             waiting.append(trial.expected_s or None)
-    return until_all(running, waiting, scene.max_jobs)
+    return seconds_until_all_end(running, waiting, scene.max_jobs)
 
 
 def _is_shown(trial: Trial) -> bool:

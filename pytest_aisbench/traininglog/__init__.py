@@ -1,4 +1,8 @@
-"""What a training's log says: throughput and loss by its lines, the curve, versions, MLPerf's format. Pure.
+"""What the log of a training job says: progress, loss, speed, accuracy, software versions.
 
-Begin with `readers.py`: one reader per framework. The judge, the engine and the commands import this package.
+Begin with `readers.py`: it turns one line of any framework's log into a `LogLine`, and many lines into a `Progress`.
+On top of it, `curve.py` collects loss and speed over a whole training, `activity.py` follows a job that still runs,
+and `mlperf.py` reads and writes MLPerf's result files.
+
+The package is pure: it opens no file and reads no clock. It imports `model` only; every layer above may import it.
 """

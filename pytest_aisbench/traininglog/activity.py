@@ -1,4 +1,4 @@
-"""What a running job shows of itself: its log, how busy its nodes are, and when either last moved."""
+"""How a running job is getting on: signs of life, progress, the time that is left, and the software that it uses."""
 
 from __future__ import annotations
 
@@ -11,105 +11,111 @@ from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.curve import Curve
 from pytest_aisbench.model.job import LogPart
 from pytest_aisbench.model.trial import Trial
-from pytest_aisbench.traininglog.curve import extended
-from pytest_aisbench.traininglog.readers import LONGEST, Progress
+from pytest_aisbench.traininglog.curve import extend_curve
+from pytest_aisbench.traininglog.readers import MOST_CHARACTERS, Progress
 
-_AT_WORK = ("cpu", "npu", "gpu")  # memory is held by a job that hangs, too
+_AT_WORK = ("cpu", "npu", "gpu")  # a job that hangs still holds its memory
 _IDLE = 1.0  # percent: what an operating system needs for itself
 _UNCHANGED = 0.1  # percent: what rounding may differ by
-
-Newest = tuple[int, float, float]  # how many samples there are, and the last two
-
-
-@dataclass(frozen=True)
-class JobActivity:
-    """A value: each reading returns the next one."""
-
-    moved: float  # when there was last a sign of life, or when we began to listen
-    progress: Progress = field(default_factory=Progress)
-    curve: Curve = field(default_factory=Curve)
-    advanced: float = 0.0  # when its epoch last changed
-    said: str = ""  # the last line of node 0
-    stalled: bool = False
-    sizes: Mapping[int, int] = field(default_factory=dict)  # of the log, by node
-    busy: Mapping[int, Mapping[str, Newest]] = field(default_factory=dict)  # by node
-
-
-def with_log(heard: JobActivity, node: int, part: LogPart, now: float) -> JobActivity:
-    """After a node's log was read from where it ended before."""
-    first = node not in heard.sizes  # it had time to grow while nobody looked
-    grown = part.next > heard.sizes.get(node, 0) and not (first and node)
-    heard = replace(heard, sizes={**heard.sizes, node: part.next}, moved=now if grown else heard.moved)
-    if node or not part.text:
-        return heard
-    lines = [line for line in part.text.splitlines() if line.strip()]
-    curve, progress = extended(heard.curve, heard.progress, part.text)
-    advanced = now if progress.epoch != heard.progress.epoch else heard.advanced
-    said = lines[-1] if lines else heard.said
-    return replace(heard, progress=progress, curve=curve, advanced=advanced, said=said)
-
-
-def with_usage(heard: JobActivity, node: int, usage: Mapping[str, Sequence[float]], now: float) -> JobActivity:
-    """After a node's samples were read. New ones are a sign of life if it works, and not always the same."""
-    newest = {name: _newest(usage[name]) for name in _AT_WORK if usage.get(name)}
-    before = heard.busy.get(node, {})
-    alive = any(
-        sample != before.get(name) and sample[2] > _IDLE and abs(sample[2] - sample[1]) > _UNCHANGED
-        for name, sample in newest.items()
-    )
-    return replace(heard, busy={**heard.busy, node: newest}, moved=now if alive else heard.moved)
-
-
-def with_stall(heard: JobActivity, now: float, stall_s: float) -> JobActivity:
-    """Whether a job that shows no sign of life has done so for too long."""
-    return replace(heard, stalled=now - heard.moved >= stall_s)
-
-
-def _newest(samples: Sequence[float]) -> Newest:
-    return len(samples), samples[-2] if len(samples) > 1 else 0.0, samples[-1]
-
-
-# -- How far a job is, how fast, and when all will be over: roughly, from what is known.
 
 _EPOCHS = ("epoch_size", "epochs")  # what workloads call the number of their epochs
 _BATCH = "batch_size"  # of one rank
 _NEARLY = 0.99
-_OVERDUE = 0.1  # of the expected time: what is still granted to a job that should have ended
+_OVERDUE = 0.1  # of the expected time: what a job that should have ended is still granted
+
+LastSamples = tuple[int, float, float]  # how many samples there are, and the last two
 
 
-def epochs(case: Case) -> int | None:
-    """How many the workload's parameters ask for."""
-    told = next(filter(None, map(case.workload.parameters.get, _EPOCHS)), "")
-    return int(told) if told.isdecimal() and int(told) else None
+@dataclass(frozen=True)
+class JobActivity:
+    """What a running job has shown so far. `with_log`, `with_usage` and `with_stall` return the next value."""
+
+    alive_at: float  # when the job last showed a sign of life, or when we began to watch it
+    progress: Progress = field(default_factory=Progress)
+    curve: Curve = field(default_factory=Curve)
+    epoch_changed_at: float = 0.0
+    last_line: str = ""  # of node 0
+    stalled: bool = False
+    sizes: Mapping[int, int] = field(default_factory=dict)  # of the log, by node
+    usage: Mapping[int, Mapping[str, LastSamples]] = field(default_factory=dict)  # by node
 
 
-def ran(trial: Trial, now: float) -> float:
-    """Seconds since the job was first seen in its phase."""
+def with_log(activity: JobActivity, node: int, part: LogPart, now: float) -> JobActivity:
+    """The activity after we read what a node's log has gained. A log that grew is a sign of life."""
+    first = node not in activity.sizes  # another node's log may have grown before we first read it
+    grown = part.next > activity.sizes.get(node, 0) and not (first and node)
+    sizes = {**activity.sizes, node: part.next}
+    activity = replace(activity, sizes=sizes, alive_at=now if grown else activity.alive_at)
+    if node or not part.text:
+        return activity
+    lines = [line for line in part.text.splitlines() if line.strip()]
+    curve, progress = extend_curve(activity.curve, activity.progress, part.text)
+    return replace(
+        activity,
+        progress=progress,
+        curve=curve,
+        epoch_changed_at=now if progress.epoch != activity.progress.epoch else activity.epoch_changed_at,
+        last_line=lines[-1] if lines else activity.last_line,
+    )
+
+
+def with_usage(activity: JobActivity, node: int, usage: Mapping[str, Sequence[float]], now: float) -> JobActivity:
+    """The activity after we read a node's usage. A new sample is a sign of life if it is above idle and changes."""
+    newest = {name: _last_samples(usage[name]) for name in _AT_WORK if usage.get(name)}
+    before = activity.usage.get(node, {})
+    alive = any(
+        sample != before.get(name) and sample[2] > _IDLE and abs(sample[2] - sample[1]) > _UNCHANGED
+        for name, sample in newest.items()
+    )
+    alive_at = now if alive else activity.alive_at
+    return replace(activity, usage={**activity.usage, node: newest}, alive_at=alive_at)
+
+
+def with_stall(activity: JobActivity, now: float, stall_s: float) -> JobActivity:
+    """The activity, stalled if the last sign of life is `stall_s` or more ago."""
+    return replace(activity, stalled=now - activity.alive_at >= stall_s)
+
+
+def _last_samples(samples: Sequence[float]) -> LastSamples:
+    return len(samples), samples[-2] if len(samples) > 1 else 0.0, samples[-1]
+
+
+# How far a job is, and how long it will take
+
+
+def epochs_of(case: Case) -> int | None:
+    """How many epochs the workload's parameters ask for."""
+    text = next(filter(None, map(case.workload.parameters.get, _EPOCHS)), "")
+    return int(text) if text.isdecimal() and int(text) else None
+
+
+def seconds_in_phase(trial: Trial, now: float) -> float:
+    """Seconds since we first saw the job in its phase."""
     phase = trial.job.phase.value.lower() if trial.job else ""
     return max(0.0, now - trial.times.get(phase, trial.times.get(trial.step.name.lower(), now)))
 
 
-def share(trial: Trial, heard: JobActivity | None, now: float) -> float | None:
-    """How much of a running job is done, from 0 to 1; by its epochs, or else by the time it should take."""
-    total, epoch = epochs(trial.case), heard.progress.epoch if heard else 0
+def share_done(trial: Trial, activity: JobActivity | None, now: float) -> float | None:
+    """How much of a running job is done, from 0 to 1: by its epochs, or else by the time it should take."""
+    total, epoch = epochs_of(trial.case), activity.progress.epoch if activity else 0
     if total and epoch:
         return min(1.0, epoch / total)
     if not trial.expected_s:
         return None
-    return min(ran(trial, now) / trial.expected_s, 1 / total if total else _NEARLY)
+    return min(seconds_in_phase(trial, now) / trial.expected_s, 1 / total if total else _NEARLY)
 
 
-def remaining(trial: Trial, heard: JobActivity | None, now: float) -> float | None:
-    """Seconds that a running job still needs, at the pace of its epochs so far, or as expected."""
-    total, lasted = epochs(trial.case), ran(trial, now)
-    if total and heard and heard.progress.epoch:
-        reached = lasted - (now - heard.advanced)
-        return max(0.0, reached * max(1.0, total / heard.progress.epoch) - lasted)
+def seconds_left(trial: Trial, activity: JobActivity | None, now: float) -> float | None:
+    """Seconds that a running job still needs: at the pace of its epochs so far, or as expected."""
+    total, lasted = epochs_of(trial.case), seconds_in_phase(trial, now)
+    if total and activity and activity.progress.epoch:
+        at_epoch = lasted - (now - activity.epoch_changed_at)
+        return max(0.0, at_epoch * max(1.0, total / activity.progress.epoch) - lasted)
     return max(trial.expected_s - lasted, trial.expected_s * _OVERDUE) if trial.expected_s else None
 
 
 def throughput(case: Case, progress: Progress) -> float | None:
-    """Of all ranks, if the others are as fast as the one that tells."""
+    """Samples per second of all ranks, if the others are as fast as the rank whose lines we read."""
     if progress.total is not None:
         return progress.total
     if progress.throughput is not None:
@@ -120,29 +126,31 @@ def throughput(case: Case, progress: Progress) -> float | None:
     return None
 
 
-def until_all(running: Sequence[float | None], waiting: Sequence[float | None], max_jobs: int) -> float | None:
-    """Seconds until the last of them ends, with so many at once: the longest of those that wait goes first, and
-    the next wherever a place is free. None where nobody knows how long any of them takes."""
-    known = [seconds for seconds in (*running, *waiting) if seconds is not None]
-    if not known:
+def seconds_until_all_end(
+    running: Sequence[float | None], waiting: Sequence[float | None], max_jobs: int
+) -> float | None:
+    """Seconds until the last job ends if `max_jobs` run at once and the longest start first. A None duration counts
+    as the mean of the others; if all are None, so is the answer."""
+    durations = [seconds for seconds in (*running, *waiting) if seconds is not None]
+    if not durations:
         return None if running or waiting else 0.0
-    usual = sum(known) / len(known)
-    places = [usual if seconds is None else seconds for seconds in running]
-    places += [0.0] * (max_jobs - len(places))
-    heapq.heapify(places)
-    for seconds in sorted((usual if told is None else told for told in waiting), reverse=True):
-        heapq.heapreplace(places, places[0] + seconds)
-    return max(places)
+    usual = sum(durations) / len(durations)
+    free_at = [usual if seconds is None else seconds for seconds in running]
+    free_at += [0.0] * (max_jobs - len(free_at))
+    heapq.heapify(free_at)
+    for seconds in sorted((usual if each is None else each for each in waiting), reverse=True):
+        heapq.heapreplace(free_at, free_at[0] + seconds)
+    return max(free_at)
 
 
-# -- Which software trained, as far as a log tells it: CANN, the driver, the framework.
+# Which software trains: CANN, the driver, the framework
 
 _VERSION = r"v?(\d{1,4}(?:\.(?:\d{1,4}|[a-zA-Z]{1,8}\d{0,4}|\d{1,4}(?:a|b|rc)\d{1,4})){1,4}(?:[-+][\w.]{1,20})?)"
-_END = r"(?![\w.]*\w)"  # a version that goes on in another way is none that we know
-# Words that every telling line has: of a log's millions of lines most are not looked at twice.
+_END = r"(?![\w.]*\w)"  # text that goes on after the version is not a version that we know
+# Every line that names a version has one of these words: skip the others at once, a log may have millions of lines.
 _HINTS = ("version", "cann", "ascend-toolkit", "npu-smi", "horovod v")
 
-_SAYINGS: tuple[tuple[str, str], ...] = (
+_PATTERNS: tuple[tuple[str, str], ...] = (
     # the folder that a toolkit is installed in, and the engines of ModelArts
     ("cann", rf"/Ascend/(?:ascend-toolkit/|cann-){_VERSION}(?=/|\s|$|['\":])"),
     ("cann", rf"\bcann_{_VERSION.replace('[-+]', '[+]')}(?=-py_)"),
@@ -164,17 +172,17 @@ _SAYINGS: tuple[tuple[str, str], ...] = (
     ("horovod", rf"\bHorovod version(?: is|\s*[:=])?\s*{_VERSION}{_END}"),
     ("cuda", rf"\bCUDA Version\s*:\s*{_VERSION}{_END}"),
 )
-_READERS = tuple((name, re.compile(saying, re.IGNORECASE)) for name, saying in _SAYINGS)
+_READERS = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _PATTERNS)
 
 
-def versions(text: str) -> Mapping[str, str]:
-    """By name. Where nodes or lines tell several, all of them, in order: such a job is comparable to no other."""
-    found: dict[str, set[str]] = {}
+def software_versions(text: str) -> Mapping[str, str]:
+    """The versions that a log names, by software. Where lines differ, all of them: such a job compares to no other."""
+    versions: dict[str, set[str]] = {}
     for line in text.splitlines():
-        lowered = line[:LONGEST].lower()
+        lowered = line[:MOST_CHARACTERS].lower()
         if not any(hint in lowered for hint in _HINTS):
             continue
         for name, reader in _READERS:
-            for told in reader.finditer(line[:LONGEST]):
-                found.setdefault(name, set()).add(told[1])
-    return {name: ", ".join(sorted(told)) for name, told in sorted(found.items())}
+            for match in reader.finditer(line[:MOST_CHARACTERS]):
+                versions.setdefault(name, set()).add(match[1])
+    return {name: ", ".join(sorted(each)) for name, each in sorted(versions.items())}

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, MissingResult
-from pytest_aisbench.traininglog.readers import MLLOG, MOST_EPOCHS, event
+from pytest_aisbench.traininglog.readers import MLLOG, MOST_EPOCHS, parse_event
 
-_SHOWN = 5  # lines that cannot be read; there may be thousands
+_MOST_UNREADABLE = 5  # lines that cannot be read; there may be thousands
 BENCHMARKS = ("resnet", "bert", "ssd", "maskrcnn", "dlrm", "rnnt", "unet3d")
 _COUNTED = "train_samples × epochs / (run_stop − run_start)"
 _TRACKED = "the mean of tracked_stats"
@@ -54,10 +54,10 @@ def parse_result(name: str, lines: Iterable[str]) -> Result:
         if MLLOG not in line:
             continue
         seen += 1
-        found = event(line)
+        found = parse_event(line)
         time = _number(found.get("time_ms")) if found else None
         if found is None or time is None:
-            if len(events.missing) < _SHOWN:
+            if len(events.missing) < _MOST_UNREADABLE:
                 events.missing.append(MissingResult(ACCURACY, f"line {number} is not an event of MLPerf's"))
             continue
         metadata = found.get("metadata")
@@ -66,7 +66,7 @@ def parse_result(name: str, lines: Iterable[str]) -> Result:
         events.missing.append(MissingResult(THROUGHPUT, f"there is no line with {MLLOG}"))
         events.missing.append(MissingResult(ACCURACY, f"there is no line with {MLLOG}"))
         return Result(name, "", None, {}, tuple(events.missing))
-    return _concluded(name, events)
+    return _result(name, events)
 
 
 def _gather(events: _Events, key: str, value: Any, metadata: Mapping[str, Any], time: float) -> None:
@@ -99,7 +99,7 @@ def _gather(events: _Events, key: str, value: Any, metadata: Mapping[str, Any], 
             events.speeds.append(speed)
 
 
-def _concluded(name: str, events: _Events) -> Result:
+def _result(name: str, events: _Events) -> Result:
     missing, measured = events.missing, {}
     for key, times in (("run_start", events.starts), ("run_stop", events.stops)):
         if not times:
@@ -148,7 +148,7 @@ def _speed(events: _Events, seconds: float) -> tuple[float, str]:
     return math.nan, ""
 
 
-def benchmark(workload: str) -> str:
+def benchmark_name(workload: str) -> str:
     """MLPerf's name of a workload of ours; its own where MLPerf has none."""
     return next((name for name in BENCHMARKS if workload.lower().startswith(name)), workload)
 

@@ -17,7 +17,7 @@ from typing import Any
 _STAMP = re.compile(r"\[(\d{4})[/-](\d{1,2})[/-](\d{1,2}) (\d{1,2}):(\d{2}):(\d{2})(?:[.,](\d{1,6}))?\]")
 
 
-def moment(line: str) -> float | None:
+def line_time(line: str) -> float | None:
     """Seconds of a stamp like `[2022/04/04 17:51:12]`, of whatever zone: only differences count."""
     found = _STAMP.match(line)
     if not found:
@@ -37,7 +37,7 @@ _FIELD = re.compile(rf"(?<![\w@])([A-Za-z][\w@]{{0,40}}):\s{{0,8}}{NUMBER}(?![\d
 
 
 @dataclass(frozen=True)
-class Told:
+class LogLine:
     """What a line says; None for what it does not, or says without a finite number."""
 
     epoch: int | None = None  # counted from 1
@@ -55,7 +55,7 @@ class Told:
     window: tuple[float, float] | None = None  # when the training began and ended, seconds since the epoch
 
 
-def fields(text: str) -> dict[str, float | None]:
+def named_numbers(text: str) -> dict[str, float | None]:
     """`loss: 4.6, ips: 40.6 images/sec` by name; the last of a name counts."""
     return {found[1]: finite(found[2]) for found in _FIELD.finditer(text)}
 
@@ -84,24 +84,24 @@ _ITEM = re.compile(rf"'(\w{{1,40}})': '?{NUMBER}(?=['}},])")
 _MOST_TORCH_EPOCHS = 100_000
 
 
-def read_torch_line(line: str) -> Told | None:
+def read_torch_line(line: str) -> LogLine | None:
     if found := _TORCH_BATCH.match(line):
         return _batch(int(found[1]) + 1, int(found[2]), line[found.end() :])
     if found := _TOP_1.match(line):
         percent = finite(found[1])
-        return Told(accuracy=None if percent is None else percent / 100)
+        return LogLine(accuracy=None if percent is None else percent / 100)
     if found := _MNIST.match(line):
-        return Told(int(found[1]), int(found[2]), finite(found[3]), has_loss=True)
+        return LogLine(int(found[1]), int(found[2]), finite(found[3]), has_loss=True)
     if found := _MNIST_TEST.match(line):
-        return Told(accuracy=int(found[1]) / int(found[2])) if int(found[2]) else None
+        return LogLine(accuracy=int(found[1]) / int(found[2])) if int(found[2]) else None
     if found := _LOGGED.search(line):  # two ranks may write on one line
         return _logged({item[1]: finite(item[2]) for item in _ITEM.finditer(line, found.start())})
     return None
 
 
-def _batch(epoch: int, step: int, text: str) -> Told:
+def _batch(epoch: int, step: int, text: str) -> LogLine:
     meters = {found[1].lower(): finite(found[2]) for found in reversed(list(_METER.finditer(text)))}
-    return Told(
+    return LogLine(
         epoch,
         step,
         meters.get("loss"),
@@ -111,18 +111,18 @@ def _batch(epoch: int, step: int, text: str) -> Told:
     )
 
 
-def _logged(items: dict[str, float | None]) -> Told:
+def _logged(items: dict[str, float | None]) -> LogLine:
     """Of the first rank, for all of them; an epoch that is half done is `0.5`."""
     if "train_runtime" in items:
-        return Told(total=items.get("train_samples_per_second"), final=True)
+        return LogLine(total=items.get("train_samples_per_second"), final=True)
     number = items.get("epoch")
     epoch = max(1, math.ceil(number)) if number is not None and 0 <= number < _MOST_TORCH_EPOCHS else None
     if "loss" in items:
-        return Told(epoch, loss=items["loss"], has_loss=True)
-    return Told(accuracy=items.get("eval_accuracy"))
+        return LogLine(epoch, loss=items["loss"], has_loss=True)
+    return LogLine(accuracy=items.get("eval_accuracy"))
 
 
-LONGEST = 4096  # characters of a line that are looked at; a job may print a gigabyte without a line's end
+MOST_CHARACTERS = 4096  # characters of a line that are looked at; a job may print a gigabyte without a line's end
 # mpirun's `[1,0]<stdout>:`, horovodrun's `[0]<stdout>:`, torchrun's `[rank0]:` and `[default0]:`, srun's ` 0: `
 _PREFIX = re.compile(
     r"[ \t]{0,8}(?:\[(\d+(?:,\d+)?)\]<std(?:out|err)>:|\[?rank[ _]?(\d+)\]?:|\[[a-z_]{1,32}(\d{1,6})\]:|(\d+):(?=\s))",
@@ -132,12 +132,12 @@ _PREFIX = re.compile(
 _HINTS = ("epoch", "loss", "/step", "/sample", "img/sec", "train done", "eval ckpt", "accuracy is", "@1 ", ":::mllog")
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]|\x08+")
 
-Reader = Callable[[str], Told | None]
+Reader = Callable[[str], LogLine | None]
 
 
-def tell(line: str) -> tuple[str, Told] | None:
+def read_line(line: str) -> tuple[str, LogLine] | None:
     """Whose line it is, where it says so, and what it says."""
-    line = last_drawn(line)[:LONGEST]
+    line = last_drawn(line)[:MOST_CHARACTERS]
     lowered = line.lower()
     if not any(hint in lowered for hint in _HINTS):
         return None
@@ -159,23 +159,23 @@ def last_drawn(line: str) -> str:
     return (prefix[0] if prefix else "") + line[at + 1 :]
 
 
-def pending(line: str) -> str:
+def unfinished(line: str) -> str:
     """As much of a line that is not complete yet as its reader will need."""
     line = last_drawn(line)
     body = line.rstrip()
     gap = line[len(body) :]
-    return body[:LONGEST] + ("\r" if "\r" in gap else gap[:LONGEST])
+    return body[:MOST_CHARACTERS] + ("\r" if "\r" in gap else gap[:MOST_CHARACTERS])
 
 
 _LOSS = re.compile(rf"epoch:\s*{COUNT},?\s*step:\s*{COUNT},\s*loss(?: is|:)\s*{NUMBER}", re.IGNORECASE)
 _TIME = re.compile(rf"(?:train )?epoch time:\s*{NUMBER}(?: ms)?,\s*per step time:\s*{NUMBER}", re.IGNORECASE)
 
 
-def _mindspore(line: str) -> Told | None:
+def _mindspore(line: str) -> LogLine | None:
     if found := _LOSS.match(line):
-        return Told(int(found[1]), int(found[2]), finite(found[3]), has_loss=True)
+        return LogLine(int(found[1]), int(found[2]), finite(found[3]), has_loss=True)
     if found := _TIME.match(line):
-        return Told(ms_per_step=finite(found[2]))
+        return LogLine(ms_per_step=finite(found[2]))
     return None
 
 
@@ -186,9 +186,9 @@ _OUTPUTS = re.compile(
 )
 
 
-def _bert(line: str) -> Told | None:
+def _bert(line: str) -> LogLine | None:
     found = _OUTPUTS.match(line)  # the callback that prints the percentage counts epochs from 0
-    return Told(int(found[1]) + 1, int(found[2]), finite(found[3]), has_loss=True) if found else None
+    return LogLine(int(found[1]) + 1, int(found[2]), finite(found[3]), has_loss=True) if found else None
 
 
 _DONE = re.compile(rf"train done\b.*\bsingle_throughput_rate:\s*{NUMBER}")
@@ -197,17 +197,17 @@ _ACCURACY = re.compile(rf"(?:eval ckpt result:|Accuracy is:)\s*(?:\{{[^:]*:)?\s*
 _EVALUATION = re.compile(rf"eval epoch:\s*{COUNT},\s*accuracy:\s*{NUMBER},\s*elapsed:\s*{NUMBER}\s*s\b")
 
 
-def _aisbench(line: str) -> Told | None:
+def _aisbench(line: str) -> LogLine | None:
     """What AIS-Bench's own scripts print, and the line of an evaluation that we ask of a script."""
     if found := _DONE.match(line):
         batch = _BATCH.search(line)
-        return Told(
+        return LogLine(
             throughput=finite(found[1]), final=True, batch=int(batch[1]) if batch else None, window=_window(line)
         )
     if found := _ACCURACY.match(line):
-        return Told(accuracy=finite(found[1]))
+        return LogLine(accuracy=finite(found[1]))
     if found := _EVALUATION.match(line):
-        return Told(accuracy=finite(found[2]), elapsed=finite(found[3]))
+        return LogLine(accuracy=finite(found[2]), elapsed=finite(found[3]))
     return None
 
 
@@ -229,20 +229,20 @@ _PADDLE_EVAL = re.compile(rf"(?:\[\d{{4}}[^\]]*\]\s*)?(?:[\w.]+\s+INFO:\s*)?\[Ev
 _TOKENS = re.compile(r"ips:\s{0,8}\S{1,40}\s{0,8}tokens?/")  # of a language: no samples
 
 
-def _paddle(line: str) -> Told | None:
+def _paddle(line: str) -> LogLine | None:
     if found := _PADDLE.match(line):
-        named = fields(line[found.end() :])
-        return Told(
+        named = named_numbers(line[found.end() :])
+        return LogLine(
             int(found[1] or found[3]),
             int(found[2] or found[4]),
             named.get("loss"),
             has_loss="loss" in named,
             ms_per_step=milliseconds(named.get("batch_cost") or named.get("avg_batch_cost")),
             throughput=None if _TOKENS.search(line) else named.get("ips") or named.get("avg_ips"),
-            at=moment(line),
+            at=line_time(line),
         )
     if found := _PADDLE_EVAL.match(line):
-        return Told(accuracy=fields(line[found.end() :]).get("top1"), at=moment(line))
+        return LogLine(accuracy=named_numbers(line[found.end() :]).get("top1"), at=line_time(line))
     return None
 
 
@@ -251,13 +251,13 @@ _MEAN = re.compile(rf"Img/sec per \w+:\s*{NUMBER}")
 _TOTAL = re.compile(rf"Total img/sec on \d+ \w+\(s\):\s*{NUMBER}")
 
 
-def _horovod(line: str) -> Told | None:
+def _horovod(line: str) -> LogLine | None:
     if found := _ITER.match(line):
-        return Told(step=int(found[1]) + 1, throughput=finite(found[2]))
+        return LogLine(step=int(found[1]) + 1, throughput=finite(found[2]))
     if found := _MEAN.match(line):
-        return Told(throughput=finite(found[1]), final=True)
+        return LogLine(throughput=finite(found[1]), final=True)
     if found := _TOTAL.match(line):
-        return Told(total=finite(found[1]), final=True)
+        return LogLine(total=finite(found[1]), final=True)
     return None
 
 
@@ -267,19 +267,19 @@ _PER_STEP = re.compile(r"(?<![\d.])(\d{1,9}(?:\.\d{1,9})?)(us|µs|ms|s)/(step|sa
 _MS = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 
 
-def _keras(line: str) -> Told | None:
+def _keras(line: str) -> LogLine | None:
     """Keras 2 and 3, whose fields are in another order; also Paddle's `Model.fit`."""
     if found := _EPOCH.match(line):
-        return Told(int(found[1]), 0)
+        return LogLine(int(found[1]), 0)
     found = _STEPS.match(line)
     if not found:
         return None
-    named, took = fields(line[found.end() :]), _PER_STEP.search(line)
+    named, took = named_numbers(line[found.end() :]), _PER_STEP.search(line)
     if "loss" not in named and not took:
         return None
     ms = float(took[1]) * _MS[took[2]] if took else None
     by_sample = bool(took and took[3] == "sample")  # Keras before 2.3
-    return Told(
+    return LogLine(
         step=int(found[1]),
         loss=named.get("loss"),
         has_loss="loss" in named,
@@ -293,7 +293,7 @@ MLLOG = ":::MLLOG"
 MOST_EPOCHS = 100_000  # BERT counts samples where others count epochs
 
 
-def event(line: str) -> dict[str, Any] | None:
+def parse_event(line: str) -> dict[str, Any] | None:
     """The event of a line of MLPerf's log, wherever it begins."""
     at = line.find(MLLOG)
     if at < 0:
@@ -305,32 +305,34 @@ def event(line: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and isinstance(found.get("key"), str) else None
 
 
-def _mlperf(line: str) -> Told | None:
-    found = event(line)
+def _mlperf(line: str) -> LogLine | None:
+    found = parse_event(line)
     if found is None:
         return None
     key, value, metadata = found["key"], found.get("value"), found.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     if key in {"epoch_start", "block_start"}:
-        number = _real(metadata.get("epoch_num", metadata.get("first_epoch_num")))
-        return Told(max(1, int(number)), 0) if number is not None and 0 <= number < MOST_EPOCHS else None
-    time = _real(found.get("time_ms"))
+        number = finite_number(metadata.get("epoch_num", metadata.get("first_epoch_num")))
+        return LogLine(max(1, int(number)), 0) if number is not None and 0 <= number < MOST_EPOCHS else None
+    time = finite_number(found.get("time_ms"))
     if key == "eval_accuracy":
-        return Told(accuracy=_real(value), at=None if time is None else time / 1000)
+        return LogLine(accuracy=finite_number(value), at=None if time is None else time / 1000)
     if key == "run_start":
-        return None if time is None else Told(at=time / 1000)
+        return None if time is None else LogLine(at=time / 1000)
     if key in {"train_loss", "loss"}:
-        return Told(step=_step(metadata), loss=_real(value), has_loss=True)
+        return LogLine(step=_step(metadata), loss=finite_number(value), has_loss=True)
     if key in {"tracked_stats", "throughput"}:
         stats: Mapping[str, Any] = value if isinstance(value, dict) else {"throughput": value}
         loss = stats.get("train_loss", stats.get("loss"))
         step = _step(metadata)
-        return Told(step=step, loss=_real(loss), has_loss=loss is not None, total=_real(stats.get("throughput")))
+        return LogLine(
+            step=step, loss=finite_number(loss), has_loss=loss is not None, total=finite_number(stats.get("throughput"))
+        )
     return None
 
 
 def _step(metadata: Mapping[str, Any]) -> int | None:
-    number = _real(metadata.get("step", metadata.get("step_num", metadata.get("samples_count"))))
+    number = finite_number(metadata.get("step", metadata.get("step_num", metadata.get("samples_count"))))
     return int(number) if number is not None and 0 <= number < 1e15 else None
 
 
@@ -346,7 +348,7 @@ READERS: Mapping[str, Reader] = {
 }
 
 
-def _real(value: Any) -> float | None:
+def finite_number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -357,7 +359,7 @@ def _real(value: Any) -> float | None:
 
 # -- How far a training is, read from what it prints.
 
-_NEWEST = ("ms_per_step", "throughput", "total", "accuracy")  # of these the last that was told counts
+_LATEST_COUNTS = ("ms_per_step", "throughput", "total", "accuracy")  # of these the last that was told counts
 
 
 @dataclass(frozen=True)
@@ -384,52 +386,52 @@ class Progress:
     arrived: int = 0  # ranks that printed the newest epoch and step
 
 
-def read(progress: Progress, text: str) -> Progress:
+def read_progress(progress: Progress, text: str) -> Progress:
     """The progress after more of the log, which may end in the middle of a line."""
-    for after, _ in follow(progress, text):
+    for after, _ in progress_by_line(progress, text):
         progress = after
     return progress
 
 
-def follow(progress: Progress, text: str) -> Iterator[tuple[Progress, Told | None]]:
+def progress_by_line(progress: Progress, text: str) -> Iterator[tuple[Progress, LogLine | None]]:
     """The progress after each line that says something of the rank that is followed, and what; at last, after all."""
     *whole, rest = text.split("\n")
     if not whole:
-        yield replace(progress, rest=pending(progress.rest + rest)), None
+        yield replace(progress, rest=unfinished(progress.rest + rest)), None
         return
     whole[0] = progress.rest + whole[0]
     lines = progress.lines + len(whole)
     for line in whole:
-        rank, told = tell(line) or ("", None)
+        rank, told = read_line(line) or ("", None)
         if told is None:
             continue
         # What is said once at the end may be said by any rank; all else by the one that is followed.
         if progress.rank and rank != progress.rank and not told.final:
             if told.accuracy is None:
                 continue
-            told = Told(accuracy=told.accuracy)
-        progress = _told(progress, rank, told)
+            told = LogLine(accuracy=told.accuracy)
+        progress = _after_line(progress, rank, told)
         yield progress, told
-    yield replace(progress, lines=lines, rest=pending(rest)), None
+    yield replace(progress, lines=lines, rest=unfinished(rest)), None
 
 
-def _told(progress: Progress, rank: str, told: Told) -> Progress:
+def _after_line(progress: Progress, rank: str, told: LogLine) -> Progress:
     if told.epoch is not None and told.step is None:  # the epoch goes on, or is the next
         reached = max(progress.epoch, progress.restarted + told.epoch)
         progress = replace(progress, epoch=reached, loss=told.loss if told.has_loss else progress.loss, rank=rank)
     elif told.epoch is not None:
-        progress = _trained(progress, rank, told, told.epoch)
+        progress = _after_training_line(progress, rank, told, told.epoch)
     elif told.step is not None and told.step >= progress.step:  # an evaluation counts its own steps, from 1 again
         progress = replace(progress, step=told.step, loss=told.loss if told.has_loss else progress.loss, rank=rank)
     elif told.step is not None and told.total is None and told.throughput is None:
         return progress if told.accuracy is None else replace(progress, accuracy=told.accuracy)
     elif told.has_loss:
         progress = replace(progress, loss=told.loss)
-    news = {name: value for name in _NEWEST if (value := getattr(told, name)) is not None}
+    news = {name: value for name in _LATEST_COUNTS if (value := getattr(told, name)) is not None}
     return replace(progress, **news) if news else progress
 
 
-def _trained(progress: Progress, rank: str, told: Told, epoch: int) -> Progress:
+def _after_training_line(progress: Progress, rank: str, told: LogLine, epoch: int) -> Progress:
     step = told.step or 0
     now, last = (epoch, step), (progress.epoch - progress.restarted, progress.step)
     ranks = 1 if rank else progress.ranks

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 
 import track
 
-from pytest_aisbench.traininglog.curve import curve
-from pytest_aisbench.traininglog.readers import LONGEST, tell
+from pytest_aisbench.traininglog.curve import read_curve
+from pytest_aisbench.traininglog.readers import MOST_CHARACTERS, read_line
 
-_MANY = LONGEST - 100
+_MANY = MOST_CHARACTERS - 100
 _BERT = "epoch: 0, current epoch percent: 1.0, step: 1, outputs are"
 
 
@@ -62,13 +62,13 @@ def main() -> None:
     print(track.machine(), flush=True)
     rows = []
     for name, text, ranks in logs(5_000 if quick else 50_000):
-        took = seconds(lambda text=text, ranks=ranks: curve(text, ranks), 0.0)  # type: ignore[misc]
+        took = seconds(lambda text=text, ranks=ranks: read_curve(text, ranks), 0.0)  # type: ignore[misc]
         rows.append([name, f"{len(text) / took / 1e6:.1f}", f"{text.count(chr(10)) / took:,.0f}"])
     track.table(["log", "MB/s", "lines/s"], rows)
-    common = seconds(lambda: tell("loss " + "x" * _MANY), 0.2)
-    worst = [(name, seconds(lambda line=line: tell(line), 0.2)) for name, line in HARD.items()]  # type: ignore[misc]
+    common = seconds(lambda: read_line("loss " + "x" * _MANY), 0.2)
+    worst = [(name, seconds(lambda line=line: read_line(line), 0.2)) for name, line in HARD.items()]  # type: ignore[misc]
     track.table(
-        [f"a line of {LONGEST} characters", "µs", "ratio"],
+        [f"a line of {MOST_CHARACTERS} characters", "µs", "ratio"],
         [["common", f"{1e6 * common:.0f}", "1"], *([n, f"{1e6 * t:.0f}", f"{t / common:.1f}"] for n, t in worst)],
     )
 

@@ -17,7 +17,7 @@ from pytest_aisbench.report.live import Scene, block, heartbeat
 from pytest_aisbench.report.text import display_width
 from pytest_aisbench.traininglog import activity
 from pytest_aisbench.traininglog.activity import JobActivity
-from pytest_aisbench.traininglog.curve import extended
+from pytest_aisbench.traininglog.curve import extend_curve
 from pytest_aisbench.traininglog.readers import Progress
 
 NOW = 10_000.0
@@ -41,7 +41,7 @@ def make(case: Case) -> Any:
 
 
 def heard(text: str, **changes: Any) -> JobActivity:
-    known, progress = extended(Curve(), Progress(ranks=8), text)
+    known, progress = extend_curve(Curve(), Progress(ranks=8), text)
     return JobActivity(NOW, progress, known, **changes)
 
 
@@ -59,7 +59,7 @@ def scene(make: Any) -> Scene:
     losses = "".join(
         f"epoch: {epoch} step: 5004, loss is {loss}\n" for epoch, loss in ((23, 6.9), (24, 4.0), (25, 2.1))
     )
-    resnet = heard(f"{losses}epoch time: 1 ms, per step time: 289.5 ms\n", advanced=NOW)
+    resnet = heard(f"{losses}epoch time: 1 ms, per step time: 289.5 ms\n", epoch_changed_at=NOW)
     told = {trials[2].id: resnet, trials[4].id: heard("epoch: 2 step: 7, loss is 2\n", stalled=True)}
     return Scene(NOW, NOW - 3725, trials, told, 4)
 
@@ -149,19 +149,19 @@ def test_a_heartbeat_before_anything_runs(make: Any) -> None:
 
 def test_epochs_tell_better_than_expectation(make: Any) -> None:
     trial = make("w", "1x1", Phase.RUNNING, 100, parameters={"epochs": "4"}, expected_s=50.0)
-    assert activity.share(trial, None, NOW) == 0.25, "the first epoch is not over"
-    assert activity.remaining(trial, None, NOW) == 5.0, "overdue, so it cannot be long"
-    told = heard("epoch: 2 step: 1, loss is 1\n", advanced=NOW - 20)
-    assert activity.share(trial, told, NOW) == 0.5
-    assert activity.remaining(trial, told, NOW) == 60.0, "40 s for each epoch"
-    assert activity.remaining(trial, told, NOW + 15) == 45.0, "and it comes nearer"
-    assert activity.remaining(trial, told, NOW + 999) == 0.0
+    assert activity.share_done(trial, None, NOW) == 0.25, "the first epoch is not over"
+    assert activity.seconds_left(trial, None, NOW) == 5.0, "overdue, so it cannot be long"
+    told = heard("epoch: 2 step: 1, loss is 1\n", epoch_changed_at=NOW - 20)
+    assert activity.share_done(trial, told, NOW) == 0.5
+    assert activity.seconds_left(trial, told, NOW) == 60.0, "40 s for each epoch"
+    assert activity.seconds_left(trial, told, NOW + 15) == 45.0, "and it comes nearer"
+    assert activity.seconds_left(trial, told, NOW + 999) == 0.0
 
 
 @pytest.mark.parametrize("told", ["", "0", "many", "-3", "1e3"])
 def test_a_number_of_epochs_that_is_none_is_not_used(make: Any, told: str) -> None:
     trial = make("w", "1x1", Phase.RUNNING, 100, parameters={"epochs": told})
-    assert activity.share(trial, heard("epoch: 2 step: 1, loss is 1\n"), NOW) is None
+    assert activity.share_done(trial, heard("epoch: 2 step: 1, loss is 1\n"), NOW) is None
 
 
 def test_throughput_counts_all_ranks(make: Any) -> None:
@@ -185,4 +185,4 @@ def test_throughput_counts_all_ranks(make: Any) -> None:
     ],
 )
 def test_when_all_will_be_over(running: Any, waiting: Any, max_jobs: int, seconds: float | None) -> None:
-    assert activity.until_all(running, waiting, max_jobs) == seconds
+    assert activity.seconds_until_all_end(running, waiting, max_jobs) == seconds

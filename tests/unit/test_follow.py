@@ -100,8 +100,8 @@ def test_it_reads_on_where_it_stopped(bench: Bench) -> None:
     assert heard
     assert (heard.progress.epoch, heard.progress.loss, heard.progress.ms_per_step) == (2, 1.5, 10.0)
     assert heard.progress.lines == 4
-    assert heard.said == "epoch: 2 step: 10, loss is 1.5"
-    assert heard.moved == heard.advanced == bench.clock.time
+    assert heard.last_line == "epoch: 2 step: 10, loss is 1.5"
+    assert heard.alive_at == heard.epoch_changed_at == bench.clock.time
 
 
 def test_only_jobs_that_run_are_heard_and_those_that_ended_are_forgotten(bench: Bench, single: Case) -> None:

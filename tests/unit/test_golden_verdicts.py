@@ -19,7 +19,7 @@ from pytest_aisbench.judge.values import case_values
 from pytest_aisbench.model.case import Mode, Shape
 from pytest_aisbench.model.metric import ACCURACY, SCALING, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
 from pytest_aisbench.model.verdict import ExpectedFailure, Finding, Ruling, Threshold, Verdict
-from pytest_aisbench.traininglog.curve import curve
+from pytest_aisbench.traininglog.curve import read_curve
 
 GOLDEN = Path(__file__).parent / "golden" / "verdicts.txt"
 UNIT = "images/s"
@@ -50,7 +50,7 @@ def verdict(
 ) -> Verdict:
     """Of a job whose four ranks wrote this."""
     case = make_case("2x2", *(claims or (SPEED, LEARNT)), mode=mode)
-    trial = make_trial(case, measurements=make_measurements(case, speed, learnt), curve=curve(log))
+    trial = make_trial(case, measurements=make_measurements(case, speed, learnt), curve=read_curve(log))
     values = case_values(trial)
     missing = {each.metric for each in values.missing}
     pairs = [

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_aisbench.model.curve import MOST, AccuracyPoint, Curve, warm_up
-from pytest_aisbench.traininglog.curve import curve, extended, reached
-from pytest_aisbench.traininglog.readers import LONGEST, Progress, moment, read, tell
+from pytest_aisbench.traininglog.curve import extend_curve, read_curve, seconds_to_accuracy
+from pytest_aisbench.traininglog.readers import MOST_CHARACTERS, Progress, line_time, read_line, read_progress
 
 CLAS = (
     "[2022/04/04 17:51:12] root INFO: [Train][Epoch 1/20][Iter: 0/8]lr: 0.00031, CELoss: 4.64081, loss: 4.64081, "
@@ -82,7 +82,7 @@ def event(key: str, value: object = "null", **metadata: object) -> str:
 )
 @pytest.mark.parametrize("prefix", ["", "[1,3]<stdout>:", "[3]<stdout>:", "[rank3]: ", "[default3]:"])
 def test_a_line(prefix: str, line: str, said: dict[str, object]) -> None:
-    found = tell(prefix + line.lstrip(" ").removeprefix("0: "))
+    found = read_line(prefix + line.lstrip(" ").removeprefix("0: "))
     assert found
     rank, told = found
     assert rank.rpartition(",")[2] == ("3" if prefix else "")
@@ -106,18 +106,18 @@ def test_a_line(prefix: str, line: str, said: dict[str, object]) -> None:
     ],
 )
 def test_other_lines_say_nothing(line: str) -> None:
-    assert tell(line) is None
+    assert read_line(line) is None
 
 
 def test_keras_counts_epochs_and_an_evaluation_is_not_one() -> None:
     log = "".join(f"Epoch {epoch}/3\n{KERAS_3}\n" for epoch in (1, 2, 3))
-    told = read(Progress(), f"{log}10/10 - 0s - 5ms/step - accuracy: 0.7 - loss: 9.0\n")
+    told = read_progress(Progress(), f"{log}10/10 - 0s - 5ms/step - accuracy: 0.7 - loss: 9.0\n")
     assert (told.epoch, told.step, told.loss, told.ms_per_step) == (3, 80, 0.6697, 10.0)
-    assert curve(f"{log}10/10 - 0s - 5ms/step - accuracy: 0.7 - loss: 9.0\n").speed.values == [100.0] * 3
+    assert read_curve(f"{log}10/10 - 0s - 5ms/step - accuracy: 0.7 - loss: 9.0\n").speed.values == [100.0] * 3
 
 
 def test_the_throughput_of_a_whole_job_is_not_taken_for_a_ranks() -> None:
-    told = read(Progress(), f"{MLLOG}\n")
+    told = read_progress(Progress(), f"{MLLOG}\n")
     assert (told.total, told.throughput) == (14214.65962521748, None)
 
 
@@ -129,20 +129,20 @@ def mindspore(*milliseconds: float) -> str:
 
 
 def test_a_curve_of_losses_and_speeds() -> None:
-    found = curve(mindspore(200, 100, 100, 100, 100))
+    found = read_curve(mindspore(200, 100, 100, 100, 100))
     assert [(point.epoch, point.step, point.value) for point in found.loss.points][:2] == [(1, 10, 1.0), (2, 10, 0.5)]
     assert (found.speed.values, found.unit, found.of) == ([5.0, 10.0, 10.0, 10.0, 10.0], "steps/s", "rank")
 
 
 def test_warm_up_and_steady_state_stand_beside_the_whole() -> None:
-    found = curve(mindspore(200, 100, 100, 100, 100)).pace
+    found = read_curve(mindspore(200, 100, 100, 100, 100)).pace
     assert found
     assert (found.warm_up_points, found.warm_up, found.steady, found.unit) == (1, 5.0, 10.0, "steps/s")
     assert found.whole == pytest.approx(50 / 6)  # five epochs in six times the time of a quick one
     assert str(found) == (
         "8.33333 steps/s over the whole run, 10 in steady state, 5 in the warm-up of 1 point (one rank, from its log)"
     )
-    with_batch = curve(mindspore(200, 100, 100, 100, 100) + DONE).pace
+    with_batch = read_curve(mindspore(200, 100, 100, 100, 100) + DONE).pace
     assert with_batch
     assert (with_batch.unit, with_batch.steady, with_batch.warm_up) == ("samples/s", 160.0, 80.0)
     assert with_batch.whole == 161.25  # what the log says itself
@@ -201,24 +201,24 @@ eval ckpt result:{'accuracy': 0.94}
 def test_the_time_to_an_accuracy_is_that_of_the_first_evaluation_at_or_above(
     log: str, times: dict[float, float | None]
 ) -> None:
-    assert {target: reached(curve(log), target) for target in times} == times
+    assert {target: seconds_to_accuracy(read_curve(log), target) for target in times} == times
 
 
 def test_evaluations_stand_in_the_curve_with_their_epochs() -> None:
-    assert curve(OUR_RUN).evaluations == (
+    assert read_curve(OUR_RUN).evaluations == (
         AccuracyPoint(1, 0.5, 0.7),
         AccuracyPoint(2, 0.9375, 1.4),
         AccuracyPoint(2, 0.94),
     )
-    assert len(curve(OUR_RUN).speed.points) == 2
+    assert len(read_curve(OUR_RUN).speed.points) == 2
 
 
 def test_of_very_many_evaluations_some_are_kept_and_no_time_is_too_short() -> None:
     told = [(number / 1000, float(number)) for number in range(900)]
-    known = curve("".join(f"eval epoch: 1, accuracy: {much}, elapsed: {after} s\n" for much, after in told))
+    known = read_curve("".join(f"eval epoch: 1, accuracy: {much}, elapsed: {after} s\n" for much, after in told))
     assert len(known.evaluations) <= MOST
-    assert reached(known, 0.899) == 899.0
-    late = reached(known, 0.5)
+    assert seconds_to_accuracy(known, 0.899) == 899.0
+    late = seconds_to_accuracy(known, 0.5)
     assert late is not None
     assert late >= 500
 
@@ -235,22 +235,22 @@ def test_of_very_many_evaluations_some_are_kept_and_no_time_is_too_short() -> No
     ],
 )
 def test_stamps_count_days_months_and_leap_years(line: str, seconds: float) -> None:
-    began, now = moment("[2022/04/04 17:51:12]"), moment(line)
+    began, now = line_time("[2022/04/04 17:51:12]"), line_time(line)
     assert began is not None
     assert now is not None
     assert now - began == seconds
-    assert moment(f" {line}") is moment("17:51:12") is None
+    assert line_time(f" {line}") is line_time("17:51:12") is None
 
 
 def test_ranks_that_share_a_log_make_one_curve() -> None:
     log = "".join(line * 8 for line in mindspore(200, 100, 100, 100).splitlines(keepends=True))
-    found = curve(log, ranks=8)
+    found = read_curve(log, ranks=8)
     assert (found.speed.values, len(found.loss.points)) == ([5.0, 10.0, 10.0, 10.0], 4)
 
 
 def test_a_log_without_speeds_or_with_only_the_last_word() -> None:
-    assert curve("epoch: 1 step: 2, loss is 3\n").pace is None
-    told = curve("Total img/sec on 4 CPU(s): 104.5 +-0.1").pace
+    assert read_curve("epoch: 1 step: 2, loss is 3\n").pace is None
+    told = read_curve("Total img/sec on 4 CPU(s): 104.5 +-0.1").pace
     assert told
     assert (told.whole, told.steady, told.of) == (104.5, None, "job")
 
@@ -258,7 +258,7 @@ def test_a_log_without_speeds_or_with_only_the_last_word() -> None:
 @pytest.mark.parametrize(("mean", "whole"), [("", 4 / (1 / 10 + 3 / 26)), ("Img/sec per CPU: 25.5 +-0.0\n", 25.5)])
 def test_the_total_of_a_job_is_no_speed_of_one_rank(mean: str, whole: float) -> None:
     lines = "".join(f"Iter #{at}: {speed} img/sec per CPU\n" for at, speed in enumerate((10, 26, 26, 26)))
-    told = curve(f"{lines}{mean}Total img/sec on 4 CPU(s): 104.5 +-0.1\n").pace
+    told = read_curve(f"{lines}{mean}Total img/sec on 4 CPU(s): 104.5 +-0.1\n").pace
     assert told
     assert told.whole == pytest.approx(whole)
     assert (told.warm_up, told.steady, told.of) == (10.0, 26.0, "rank")
@@ -266,7 +266,7 @@ def test_the_total_of_a_job_is_no_speed_of_one_rank(mean: str, whole: float) -> 
 
 def test_a_long_log_keeps_its_shape_and_few_points() -> None:
     log = "".join(f"epoch: 1 step: {step}, loss is {10_000 - step}\n" for step in range(1, 10_000))
-    found = curve(log).loss
+    found = read_curve(log).loss
     assert MOST // 2 <= len(found.points) <= MOST
     assert found.points[0].step == 1
     assert found.points[-1].step > 10_000 - 2 * found.stride
@@ -294,7 +294,19 @@ def mangled(draw: st.DrawFn) -> str:
             st.just(""),
             st.text(max_size=3),
             st.sampled_from(
-                ["9" * 400, "9" * LONGEST, " " * LONGEST, "-", "nan", "inf", "\r", "x\r", "\r  \r", "\x1b[", "{"]
+                [
+                    "9" * 400,
+                    "9" * MOST_CHARACTERS,
+                    " " * MOST_CHARACTERS,
+                    "-",
+                    "nan",
+                    "inf",
+                    "\r",
+                    "x\r",
+                    "\r  \r",
+                    "\x1b[",
+                    "{",
+                ]
             ),
         )
     )
@@ -309,19 +321,19 @@ def mangled(draw: st.DrawFn) -> str:
 @settings(max_examples=300)
 @given(
     st.lists(st.one_of(mangled(), st.text(max_size=30)), max_size=12),
-    st.lists(st.integers(0, 500) | st.integers(0, 3 * LONGEST), max_size=4).map(sorted),
+    st.lists(st.integers(0, 500) | st.integers(0, 3 * MOST_CHARACTERS), max_size=4).map(sorted),
     st.integers(1, 3),
 )
 def test_no_log_breaks_a_reader_and_its_pieces_make_no_difference(
     lines: list[str], cuts: list[int], ranks: int
 ) -> None:
     text = "\n".join(lines) + "\n"
-    found = curve(text, ranks)
+    found = read_curve(text, ranks)
     told = found.pace
     for value in [*found.loss.values, *found.speed.values, *((told.whole,) if told else ())]:
         assert math.isfinite(value)
     known, progress = Curve(), Progress(ranks=ranks)
     for start, end in itertools.pairwise([0, *cuts, len(text)]):
-        known, progress = extended(known, progress, text[start:end])
-        assert len(progress.rest) <= 2 * LONGEST
+        known, progress = extend_curve(known, progress, text[start:end])
+        assert len(progress.rest) <= 2 * MOST_CHARACTERS
     assert known == found

@@ -19,7 +19,7 @@ from pytest_aisbench.engine.trial import VerdictStep
 from pytest_aisbench.judge.evaluate import Rules
 from pytest_aisbench.model.trial import Step
 from pytest_aisbench.model.verdict import ExpectedFailure, Ruling, Threshold
-from pytest_aisbench.traininglog.mlperf import Result, benchmark, parse_result
+from pytest_aisbench.traininglog.mlperf import Result, benchmark_name, parse_result
 
 CLAIMS = (Threshold("throughput", unit="images/s", at_least=13_000), Threshold("accuracy", at_least=0.759))
 CASE = make_case("1x8", *CLAIMS, workload="resnet50")
@@ -297,7 +297,11 @@ def test_a_run_of_ours_in_mlperfs_words_says_what_it_measured() -> None:
         "run_stop says 'aborted'",
         "eval_accuracy is missing",
     ]
-    assert (benchmark("resnet50_cifar10"), benchmark("bert"), benchmark("points")) == ("resnet", "bert", "points")
+    assert (benchmark_name("resnet50_cifar10"), benchmark_name("bert"), benchmark_name("points")) == (
+        "resnet",
+        "bert",
+        "points",
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.traininglog.readers import Progress, read
+from pytest_aisbench.traininglog.readers import Progress, read_progress
 
 BERT = (
     "epoch: 0.0, current epoch percent: 0.000, step: 1, outputs are (Tensor(shape=[1], dtype=Float32, "
@@ -25,7 +25,7 @@ DONE = (
 
 
 def after(*lines: str, ranks: int = 1) -> Progress:
-    return read(Progress(ranks=ranks), "".join(f"{line}\n" for line in lines))
+    return read_progress(Progress(ranks=ranks), "".join(f"{line}\n" for line in lines))
 
 
 @pytest.mark.parametrize(
@@ -122,14 +122,14 @@ def test_of_ranks_that_are_named_one_is_followed() -> None:
 
 
 def test_a_line_without_an_end_is_held_back_and_does_not_grow_for_ever() -> None:
-    begun = read(Progress(), "epoch: 1 step: 19")
+    begun = read_progress(Progress(), "epoch: 1 step: 19")
     assert (begun.epoch, begun.lines) == (0, 0)
-    assert read(begun, "5, loss is 1.5\n").step == 195
+    assert read_progress(begun, "5, loss is 1.5\n").step == 195
     endless = Progress()
     for _ in range(100):
-        endless = read(endless, "x" * 1000)
+        endless = read_progress(endless, "x" * 1000)
     assert len(endless.rest) < 10_000
-    assert read(endless, "\nepoch: 1 step: 1, loss is 1\n").epoch == 1
+    assert read_progress(endless, "\nepoch: 1 step: 1, loss is 1\n").epoch == 1
 
 
 SPOKEN = st.sampled_from(
@@ -152,5 +152,5 @@ def test_the_pieces_in_which_a_log_arrives_make_no_difference(lines: list[str], 
     places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     told = Progress(ranks=ranks)
     for begin, end in itertools.pairwise(places):
-        told = read(told, text[begin:end])
-    assert told == read(Progress(ranks=ranks), text)
+        told = read_progress(told, text[begin:end])
+    assert told == read_progress(Progress(ranks=ranks), text)

@@ -21,7 +21,7 @@ from pytest_aisbench.model.job import Request
 from pytest_aisbench.model.ports import Clock
 from pytest_aisbench.model.trial import Step
 from pytest_aisbench.session.dry_run import plan
-from pytest_aisbench.traininglog.activity import until_all
+from pytest_aisbench.traininglog.activity import seconds_until_all_end
 
 Make = Callable[..., Any]
 HOUR = 3600.0
@@ -130,7 +130,7 @@ def test_the_jobs_at_once_are_the_users_or_the_platforms(
 def test_the_longest_go_first_and_the_next_where_a_place_is_free(
     seconds: list[float], places: int, wall: float
 ) -> None:
-    assert until_all((), seconds, places) == wall
+    assert seconds_until_all_end((), seconds, places) == wall
 
 
 def forecast_of(case: Case, limit: float | None, *rows: tuple[str, Shape, float, str]) -> DryRun:

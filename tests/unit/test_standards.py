@@ -27,7 +27,7 @@ from pytest_aisbench.report import results
 from pytest_aisbench.report.results import Fields, shown
 from pytest_aisbench.stash import SETTINGS
 from pytest_aisbench.tester.payload import UNITS
-from pytest_aisbench.traininglog.curve import curve
+from pytest_aisbench.traininglog.curve import read_curve
 
 CASE = make_case("2x2", Threshold(THROUGHPUT, UNIT, at_least=1.0), Threshold(ACCURACY, at_least=0.9))
 LOG = """eval epoch: 1, accuracy: 0.8, elapsed: 20 s
@@ -38,7 +38,7 @@ TRIAL = make_trial(
     CASE,
     job_id="j",
     measurements=make_measurements(CASE, [100.0, 100.0, 90.0, 90.0]),
-    curve=curve(LOG),
+    curve=read_curve(LOG),
     times={"stage": 990.0, "running": 1001.0, "harvest": 1070.0, "done": 1080.0},
     usage={"npu": 93.0, "npu memory": 50.0},
     power=Power(1900.0, 2500.0, 95_000.0, "bmc, over the training", gaps=("node 0: no sample for 20 s after 3 s",)),
@@ -205,7 +205,7 @@ def test_the_file_has_every_case_and_claims_no_conformity(tmp_path: Path) -> Non
 @pytest.mark.parametrize("ends", ["1e30 endtime:2e30", "-5 endtime:4", "nan endtime:inf", "9 endtime:3"])
 def test_a_log_with_a_window_out_of_this_world_has_none(ends: str) -> None:
     line = f"train done starttime:{ends} stepsize:1 batchsize:4 epochsize:2 alldatasum:8 single_throughput_rate:9\n"
-    odd = shown(standard_fields(entry(replace(TRIAL, curve=curve(line)))))
+    odd = shown(standard_fields(entry(replace(TRIAL, curve=read_curve(line)))))
     assert odd["proc_start_time"]["null_reason"] == "the log does not tell when training began and ended"
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_aisbench.model.curve import Curve
-from pytest_aisbench.traininglog.curve import curve, extended
-from pytest_aisbench.traininglog.readers import Progress, tell
+from pytest_aisbench.traininglog.curve import extend_curve, read_curve
+from pytest_aisbench.traininglog.readers import Progress, read_line
 
 LAUNCHER = """W1117 03:50:04.646000 32117 torch/distributed/run.py:874]\x20
 W1117 03:50:04.646000 32117 torch/distributed/run.py:874] *****************************************
@@ -82,7 +82,7 @@ def losses(known: Curve) -> list[tuple[int, int, float]]:
 
 
 def test_two_ranks_of_the_imagenet_example_make_one_curve() -> None:
-    known = curve(IMAGENET, ranks=2)
+    known = read_curve(IMAGENET, ranks=2)
     steps = [(1, 1), (1, 6), (1, 11), (2, 1), (2, 6), (2, 11)]
     assert losses(known) == [
         (*at, loss) for at, loss in zip(steps, (2.2982, 2.2951, 2.2522, 2.2667, 2.2481, 2.2142), strict=True)
@@ -98,13 +98,13 @@ def test_two_ranks_of_the_imagenet_example_make_one_curve() -> None:
 
 
 def test_the_rank_that_speaks_first_is_followed() -> None:
-    known = curve(MNIST, ranks=2)
+    known = read_curve(MNIST, ranks=2)
     assert losses(known) == [(1, 0, 2.298178), (1, 160, 2.295064), (2, 0, 2.266685), (2, 160, 2.248124)]
     assert [each.accuracy for each in known.evaluations] == [0.9833]
 
 
 def test_torchvision_tells_images_per_second() -> None:
-    known = curve(VISION, ranks=2)
+    known = read_curve(VISION, ranks=2)
     assert (known.unit, known.of) == ("samples/s", "rank")
     assert known.speed.values == [1531.361705040732, 2672.38228735266, 2187.8093499380584, 1867.766880044531]
     assert losses(known) == [(1, 0, 2.2982), (1, 10, 2.2522), (2, 0, 2.2667), (2, 10, 2.2142)]
@@ -115,7 +115,7 @@ def test_torchvision_tells_images_per_second() -> None:
 def test_the_trainer_writes_behind_its_bar(size: int) -> None:
     known, progress = Curve(), Progress(ranks=2)
     for at in range(0, len(TRAINER), size):
-        known, progress = extended(known, progress, TRAINER[at : at + size])
+        known, progress = extend_curve(known, progress, TRAINER[at : at + size])
     assert losses(known) == [(1, 0, 10.61), (1, 0, 10.59), (2, 0, 10.6)]
     assert [(each.epoch, each.accuracy) for each in known.evaluations] == [(1, 0.5)]
     assert str(known.pace) == "363.9 samples/s over the whole run (the whole job, from its log)"
@@ -125,10 +125,10 @@ def test_the_trainer_writes_behind_its_bar(size: int) -> None:
 def test_a_bar_of_any_length_counts_by_its_end() -> None:
     bar = "\r".join(f"{step}/938 [==>...] - ETA: 9s - loss: {1 / step:.4f} - accuracy: 0.5" for step in range(1, 938))
     line = f"[1,0]<stdout>:{bar}\r938/938 [====] - 4s 5ms/step - loss: 0.1111 - accuracy: 0.99"
-    found = tell(line)
+    found = read_line(line)
     assert found
     assert (found[0], found[1].step, found[1].loss, found[1].ms_per_step) == ("1,0", 938, 0.1111, 5.0)
-    assert tell(f"{line}\r") == tell(f"{line}\r   ") == found
+    assert read_line(f"{line}\r") == read_line(f"{line}\r   ") == found
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_bar_of_any_length_counts_by_its_end() -> None:
     ],
 )  # fmt: skip
 def test_a_line(line: str, said: dict[str, object]) -> None:
-    found = tell(line)
+    found = read_line(line)
     assert found
     assert {name: getattr(found[1], name) for name in said} == said
 
@@ -163,4 +163,4 @@ def test_a_line(line: str, said: dict[str, object]) -> None:
     ],
 )
 def test_other_lines_say_nothing(line: str) -> None:
-    assert tell(line) is None
+    assert read_line(line) is None

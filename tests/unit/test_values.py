@@ -14,7 +14,7 @@ from pytest_aisbench.model.case import Mode
 from pytest_aisbench.model.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
 from pytest_aisbench.model.trial import Trial
 from pytest_aisbench.model.verdict import Outcome, Ruling, Threshold, Verdict
-from pytest_aisbench.traininglog.curve import curve
+from pytest_aisbench.traininglog.curve import read_curve
 
 PLAIN = (Threshold(THROUGHPUT, UNIT, at_least=100.0), Threshold(ACCURACY, at_least=0.9))
 STEADY = Threshold(STEADY_THROUGHPUT, UNIT, at_least=600.0)
@@ -31,7 +31,7 @@ EVALUATED = "eval epoch: 5, accuracy: 0.95, elapsed: 40 s\n"
 
 def trial(log: str, *claims: Threshold, shape: str = "2x2", mode: Mode = Mode.CLUSTER) -> Trial:
     case = make_case(shape, *PLAIN, *claims, mode=mode)
-    return make_trial(case, measurements=make_measurements(case), curve=curve(log) if log else None)
+    return make_trial(case, measurements=make_measurements(case), curve=read_curve(log) if log else None)
 
 
 def judged(tried: Trial) -> Verdict:

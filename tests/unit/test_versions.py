@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.traininglog.activity import versions
+from pytest_aisbench.traininglog.activity import software_versions
 
 SAID = {
     "| npu-smi 21.0.4                   Version: 21.0.4     |": {"driver": "21.0.4"},
@@ -49,24 +49,24 @@ SILENT = (
 
 @pytest.mark.parametrize(("line", "told"), SAID.items(), ids=range(len(SAID)))
 def test_a_line_that_names_the_software_and_its_version_is_understood(line: str, told: dict[str, str]) -> None:
-    assert versions(line) == told
+    assert software_versions(line) == told
 
 
 @pytest.mark.parametrize("line", SILENT)
 def test_a_line_that_only_looks_like_it_is_not(line: str) -> None:
-    assert versions(line) == {}
+    assert software_versions(line) == {}
 
 
 def test_ranks_that_say_the_same_count_once_and_those_that_differ_all_show() -> None:
-    assert versions("MindSpore version: 1.3.0\n" * 3) == {"mindspore": "1.3.0"}
-    assert versions("MindSpore version: 1.5.0\nMindSpore version: 1.3.0\n") == {"mindspore": "1.3.0, 1.5.0"}
+    assert software_versions("MindSpore version: 1.3.0\n" * 3) == {"mindspore": "1.3.0"}
+    assert software_versions("MindSpore version: 1.5.0\nMindSpore version: 1.3.0\n") == {"mindspore": "1.3.0, 1.5.0"}
 
 
 @given(st.text())
 def test_any_text_may_be_asked(text: str) -> None:
-    assert all(told for told in versions(f"version {text}").values())
+    assert all(told for told in software_versions(f"version {text}").values())
 
 
 def test_a_long_line_costs_no_more_than_its_beginning() -> None:
-    assert versions("MindSpore version: 1.3.0 " + "version 1." * 1_000_000) == {"mindspore": "1.3.0"}
-    assert versions("cann " * 1_000_000 + "CANN version: 7.0.1") == {}
+    assert software_versions("MindSpore version: 1.3.0 " + "version 1." * 1_000_000) == {"mindspore": "1.3.0"}
+    assert software_versions("cann " * 1_000_000 + "CANN version: 7.0.1") == {}
