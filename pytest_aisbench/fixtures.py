@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_aisbench.model.job import Job, Stage
     from pytest_aisbench.model.ports import Platform, Store
     from pytest_aisbench.model.trial import Step, Trial
-    from pytest_aisbench.tester.uploader import Desk
+    from pytest_aisbench.tester.uploader import TesterClient
 
 
 @pytest.fixture
@@ -66,19 +66,19 @@ def obs(_platform: Platform) -> Store:
 
 
 @pytest.fixture(scope="session")
-def tester(request: pytest.FixtureRequest) -> Iterator[Desk]:
+def tester(request: pytest.FixtureRequest) -> Iterator[TesterClient]:
     """The Tester that results are uploaded to, to hand in more::
         def test_room(tester):
             assert tester.upload("room", {"celsius": 21.5}).state.value == "delivered"
     It is written to disk before it is sent, sent again until the Tester has it, and stored there once. Results of cases
     need no test: they are uploaded by the run.
     """
-    from pytest_aisbench.tester.uploader import Desk
+    from pytest_aisbench.tester.uploader import TesterClient
 
     owner = run_owner(request.config)
-    desk = Desk(request.config.stash[SETTINGS], owner.platform, owner.run_name())
-    yield desk
-    desk.close()
+    client = TesterClient(request.config.stash[SETTINGS], owner.platform, owner.run_name())
+    yield client
+    client.close()
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def trial(request: pytest.FixtureRequest, case: Case) -> Trial:
 
 
 def _reached(request: pytest.FixtureRequest, case: Case, until: Step) -> Trial:
-    from pytest_aisbench.report.host_plugins import TRIAL, properties, renew
+    from pytest_aisbench.report.host_plugins import TRIAL, replace_properties, trial_properties
 
     try:
         trial = run_owner(request.config).reached(case, until)
@@ -148,5 +148,5 @@ def _reached(request: pytest.FixtureRequest, case: Case, until: Step) -> Trial:
     except AisbenchError as error:
         raise PlatformError(str(error)) from None
     request.node.stash[TRIAL] = trial
-    renew(request.node.user_properties, properties(trial, request.config.stash[SETTINGS].platform))
+    replace_properties(request.node.user_properties, trial_properties(trial, request.config.stash[SETTINGS].platform))
     return trial

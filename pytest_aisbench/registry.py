@@ -17,14 +17,14 @@ from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.model.ports import ActsOnce, OnWorkers, Ordered
 
-_LOG = get_logger("platform")
-
 if TYPE_CHECKING:
     import pytest
 
     from pytest_aisbench.config.settings import Settings
     from pytest_aisbench.engine.collect import PowerMeter
     from pytest_aisbench.model.ports import Platform
+
+_LOG = get_logger("platform")
 
 PLATFORMS = {
     "local": "pytest_aisbench.platforms.local_kind:LocalKind",
@@ -40,7 +40,7 @@ REPORTERS = {
     "fields": "pytest_aisbench.report.results:Fields",
     "tester": "pytest_aisbench.session.reporters:Tester",
     "index": "pytest_aisbench.session.reporters:Index",
-    "transcript": "pytest_aisbench.session.reporters:Scribe",
+    "transcript": "pytest_aisbench.session.reporters:TestRecorder",
 }
 POWER_FILE = "file"  # the power source that `--aisbench-power` names
 POWER_SOURCES = {POWER_FILE: "pytest_aisbench.platforms.power_file:PowerFile"}

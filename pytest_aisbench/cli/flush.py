@@ -42,7 +42,7 @@ def register(acts: Any) -> None:
 def _flush(options: argparse.Namespace) -> int:
     from pytest_aisbench.config.settings import parse_duration
     from pytest_aisbench.model.results import UploadState
-    from pytest_aisbench.tester.uploader import Flushing
+    from pytest_aisbench.tester.uploader import Flusher
 
     try:
         patience_s = parse_duration(options.patience)
@@ -50,7 +50,7 @@ def _flush(options: argparse.Namespace) -> int:
         raise UsageFault(f"--patience: {error}") from None
     settings = options_module.settings(options, platform=LOCAL)
     with closing(options_module.ledger(settings, new=options.stub_log is not None)) as ledger:
-        flushing = Flushing(settings, ledger.database, patience_s)
+        flushing = Flusher(settings, ledger.database, patience_s)
         if options.requeue:
             flushing.requeue(options.requeue)
         if options.stub_log:

@@ -84,14 +84,14 @@ def _guarded(act: Any) -> Any:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    from pytest_aisbench.tester_server.app import Offer, serve
+    from pytest_aisbench.tester_server.app import ServeOptions, serve
     from pytest_aisbench.tester_server.auth import is_loopback
 
     if not 0 < options.max_body <= 1024:
         raise UsageFault("--max-body is between 0 and 1024 MB")
     if not 0 <= options.rate < float("inf"):
         raise UsageFault("--rate is 0 or more")
-    offer = Offer(
+    offer = ServeOptions(
         options.db,
         options.host,
         options.port,
@@ -118,12 +118,12 @@ def _add(options: argparse.Namespace) -> None:
 
     from pytest_aisbench.model.messages import plain
     from pytest_aisbench.tester_server import auth
-    from pytest_aisbench.tester_server.app import changing
+    from pytest_aisbench.tester_server.app import transaction
     from pytest_aisbench.tester_server.auth import Kind
 
     kind = Kind.READ if options.read else Kind.SEND
-    with changing(options.db) as connection:
-        token = auth.add(connection, options.project, kind, plain(options.label, 80), time.time())
+    with transaction(options.db) as connection:
+        token = auth.add_token(connection, options.project, kind, plain(options.label, 80), time.time())
     if options.json:
         print(json.dumps({"project": options.project, "kind": kind.value, "token": token.reveal()}))
     else:
@@ -133,10 +133,10 @@ def _add(options: argparse.Namespace) -> None:
 
 def _list(options: argparse.Namespace) -> None:
     from pytest_aisbench.model.clock import stamp
-    from pytest_aisbench.tester_server.app import opened
+    from pytest_aisbench.tester_server.app import open_database
     from pytest_aisbench.tester_server.auth import every_token
 
-    with opened(options.db) as engine, engine.connect() as connection:
+    with open_database(options.db) as engine, engine.connect() as connection:
         found = every_token(connection)
     for each in found:
         each.update({name: stamp(each[name]) for name in ("created", "revoked", "used") if each[name] is not None})
@@ -152,21 +152,21 @@ def _list(options: argparse.Namespace) -> None:
 def _revoke(options: argparse.Namespace) -> None:
     import time
 
-    from pytest_aisbench.tester_server.app import changing
-    from pytest_aisbench.tester_server.auth import revoke
+    from pytest_aisbench.tester_server.app import transaction
+    from pytest_aisbench.tester_server.auth import revoke_token
 
-    with changing(options.db) as connection:
-        revoke(connection, options.number, time.time())
+    with transaction(options.db) as connection:
+        revoke_token(connection, options.number, time.time())
     print(f"token {options.number} is revoked")
 
 
 def _audit(options: argparse.Namespace) -> None:
     from pytest_aisbench.model.clock import stamp
-    from pytest_aisbench.tester_server.app import opened
+    from pytest_aisbench.tester_server.app import open_database
     from pytest_aisbench.tester_server.auth import COLUMNS, every_action
-    from pytest_aisbench.tester_server.pages import csv_text
+    from pytest_aisbench.tester_server.formatting import csv_text
 
-    with opened(options.db) as engine, engine.connect() as connection:
+    with open_database(options.db) as engine, engine.connect() as connection:
         rows = every_action(connection, options.project)
         if options.csv:
             for text in csv_text(COLUMNS, rows):

@@ -30,9 +30,10 @@ from pytest_aisbench.model.messages import plain, translated
 from pytest_aisbench.model.results import CaseEntry, Executor, RunEntry, TrialEntry
 from pytest_aisbench.model.verdict import Ruling, Verdict, number
 from pytest_aisbench.report import results
-from pytest_aisbench.report.host_plugins import RERUN, STATUS, Span, Story, guarded, spans, switched_on
-from pytest_aisbench.report.rank_charts import charts
-from pytest_aisbench.report.text import as_typed, web, what_to_do, write_bytes, write_text
+from pytest_aisbench.report.charts import StepSpan, step_spans
+from pytest_aisbench.report.host_plugins import RERUN, STATUS, ReportedTest, guarded, switch_on
+from pytest_aisbench.report.rank_charts import case_charts
+from pytest_aisbench.report.text import as_typed, safe_link, what_to_do, write_bytes, write_text
 from pytest_aisbench.stash import SETTINGS, language
 
 _LOG = get_logger("report")
@@ -69,7 +70,7 @@ class Attachments:
         return {"name": name, "source": file, "type": _TYPES[kind]}
 
     def _of_case(self, case: CaseEntry) -> Iterator[tuple[str, str | bytes, str]]:
-        for name, picture, _ in charts(case, self._say):
+        for name, picture, _ in case_charts(case, self._say):
             if picture:
                 yield plain(name.removeprefix(case.id).lstrip(":： ")), picture, "svg"
         yield "verdict", str(Verdict(case.verdict, case.reason, case.findings)) if case.verdict else case.reason, "txt"
@@ -115,7 +116,7 @@ BETTER = {"throughput": "higher", "accuracy": "higher", "loss": "lower"}  # of o
 _REPLACED = {"parentSuite", "suite", "subSuite", "host", "thread"}
 
 
-def written(story: Story) -> dict[str, Any]:
+def new_result(story: ReportedTest) -> dict[str, Any]:
     """The result of a test whose own process wrote none: its worker crashed, or the run is an old one."""
     path, _, rest = story.nodeid.partition("::")
     *classes, name = rest.split("::") if rest else [story.nodeid]
@@ -144,8 +145,8 @@ def written(story: Story) -> dict[str, Any]:
     }
 
 
-def told(
-    result: Mapping[str, Any], story: Story, case: CaseEntry, run: RunEntry, say: Language = ENGLISH
+def amended_result(
+    result: Mapping[str, Any], story: ReportedTest, case: CaseEntry, run: RunEntry, say: Language = ENGLISH
 ) -> dict[str, Any]:
     """The result with all that the ledger has of its case; only the attachments are missing."""
     start, stop = story.span(case)
@@ -164,7 +165,7 @@ def told(
         "labels": [*kept, *ours],
         "parameters": [{"name": name, "value": value, "excluded": True} for name, value in parameters(case, run)],
         "links": [*links, *({"type": "link", "name": name, "url": url} for name, url in links_of(case, run))],
-        "steps": [*(step(case, trial) for trial in case.trials), *theirs],
+        "steps": [*(trial_step(case, trial) for trial in case.trials), *theirs],
         "start": _ms(start),
         "stop": _ms(stop),
     }
@@ -186,7 +187,7 @@ def history_ids(nodeid: str) -> tuple[str, str]:
     return _md5(nodeid), f"{_md5(case_id_of(nodeid))}.{_md5('')}"
 
 
-def _details(found: Mapping[str, Any], story: Story, case: CaseEntry, status: str) -> dict[str, Any]:
+def _details(found: Mapping[str, Any], story: ReportedTest, case: CaseEntry, status: str) -> dict[str, Any]:
     """What the categories look at: the verdict, without an exception's name before it."""
     if status == "passed":
         return {}
@@ -232,14 +233,14 @@ def links_of(case: CaseEntry, run: RunEntry) -> list[tuple[str, str]]:
     consoles = [("console", trial.console) for trial in case.trials]
     # One that is labelled, as that of a private local cloud, has ended with its run: `web` wants a bare address.
     testers = [("Tester", str(upload["tester"])) for upload in run.uploads if upload["case"] == case.id]
-    return list(dict.fromkeys(link for link in (*consoles, *testers) if web(link[1])))
+    return list(dict.fromkeys(link for link in (*consoles, *testers) if safe_link(link[1])))
 
 
-def step(case: CaseEntry, trial: TrialEntry) -> dict[str, Any]:
+def trial_step(case: CaseEntry, trial: TrialEntry) -> dict[str, Any]:
     """A trial: what became of it, and each step of its life."""
     is_last = trial is case.trials[-1]
     status = STATUS[case.verdict] if is_last and case.verdict else _outcome(trial)
-    life = spans(trial.times, trial.queued_s)
+    life = step_spans(trial.times, trial.queued_s)
     times = list(trial.times.values())
     job = f": job {plain(trial.job_id, 80)} {plain(trial.platform_phase or '', 40)}" if trial.job_id else ""
     return {
@@ -257,7 +258,7 @@ def _outcome(trial: TrialEntry) -> str:
     return known.get(trial.phase or "", "broken")
 
 
-def _part(trial: TrialEntry, span: Span, status: str, *, last: bool) -> dict[str, Any]:
+def _part(trial: TrialEntry, span: StepSpan, status: str, *, last: bool) -> dict[str, Any]:
     failed = span.name == "train" and trial.phase == Phase.FAILED.value
     return {
         "name": "queue and train" if span.name == "watch" else span.name,
@@ -432,10 +433,10 @@ class Allure:
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config, self._folder = config, folder
-        self._stories: dict[str, Story] = {}
+        self._stories: dict[str, ReportedTest] = {}
         self._say = language(config)
         with guarded(config, "no allure-results"):
-            switched_on(config, "allure_pytest", "allure_report_dir", folder / FOLDER)
+            switch_on(config, "allure_pytest", "allure_report_dir", folder / FOLDER)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -451,7 +452,7 @@ class Allure:
         if report.outcome == RERUN:
             self._stories.pop(report.nodeid, None)
         else:
-            self._stories.setdefault(report.nodeid, Story(report.nodeid)).hear(report)
+            self._stories.setdefault(report.nodeid, ReportedTest(report.nodeid)).hear(report)
 
     def case(self, entry: CaseEntry) -> None:
         """Files are amended when all are written."""
@@ -478,13 +479,15 @@ class Allure:
         with closing(Database(ledger)) as database:
             return past_runs(database, run)
 
-    def _tell(self, found: Path | None, place: Path, story: Story, case: CaseEntry | None, run: RunEntry) -> None:
+    def _tell(
+        self, found: Path | None, place: Path, story: ReportedTest, case: CaseEntry | None, run: RunEntry
+    ) -> None:
         story.uuid = story.uuid or str(uuid.uuid5(uuid.NAMESPACE_OID, f"{run.run} {story.nodeid}"))
         if found and not case:
             return  # allure-pytest has said all
-        result = json.loads(found.read_bytes()) if found else written(story)
+        result = json.loads(found.read_bytes()) if found else new_result(story)
         if case:
-            result = told(result, story, case, run, self._say)
+            result = amended_result(result, story, case, run, self._say)
             Attachments(place, self._folder, f"{run.run} {story.nodeid}", self._say).add(result, case)
         file = found or place / f"{story.uuid}-result.json"
         write_text(file, json.dumps(result, ensure_ascii=True))

@@ -6,12 +6,14 @@ dark ink on a light card; a page that is dark replaces the colours, each by its 
 
 from __future__ import annotations
 
+import itertools
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from html import escape
+from typing import NamedTuple
 
 from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.judge.scaling import THIS_RUN
@@ -20,9 +22,34 @@ from pytest_aisbench.model.clock import day as date_of
 from pytest_aisbench.model.curve import Curve, Point, warm_up
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.results import TrialEntry
+from pytest_aisbench.model.trial import Step
 from pytest_aisbench.model.verdict import Background, ScalePoint, number
-from pytest_aisbench.report.host_plugins import Span, spans
 from pytest_aisbench.report.text import cut, display_width, span
+
+# -- The life of a trial at the times that it really had.
+
+_STEP_NAMES = [step.name.lower() for step in Step]
+
+
+class StepSpan(NamedTuple):
+    name: str  # stage, submit, queue, train, harvest or judge; watch where nobody knows how long it queued
+    start: float
+    stop: float
+
+
+def step_spans(times: Mapping[str, float], queued_s: float | None) -> list[StepSpan]:
+    """Each step from when it began until the next did; the watch is told as the queue and the training."""
+    began = sorted((at, _STEP_NAMES.index(name)) for name, at in times.items() if name in _STEP_NAMES)
+    told: list[StepSpan] = []
+    for (start, step), (stop, _) in itertools.pairwise(began):
+        name = _STEP_NAMES[step]
+        if name != "watch" or queued_s is None:
+            told.append(StepSpan(name, start, stop))
+        else:
+            middle = min(max(start + queued_s, start), stop)
+            told += [StepSpan("queue", start, middle), StepSpan("train", middle, stop)]
+    return told
+
 
 WIDTH = 760
 LEFT, RIGHT, TOP = 64, 676, 50  # the edges of most plots
@@ -51,7 +78,7 @@ class Scale:
         return self.at + min(max(share, 0.0), 1.0) * (self.to - self.at)
 
 
-def seal(*facts: object) -> str:
+def picture_id(*facts: object) -> str:
     """A name that no other picture of a page has: a reference into one that is not displayed draws nothing."""
     return f"h{zlib.crc32(repr(facts).encode('utf-8', 'replace')):08x}"
 
@@ -78,7 +105,7 @@ def fitted(text: str, size: float) -> str:
     return cut(plain(text), int(size))
 
 
-def levels(scale: Scale, values: Sequence[float], *, in_percent: bool = False) -> str:
+def grid_lines(scale: Scale, values: Sequence[float], *, in_percent: bool = False) -> str:
     """Lines across the plot, each with its number."""
     lines = "".join(f"M{LEFT} {short(scale(value))}H{RIGHT}" for value in values)
     named = [(scale(value) + 4, f"{value:.0%}" if in_percent else number(value)) for value in values]
@@ -86,7 +113,7 @@ def levels(scale: Scale, values: Sequence[float], *, in_percent: bool = False) -
     return f"<path d='{lines}' stroke='{GRID}'/><g text-anchor='end'>{texts}</g>"
 
 
-def line(scale: Scale, value: float, name: str, told: str = "") -> str:
+def value_line(scale: Scale, value: float, name: str, told: str = "") -> str:
     """A dashed line at a value, named and told at its end."""
     y = scale(value)
     return (
@@ -178,17 +205,17 @@ def _drawn(
     bounds = [bound for bound in (claim.reference, claim.low, claim.high) if bound is not None] if claim else []
     marks = ticks(min([*values, *bounds]), max([*values, *bounds]))
     y, x = Scale(marks[0], marks[-1], FLOOR, TOP), Scale(0, len(values) - 1, LEFT, RIGHT)
-    parts = [_band(claim, y) if claim else "", levels(y, marks)]
+    parts = [_band(claim, y) if claim else "", grid_lines(y, marks)]
     if slow:
         parts.append(_warm_up(x(slow - 0.5), say))
     drawn = path((x(index), y(value)) for index, value in enumerate(values))
     parts.append(f"<path d='{drawn}' fill='none' stroke='{BAR}' stroke-width='1.6'/>")
     if claim and claim.reference is not None:
-        parts.append(line(y, claim.reference, say("reference")))
+        parts.append(value_line(y, claim.reference, say("reference")))
     parts += _steps(points, x, say)
     if unit:
         parts.append(f"<text x='12' y='{HEIGHT - 8}' fill='{FAINT}'>{escape(fitted(unit, 20))}</text>")
-    return picture(title, story, parts, HEIGHT, seal(title, values))
+    return picture(title, story, parts, HEIGHT, picture_id(title, values))
 
 
 def _band(claim: Claim, y: Scale) -> str:
@@ -240,7 +267,7 @@ def history_chart(
     known += _near((background.low, background.high, background.reference), min(known), max(known))
     marks = ticks(min(known), max(known))
     y, x = Scale(marks[0], marks[-1], PAST_FLOOR, TOP), Scale(0, len(past), LEFT + 10, RIGHT - 12)
-    parts = [_past_band(background, y), levels(y, marks)]
+    parts = [_past_band(background, y), grid_lines(y, marks)]
     parts += [
         _step(x(change.index - 0.5), change.share)
         for change in change_points(values if now is None else [*values, now])
@@ -256,13 +283,13 @@ def history_chart(
     if interval:
         story.append(say("interval", low=number(interval[0]), high=number(interval[-1])))
     if background.reference is not None and marks[0] <= background.reference <= marks[-1]:
-        parts.append(line(y, background.reference, say("reference")))
+        parts.append(value_line(y, background.reference, say("reference")))
     parts.append(f"<text x='{LEFT + 10}' y='{PAST_FLOOR + 16}'>{date_of(past[0].at)}</text>")
     parts.append(
         f"<text x='{RIGHT - 12}' y='{PAST_FLOOR + 16}' text-anchor='end'>{escape(day or say('this run'))}</text>"
     )
     parts.append(f"<text x='12' y='{PAST_HEIGHT - 6}' fill='{FAINT}'>{escape(fitted(unit, 20))}</text>")
-    return picture(title, " · ".join(story), parts, PAST_HEIGHT, seal(title, past, now))
+    return picture(title, " · ".join(story), parts, PAST_HEIGHT, picture_id(title, past, now))
 
 
 def _step(at: float, share: float) -> str:
@@ -308,7 +335,7 @@ def scaling_chart(
     shares = [_share(point, shown[0]) for point in shown]
     y, slot = Scale(0.0, max([1.1, *shares]), PAST_FLOOR, TOP), (RIGHT - LEFT) / len(shown)
     wide = min(64.0, slot * 0.6)
-    parts = [levels(y, (0.0, 0.5), in_percent=True)]
+    parts = [grid_lines(y, (0.0, 0.5), in_percent=True)]
     for index, (point, share) in enumerate(zip(shown, shares, strict=True)):
         x, top = LEFT + slot * (index + 0.5), y(share)
         own = point.shape == shape
@@ -324,7 +351,7 @@ def scaling_chart(
             f"<text x='{short(x)}' y='{PAST_FLOOR + 14}'{bold}>{escape(fitted(point.shape, 12))}</text>"
             f"<text x='{short(x)}' y='{PAST_FLOOR + 27}' fill='{FAINT}'>{number(point.value)}</text></g>"
         )
-    parts.append(line(y, 1.0, say("ideal"), "100%"))
+    parts.append(value_line(y, 1.0, say("ideal"), "100%"))
     parts.append(f"<text x='12' y='{PAST_FLOOR + 27}' fill='{FAINT}'>{escape(fitted(unit, 9))}</text>")
     told_of, share = next(
         (each for each in zip(shown, shares, strict=True) if each[0].shape == shape), (shown[-1], shares[-1])
@@ -333,7 +360,7 @@ def scaling_chart(
     story = f"{story} · {say('efficiency', share=f'{share:.1%}')}"
     if any(map(_is_remembered, shown)):
         story = f"{story} · {say('from history')}"
-    return picture(title, story, parts, PAST_HEIGHT, seal(title, shown))
+    return picture(title, story, parts, PAST_HEIGHT, picture_id(title, shown))
 
 
 def _is_remembered(point: ScalePoint) -> bool:
@@ -363,7 +390,7 @@ _CLOCK = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600
 
 def timeline(trials: Sequence[TrialEntry], *, title: str, say: Language = ENGLISH) -> str:
     """'' where nothing was timed. The newest trials, where there are many."""
-    rows = [(trial.trial, spans(trial.times, trial.queued_s)) for trial in trials[-MOST_ROWS:]]
+    rows = [(trial.trial, step_spans(trial.times, trial.queued_s)) for trial in trials[-MOST_ROWS:]]
     rows = [(name, lived) for name, lived in rows if lived]
     if not rows:
         return ""
@@ -376,14 +403,14 @@ def timeline(trials: Sequence[TrialEntry], *, title: str, say: Language = ENGLIS
         y = TOP + _ROW * index
         parts.append(f"<text x='12' y='{y + 15}'>{escape(say('trial'))} {name}</text>")
         parts += [_piece(each, scale, start, y + 3, say) for each in lived]
-    return picture(title, story, parts, floor + 36, seal(title, rows))
+    return picture(title, story, parts, floor + 36, picture_id(title, rows))
 
 
-def _worded(each: Span, say: Language) -> str:
+def _worded(each: StepSpan, say: Language) -> str:
     return f"{say(f'life {each.name}')} {span(each.stop - each.start, say)}"
 
 
-def _piece(each: Span, scale: Scale, start: float, y: float, say: Language) -> str:
+def _piece(each: StepSpan, scale: Scale, start: float, y: float, say: Language) -> str:
     at, to = scale(each.start - start), scale(each.stop - start)
     wide = max(to - at, _LEAST)
     shape = (

@@ -22,13 +22,13 @@ from pytest_aisbench.model.results import CaseEntry, RunEntry, TrialEntry
 from pytest_aisbench.model.verdict import Outcome, Ruling, number
 from pytest_aisbench.report.columns import Column, Output, efficiency, shown_in, total
 from pytest_aisbench.report.host_plugins import case_id_of_report, warn
-from pytest_aisbench.report.text import as_typed, web, what_to_do, worst_first, write_text
+from pytest_aisbench.report.text import as_typed, safe_link, what_to_do, worst_first, write_text
 from pytest_aisbench.stash import language
 
 # -- A case and a run as flat names and values, for CI servers that read nothing else.
 
 
-def of_case(case: CaseEntry, where: str = "") -> dict[str, str]:
+def case_properties(case: CaseEntry, where: str = "") -> dict[str, str]:
     """What the ledger has of a case; `where` is the platform."""
     facts = dict(_case(case, where))
     return {name: plain(str(value)) for name, value in facts.items() if value is not None}
@@ -61,18 +61,18 @@ def _trial(case: CaseEntry, newest: TrialEntry) -> Iterator[tuple[str, Any]]:
         yield f"trait.{name}", trait
 
 
-def of_run(run: RunEntry) -> dict[str, str]:
+def run_properties(run: RunEntry) -> dict[str, str]:
     """What it was, where it ran, by which versions, and how it ended."""
     facts: dict[str, Any] = {"run": run.run, "schema": run.schema, "started": run.started, "finished": run.finished}
     facts |= {name: as_typed(run.settings[name]) for name in ("platform", "nodes") if name in run.settings}
     facts |= {"version": __version__, "python": platform.python_version(), "pytest": pytest.__version__}
     if run.exit_code is not None:
         facts |= {"exit_code": run.exit_code, "exit": ENGLISH.exit_code(run.exit_code)}
-    facts["missing"] = ",".join(missing(run)) or None
+    facts["missing"] = ",".join(missing_cases(run)) or None
     return {name: plain(str(value)) for name, value in facts.items() if value is not None}
 
 
-def missing(run: RunEntry) -> list[str]:
+def missing_cases(run: RunEntry) -> list[str]:
     """The required cases that nobody judged."""
     judged = {case.id for case in run.cases if case.verdict}
     return [case for case in run.settings.get("required") or () if case not in judged]
@@ -91,7 +91,7 @@ def markdown_summary(run: RunEntry, say: Language = ENGLISH, most: int = MOST) -
     """No longer than `most` bytes: the cases that do not fit are counted."""
     cases = worst_first(run.cases)
     head = [f"## {_title(run, say)}", "", _facts(run, say), ""]
-    head += [f"- **{escaped(case)}**: {say('required')}" for case in missing(run)[:_MOST_TROUBLES]]
+    head += [f"- **{escaped(case)}**: {say('required')}" for case in missing_cases(run)[:_MOST_TROUBLES]]
     bad = [case for case in cases if case.verdict is not Ruling.PASSED or _warnings(case)]
     for case in bad[:_MOST_TROUBLES]:
         head += _trouble(case, say)
@@ -146,7 +146,7 @@ def _trouble(case: CaseEntry, say: Language) -> Iterator[str]:
     if case.trials:
         newest = case.trials[-1]
         if newest.job_id:
-            console = f", [{say('console')}](<{url}>)" if (url := web(newest.console)) else ""
+            console = f", [{say('console')}](<{url}>)" if (url := safe_link(newest.console)) else ""
             yield f"  - {say('job')} {escaped(newest.job_id)}, {escaped(newest.platform_phase or '-')}{console}"
         for log in [name for name in newest.logs if "worker" in name][:1]:
             yield f"  - {say('log')} {escaped(log)}"
@@ -249,7 +249,7 @@ def _families(run: RunEntry) -> Iterator[Family]:
     yield Family("stragglers", slow, [*_each(cases, lambda c: len(c.trials[-1].stragglers) if c.trials else None)])
     yield Family("trials", "Attempts that decided the case.", [*_each(cases, lambda c: len(c.trials))])
     if run.settings.get("required"):
-        absent = Sample({}, len(missing(run)))
+        absent = Sample({}, len(missing_cases(run)))
         yield Family("missing_cases", "Required cases that nobody judged.", [absent])
     if run.exit_code is not None:
         yield Family("exit_code", "What the run told its shell.", [Sample({}, run.exit_code)])
@@ -375,14 +375,14 @@ class GitHub:
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self._run and os.environ.get("GITHUB_ACTIONS") == "true":
-            for line in notices(self._run, self._places, os.environ.get("GITHUB_WORKSPACE", "")):
+            for line in github_annotations(self._run, self._places, os.environ.get("GITHUB_WORKSPACE", "")):
                 terminalreporter.write_line(line)
 
 
-def notices(run: RunEntry, places: dict[str, tuple[str, int]], workspace: str) -> list[str]:
+def github_annotations(run: RunEntry, places: dict[str, tuple[str, int]], workspace: str) -> list[str]:
     """Commands of GitHub's workflows, for the cases that did not pass; of each kind no more than are shown."""
     found: dict[str, list[str]] = {"error": [], "warning": []}
-    for name in missing(run):
+    for name in missing_cases(run):
         found["error"].append(_command("error", {"title": f"{name} is missing"}, "required, and not judged"))
     for case in worst_first(run.cases):
         if case.verdict in {Ruling.FAILED, Ruling.BROKEN, Ruling.INCONCLUSIVE}:

@@ -7,16 +7,15 @@ everything is done under `guarded`, since a missing report is worth a warning an
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -24,7 +23,7 @@ from pytest_aisbench.judge.values import case_values
 from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.results import CaseEntry
-from pytest_aisbench.model.trial import Step, Trial
+from pytest_aisbench.model.trial import Trial
 from pytest_aisbench.model.verdict import Ruling
 
 _LOG = get_logger("report")
@@ -39,7 +38,7 @@ def warn(config: pytest.Config, text: str) -> None:
     config.hook.pytest_warning_recorded.call_historic(kwargs=record)
 
 
-def say(config: pytest.Config, line: str) -> None:
+def write_line(config: pytest.Config, line: str) -> None:
     """A line on pytest's terminal, between those of the tests."""
     terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
     if terminal:
@@ -56,7 +55,7 @@ def guarded(config: pytest.Config, what: str) -> Iterator[None]:
         log_ignored(_LOG, error, "%s", what, level=logging.INFO)
 
 
-def switched_on(config: pytest.Config, host: str, option: str, path: Path) -> bool:
+def switch_on(config: pytest.Config, host: str, option: str, path: Path) -> bool:
     """Switch a host plugin on; False where it is on already, because the user asked for it, or cannot be."""
     if getattr(config.option, option, None):
         return False
@@ -79,37 +78,12 @@ def session_of(config: pytest.Config) -> pytest.Session:
     return session
 
 
-def uncollected(config: pytest.Config) -> list[pytest.CollectReport]:
+def collection_problems(config: pytest.Config) -> list[pytest.CollectReport]:
     """What failed or was skipped while collecting: a host that enters late has missed it, and would look green."""
     terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
     stats: dict[str, list[Any]] = getattr(terminal, "stats", {})
     found = [*stats.get("error", ()), *stats.get("skipped", ())]
     return [report for report in found if isinstance(report, pytest.CollectReport)]
-
-
-# -- The life of a trial at the times that it really had.
-
-_ORDER = [step.name.lower() for step in Step]
-
-
-class Span(NamedTuple):
-    name: str  # stage, submit, queue, train, harvest or judge; watch where nobody knows how long it queued
-    start: float
-    stop: float
-
-
-def spans(times: Mapping[str, float], queued_s: float | None) -> list[Span]:
-    """Each step from when it began until the next did; the watch is told as the queue and the training."""
-    began = sorted((at, _ORDER.index(name)) for name, at in times.items() if name in _ORDER)
-    told: list[Span] = []
-    for (start, step), (stop, _) in itertools.pairwise(began):
-        name = _ORDER[step]
-        if name != "watch" or queued_s is None:
-            told.append(Span(name, start, stop))
-        else:
-            middle = min(max(start + queued_s, start), stop)
-            told += [Span("queue", start, middle), Span("train", middle, stop)]
-    return told
 
 
 # -- What a workload item's report carries from the process that ran the test to whoever reads it.
@@ -118,7 +92,7 @@ PREFIX = "aisbench."
 TRIAL: pytest.StashKey[Trial] = pytest.StashKey()
 
 
-def properties(trial: Trial, platform: str = "") -> list[tuple[str, str | float]]:
+def trial_properties(trial: Trial, platform: str = "") -> list[tuple[str, str | float]]:
     """Flat pairs for `item.user_properties`: they survive xdist, and JUnit shows them as they are."""
     verdict, workload = trial.judged, trial.case.workload
     pairs: list[tuple[str, str | float | None]] = [
@@ -140,7 +114,7 @@ def properties(trial: Trial, platform: str = "") -> list[tuple[str, str | float]
     ]
 
 
-def renew(pairs: list[tuple[str, Any]], ours: list[tuple[str, str | float]]) -> None:
+def replace_properties(pairs: list[tuple[str, Any]], ours: list[tuple[str, str | float]]) -> None:
     """Put our pairs in place of the earlier ones; whatever else a test records stays."""
     pairs[:] = [(name, value) for name, value in pairs if not str(name).startswith(PREFIX)] + ours
 
@@ -165,7 +139,7 @@ RERUN = "rerun"  # the outcome of a report on a worker that crashed, where anoth
 
 
 @dataclass
-class Story:
+class ReportedTest:
     """The first report that did not pass decides, as it does for pytest."""
 
     nodeid: str

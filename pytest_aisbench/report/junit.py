@@ -10,8 +10,15 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from pytest_aisbench.model.results import CaseEntry, RunEntry
-from pytest_aisbench.report.ci import of_case, of_run
-from pytest_aisbench.report.host_plugins import PREFIX, RERUN, case_id_of_report, guarded, switched_on, uncollected
+from pytest_aisbench.report.ci import case_properties, run_properties
+from pytest_aisbench.report.host_plugins import (
+    PREFIX,
+    RERUN,
+    case_id_of_report,
+    collection_problems,
+    guarded,
+    switch_on,
+)
 
 
 class Junit:
@@ -22,10 +29,10 @@ class Junit:
         self._cases: dict[str, str] = {}  # by test
         self._begun: dict[str, pytest.TestReport] = {}  # the last word of tests that have not ended
         with guarded(config, "no junit.xml"):
-            if switched_on(config, "junitxml", "xmlpath", folder / "junit.xml"):
+            if switch_on(config, "junitxml", "xmlpath", folder / "junit.xml"):
                 log = self._log()
                 log.pytest_sessionstart()
-                for report in uncollected(config):
+                for report in collection_problems(config):
                     log.pytest_collectreport(report)
 
     def _log(self) -> Any:
@@ -65,10 +72,10 @@ class Junit:
                 case = self._cases.get(str(getattr(told, "id", "")), "")
                 element = self._ended(told)
                 if found := cases.get(case or _property(element, "case")):
-                    _retell(element, of_case(found, where))
+                    _retell(element, case_properties(found, where))
         with guarded(self._config, "no suite properties in junit.xml"):
             log = self._log()
-            for name, value in of_run(entry).items():
+            for name, value in run_properties(entry).items():
                 log.add_global_property(PREFIX + name, value)
 
     def _ended(self, told: Any) -> ET.Element:

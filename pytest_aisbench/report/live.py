@@ -63,7 +63,7 @@ class Scene:
     max_jobs: int
 
 
-def block(scene: Scene, width: int, most: int = MOST_BARS, *, curves: bool = True) -> list[str]:
+def bar_lines(scene: Scene, width: int, most: int = MOST_BARS, *, curves: bool = True) -> list[str]:
     """Bars of the cases that have a job, then one line for all; none wider than `width` columns."""
     shown = sorted(filter(_is_shown, scene.trials), key=lambda trial: not _is_at_work(trial))
     hidden = shown[most:]
@@ -74,7 +74,7 @@ def block(scene: Scene, width: int, most: int = MOST_BARS, *, curves: bool = Tru
     return [clip(line, width).rstrip() for line in [*lines, _counts(scene)]]
 
 
-def heartbeat(scene: Scene) -> str:
+def heartbeat_line(scene: Scene) -> str:
     running = [trial for trial in scene.trials if _is_at_work(trial)]
     named = ", ".join(_short(scene, trial) for trial in running[:_NAMED])
     more = f" and {len(running) - _NAMED} more" if len(running) > _NAMED else ""
@@ -254,7 +254,7 @@ class Live:
             self._bars.draw(self._scene(now))
         elif not self._bars and now - self._beaten >= self._heartbeat_s:
             self._beaten = now
-            self._write(heartbeat(self._scene(now)))
+            self._write(heartbeat_line(self._scene(now)))
 
     def close(self) -> None:
         self._closing.set()
@@ -368,7 +368,7 @@ class Bars:
         width, height = self._size()
         # The last column stays empty: some terminals begin a new line as soon as it is filled.
         most = max(0, min(MOST_BARS, height - _ROOM))
-        lines = block(scene, width - 1, most, curves=self._shows_curves())
+        lines = bar_lines(scene, width - 1, most, curves=self._shows_curves())
         column = self._writer.width_of_current_line
         undo = f"\x1b[{len(lines)}A\x1b[{column + 1}G\x1b[J" if column else f"\x1b[{len(lines)}F\x1b[J"
         drawn = "".join(f"\n{line}" for line in lines) if column else "".join(f"{line}\n" for line in lines)

@@ -21,14 +21,14 @@ from pytest_aisbench.model.results import CaseBrief, CaseEntry, RunEntry
 from pytest_aisbench.model.verdict import Ruling
 from pytest_aisbench.report.charts import NIGHT
 from pytest_aisbench.report.columns import Column, Output, shown_in, total
-from pytest_aisbench.report.host_plugins import case_id_of_report, guarded, session_of, switched_on, uncollected
-from pytest_aisbench.report.page_case import BUDGET, Frame, column_cell, details, overview
-from pytest_aisbench.report.text import web
+from pytest_aisbench.report.host_plugins import case_id_of_report, collection_problems, guarded, session_of, switch_on
+from pytest_aisbench.report.page_case import BUDGET, CaseContext, case_details, column_cell, overview
+from pytest_aisbench.report.text import safe_link
 from pytest_aisbench.stash import language
 
 # -- Our cells in the rows of `report.html`, and pytest-html's own texts in the language of the page; pure.
 
-SILENCE = "No log output captured."  # pytest-html writes it for a test without output
+NO_OUTPUT = "No log output captured."  # pytest-html writes it for a test without output
 _LONGEST = 200  # characters of a cell
 # What a row shows of a case that its test has not begun to judge.
 UNJUDGED = CaseEntry("", "", 1, 1, Mode.CLUSTER.value, None, "", 0.0, metrics={}, findings=(), trials=())
@@ -42,14 +42,14 @@ _HOST = {
 }
 
 
-def headers(say: Language = ENGLISH) -> list[str]:
+def header_cells(say: Language = ENGLISH) -> list[str]:
     return [
         f'<th class="sortable" data-column-type="{column.key}">{escape(column.head(say))}</th>'
         for column in shown_in(Output.PAGE)
     ]
 
 
-def host_header(cell: str, say: Language) -> str:
+def translated_header(cell: str, say: Language) -> str:
     """A heading of pytest-html's own, in the language of the page; its duration is that of the jobs."""
     for name, key in (("result", "result"), ("testId", "test"), ("duration", "job time")):
         if f'data-column-type="{name}"' in cell:
@@ -70,7 +70,7 @@ def _cell_of(column: Column, case: CaseEntry, say: Language) -> str:
     return _order(column.value(case) if column.value else None) + column_cell(column, case, say, _LONGEST)
 
 
-def duration(case: CaseEntry) -> str:
+def duration_cell(case: CaseEntry) -> str:
     """The cell that says how long its jobs ran, as pytest-html writes and sorts it."""
     seconds = total(case, "ran_s") or 0.0
     whole = round(seconds)
@@ -79,7 +79,7 @@ def duration(case: CaseEntry) -> str:
     return _cell("duration", text, "-" if total(case, "ran_s") is None else text)
 
 
-def outcome(cell: str, say: Language) -> str:
+def outcome_cell(cell: str, say: Language) -> str:
     """A cell of pytest-html's with the result of a test, in the language of the page."""
     match = re.fullmatch(r'<td class="col-result">(\w+)</td>', cell)
     return _cell("result", match[1], say(f"one {match[1].lower()}")) if match else cell
@@ -91,7 +91,7 @@ def _cell(name: str, value: str, text: str) -> str:
     return cell if text == value else f'<!--<td class="col-{name}">{escape(value)}</td>-->{cell}'
 
 
-def translation(say: Language) -> str:
+def translation_script(say: Language) -> str:
     """A script that says in which language the page is, and gives pytest-html's own words that language."""
     lines = [f"document.documentElement.lang='{say.code}'"]
     if not say.is_source:
@@ -268,7 +268,7 @@ class Html:
         with guarded(config, "no report.html"):
             if not getattr(config.option, "htmlpath", None):
                 config.option.self_contained_html = True
-            self._ours = switched_on(config, "html", "htmlpath", folder / "report.html")
+            self._ours = switch_on(config, "html", "htmlpath", folder / "report.html")
             if getattr(config.option, "htmlpath", None):
                 self._enter()
 
@@ -278,14 +278,14 @@ class Html:
         if self._ours:
             report.title = f"aisbench {self._folder.name}"
             host.pytest_sessionstart(session_of(self._config))
-            for missed in uncollected(self._config):
+            for missed in collection_problems(self._config):
                 host.pytest_collectreport(missed)
             for name, told in report.outcomes.items():
                 told["label"] = self._say(f"outcome {name}")
             host._css += STYLE + page_style(self._say)  # noqa: SLF001
             self._styled = True
-        report.table_header[:] = [host_header(cell, self._say) for cell in report.table_header]
-        report.table_header[COLUMN:COLUMN] = headers(self._say)
+        report.table_header[:] = [translated_header(cell, self._say) for cell in report.table_header]
+        report.table_header[COLUMN:COLUMN] = header_cells(self._say)
         self._columns = True
         self._page = host._report_path.parent  # noqa: SLF001
 
@@ -323,7 +323,7 @@ class Html:
         request = self._request(entry)
         files = {"log": last.logs[0] if last and last.logs else "", "request": request}
         links = [extras.url(self._link(file), name=self._say(key)) for key, file in files.items() if file]
-        if last and (console := web(last.console)):
+        if last and (console := safe_link(last.console)):
             links.append(extras.url(console, name=self._say("console")))
         report.extras = [*getattr(report, "extras", ()), shown, *links]
 
@@ -333,12 +333,14 @@ class Html:
         for name, part in shown:
             with guarded(self._config, f"no details of {name} in report.html"):
                 case = self._cases[name]
-                part["content"] = details(case, self._frame(name), share if case.verdict is Ruling.PASSED else BUDGET)
+                part["content"] = case_details(
+                    case, self._frame(name), share if case.verdict is Ruling.PASSED else BUDGET
+                )
 
-    def _frame(self, name: str) -> Frame:
+    def _frame(self, name: str) -> CaseContext:
         before = self._run.before if self._run else None
         past = (before.run, self._past[name]) if before and name in self._past else None
-        return Frame(self._link, self._say, self._request(self._cases[name]), past)
+        return CaseContext(self._link, self._say, self._request(self._cases[name]), past)
 
     def _request(self, entry: CaseEntry) -> str:
         """The newest that there is of it."""
@@ -356,16 +358,16 @@ class Html:
         case = case_id_of_report(report)
         entry = self._cases.get(case, UNJUDGED) if case else None
         if entry and entry.trials:
-            told = duration(entry)
+            told = duration_cell(entry)
             cells[:] = [told if 'class="col-duration"' in str(cell) else cell for cell in cells]
         if self._ours:
-            cells[:] = [outcome(str(cell), self._say) for cell in cells]
+            cells[:] = [outcome_cell(str(cell), self._say) for cell in cells]
         cells[COLUMN:COLUMN] = case_cells(entry, self._say)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_html(self, data: list[str]) -> None:
         """A test that said nothing has no empty box for it."""
-        if self._ours and data == [SILENCE]:
+        if self._ours and data == [NO_OUTPUT]:
             data.clear()
 
     @pytest.hookimpl(optionalhook=True)
@@ -377,7 +379,7 @@ class Html:
         cases = self._run.cases if self._run else self._cases.values()
         style = "" if self._styled else f"<style>{STYLE}</style>"
         prefix += [style, overview(cases, self._run, self._say, _versions())]
-        postfix += [translation(self._say)] if self._ours else []
+        postfix += [translation_script(self._say)] if self._ours else []
 
 
 def _versions() -> str:

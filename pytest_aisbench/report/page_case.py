@@ -18,8 +18,8 @@ from pytest_aisbench.model.messages import plain, translated
 from pytest_aisbench.model.results import CaseBrief, CaseEntry, Executor, RunEntry, TrialEntry
 from pytest_aisbench.model.verdict import Finding, Outcome, Ruling, number
 from pytest_aisbench.report.columns import Column, Output, shown_in
-from pytest_aisbench.report.rank_charts import charts
-from pytest_aisbench.report.text import as_typed, span, web, what_to_do, worst_first
+from pytest_aisbench.report.rank_charts import case_charts
+from pytest_aisbench.report.text import as_typed, safe_link, span, what_to_do, worst_first
 
 # -- The few pieces of HTML that our parts of a page are made of; everything that goes in is escaped or made by us.
 
@@ -85,7 +85,7 @@ _LIMITS = (1000, 200, 40)  # words that need much escaping are cut shorter
 
 
 @dataclass(frozen=True)
-class Frame:
+class CaseContext:
     """What a case is told with: how a file of the run is reached from the page, and what was there before."""
 
     link: Callable[[str], str]
@@ -100,7 +100,7 @@ class Part(NamedTuple):
     rank: int  # the highest is left out first where there is no room; 0 stays
 
 
-def details(case: CaseEntry, frame: Frame, budget: int = BUDGET) -> str:
+def case_details(case: CaseEntry, frame: CaseContext, budget: int = BUDGET) -> str:
     """As much as the budget holds: pictures go before words do."""
     said = ""
     for limit in _LIMITS:
@@ -136,7 +136,7 @@ def _joined(parts: Sequence[Part], note: str, say: Language) -> str:
     return f"<div class='aisbench' lang='{say.code}'>{told}{f'<div>{escape(note)}</div>' if note else ''}</div>"
 
 
-def _parts(case: CaseEntry, frame: Frame, limit: int) -> Iterator[Part]:
+def _parts(case: CaseEntry, frame: CaseContext, limit: int) -> Iterator[Part]:
     say, last = frame.say, case.trials[-1] if case.trials else None
     yield Part("", _lead(case, frame, limit), 0)
     yield Part("", _findings(case.findings, say, limit), 0)
@@ -148,7 +148,7 @@ def _parts(case: CaseEntry, frame: Frame, limit: int) -> Iterator[Part]:
         if case.verdict is not Ruling.PASSED:
             yield Part(say("last lines"), block(say("last lines"), last.last_lines[-MOST_ROWS:], limit), 2)
             yield Part(say("events"), block(say("events"), last.events[-MOST_ROWS:], limit), 3)
-    for chart in charts(case, say):
+    for chart in case_charts(case, say):
         yield Part(*chart)
     if last:
         yield Part(say("trial"), _trials(case.trials, say, limit), 1)
@@ -160,7 +160,7 @@ def _parts(case: CaseEntry, frame: Frame, limit: int) -> Iterator[Part]:
         yield Part("", _files(last, frame, limit), 0)
 
 
-def _lead(case: CaseEntry, frame: Frame, limit: int) -> str:
+def _lead(case: CaseEntry, frame: CaseContext, limit: int) -> str:
     say = frame.say
     lines = [f"<div class='lead'>{ruling(case.verdict, say)}: {text(translated(case.reason, say), limit)}</div>"]
     if todo := what_to_do(case, say):
@@ -254,7 +254,7 @@ def _lines(name: str, lines: Sequence[str], say: Language, limit: int) -> str:
     return told + _more(lines, say)
 
 
-def _files(trial: TrialEntry, frame: Frame, limit: int) -> str:
+def _files(trial: TrialEntry, frame: CaseContext, limit: int) -> str:
     say = frame.say
     logs = [f"<a href='{escape(frame.link(log))}'>{text(log, limit)}</a>" for log in trial.logs[:MOST_LOGS]]
     told = f"<div>{escape(say('logs'))}: {', '.join(logs)}</div>" if logs else ""
@@ -262,7 +262,7 @@ def _files(trial: TrialEntry, frame: Frame, limit: int) -> str:
     if frame.request:
         href, name = escape(frame.link(frame.request)), text(frame.request, limit)
         told += f"<div>{escape(say('request file'))}: <a href='{href}'>{name}</a></div>"
-    if console := web(trial.console):
+    if console := safe_link(trial.console):
         told += f"<div>{escape(say('console page'))}: <a href='{escape(console)}'>{text(console, limit)}</a></div>"
     return told
 

@@ -32,14 +32,14 @@ from pytest_aisbench.report.charts import (
     Claim,
     Scale,
     history_chart,
-    line,
     loss_chart,
     picture,
+    picture_id,
     scaling_chart,
-    seal,
     short,
     speed_chart,
     timeline,
+    value_line,
 )
 from pytest_aisbench.report.text import display_width
 
@@ -100,7 +100,7 @@ class _Chart:
         self.groups = math.ceil(self.count / self.per_node)
         self.slot = min(60.0, (RIGHT - LEFT - 8) / (self.count + self.gap * (self.groups - 1)))
         self.wide = self.slot * (0.82 if self.slot > 3 else 0.94)
-        self.mark = seal(title, ranks)
+        self.mark = picture_id(title, ranks)
 
     def drawn(self) -> str:
         hatched = (
@@ -180,7 +180,7 @@ class _Chart:
             yield f"<text x='{short(x)}' y='{FLOOR + 14}' text-anchor='middle'>{node}</text>"
 
     def line(self) -> Iterator[str]:
-        yield line(Scale(0.0, self.scale, FLOOR, TOP), max(self.median, 0.0), self.say("median"))
+        yield value_line(Scale(0.0, self.scale, FLOOR, TOP), max(self.median, 0.0), self.say("median"))
 
 
 def odd_ones(ranks: Sequence[float | None], odd: set[int], median: float, say: Language) -> Iterator[str]:
@@ -260,7 +260,7 @@ class _Map:
         if self.per > 1:
             told.append(self.say("each cell", count=self.per))
         story = " · ".join((*told, *odd_ones(self.ranks, self.odd, self.median, self.say)))
-        return picture(title, story, parts, math.ceil(self.floor) + 28, seal(title, self.ranks, "map"))
+        return picture(title, story, parts, math.ceil(self.floor) + 28, picture_id(title, self.ranks, "map"))
 
     def slowest(self, column: int, card: int) -> float | None:
         nodes = range(column * self.per, (column + 1) * self.per)
@@ -341,7 +341,7 @@ _MAPPED = 4  # nodes from which on a map is clearer than bars
 _COUNTED = frozenset({"images/s", "samples/s", "examples/s", "sequences/s", "sentences/s"})  # what logs call samples
 
 
-def charts(case: CaseEntry, say: Language) -> Iterator[tuple[str, str, int]]:
+def case_charts(case: CaseEntry, say: Language) -> Iterator[tuple[str, str, int]]:
     """Name, picture, and its place among what is left out where there is no room: the highest first."""
 
     def named(key: str) -> str:

@@ -41,13 +41,13 @@ class Fields:
         """All are written together, at the end."""
 
     def run(self, entry: RunEntry) -> None:
-        cases = {case.id: shown(standard_fields(case, self._config)) for case in entry.cases}
+        cases = {case.id: fields_as_json(standard_fields(case, self._config)) for case in entry.cases}
         document = {"schema": SCHEMA, "about": ABOUT, "run": entry.run, "cases": cases}
         text = json.dumps(document, allow_nan=False, ensure_ascii=False, indent=1)
         write_text(self._folder / FIELDS_NAME, f"{text}\n")
 
 
-def shown(found: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
+def fields_as_json(found: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
     """As JSON has it: a moment is a date."""
     return {name: _shown(field) for name, field in found.items()}
 

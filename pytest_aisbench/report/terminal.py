@@ -71,7 +71,7 @@ MARKUP = {
 }
 
 
-def show(
+def write_summary(
     terminal: Any,
     config: pytest.Config,
     missing: Mapping[str, str],
@@ -85,25 +85,25 @@ def show(
     terminal.section("aisbench")
     if unrecorded:
         terminal.write_line(f"{say('not recorded')}: {unrecorded}", red=True)
-    lines = list(absent(missing, width, say))
+    lines = list(missing_lines(missing, width, say))
     if run:
         folder, entry = run
         here = f"{config.invocation_params.dir}/"
         place = str(folder).removeprefix(here)
         page = str(getattr(config.option, "htmlpath", None) or place).removeprefix(here)
-        lines_of_run = summary(entry, place, page, width, say)
+        lines_of_run = summary_lines(entry, place, page, width, say)
         lines += [("", {}), *lines_of_run] if lines else lines_of_run
     for line, markup in lines:
         terminal.write_line(line, **markup)
 
 
-def absent(missing: Mapping[str, str], width: int, say: Language = ENGLISH) -> Iterator[Line]:
+def missing_lines(missing: Mapping[str, str], width: int, say: Language = ENGLISH) -> Iterator[Line]:
     """The required cases that have no verdict, a line each."""
     for case, why in missing.items():
         yield from wrapped(f"{say('missing')}: {plain(case)}: {why}", "  ", max(width, NARROWEST), {"red": True})
 
 
-def summary(run: RunEntry, folder: str, page: str, width: int, say: Language = ENGLISH) -> list[Line]:
+def summary_lines(run: RunEntry, folder: str, page: str, width: int, say: Language = ENGLISH) -> list[Line]:
     """Lines with pytest's markup for each, none wider than the terminal."""
     width = max(width, NARROWEST)
     cases = worst_first(run.cases)

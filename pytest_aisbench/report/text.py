@@ -110,7 +110,7 @@ def wrap(text: str, indent: str, width: int) -> Iterator[str]:
         yield line.rstrip()
 
 
-def web(url: str) -> str:
+def safe_link(url: str) -> str:
     """The address if a report may link to it, else an empty string: no script, no markup, no password."""
     try:
         parts = urlsplit(url)

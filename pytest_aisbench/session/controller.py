@@ -16,8 +16,8 @@ from pytest_aisbench.logs import get_logger
 from pytest_aisbench.model.clock import SystemClock
 from pytest_aisbench.model.ports import Platform
 from pytest_aisbench.report import results
-from pytest_aisbench.report.host_plugins import PREFIX, case_id_of_report, guarded, properties_of, say
-from pytest_aisbench.report.terminal import show
+from pytest_aisbench.report.host_plugins import PREFIX, case_id_of_report, guarded, properties_of, write_line
+from pytest_aisbench.report.terminal import write_summary
 from pytest_aisbench.session import collection
 from pytest_aisbench.session.collection import Plan
 from pytest_aisbench.session.outcome import Reckoning, Signals, failure, one_line
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _LOG = get_logger("session")
 _GLANCE_S = 0.5  # how long the main thread waits before it shows again what runs and what is logged
+
 
 # -- Ready first: a test runs when what it waits for is there, not when its turn has come.
 
@@ -215,7 +216,7 @@ class Controller:
         if self._live:
             self._live.say(line)
         else:
-            say(self._config, line)
+            write_line(self._config, line)
 
     def begin(self) -> None:
         """Let the reporters in, then the jobs."""
@@ -294,7 +295,7 @@ class Controller:
         missing, run = self._reckoning.missing(self._run), self._run
         if run or missing:
             told = (run.folder, run.entry()) if run else None
-            show(terminalreporter, self._config, missing, told, unrecorded=self._reckoning.tally.unrecorded)
+            write_summary(terminalreporter, self._config, missing, told, unrecorded=self._reckoning.tally.unrecorded)
 
     def pytest_unconfigure(self) -> None:
         if self._workers:

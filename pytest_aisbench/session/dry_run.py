@@ -15,7 +15,7 @@ from pytest_aisbench.engine.suites import expired_claims
 from pytest_aisbench.errors import GivenUp
 from pytest_aisbench.judge import exit_code
 from pytest_aisbench.model.clock import SystemClock, day
-from pytest_aisbench.report.host_plugins import say
+from pytest_aisbench.report.host_plugins import write_line
 from pytest_aisbench.report.terminal import NARROWEST, Line, wrapped
 from pytest_aisbench.report.text import clip, display_width, fit, padded, span
 from pytest_aisbench.session import collection
@@ -115,7 +115,7 @@ class Rehearser:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        collection.select(self._config, items, self._settings.nodes, partial(say, self._config))
+        collection.select(self._config, items, self._settings.nodes, partial(write_line, self._config))
 
     @pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
     def pytest_collection_modifyitems_check(self, items: list[pytest.Item]) -> None:
@@ -134,7 +134,7 @@ class Rehearser:
                 self._forecast = dry_run(self._settings, self.platform(), SystemClock(), wants)
                 self._forecast.budget.require()
                 for line in expired_claims((case for case, _ in wants), day(SystemClock().now())):
-                    say(self._config, line)
+                    write_line(self._config, line)
         return True
 
     @pytest.hookimpl(tryfirst=True)

@@ -23,16 +23,16 @@ from pytest_aisbench.model.messages import message, plain
 from pytest_aisbench.model.results import UploadState
 from pytest_aisbench.model.trial import Trial
 from pytest_aisbench.model.verdict import Ruling, Verdict
-from pytest_aisbench.report.host_plugins import TRIAL, properties, properties_of, renew
+from pytest_aisbench.report.host_plugins import TRIAL, properties_of, replace_properties, trial_properties
 from pytest_aisbench.stash import VERDICT_DUE
-
-_LOG = get_logger("session")
 
 if TYPE_CHECKING:
     from pytest_aisbench.config.settings import Settings
     from pytest_aisbench.engine.run import Run
     from pytest_aisbench.model.results import RunEntry
     from pytest_aisbench.session.collection import Plan
+
+_LOG = get_logger("session")
 
 
 # -- How a run ends before its time: in one line, or by a signal.
@@ -129,7 +129,7 @@ def _overrule(item: pytest.Item, report: pytest.TestReport, trial: Trial) -> Non
     """A case whose test did not pass has not passed: whoever reports on this test says so too."""
     verdict = Verdict(Ruling.FAILED, failure(report), trial.verdict.findings)
     item.stash[TRIAL] = trial = replace(trial, judged=verdict)
-    renew(item.user_properties, properties(trial, str(properties_of(item).get("platform", ""))))
+    replace_properties(item.user_properties, trial_properties(trial, str(properties_of(item).get("platform", ""))))
     report.user_properties = list(item.user_properties)
 
 

@@ -19,11 +19,10 @@ from pytest_aisbench.model.ports import Platform, Reporter
 from pytest_aisbench.model.results import PRIVATE, RUNS, CaseEntry, RunEntry
 from pytest_aisbench.registry import ReporterKind
 from pytest_aisbench.report import index
-from pytest_aisbench.report.host_plugins import RERUN, Story, guarded, warn
+from pytest_aisbench.report.host_plugins import RERUN, ReportedTest, guarded, warn
 from pytest_aisbench.stash import RUN_OWNER, SETTINGS
-from pytest_aisbench.tester import payload
-from pytest_aisbench.tester.transports import transport
-from pytest_aisbench.tester.uploader import PATIENCE_S, Courier, bound, collect
+from pytest_aisbench.tester.transports import make_transport
+from pytest_aisbench.tester.uploader import PATIENCE_S, Uploader, fill_outbox, find_destination
 
 # -- What outlives a run: the transcript of its tests in the ledger, and the list of all runs beside the reports.
 
@@ -31,7 +30,7 @@ _LONGEST = 64_000  # characters of what a test printed that are kept
 _MOST = 100  # tests of nothing of ours that are written together
 
 
-class Scribe:
+class TestRecorder:
     """Reporter: writes what pytest says of each test to the ledger."""
 
     order = 90  # the highest: pytest calls it before the other reporters, which hang their pages on the reports
@@ -42,7 +41,7 @@ class Scribe:
         self._database = Database(config.stash[SETTINGS].ledger_file)
         self._transcript = RecordedTests(self._database, folder.name)
         self._cases: dict[str, CaseEntry] = {}
-        self._begun: dict[str, tuple[Story, list[Any]]] = {}  # tests that have not ended
+        self._begun: dict[str, tuple[ReportedTest, list[Any]]] = {}  # tests that have not ended
         self._ended: list[RecordedTest] = []  # and are not written yet
 
     def case(self, entry: CaseEntry) -> None:
@@ -57,7 +56,7 @@ class Scribe:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         with guarded(self._config, f"no transcript of {report.nodeid}"):
-            story, said = self._begun.setdefault(report.nodeid, (Story(report.nodeid), []))
+            story, said = self._begun.setdefault(report.nodeid, (ReportedTest(report.nodeid), []))
             story.hear(report)
             said.append(self._serialized(report))
             if report.outcome == RERUN:
@@ -166,50 +165,49 @@ class Tester:
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config = config
         self._run = folder.name
-        self._courier: Courier | None = None
+        self._uploader: Uploader | None = None
         self._delivered = False  # as far as it could be
         settings = config.stash[SETTINGS]
-        found = bound(settings, self._platform, folder)
+        found = find_destination(settings, self._platform, folder)
         if found is None:
             return
         self._private = found.label == PRIVATE
         self._clock = SystemClock()
         self._database = Database(settings.ledger_file)
-        self._spool = Outbox(self._database)
-        self._spool.set_destination(self._run, found)
-        self._transport = transport(found.tester, settings.tester_access)
+        self._outbox = Outbox(self._database)
+        self._outbox.set_destination(self._run, found)
+        self._transport = make_transport(found.tester, settings.tester_access)
         self._refusals: list[str] = []
-        self._courier = self._sent_out()
+        self._uploader = self._start_uploader()
 
     def _platform(self) -> Platform:
         return self._config.stash[RUN_OWNER].platform()
 
-    def _sent_out(self) -> Courier:
-        return Courier(
-            self._spool,
+    def _start_uploader(self) -> Uploader:
+        return Uploader(
+            self._outbox,
             self._run,
-            words=payload,
             transport=self._transport,
             clock=self._clock,
             warn=self._refusals.append,
         )
 
     def case(self, entry: CaseEntry) -> None:
-        if self._courier:
-            self._courier.wake()
+        if self._uploader:
+            self._uploader.wake()
 
     def run(self, entry: RunEntry) -> None:
         """The exit code is known by now; where results wait for the Tester, how the run ended waits behind them."""
         if not self._delivered:
             return
         with guarded(self._config, "upload to the Tester"):
-            if self._spool.waiting(self._run):
-                collect(self._spool, payload, self._clock.now(), self._run)
+            if self._outbox.waiting(self._run):
+                fill_outbox(self._outbox, self._clock.now(), self._run)
             else:
-                self._sent_out().close(PATIENCE_S)
-            for parcel in self._spool.of(self._run):
-                if parcel.kind == RUNS and parcel.why:
-                    warn(self._config, f"aisbench: the Tester does not know how the run ended: {parcel.why}")
+                self._start_uploader().close(PATIENCE_S)
+            for upload in self._outbox.of(self._run):
+                if upload.kind == RUNS and upload.why:
+                    warn(self._config, f"aisbench: the Tester does not know how the run ended: {upload.why}")
             self._bury()
 
     @pytest.hookimpl(wrapper=True)
@@ -217,11 +215,11 @@ class Tester:
         """Before the Controller's, which is the last: what it records at the end is the truth about uploads too.
 
         Not before that of pytest's log, which is the first, so that it has what is logged here."""
-        courier, self._courier = self._courier, None
-        if courier is None:
+        uploader, self._uploader = self._uploader, None
+        if uploader is None:
             return (yield)
         with guarded(self._config, "upload to the Tester"):
-            courier.close(PATIENCE_S)
+            uploader.close(PATIENCE_S)
             self._bury()
             self._delivered = True
         for refusal in self._refusals:
@@ -234,4 +232,4 @@ class Tester:
 
     def _bury(self) -> None:
         if self._private:
-            self._spool.drop_private(self._clock.now(), self._run)
+            self._outbox.drop_private(self._clock.now(), self._run)

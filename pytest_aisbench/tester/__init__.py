@@ -1,6 +1,7 @@
-"""The client's side of the Tester: what is sent, by which way, and when.
+"""Uploads to a Tester, the server that collects the results of many runs.
 
-Begin with `uploader.py`: it delivers the outbox of a run, and gives the fixture `tester`. `payload.py` makes the
-bodies that the Tester's contract asks for, `transports.py` sends them. The session and the commands import this
-package.
+Begin with `uploader.py`: when uploads are made and sent. `payload.py` writes the body of an upload, `transports.py`
+brings it to the Tester by HTTP, into a folder, or through ais-bench-stubs.
+
+`session`, `fixtures` and `cli` import this package. It shares no code with `tester_server`, which receives the uploads.
 """

@@ -1,4 +1,8 @@
-"""What the Tester is sent of a case: the predecessor's `train_result_info` key by key, and what was truly measured."""
+"""Writes the body of each upload: the result of a case, a test's own data, or how a run ended.
+
+A result has two views of the same values: `train_result_info`, with the predecessor's keys and its 0 for what was not
+measured, and `measured`, with units, sources and the reason for each missing value.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +32,9 @@ from pytest_aisbench.model.results import (
     make_upload,
 )
 from pytest_aisbench.model.verdict import Background, Finding, Ruling
-from pytest_aisbench.report.results import shown
+from pytest_aisbench.report.results import fields_as_json
 
-SENTINEL = "2020-01-30 14:16:00"  # how ais-bench-stubs writes a time that nobody set; a number nobody set is 0
+SENTINEL = "2020-01-30 14:16:00"  # how ais-bench-stubs writes a time that was not set; a number that was not set is 0
 # Keys of train_result_info, in the predecessor's spelling and order, and the unit of each.
 UNITS: Mapping[str, str] = {
     "accuracy": "",
@@ -49,60 +53,60 @@ UNITS: Mapping[str, str] = {
     "total_end_time": "time",
     "total_start_time": "time",
 }
-_NEEDED = ("throughput_ratio", "accuracy")  # a test of the stub's without both has not ended well
-_MANY = 256  # of findings, slow cards and other shapes: a result stays far below what a Tester takes
+_NEEDED = ("throughput_ratio", "accuracy")  # a test of ais-bench-stubs without both has failed
+_MOST = 256  # findings, slow cards and other shapes of one result: it stays far below the size that a Tester takes
 
 
-def result(
-    bound: Destination, run: str, case: CaseEntry, attempt: int, artifacts: Sequence[Mapping[str, Any]] = ()
+def result_upload(
+    destination: Destination, run: str, case: CaseEntry, attempt: int, artifacts: Sequence[Mapping[str, Any]] = ()
 ) -> UploadItem:
-    """The result of a case, ready to be sent."""
-    return make_upload(bound, run, case.id, RESULTS, body(bound, run, case, attempt, artifacts))
+    """The upload of a case's result."""
+    return make_upload(destination, run, case.id, RESULTS, result_body(destination, run, case, attempt, artifacts))
 
 
-def attachment(bound: Destination, run: str, name: str, attempt: int, data: Any) -> UploadItem:
-    """Anything that a suite wants to be kept beside the results."""
-    head = _head(bound, run, name, attempt)
-    return make_upload(bound, run, name, ATTACHMENTS, {**head, "name": name, "data": data})
+def attachment_upload(destination: Destination, run: str, name: str, attempt: int, data: Any) -> UploadItem:
+    """The upload of data that a test hands in itself."""
+    head = _head(destination, run, name, attempt)
+    return make_upload(destination, run, name, ATTACHMENTS, {**head, "name": name, "data": data})
 
 
-def end(bound: Destination, told: RunEnd, attempt: int) -> UploadItem:
-    """How a run ended: what was to be judged and was not has no result that could tell of it."""
-    head = {"schema": UPLOAD_SCHEMA, "testid": bound.testid or told.run, "run_id": told.run, "attempt": attempt}
+def end_upload(destination: Destination, end: RunEnd, attempt: int) -> UploadItem:
+    """The upload of how a run ended: it names the cases that have no verdict, and so no result."""
+    head = {"schema": UPLOAD_SCHEMA, "testid": destination.testid or end.run, "run_id": end.run, "attempt": attempt}
     return make_upload(
-        bound,
-        told.run,
+        destination,
+        end.run,
         RUN_END,
         RUNS,
         {
             **head,
-            "platform": bound.platform,
-            "started": stamp(told.started, "milliseconds"),
-            "finished": None if told.finished is None else stamp(told.finished, "milliseconds"),
-            "exit_code": told.exit_code,
-            "unjudged": {case: plain(reason, 200) for case, reason in told.unjudged.items()},
-            "card_hours": told.unjudged_hours,
-            "missing": list(told.missing),
+            "platform": destination.platform,
+            "started": stamp(end.started, "milliseconds"),
+            "finished": None if end.finished is None else stamp(end.finished, "milliseconds"),
+            "exit_code": end.exit_code,
+            "unjudged": {case: plain(reason, 200) for case, reason in end.unjudged.items()},
+            "card_hours": end.unjudged_hours,
+            "missing": list(end.missing),
         },
     )
 
 
-def body(
-    bound: Destination, run: str, case: CaseEntry, attempt: int, artifacts: Sequence[Mapping[str, Any]] = ()
+def result_body(
+    destination: Destination, run: str, case: CaseEntry, attempt: int, artifacts: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """The same entry makes the same body, to the last byte."""
+    """The body of a result: the same entry makes the same body, to the last byte."""
     trial = case.trials[-1] if case.trials else None
-    measured = standard_fields(case, bound.config)
+    measured = standard_fields(case, destination.config)
     return {
-        **_head(bound, run, case.id, attempt),
-        "config": _config(bound.config, case),
+        **_head(destination, run, case.id, attempt),
+        "config": _config(destination.config, case),
         "status": "OK" if case.verdict is Ruling.PASSED else "FAILED",
         "train_result_info": {key: _legacy(measured[key]) for key in UNITS},
-        "measured": shown(measured),
-        "system": dict(bound.system),
+        "measured": fields_as_json(measured),
+        "system": dict(destination.system),
         "artifacts": [dict(artifact) for artifact in artifacts],
         "job": {
-            "platform": bound.platform,
+            "platform": destination.platform,
             "job_id": trial.job_id if trial else None,
             "phase": trial.phase if trial else None,
         },
@@ -115,20 +119,20 @@ def body(
             "verdict": case.verdict.value if case.verdict else None,
             "reason": plain(case.reason),
             "card_hours": case.card_hours,
-            **_weighed(case, trial),
+            **_evidence(case, trial),
         },
     }
 
 
-def _weighed(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Any]:
-    """What the verdict rests on, for whoever looks at it later beside others."""
+def _evidence(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Any]:
+    """What the verdict rests on."""
     background = case.background or Background()
     return {
-        "findings": [_finding(finding) for finding in case.findings[:_MANY]],
+        "findings": [_finding(finding) for finding in case.findings[:_MOST]],
         "band": {"reference": background.reference, "low": background.low, "high": background.high},
-        "stragglers": [dump(straggler) for straggler in (trial.stragglers if trial else ())[:_MANY]],
-        "scaling": [dump(point) for point in background.scaling[:_MANY]],
-        "warnings": [plain(warning, 300) for warning in background.warnings[:_MANY]],
+        "stragglers": [dump(straggler) for straggler in (trial.stragglers if trial else ())[:_MOST]],
+        "scaling": [dump(point) for point in background.scaling[:_MOST]],
+        "warnings": [plain(warning, 300) for warning in background.warnings[:_MOST]],
         "traits": {plain(key, 80): plain(value, 300) for key, value in (trial.traits if trial else {}).items()},
         "trials": len(case.trials),
         "ran_s": trial.ran_s if trial else None,
@@ -139,17 +143,17 @@ def _finding(finding: Finding) -> dict[str, Any]:
     return {**dump(finding), "wanted": plain(finding.wanted, 200), "text": plain(finding.text, 300)}
 
 
-def _head(bound: Destination, run: str, name: str, attempt: int) -> dict[str, Any]:
-    return {"schema": UPLOAD_SCHEMA, "testid": bound.testid or run, "run_id": f"{run}.{name}", "attempt": attempt}
+def _head(destination: Destination, run: str, name: str, attempt: int) -> dict[str, Any]:
+    return {"schema": UPLOAD_SCHEMA, "testid": destination.testid or run, "run_id": f"{run}.{name}", "attempt": attempt}
 
 
-def _config(told: Mapping[str, Any], case: CaseEntry) -> dict[str, Any]:
-    """What config.json says, with what must be there and the case knows better."""
-    rest = {key: value for key, value in told.items() if key not in {"testid", "Divsion", "Division"}}
+def _config(config: Mapping[str, Any], case: CaseEntry) -> dict[str, Any]:
+    """The content of config.json, with the required keys that it lacks taken from the case."""
+    rest = {key: value for key, value in config.items() if key not in {"testid", "Divsion", "Division"}}
     return {
         "Mode": "training",
         "Model": case.workload,
-        "Division": told.get("Division", told.get("Divsion")),  # the stub's own log has it misspelt
+        "Division": config.get("Division", config.get("Divsion")),  # ais-bench-stubs misspells it
         "Scenario": None,
         "test_object_type": "single" if case.nodes == 1 else "cluster",
         **rest,
@@ -157,38 +161,39 @@ def _config(told: Mapping[str, Any], case: CaseEntry) -> dict[str, Any]:
 
 
 def _legacy(field: Field) -> str | int:
-    """As a package prints it: what was set is text, times are of the machine's own zone."""
-    if field.unit == TIME:
-        known = field.value is not None
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(field.value)) if known else SENTINEL
-    return 0 if field.value is None else str(field.value)
+    """The value as an ais-bench package prints it: as text, times in the machine's own zone."""
+    if field.value is None:
+        return SENTINEL if field.unit == TIME else 0
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(field.value)) if field.unit == TIME else str(field.value)
 
 
 def _value(value: Any, unit: str, source: str | None, null_reason: str | None) -> dict[str, Any]:
     return {"value": value, "unit": unit, "source": source, "null_reason": null_reason}
 
 
-def of_stub(bound: Destination, config: Mapping[str, str], info: Mapping[str, str | int | float]) -> UploadItem:
-    """The result of a test that ais-bench-stubs ran by itself, as its log has it."""
+def stub_upload(
+    destination: Destination, config: Mapping[str, str], info: Mapping[str, str | int | float]
+) -> UploadItem:
+    """The upload of a test that ais-bench-stubs ran without us, made from its log."""
     run = f"stub-{hashlib.sha256(canonical([config, info]).encode()).hexdigest()[:16]}"
     name = plain(config.get("Model") or "stub", 80)
-    measured = {key: _told(key, info.get(key)) for key in UNITS}
+    measured = {key: _stub_value(key, info.get(key)) for key in UNITS}
     complete = all(measured[key]["value"] is not None for key in _NEEDED)
-    told = {
-        **_head(replace(bound, testid=bound.testid or config.get("testid", "")), run, name, 1),
+    body = {
+        **_head(replace(destination, testid=destination.testid or config.get("testid", "")), run, name, 1),
         "config": {key: value for key, value in config.items() if key != "testid"},
         "status": "OK" if complete else "FAILED",
         "train_result_info": dict(info),
         "measured": measured,
-        "system": dict(bound.system),
+        "system": dict(destination.system),
         "artifacts": [],
         "job": {"platform": "ais-bench-stubs", "job_id": None, "phase": None},
     }
-    return make_upload(bound, run, name, RESULTS, told)
+    return make_upload(destination, run, name, RESULTS, body)
 
 
-def _told(key: str, value: str | float | None) -> dict[str, Any]:
-    """What a package set is text; a bare 0, and the day that ais-bench-stubs begins with, were never measured."""
+def _stub_value(key: str, value: str | float | None) -> dict[str, Any]:
+    """A value of the log. What the package set is text; a bare 0 and SENTINEL were never measured."""
     unit, source = "local time" if UNITS[key] == "time" else UNITS[key], "train_result_info of stub.log"
     if not isinstance(value, str) or value == SENTINEL:
         return _value(None, unit, None, "ais-bench-stubs was not told")

@@ -1,4 +1,9 @@
-"""Brings what is spooled to the Tester: beside a run, in a thread of its own, or all that is left, at once."""
+"""Sends what the outbox holds to the Tester.
+
+The outbox (`ledger/outbox.py`) keeps each upload on disk until the Tester has it. Three callers empty it: a run's
+`Uploader`, in a thread beside the jobs; `aisbench flush`, for what earlier runs left (`Flusher`); and the fixture
+`tester`, for what a test hands in itself (`TesterClient`).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.errors import AisbenchError, LedgerError, Refused, UsageFault
 from pytest_aisbench.ledger.database import Database
@@ -30,88 +35,99 @@ from pytest_aisbench.model.results import (
     RUNS,
     CaseEntry,
     Destination,
-    RunEnd,
     Transport,
     UploadItem,
     UploadState,
 )
 from pytest_aisbench.net import retry
-from pytest_aisbench.tester import payload
-from pytest_aisbench.tester.payload import attachment, of_stub
-from pytest_aisbench.tester.transports import read_log, transport
+from pytest_aisbench.tester.payload import attachment_upload, end_upload, result_upload, stub_upload
+from pytest_aisbench.tester.transports import make_transport, read_stub_log
 
 if TYPE_CHECKING:
     from pytest_aisbench.config.settings import Settings
     from pytest_aisbench.model.ports import Platform
 
 _LOG = get_logger("uploads")
+PATIENCE_S = 5.0  # at the end of a run, and of each call of TesterClient
 _LONGEST_PAUSE_S = 30.0
+_LONGEST_NAME = 80
+_PUNCTUATION = str.maketrans("", "", "-_.")
 _UNTRIED = "not tried yet"
 
 
-class Words(Protocol):
-    """What we know in the Tester's words."""
-
-    def result(
-        self, bound: Destination, run: str, case: CaseEntry, attempt: int, artifacts: list[dict[str, Any]]
-    ) -> UploadItem: ...
-
-    def end(self, bound: Destination, told: RunEnd, attempt: int) -> UploadItem: ...
-
-
-def collect(spool: Outbox, words: Words, now: float, run: str | None = None) -> None:
-    """Spool every verdict that is not, and how runs ended; on disk before it can be sent."""
-    for found in spool.pending_results(now, run):
-        spool.put(found.run, found.entry.id, RESULTS, found.record, partial(_result, words, found), now=now)
-    for untold in spool.pending_ends(now, run):
-        told = partial(words.end, untold.bound, untold.end)
-        spool.put(untold.end.run, RUN_END, RUNS, untold.record, told, now=now)
+def find_destination(settings: Settings, platform: Callable[[], Platform], folder: Path) -> Destination | None:
+    """The Tester of the settings, else the platform's own; None if there is none, or the user wants none."""
+    address, label = settings.tester, ""
+    if address is None and isinstance(own := platform(), HasTester):
+        address, label = own.tester, PRIVATE if own.private else "local cloud"
+    if not address:
+        return None
+    access = settings.tester_access
+    return Destination(address, settings.platform, str(folder), label, access.testid, access.config, access.system)
 
 
-def _result(words: Words, found: PendingResult, attempt: int) -> UploadItem:
-    return words.result(found.bound, found.run, found.entry, attempt, _artifacts(found.bound, found.entry))
+# Filling the outbox
 
 
-def _artifacts(bound: Destination, entry: CaseEntry) -> list[dict[str, Any]]:
-    """The logs of the trial that decided, as far as they are there."""
-    found = []
+def fill_outbox(outbox: Outbox, now: float, run: str | None = None) -> None:
+    """Put verdicts and ends of runs that the ledger has and the outbox has not into the outbox.
+
+    Of one run, or of all runs that are over.
+    """
+    for verdict in outbox.pending_results(now, run):
+        outbox.put(verdict.run, verdict.entry.id, RESULTS, verdict.record, partial(_result, verdict), now=now)
+    for end in outbox.pending_ends(now, run):
+        outbox.put(end.end.run, RUN_END, RUNS, end.record, partial(end_upload, end.bound, end.end), now=now)
+
+
+def _result(verdict: PendingResult, attempt: int) -> UploadItem:
+    artifacts = _artifacts(verdict.bound, verdict.entry)
+    return result_upload(verdict.bound, verdict.run, verdict.entry, attempt, artifacts)
+
+
+def _artifacts(destination: Destination, entry: CaseEntry) -> list[dict[str, Any]]:
+    """Name, checksum and size of each log of the last trial that is on disk."""
+    artifacts = []
     for name in entry.trials[-1].logs if entry.trials else ():
         with ignored(_LOG, OSError, "the checksum of %s in what is uploaded", name, level=logging.WARNING):
             digest, size = hashlib.sha256(), 0
-            with (Path(bound.folder) / name).open("rb") as file:
+            with (Path(destination.folder) / name).open("rb") as file:
                 while block := file.read(1 << 20):
                     digest.update(block)
                     size += len(block)
-            found.append({"name": plain(name), "sha256": digest.hexdigest(), "size": size})
-    return found
+            artifacts.append({"name": plain(name), "sha256": digest.hexdigest(), "size": size})
+    return artifacts
 
 
-def attempt(
-    spool: Outbox, parcel: UploadItem, send: Callable[[UploadItem], None], clock: Clock
+# Sending
+
+
+def send_once(
+    outbox: Outbox, upload: UploadItem, send: Callable[[UploadItem], None], clock: Clock
 ) -> AisbenchError | None:
-    """Send it once and write down what became of it; an error is given back where it may still be delivered."""
+    """Send an upload once and write its new state to the outbox; the error, if a later attempt may succeed."""
     try:
-        send(parcel)
+        send(upload)
     except AisbenchError as error:
         kept = error.retryable or isinstance(error, Refused)
-        _LOG.info("%s of %s: %s: %s", parcel.kind, parcel.case, "kept for later" if kept else "given up", error)
-        spool.set_state(
-            parcel.key, UploadState.WAITING if kept else UploadState.DEAD, plain(str(error), 300), clock.now()
+        _LOG.info("%s of %s: %s: %s", upload.kind, upload.case, "kept for later" if kept else "given up", error)
+        outbox.set_state(
+            upload.key, UploadState.WAITING if kept else UploadState.DEAD, plain(str(error), 300), clock.now()
         )
         return error if kept else None
-    spool.set_state(parcel.key, UploadState.DELIVERED, "", clock.now())
-    _LOG.info("%s of %s: delivered", parcel.kind, parcel.case)
+    outbox.set_state(upload.key, UploadState.DELIVERED, "", clock.now())
+    _LOG.info("%s of %s: delivered", upload.kind, upload.case)
     return None
 
 
-def deliver(spool: Outbox, parcels: list[UploadItem], transport: Transport, clock: Clock, patience_s: float) -> None:
-    """All of them to one Tester, in turn, until none is left or patience is at its end."""
-    left, deadline = deque(parcels), clock.now() + patience_s
+def send_all(outbox: Outbox, uploads: list[UploadItem], transport: Transport, clock: Clock, patience_s: float) -> None:
+    """Send uploads to one Tester, in turn, until it has all of them or `patience_s` is over."""
+    left, deadline = deque(uploads), clock.now() + patience_s
 
     def send_next() -> None:
-        parcel = left.popleft()
-        if error := attempt(spool, parcel, transport.send, clock):
-            left.append(parcel)  # the next attempt is at another one, which may fare better
+        upload = left.popleft()
+        if error := send_once(outbox, upload, transport.send, clock):
+            left.append(upload)  # the next attempt sends another one, which may succeed
             raise error
 
     try:
@@ -124,26 +140,18 @@ def deliver(spool: Outbox, parcels: list[UploadItem], transport: Transport, cloc
                 sleep=clock.sleep,
             )
     except AisbenchError as error:
-        for other in left:  # what one is told, all are told
-            spool.set_state(other.key, UploadState.WAITING, plain(str(error), 300), clock.now())
+        for other in left:  # the Tester's answer to one holds for all
+            outbox.set_state(other.key, UploadState.WAITING, plain(str(error), 300), clock.now())
 
 
-class Courier:
-    """Uploads the verdicts of one run as they come. Judging never waits for it."""
+class Uploader:
+    """Uploads the verdicts of one run as they come, in a thread of its own. Judging never waits for it."""
 
     def __init__(
-        self,
-        spool: Outbox,
-        run: str,
-        *,
-        words: Words,
-        transport: Transport,
-        clock: Clock,
-        warn: Callable[[str], None],
+        self, outbox: Outbox, run: str, *, transport: Transport, clock: Clock, warn: Callable[[str], None]
     ) -> None:
-        self._spool = spool
+        self._outbox = outbox
         self._run = run
-        self._words = words
         self._transport = transport
         self._clock = clock
         self._warn = warn
@@ -152,22 +160,22 @@ class Courier:
         self._given_up = threading.Event()
         self._quiet_until = 0.0  # as the Tester asked
         self._refused: AisbenchError | None = None
-        self._thread = threading.Thread(target=self._work, name="aisbench-courier", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="aisbench-uploader", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
-        """Something was judged."""
+        """The ledger has a new verdict."""
         self._woken.set()
 
     def close(self, patience_s: float) -> None:
-        """Everything is spooled; what is not delivered after so long stays so."""
-        collect(self._spool, self._words, self._clock.now(), self._run)
+        """Put the last verdicts into the outbox and send for at most so long; the rest stays in the outbox."""
+        fill_outbox(self._outbox, self._clock.now(), self._run)
         self._closing.set()
         self._woken.set()
         self._thread.join(patience_s)
         self._given_up.set()
-        for parcel in self._spool.waiting(self._run):
-            self._spool.set_state(parcel.key, UploadState.WAITING, parcel.why or _UNTRIED, self._clock.now())
+        for upload in self._outbox.waiting(self._run):
+            self._outbox.set_state(upload.key, UploadState.WAITING, upload.why or _UNTRIED, self._clock.now())
 
     def _work(self) -> None:
         pauses = retry.Pauses(_LONGEST_PAUSE_S)
@@ -176,7 +184,7 @@ class Courier:
             self._woken.clear()
             try:
                 pause = self._round(pauses)
-            except LedgerError as error:  # whoever judges meets the same ledger, and says it
+            except LedgerError as error:  # the run's own thread meets the same ledger, and reports it
                 pause = pauses.after(error)
                 log_ignored(_LOG, error, "one round of uploads", level=logging.WARNING)
             if closing and pause is None:
@@ -189,18 +197,18 @@ class Courier:
                 pauses.reset()  # the end of the run is worth another try
 
     def _round(self, pauses: retry.Pauses) -> float | None:
-        """Every parcel once; how long to wait before the next round, None where nothing is left to be tried."""
-        collect(self._spool, self._words, self._clock.now(), self._run)
+        """Send every upload that waits once; the pause before the next round, None if none is needed."""
+        fill_outbox(self._outbox, self._clock.now(), self._run)
         pause: float | None = None
-        for parcel in self._spool.waiting(self._run):
+        for upload in self._outbox.waiting(self._run):
             if self._clock.now() < self._quiet_until:
                 return self._quiet_until - self._clock.now()
             if self._refused:
-                self._spool.set_state(
-                    parcel.key, UploadState.WAITING, plain(str(self._refused), 300), self._clock.now()
+                self._outbox.set_state(
+                    upload.key, UploadState.WAITING, plain(str(self._refused), 300), self._clock.now()
                 )
                 continue
-            error = attempt(self._spool, parcel, self._transport.send, self._clock)
+            error = send_once(self._outbox, upload, self._transport.send, self._clock)
             if error is None:
                 pauses.reset()
             elif error.retryable:
@@ -212,98 +220,83 @@ class Courier:
         return pause
 
 
-# -- Delivering what runs left in the spool, from another shell.
+# `aisbench flush`
 
 
 def flush(
-    spool: Outbox, words: Words, open_transport: Callable[[str], Transport], clock: Clock, *, patience_s: float
+    outbox: Outbox, open_transport: Callable[[str], Transport], clock: Clock, *, patience_s: float
 ) -> list[UploadItem]:
-    """Deliver what is spooled of all runs, and what a killed run could not spool; what became of each."""
-    spool.drop_private(clock.now())
-    collect(spool, words, clock.now())
-    spool.drop_private(clock.now())
-    parcels = spool.waiting()
+    """Send what waits in the outbox, of all runs, and what a killed run did not put there; each with its new state."""
+    outbox.drop_private(clock.now())
+    fill_outbox(outbox, clock.now())
+    outbox.drop_private(clock.now())
+    uploads = outbox.waiting()
     by_tester: dict[str, list[UploadItem]] = {}
-    for parcel in parcels:
-        by_tester.setdefault(parcel.tester, []).append(parcel)
-    for tester, bound in by_tester.items():
+    for upload in uploads:
+        by_tester.setdefault(upload.tester, []).append(upload)
+    for tester, destination in by_tester.items():
         with closing(open_transport(tester)) as transport:
-            deliver(spool, bound, transport, clock, patience_s)
-    return [found for parcel in parcels for found in spool.named(parcel.key)]
+            send_all(outbox, destination, transport, clock, patience_s)
+    return [sent for upload in uploads for sent in outbox.named(upload.key)]
 
 
-def requeue(spool: Outbox, beginning: str, clock: Clock) -> UploadItem:
-    """A dead letter is to be tried again."""
-    found = [parcel for parcel in spool.named(beginning) if parcel.state is UploadState.DEAD]
-    if len(found) != 1:
-        what = "no dead letter has" if not found else f"{len(found)} dead letters have"
-        raise UsageFault(f"{what} a key that begins with {beginning!r}", advice="`aisbench flush --dead` shows them")
-    spool.set_state(found[0].key, UploadState.WAITING, "to be tried again", clock.now())
-    return replace(found[0], state=UploadState.WAITING)
+def requeue(outbox: Outbox, key_prefix: str, clock: Clock) -> UploadItem:
+    """Let a dead letter be tried again."""
+    dead = [upload for upload in outbox.named(key_prefix) if upload.state is UploadState.DEAD]
+    if len(dead) != 1:
+        what = "no dead letter has" if not dead else f"{len(dead)} dead letters have"
+        raise UsageFault(f"{what} a key that begins with {key_prefix!r}", advice="`aisbench flush --dead` shows them")
+    outbox.set_state(dead[0].key, UploadState.WAITING, "to be tried again", clock.now())
+    return replace(dead[0], state=UploadState.WAITING)
 
 
-# -- Where adapters, spool and the Tester's words meet: the desk of a suite, and the flushing of what runs left.
-
-PATIENCE_S = 5.0  # at the end of a run, and of each call at the desk
-_NAME = 80
-
-
-def bound(settings: Settings, platform: Callable[[], Platform], folder: Path) -> Destination | None:
-    """The Tester of the settings, or the platform's own; None where there is none, or none is wanted."""
-    address, label = settings.tester, ""
-    if address is None and isinstance(own := platform(), HasTester):
-        address, label = own.tester, PRIVATE if own.private else "local cloud"
-    if not address:
-        return None
-    papers = settings.tester_access
-    return Destination(address, settings.platform, str(folder), label, papers.testid, papers.config, papers.system)
-
-
-class Flushing:
-    """What `aisbench flush` does, on a ledger that is open."""
+class Flusher:
+    """What `aisbench flush` does with an open ledger."""
 
     def __init__(self, settings: Settings, database: Database, patience_s: float) -> None:
         self._settings = settings
-        self._spool = Outbox(database)
+        self._outbox = Outbox(database)
         self._clock = SystemClock()
         self._patience_s = patience_s
 
     def flush(self) -> list[UploadItem]:
-        access = self._settings.tester_access
-        opened = partial(transport, access=access)
-        return flush(self._spool, payload, opened, self._clock, patience_s=self._patience_s)
+        open_transport = partial(make_transport, access=self._settings.tester_access)
+        return flush(self._outbox, open_transport, self._clock, patience_s=self._patience_s)
 
     def dead(self) -> list[UploadItem]:
-        return self._spool.dead()
+        return self._outbox.dead()
 
-    def requeue(self, beginning: str) -> None:
-        requeue(self._spool, beginning, self._clock)
+    def requeue(self, key_prefix: str) -> None:
+        requeue(self._outbox, key_prefix, self._clock)
 
     def take_log(self, file: Path) -> None:
-        """Spool the result of a test that ais-bench-stubs ran by itself; once, however often it is handed in."""
+        """Put the result that ais-bench-stubs wrote to its own log into the outbox; once, however often it is read."""
         if not self._settings.tester:
             raise UsageFault("there is no Tester for the log", advice="name one: --tester URL")
-        told, papers = read_log(file), self._settings.tester_access
-        to = Destination(self._settings.tester, "ais-bench-stubs", "", "", papers.testid, {}, papers.system)
-        made = of_stub(to, told.config, told.info)
-        self._spool.put(made.run, made.case, made.kind, made.body, lambda _: made, now=self._clock.now())
+        log, access = read_stub_log(file), self._settings.tester_access
+        destination = Destination(self._settings.tester, "ais-bench-stubs", "", "", access.testid, {}, access.system)
+        made = stub_upload(destination, log.config, log.info)
+        self._outbox.put(made.run, made.case, made.kind, made.body, lambda _: made, now=self._clock.now())
 
 
-class Desk:
-    """What the fixture `tester` gives: a Tester to hand things in at, with the promises that results have."""
+# The fixture `tester`
+
+
+class TesterClient:
+    """What the fixture `tester` gives: uploads a test's own data as reliably as results are uploaded."""
 
     def __init__(self, settings: Settings, platform: Callable[[], Platform], run: str) -> None:
         self._clock = SystemClock()
         self.run = run or run_id(self._clock.now())
-        found = bound(settings, platform, settings.reports / self.run)
-        if found is None:
+        destination = find_destination(settings, platform, settings.reports / self.run)
+        if destination is None:
             advice = "name one: --aisbench-tester URL, or url in [tester] of aisbench.toml"
             raise UsageFault("there is no Tester", advice=advice)
-        self._bound = found
+        self._bound = destination
         self._lock = threading.Lock()
         self._database = Database(settings.ledger_file)
-        self._spool = Outbox(self._database)
-        self._transport = transport(found.tester, settings.tester_access)
+        self._outbox = Outbox(self._database)
+        self._transport = make_transport(destination.tester, settings.tester_access)
 
     @property
     def address(self) -> str:
@@ -311,28 +304,29 @@ class Desk:
 
     @property
     def uploads(self) -> list[UploadItem]:
-        """Everything of this run, results of cases too, and what became of it."""
-        return self._spool.of(self.run)
+        """Every upload of this run, results of cases included, with its state."""
+        return self._outbox.of(self.run)
 
     def upload(self, name: str, data: Any) -> UploadItem:
-        """Hand in JSON data. It is on disk before it is sent; `state` says whether the Tester has it, or `why` not."""
-        if not name or len(name) > _NAME or not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-            raise UsageFault(f"{name[:_NAME]!r} is not a name", advice="letters, digits, '.', '_' and '-', 80 at most")
+        """Upload JSON data. It is on disk before it is sent; `state` says whether the Tester has it, `why` why not."""
+        if not name or len(name) > _LONGEST_NAME or not name.translate(_PUNCTUATION).isalnum():
+            advice = "letters, digits, '.', '_' and '-', 80 at most"
+            raise UsageFault(f"{name[:_LONGEST_NAME]!r} is not a name", advice=advice)
         try:
             record = json.dumps(data, sort_keys=True, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise UsageFault(f"{name} cannot be written as JSON: {error}") from None
         with self._lock:
-            make = partial(self._made, name, json.loads(record))
-            made = self._spool.put(self.run, name, ATTACHMENTS, record, make, now=self._clock.now())
-            deliver(self._spool, [made], self._transport, self._clock, PATIENCE_S)
-        return next(parcel for parcel in self.uploads if parcel.key == made.key)
+            make = partial(self._make, name, json.loads(record))
+            made = self._outbox.put(self.run, name, ATTACHMENTS, record, make, now=self._clock.now())
+            send_all(self._outbox, [made], self._transport, self._clock, PATIENCE_S)
+        return next(upload for upload in self.uploads if upload.key == made.key)
 
-    def _made(self, name: str, data: Any, attempt: int) -> UploadItem:
-        return attachment(self._bound, self.run, name, attempt, data)
+    def _make(self, name: str, data: Any, attempt: int) -> UploadItem:
+        return attachment_upload(self._bound, self.run, name, attempt, data)
 
     def close(self) -> None:
         if self._bound.label == PRIVATE:
-            self._spool.drop_private(self._clock.now(), self.run)
+            self._outbox.drop_private(self._clock.now(), self.run)
         self._transport.close()
         self._database.close()

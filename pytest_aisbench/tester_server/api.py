@@ -20,8 +20,8 @@ from starlette.routing import Route
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.results import UPLOAD_SCHEMA
 from pytest_aisbench.tester_server import contract
-from pytest_aisbench.tester_server.auth import Denied, Door, Holder, write_audit
-from pytest_aisbench.tester_server.contract import Stored, derive
+from pytest_aisbench.tester_server.auth import AccessPolicy, Denied, Holder, write_audit
+from pytest_aisbench.tester_server.contract import StoredUpload, derive_rows
 from pytest_aisbench.tester_server.schema import PARCELS, writing
 
 # -- Taking a parcel in: stored once, told to the audit, in one transaction. Nobody hears 201 before it is on disk.
@@ -37,7 +37,7 @@ _KNOWN = text("SELECT digest FROM parcels WHERE project = :project AND key = :ke
 
 
 @dataclass(frozen=True)
-class Sent:
+class ReceivedUpload:
     """What somebody sent, checked."""
 
     holder: Holder
@@ -48,13 +48,13 @@ class Sent:
     body: dict[str, Any]
 
 
-def take(connection: Connection, sent: Sent, now: float) -> int:
+def store_upload(connection: Connection, sent: ReceivedUpload, now: float) -> int:
     """The HTTP status: 201 stored, 200 it was there already, 409 something else has its key."""
     digest = hashlib.sha256(sent.content).hexdigest()
     parcel = _insert(connection, sent, digest, now)
     if parcel is not None:
         status = CREATED
-        derive(connection, Stored(parcel, sent.kind, sent.holder.project, sent.body, now))
+        derive_rows(connection, StoredUpload(parcel, sent.kind, sent.holder.project, sent.body, now))
     else:
         known = connection.execute(_KNOWN, {"project": sent.holder.project, "key": sent.key}).scalar_one()
         status = REPLAYED if known == digest else CONFLICT
@@ -76,7 +76,7 @@ def take(connection: Connection, sent: Sent, now: float) -> int:
     return status
 
 
-def _insert(connection: Connection, sent: Sent, digest: str, now: float) -> int | None:
+def _insert(connection: Connection, sent: ReceivedUpload, digest: str, now: float) -> int | None:
     """The new row's id. Whoever sends the same key at the same moment waits for us, and is told that it is there."""
     row = {
         "project": sent.holder.project,
@@ -99,7 +99,7 @@ def _insert(connection: Connection, sent: Sent, digest: str, now: float) -> int 
 _STOCK_S = 10.0
 
 
-class Rate:
+class RateLimit:
     def __init__(self, per_second: float, now: Callable[[], float]) -> None:
         """0 is without limit."""
         self._per_second = per_second
@@ -135,8 +135,8 @@ _Given = TypeVar("_Given")
 @dataclass(frozen=True)
 class Api:
     engine: Engine
-    door: Door
-    rate: Rate
+    door: AccessPolicy
+    rate: RateLimit
     largest: int  # bytes of a body
     now: Callable[[], float]
 
@@ -196,12 +196,12 @@ class Api:
         if not contract.is_key(key):
             return self._refuse(request, holder, 400, "Idempotency-Key", "the header Idempotency-Key is missing")
         try:
-            body = contract.read(content, testid, kind)
-        except contract.Unfit as unfit:
+            body = contract.parse_body(content, testid, kind)
+        except contract.InvalidBody as unfit:
             return self._refuse(request, holder, 422, unfit.field, str(unfit), size=len(content))
-        sent = Sent(holder, _address(request), kind, key, content, body)
+        sent = ReceivedUpload(holder, _address(request), kind, key, content, body)
         with writing(self.engine).begin() as connection:
-            status = take(connection, sent, self.now())
+            status = store_upload(connection, sent, self.now())
         if status == CONFLICT:
             return _error(status, OTHER)
         return JSONResponse({"schema": UPLOAD_SCHEMA, "key": key}, status)

@@ -23,10 +23,10 @@ from starlette.staticfiles import StaticFiles
 
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.model.messages import plain
-from pytest_aisbench.tester_server.api import Api, Rate
-from pytest_aisbench.tester_server.auth import Door, is_loopback
+from pytest_aisbench.tester_server.api import Api, RateLimit
+from pytest_aisbench.tester_server.auth import AccessPolicy, is_loopback
 from pytest_aisbench.tester_server.pages import Frame, Pages
-from pytest_aisbench.tester_server.schema import address, open_engine, passing, upgrade, writing
+from pytest_aisbench.tester_server.schema import address, is_transient, open_engine, upgrade, writing
 
 _LOG = logging.getLogger(__name__)
 LARGEST = 4 * 1024 * 1024
@@ -47,20 +47,20 @@ _HEADERS = {
 
 def make_application(
     engine: Engine,
-    door: Door,
+    door: AccessPolicy,
     *,
     largest: int = LARGEST,
     per_second: float = PER_SECOND,
     now: Callable[[], float] = time.time,
 ) -> Any:
-    api = Api(engine, door, Rate(per_second, time.monotonic), largest, now)
+    api = Api(engine, door, RateLimit(per_second, time.monotonic), largest, now)
     frame = Frame(engine, door)
 
     async def missing(request: Request, _error: Exception) -> Response:
         return frame.missing(request)
 
     async def unanswered(request: Request, error: Exception) -> Response:
-        if isinstance(error, DBAPIError) and not passing(error):
+        if isinstance(error, DBAPIError) and not is_transient(error):
             raise error
         _LOG.warning("the database does not answer: %s", plain(str(error), 300))
         return api.unanswered() if request.url.path.startswith("/api/") else frame.unanswered(request)
@@ -81,7 +81,7 @@ def make_application(
 class _Guard:
     """Around all of it: only for those who call it by its name, and with the same headers on every answer."""
 
-    def __init__(self, app: Any, door: Door) -> None:
+    def __init__(self, app: Any, door: AccessPolicy) -> None:
         self._app = app
         self._door = door
 
@@ -115,7 +115,7 @@ _GRACE_S = 10
 
 
 @dataclass(frozen=True)
-class Offer:
+class ServeOptions:
     db: str
     host: str = "127.0.0.1"
     port: int = PORT
@@ -126,7 +126,7 @@ class Offer:
 
 
 @contextlib.contextmanager
-def opened(db: str) -> Iterator[Engine]:
+def open_database(db: str) -> Iterator[Engine]:
     """The database, with the tables of today."""
     url = address(db)
     engine = open_engine(url)
@@ -141,16 +141,16 @@ def opened(db: str) -> Iterator[Engine]:
 
 
 @contextlib.contextmanager
-def changing(db: str) -> Iterator[Connection]:
+def transaction(db: str) -> Iterator[Connection]:
     """A transaction in it."""
-    with opened(db) as engine, writing(engine).begin() as connection:
+    with open_database(db) as engine, writing(engine).begin() as connection:
         yield connection
 
 
-def serve(offer: Offer, show: Callable[[str], None]) -> None:
+def serve(offer: ServeOptions, show: Callable[[str], None]) -> None:
     """`show` is told the address once requests are taken. Ends at Ctrl-C or SIGTERM, after what is under way."""
-    door = door_of(offer)
-    with opened(offer.db) as engine, _listening(offer.host, offer.port) as listener:
+    door = access_policy(offer)
+    with open_database(offer.db) as engine, _listening(offer.host, offer.port) as listener:
         application = make_application(engine, door, largest=offer.largest, per_second=offer.per_second)
         config = uvicorn.Config(
             application,
@@ -169,10 +169,10 @@ def serve(offer: Offer, show: Callable[[str], None]) -> None:
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def door_of(offer: Offer) -> Door:
+def access_policy(offer: ServeOptions) -> AccessPolicy:
     loopback = is_loopback(offer.host)
     names = tuple(name.lower() for name in offer.names)
-    return Door(loopback and not offer.closed, (*_LOOPBACK_NAMES, *names) if loopback or names else ())
+    return AccessPolicy(loopback and not offer.closed, (*_LOOPBACK_NAMES, *names) if loopback or names else ())
 
 
 @contextlib.contextmanager

@@ -77,7 +77,7 @@ class Holder:
     revoked: bool
 
 
-def add(connection: Connection, project: str, kind: Kind, label: str, now: float) -> Secret:
+def add_token(connection: Connection, project: str, kind: Kind, label: str, now: float) -> Secret:
     """The token, which nobody can be told again."""
     if not PROJECT.fullmatch(project):
         advice = "small letters, digits, '.', '_' and '-', 64 at most"
@@ -89,7 +89,7 @@ def add(connection: Connection, project: str, kind: Kind, label: str, now: float
     return token
 
 
-def revoke(connection: Connection, number: int, now: float) -> None:
+def revoke_token(connection: Connection, number: int, now: float) -> None:
     row = connection.execute(select(TOKENS).where(TOKENS.c.id == number)).one_or_none()
     if row is None:
         raise UsageFault(f"there is no token {number}", advice="`aisbench tester token list` shows them")
@@ -106,7 +106,7 @@ def every_token(connection: Connection) -> list[dict[str, Any]]:
     return list(dicts(rows))
 
 
-def find(connection: Connection, token: str) -> Holder | None:
+def find_token(connection: Connection, token: str) -> Holder | None:
     """By its digest: nothing is learned from how long it takes."""
     row = connection.execute(_FIND, {"digest": _digest(token)}).one_or_none()
     return Holder(row.id, row.project, Kind(row.kind), row.label, row.revoked is not None) if row else None
@@ -131,7 +131,7 @@ class Denied(Exception):
 
 
 @dataclass(frozen=True)
-class Door:
+class AccessPolicy:
     """`open` where whoever reaches the server may read: it listens on loopback only, and was not told otherwise."""
 
     open: bool
@@ -154,7 +154,7 @@ class Door:
             return _holder(connection, token).project
         shown = request.cookies.get(COOKIE, "")
         if shown:
-            holder = find(connection, shown)
+            holder = find_token(connection, shown)
             if holder and not holder.revoked and holder.kind is Kind.READ:
                 return holder.project
         if self.open and not any(name in request.headers for name in _FORWARDED):
@@ -172,7 +172,7 @@ def is_loopback(host: str) -> bool:
 def _holder(connection: Connection, token: str) -> Holder:
     if not token:
         raise Denied(401, "a token is needed: Authorization: Bearer …")
-    holder = find(connection, token)
+    holder = find_token(connection, token)
     if holder is None:
         raise Denied(401, "nobody knows this token")
     if holder.revoked:

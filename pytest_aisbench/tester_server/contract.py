@@ -38,7 +38,7 @@ _LARGEST = 2**53  # whole numbers that every reader of JSON reads alike
 _ABSURD = 1e18
 
 
-class Unfit(ValueError):
+class InvalidBody(ValueError):
     """What is wrong with a body, and where."""
 
     def __init__(self, field: str, message: str) -> None:
@@ -50,18 +50,18 @@ def is_key(text: str) -> bool:
     return bool(_KEY.fullmatch(text))
 
 
-def read(content: bytes, testid: str, kind: str) -> dict[str, Any]:
+def parse_body(content: bytes, testid: str, kind: str) -> dict[str, Any]:
     """The body, if it is one that may be stored."""
     try:
         body = json.loads(content.decode(), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise Unfit("", f"the body is not JSON: {str(error)[:100]}") from None
+        raise InvalidBody("", f"the body is not JSON: {str(error)[:100]}") from None
     if not isinstance(body, dict) or body.get("schema") != UPLOAD_SCHEMA:
-        raise Unfit("schema", f"the body is not a {UPLOAD_SCHEMA} object")
+        raise InvalidBody("schema", f"the body is not a {UPLOAD_SCHEMA} object")
     if body.get("testid") != testid:
-        raise Unfit("testid", "testid of the body and of the path differ")
+        raise InvalidBody("testid", "testid of the body and of the path differ")
     if not _TESTID.fullmatch(testid):
-        raise Unfit("testid", "testid: letters, digits, '.', '_', ':' and '-', 128 at most")
+        raise InvalidBody("testid", "testid: letters, digits, '.', '_', ':' and '-', 128 at most")
     _name(body, "run_id")
     _whole(body, "attempt", least=1)
     for name, kind_ in _WANTED[kind].items():
@@ -72,10 +72,10 @@ def read(content: bytes, testid: str, kind: str) -> dict[str, Any]:
 
 def _result(body: dict[str, Any]) -> None:
     if body["status"] not in _STATUS:
-        raise Unfit("status", f"status is none of {', '.join(_STATUS)}")
+        raise InvalidBody("status", f"status is none of {', '.join(_STATUS)}")
     for name, told in body["measured"].items():
         if not isinstance(told, dict) or (told.get("value") is None) == (told.get("null_reason") is None):
-            raise Unfit(f"measured.{name}", f"measured.{name} needs a value or a null_reason, and not both")
+            raise InvalidBody(f"measured.{name}", f"measured.{name} needs a value or a null_reason, and not both")
     case = body.get("case")
     if case is None:  # what ais-bench-stubs ran by itself has none
         return
@@ -85,9 +85,9 @@ def _result(body: dict[str, Any]) -> None:
     for name in ("nodes", "devices_per_node"):
         _whole(case, name, "case.", least=1)
     if case.get("verdict") not in _RULINGS:
-        raise Unfit("case.verdict", f"case.verdict is none of {', '.join(filter(None, _RULINGS))}")
+        raise InvalidBody("case.verdict", f"case.verdict is none of {', '.join(filter(None, _RULINGS))}")
     if (case.get("verdict") == Ruling.PASSED.value) != (body["status"] == "OK"):
-        raise Unfit("status", "status and case.verdict contradict each other")
+        raise InvalidBody("status", "status and case.verdict contradict each other")
 
 
 def _attachment(body: dict[str, Any]) -> None:
@@ -96,14 +96,14 @@ def _attachment(body: dict[str, Any]) -> None:
 
 def _run(body: dict[str, Any]) -> None:
     if (number(body.get("card_hours")) or 0.0) < 0:
-        raise Unfit("card_hours", "card_hours is below 0")
+        raise InvalidBody("card_hours", "card_hours is below 0")
     if body.get("exit_code") is not None:
         _whole(body, "exit_code", least=0)
     for case, reason in body["unjudged"].items():
         if not isinstance(reason, str):
-            raise Unfit("unjudged", f"unjudged.{case[:80]} is not text")
+            raise InvalidBody("unjudged", f"unjudged.{case[:80]} is not text")
     if not all(isinstance(case, str) for case in body["missing"]):
-        raise Unfit("missing", "missing is not a list of cases")
+        raise InvalidBody("missing", "missing is not a list of cases")
 
 
 _CHECKS: Mapping[str, Callable[[dict[str, Any]], None]] = {RESULTS: _result, ATTACHMENTS: _attachment, RUNS: _run}
@@ -111,7 +111,7 @@ _CHECKS: Mapping[str, Callable[[dict[str, Any]], None]] = {RESULTS: _result, ATT
 
 def _is(body: Mapping[str, Any], name: str, kind: type, within: str = "") -> None:
     if not isinstance(body.get(name), kind):
-        raise Unfit(within + name, f"{within}{name} is missing, or not {_SPELT[kind]}")
+        raise InvalidBody(within + name, f"{within}{name} is missing, or not {_SPELT[kind]}")
 
 
 def _name(body: Mapping[str, Any], name: str, within: str = "") -> None:
@@ -119,13 +119,13 @@ def _name(body: Mapping[str, Any], name: str, within: str = "") -> None:
     _is(body, name, str, within)
     text = body[name]
     if not text or len(text) > _NAME or not text.isprintable() or "/" in text or text in {".", ".."}:
-        raise Unfit(within + name, f"{within}{name}: 1 to {_NAME} printable characters, none of them '/'")
+        raise InvalidBody(within + name, f"{within}{name}: 1 to {_NAME} printable characters, none of them '/'")
 
 
 def _whole(body: Mapping[str, Any], name: str, within: str = "", *, least: int) -> None:
     _is(body, name, int, within)
     if isinstance(body[name], bool) or not least <= body[name] <= _LARGEST:
-        raise Unfit(within + name, f"{within}{name} is no whole number from {least} on")
+        raise InvalidBody(within + name, f"{within}{name} is no whole number from {least} on")
 
 
 def _no_number(word: str) -> NoReturn:
@@ -203,7 +203,7 @@ WHERE id = :run
 """)  # noqa: S608 - our own names
 
 
-class Stored(NamedTuple):
+class StoredUpload(NamedTuple):
     """A parcel that was taken."""
 
     id: int
@@ -213,14 +213,14 @@ class Stored(NamedTuple):
     received: float
 
 
-def derive(connection: Connection, parcel: Stored) -> None:
+def derive_rows(connection: Connection, parcel: StoredUpload) -> None:
     if parcel.kind == RESULTS:
         _store_result(connection, parcel)
     elif parcel.kind == RUNS:
         _end(connection, parcel)
 
 
-def _end(connection: Connection, parcel: Stored) -> None:
+def _end(connection: Connection, parcel: StoredUpload) -> None:
     """The last word on how a run ended; where it has no result, this is all that is known of it."""
     body, received = parcel.body, parcel.received
     ended = min(_seconds(body.get("finished")) or received, received)
@@ -239,7 +239,7 @@ def _end(connection: Connection, parcel: Stored) -> None:
     connection.execute(_END, told)
 
 
-def _store_result(connection: Connection, parcel: Stored) -> None:
+def _store_result(connection: Connection, parcel: StoredUpload) -> None:
     """One row for a case in a run, that of its last attempt. The run's row is locked first: its counts are exact."""
     body = parcel.body
     head = {"project": parcel.project, "testid": body["testid"], "attempt": body["attempt"]}

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import itertools
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
-from urllib.parse import parse_qs, quote, urlencode
+from urllib.parse import parse_qs, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from sqlalchemy import Connection, Engine
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from pytest_aisbench.i18n import ENGLISH, SOURCE, language, languages
@@ -29,14 +25,27 @@ from pytest_aisbench.tester_server.auth import (
     COLUMNS,
     COOKIE,
     PROJECT,
+    AccessPolicy,
     Denied,
-    Door,
     Kind,
     every_action,
-    find,
+    find_token,
     newest_actions,
 )
-from pytest_aisbench.tester_server.contract import number as finite
+from pytest_aisbench.tester_server.formatting import (
+    FORMATS,
+    compare_results,
+    comparison_rows,
+    export_response,
+    format_change,
+    format_number,
+    format_share,
+    format_time,
+    path,
+    result_path,
+    run_path,
+    series_path,
+)
 from pytest_aisbench.tester_server.queries import (
     case_trend,
     one_series,
@@ -48,177 +57,6 @@ from pytest_aisbench.tester_server.queries import (
     workloads,
 )
 from pytest_aisbench.tester_server.schema import PAGE, Mark, as_dict, dicts
-
-# -- How values look on a page.
-
-
-def number(value: Any, digits: int = 5) -> str:
-    """Short enough to be read, and never rounded to another story: 14151.5, 0.7612, 1.2e-07."""
-    if value is None:
-        return "–"
-    if isinstance(value, int):
-        return str(value)
-    if abs(value) >= 10**digits and abs(value) < 1e15:
-        return f"{value:.0f}"
-    return f"{value:.{digits}g}"
-
-
-def share(value: Any) -> str:
-    """Of what somebody sent too, which may be no number, or an absurd one."""
-    found = finite(value)
-    return "–" if found is None else f"{found:.1%}"
-
-
-def change(before: float | None, after: float | None) -> float | None:
-    """By what share `after` is above `before`."""
-    return (after - before) / abs(before) if before and after is not None else None
-
-
-def signed(value: float | None) -> str:
-    return "–" if value is None else f"{value:+.1%}"
-
-
-def clock(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return datetime.fromtimestamp(value, timezone.utc).strftime("%Y-%m-%d %H:%M")
-
-
-def path(*parts: str) -> str:
-    """An address on this server; each part may be any name."""
-    return "/" + "/".join(_quoted(part) for part in parts)
-
-
-@lru_cache(4096)  # a page says the same names again and again
-def _quoted(part: str) -> str:
-    return quote(part, safe=":@!$,;")
-
-
-def run_path(project: str, testid: str, name: str) -> str:
-    return path("p", project, "t", testid, "r", name)
-
-
-def result_path(row: Any) -> str:
-    return run_path(row.project, row.testid, row.run_name) + path("c", row.name)
-
-
-def series_path(project: str, platform: str, name: str) -> str:
-    return path("p", project, "cases", platform, name)
-
-
-# -- Two runs side by side.
-
-
-@dataclass(frozen=True)
-class Pair:
-    """One case in both runs, or in one of them."""
-
-    name: str
-    a: Any
-    b: Any
-
-    @property
-    def throughput(self) -> float | None:
-        """By what share B is above A; where the units differ there is none."""
-        if not self.a or not self.b or self.a.unit != self.b.unit:
-            return None
-        return change(self.a.throughput, self.b.throughput)
-
-    @property
-    def accuracy(self) -> float | None:
-        return change(self.a.accuracy, self.b.accuracy) if self.a and self.b else None
-
-    @property
-    def turned(self) -> bool:
-        return bool(self.a and self.b and self.a.verdict != self.b.verdict)
-
-
-def pairs(a: Sequence[Any], b: Sequence[Any]) -> list[Pair]:
-    """What turned first, then by how much was lost."""
-    left, right = {row.name: row for row in a}, {row.name: row for row in b}
-    found = [Pair(name, left.get(name), right.get(name)) for name in sorted({*left, *right})]
-    return sorted(found, key=lambda pair: (not pair.turned, 0.0 if pair.throughput is None else pair.throughput))
-
-
-def comparison_rows(found: Sequence[Pair]) -> list[dict[str, Any]]:
-    return [
-        {
-            "case": pair.name,
-            **{
-                f"{metric}_{side}": getattr(row, metric) if row else None
-                for metric in ("verdict", "throughput", "accuracy", "unit")
-                for side, row in (("a", pair.a), ("b", pair.b))
-            },
-            "throughput_change": pair.throughput,
-            "accuracy_change": pair.accuracy,
-        }
-        for pair in found
-    ]
-
-
-# -- Tables for other programs: CSV for spreadsheets, JSON for all else; written as they are read, of any length.
-
-SCHEMA = "aisbench-tester-export/1"
-FORMATS = ("csv", "json")
-_TIMES = frozenset({"started", "ended", "received", "at"})
-_BLOCK = 1 << 16  # characters
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
-
-def answer(kind: str, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Response:
-    """Times are UTC."""
-    headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
-    plain = ({column: _value(column, row[column]) for column in columns} for row in rows)
-    if kind == "csv":
-        return StreamingResponse(_blocks(_csv(columns, plain)), media_type="text/csv; charset=utf-8", headers=headers)
-    return StreamingResponse(_blocks(_json(plain)), media_type="application/json", headers=headers)
-
-
-def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    return _csv(columns, ({column: _value(column, row[column]) for column in columns} for row in rows))
-
-
-def _value(column: str, value: Any) -> Any:
-    if column in _TIMES and isinstance(value, float):
-        return stamp(value)
-    return value
-
-
-def _blocks(texts: Iterable[str]) -> Iterator[str]:
-    """Many at once: each costs the server a change of threads."""
-    block, size = list[str](), 0
-    for each in texts:
-        block.append(each)
-        size += len(each)
-        if size > _BLOCK:
-            yield "".join(block)
-            block, size = [], 0
-    yield "".join(block)
-
-
-def _csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    line = io.StringIO()
-    writer = csv.writer(line)
-    for cells in itertools.chain([columns], ([_cell(row[column]) for column in columns] for row in rows)):
-        writer.writerow(cells)
-        yield line.getvalue()
-        line.seek(0)
-        line.truncate()
-
-
-def _cell(value: Any) -> Any:
-    """A text that a spreadsheet would take for a formula is made one that it does not."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
-
-
-def _json(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    yield f'{{"schema": "{SCHEMA}", "rows": ['
-    separator = "\n"
-    for row in rows:
-        yield separator + json.dumps(row, ensure_ascii=False, allow_nan=False)
-        separator = ",\n"
-    yield "\n]}\n"
-
 
 # -- What all pages share: who reads, in which language, how values look, and what a browser may do with them.
 
@@ -272,11 +110,11 @@ class Visit:
                 yield from rows(connection)
 
         safe = "".join(char if (char.isalnum() and char.isascii()) or char in "-_." else "_" for char in name)
-        return answer(self.format, safe, columns, read())
+        return export_response(self.format, safe, columns, read())
 
 
 class Frame:
-    def __init__(self, engine: Engine, door: Door) -> None:
+    def __init__(self, engine: Engine, door: AccessPolicy) -> None:
         self.engine = engine
         self.door = door
         self._templates = Environment(
@@ -287,7 +125,9 @@ class Frame:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters.update(number=number, share=share, signed=signed, clock=clock, iso=stamp)
+        self._templates.filters.update(
+            number=format_number, share=format_share, signed=format_change, clock=format_time, iso=stamp
+        )
         self._templates.globals.update(
             path=path,
             run_path=run_path,
@@ -355,7 +195,7 @@ class Frame:
 
     def _login(self, request: Request, token: str) -> Response:
         with self.engine.connect() as connection:
-            holder = find(connection, token)
+            holder = find_token(connection, token)
         if holder is None or holder.revoked or holder.kind is not Kind.READ:
             return self.show(request, "login.html", status=401, project="", wrong=True)
         answer = RedirectResponse("/", 303)
@@ -571,7 +411,7 @@ class Pages:
         a, b = (self._named(visit, visit.asked(side)) for side in "ab")
         if a is None or b is None:
             return visit.show("compare.html", a=a, b=b, pairs=[])
-        found = pairs(queries.results_of(visit.connection, a.id), queries.results_of(visit.connection, b.id))
+        found = compare_results(queries.results_of(visit.connection, a.id), queries.results_of(visit.connection, b.id))
         if visit.format:
             rows = comparison_rows(found)
             return visit.export("comparison", tuple(rows[0]) if rows else ("case",), lambda _: rows)

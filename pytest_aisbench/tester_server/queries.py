@@ -21,8 +21,8 @@ from pytest_aisbench.tester_server.schema import (
     SERIES,
     STRAGGLERS,
     TOKENS,
-    Found,
     Mark,
+    Rows,
     behind,
     result_rows,
 )
@@ -37,7 +37,7 @@ def platforms(connection: Connection, project: str) -> list[str]:
     return list(connection.execute(found).scalars())
 
 
-def series(connection: Connection, project: str, *, platform: str = "", after: str = "", limit: int = PAGE) -> Found:
+def series(connection: Connection, project: str, *, platform: str = "", after: str = "", limit: int = PAGE) -> Rows:
     """By name, with the last result of each."""
     last = ("verdict", "status", "throughput", "accuracy", "reference")
     columns = [RESULTS.c[name].label(f"last_{name}") for name in last]
@@ -55,7 +55,7 @@ def one_series(connection: Connection, project: str, platform: str, name: str) -
     return connection.execute(select(SERIES).where(*where)).one_or_none()
 
 
-def case_trend(connection: Connection, series_id: int, before: Mark | None = None, limit: int = 100) -> Found:
+def case_trend(connection: Connection, series_id: int, before: Mark | None = None, limit: int = 100) -> Rows:
     """The newest first."""
     found = result_rows().where(RESULTS.c.series == series_id)
     return connection.execute(behind(found, RESULTS, before).limit(limit)).all()
@@ -68,14 +68,14 @@ def spark(connection: Connection, series_id: int, limit: int = 24) -> list[float
     return [value for value in reversed(values) if value is not None]
 
 
-def workloads(connection: Connection, project: str) -> Found:
+def workloads(connection: Connection, project: str) -> Rows:
     """What has been measured in more than one shape, and where."""
     key = SERIES.c.workload, SERIES.c.platform, SERIES.c.mode
     found = select(*key, func.count().label("shapes")).where(SERIES.c.project == project).group_by(*key)
     return connection.execute(found.order_by(*key)).all()
 
 
-def shapes(connection: Connection, project: str, platform: str, workload: str, mode: str) -> Found:
+def shapes(connection: Connection, project: str, platform: str, workload: str, mode: str) -> Rows:
     """The last result of every shape, from few cards to many."""
     key = {"project": project, "platform": platform, "workload": workload, "mode": mode}
     last = [RESULTS.c[name] for name in ("throughput", "verdict", "status", "ended", "run")]
@@ -88,12 +88,12 @@ def shapes(connection: Connection, project: str, platform: str, workload: str, m
     return sorted(rows, key=lambda row: ((row.nodes or 0) * (row.devices or 0), row.nodes or 0))
 
 
-def sightings(connection: Connection, project: str, platform: str, limit: int = 2000) -> Found:
+def sightings(connection: Connection, project: str, platform: str, limit: int = 2000) -> Rows:
     """Slow cards and nodes, the newest first."""
     return connection.execute(_seen(select(*_SIGHTING), project, platform).limit(limit)).all()
 
 
-def stragglers(connection: Connection, project: str, platform: str, limit: int = PAGE) -> Found:
+def stragglers(connection: Connection, project: str, platform: str, limit: int = PAGE) -> Rows:
     """The same, and where each was seen."""
     found = select(*_SIGHTING, RESULTS.c.name, RUNS.c.testid, RUNS.c.name.label("run_name"))
     found = found.join(RESULTS, RESULTS.c.id == STRAGGLERS.c.result).join(RUNS, RUNS.c.id == RESULTS.c.run)
@@ -108,7 +108,7 @@ def _seen(found: Select[Any], project: str, platform: str) -> Select[Any]:
 _SEARCHED = 10_000  # newest results whose reasons are searched
 
 
-def projects(connection: Connection, only: str | None) -> Found:
+def projects(connection: Connection, only: str | None) -> Rows:
     """By name, with the last of each; a project is there once it has a token."""
     last = select(func.max(RUNS.c.ended)).where(RUNS.c.project == TOKENS.c.project).scalar_subquery()
     found = select(TOKENS.c.project.label("name"), last.label("ended")).distinct().order_by(TOKENS.c.project)
@@ -118,7 +118,7 @@ def projects(connection: Connection, only: str | None) -> Found:
 def runs(
     connection: Connection, project: str, *, platform: str = "", only_bad: bool = False, before: Mark | None = None,
     limit: int = PAGE,
-) -> Found:  # fmt: skip
+) -> Rows:  # fmt: skip
     """The newest first."""
     found = select(RUNS).where(RUNS.c.project == project)
     if platform:
@@ -148,7 +148,7 @@ def end_of(connection: Connection, of: Any) -> dict[str, Any]:
     return dict(json.loads(body)) if body else {"unjudged": {}, "missing": []}
 
 
-def results_of(connection: Connection, run_id: int, limit: int | None = None) -> Found:
+def results_of(connection: Connection, run_id: int, limit: int | None = None) -> Rows:
     """What is wrong before what is right."""
     bad = case(
         {Ruling.FAILED.value: 0, Ruling.BROKEN.value: 1, Ruling.PASSED.value: 3}, value=RESULTS.c.verdict, else_=2
@@ -165,7 +165,7 @@ def parcel(connection: Connection, number: int) -> Any:
     return connection.execute(select(PARCELS).where(PARCELS.c.id == number)).one()
 
 
-def attempts(connection: Connection, project: str, testid: str, run_id: str) -> Found:
+def attempts(connection: Connection, project: str, testid: str, run_id: str) -> Rows:
     """Everything that was said of a case in a run, and by whom."""
     columns = PARCELS.c.id, PARCELS.c.attempt, PARCELS.c.key, PARCELS.c.received, TOKENS.c.label, PARCELS.c.token
     where = PARCELS.c.project == project, PARCELS.c.testid == testid, PARCELS.c.run_id == run_id
@@ -175,7 +175,7 @@ def attempts(connection: Connection, project: str, testid: str, run_id: str) -> 
     return connection.execute(found.order_by(PARCELS.c.attempt, PARCELS.c.id).limit(100)).all()
 
 
-def attachments(connection: Connection, of: Any) -> Found:
+def attachments(connection: Connection, of: Any) -> Rows:
     """What a suite handed in beside the results of a run."""
     mine = PARCELS.c.run_id.startswith(f"{of.name}.", autoescape=True)
     where = PARCELS.c.project == of.project, PARCELS.c.testid == of.testid, PARCELS.c.kind == ATTACHMENTS
@@ -183,9 +183,9 @@ def attachments(connection: Connection, of: Any) -> Found:
 
 
 class Hits(NamedTuple):
-    runs: Found
-    series: Found
-    results: Found
+    runs: Rows
+    series: Rows
+    results: Rows
 
 
 def search(connection: Connection, project: str, words: str, limit: int = PAGE) -> Hits:

@@ -32,7 +32,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.tester_server.contract import Stored, derive
+from pytest_aisbench.tester_server.contract import StoredUpload, derive_rows
 
 # -- The database behind a Tester: SQLite in a file, or PostgreSQL.
 
@@ -90,7 +90,7 @@ def is_sqlite(connection: Connection) -> bool:
     return connection.dialect.name == _SQLITE
 
 
-def passing(error: DBAPIError) -> bool:
+def is_transient(error: DBAPIError) -> bool:
     """Whether the same request may succeed later: nobody there, locked, disk full, a deadlock."""
     return error.connection_invalidated or type(error).__name__ in {"OperationalError", "InternalError"}
 
@@ -182,7 +182,6 @@ STRAGGLERS = Table(
     *_texts("project", "platform"),
     *_numbers("ended", "ratio", "cost"),
 )
-
 
 # -- How the tables came to be, step by step, and how a database of an older version gets them.
 
@@ -281,7 +280,7 @@ def refill(connection: Connection) -> None:
     last, page = 0, select(PARCELS).order_by(PARCELS.c.id).limit(500)
     while rows := connection.execute(page.where(PARCELS.c.id > last)).all():
         for row in rows:
-            derive(connection, Stored(row.id, row.kind, row.project, json.loads(row.body), row.received))
+            derive_rows(connection, StoredUpload(row.id, row.kind, row.project, json.loads(row.body), row.received))
         last = rows[-1].id
 
 
@@ -301,7 +300,7 @@ def _take(connection: Connection, statements: str) -> None:
 
 PAGE = 50
 CHUNK = 1000  # rows that are read at once where all are wanted
-Found = Sequence[Any]  # rows
+Rows = Sequence[Any]  # rows
 
 
 class Mark(NamedTuple):

@@ -28,7 +28,7 @@ import postgres
 from open_tester import LONG_AGO, Serving, fill, history, serving
 
 from pytest_aisbench.model.results import UploadItem
-from pytest_aisbench.tester_server.app import opened
+from pytest_aisbench.tester_server.app import open_database
 from pytest_aisbench.tester_server.schema import META, writing
 
 EACH = 8  # results of a run
@@ -127,7 +127,7 @@ def cpu_s(tester: Serving) -> float:
 def load(db: str, times: int) -> None:
     """Some runs by the code that takes uploads; then the same runs again and again, later, by the database itself."""
     fill(db, "centre", history(SEED))
-    with opened(db) as engine:
+    with open_database(db) as engine:
         with writing(engine).begin() as connection:
             multiply(connection, times)
         with engine.connect() as connection:

@@ -23,7 +23,7 @@ from pytest_aisbench.model.results import UploadItem
 from pytest_aisbench.platforms.modelarts.platform import ModelArts
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.stores.obs import Obs
-from pytest_aisbench.tester.transports import transport
+from pytest_aisbench.tester.transports import make_transport
 
 JOBS = "/v2/{project_id}/training-job-searches"
 
@@ -210,7 +210,7 @@ def test_the_tester_may_have_an_address_too_and_that_may_be_of_ipv6(authority: A
     certificate = authority.certificate("tester", f"DNS:{name}")
     with Front(certificate, {name: server.server_port}, "::1").serving() as front:
         access = access_module.TesterAccess(ca_file=str(authority.pem), hosts=Hosts({name: "::1"}))
-        tester = transport(f"https://{name}:{front.port}/", access)
+        tester = make_transport(f"https://{name}:{front.port}/", access)
         tester.send(parcel)
         tester.close()
     assert front.asked == [name]

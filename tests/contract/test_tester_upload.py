@@ -22,16 +22,16 @@ from pytest_aisbench.localcloud.http import Listener
 from pytest_aisbench.model.results import Destination, RunEnd, Transport, UploadItem, Value
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.tester import transports
-from pytest_aisbench.tester.payload import attachment, end, result
-from pytest_aisbench.tester.transports import Stubs, transport
+from pytest_aisbench.tester.payload import attachment_upload, end_upload, result_upload
+from pytest_aisbench.tester.transports import StubsTransport, make_transport
 
 TOKEN = "a-token-that-nobody-may-see"
 BOUND = Destination("", "local", "", testid="t:1")
-PARCEL = result(BOUND, "run-1", CASE, 1)
+PARCEL = result_upload(BOUND, "run-1", CASE, 1)
 
 
 def way_to(address: str, **access: Any) -> Transport:
-    return transport(address, access_module.TesterAccess(**access))
+    return make_transport(address, access_module.TesterAccess(**access))
 
 
 def test_a_request_is_what_the_contract_says(server: Any) -> None:
@@ -177,7 +177,7 @@ def test_what_a_cloud_stored_the_next_one_on_its_data_knows(tmp_path: Path) -> N
         listener = Listener(service.Tester(tmp_path))
         listener.start()
         way_to(listener.url).send(PARCEL)
-        way_to(listener.url).send(attachment(BOUND, "run-1", "room", 1, {"celsius": 21}))
+        way_to(listener.url).send(attachment_upload(BOUND, "run-1", "room", 1, {"celsius": 21}))
         assert len(shown(listener.url, "/t:1/results")["results"]) == 1
         assert shown(listener.url, "/t:1/attachments")["attachments"][0]["data"] == {"celsius": 21}
         listener.stop()
@@ -216,10 +216,12 @@ def test_inside_a_package_results_are_set_by_its_own_script(tmp_path: Path) -> N
     place.mkdir()
     (place / "ais_utils.py").write_text(FAKE)
     metrics = {**CASE.metrics, "average_power": Value(2.0, "W")}
-    parcel = result(BOUND, "run-1", replace(CASE, metrics=metrics), 1)
+    parcel = result_upload(BOUND, "run-1", replace(CASE, metrics=metrics), 1)
     for _ in range(2):
-        Stubs(tmp_path).send(parcel)
-    Stubs(tmp_path).send(end(BOUND, RunEnd("run-1", 1.0, 2.0, 0, {}, 0.0), 1))  # `benchmark.sh` says that itself
+        StubsTransport(tmp_path).send(parcel)
+    StubsTransport(tmp_path).send(
+        end_upload(BOUND, RunEnd("run-1", 1.0, 2.0, 0, {}, 0.0), 1)
+    )  # `benchmark.sh` says that itself
     lines = [json.loads(line) for line in (place / "told.jsonl").read_text().splitlines()]
     assert lines == [
         ["training", "accuracy", "0.9"],
@@ -228,9 +230,9 @@ def test_inside_a_package_results_are_set_by_its_own_script(tmp_path: Path) -> N
         ["training", "result", "OK"],
     ]
     with pytest.raises(Rejected, match="takes one result, and has that of toy-1x1; select one case"):
-        Stubs(tmp_path).send(result(BOUND, "run-1", replace(CASE, id="bert-2x1"), 1))
+        StubsTransport(tmp_path).send(result_upload(BOUND, "run-1", replace(CASE, id="bert-2x1"), 1))
     (place / "broken").touch()
     with pytest.raises(Unreachable, match="ended with 1: no stub listens"):
-        Stubs(tmp_path).send(result(BOUND, "run-2", CASE, 1))
+        StubsTransport(tmp_path).send(result_upload(BOUND, "run-2", CASE, 1))
     with pytest.raises(Rejected, match=r"there is no ais_utils\.py"):
-        Stubs(tmp_path / "elsewhere").send(parcel)
+        StubsTransport(tmp_path / "elsewhere").send(parcel)

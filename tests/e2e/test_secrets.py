@@ -25,7 +25,7 @@ from yard import SCRIPT, THRESHOLDS, WORKLOAD, Ended, Yard
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 from pytest_aisbench.model.messages import plain
-from pytest_aisbench.tester_server.app import changing
+from pytest_aisbench.tester_server.app import transaction
 
 PEEK = SCRIPT + "\nprint(dict(os.environ), open('/proc/self/cmdline').read(), flush=True)\n"
 # A test that fails with everything it can reach in its frame, and locals shown.
@@ -216,7 +216,7 @@ def admit(tester: Serving, token: str) -> None:
     """As a send token: one that no program would make, so that its forms differ."""
     digest = hashlib.sha256(token.encode()).hexdigest()
     statement = "INSERT INTO tokens (digest, project, kind, label, created) VALUES (:digest, 'wild', 'send', '', 1)"
-    with changing(tester.db) as connection:
+    with transaction(tester.db) as connection:
         connection.execute(text(statement), {"digest": digest})
 
 

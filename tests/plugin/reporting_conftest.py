@@ -22,7 +22,7 @@ from pytest_aisbench.model.trial import Step, Trial
 from pytest_aisbench.model.verdict import Ruling, Threshold, Verdict
 from pytest_aisbench.report import results
 from pytest_aisbench.report.allure import Allure
-from pytest_aisbench.report.host_plugins import TRIAL, case_id_of_report, properties
+from pytest_aisbench.report.host_plugins import TRIAL, case_id_of_report, trial_properties
 from pytest_aisbench.report.junit import Junit
 from pytest_aisbench.report.page import Html
 
@@ -125,7 +125,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def trial(request: pytest.FixtureRequest, kind: str) -> Trial:
     found = made(kind)
     request.node.stash[TRIAL] = found
-    request.node.user_properties[:] = properties(found, "local")
+    request.node.user_properties[:] = trial_properties(found, "local")
     if found.verdict.ruling is Ruling.BROKEN:
         raise PlatformError(f"BROKEN: {found.verdict.reason}")
     return found

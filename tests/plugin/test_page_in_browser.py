@@ -17,7 +17,7 @@ from browser import Browser
 
 from pytest_aisbench.i18n import language
 from pytest_aisbench.report.charts import INK, NIGHT
-from pytest_aisbench.report.page_case import Frame, details
+from pytest_aisbench.report.page_case import CaseContext, case_details
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -109,7 +109,7 @@ def test_ids_are_unique_and_every_picture_has_a_name(browser: Browser, made: Mad
 
 def test_what_we_write_is_what_the_browser_reads(browser: Browser, tmp_path: Path) -> None:
     """Valid HTML: well-formed, and a browser that mends nothing has the same elements in the same places."""
-    text = details(showcase.failed(), Frame(lambda file: file, language("zh")))
+    text = case_details(showcase.failed(), CaseContext(lambda file: file, language("zh")))
     file = tmp_path / "part.html"
     file.write_text(f"<!DOCTYPE html><meta charset='utf-8'><title>part</title><body>{text}", encoding="utf-8")
 

@@ -20,10 +20,10 @@ from pytest_aisbench.config.access import TesterAccess
 from pytest_aisbench.model.results import CaseEntry, Destination, Straggler, Transport, UploadItem, Value
 from pytest_aisbench.model.verdict import Background, Finding, Outcome, Ruling, ScalePoint
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.tester.payload import result
-from pytest_aisbench.tester.transports import transport
+from pytest_aisbench.tester.payload import result_upload
+from pytest_aisbench.tester.transports import make_transport
 from pytest_aisbench.tester_server import api, auth, contract
-from pytest_aisbench.tester_server.app import changing, opened
+from pytest_aisbench.tester_server.app import open_database, transaction
 
 AISBENCH = [sys.executable, "-m", "pytest_aisbench"]
 LONG_AGO = 1_750_000_000.0
@@ -48,16 +48,16 @@ class Serving:
 
     def token(self, project: str, *, read: bool = False, label: str = "") -> str:
         kind = auth.Kind.READ if read else auth.Kind.SEND
-        with changing(self.db) as connection:
-            return auth.add(connection, project, kind, label, time.time()).reveal()
+        with transaction(self.db) as connection:
+            return auth.add_token(connection, project, kind, label, time.time()).reveal()
 
     def audited(self, project: str) -> list[dict[str, Any]]:
         """Oldest first, without what was done to the tokens."""
-        with opened(self.db) as engine, engine.connect() as connection:
+        with open_database(self.db) as engine, engine.connect() as connection:
             return [row for row in auth.every_action(connection, project) if row["status"]]
 
     def way(self, token: str) -> Transport:
-        return transport(self.url, TesterAccess(token=Secret(token)))
+        return make_transport(self.url, TesterAccess(token=Secret(token)))
 
     def send(self, token: str, *parcels: UploadItem) -> None:
         """By the adapter that a run uses."""
@@ -93,14 +93,16 @@ def aisbench(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]
 
 def fill(db: str, project: str, parcels: Iterable[UploadItem]) -> None:
     """As if all of it had been sent, in one transaction and without HTTP."""
-    with changing(db) as connection:
-        holder = auth.find(connection, auth.add(connection, project, auth.Kind.SEND, "filled", LONG_AGO).reveal())
+    with transaction(db) as connection:
+        holder = auth.find_token(
+            connection, auth.add_token(connection, project, auth.Kind.SEND, "filled", LONG_AGO).reveal()
+        )
         assert holder is not None
         for each in parcels:
             content = each.body.encode()
-            body = contract.read(content, each.testid, each.kind)
-            sent = api.Sent(holder, "127.0.0.1", each.kind, each.key, content, body)
-            api.take(connection, sent, time.time())
+            body = contract.parse_body(content, each.testid, each.kind)
+            sent = api.ReceivedUpload(holder, "127.0.0.1", each.kind, each.key, content, body)
+            api.store_upload(connection, sent, time.time())
 
 
 @contextlib.contextmanager
@@ -161,7 +163,7 @@ def case(
 
 
 def parcel(run: str, entry: CaseEntry, attempt: int = 1, **to: str) -> UploadItem:
-    return result(bound(**to), run, entry, attempt)
+    return result_upload(bound(**to), run, entry, attempt)
 
 
 def history(runs: int, seed: int = 1, platform: str = "modelarts") -> Iterator[UploadItem]:

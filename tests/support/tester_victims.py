@@ -27,7 +27,7 @@ def die(*_: Any) -> None:
 
 
 def arm(point: str) -> None:
-    taking, opening = api.take, schema.open_engine
+    taking, opening = api.store_upload, schema.open_engine
 
     def take(*arguments: Any) -> int:
         if point == "received":

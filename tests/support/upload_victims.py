@@ -23,8 +23,8 @@ from pytest_aisbench.ledger.outbox import Outbox
 from pytest_aisbench.model.clock import SystemClock
 from pytest_aisbench.model.results import Destination, UploadItem, UploadState
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.tester import payload, uploader
-from pytest_aisbench.tester.transports import transport
+from pytest_aisbench.tester import uploader
+from pytest_aisbench.tester.transports import make_transport
 
 POINTS = (
     "judged",
@@ -76,9 +76,9 @@ def main(file: Path, tester: str, point: str) -> None:
     reach("judged")
     if point == "while spooling":
         _Traced(ledger, "INSERT INTO uploads")
-    uploader.collect(spool, payload, clock.now(), RUN)
+    uploader.fill_outbox(spool, clock.now(), RUN)
     reach("spooled")
-    way = transport(tester, TesterAccess(token=Secret(TOKEN)))
+    way = make_transport(tester, TesterAccess(token=Secret(TOKEN)))
 
     def send(parcel: UploadItem) -> None:
         if point in {"while sending", "sent", "stored"}:
@@ -89,12 +89,12 @@ def main(file: Path, tester: str, point: str) -> None:
     if point == "while marking":
         _Traced(ledger, "UPDATE uploads")
     (parcel,) = spool.waiting(RUN)
-    assert uploader.attempt(spool, parcel, send, clock) is None
+    assert uploader.send_once(spool, parcel, send, clock) is None
     reach("marked")
     assert spool.of(RUN)[0].state is UploadState.DELIVERED
     ledger.finish(RUN, 0, clock.now())
     reach("ended")
-    uploader.collect(spool, payload, clock.now(), RUN)
+    uploader.fill_outbox(spool, clock.now(), RUN)
     reach("end spooled")
 
 

@@ -10,7 +10,7 @@ import pytest
 from open_tester import LONG_AGO, Serving, bound, case, fill, history, parcel, serving
 
 from pytest_aisbench.model.results import RunEnd
-from pytest_aisbench.tester.payload import end
+from pytest_aisbench.tester.payload import end_upload
 
 if TYPE_CHECKING:
     from browser import Browser
@@ -91,7 +91,7 @@ def test_a_reader_enters_a_token_sees_how_a_run_ended_takes_it_away_and_leaves(
     expect = pytest.importorskip("playwright.sync_api").expect
     with serving(f"{tmp_path}/tester.db", "--closed") as tester:
         stopped = RunEnd("run-1", LONG_AGO, LONG_AGO + 60, 2, {"bert-2x8": "not judged: the run ended"}, 0.5)
-        tester.send(tester.token("centre"), parcel("run-1", case()), end(bound(), stopped, 1))
+        tester.send(tester.token("centre"), parcel("run-1", case()), end_upload(bound(), stopped, 1))
         page = browser.open(tester.url)
         page.get_by_label("token").fill("aisbt_of-nobody")
         page.get_by_role("button", name="Enter").click()

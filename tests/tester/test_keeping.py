@@ -17,9 +17,9 @@ from sqlalchemy import inspect, text
 
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.model.results import RunEnd
-from pytest_aisbench.tester.payload import end
+from pytest_aisbench.tester.payload import end_upload
 from pytest_aisbench.tester_server import schema
-from pytest_aisbench.tester_server.app import opened
+from pytest_aisbench.tester_server.app import open_database
 from pytest_aisbench.tester_server.schema import META, address, open_engine
 
 
@@ -42,7 +42,7 @@ def test_a_database_of_the_first_version_is_brought_up_to_date_and_shows_what_it
             row,
         )
     engine.dispose()
-    with opened(db) as upgraded, upgraded.connect() as connection:
+    with open_database(db) as upgraded, upgraded.connect() as connection:
         assert schema.version_of(connection) == schema.VERSION
         found = connection.execute(text("SELECT name, cases, passed FROM runs")).one()
         assert tuple(found) == ("run-1", 1, 1)
@@ -63,14 +63,14 @@ def test_a_database_of_the_second_version_shows_its_runs_and_takes_how_the_next_
         )
     engine.dispose()
     with serving(db) as after:
-        after.send(after.token("old"), end(bound(), RunEnd("b", 5.0, 6.0, 2, {"toy-1x2": "not judged"}, 0.5), 1))
+        after.send(after.token("old"), end_upload(bound(), RunEnd("b", 5.0, 6.0, 2, {"toy-1x2": "not judged"}, 0.5), 1))
         told = {run["name"]: run for run in after.get("/p/old?format=json").json["rows"]}
     assert (told["a"]["exit_code"], told["a"]["unjudged"], told["a"]["card_hours"]) == (None, 0, 3.0)
     assert (told["b"]["exit_code"], told["b"]["unjudged"], told["b"]["card_hours"]) == (2, 1, 0.5)
 
 
 def test_the_tables_are_those_that_the_statements_name(new_database: Callable[[], str]) -> None:
-    with opened(new_database()) as engine:
+    with open_database(new_database()) as engine:
         real = inspect(engine)
         for table in META.sorted_tables:
             assert {column["name"] for column in real.get_columns(table.name)} == set(table.c.keys())
@@ -78,9 +78,9 @@ def test_the_tables_are_those_that_the_statements_name(new_database: Callable[[]
 
 def test_a_database_of_a_newer_version_is_left_alone(new_database: Callable[[], str]) -> None:
     db = new_database()
-    with opened(db) as engine, engine.begin() as connection:
+    with open_database(db) as engine, engine.begin() as connection:
         connection.execute(text("UPDATE schema_version SET version = 99"))
-    with pytest.raises(UsageFault, match="the database is of version 99"), opened(db):
+    with pytest.raises(UsageFault, match="the database is of version 99"), open_database(db):
         pass
 
 
@@ -102,7 +102,7 @@ def test_a_database_that_is_not_there_is_one_line_without_its_password(tmp_path:
     ],
 )
 def test_a_database_that_cannot_be_is_refused(db: str, said: str) -> None:
-    with pytest.raises(UsageFault, match=said), opened(db):
+    with pytest.raises(UsageFault, match=said), open_database(db):
         pass
 
 

@@ -21,7 +21,6 @@ from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.ledger.outbox import Outbox
 from pytest_aisbench.model.clock import SystemClock
 from pytest_aisbench.model.results import UploadState
-from pytest_aisbench.tester import payload
 from pytest_aisbench.tester.uploader import flush
 
 
@@ -70,7 +69,7 @@ def test_a_run_that_is_killed_loses_nothing_and_doubles_nothing(on_sqlite: Servi
     assert point == "sent" or stored(tester, token, RUN) == before  # `sent`: the Tester may be at it
     with closing(Ledger(file)) as ledger:
         spool = Outbox(ledger.database)
-        flush(spool, payload, lambda _: tester.way(token), SystemClock(), patience_s=30)
+        flush(spool, lambda _: tester.way(token), SystemClock(), patience_s=30)
         assert [each.state for each in spool.of(RUN)] == [UploadState.DELIVERED] * 2
     assert stored(tester, token, RUN) == ["toy-1x1"]
     assert shown(tester, project) == [(RUN, 1, 1)]

@@ -14,9 +14,9 @@ from open_tester import LONG_AGO, Answer, Serving, bound, case, parcel, serving
 from pytest_aisbench.errors import Refused, Rejected, Throttled
 from pytest_aisbench.model.results import RunEnd, Straggler, UploadItem
 from pytest_aisbench.model.verdict import Ruling
-from pytest_aisbench.tester.payload import attachment, end, of_stub
+from pytest_aisbench.tester.payload import attachment_upload, end_upload, stub_upload
 from pytest_aisbench.tester_server import auth
-from pytest_aisbench.tester_server.app import changing
+from pytest_aisbench.tester_server.app import transaction
 
 SENT = parcel("run-1", case())
 
@@ -107,14 +107,14 @@ def test_what_is_said_again_of_a_case_replaces_what_is_shown_whatever_the_order(
 def test_how_a_run_ended_is_shown_whatever_came_first(tester: Serving) -> None:
     """A run whose cases all passed, as far as they were judged, is not one that ended well."""
     first, second = (
-        end(
+        end_upload(
             bound(),
             RunEnd("run-1", LONG_AGO, LONG_AGO + 60, code, {"late-1x1": "<b>stopped"}, 0.25, ("never-1x1",)),
             attempt,
         )
         for attempt, code in ((1, 2), (2, 143))
     )
-    killed = end(bound(), RunEnd("run-2", LONG_AGO, None, None, {}, 0.0), 1)
+    killed = end_upload(bound(), RunEnd("run-2", LONG_AGO, None, None, {}, 0.0), 1)
     for project, parcels in {"early": (second, first, SENT), "ended-late": (SENT, first, second)}.items():
         tester.send(tester.token(project), *parcels, killed)
         told = {run["name"]: run for run in runs(tester, project)}
@@ -140,7 +140,7 @@ def test_how_a_run_ended_is_shown_whatever_came_first(tester: Serving) -> None:
     ],
 )
 def test_an_end_that_is_none_is_told_which_field(tester: Serving, old: str, new: str, field: str) -> None:
-    body = end(bound(), RunEnd("run-1", LONG_AGO, LONG_AGO, 2, {}, 0.0), 1).body
+    body = end_upload(bound(), RunEnd("run-1", LONG_AGO, LONG_AGO, 2, {}, 0.0), 1).body
     assert old in body
     answer = post(tester, _once(tester, "unfit"), body.replace(old, new), kind="runs")
     assert (answer.status, answer.json.get("field", "")) == (422, field)
@@ -148,8 +148,8 @@ def test_an_end_that_is_none_is_told_which_field(tester: Serving, old: str, new:
 
 def test_attachments_and_the_result_of_a_stub_are_kept_too(tester: Serving) -> None:
     token = tester.token("more")
-    room = attachment(bound(), "run-1", "room", 1, {"celsius": 21.5, "note": "<script>"})
-    stub = of_stub(
+    room = attachment_upload(bound(), "run-1", "room", 1, {"celsius": 21.5, "note": "<script>"})
+    stub = stub_upload(
         bound(), {"Model": "resnet50_v1.5", "testid": "t:1"}, {"throughput_ratio": "12.5", "accuracy": "0.7"}
     )
     tester.send(token, SENT, room, stub)
@@ -210,11 +210,11 @@ def test_only_the_holder_of_a_live_send_token_may_send(tester: Serving) -> None:
     with pytest.raises(Refused, match=r"may read, and not send \(HTTP 403\)"):
         tester.send(reader, SENT)
     tester.send(token, SENT)
-    with changing(tester.db) as connection:
+    with transaction(tester.db) as connection:
         mine = [
             each["id"] for each in auth.every_token(connection) if each["project"] == "door" and each["kind"] == "send"
         ]
-        auth.revoke(connection, mine[0], 1.0)
+        auth.revoke_token(connection, mine[0], 1.0)
     with pytest.raises(Refused, match=r"was revoked \(HTTP 403\)"):
         tester.send(token, replace(SENT, key="another"))
     assert [row["status"] for row in tester.audited("door")] == [403, 201, 403]

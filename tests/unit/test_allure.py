@@ -14,8 +14,8 @@ from pytest_aisbench.ledger.runs import PastRun, RecordedTest
 from pytest_aisbench.model.results import SCHEMA, CaseEntry, RunEntry
 from pytest_aisbench.model.verdict import Ruling
 from pytest_aisbench.report import allure, ci
-from pytest_aisbench.report.host_plugins import Story
-from pytest_aisbench.report.page_case import Frame, details
+from pytest_aisbench.report.host_plugins import ReportedTest
+from pytest_aisbench.report.page_case import CaseContext, case_details
 from pytest_aisbench.testing.contracts import HOSTILE, case_entry
 
 NODE = "suites/toy/test_toy.py::test_trains[toy-1x2]"
@@ -27,8 +27,8 @@ def run(*cases: CaseEntry, **changes: Any) -> RunEntry:
     return replace(entry, **changes)
 
 
-def story(outcome: str = "failed", when: str = "call", text: str = "") -> Story:
-    return Story(NODE, "toy-1x2", outcome, when, text, 10.0, 11.0, "u", is_over=True)
+def story(outcome: str = "failed", when: str = "call", text: str = "") -> ReportedTest:
+    return ReportedTest(NODE, "toy-1x2", outcome, when, text, 10.0, 11.0, "u", is_over=True)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_status_says_who_is_to_blame(outcome: str, when: str, verdict: Ruling 
 
 
 def test_a_test_that_was_interrupted_has_not_passed() -> None:
-    assert Story(NODE, start=1.0, stop=2.0).status(None) == "skipped"
+    assert ReportedTest(NODE, start=1.0, stop=2.0).status(None) == "skipped"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_category_tells_workload_platform_and_noise_apart(verdict: Ruling, cat
     import re
 
     case = case_entry(verdict, HOSTILE)
-    result = allure.told(allure.written(story()), story(), case, run(case))
+    result = allure.amended_result(allure.new_result(story()), story(), case, run(case))
 
     matching = [
         each["name"]
@@ -81,7 +81,7 @@ def test_every_trial_is_a_step_and_the_last_has_the_verdict() -> None:
     lost = replace(trial, phase="LOST", times={"stage": 1.0, "done": 2.0})
     case = replace(case, trials=(lost, replace(trial, trial=2, times={"stage": 3.0, "judge": 4.0, "done": 5.0})))
 
-    result = allure.told({}, story(), case, run(case))
+    result = allure.amended_result({}, story(), case, run(case))
 
     assert [(step["name"].split(":")[0], step["status"]) for step in result["steps"]] == [
         ("trial 1", "broken"),
@@ -92,9 +92,9 @@ def test_every_trial_is_a_step_and_the_last_has_the_verdict() -> None:
 
 def test_told_twice_is_told_once() -> None:
     case = case_entry(Ruling.FAILED)
-    once = allure.told(allure.written(story()), story(), case, run(case))
+    once = allure.amended_result(allure.new_result(story()), story(), case, run(case))
 
-    assert allure.told(once, story(), case, run(case)) == once
+    assert allure.amended_result(once, story(), case, run(case)) == once
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_only_an_address_of_the_web_becomes_a_link_in_any_report(url: str, shown
 
     assert allure.links_of(case, run(case)) == ([("console", url)] if shown else [])
     assert ("[console](<" in ci.markdown_summary(run(case))) is shown
-    assert ("Console: <a" in details(case, Frame(str))) is shown
+    assert ("Console: <a" in case_details(case, CaseContext(str))) is shown
 
 
 def test_the_tester_is_linked_unless_it_ended_with_the_run() -> None:
@@ -132,8 +132,8 @@ def test_the_tester_is_linked_unless_it_ended_with_the_run() -> None:
 
 
 def test_a_crashed_test_is_named_as_allure_pytest_names_it() -> None:
-    result = allure.written(
-        Story("suites/toy/test_toy.py::TestToy::test_trains[x-1x2]", text="E  boom", stop=1.0, start=1.0)
+    result = allure.new_result(
+        ReportedTest("suites/toy/test_toy.py::TestToy::test_trains[x-1x2]", text="E  boom", stop=1.0, start=1.0)
     )
 
     assert result["fullName"] == "suites.toy.test_toy.TestToy#test_trains"
@@ -189,7 +189,7 @@ def test_histories_of_both_allures_find_a_case_by_the_same_name() -> None:
     tests = [RecordedTest(NODE, "toy-1x2", "broken", 5.0, 7.5)]
     past = [PastRun("run-2", 20.0, tests, {"toy-1x2.throughput": 25.0}), PastRun("run-1", 10.0, tests, {})]
     case = case_entry(Ruling.PASSED)
-    result = allure.told({}, story("passed"), case, run(case))
+    result = allure.amended_result({}, story("passed"), case, run(case))
 
     known = allure.history(past)[result["historyId"]]
     assert known["statistic"]["broken"] == 2

@@ -13,7 +13,7 @@ from pytest_aisbench.model.curve import Curve
 from pytest_aisbench.model.job import Job, Phase
 from pytest_aisbench.model.metric import Metric
 from pytest_aisbench.model.trial import Step, Trial
-from pytest_aisbench.report.live import Scene, block, heartbeat
+from pytest_aisbench.report.live import Scene, bar_lines, heartbeat_line
 from pytest_aisbench.report.text import display_width
 from pytest_aisbench.traininglog import activity
 from pytest_aisbench.traininglog.activity import JobActivity
@@ -66,7 +66,7 @@ def scene(make: Any) -> Scene:
 
 def test_a_wide_terminal(scene: Scene) -> None:
     told = "epoch 25/90, ~14150 images/s, loss 2.1 █▄▁"
-    assert block(scene, 139) == [
+    assert bar_lines(scene, 139) == [
         f"resnet50-2x8  running  0:10:00  [#####---------------]  28%  eta 0:26:00  {told}",
         "bert-1x8      running  0:00:30  [--------------------]   1%  eta 1:06:10",
         "plain-1x1     stalled  0:00:05  epoch 2 step 7, loss 2",
@@ -80,26 +80,26 @@ def test_a_narrow_terminal_shows_what_matters_most(scene: Scene) -> None:
     start = "resnet50-2x8  running  0:10:00"
     few = f"{start}   28%  eta 0:26:00"
     figures = "epoch 25/90, ~14150 images/s, loss 2.1"
-    assert block(scene, 119)[0] == f"{start}  [##--------]  28%  eta 0:26:00  {figures} █▄▁"
-    assert block(scene, 119, curves=False)[0] == f"{start}  [##--------]  28%  eta 0:26:00  {figures}"
-    assert block(scene, 99)[0] == f"{few}  {figures} █▄▁"
-    assert block(scene, 90)[0] == f"{few}  {figures}"
-    assert block(scene, 79)[0] == f"{few}  ~14150 images/s, loss 2.1"
-    assert block(scene, 70)[0] == f"{few}  ~14150 images/s"
-    assert block(scene, 50)[0] == few
-    assert block(scene, 20)[-1] == "1/9 done, 4 running,"
+    assert bar_lines(scene, 119)[0] == f"{start}  [##--------]  28%  eta 0:26:00  {figures} █▄▁"
+    assert bar_lines(scene, 119, curves=False)[0] == f"{start}  [##--------]  28%  eta 0:26:00  {figures}"
+    assert bar_lines(scene, 99)[0] == f"{few}  {figures} █▄▁"
+    assert bar_lines(scene, 90)[0] == f"{few}  {figures}"
+    assert bar_lines(scene, 79)[0] == f"{few}  ~14150 images/s, loss 2.1"
+    assert bar_lines(scene, 70)[0] == f"{few}  ~14150 images/s"
+    assert bar_lines(scene, 50)[0] == few
+    assert bar_lines(scene, 20)[-1] == "1/9 done, 4 running,"
 
 
 def test_more_than_fit_are_one_line(scene: Scene) -> None:
-    lines = block(scene, 119, 2)
+    lines = bar_lines(scene, 119, 2)
     assert [line.split(" ")[0] for line in lines[:2]] == ["resnet50-2x8", "bert-1x8"]
     assert lines[2:] == ["and 3 more in flight", "1/9 done, 4 running, 4 waiting, eta 1:06:10"]
-    assert block(scene, 119, 0)[0] == "and 5 more in flight"
+    assert bar_lines(scene, 119, 0)[0] == "and 5 more in flight"
 
 
 def test_ten_bars_at_most(make: Any) -> None:
     trials = [make(f"w{number}", "1x1", Phase.RUNNING) for number in range(1000)]
-    lines = block(Scene(NOW, NOW, trials, {}, 1000), 80)
+    lines = bar_lines(Scene(NOW, NOW, trials, {}, 1000), 80)
     assert lines[10:] == ["and 990 more in flight", "0/1000 done, 1000 running, 0 waiting"]
 
 
@@ -108,7 +108,7 @@ def test_no_line_is_wider_than_the_terminal(make: Any, width: int) -> None:
     names = ["训练任务" * 9, "e\u0301" * 60, "x\x1b[2J\u202ey", "ｆｕｌｌ"]
     trials = [make(name, "2x8", Phase.RUNNING, 9, expected_s=10.0) for name in names]
     log = "epoch: 3 step: 9, loss is 1\nepoch time: 1 ms, per step time: 0.00001 ms\n"
-    lines = block(Scene(NOW, NOW, trials, {trial.id: heard(log) for trial in trials}, 4), width)
+    lines = bar_lines(Scene(NOW, NOW, trials, {trial.id: heard(log) for trial in trials}, 4), width)
     assert max(map(display_width, lines)) <= width
     assert all("\x1b" not in line and "\u202e" not in line for line in lines)
     assert not any("\n" in line for line in lines)
@@ -116,12 +116,12 @@ def test_no_line_is_wider_than_the_terminal(make: Any, width: int) -> None:
 
 def test_a_long_name_keeps_its_shape(make: Any) -> None:
     trials = [make("训练任务训练任务训练任务", "2x8", Phase.PENDING)]
-    assert block(Scene(NOW, NOW, trials, {}, 4), 60)[0] == "训练任务训…任务-2x8   queued   0:00:00"
-    assert block(Scene(NOW, NOW, trials, {}, 4), 90)[0] == "训练任务训练任务训练任务-2x8  queued   0:00:00"
+    assert bar_lines(Scene(NOW, NOW, trials, {}, 4), 60)[0] == "训练任务训…任务-2x8   queued   0:00:00"
+    assert bar_lines(Scene(NOW, NOW, trials, {}, 4), 90)[0] == "训练任务训练任务训练任务-2x8  queued   0:00:00"
 
 
 def test_a_heartbeat(scene: Scene) -> None:
-    assert heartbeat(scene) == (
+    assert heartbeat_line(scene) == (
         "aisbench +1:02:05 1/9 done, 4 running, 4 waiting, eta 1:06:10"
         " | resnet50-2x8 28% ~14150 images/s loss 2.1, bert-1x8 1%, plain-1x1 0:00:05 stalled loss 2, ends-1x1 100%"
     )
@@ -129,7 +129,7 @@ def test_a_heartbeat(scene: Scene) -> None:
 
 def test_a_heartbeat_of_many(make: Any) -> None:
     trials = [make(f"w{number}", "1x1", Phase.RUNNING, 5, expected_s=10.0) for number in range(20)]
-    line = heartbeat(Scene(NOW, NOW, trials, {}, 20))
+    line = heartbeat_line(Scene(NOW, NOW, trials, {}, 20))
     named = ", ".join(f"w{number}-1x1 50%" for number in range(8))
     assert line.endswith(f"eta 0:00:05 | {named} and 12 more")
 
@@ -138,13 +138,13 @@ def test_a_loss_that_is_no_number_any_more_is_seen(make: Any) -> None:
     trial = make("w", "1x1", Phase.RUNNING, 5)
     lost = heard("epoch: 1 step: 1, loss is 2\nepoch: 1 step: 2, loss is nan\n")
     told = Scene(NOW, NOW, [trial], {trial.id: lost}, 1)
-    assert block(told, 80)[0].endswith("epoch 1 step 2, loss nan")
-    assert heartbeat(told).endswith("| w-1x1 0:00:05 loss nan")
+    assert bar_lines(told, 80)[0].endswith("epoch 1 step 2, loss nan")
+    assert heartbeat_line(told).endswith("| w-1x1 0:00:05 loss nan")
 
 
 def test_a_heartbeat_before_anything_runs(make: Any) -> None:
     scene = Scene(NOW, NOW - 60, [make("a", "1x1", None), make("b", "1x1", None)], {}, 1)
-    assert heartbeat(scene) == "aisbench +0:01:00 0/2 done, 0 running, 2 waiting"
+    assert heartbeat_line(scene) == "aisbench +0:01:00 0/2 done, 0 running, 2 waiting"
 
 
 def test_epochs_tell_better_than_expectation(make: Any) -> None:

@@ -26,15 +26,16 @@ from pytest_aisbench.report.charts import (
     ODD,
     PAPER,
     Claim,
+    StepSpan,
     history_chart,
     loss_chart,
     scaling_chart,
     speed_chart,
+    step_spans,
     ticks,
     timeline,
 )
-from pytest_aisbench.report.host_plugins import Span, spans
-from pytest_aisbench.report.rank_charts import charts, heat_map
+from pytest_aisbench.report.rank_charts import case_charts, heat_map
 
 CHINESE = language("zh")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -57,7 +58,7 @@ def bands(svg: ET.Element) -> list[ET.Element]:
 @pytest.mark.parametrize("say", [ENGLISH, CHINESE])
 @pytest.mark.parametrize("make", [showcase.case, showcase.failed, showcase.broken, showcase.inconclusive])
 def test_every_picture_is_well_formed_and_small(make: Callable[[], CaseEntry], say: Language) -> None:
-    made = [text for _, text, _ in charts(make(), say) if text]
+    made = [text for _, text, _ in case_charts(make(), say) if text]
 
     assert made
     for text in made:
@@ -96,16 +97,16 @@ def test_a_life_is_told_at_its_true_times() -> None:
         "silent": 50.0,
     }
 
-    assert spans(times, 40.0) == [
-        Span("stage", 0.0, 5.0),
-        Span("submit", 5.0, 10.0),
-        Span("queue", 10.0, 50.0),
-        Span("train", 50.0, 110.0),
-        Span("harvest", 110.0, 111.0),
-        Span("judge", 111.0, 112.0),
+    assert step_spans(times, 40.0) == [
+        StepSpan("stage", 0.0, 5.0),
+        StepSpan("submit", 5.0, 10.0),
+        StepSpan("queue", 10.0, 50.0),
+        StepSpan("train", 50.0, 110.0),
+        StepSpan("harvest", 110.0, 111.0),
+        StepSpan("judge", 111.0, 112.0),
     ]
-    assert Span("watch", 10.0, 110.0) in spans(times, None)
-    assert Span("queue", 10.0, 110.0) in spans(times, 9999.0)  # a clock that is wrong draws nothing outside
+    assert StepSpan("watch", 10.0, 110.0) in step_spans(times, None)
+    assert StepSpan("queue", 10.0, 110.0) in step_spans(times, 9999.0)  # a clock that is wrong draws nothing outside
 
 
 def test_trials_follow_each_other_on_one_scale() -> None:
@@ -165,7 +166,7 @@ def test_the_claim_is_drawn_only_where_the_log_counts_the_same(
     speed = replace(case.metrics["throughput"], unit=unit)
     case = replace(case, trials=(replace(last, curve=curve),), metrics={**case.metrics, "throughput": speed})
 
-    found = {name: text for name, text, _ in charts(case, ENGLISH)}
+    found = {name: text for name, text, _ in case_charts(case, ENGLISH)}
     texts = list(drawn(found["resnet50-2x8: speed through the training"]).itertext())
 
     assert ("reference" in texts) is (reference is not None)
@@ -312,7 +313,7 @@ def test_an_axis_has_few_round_numbers_around_all_values(low: float, high: float
 
 def test_shapes_from_four_nodes_on_are_a_map() -> None:
     names = [
-        [name for name, text, _ in charts(showcase.case(shape), ENGLISH) if text and "by" in name]
+        [name for name, text, _ in case_charts(showcase.case(shape), ENGLISH) if text and "by" in name]
         for shape in (Shape(1, 8), Shape(4, 8), Shape(8, 1))
     ]
 

@@ -22,7 +22,7 @@ from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.results import CaseEntry, RunEntry, Straggler, Value
 from pytest_aisbench.model.verdict import Background, Finding, Outcome, Ruling, ScalePoint
 from pytest_aisbench.report import ci
-from pytest_aisbench.report.ci import notices
+from pytest_aisbench.report.ci import github_annotations
 
 HOSTILE = (
     "<script>alert(1)</script> ]]> | `code` **bold** [x](javascript:1) ![i](http://e) \x1b[31m\x00\n"
@@ -192,7 +192,7 @@ def test_a_summary_of_thousands_of_cases_is_one_that_is_taken() -> None:
 
 def test_annotations_name_the_place_and_cannot_be_forged() -> None:
     noisy = replace(FAILED, id="n-1x1", verdict=Ruling.INCONCLUSIVE, reason="100% noise\n::error::forged")
-    told = notices(
+    told = github_annotations(
         run(PASSED, FAILED, noisy, required=["never-1x1"]),
         {"b-2x8": ("/work/suites/b/test_b, c.py", 6)},
         "/work",
@@ -202,12 +202,12 @@ def test_annotations_name_the_place_and_cannot_be_forged() -> None:
         "::error file=suites/b/test_b%2C c.py,line=6,title=b-2x8 FAILED::too slow",
         "::warning title=n-1x1 INCONCLUSIVE::100%25 noise ::error::forged",
     ]
-    many = notices(run(*(replace(FAILED, id=f"b-{number}x1") for number in range(1, 40))), {}, "")
+    many = github_annotations(run(*(replace(FAILED, id=f"b-{number}x1") for number in range(1, 40))), {}, "")
     assert len(many) == 10
 
 
 def test_the_facts_of_a_case_are_all_that_was_measured_and_wanted() -> None:
-    assert ci.of_case(PASSED, "local") == {
+    assert ci.case_properties(PASSED, "local") == {
         "case": "a-2x8", "workload": "a", "platform": "local", "nodes": "2", "devices_per_node": "8", "shape": "2x8",
         "mode": "cluster", "verdict": "PASSED", "reason": "fine", "trials": "1", "card_hours": "0.272889",
         "throughput": "14151.2", "throughput.unit": "images/s", "throughput.wanted": ">= 13443.6 images/s",
@@ -221,7 +221,7 @@ def test_the_facts_of_a_case_are_all_that_was_measured_and_wanted() -> None:
 
 @pytest.mark.parametrize("code", [0, 11, None])
 def test_the_facts_of_a_run_say_how_it_ended(code: int | None) -> None:
-    found = ci.of_run(run(PASSED, code=code, required=["never-1x1"], nodes=[1, 2]))
+    found = ci.run_properties(run(PASSED, code=code, required=["never-1x1"], nodes=[1, 2]))
     assert found["missing"] == "never-1x1"
     assert found["nodes"] == "1,2"
     assert found.get("exit_code") == (None if code is None else str(code))

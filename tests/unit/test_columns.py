@@ -15,16 +15,16 @@ from pytest_aisbench.model.verdict import Finding, Outcome
 from pytest_aisbench.report import ci, columns, page
 from pytest_aisbench.report.columns import COLUMNS, Column, Output
 from pytest_aisbench.report.page_case import overview
-from pytest_aisbench.report.terminal import summary
+from pytest_aisbench.report.terminal import summary_lines
 
 
 def reports() -> dict[Output, str]:
     run = showcase.run()
     case = run.cases[0]
     return {
-        Output.PAGE: "".join([*page.headers(), *page.case_cells(case)]),
+        Output.PAGE: "".join([*page.header_cells(), *page.case_cells(case)]),
         Output.PAPER: overview(run.cases, run).split("<div class='roll'>")[1],
-        Output.TERMINAL: "\n".join(line for line, _ in summary(run, "reports/r", "report.html", 200)),
+        Output.TERMINAL: "\n".join(line for line, _ in summary_lines(run, "reports/r", "report.html", 200)),
         Output.MARKDOWN: ci.markdown_summary(run),
         Output.CSV: ci.csv_table(run),
     }
@@ -66,7 +66,7 @@ def test_all_reports_show_what_the_threshold_wants_and_not_a_later_finding_on_it
     run = replace(showcase.run(), cases=(case,))
     wanted = columns.wanted(case, "throughput")
 
-    lines = [line for line, _ in summary(run, "reports/r", "report.html", 200)]
+    lines = [line for line, _ in summary_lines(run, "reports/r", "report.html", 200)]
     row = next(line for line in lines if line.startswith(case.id) and "  " in line)
     assert "no drift" not in row + "".join(page.case_cells(case)) + ci.markdown_summary(run).split("| case |")[1]
     assert wanted.partition(" ")[0] in row

@@ -15,11 +15,11 @@ from pytest_aisbench.i18n import ENGLISH, Language, language
 from pytest_aisbench.model.case import Shape
 from pytest_aisbench.model.results import CaseEntry, Value
 from pytest_aisbench.model.verdict import Finding, Outcome, Ruling
-from pytest_aisbench.report.page import UNJUDGED, case_cells, duration, headers
-from pytest_aisbench.report.page_case import Frame, details, overview, weight
+from pytest_aisbench.report.page import UNJUDGED, case_cells, duration_cell, header_cells
+from pytest_aisbench.report.page_case import CaseContext, case_details, overview, weight
 
 CHINESE = language("zh")
-PLAIN = Frame(lambda file: file)
+PLAIN = CaseContext(lambda file: file)
 AMOUNTS = [-1e9, -2.5, -2.0, 0.0, 1e-9, 0.9, 9.5, 10.0, 123.4, 14151.2, 1e12]
 
 
@@ -49,7 +49,7 @@ def test_what_was_wanted_sorts_by_its_number() -> None:
 
 
 def test_other_tests_have_as_many_cells() -> None:
-    assert len(case_cells(None)) == len(headers()) == len(case_cells(UNJUDGED))
+    assert len(case_cells(None)) == len(header_cells()) == len(case_cells(UNJUDGED))
 
 
 def heavy() -> CaseEntry:
@@ -81,7 +81,7 @@ def heavy() -> CaseEntry:
 
 
 def test_the_heaviest_case_stays_within_its_budget() -> None:
-    text = details(heavy(), PLAIN)
+    text = case_details(heavy(), PLAIN)
 
     assert len(escape(json.dumps(text))) < 50_000  # as the page carries it
     assert text.count("and 246 more in results.json") == 2  # findings, notes
@@ -94,7 +94,7 @@ def test_the_heaviest_case_stays_within_its_budget() -> None:
 def test_a_case_with_everything_on_it_is_whole_and_within_its_budget(shape: Shape, say: Language) -> None:
     case = showcase.case(shape)
 
-    text = details(case, Frame(lambda file: file, say, "requests/a.json"))
+    text = case_details(case, CaseContext(lambda file: file, say, "requests/a.json"))
 
     assert weight(text) < 48_000
     shown = re.findall("<title id='[^']*'>([^<]*)</title>", text)
@@ -107,7 +107,7 @@ def test_a_case_with_everything_on_it_is_whole_and_within_its_budget(shape: Shap
 def test_where_there_is_no_room_pictures_go_before_words() -> None:
     case = showcase.failed()
 
-    text = details(case, PLAIN, 15_000)
+    text = case_details(case, PLAIN, 15_000)
 
     assert weight(text) < 15_000
     assert "bert-4x8: loss through the training" not in re.findall("<title id='[^']*'>([^<]*)</title>", text)
@@ -117,7 +117,7 @@ def test_where_there_is_no_room_pictures_go_before_words() -> None:
 
 
 def test_words_of_others_stay_words() -> None:
-    text = details(showcase.failed(), PLAIN)
+    text = case_details(showcase.failed(), PLAIN)
 
     assert "<script" not in text
     assert "<img" not in text
@@ -126,14 +126,14 @@ def test_words_of_others_stay_words() -> None:
 
 
 def test_slow_cards_are_told_with_what_they_cost() -> None:
-    text = re.sub("<[^>]+>", " ", details(showcase.failed(), PLAIN))
+    text = re.sub("<[^>]+>", " ", case_details(showcase.failed(), PLAIN))
 
     assert re.search(r"1 +all +- +8\d\.\d% +\d\.\d%", text)  # node 1, all of its cards
     assert re.search(r"0 +5 +5 +6\d\.\d% +\d\.\d%", text)
 
 
 def test_a_chinese_page_says_what_was_decided_and_keeps_the_words_of_programs() -> None:
-    text = re.sub("<[^>]+>", "", details(showcase.failed(), Frame(lambda file: file, CHINESE)))
+    text = re.sub("<[^>]+>", "", case_details(showcase.failed(), CaseContext(lambda file: file, CHINESE)))
 
     assert "FAILED 未通过" in text
     assert "精度 0.41，要求 &gt;= 0.759（低 46.0%） &lt;" in text  # and then the words of somebody else
@@ -143,8 +143,8 @@ def test_a_chinese_page_says_what_was_decided_and_keeps_the_words_of_programs() 
 
 
 def test_the_time_of_a_case_is_that_of_its_jobs() -> None:
-    assert duration(showcase.case()) == '<td class="col-duration">03:33:20</td>'  # two trials of 6400 s
-    assert duration(showcase.broken()).endswith('--><td class="col-duration">-</td>')  # and none is no time at all
+    assert duration_cell(showcase.case()) == '<td class="col-duration">03:33:20</td>'  # two trials of 6400 s
+    assert duration_cell(showcase.broken()).endswith('--><td class="col-duration">-</td>')  # and none is no time at all
 
 
 def test_a_metric_is_called_what_its_workload_calls_it_whatever_else_the_page_has_words_for() -> None:
@@ -156,7 +156,7 @@ def test_a_metric_is_called_what_its_workload_calls_it_whatever_else_the_page_ha
         (ENGLISH, "efficiency", "efficiency"),
     ):
         found = (Finding(name, Outcome.MET, 0.9, ">= 0.8", "well"),)
-        text = details(replace(showcase.case(), findings=found), Frame(lambda file: file, say))
+        text = case_details(replace(showcase.case(), findings=found), CaseContext(lambda file: file, say))
         assert f"<span class='word'>{shown}</span>" in text
 
 

@@ -17,7 +17,7 @@ from pytest_aisbench.model.metric import MissingResult
 from pytest_aisbench.model.results import RunEntry
 from pytest_aisbench.model.trial import Step, Trial
 from pytest_aisbench.model.verdict import Threshold
-from pytest_aisbench.report.host_plugins import case_id_of_report, properties
+from pytest_aisbench.report.host_plugins import case_id_of_report, trial_properties
 from pytest_aisbench.report.results import Results, results_document, write_results
 
 UNKNOWN = "noise unknown: no comparable earlier trials"
@@ -178,7 +178,7 @@ def test_a_mangled_log_does_not_spoil_the_file(tmp_path: Path) -> None:
 
 
 def test_a_report_carries_flat_pairs() -> None:
-    pairs = properties(trial([10.0, 10.0, 10.0, 10.0]), "local")
+    pairs = trial_properties(trial([10.0, 10.0, 10.0, 10.0]), "local")
 
     assert pairs == [
         ("aisbench.case", "resnet50-2x2"),
@@ -198,7 +198,7 @@ def test_a_report_carries_flat_pairs() -> None:
 
 
 def test_a_flawed_metric_is_not_carried() -> None:
-    assert "aisbench.throughput" not in dict(properties(trial([10.0, None, 10.0, 10.0])))
+    assert "aisbench.throughput" not in dict(trial_properties(trial([10.0, None, 10.0, 10.0])))
 
 
 def test_only_reports_of_cases_have_one() -> None:

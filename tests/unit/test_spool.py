@@ -19,7 +19,7 @@ from pytest_aisbench.model.clock import SystemClock
 from pytest_aisbench.model.messages import message
 from pytest_aisbench.model.results import PRIVATE, Destination, UploadItem, UploadState
 from pytest_aisbench.model.verdict import Ruling
-from pytest_aisbench.tester import payload, uploader
+from pytest_aisbench.tester import uploader
 from pytest_aisbench.tester.uploader import flush, requeue
 
 BOUND = Destination("https://tester.example/", "local", "")
@@ -73,9 +73,9 @@ def test_a_verdict_is_spooled_once_and_again_when_it_changed(ledger: Ledger, spo
     ledger.save_case(RUN, 1, replace(CASE, id="unjudged-1x1", verdict=None))
     judge(ledger, "toy-1x1")
     for _ in range(2):
-        uploader.collect(spool, payload, 2.0, RUN)
+        uploader.fill_outbox(spool, 2.0, RUN)
     ledger.save_case(RUN, 0, replace(CASE, verdict=Ruling.FAILED))
-    uploader.collect(spool, payload, 3.0, RUN)
+    uploader.fill_outbox(spool, 3.0, RUN)
     assert [upload["case"] for upload in ledger.entry(RUN).uploads] == ["toy-1x1"]  # its last word
     assert [(parcel.case, parcel.attempt) for parcel in spool.of(RUN)] == [("toy-1x1", 1), ("toy-1x1", 2)]
     assert [json.loads(parcel.body)["status"] for parcel in spool.of(RUN)] == ["OK", "FAILED"]
@@ -87,11 +87,11 @@ def test_how_a_run_ended_is_spooled_once_and_again_when_it_changed(ledger: Ledge
     spool.set_destination("run-2", BOUND)
     ledger.save_case("run-2", 0, CASE)
     ledger.save_case("run-2", 1, replace(CASE, id="late-1x1", verdict=None, reason=NOT_JUDGED))
-    uploader.collect(spool, payload, 6.0, "run-2")
+    uploader.fill_outbox(spool, 6.0, "run-2")
     assert [parcel.kind for parcel in spool.of("run-2")] == ["results"]  # it runs
     for code in (2, 2, 3):
         ledger.finish("run-2", code, 7.0)
-        uploader.collect(spool, payload, 8.0, "run-2")
+        uploader.fill_outbox(spool, 8.0, "run-2")
     ends = [json.loads(parcel.body) for parcel in spool.of("run-2") if parcel.kind == "runs"]
     assert [(end["attempt"], end["exit_code"]) for end in ends] == [(1, 2), (2, 3)]
     assert ends[0]["unjudged"] == {"late-1x1": "not judged: stopped"}
@@ -109,7 +109,7 @@ def test_a_run_that_was_killed_is_told_by_whoever_comes_next(ledger: Ledger, spo
 
 def test_the_run_tells_what_became_of_its_uploads(ledger: Ledger, spool: Outbox) -> None:
     judge(ledger, "toy-1x1")
-    uploader.collect(spool, payload, 2.0, RUN)
+    uploader.fill_outbox(spool, 2.0, RUN)
     spool.set_state(spool.of(RUN)[0].key, UploadState.DEAD, "too large", 3.0)
     uploads = ledger.entry(RUN).uploads
     assert uploads == ({"tester": BOUND.tester, "case": "toy-1x1", "state": "dead", "why": "too large"},)
@@ -118,7 +118,7 @@ def test_the_run_tells_what_became_of_its_uploads(ledger: Ledger, spool: Outbox)
 def test_what_is_delivered_stays_delivered(ledger: Ledger, spool: Outbox) -> None:
     """Two sent it at once, and the slower one had no answer."""
     judge(ledger, "toy-1x1")
-    uploader.collect(spool, payload, 2.0, RUN)
+    uploader.fill_outbox(spool, 2.0, RUN)
     key = spool.of(RUN)[0].key
     spool.set_state(key, UploadState.DELIVERED, "", 3.0)
     spool.set_state(key, UploadState.WAITING, "no answer", 4.0)
@@ -136,12 +136,12 @@ def test_what_was_bound_for_a_private_cloud_dies_with_it(ledger: Ledger, spool: 
     spool.set_destination(RUN, replace(BOUND, label=PRIVATE))
     judge(ledger, "toy-1x1")
     way = Scripted()
-    assert [parcel.state for parcel in flush(spool, payload, lambda _: way, SystemClock(), patience_s=0)] == []
+    assert [parcel.state for parcel in flush(spool, lambda _: way, SystemClock(), patience_s=0)] == []
     assert way.sent == []
     assert states(spool) == [("toy-1x1", "dead", "the private local cloud ended with its run")]
 
 
-# The courier
+# The uploader
 
 
 @pytest.mark.parametrize(
@@ -157,19 +157,19 @@ def test_what_was_bound_for_a_private_cloud_dies_with_it(ledger: Ledger, spool: 
 def test_only_what_will_never_succeed_is_dead(ledger: Ledger, spool: Outbox, error: AisbenchError, state: str) -> None:
     judge(ledger, "toy-1x1")
     way = Scripted(error)
-    parcel = flush(spool, payload, lambda _: way, SystemClock(), patience_s=0)[0]
+    parcel = flush(spool, lambda _: way, SystemClock(), patience_s=0)[0]
     assert (parcel.state.value, parcel.why) == (state, str(error))
     if state == "dead":
         assert spool.dead() == [parcel]
         requeue(spool, parcel.key[:8], SystemClock())
-    parcel = flush(spool, payload, lambda _: way, SystemClock(), patience_s=0)[0]
+    parcel = flush(spool, lambda _: way, SystemClock(), patience_s=0)[0]
     assert parcel.state is UploadState.DELIVERED
 
 
 def test_one_that_fails_does_not_hold_up_the_others(ledger: Ledger, spool: Outbox, clock: Any) -> None:
     judge(ledger, "a-1x1", "b-1x1", "c-1x1")
     way = Scripted(Unreachable("500"))
-    found = flush(spool, payload, lambda _: way, clock, patience_s=60)
+    found = flush(spool, lambda _: way, clock, patience_s=60)
     assert way.sent == ["a-1x1", "b-1x1", "c-1x1", "end", "a-1x1"]
     assert {parcel.state for parcel in found} == {UploadState.DELIVERED}
 
@@ -179,7 +179,7 @@ def test_a_tester_that_is_down_is_given_up_after_a_while_and_all_are_told_why(
 ) -> None:
     judge(ledger, "a-1x1", "b-1x1")
     way, before = Scripted(*[Unreachable("no answer")] * 1000), clock.now()
-    flush(spool, payload, lambda _: way, clock, patience_s=60)
+    flush(spool, lambda _: way, clock, patience_s=60)
     assert states(spool) == [(name, "spooled", "no answer") for name in ("a-1x1", "b-1x1", "end")]
     assert 3 < len(way.sent) < 20  # ever more slowly
     assert 30 < clock.now() - before <= 60
@@ -188,7 +188,7 @@ def test_a_tester_that_is_down_is_given_up_after_a_while_and_all_are_told_why(
 def test_retry_after_is_heeded(ledger: Ledger, spool: Outbox, clock: Any) -> None:
     judge(ledger, "a-1x1")
     way, before = Scripted(Throttled("429", pause_s=17.0)), clock.now()
-    flush(spool, payload, lambda _: way, clock, patience_s=60)
+    flush(spool, lambda _: way, clock, patience_s=60)
     assert clock.now() - before >= 17.0
     assert states(spool) == [("a-1x1", "delivered", ""), ("end", "delivered", "")]
 
@@ -196,7 +196,7 @@ def test_retry_after_is_heeded(ledger: Ledger, spool: Outbox, clock: Any) -> Non
 def test_a_run_that_ends_leaves_the_rest_spooled(ledger: Ledger, spool: Outbox) -> None:
     warnings: list[str] = []
     way = Scripted(*[Unreachable("no answer")] * 10_000)
-    running = uploader.Courier(spool, RUN, words=payload, transport=way, clock=SystemClock(), warn=warnings.append)
+    running = uploader.Uploader(spool, RUN, transport=way, clock=SystemClock(), warn=warnings.append)
     judge(ledger, "a-1x1")
     running.wake()
     running.close(0.3)
@@ -207,7 +207,7 @@ def test_a_run_that_ends_leaves_the_rest_spooled(ledger: Ledger, spool: Outbox) 
 def test_a_token_that_is_refused_is_said_once_and_not_tried_on_every_case(ledger: Ledger, spool: Outbox) -> None:
     warnings: list[str] = []
     way = Scripted(Refused("HTTP 401"))
-    running = uploader.Courier(spool, RUN, words=payload, transport=way, clock=SystemClock(), warn=warnings.append)
+    running = uploader.Uploader(spool, RUN, transport=way, clock=SystemClock(), warn=warnings.append)
     judge(ledger, "a-1x1", "b-1x1")
     running.wake()
     running.close(20)

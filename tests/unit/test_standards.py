@@ -24,7 +24,7 @@ from pytest_aisbench.model.results import CaseEntry
 from pytest_aisbench.model.trial import Trial
 from pytest_aisbench.model.verdict import Background, Ruling, ScalePoint, Threshold, Verdict
 from pytest_aisbench.report import results
-from pytest_aisbench.report.results import Fields, shown
+from pytest_aisbench.report.results import Fields, fields_as_json
 from pytest_aisbench.stash import SETTINGS
 from pytest_aisbench.tester.payload import UNITS
 from pytest_aisbench.traininglog.curve import read_curve
@@ -181,7 +181,7 @@ def test_the_ledger_keeps_what_the_fields_are_made_of_and_results_json_does_not_
 
 
 def test_moments_are_dates_in_json() -> None:
-    assert shown({"a": Field(0.0, TIME, "x"), "b": Field(None, TIME, None, "why")}) == {
+    assert fields_as_json({"a": Field(0.0, TIME, "x"), "b": Field(None, TIME, None, "why")}) == {
         "a": {"value": "1970-01-01T00:00:00Z", "unit": "UTC", "source": "x", "null_reason": None},
         "b": {"value": None, "unit": "UTC", "source": None, "null_reason": "why"},
     }
@@ -205,7 +205,7 @@ def test_the_file_has_every_case_and_claims_no_conformity(tmp_path: Path) -> Non
 @pytest.mark.parametrize("ends", ["1e30 endtime:2e30", "-5 endtime:4", "nan endtime:inf", "9 endtime:3"])
 def test_a_log_with_a_window_out_of_this_world_has_none(ends: str) -> None:
     line = f"train done starttime:{ends} stepsize:1 batchsize:4 epochsize:2 alldatasum:8 single_throughput_rate:9\n"
-    odd = shown(standard_fields(entry(replace(TRIAL, curve=read_curve(line)))))
+    odd = fields_as_json(standard_fields(entry(replace(TRIAL, curve=read_curve(line)))))
     assert odd["proc_start_time"]["null_reason"] == "the log does not tell when training began and ended"
 
 

@@ -13,7 +13,7 @@ from factories import make_case_entry, make_run_entry, make_trial_entry
 from pytest_aisbench.i18n import ENGLISH, Language, language
 from pytest_aisbench.model.results import CaseEntry, Straggler, Value
 from pytest_aisbench.model.verdict import Background, Finding, Outcome, Ruling
-from pytest_aisbench.report.terminal import absent, summary
+from pytest_aisbench.report.terminal import missing_lines, summary_lines
 from pytest_aisbench.report.text import display_width, wrap
 
 CHINESE = language("zh")
@@ -63,7 +63,7 @@ def told(*cases: CaseEntry, width: int = 80) -> list[str]:
 
 def marked(*cases: CaseEntry, width: int = 80) -> list[tuple[str, dict[str, bool]]]:
     run = make_run_entry(*cases)
-    return summary(run, "reports/run-1", "reports/run-1/report.html", width)
+    return summary_lines(run, "reports/run-1", "reports/run-1/report.html", width)
 
 
 def test_a_passed_run_is_a_table_and_where_to_read_more() -> None:
@@ -171,7 +171,7 @@ def test_who_is_slow_is_told_of_a_case_that_passed_and_once_of_one_that_failed()
 
 
 def test_required_cases_that_are_missing_are_a_line_each() -> None:
-    lines = list(absent({"bert-1x8": "not collected", "gpt-2x8": f"skipped: {'too long ' * 12}"}, 80))
+    lines = list(missing_lines({"bert-1x8": "not collected", "gpt-2x8": f"skipped: {'too long ' * 12}"}, 80))
 
     assert lines[0] == ("missing: bert-1x8: not collected", {"red": True})
     assert all(len(line) <= 80 for line, _ in lines)
@@ -231,13 +231,13 @@ def test_nodes_that_train_alone_are_listed_as_ais_bench_stubs_printed_them(
     trial = replace(TRIAL, **listed)
     case = replace(PASSED, nodes=2, mode="single-server", trials=(trial,))
     run = make_run_entry(case, exit_code=0)
-    assert line in [text for text, _ in summary(run, "reports/r", "reports/r/report.html", 80)]
+    assert line in [text for text, _ in summary_lines(run, "reports/r", "reports/r/report.html", 80)]
 
 
 def test_it_speaks_chinese_beside_the_words_of_programs() -> None:
     run = showcase.run()
 
-    lines = [line for line, _ in summary(run, "reports/run-1", "reports/run-1/report.html", 100, CHINESE)]
+    lines = [line for line, _ in summary_lines(run, "reports/run-1", "reports/run-1/report.html", 100, CHINESE)]
 
     assert all(display_width(line) <= 100 for line in lines)
     text = "\n".join(lines)
@@ -264,7 +264,7 @@ def test_a_table_that_is_too_wide_keeps_its_figures(say: Language) -> None:
     ]
     run = make_run_entry(*cases)
 
-    lines = [line for line, _ in summary(run, "reports/run-1", "reports/run-1/report.html", 80, say)]
+    lines = [line for line, _ in summary_lines(run, "reports/run-1", "reports/run-1/report.html", 80, say)]
 
     assert say("in unit", unit="images/s") in lines  # once for all, since no cell has room for it
     heading = next(line for line in lines if say("case") in line and say("throughput").lower() in line)

@@ -17,7 +17,7 @@ from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.model.results import Destination, Straggler, Value, canonical
 from pytest_aisbench.model.verdict import Background, Finding, Outcome, Ruling, ScalePoint
 from pytest_aisbench.tester import payload
-from pytest_aisbench.tester.transports import benchmark_exit, read_log, told
+from pytest_aisbench.tester.transports import benchmark_exit, read_stub_log, values_to_set
 
 GOLDEN = Path(__file__).parent / "golden" / "tester" / "resnet50-2x1.json"
 SEED_LOG = GOLDEN.with_name("stub.log")
@@ -66,7 +66,7 @@ def shanghai(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_a_result_is_what_was_written_by_hand(shanghai: None) -> None:
     artifacts = [{"name": "logs/resnet50-2x1/1/worker-0.log", "sha256": "00ff", "size": 7}]
-    assert payload.body(BOUND, "run-1", CASE, 1, artifacts) == json.loads(GOLDEN.read_text(encoding="utf-8"))
+    assert payload.result_body(BOUND, "run-1", CASE, 1, artifacts) == json.loads(GOLDEN.read_text(encoding="utf-8"))
 
 
 def test_a_result_tells_what_its_verdict_rests_on() -> None:
@@ -77,7 +77,7 @@ def test_a_result_tells_what_its_verdict_rests_on() -> None:
     finding = Finding("throughput", Outcome.MISSED, 12000.0, ">= 13300 images/s", "x\x1b[31m" + "y" * 400)
     trial = replace(TRIAL, stragglers=(slow,), traits={"cann": "5.0.2"})
     case = replace(CASE, trials=(trial,), findings=(finding,), background=weighed)
-    told = payload.body(BOUND, "run-1", case, 1)["case"]
+    told = payload.result_body(BOUND, "run-1", case, 1)["case"]
     assert told["band"] == {"reference": 14000.0, "low": 13300.0, "high": None}
     assert told["stragglers"] == [{"node": 1, "card": 0, "rank": 1, "ratio": 0.8, "cost": 0.1}]
     assert told["scaling"] == [{"shape": "1x1", "value": 7100.0, "efficiency": None, "source": "run-0"}]
@@ -89,25 +89,25 @@ def test_a_result_tells_what_its_verdict_rests_on() -> None:
 
 
 def test_the_key_is_what_the_contract_says(shanghai: None) -> None:
-    parcel = payload.result(BOUND, "run-1", CASE, 1)
+    parcel = payload.result_upload(BOUND, "run-1", CASE, 1)
     named = f"20210126-ljp0IY|run-1.resnet50-2x1|1|{parcel.body}"
     assert parcel.key == hashlib.sha256(named.encode()).hexdigest()
     assert parcel.body == canonical(json.loads(parcel.body))
     others = {
-        payload.result(BOUND, "run-1", CASE, 2).key,
-        payload.result(BOUND, "run-2", CASE, 1).key,
-        payload.result(BOUND, "run-1", replace(CASE, reason="another"), 1).key,
-        payload.result(replace(BOUND, testid="t"), "run-1", CASE, 1).key,
+        payload.result_upload(BOUND, "run-1", CASE, 2).key,
+        payload.result_upload(BOUND, "run-2", CASE, 1).key,
+        payload.result_upload(BOUND, "run-1", replace(CASE, reason="another"), 1).key,
+        payload.result_upload(replace(BOUND, testid="t"), "run-1", CASE, 1).key,
     }
     assert len(others | {parcel.key}) == 5
-    assert payload.result(BOUND, "run-1", CASE, 1) == parcel
+    assert payload.result_upload(BOUND, "run-1", CASE, 1) == parcel
 
 
 def test_what_was_not_measured_is_null_with_a_reason_and_zero_only_where_the_legacy_has_it() -> None:
     finding = Finding("throughput", Outcome.UNMEASURED, None, ">= 1", "throughput_3.json is missing")
     metrics = {"throughput": Value(None, "images/s"), "accuracy": Value(None, "")}
     case = replace(CASE, verdict=Ruling.FAILED, reason="not whole", metrics=metrics, findings=(finding,))
-    body = payload.body(BOUND, "run-1", case, 1)
+    body = payload.result_body(BOUND, "run-1", case, 1)
     assert body["status"] == "FAILED"
     assert body["train_result_info"]["throughput_ratio"] == body["train_result_info"]["accuracy"] == 0
     assert body["measured"]["throughput_ratio"]["null_reason"] == "throughput_3.json is missing"
@@ -118,7 +118,7 @@ def test_what_was_not_measured_is_null_with_a_reason_and_zero_only_where_the_leg
 
 @pytest.mark.parametrize("ruling", [Ruling.BROKEN, Ruling.INCONCLUSIVE, Ruling.FAILED])
 def test_a_case_that_never_had_a_job_is_a_result_too(ruling: Ruling) -> None:
-    body = payload.body(
+    body = payload.result_body(
         BOUND, "run-1", replace(CASE, verdict=ruling, trials=(), metrics={}, reason="\ud800\x1b[31m"), 1
     )
     assert (body["status"], body["job"]["job_id"], body["case"]["verdict"]) == ("FAILED", None, ruling.value)
@@ -127,7 +127,7 @@ def test_a_case_that_never_had_a_job_is_a_result_too(ruling: Ruling) -> None:
 
 
 def test_without_papers_every_run_is_a_test_of_its_own() -> None:
-    body = payload.body(Destination("https://t/", "local", ""), "run-1", replace(CASE, nodes=1), 1)
+    body = payload.result_body(Destination("https://t/", "local", ""), "run-1", replace(CASE, nodes=1), 1)
     assert body["testid"] == "run-1"
     assert body["config"] == {
         "Mode": "training",
@@ -142,12 +142,12 @@ def test_without_papers_every_run_is_a_test_of_its_own() -> None:
 
 
 def test_the_last_result_of_a_stub_log_is_read_as_it_stands() -> None:
-    log = read_log(SEED_LOG)
+    log = read_stub_log(SEED_LOG)
     assert log.info["throughput_ratio"] == "14151.181727494011"
     assert len(log.info) == 15
     assert log.config["Divsion"] == "close"
     assert (log.config["tester_server_ip"], log.config["tester_server_port"]) == ("127.0.0.1", "9527")
-    body = json.loads(payload.of_stub(Destination("https://t/", "", ""), log.config, log.info).body)
+    body = json.loads(payload.stub_upload(Destination("https://t/", "", ""), log.config, log.info).body)
     assert body["train_result_info"] == log.info
     assert (body["testid"], body["status"]) == ("20210126-ljp0IY", "OK")
     assert body["measured"]["accuracy"]["value"] == 0.7706197102864583
@@ -175,11 +175,13 @@ def test_a_stub_log_that_tells_nothing_is_one_line(tmp_path: Path, change: Any, 
     file = tmp_path / "stub.log"
     file.write_text(change(SEED_LOG.read_text(encoding="utf-8")), encoding="utf-8")
     with pytest.raises(UsageFault, match=said):
-        read_log(file)
+        read_stub_log(file)
 
 
 def test_a_case_that_failed_never_says_ok() -> None:
-    assert ("result", "OK") not in told(payload.body(BOUND, "r", replace(CASE, verdict=Ruling.FAILED), 1))
+    assert ("result", "OK") not in values_to_set(
+        payload.result_body(BOUND, "r", replace(CASE, verdict=Ruling.FAILED), 1)
+    )
 
 
 def judged(outcome: str, metric: str = "accuracy", **trial: Any) -> dict[str, Any]:

@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("starlette", reason="the Tester comes with the extra [tester]")
 
 from pytest_aisbench.cli import main
-from pytest_aisbench.tester_server import api, app, auth, charts, pages
-from pytest_aisbench.tester_server.api import Rate
-from pytest_aisbench.tester_server.app import Offer, changing, door_of, opened
-from pytest_aisbench.tester_server.auth import Door, is_loopback
+from pytest_aisbench.tester_server import api, app, auth, charts, formatting
+from pytest_aisbench.tester_server.api import RateLimit
+from pytest_aisbench.tester_server.app import ServeOptions, access_policy, open_database, transaction
+from pytest_aisbench.tester_server.auth import AccessPolicy, is_loopback
 from pytest_aisbench.tester_server.pages import chosen_language
 from pytest_aisbench.tester_server.schema import Mark, address, open_engine
 
@@ -55,7 +55,9 @@ def answered(
 
 
 def test_a_database_that_is_away_is_said_and_may_be_asked_again(tmp_path: Path) -> None:
-    application = app.make_application(open_engine(address(f"postgresql:///none?host={tmp_path}")), Door(open=True))
+    application = app.make_application(
+        open_engine(address(f"postgresql:///none?host={tmp_path}")), AccessPolicy(open=True)
+    )
     status, headers, text = answered(application, "/api/v1/tests/t/results", "POST", Authorization="Bearer x")
     assert (status, headers["retry-after"]) == (503, "5")
     assert "does not answer" in text
@@ -68,10 +70,10 @@ def test_a_database_that_is_away_is_said_and_may_be_asked_again(tmp_path: Path) 
 def test_a_body_that_never_comes_to_its_end_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "_BODY_S", 0.1)
     db = f"{tmp_path}/tester.db"
-    with changing(db) as connection:
-        token = auth.add(connection, "p", auth.Kind.SEND, "", 1.0).reveal()
-    with opened(db) as engine:
-        application = app.make_application(engine, Door(open=True))
+    with transaction(db) as connection:
+        token = auth.add_token(connection, "p", auth.Kind.SEND, "", 1.0).reveal()
+    with open_database(db) as engine:
+        application = app.make_application(engine, AccessPolicy(open=True))
         head = {"Authorization": f"Bearer {token}", "Idempotency_Key": "k"}
         status, headers, text = answered(application, "/api/v1/tests/t/results", "POST", ends=False, **head)
     assert (status, headers["connection"]) == (408, "close")
@@ -87,12 +89,12 @@ def test_only_loopback_is_loopback(host: str, loopback: bool) -> None:
 
 
 def test_pages_are_open_on_loopback_alone_and_only_if_nobody_closed_them() -> None:
-    assert door_of(Offer("db")).open
-    assert not door_of(Offer("db", closed=True)).open
-    assert not door_of(Offer("db", host="0.0.0.0")).open
-    assert not door_of(Offer("db")).knows("tester.example")
-    assert door_of(Offer("db", names=("Tester.example",))).knows("tester.example:443")
-    assert door_of(Offer("db", host="0.0.0.0")).knows("tester.example")
+    assert access_policy(ServeOptions("db")).open
+    assert not access_policy(ServeOptions("db", closed=True)).open
+    assert not access_policy(ServeOptions("db", host="0.0.0.0")).open
+    assert not access_policy(ServeOptions("db")).knows("tester.example")
+    assert access_policy(ServeOptions("db", names=("Tester.example",))).knows("tester.example:443")
+    assert access_policy(ServeOptions("db", host="0.0.0.0")).knows("tester.example")
 
 
 def test_another_address_than_loopback_is_told_to_be_plain_http(
@@ -110,22 +112,22 @@ def test_another_address_than_loopback_is_told_to_be_plain_http(
 
 
 def test_a_door_knows_its_names() -> None:
-    door = Door(open=True, names=("127.0.0.1", "[::1]", "tester.example"))
+    door = AccessPolicy(open=True, names=("127.0.0.1", "[::1]", "tester.example"))
     assert all(map(door.knows, ("127.0.0.1:9527", "[::1]:9527", "Tester.Example:443", "[::1]")))
     assert not any(map(door.knows, ("evil.example", "", "[::2]:1", "127.0.0.1.evil.example")))
-    assert Door(open=False).knows("anything")
+    assert AccessPolicy(open=False).knows("anything")
 
 
 def test_a_token_has_a_stock_and_gets_more_with_time() -> None:
     now = [0.0]
-    rate = Rate(2.0, lambda: now[0])
+    rate = RateLimit(2.0, lambda: now[0])
     assert [rate.wait_s(1) for _ in range(21)] == [0] * 20 + [1]
     assert rate.wait_s(2) == 0
     now[0] = 0.5
     assert [rate.wait_s(1), rate.wait_s(1)] == [0, 1]
     now[0] = 1e6
     assert [rate.wait_s(1) for _ in range(21)][-1] == 1
-    assert {Rate(0.0, lambda: 0.0).wait_s(1) for _ in range(1000)} == {0}
+    assert {RateLimit(0.0, lambda: 0.0).wait_s(1) for _ in range(1000)} == {0}
 
 
 @pytest.mark.parametrize(
@@ -144,10 +146,14 @@ def test_a_language_is_asked_for_kept_or_liked(asked: str, kept: str, accepted: 
 
 
 def test_numbers_are_short_and_true() -> None:
-    told = [pages.number(value) for value in (None, 14151.53, 1_234_567.8, 0.76121, 0.0, 1.25e-7, 8)]
+    told = [formatting.format_number(value) for value in (None, 14151.53, 1_234_567.8, 0.76121, 0.0, 1.25e-7, 8)]
     assert told == ["–", "14152", "1234568", "0.76121", "0", "1.25e-07", "8"]
-    assert (pages.change(100.0, 93.0), pages.change(0.0, 1.0), pages.change(None, 1.0)) == (-0.07, None, None)
-    assert pages.path("p", "a b/c", "ü") == "/p/a%20b%2Fc/%C3%BC"
+    assert (
+        formatting.relative_change(100.0, 93.0),
+        formatting.relative_change(0.0, 1.0),
+        formatting.relative_change(None, 1.0),
+    ) == (-0.07, None, None)
+    assert formatting.path("p", "a b/c", "ü") == "/p/a%20b%2Fc/%C3%BC"
 
 
 def test_a_mark_that_was_tampered_with_is_none() -> None:
