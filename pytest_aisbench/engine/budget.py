@@ -212,7 +212,7 @@ class DryRun:
 
 def dry_run(settings: Settings, platform: Platform, clock: Clock, wants: Sequence[tuple[Case, Step]]) -> DryRun:
     """A UsageFault leaves nothing behind. Whether the budget allows it, is for the caller to ask of the forecast."""
-    preflight.check(platform, [case for case, _ in wants], settings.run_timeout, settings.reports)
+    preflight.require_checks(platform, [case for case, _ in wants], settings.run_timeout, settings.reports)
     ledger = settings.ledger_file
     budget = Budget(
         settings.budget, estimates(wants, platform.platform_id, settings.run_timeout, ledger, Fingerprints(platform).of)

@@ -1,4 +1,8 @@
-"""Reading a trial's result objects, and objecting to whatever is not exactly as it should be."""
+"""Collects what an ended job left behind: results, logs, training curve, usage and power.
+
+`collect` is the trial's step HARVEST. It reads the result files strictly: a missing, implausible or unexpected one
+becomes a `MissingResult` with its reason, never a guess.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,14 @@ import codecs
 import math
 import os
 import re
-import socket
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from pytest_aisbench.engine.takeover import Fingerprints
+from pytest_aisbench.engine.staging import PIECE
 from pytest_aisbench.errors import AisbenchError
-from pytest_aisbench.judge.comparison import traits_of
 from pytest_aisbench.judge.standards import MARGIN_S, power_in_window
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.case import Case
@@ -29,201 +31,47 @@ from pytest_aisbench.traininglog.activity import software_versions
 from pytest_aisbench.traininglog.curve import extend_curve
 from pytest_aisbench.traininglog.readers import Progress
 
-# -- The logs of a job in the run's folder: as far as it has come while it runs, and whole when it has ended.
-
 _LOG = get_logger("fleet")
-_TAIL = 65536  # bytes of a log, which may have a gigabyte
-_LONGEST = 300  # characters of a line that is quoted
-_DIGITS = re.compile(r"(\d+)", re.ASCII)
-_V1 = re.compile(r"job\w+-job-.+-(\d+)\.log\Z", re.ASCII)
-_V2 = re.compile(r"modelarts-job-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-(.+)\Z", re.ASCII)
-
-
-def log_folder(trial: Trial) -> str:
-    """The folder of a trial's logs, relative to the run's."""
-    return f"logs/{trial.case.id}/{trial.number}"
-
-
-def append_log(folder: Path, trial: Trial, node: int, part: LogPart) -> None:
-    """Add what a node said since it was last asked."""
-    if part.text:
-        file = folder / log_folder(trial) / f"worker-{node}.log"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8", errors="replace", newline="") as log:
-            log.write(part.text)
-
-
-def download_logs(store: Store, logs: StoreUrl, folder: Path, job_id: str) -> list[str]:
-    """The job's logs in `folder`, whole, under names that do not repeat the job's: `worker-0.log`."""
-    names = store.download(logs, str(folder))
-    shorts = {name: _short_name(name, job_id) for name in names}
-    if len(set(shorts.values())) < len(names) or {short for name, short in shorts.items() if short != name} & set(
-        names
-    ):
-        return sorted(names, key=_log_order)
-    for name, short in shorts.items():
-        (folder / name).replace(folder / short)
-    return sorted(shorts.values(), key=_log_order)
-
-
-def downloaded_logs(folder: Path) -> list[str]:
-    """What came home while the job ran: of use where the whole did not."""
-    return sorted((path.name for path in folder.glob("worker-*.log")), key=_log_order)
-
-
-def last_lines(trial: Trial, folder: Path, count: int) -> tuple[str, list[str]]:
-    """What the script itself wrote last, on the node that the platform blames; and the name of that log."""
-    reason = trial.job.reason if trial.job else ""
-    for name in sorted(trial.logs, key=lambda log: (Path(log).stem not in reason, "worker" not in log)):
-        try:
-            with (folder / name).open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL))
-                lines = log.read().decode("utf-8", "replace").splitlines()
-        except OSError as error:
-            log_ignored(_LOG, error, "the last lines of %s", name)
-            continue
-        spoken = [line.rstrip() for line in lines if line.strip() and "service log]" not in line.lower()]
-        if spoken:
-            return name, [plain(line[:_LONGEST]) for line in spoken[-count:]]
-    return "", []
-
-
-def _log_order(name: str) -> tuple[bool, list[str | int]]:
-    """What a node said before what each of its ranks did, and the second before the tenth."""
-    parts = _DIGITS.split(name)  # words and digits take turns, so that like is compared to like
-    return "worker" not in name, [int(part) if at % 2 else part for at, part in enumerate(parts)]
-
-
-def _short_name(name: str, job_id: str) -> str:
-    """V2 puts the job's id before the task; V1 its names of resource and job before the number of the node."""
-    if numbered := _V1.match(name):
-        return f"worker-{numbered[1]}.log"
-    known = _V2.match(name)
-    return known[1] if known else name.rpartition(f"{job_id}-")[2]
-
-
-# -- The curve of a trial, read from its first worker's log once that came home.
-_PIECE = 1 << 20
-MOST_BYTES = 8 * _PIECE  # of either end: a log may have a gigabyte, and a curve has two hundred points
-
-
-def curve_of(trial: Trial, folder: Path) -> Curve | None:
-    """None where the log tells nothing. A log decides nothing, so nothing that is wrong with one may matter."""
-    name = first_worker_log(trial.logs)
-    return read_curve(folder / name, trial.case.shape.devices) if name else None
-
-
-def first_worker_log(logs: Iterable[str]) -> str | None:
-    """Whose log tells of the training."""
-    return next((log for log in sorted(logs) if "worker" in Path(log).name), None)
-
-
-def read_curve(log: Path, ranks: int) -> Curve | None:
-    """Of one log, to which so many ranks write."""
-    curve, progress = Curve(), Progress(ranks=ranks)
-    with ignored(_LOG, Exception, "what %s tells of loss and speed", log.name):
-        for text in _pieces(log):
-            curve, progress = extend_curve(curve, progress, text)
-    return None if curve == Curve() else curve
-
-
-def _pieces(file: Path) -> Iterator[str]:
-    """The log, or its beginning and its end, where it tells what it came to."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    with file.open("rb") as log:
-        size = log.seek(0, 2)
-        log.seek(0)
-        while piece := log.read(_PIECE):
-            yield decoder.decode(piece)
-            if log.tell() == MOST_BYTES < size - MOST_BYTES:
-                log.seek(size - MOST_BYTES)
-                log.readline(_PIECE)  # the rest of a line
-                decoder.reset()
-                yield "\n"
-    yield "\n"
-
-
-# -- Where a trial runs and what it runs, by name: what history must share to be compared.
-_HOST = re.compile(r"https?://(?:[^/\s@]*@)?([^/\s]+)")
-_HERE = re.compile(r"(?:127\.[\d.]+|localhost|\[::1\])(?::\d+)?\Z")
-_HEAD = 1 << 17  # characters of a log: whoever tells versions tells them first
-_LOGS = 16  # of so many nodes
-
-
-class Traits:
-    """Of the cases of one platform."""
-
-    def __init__(self, platform: str, platform_id: str, fingerprints: Fingerprints) -> None:
-        self._platform = platform
-        self._where = address_of(platform_id)
-        self._fingerprints = fingerprints
-
-    def of(self, case: Case) -> Mapping[str, str]:
-        code, data = self._fingerprints.digests(case.workload)
-        return traits_of(case, platform=self._platform, place=self._where, code=code, data=data)
-
-
-def address_of(platform_id: str) -> str:
-    """The address of a platform; of one on this machine, whose ports and buckets mean nothing, the machine."""
-    found = _HOST.search(platform_id)
-    address = found[1] if found else platform_id
-    return address if address and not _HERE.match(address) else f"{socket.gethostname()}, {os.cpu_count()} cores"
-
-
-def logged_versions(trial: Trial, folder: Path) -> Mapping[str, str]:
-    """What its logs, once they are home, tell of the software that trained; a log that cannot be read tells nothing."""
-    heads = []
-    for name in [log for log in sorted(trial.logs) if "worker" in log][:_LOGS]:
-        try:
-            with (folder / name).open(encoding="utf-8", errors="replace") as log:
-                heads.append(log.read(_HEAD))
-        except OSError as error:
-            log_ignored(_LOG, error, "the versions that %s tells", name)
-    return software_versions("\n".join(heads))
-
-
 RANK_SIZE = "ranksize.json"
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)
 _RANK_FILE = re.compile(r"(?:\d+/)?throughput_\d+\.json\Z", re.ASCII)
 _NODE_FILE = re.compile(r"_\d+\.json\Z", re.ASCII)
-_LARGEST = 256  # bytes; a bare number is shorter, and nobody should load a checkpoint by mistake
+_LARGEST_RESULT = 256  # bytes: a number is shorter, and a checkpoint must not be read by mistake
 _READERS = 16
-
-
-class _Unreadable(Exception):
-    """Why a result is none, for whatever it turns out to be of."""
-
-    def __init__(self, key: str, **facts: str) -> None:
-        super().__init__(key)
-        self._key, self._facts = key, facts
-
-    def of(self, what: str) -> str:
-        return message(self._key, what=what, **self._facts)
+MOST_BYTES = 8 * PIECE  # read from either end: a log may have a gigabyte, and a curve has two hundred points
+_TAIL_BYTES = 65536  # read from the end of a log, which may have a gigabyte
+_LONGEST_LINE = 300  # characters that we quote of a line
+_DIGITS = re.compile(r"(\d+)", re.ASCII)
+_V1_LOG = re.compile(r"job\w+-job-.+-(\d+)\.log\Z", re.ASCII)
+_V2_LOG = re.compile(r"modelarts-job-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-(.+)\Z", re.ASCII)
+_HEAD_CHARS = 1 << 17  # of a log: scripts print versions first
+_MOST_LOGS = 16  # that we search for versions
+_MOST_NODES = 32  # whose usage we ask for: others are as busy as these, and each costs a request
 
 
 def collect(trial: Trial, store: Store, folder: Path) -> Trial:
-    """The trial with its logs, in `folder`, and with what its ranks measured, if its job succeeded."""
+    """The trial with its logs, downloaded below `folder`, and, if its job succeeded, with its measurements."""
     assert trial.stage is not None
     assert trial.job_id is not None
-    stage, home = trial.stage, log_folder(trial)
-    well = trial.job is not None and trial.job.phase is Phase.SUCCEEDED and not trial.fault
+    stage, logs = trial.stage, log_folder(trial)
+    succeeded = trial.job is not None and trial.job.phase is Phase.SUCCEEDED and not trial.fault
     try:
-        names = download_logs(store, stage.logs, folder / home, trial.job_id)
+        names = download_logs(store, stage.logs, folder / logs, trial.job_id)
     except AisbenchError as error:
-        if well:
+        if succeeded:
             raise
-        names = downloaded_logs(folder / home)
+        names = downloaded_logs(folder / logs)
         trial = trial.noted(message("no logs", why=str(error)))  # why the job ended matters more
-    trial = replace(trial, logs=tuple(f"{home}/{name}" for name in names))
+    trial = replace(trial, logs=tuple(f"{logs}/{name}" for name in names))
     trial = replace(trial, curve=curve_of(trial, folder), traits={**trial.traits, **logged_versions(trial, folder)})
-    if well:
+    if succeeded:
         measurements, missing = read_results(store, stage.outputs, trial.case)
         trial = replace(trial, measurements=tuple(measurements), missing_results=tuple(missing))
     return trial
 
 
 def read_results(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Measurement], list[MissingResult]]:
-    """Every measurement that can be trusted, and why each other one is missing."""
+    """Every measurement that can be trusted, and one `MissingResult` for each that cannot."""
     present = {head.url.key.removeprefix(outputs.key): head for head in store.objects(outputs)}
     wanted = {
         each.source: each for each in (_single_server_files(case) if case.single_server else _cluster_files(case))
@@ -238,7 +86,7 @@ def read_results(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Meas
             _check_plausible(each.metric, each.unit, value)
         except _Unreadable as why:
             missing.append(
-                MissingResult(each.metric, why.of(name if each.rank is None else _of_rank(name, case, each.rank)))
+                MissingResult(each.metric, why.text(name if each.rank is None else _of_rank(name, case, each.rank)))
             )
         else:
             measurements.append(replace(each, value=value))
@@ -247,8 +95,19 @@ def read_results(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Meas
     return measurements, missing
 
 
+class _Unreadable(Exception):
+    """Why a result file has no usable number."""
+
+    def __init__(self, key: str, **facts: str) -> None:
+        super().__init__(key)
+        self._key, self._facts = key, facts
+
+    def text(self, what: str) -> str:
+        return message(self._key, what=what, **self._facts)
+
+
 def _cluster_files(case: Case) -> Iterable[Measurement]:
-    """What there should be; the values are not known yet."""
+    """The expected result files, as measurements without a value."""
     metrics = case.workload.metrics
     for rank in range(case.shape.world):
         yield Measurement(THROUGHPUT, math.nan, metrics[THROUGHPUT].unit, f"throughput_{rank}.json", rank)
@@ -258,7 +117,7 @@ def _cluster_files(case: Case) -> Iterable[Measurement]:
 
 
 def _single_server_files(case: Case) -> Iterable[Measurement]:
-    """Every node has its cards' results in a folder of its own."""
+    """The same where every node trains alone: each node's ranks write to a folder of their own."""
     metrics = case.workload.metrics
     for rank in range(case.shape.world):
         node, card = divmod(rank, case.shape.devices)
@@ -271,7 +130,7 @@ def _single_server_files(case: Case) -> Iterable[Measurement]:
 def _text(store: Store, head: Head | None) -> str | _Unreadable:
     if head is None:
         return _Unreadable("missing")
-    if head.size > _LARGEST:
+    if head.size > _LARGEST_RESULT:
         return _Unreadable("too long", size=str(head.size))
     data = store.read(head.url)
     if data is None:
@@ -297,7 +156,7 @@ def _number(text: str | _Unreadable) -> float:
 def _check_plausible(metric: str, unit: str, value: float) -> None:
     if metric == THROUGHPUT and value <= 0:
         raise _Unreadable("not above 0", text=f"{value:g}")
-    # A percentage would meet every threshold that is written as a ratio.
+    # A percentage would meet every threshold that is a ratio.
     if metric == ACCURACY and not unit and not 0 <= value <= 1:
         raise _Unreadable("no ratio", text=f"{value:g}")
 
@@ -306,18 +165,16 @@ def _rank_size_errors(text: str | _Unreadable, case: Case) -> list[MissingResult
     try:
         size = _number(text)
     except _Unreadable as why:
-        return [MissingResult(THROUGHPUT, why.of(RANK_SIZE))]
-    # A node that trains alone may count itself, or everybody who was started.
-    right = {case.shape.world, case.judged_shape.world}
-    if size not in right:
-        shape = {"shape": str(case.shape), "ranks": str(case.shape.world)}
-        told = message("other ranks", what=RANK_SIZE, text=f"{size:g}", **shape)
-        return [MissingResult(THROUGHPUT, told)]
-    return []
+        return [MissingResult(THROUGHPUT, why.text(RANK_SIZE))]
+    # A node that trains alone may count its own ranks, or all ranks.
+    if size in {case.shape.world, case.judged_shape.world}:
+        return []
+    shape = {"shape": str(case.shape), "ranks": str(case.shape.world)}
+    return [MissingResult(THROUGHPUT, message("other ranks", what=RANK_SIZE, text=f"{size:g}", **shape))]
 
 
 def _unexpected_results(unwanted: Iterable[str], case: Case) -> Iterable[MissingResult]:
-    """A result of a rank or a node that cannot be: somebody counted differently, so the sum would not be the case's."""
+    """Results of ranks or nodes that the case does not have: the sum over the expected ones would be wrong."""
     for name in sorted(unwanted):
         metric = name.rpartition("_")[0]
         if _RANK_FILE.match(name):
@@ -331,18 +188,137 @@ def _of_rank(file: str, case: Case, rank: int) -> str:
     return message("of rank", file=file, rank=str(rank), node=str(node), card=str(card))
 
 
-# -- How busy the nodes of a job were, and what they drew, asked for once it has ended.
-_MOST_NODES = 32  # that the platform is asked about: more are as busy as these, and each costs a request
+# Logs, in the run's folder.
+
+
+def log_folder(trial: Trial) -> str:
+    """The folder of a trial's logs, relative to the run's folder."""
+    return f"logs/{trial.case.id}/{trial.number}"
+
+
+def append_log(folder: Path, trial: Trial, node: int, part: LogPart) -> None:
+    """Append a new part of a node's log to its file in the run's folder, while the job runs."""
+    if part.text:
+        file = folder / log_folder(trial) / f"worker-{node}.log"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a", encoding="utf-8", errors="replace", newline="") as log:
+            log.write(part.text)
+
+
+def download_logs(store: Store, logs: StoreUrl, folder: Path, job_id: str) -> list[str]:
+    """Download the whole logs of a job to `folder`; return their names without the job's id: `worker-0.log`."""
+    names = store.download(logs, str(folder))
+    shorts = {name: _short_name(name, job_id) for name in names}
+    renamed = {short for name, short in shorts.items() if short != name}
+    if len(set(shorts.values())) < len(names) or renamed & set(names):  # two logs would get one name
+        return sorted(names, key=_log_order)
+    for name, short in shorts.items():
+        (folder / name).replace(folder / short)
+    return sorted(shorts.values(), key=_log_order)
+
+
+def downloaded_logs(folder: Path) -> list[str]:
+    """The logs that `append_log` wrote while the job ran, for a job whose whole logs cannot be downloaded."""
+    return sorted((path.name for path in folder.glob("worker-*.log")), key=_log_order)
+
+
+def last_lines(trial: Trial, folder: Path, count: int) -> tuple[str, list[str]]:
+    """The name of a log and its last lines: of the node that the platform blames, without the service's own lines."""
+    reason = trial.job.reason if trial.job else ""
+    for name in sorted(trial.logs, key=lambda log: (Path(log).stem not in reason, "worker" not in log)):
+        try:
+            with (folder / name).open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                lines = log.read().decode("utf-8", "replace").splitlines()
+        except OSError as error:
+            log_ignored(_LOG, error, "the last lines of %s", name)
+            continue
+        spoken = [line.rstrip() for line in lines if line.strip() and "service log]" not in line.lower()]
+        if spoken:
+            return name, [plain(line[:_LONGEST_LINE]) for line in spoken[-count:]]
+    return "", []
+
+
+def _log_order(name: str) -> tuple[bool, list[str | int]]:
+    """Sorts a node's log before those of its ranks, and the second before the tenth."""
+    parts = _DIGITS.split(name)  # words and digits alternate, so that numbers are compared with numbers
+    return "worker" not in name, [int(part) if at % 2 else part for at, part in enumerate(parts)]
+
+
+def _short_name(name: str, job_id: str) -> str:
+    """V2 writes the job's id before the task; V1 writes the resource and the job before the node's number."""
+    if v1 := _V1_LOG.match(name):
+        return f"worker-{v1[1]}.log"
+    v2 = _V2_LOG.match(name)
+    return v2[1] if v2 else name.rpartition(f"{job_id}-")[2]
+
+
+def logged_versions(trial: Trial, folder: Path) -> Mapping[str, str]:
+    """The software versions that the trial's downloaded logs name; unreadable logs are skipped."""
+    heads = []
+    for name in [log for log in sorted(trial.logs) if "worker" in log][:_MOST_LOGS]:
+        try:
+            with (folder / name).open(encoding="utf-8", errors="replace") as log:
+                heads.append(log.read(_HEAD_CHARS))
+        except OSError as error:
+            log_ignored(_LOG, error, "the versions that %s tells", name)
+    return software_versions("\n".join(heads))
+
+
+def curve_of(trial: Trial, folder: Path) -> Curve | None:
+    """Loss and speed through the training, from the first worker's log; None if the log does not show them."""
+    name = first_worker_log(trial.logs)
+    return read_curve(folder / name, trial.case.shape.devices) if name else None
+
+
+def first_worker_log(logs: Iterable[str]) -> str | None:
+    """The log that shows the training."""
+    return next((log for log in sorted(logs) if "worker" in Path(log).name), None)
+
+
+def read_curve(log: Path, ranks: int) -> Curve | None:
+    """The curve in one log that so many ranks write to. An unreadable log has none: it changes no verdict."""
+    curve, progress = Curve(), Progress(ranks=ranks)
+    with ignored(_LOG, Exception, "what %s tells of loss and speed", log.name):
+        for text in _pieces(log):
+            curve, progress = extend_curve(curve, progress, text)
+    return None if curve == Curve() else curve
+
+
+def _pieces(file: Path) -> Iterator[str]:
+    """The text of a log; of a huge one, its beginning and its end."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    with file.open("rb") as log:
+        size = log.seek(0, 2)
+        log.seek(0)
+        while piece := log.read(PIECE):
+            yield decoder.decode(piece)
+            if log.tell() == MOST_BYTES < size - MOST_BYTES:
+                log.seek(size - MOST_BYTES)
+                log.readline(PIECE)  # skip the rest of a line
+                decoder.reset()
+                yield "\n"
+    yield "\n"
+
+
+# Usage and power, asked for once the job has ended.
+
+
+def with_usage_and_power(trial: Trial, platform: Platform, meter: PowerMeter) -> Trial:
+    """The trial with how busy its nodes were and what they drew, as far as known. Neither changes the verdict."""
+    power = meter.power_of(trial)
+    trial = replace(trial, usage=_usage(trial, platform), power=power)
+    return trial.noted(message("unpowered", why=power.why)) if power and power.why else trial
 
 
 class PowerMeter:
-    """Asks the sources of power about a job, one after the other: the first that knows of it counts."""
+    """Asks one power source after the other about a job; the first that has samples counts."""
 
     def __init__(self, sources: Mapping[str, PowerSource]) -> None:
         self._sources = dict(sources)
 
-    def of(self, trial: Trial) -> Power | None:
-        """None where there is no source at all."""
+    def power_of(self, trial: Trial) -> Power | None:
+        """What the trial's nodes drew, or why that is unknown; None without a power source."""
         if not self._sources:
             return None
         window = power_window(trial)
@@ -352,32 +328,25 @@ class PowerMeter:
         reasons: list[str] = []
         for name, source in self._sources.items():
             try:
-                found = list(source.samples(trial.job_id or "", start - MARGIN_S, end + MARGIN_S))
-            except Exception as error:  # noqa: BLE001 - of whoever wrote it: a verdict does not hang on it
+                samples = list(source.samples(trial.job_id or "", start - MARGIN_S, end + MARGIN_S))
+            except Exception as error:  # noqa: BLE001 - a third party's source must not break a verdict
                 reasons.append(f"{name}: {plain(str(error) or type(error).__name__, 200)}")
                 log_ignored(_LOG, error, "%s: the power that source %s has", trial.name, name)
                 continue
-            if found:
-                return power_in_window(found, start, end, trial.case.shape.nodes, f"{name}, over {which}")
+            if samples:
+                return power_in_window(samples, start, end, trial.case.shape.nodes, f"{name}, over {which}")
             reasons.append(f"{name}: it has no sample of the job")
         return Power(why="; ".join(reasons))
 
     def close(self) -> None:
         sources, self._sources = self._sources, {}
         for source in sources.values():
-            with ignored(_LOG, Exception, "closing a power source"):  # whoever wrote it: the run has ended
+            with ignored(_LOG, Exception, "closing a power source"):
                 source.close()
 
 
-def with_usage_and_power(trial: Trial, platform: Platform, meter: PowerMeter) -> Trial:
-    """The trial with both; what nobody knows is left out. Nothing of this decides anything."""
-    power = meter.of(trial)
-    trial = replace(trial, usage=_usage(trial, platform), power=power)
-    return trial.noted(message("unpowered", why=power.why)) if power and power.why else trial
-
-
 def power_window(trial: Trial) -> tuple[float, float, str] | None:
-    """When it drew power for what it is judged by: while it trained, or else while its job was seen to run."""
+    """Start, end and name of the time that power counts for: the training, or else the whole job."""
     if trial.curve and trial.curve.window:
         start, end = trial.curve.window
         return start, end, "the training"
@@ -392,7 +361,7 @@ def _usage(trial: Trial, platform: Platform) -> dict[str, float]:
             for kind, samples in platform.usage(trial.job_id or "", node).items():
                 if samples:
                     by_kind.setdefault(kind, []).append(fmean(samples))
-    except Exception as error:  # noqa: BLE001 - of any platform: half of the nodes are not all of them
+    except Exception as error:  # noqa: BLE001 - any error: the mean over some of the nodes would be wrong
         log_ignored(_LOG, error, "%s: how its nodes were used", trial.name)
         return {}
     means = {kind: fmean(nodes) for kind, nodes in by_kind.items()}

@@ -19,7 +19,7 @@ from pytest_aisbench.model.ports import Check, ChecksCode, Platform, checked, fa
 FREE_BYTES = 16 * 1024 * 1024  # bytes; the reports of a small run and its logs
 
 
-def check(
+def require_checks(
     platform: Platform,
     cases: Iterable[Case],
     run_s: float,
@@ -127,16 +127,16 @@ def _code_size(platform: Platform, case: Case) -> str:
     tree = code_tree(case.workload, platform)
     if isinstance(platform, ChecksCode):
         platform.check_code(case.workload, _scripts(tree))
-    count, size = len(tree.leaves), sum(leaf.size for leaf in tree.leaves)
+    count, size = len(tree.files), sum(file.size for file in tree.files)
     return f"{case.workload.name}: {count} files, {size / 2**20:.1f} MiB, started by {case.workload.entry}"
 
 
 def _scripts(tree: Tree) -> Iterator[tuple[str, str]]:
     """The path and the text of each, read when it is asked for."""
-    for leaf in tree.leaves:
-        if leaf.path.endswith((".sh", ".py")):
-            content = Path(leaf.source).read_bytes() if leaf.written is None else leaf.written
-            yield leaf.path, content.decode(errors="replace")
+    for file in tree.files:
+        if file.path.endswith((".sh", ".py")):
+            content = Path(file.source).read_bytes() if file.written is None else file.written
+            yield file.path, content.decode(errors="replace")
 
 
 def _remote_data(platform: Platform, case: Case) -> Check:

@@ -13,11 +13,11 @@ from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.engine import preflight, watch
 from pytest_aisbench.engine.budget import Budget, estimates
 from pytest_aisbench.engine.cancel import lines_of_running_jobs
-from pytest_aisbench.engine.collect import PowerMeter, Traits
+from pytest_aisbench.engine.collect import PowerMeter
 from pytest_aisbench.engine.fleet import Fleet
 from pytest_aisbench.engine.submit import new_trial
 from pytest_aisbench.engine.suites import expired_claims
-from pytest_aisbench.engine.takeover import Fingerprints, Takeover
+from pytest_aisbench.engine.takeover import Fingerprints, Takeover, Traits
 from pytest_aisbench.engine.trial import Tools, VerdictStep
 from pytest_aisbench.errors import LedgerError
 from pytest_aisbench.judge.entries import case_entry
@@ -34,6 +34,7 @@ from pytest_aisbench.model.trial import Step, Trial
 from pytest_aisbench.model.verdict import Ruling, Verdict
 
 _LOG = get_logger("fleet")
+
 
 # -- Which CI server runs this, by the variables that it sets.
 
@@ -94,7 +95,7 @@ class Run:
         self._verdicts: dict[str, Verdict] = {}
         self._ordinals: dict[str, int] = {}
         self._entries: dict[str, CaseEntry] = {}  # what the ledger has of each
-        preflight.check(platform, self._cases.values(), settings.run_timeout, settings.reports, say)
+        preflight.require_checks(platform, self._cases.values(), settings.run_timeout, settings.reports, say)
         for line in expired_claims(self._cases.values(), day(clock.now())):
             say(line)
         ledger = settings.ledger_file

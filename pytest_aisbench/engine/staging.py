@@ -1,8 +1,8 @@
-"""Putting code and data where the nodes reach them: once per content, committed last.
+"""Uploads code and data to the Store, once per content.
 
-A tree lies at `<root>code/<tree-id>/<name>/`, and `<root>code/<tree-id>/.ok` says that it is whole: beside the tree,
-so that whoever deletes the folder deletes the marker too. A tree that is there already costs one question; one that was
-interrupted is completed.
+A tree of files is uploaded to `<root>code/<digest>/<name>/`. The marker `<root>code/<digest>/.ok` is written last and
+says that the tree is complete; it stands beside the tree, so that deleting the folder deletes it too. A tree that is
+already there costs one request; an interrupted upload is completed.
 """
 
 from __future__ import annotations
@@ -24,19 +24,85 @@ from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.model.ports import AddsFiles, Store, Upload
 
 _LOG = get_logger("store")
-
-# -- What one or more folders hold together, addressed by content.
-
 FORMAT = "aisbench-tree/1"
 _IGNORED = ("__pycache__", ".git", "*.pyc", ".DS_Store")
 _GARBLED = re.compile(r"[\x00-\x1f\x7f\\]")
 PIECE = 1024 * 1024
-_LONGEST_PATH = 800  # bytes; a key has 1,024, and some of them are the place's
+_LONGEST_PATH = 800  # bytes; a key may have 1,024, and the stage needs some of them
+_ID_DIGITS = 32
+
+
+def code_tree(workload: Workload, platform: object, variables: Mapping[str, str] | None = None) -> Tree:
+    """A workload's code as its nodes get it: its folders, and the files that the platform adds.
+
+    `variables` are environment variables that the platform's requests cannot carry.
+    """
+    added = platform.additions(workload, variables or {}) if isinstance(platform, AddsFiles) else {}
+    more = {path: Path(content) if isinstance(content, str) else content for path, content in added.items()}
+    return read_tree(workload.code_name, [Path(workload.folder) / part for part in workload.code], more)
+
+
+def code_placement(root: StoreUrl, tree: Tree) -> Placement:
+    """ModelArts names the folder on its nodes after the tree."""
+    return Placement(tree, root / "code/")
+
+
+def data_placement(root: StoreUrl, folder: Path) -> Placement:
+    return Placement(read_tree(folder.resolve().name or "data", [folder]), root / "data/")
+
+
+def upload_tree(store: Store, placement: Placement) -> StoreUrl:
+    """Upload what is missing of the tree, and return its address."""
+    tree = placement.tree
+    head = store.head(placement.marker)
+    if head is None or (head.metadata or {}).get("manifest") != tree.digest:
+        missing = _missing(store, placement.url, tree)
+        _LOG.info("%s: %d of %d files are uploaded", placement.url, len(missing), len(tree.files))
+        store.upload([upload for upload in missing if upload.path])
+        for file in tree.files:
+            if file.written is not None:
+                store.write(placement.url / file.path, file.written)
+        for file in tree.files:
+            file.check_unchanged()
+        store.write(placement.marker, tree.manifest, {"manifest": tree.digest})
+    else:
+        _LOG.debug("%s is whole already", placement.url)
+    return placement.url
+
+
+def _missing(store: Store, url: StoreUrl, tree: Tree) -> list[Upload]:
+    """The files that an interrupted upload of the same tree did not leave there; usually all."""
+    present = {head.url: (head.size, head.md5) for head in store.objects(url)}
+    uploads = [Upload(file.source, url / file.path, file.size, file.md5) for file in tree.files]
+    return [each for each in uploads if present.get(each.url) != (each.size, each.md5)]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A tree and its address in the Store, which follows from the content before anything is uploaded."""
+
+    tree: Tree
+    root: StoreUrl
+
+    @property
+    def url(self) -> StoreUrl:
+        return self.root / f"{self._identity}/{self.tree.name}/"
+
+    @property
+    def marker(self) -> StoreUrl:
+        return self.root / f"{self._identity}/.ok"
+
+    @property
+    def _identity(self) -> str:
+        return self.tree.digest[:_ID_DIGITS]
+
+
+# The tree of files.
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """What changes when a file does."""
+    """Changes when the file changes."""
 
     size: int
     modified: int
@@ -49,7 +115,7 @@ class Stamp:
 
 @dataclass(frozen=True)
 class TreeFile:
-    """A file: `path` below the tree, `source` on this machine; or `written`, its bytes, where it is nowhere else."""
+    """A file at `path` below the tree: from `source` on this machine, or with the bytes `written`."""
 
     path: str
     source: str
@@ -76,16 +142,16 @@ class TreeFile:
 
 @dataclass(frozen=True)
 class Tree:
-    """Leaves in the order of their paths, under the name that the folder has where it is used."""
+    """Files in the order of their paths, and the name that their folder has on the nodes."""
 
     name: str
-    leaves: tuple[TreeFile, ...]
+    files: tuple[TreeFile, ...]
 
     @property
     def manifest(self) -> bytes:
         lines = [f"{FORMAT} {self.name}"]
-        for leaf in self.leaves:
-            lines.append(f"{leaf.sha256} {leaf.size} {'x' if leaf.executable else '-'} {leaf.path}")
+        for file in self.files:
+            lines.append(f"{file.sha256} {file.size} {'x' if file.executable else '-'} {file.path}")
         return "".join(f"{line}\n" for line in lines).encode()
 
     @property
@@ -94,34 +160,36 @@ class Tree:
 
 
 def read_tree(name: str, folders: Sequence[Path], more: Mapping[str, Path | bytes] | None = None) -> Tree:
-    """Read every file below `folders`, which are laid over one another; no path may be in two of them.
+    """Read every file below `folders`, merged into one tree; a path may be in one of them only.
 
-    `more` are single files and where they go: those of this machine to a free path, written ones also in place of
-    what is there.
+    `more` adds single files by their paths: files of this machine at free paths, generated bytes (which may replace a
+    file) at any path.
     """
     _check_name(name, name)
     roots = tuple(_root(folder) for folder in folders)
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for folder, root in zip(folders, roots, strict=True):
         files = dict(_walk(root, "", (), roots))
         if not files:
             raise UsageFault(f"{folder} has no file to stage")
-        for path in sorted(files.keys() & found.keys()):
-            raise UsageFault(f"{path} is both {found[path]} and {files[path]}", advice="rename one of the two")
-        found |= files
+        for path in sorted(files.keys() & sources.keys()):
+            raise UsageFault(f"{path} is both {sources[path]} and {files[path]}", advice="rename one of the two")
+        sources |= files
     for path, source in (more or {}).items():
         _check_name(path, path)
-        if isinstance(source, Path) and found.get(path, str(source)) != str(source):
-            raise UsageFault(f"{path} is both {found[path]} and {source}", advice="rename one of the two")
-        found[path] = str(source) if isinstance(source, Path) else f"{path}, which is written for the job"
+        if isinstance(source, Path) and sources.get(path, str(source)) != str(source):
+            raise UsageFault(f"{path} is both {sources[path]} and {source}", advice="rename one of the two")
+        sources[path] = str(source) if isinstance(source, Path) else f"{path}, which is written for the job"
     written = {path: data for path, data in (more or {}).items() if isinstance(data, bytes)}
-    for path in sorted(_parents(found) & found.keys()):
-        raise UsageFault(f"{path} is a file, {found[path]}, and elsewhere a folder", advice="rename one of the two")
-    leaves = (
-        _generated_file(path, written[path]) if path in written else _read_file(path, found[path])
-        for path in sorted(found)
+    for path in sorted(_parents(sources) & sources.keys()):
+        raise UsageFault(f"{path} is a file, {sources[path]}, and elsewhere a folder", advice="rename one of the two")
+    return Tree(
+        name,
+        tuple(
+            _generated_file(path, written[path]) if path in written else _read_file(path, sources[path])
+            for path in sorted(sources)
+        ),
     )
-    return Tree(name, tuple(leaves))
 
 
 def _generated_file(path: str, data: bytes) -> TreeFile:
@@ -160,7 +228,7 @@ def _root(folder: Path) -> str:
 def _walk(
     folder: str, prefix: str, above: tuple[tuple[int, int], ...], roots: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """The relative path and the source of every file; `above` are the folders that this one is inside of."""
+    """The relative path and the source of every file; `above` are the folders that contain this one."""
     try:
         status = Path(folder).stat()
         with os.scandir(folder) as listing:
@@ -202,7 +270,7 @@ def _link_target(link: str, roots: Sequence[str]) -> str:
 
 
 def _check_name(path: str, source: str) -> None:
-    """Names that no Store, XML document or other machine would garble."""
+    """Raise UsageFault for a name that a Store, an XML document or another machine would garble."""
     try:
         length = len(path.encode())
     except UnicodeEncodeError:
@@ -216,18 +284,18 @@ def _check_name(path: str, source: str) -> None:
 def _read_file(path: str, source: str) -> TreeFile:
     sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
     try:
-        # Not to block: what was a file a moment ago may be a FIFO now.
+        # Non-blocking: what was a file a moment ago may be a FIFO now.
         descriptor = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except PermissionError:
         raise UsageFault(f"cannot read {source}", advice="make it readable, or move it out of what is staged") from None
     except OSError as error:
         _raise_vanished(source, error)
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
+    with os.fdopen(descriptor, "rb", buffering=0) as content:
         before = os.fstat(descriptor)
         if not stat.S_ISREG(before.st_mode):
             raise _changed(source)
         try:
-            while piece := file.read(PIECE):
+            while piece := content.read(PIECE):
                 sha256.update(piece)
                 md5.update(piece)
         except OSError as error:
@@ -245,71 +313,3 @@ def _raise_vanished(source: str, error: OSError) -> NoReturn:
 
 def _changed(source: str) -> StagingFailed:
     return StagingFailed(f"{source} changed while it was staged", advice="try again when it is still")
-
-
-_ID_DIGITS = 32
-
-
-@dataclass(frozen=True)
-class Placement:
-    """A tree, and the folder of the Store that it goes to by its content: known before anything is uploaded."""
-
-    tree: Tree
-    root: StoreUrl
-
-    @property
-    def url(self) -> StoreUrl:
-        return self.root / f"{self._identity}/{self.tree.name}/"
-
-    @property
-    def marker(self) -> StoreUrl:
-        return self.root / f"{self._identity}/.ok"
-
-    @property
-    def _identity(self) -> str:
-        return self.tree.digest[:_ID_DIGITS]
-
-
-def code_tree(workload: Workload, platform: object, variables: Mapping[str, str] | None = None) -> Tree:
-    """A workload's code as its nodes get it: its folders, and what the platform adds to them.
-
-    `variables` are those that the platform's requests cannot carry.
-    """
-    added = platform.additions(workload, variables or {}) if isinstance(platform, AddsFiles) else {}
-    more = {path: Path(content) if isinstance(content, str) else content for path, content in added.items()}
-    return read_tree(workload.code_name, [Path(workload.folder) / part for part in workload.code], more)
-
-
-def code_placement(root: StoreUrl, tree: Tree) -> Placement:
-    """ModelArts names the folder on its nodes as the tree is called."""
-    return Placement(tree, root / "code/")
-
-
-def data_placement(root: StoreUrl, folder: Path) -> Placement:
-    return Placement(read_tree(folder.resolve().name or "data", [folder]), root / "data/")
-
-
-def upload_tree(store: Store, placement: Placement) -> StoreUrl:
-    """Its place, once everything is there."""
-    tree = placement.tree
-    head = store.head(placement.marker)
-    if head is None or (head.metadata or {}).get("manifest") != tree.digest:
-        missing = _missing(store, placement.url, tree)
-        _LOG.info("%s: %d of %d files are uploaded", placement.url, len(missing), len(tree.leaves))
-        store.upload([upload for upload in missing if upload.path])
-        for leaf in tree.leaves:
-            if leaf.written is not None:
-                store.write(placement.url / leaf.path, leaf.written)
-        for leaf in tree.leaves:
-            leaf.check_unchanged()
-        store.write(placement.marker, tree.manifest, {"manifest": tree.digest})
-    else:
-        _LOG.debug("%s is whole already", placement.url)
-    return placement.url
-
-
-def _missing(store: Store, url: StoreUrl, tree: Tree) -> list[Upload]:
-    """What an interrupted staging of the same tree has not left there; usually everything."""
-    there = {head.url: (head.size, head.md5) for head in store.objects(url)}
-    uploads = [Upload(leaf.source, url / leaf.path, leaf.size, leaf.md5) for leaf in tree.leaves]
-    return [each for each in uploads if there.get(each.url) != (each.size, each.md5)]

@@ -1,4 +1,4 @@
-"""A trial until its job exists: its unique name, its place in the Store, its request, and the sending of that."""
+"""From a case to a job: the trial's unique name, its stage, its request, and sending the request once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_aisbench.model.ports import HasConsole, Platform
 from pytest_aisbench.model.trial import Trial
 
 _LOG = get_logger("fleet")
-SINGLE_SERVER_VARIABLE = "SINGLESERVER_MODE"  # by which scripts know it since ais-bench-stubs
+SINGLE_SERVER_VARIABLE = "SINGLESERVER_MODE"  # the name that scripts know from ais-bench-stubs
 
 
 def new_trial(run: str, case: Case, now: float, number: int = 1) -> Trial:
@@ -28,31 +28,9 @@ def new_trial(run: str, case: Case, now: float, number: int = 1) -> Trial:
 
 
 def job_name(identity: str, run: str, case: Case) -> str:
-    """Readable, of the characters and length that every platform takes, and never given twice."""
+    """A readable name that every platform accepts and that no other job ever has."""
     slug = re.sub(r"[^A-Za-z0-9_-]", "-", case.id)[:32]
     return f"{slug}-{run}-{hashlib.sha256(identity.encode()).hexdigest()[:6]}"
-
-
-def upload_stage(trial: Trial, platform: Platform) -> Stage:
-    """Code and data are in the Store when this returns."""
-    return _make_stage(trial, platform, lambda placement: upload_tree(platform.store, placement))
-
-
-def planned_stage(trial: Trial, platform: Platform) -> Stage:
-    """Where code and data will be, by their contents; nothing is uploaded."""
-    return _make_stage(trial, platform, lambda placement: placement.url)
-
-
-def _make_stage(trial: Trial, platform: Platform, deliver: Callable[[Placement], StoreUrl]) -> Stage:
-    workload, root = trial.case.workload, platform.root
-    folder = Path(workload.folder)
-    inputs: StoreUrl | None = None
-    if workload.data:
-        remote = "://" in workload.data
-        inputs = StoreUrl.parse(workload.data) if remote else deliver(data_placement(root, folder / workload.data))
-    variables = {} if platform.takes_environment else job_environment(trial.case)
-    code = deliver(code_placement(root, code_tree(workload, platform, variables)))
-    return Stage(root / f"trials/{trial.id}/", code, inputs)
 
 
 def job_spec(trial: Trial, stage: Stage, run_s: float | None) -> JobSpec:
@@ -78,8 +56,30 @@ def job_environment(case: Case) -> dict[str, str]:
     return {**case.workload.environment, **({SINGLE_SERVER_VARIABLE: "True"} if case.single_server else {})}
 
 
+def upload_stage(trial: Trial, platform: Platform) -> Stage:
+    """Upload the code and data of the trial to the Store."""
+    return _make_stage(trial, platform, lambda placement: upload_tree(platform.store, placement))
+
+
+def planned_stage(trial: Trial, platform: Platform) -> Stage:
+    """Where the code and data would be uploaded to, by their contents; uploads nothing."""
+    return _make_stage(trial, platform, lambda placement: placement.url)
+
+
+def _make_stage(trial: Trial, platform: Platform, deliver: Callable[[Placement], StoreUrl]) -> Stage:
+    workload, root = trial.case.workload, platform.root
+    folder = Path(workload.folder)
+    inputs: StoreUrl | None = None
+    if workload.data:
+        remote = "://" in workload.data
+        inputs = StoreUrl.parse(workload.data) if remote else deliver(data_placement(root, folder / workload.data))
+    variables = {} if platform.takes_environment else job_environment(trial.case)
+    code = deliver(code_placement(root, code_tree(workload, platform, variables)))
+    return Stage(root / f"trials/{trial.id}/", code, inputs)
+
+
 def placeholder_stage(trial: Trial, root: StoreUrl) -> Stage:
-    """Where the trial would be: enough to render its request before anything is uploaded or paid for."""
+    """A stage with placeholders for the contents: enough to render a request before anything is uploaded."""
     workload = trial.case.workload
     inputs: StoreUrl | None = None
     if workload.data:
@@ -88,7 +88,10 @@ def placeholder_stage(trial: Trial, root: StoreUrl) -> Stage:
 
 
 def submit_job(trial: Trial, platform: Platform, now: float, limits: watch.Limits) -> Trial:
-    """The trial with its job; without one where no answer came: the job may exist, and is looked for the next time."""
+    """Send the request once: the trial with its job's id, or without one if no answer came.
+
+    Without an answer the job may exist; the next call looks for it by its name before it sends anything.
+    """
     assert trial.request is not None
     try:
         job_id = _job_id(trial.request, platform, again=bool(trial.attempts))
@@ -102,14 +105,14 @@ def submit_job(trial: Trial, platform: Platform, now: float, limits: watch.Limit
 
 
 def _job_id(request: Request, platform: Platform, *, again: bool) -> str:
-    # A request without an answer may have arrived: never send it again before asking for the job by its name.
+    # A request without an answer may have arrived: look for its job by name before sending it again.
     if again and (job_id := platform.find(request)):
         _LOG.info("job %s is there: a request without an answer had arrived", job_id)
         return job_id
     try:
         return platform.submit(request)
     except Rejected:
-        # The name may be taken by our own first request, which the platform's list did not show yet.
+        # Our own first request may have taken the name, though the platform's list did not show its job yet.
         if again and (job_id := platform.find(request)):
             _LOG.info("job %s is there, though its list had not shown it", job_id)
             return job_id
@@ -117,14 +120,14 @@ def _job_id(request: Request, platform: Platform, *, again: bool) -> str:
 
 
 def _console(platform: Platform, job_id: str) -> str:
-    # The job exists: no page that shows it is worth losing it.
+    # The job exists: an error about its web page must not lose it.
     with ignored(_LOG, Exception, "the page of job %s", job_id):
         return platform.console(job_id) if isinstance(platform, HasConsole) else ""
     return ""
 
 
 def _without_answer(trial: Trial, lost: AisbenchError, now: float, limits: watch.Limits) -> Trial:
-    # Once a request may have arrived, no error says that it did not.
+    # Once a request may have arrived, no later error proves that it did not.
     if not trial.attempts and not isinstance(lost, (Unreachable, Throttled)):
         raise lost
     if now - trial.times["submit"] > limits.outage_s:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_aisbench.engine.staging import code_tree, read_tree
 from pytest_aisbench.errors import AisbenchError
+from pytest_aisbench.judge.comparison import traits_of
 from pytest_aisbench.ledger.ledger import Ledger, LeftTrial, is_held
 from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.model import codec
@@ -185,3 +189,28 @@ def _ran_to_its_end(trial: Trial) -> bool:
     """Nobody stopped its job: a workload that failed is judged again from its logs, and not paid for twice."""
     ended = trial.job is not None and trial.job.phase in {Phase.SUCCEEDED, Phase.FAILED}
     return ended and "stopping" not in trial.times
+
+
+# -- Where a trial runs and what it runs, by name: what history must share to be compared.
+_HOST = re.compile(r"https?://(?:[^/\s@]*@)?([^/\s]+)")
+_LOOPBACK = re.compile(r"(?:127\.[\d.]+|localhost|\[::1\])(?::\d+)?\Z")
+
+
+class Traits:
+    """Of the cases of one platform."""
+
+    def __init__(self, platform: str, platform_id: str, fingerprints: Fingerprints) -> None:
+        self._platform = platform
+        self._where = address_of(platform_id)
+        self._fingerprints = fingerprints
+
+    def of(self, case: Case) -> Mapping[str, str]:
+        code, data = self._fingerprints.digests(case.workload)
+        return traits_of(case, platform=self._platform, place=self._where, code=code, data=data)
+
+
+def address_of(platform_id: str) -> str:
+    """The address of a platform; of one on this machine, whose ports and buckets mean nothing, the machine."""
+    found = _HOST.search(platform_id)
+    address = found[1] if found else platform_id
+    return address if address and not _LOOPBACK.match(address) else f"{socket.gethostname()}, {os.cpu_count()} cores"

@@ -42,7 +42,7 @@ def node(tmp_path: Path) -> Any:
             self.environment = {"PATH": f"{tools}:{os.environ['PATH']}", "CALLS": str(self.calls)}
 
         def stage(self, workload: Workload) -> None:
-            for leaf in code_tree(workload, NODES).leaves:
+            for leaf in code_tree(workload, NODES).files:
                 target = self.job_dir / workload.code_name / leaf.path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(Path(leaf.source).read_bytes() if leaf.written is None else leaf.written)
@@ -125,7 +125,7 @@ def test_the_workloads_own_script_is_kept_and_has_the_last_word(node: Any, workl
 def test_without_an_update_the_own_script_is_staged_as_it_is(workload: Workload) -> None:
     own = Path(workload.folder) / "code/src/ma-pre-start.sh"
     own.write_text("export MINE=yes\n")
-    leaves = {leaf.path: leaf for leaf in code_tree(replace(workload, update=None), NODES).leaves}
+    leaves = {leaf.path: leaf for leaf in code_tree(replace(workload, update=None), NODES).files}
     assert sorted(leaves) == ["src/ma-pre-start.sh", "src/run_pretrain.py"]
     assert leaves["src/ma-pre-start.sh"].written is None
 

@@ -12,8 +12,8 @@ from factories import make_case_entry, make_trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.engine.collect import Traits, address_of, logged_versions
-from pytest_aisbench.engine.takeover import Fingerprints
+from pytest_aisbench.engine.collect import logged_versions
+from pytest_aisbench.engine.takeover import Fingerprints, Traits, address_of
 from pytest_aisbench.judge.comparison import (
     RunDifference,
     SpeedChange,

@@ -175,20 +175,20 @@ def test_the_first_source_that_knows_of_the_job_counts_and_a_broken_one_breaks_n
     file = tmp_path / "power.csv"
     file.write_text(CSV, encoding="utf-8")
     meter = PowerMeter({"bmc": Broken(), "file": PowerFile(Settings(power=file))})
-    assert meter.of(TRIAL) == Power(300.0, 300.0, 90_000.0, "file, over the job")
-    assert PowerMeter({"bmc": Broken()}).of(TRIAL) == Power(why="bmc: the BMC does not answer")
+    assert meter.power_of(TRIAL) == Power(300.0, 300.0, 90_000.0, "file, over the job")
+    assert PowerMeter({"bmc": Broken()}).power_of(TRIAL) == Power(why="bmc: the BMC does not answer")
     elsewhere = replace(TRIAL, times={"running": 9000.0, "harvest": 9100.0})
-    assert meter.of(elsewhere) == Power(why="bmc: the BMC does not answer; file: it has no sample of the job")
-    assert PowerMeter({}).of(TRIAL) is None
+    assert meter.power_of(elsewhere) == Power(why="bmc: the BMC does not answer; file: it has no sample of the job")
+    assert PowerMeter({}).power_of(TRIAL) is None
     unseen = "nobody saw the job run, and its log does not tell when it trained"
-    assert meter.of(replace(TRIAL, times={})) == Power(why=unseen)
+    assert meter.power_of(replace(TRIAL, times={})) == Power(why=unseen)
 
 
 def test_where_the_log_tells_when_training_was_the_window_is_that(tmp_path: Path) -> None:
     file = tmp_path / "power.csv"
     file.write_text(CSV, encoding="utf-8")
     trained = replace(TRIAL, curve=Curve(window=(60.0, 160.0)))
-    assert PowerMeter({"file": PowerFile(Settings(power=file))}).of(trained) == Power(
+    assert PowerMeter({"file": PowerFile(Settings(power=file))}).power_of(trained) == Power(
         300.0, 300.0, 30_000.0, "file, over the training"
     )
 

@@ -199,7 +199,7 @@ def test_the_run_folder_lies_beside_the_entry_and_is_installed(tmp_path: Path) -
         (folder / "run").mkdir(exist_ok=True)
         (folder / "run" / name).write_text(name)
     workload = load(frozen(folder)).suite.workload
-    leaves = {leaf.path: leaf for leaf in code_tree(workload, NODES).leaves}
+    leaves = {leaf.path: leaf for leaf in code_tree(workload, NODES).files}
     assert sorted(leaves) == [
         "ma-pre-start.sh",
         "run/Ascend-cann-nnae_5.0.2.run",
@@ -220,7 +220,7 @@ def test_the_packages_own_script_is_left_alone(tmp_path: Path) -> None:
     own = folder / "code/code/ma-pre-start.sh"
     own.write_text("TRAIN=$(find ./ -name train.py)\nexport GLOG_v=3\n")
     found = load(frozen(folder))
-    leaves = {leaf.path: leaf for leaf in code_tree(found.suite.workload, NODES).leaves}
+    leaves = {leaf.path: leaf for leaf in code_tree(found.suite.workload, NODES).files}
     assert leaves["ma-pre-start.sh"].source == str(own)
     assert "run/protobuf.whl" in leaves
     assert [note for note in found.notes if "looks for train.py" in note]

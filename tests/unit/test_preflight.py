@@ -36,14 +36,14 @@ def test_a_disk_without_room_is_refused(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1024 * 1024))
     with pytest.raises(UsageFault, match=r"only 1\.0 MiB are free for the reports; free some space"):
-        preflight.check(healthy(), [case], 60.0, tmp_path / "not" / "there" / "yet")
+        preflight.require_checks(healthy(), [case], 60.0, tmp_path / "not" / "there" / "yet")
 
 
 def test_a_request_that_cannot_be_made_names_its_case(healthy: Make, case: Case, tmp_path: Path) -> None:
     platform = healthy()
     platform.render = failing(UsageFault("flavor is missing", advice="write flavor"))
     with pytest.raises(UsageFault, match="toy-2x2: flavor is missing; write flavor"):
-        preflight.check(platform, [case], 60.0, tmp_path)
+        preflight.require_checks(platform, [case], 60.0, tmp_path)
 
 
 def test_a_bucket_of_data_that_is_not_there_names_its_case(healthy: Make, case: Case, tmp_path: Path) -> None:
@@ -51,17 +51,17 @@ def test_a_bucket_of_data_that_is_not_there_names_its_case(healthy: Make, case: 
     platform.store.check = failing(UsageFault("there is no bucket 'elsewhere'"))
     case = replace(case, workload=replace(case.workload, data="obs://elsewhere/imagenet/"))
     with pytest.raises(UsageFault, match="toy-2x2: there is no bucket 'elsewhere'"):
-        preflight.check(platform, [case], 60.0, tmp_path)
+        preflight.require_checks(platform, [case], 60.0, tmp_path)
 
 
 def test_keys_that_do_not_work_are_the_users_and_an_outage_is_not(healthy: Make, case: Case, tmp_path: Path) -> None:
     platform = healthy()
     platform.check = failing(UsageFault("wrong keys"))
     with pytest.raises(UsageFault, match="wrong keys"):
-        preflight.check(platform, [case], 60.0, tmp_path)
+        preflight.require_checks(platform, [case], 60.0, tmp_path)
     platform.check = failing(Unreachable("no answer from 192.0.2.1"))
     said: list[str] = []
-    preflight.check(platform, [case], 60.0, tmp_path, said.append)
+    preflight.require_checks(platform, [case], 60.0, tmp_path, said.append)
     assert said == ["scripted is not well, the run goes on trying: no answer from 192.0.2.1"]
     assert not platform.jobs
     assert not platform.store.objects_
@@ -71,19 +71,19 @@ def test_what_the_platform_does_not_offer_names_the_case(healthy: Make, case: Ca
     platform = healthy()
     platform.vetted = [warning("engine", "not listed"), failure("flavor", "there is no flavor 'x'", "write y")]
     with pytest.raises(UsageFault, match="toy-2x2: there is no flavor 'x'; write y"):
-        preflight.check(platform, [case], 60.0, tmp_path)
+        preflight.require_checks(platform, [case], 60.0, tmp_path)
 
 
 def test_what_may_pass_is_told_and_everything_else_still_looked_at(healthy: Make, case: Case, tmp_path: Path) -> None:
     platform, said = healthy(), list[str]()
     platform.vetted = [Check("quota", Health.FAILURE, "10 of 10 jobs are there", "delete some", lasting=False)]
-    preflight.check(platform, [case], 60.0, tmp_path, said.append)
+    preflight.require_checks(platform, [case], 60.0, tmp_path, said.append)
     assert said == [
         "scripted is not well, the run goes on trying: toy-2x2: 10 of 10 jobs are there; delete some",
     ]
     platform.vetted.append(failure("flavor", "there is no flavor 'x'"))
     with pytest.raises(UsageFault, match="no flavor 'x'"):
-        preflight.check(platform, [case], 60.0, tmp_path)
+        preflight.require_checks(platform, [case], 60.0, tmp_path)
 
 
 def test_lists_that_nobody_gives_condemn_no_run(healthy: Make, case: Case, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_lists_that_nobody_gives_condemn_no_run(healthy: Make, case: Case, tmp_p
 
     platform.vet = deaf
     other = replace(case, workload=replace(case.workload, name="other"))
-    preflight.check(platform, [case, other], 60.0, tmp_path, said.append)
+    preflight.require_checks(platform, [case, other], 60.0, tmp_path, said.append)
     assert len(said) == len(asked) == 1, "nobody is asked again who does not answer"
 
 
@@ -108,13 +108,13 @@ def test_data_without_what_must_be_in_it_is_refused(healthy: Make, case: Case, t
     with pytest.raises(
         UsageFault, match=r"toy-2x2: obs://bucket/enwiki/ has no val/ and no ms_bert_large\.ckpt; upload"
     ):
-        preflight.check(platform, [case], 60.0, tmp_path)
+        preflight.require_checks(platform, [case], 60.0, tmp_path)
     platform.store.write(data / "val/b", b"")
     platform.store.write(data / "ms_bert_large.ckpt.part", b"")
     with pytest.raises(UsageFault, match=r"has no ms_bert_large\.ckpt;"):
-        preflight.check(platform, [case], 60.0, tmp_path)
+        preflight.require_checks(platform, [case], 60.0, tmp_path)
     platform.store.write(data / "ms_bert_large.ckpt", b"")
-    preflight.check(platform, [case], 60.0, tmp_path)
+    preflight.require_checks(platform, [case], 60.0, tmp_path)
 
 
 def test_data_of_this_machine_without_what_must_be_in_it_is_refused(healthy: Make, case: Case, tmp_path: Path) -> None:
@@ -122,9 +122,9 @@ def test_data_of_this_machine_without_what_must_be_in_it_is_refused(healthy: Mak
     (folder / "train").mkdir(parents=True)
     case = replace(case, workload=replace(case.workload, data="data", data_contains=("train/", "labels.txt")))
     with pytest.raises(UsageFault, match=r"data has no labels\.txt;"):
-        preflight.check(healthy(), [case], 60.0, tmp_path)
+        preflight.require_checks(healthy(), [case], 60.0, tmp_path)
     (folder / "labels.txt").touch()
-    preflight.check(healthy(), [case], 60.0, tmp_path)
+    preflight.require_checks(healthy(), [case], 60.0, tmp_path)
 
 
 def test_an_empty_data_set_is_a_warning_only(healthy: Make, case: Case) -> None:
@@ -140,8 +140,8 @@ def test_a_script_of_an_image_that_hands_ports_on_as_hosts_is_refused(
     script.write_text('python -m launch --ips "$BATCH_CUSTOM0_HOSTS"\n')
     platform = healthy()
     platform.check_code = image_rules.check_code
-    preflight.check(platform, [case], 60.0, tmp_path)  # an engine of the platform: it is run otherwise
+    preflight.require_checks(platform, [case], 60.0, tmp_path)  # an engine of the platform: it is run otherwise
     case = replace(case, workload=replace(case.workload, options={"image": "swr/org/image:1"}))
     with pytest.raises(UsageFault, match=r"toy-2x2: run\.sh passes .* host:port; cut the port off"):
-        preflight.check(platform, [case], 60.0, tmp_path)
-    preflight.check(healthy(), [case], 60.0, tmp_path)  # another platform has no such rule
+        preflight.require_checks(platform, [case], 60.0, tmp_path)
+    preflight.require_checks(healthy(), [case], 60.0, tmp_path)  # another platform has no such rule

@@ -25,7 +25,7 @@ def fill(folder: Path, *names: str) -> Path:
 
 
 def paths(*folders: Path) -> list[str]:
-    return [leaf.path for leaf in read_tree("code", folders).leaves]
+    return [leaf.path for leaf in read_tree("code", folders).files]
 
 
 def test_every_file_and_nothing_that_is_not_meant(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_links_inside_count_as_what_they_lead_to(tmp_path: Path) -> None:
     (code / "c0.py").symlink_to(shared / "c.py")  # into another of the folders given
     (shared / "c2.py").symlink_to("c.py")
     (shared / "from").symlink_to(code / "net")
-    found = {leaf.path: Path(leaf.source).read_text() for leaf in read_tree("code", [code, shared]).leaves}
+    found = {leaf.path: Path(leaf.source).read_text() for leaf in read_tree("code", [code, shared]).files}
     assert found["also.py"] == "a.py"
     assert found["model/b.py"] == "net/b.py"
     assert found["c0.py"] == found["c2.py"] == "c.py"
