@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, MissingResult
-from pytest_aisbench.traininglog.readers import MLLOG, MOST_EPOCHS, parse_event
+from pytest_aisbench.traininglog.readers import MLLOG, MOST_EPOCHS, finite_number, parse_event
 
 _MOST_UNREADABLE = 5  # lines that cannot be read; there may be thousands
 BENCHMARKS = ("resnet", "bert", "ssd", "maskrcnn", "dlrm", "rnnt", "unet3d")
@@ -55,7 +55,7 @@ def parse_result(name: str, lines: Iterable[str]) -> Result:
             continue
         seen += 1
         found = parse_event(line)
-        time = _number(found.get("time_ms")) if found else None
+        time = finite_number(found.get("time_ms")) if found else None
         if found is None or time is None:
             if len(events.missing) < _MOST_UNREADABLE:
                 events.missing.append(MissingResult(ACCURACY, f"line {number} is not an event of MLPerf's"))
@@ -70,15 +70,15 @@ def parse_result(name: str, lines: Iterable[str]) -> Result:
 
 
 def _gather(events: _Events, key: str, value: Any, metadata: Mapping[str, Any], time: float) -> None:
-    epoch = _number(metadata.get("epoch_num"))
-    first = _number(metadata.get("first_epoch_num"))
+    epoch = finite_number(metadata.get("epoch_num"))
+    first = finite_number(metadata.get("first_epoch_num"))
     if key == "run_start":
         events.starts.append(time)
     elif key == "run_stop":
         events.stops.append(time)
         events.statuses.append(str(metadata.get("status", "")))
     elif key == "eval_accuracy":
-        accuracy = _number(value)
+        accuracy = finite_number(value)
         if accuracy is None:
             events.missing.append(MissingResult(ACCURACY, "eval_accuracy is not a finite number"))
         else:
@@ -86,15 +86,15 @@ def _gather(events: _Events, key: str, value: Any, metadata: Mapping[str, Any], 
     elif key == "submission_benchmark":
         events.benchmark = str(value or "")
     elif key == "train_samples":
-        events.samples = _number(value)
+        events.samples = finite_number(value)
     elif key == "epoch_stop" and epoch is not None:
         events.epochs.add(epoch)
     elif key == "block_start" and first is not None:
-        events.blocks[first] = _number(metadata.get("epoch_count")) or 0.0
+        events.blocks[first] = finite_number(metadata.get("epoch_count")) or 0.0
     elif key == "block_stop" and first is not None:
         events.stopped.add(first)
     elif key in {"tracked_stats", "throughput"}:
-        speed = _number(value.get("throughput") if isinstance(value, dict) else value)
+        speed = finite_number(value.get("throughput") if isinstance(value, dict) else value)
         if speed is not None and speed > 0:
             events.speeds.append(speed)
 
@@ -151,12 +151,3 @@ def _speed(events: _Events, seconds: float) -> tuple[float, str]:
 def benchmark_name(workload: str) -> str:
     """MLPerf's name of a workload of ours; its own where MLPerf has none."""
     return next((name for name in BENCHMARKS if workload.lower().startswith(name)), workload)
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        return float(value) if math.isfinite(value) and abs(value) < 1e300 else None
-    except OverflowError:
-        return None
