@@ -1,4 +1,4 @@
-"""What a run will cost in card-hours, what it has cost so far, and the limit that somebody set to it.
+"""What a run will cost in card-hours, what it has cost so far, and the user's limit; and the dry run.
 
 A card-hour is one card for one hour of a running job; waiting in a queue is free.
 """
@@ -28,13 +28,14 @@ from pytest_aisbench.traininglog.activity import seconds_until_all_end
 
 _LOG = get_logger("fleet")
 RUN_TIMEOUT = "run timeout"
-_NAMED = 3  # cases in a refusal: the costliest are worth a change
+_NAMED = 3  # the costliest cases, which a refusal names
 _ADVICE = "raise --aisbench-budget, or select fewer cases"
+STAGED_ONLY = "not submitted"  # the case's tests use the fixture `stage` and none that needs a job
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """How long a trial of the case will run, and how we know."""
+    """How long a trial of the case will run, and where that figure is from."""
 
     case: Case
     seconds: float
@@ -46,7 +47,7 @@ class Estimate:
 
 
 def estimate(case: Case, lasted: Sequence[float], run_s: float) -> Estimate:
-    """What it lasted before, else what its workload expects; no job runs longer than `run_s`."""
+    """The median of earlier durations, else what the workload expects; no job runs longer than `run_s`."""
     if lasted:
         trials = f"{len(lasted)} trial{'s' if len(lasted) > 1 else ''}"
         seconds, source = statistics.median(lasted), f"history of {trials}"
@@ -64,10 +65,10 @@ def estimates(
     ledger: Path,
     identify: Callable[[Case], str],
 ) -> dict[str, Estimate]:
-    """One for each case that will be submitted, by case id, from a ledger that may not be there yet.
+    """An estimate for each case that will be submitted, by case id; the ledger need not exist yet.
 
-    A trial that is taken over counts whole, as `results.json` counts it to the run that judges it: what its job ran
-    under another run is part of what `Budget` will see spent.
+    A resumed trial counts in full, as in `results.json`: what its job ran under an earlier run is part of what `Budget`
+    will see spent.
     """
     cases = [case for case, until in wants if until > Step.SUBMIT]
     if not ledger.is_file():
@@ -83,10 +84,10 @@ def estimates(
 
 
 class Budget:
-    """Asked from many threads: they read one number, which one of them refreshes."""
+    """The limit of a run's cost. Many threads read one number, which the Fleet's thread refreshes."""
 
     def __init__(self, limit: float | None, estimates: Mapping[str, Estimate]) -> None:
-        """Without a `limit` nothing is refused."""
+        """Without a `limit` it refuses nothing."""
         self.limit = limit
         self.estimates = dict(estimates)
         self._spent = 0.0
@@ -104,23 +105,23 @@ class Budget:
         if not self.is_exceeded(self.total):
             return
         costly = sorted(self.estimates.values(), key=lambda each: -each.card_hours)
-        told = [f"{each.case.id} {card_hours_text(each.card_hours)} ({each.source})" for each in costly[:_NAMED]]
+        names = [f"{each.case.id} {card_hours_text(each.card_hours)} ({each.source})" for each in costly[:_NAMED]]
         if len(costly) > _NAMED:
-            told.append(f"and {len(costly) - _NAMED} more")
+            names.append(f"and {len(costly) - _NAMED} more")
         advice = _ADVICE
         if costly[0].source == RUN_TIMEOUT:
             advice = "write `expected` to workload.toml, lower --aisbench-run-timeout, " + _ADVICE
         total, budget = card_hours_text(self.total), card_hours_text(self.limit or 0.0)
         cost = f"the run would cost {total} card-hours, its budget is {budget}"
-        raise UsageFault(f"{cost}: {', '.join(told)}", advice=advice)
+        raise UsageFault(f"{cost}: {', '.join(names)}", advice=advice)
 
     def expected_s(self, case: Case) -> float:
-        """How long the case's job should run; 0 where only a timeout says so."""
-        known = self.estimates.get(case.id) or estimate(case, (), math.inf)
-        return 0.0 if known.source == RUN_TIMEOUT else known.seconds
+        """How long the case's job should run; 0 if only the timeout is known."""
+        expected = self.estimates.get(case.id) or estimate(case, (), math.inf)
+        return 0.0 if expected.source == RUN_TIMEOUT else expected.seconds
 
     def refresh(self, trials: Iterable[Trial], now: float) -> float:
-        """Take note of what all trials of the run, ended ones too, have cost until now."""
+        """Compute what all trials of the run, also the ended ones, have cost until now."""
         self._spent = card_hours_spent(trials, now)
         return self._spent
 
@@ -132,9 +133,9 @@ class Budget:
     def check_another(self, case: Case) -> None:
         """Raise BudgetSpent unless one more trial of the case still fits."""
         self.check()
-        known = self.estimates.get(case.id)
-        if known and self.is_exceeded(self._spent + known.card_hours):
-            more = f"another trial of {case.id} would cost {card_hours_text(known.card_hours)} ({known.source})"
+        expected = self.estimates.get(case.id)
+        if expected and self.is_exceeded(self._spent + expected.card_hours):
+            more = f"another trial of {case.id} would cost {card_hours_text(expected.card_hours)} ({expected.source})"
             raise BudgetSpent(f"{self._cost}, and {more}", advice=_ADVICE)
 
     @property
@@ -144,17 +145,17 @@ class Budget:
 
     def is_exceeded(self, cost: float) -> bool:
         """Without a limit, never."""
-        # 0.1 three times is more than 0.3, by a hair that nobody meant.
+        # Three times 0.1 is a hair more than 0.3.
         return self.limit is not None and cost > self.limit * (1 + 1e-9)
 
 
 def card_hours_spent(trials: Iterable[Trial], now: float) -> float:
-    """Card-hours of all jobs, those that run included."""
+    """Card-hours of all jobs, including running ones."""
     return math.fsum(_ran_s(trial, now) * trial.case.shape.world / 3600 for trial in trials)
 
 
 def _ran_s(trial: Trial, now: float) -> float:
-    """Seconds that the trial's job has run: as the platform says, and where it does not say, as we saw it."""
+    """Seconds that the trial's job has run: by the platform's own figure, or else as we saw it."""
     job = trial.job
     if job is None:
         return 0.0
@@ -166,20 +167,18 @@ def _ran_s(trial: Trial, now: float) -> float:
 
 
 def card_hours_text(value: float) -> str:
-    """Card-hours as a person writes them: those of a laptop are small, and an exponent tells nobody so."""
+    """Card-hours without an exponent, also the tiny ones of a laptop."""
     if value >= 0.01:
         return number(round(value, 4))
     return f"{float(f'{value:.4g}'):.9f}".rstrip("0").rstrip(".")
 
 
-# -- A dry run: everything is checked, rendered and reckoned as a run would do it, and nothing is sent.
-
-STAGED_ONLY = "not submitted"  # its tests ask for the fixture `stage` and no further
+# The dry run.
 
 
 @dataclass(frozen=True)
 class PlannedCase:
-    """What would become of one case."""
+    """One case of a dry run: its cost, and the file with its request."""
 
     estimate: Estimate
     request: Path
@@ -191,10 +190,10 @@ class PlannedCase:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What would become of the run."""
+    """The result of a dry run."""
 
     folder: Path
-    prospects: tuple[PlannedCase, ...]
+    cases: tuple[PlannedCase, ...]
     budget: Budget
     max_jobs: int
 
@@ -204,14 +203,15 @@ class DryRun:
 
     @property
     def wall_s(self) -> float:
-        """Queues, staging and harvest aside."""
-        return (
-            seconds_until_all_end((), [prospect.estimate.seconds for prospect in self.prospects], self.max_jobs) or 0.0
-        )
+        """How long the jobs take, without queues, staging and collecting."""
+        return seconds_until_all_end((), [case.estimate.seconds for case in self.cases], self.max_jobs) or 0.0
 
 
 def dry_run(settings: Settings, platform: Platform, clock: Clock, wants: Sequence[tuple[Case, Step]]) -> DryRun:
-    """A UsageFault leaves nothing behind. Whether the budget allows it, is for the caller to ask of the forecast."""
+    """Check, render and estimate everything as a run would, and send nothing. A UsageFault leaves nothing behind.
+
+    The caller asks the result whether the budget allows the run.
+    """
     preflight.require_checks(platform, [case for case, _ in wants], settings.run_timeout, settings.reports)
     ledger = settings.ledger_file
     budget = Budget(
@@ -220,18 +220,18 @@ def dry_run(settings: Settings, platform: Platform, clock: Clock, wants: Sequenc
     run = run_id(clock.now())
     requests = {case.id: _request(run, case, platform, clock.now(), settings.run_timeout) for case, _ in wants}
     folder = make_folder(settings.reports, run)
-    prospects = tuple(
+    cases = tuple(
         PlannedCase(
             budget.estimates.get(case.id, Estimate(case, 0.0, STAGED_ONLY)),
             write_request(folder, case.id, requests[case.id]),
         )
         for case, _ in wants
     )
-    return DryRun(folder, prospects, budget, settings.max_jobs or platform.max_jobs)
+    return DryRun(folder, cases, budget, settings.max_jobs or platform.max_jobs)
 
 
 def _request(run: str, case: Case, platform: Platform, now: float, run_s: float) -> Request:
-    """The first trial's, to the byte: its name is of this run, its code and data are where they would be put."""
+    """The request of the case's first trial, byte for byte as this run would send it."""
     trial = new_trial(run, case, now)
     with preflight.naming_case(case.id):
         return platform.render(job_spec(trial, planned_stage(trial, platform), run_s))

@@ -4,11 +4,11 @@ Jobs are cancelled in three situations, and all use the first part of this modul
 
 - A job overstays its time, or the budget is spent: `watch` marks its trial with `begin`, and asks and looks at it as
   it does at all others, without waiting.
-- The run ends: `cancel_unfinished` cancels all jobs that nobody will judge.
+- The run ends: `cancel_unfinished` cancels all its jobs that still run.
 - A person types `aisbench stop`: `CancelCommand`.
 
-Each time the ledger says that a trial is being cancelled before the platform is asked, so that no other run takes it
-over meanwhile.
+Each time the ledger has the intent to cancel before the platform is asked, so that no other run takes the trial over
+meanwhile.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def request(platform: Platform, cancellation: Cancellation, now: float) -> Cance
         return cancellation
     try:
         platform.cancel(cancellation.job_id)
-    except Exception as error:  # noqa: BLE001 - of any platform: a job that still runs is not to be forgotten
+    except Exception as error:  # noqa: BLE001 - any error: the job may still run, so remember it
         log_ignored(_LOG, error, "the request to cancel job %s", cancellation.job_id, level=logging.INFO)
         return replace(cancellation, refusal=Crashed.of(error))
     _LOG.info("job %s: the platform took the request to cancel it", cancellation.job_id)
@@ -94,15 +94,15 @@ def _look(platform: Platform, waiting: list[Cancellation]) -> list[Cancellation]
     try:
         jobs = platform.inspect([each.job_id for each in waiting])
         return [replace(each, job=jobs[each.job_id], silence=None) for each in waiting]
-    except Exception as error:  # noqa: BLE001 - of any platform: what became of the jobs is still to be recorded
+    except Exception as error:  # noqa: BLE001 - any error: the other trials must still be recorded
         log_ignored(_LOG, error, "one look at %d jobs that are cancelled", len(waiting), level=logging.INFO)
         return [replace(each, silence=Crashed.of(error)) for each in waiting]
 
 
 def _in_parallel(step: Callable[[T], T], items: Iterable[T]) -> list[T]:
-    """What `step` makes of each item, or the item itself where it fails.
+    """Apply `step` to every item in a few threads; an item whose step fails stays as it was.
 
-    By daemon threads: a platform that is gone must not keep the process when it ends.
+    The threads are daemons: a dead platform must not keep the process alive.
     """
     results = list(items)
     indices = iter(range(len(results)))
@@ -114,7 +114,7 @@ def _in_parallel(step: Callable[[T], T], items: Iterable[T]) -> list[T]:
                 index = next(indices, None)
             if index is None:
                 return
-            # All others wait for this thread.
+            # An error must not end this thread: the main thread waits for it.
             with ignored(_LOG, Exception, "a step at the end of a job", level=logging.WARNING):
                 results[index] = step(results[index])
 
@@ -126,16 +126,16 @@ def _in_parallel(step: Callable[[T], T], items: Iterable[T]) -> list[T]:
     return results
 
 
-# Trials whose jobs are cancelled.
+# Trials whose jobs are cancelled: used by `watch` and at the end of a run.
 
 
 def begin(trial: Trial, fault: Fault, now: float) -> Trial:
-    """The trial with the reason why its job is of no more use; to be saved before the platform is asked."""
+    """Mark the trial as being cancelled, with the reason; save it before asking the platform."""
     return replace(trial, fault=fault, times={**trial.times, "stopping": now})
 
 
 def request_for(trial: Trial, platform: Platform, now: float) -> Trial:
-    """Ask once for the end of the trial's job; a platform that does not take the request is asked at the next look."""
+    """Ask the platform once to end the trial's job; if it does not take the request, the next look asks again."""
     return _noted(trial, request(platform, _cancellation(trial), now))
 
 
@@ -193,7 +193,7 @@ def cancel_unfinished(trials: Iterable[Trial], tools: Tools, keep: Callable[[Tri
 
 
 def lines_of_running_jobs(trials: Iterable[Trial]) -> list[str]:
-    """What may still run, or cost, after the run: one line for each job."""
+    """One line for each job that may still run, and cost, after the run."""
     lines = []
     for trial in trials:
         if trial.may_run and trial.job_id:
@@ -217,7 +217,7 @@ def _after(trial: Trial, cancellation: Cancellation, now: float) -> Trial:
 
 
 def _with_logs(trial: Trial, tools: Tools) -> Trial:
-    """What a job wrote before it was cancelled has been paid for."""
+    """The trial with the logs that its cancelled job wrote, which were paid for."""
     if trial.step is not Step.HARVEST:
         return trial
     try:
@@ -244,8 +244,8 @@ def _reconciled(trial: Trial, tools: Tools) -> Trial:
 
 @dataclass(frozen=True)
 class CancelReport:
-    """What became of one job; `settled` when nothing is left to do about it. As far as the platform tells: what it is
-    called, the platform's word for it before it was asked to stop, and how long it ran."""
+    """What became of one job; `settled` if nothing is left to do. As far as the platform says: the job's name, its
+    phase before the cancel, and how long it ran."""
 
     job: str
     text: str
@@ -280,7 +280,7 @@ class CancelCommand:
     force: bool = False
 
     def named(self, jobs: Iterable[str]) -> Iterator[CancelReport]:
-        """By id or by name; of several with one name, and of the versions that a job of V1 has, the newest."""
+        """Cancel jobs by id or name; of several jobs, or V1 versions, with one name, the newest."""
         targets: dict[str, _Target] = {}
         for job in dict.fromkeys(jobs):
             target = self._target_named(job)
@@ -291,7 +291,7 @@ class CancelCommand:
         yield from self._cancel(list(targets.values()))
 
     def all_mine(self) -> Iterator[CancelReport]:
-        """Every job of the ledger that no live run holds; by force those too."""
+        """Cancel every job of the ledger that no live run holds; with `force`, also those that one holds."""
         targets: list[_Target] = []
         for held in self.ledger.in_flight(self.clock.now()):
             if held.holder is Holder.ALIVE and not self.force:
@@ -306,18 +306,18 @@ class CancelCommand:
         yield from self._cancel(targets)
 
     def _target_named(self, job: str) -> _Target | CancelReport:
-        """The ledger is asked first, then the platform: by its own name for a job, which may be another than ours."""
-        held, there = self.ledger.named(job, self.clock.now()), None
+        """Look a job up in the ledger, then on the platform, whose id for it may not be the ledger's."""
+        held, platform_job = self.ledger.named(job, self.clock.now()), None
         if held is None:
             try:
-                there = self.platform.named(job)
+                platform_job = self.platform.named(job)
             except AisbenchError as error:
                 return CancelReport(job, f"could not be looked up: {error}")
-            held = self.ledger.named(there, self.clock.now()) if there else None
+            held = self.ledger.named(platform_job, self.clock.now()) if platform_job else None
         if held:
             return self._target(held)
         if self.force:
-            return _Target(there or job, None)
+            return _Target(platform_job or job, None)
         return CancelReport(job, f"not a job of {self.ledger.path}; --force stops it all the same")
 
     def _target(self, held: HeldTrial) -> _Target | CancelReport:
@@ -378,7 +378,7 @@ class CancelCommand:
     def _ask(self, target: _Target) -> _Target | CancelReport:
         """Claim the trial in the ledger, then ask the platform; if it does not take the request, give the claim up."""
         held, claim, now = target.held, None, self.clock.now()
-        # A live run records itself what becomes of its job, and one that was judged stays as it was judged.
+        # A live run records the end of its job itself, and a judged trial stays as it was judged.
         if held and held.in_flight and held.holder is not Holder.ALIVE:
             cancelled = begin(replace(held.trial, job_id=target.id), _CANCELLED_BY_COMMAND, now)
             claim = self.ledger.amend(held, cancelled, now)
@@ -392,7 +392,7 @@ class CancelCommand:
         return replace(target, claim=claim, requested_at=asked.requested_at)
 
     def _report(self, target: _Target, cancellation: Cancellation) -> CancelReport:
-        """How the job ended, for the person and the ledger; the claim on one that did not end stands."""
+        """How the job ended, for the person and the ledger; a job that did not end stays claimed."""
         job = cancellation.job
         if cancellation.silence or job is None:
             return CancelReport(target.id, f"nobody knows whether it stopped: {cancellation.silence}")
@@ -400,7 +400,7 @@ class CancelCommand:
             return CancelReport(target.id, f"was asked to stop and is still {job.platform_phase}")
         by_itself = job.phase in {Phase.SUCCEEDED, Phase.FAILED}
         if target.held and target.claim:
-            # What ended by itself meanwhile has results, or a reason, that the next run can judge.
+            # A job that ended by itself meanwhile has results, or a reason, that the next run can judge.
             trial = replace(target.held.trial, job_id=job.id) if by_itself else self._over(target.claim.trial, job)
             self.ledger.amend(target.claim, trial, self.clock.now())
         word = job.platform_phase or job.phase.value

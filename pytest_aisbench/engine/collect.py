@@ -45,7 +45,7 @@ _DIGITS = re.compile(r"(\d+)", re.ASCII)
 _V1_LOG = re.compile(r"job\w+-job-.+-(\d+)\.log\Z", re.ASCII)
 _V2_LOG = re.compile(r"modelarts-job-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-(.+)\Z", re.ASCII)
 _HEAD_CHARS = 1 << 17  # of a log: scripts print versions first
-_MOST_LOGS = 16  # that we search for versions
+_LOGS_WITH_VERSIONS = 16  # that we search for versions
 _MOST_NODES = 32  # whose usage we ask for: others are as busy as these, and each costs a request
 
 
@@ -256,7 +256,7 @@ def _short_name(name: str, job_id: str) -> str:
 def logged_versions(trial: Trial, folder: Path) -> Mapping[str, str]:
     """The software versions that the trial's downloaded logs name; unreadable logs are skipped."""
     heads = []
-    for name in [log for log in sorted(trial.logs) if "worker" in log][:_MOST_LOGS]:
+    for name in [log for log in sorted(trial.logs) if "worker" in log][:_LOGS_WITH_VERSIONS]:
         try:
             with (folder / name).open(encoding="utf-8", errors="replace") as log:
                 heads.append(log.read(_HEAD_CHARS))

@@ -1,4 +1,4 @@
-"""What can be known to be wrong before anything is uploaded, submitted or paid for: by every run, and by the doctor."""
+"""Checks before anything is uploaded, submitted or paid for: by every run, and by `aisbench doctor`."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def require_checks(
     reports: Path,
     say: Callable[[str], None] | None = None,
 ) -> None:
-    """Raise UsageFault for what somebody must change; what the platform gets wrong shows in its cases, and is told
-    to `say` at once, in one line."""
+    """Raise UsageFault for what the user must change. What may pass by itself is one line to `say`: if it does not
+    pass, it ends the cases that it concerns."""
     for each in _checks(platform, list(cases), run_s, reports):
         if not each.failed:
             continue
         fault = UsageFault(each.text, advice=each.fix)
         if each.lasting:
             raise fault
-        if say:  # unreachable now may be reachable in a minute; if not, each case says so and is BROKEN
+        if say:  # a platform that does not answer may be back in a minute; if not, its cases are BROKEN
             say(f"{platform.name} is not well, the run goes on trying: {fault}")
 
 
@@ -49,9 +49,9 @@ def _checks(platform: Platform, cases: Sequence[Case], run_s: float, reports: Pa
 
 
 def disk_check(reports: Path) -> Check:
-    """A disk that fills up in the middle costs the reports of jobs that were paid for."""
-    there = next(folder for folder in (reports, *reports.parents) if folder.exists())
-    free = shutil.disk_usage(there).free
+    """A disk that fills up during the run would cost the reports of jobs that were paid for."""
+    existing = next(folder for folder in (reports, *reports.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
     text = f"{free / 2**20:.1f} MiB are free for the reports"
     if free < FREE_BYTES:
         fix = "free some space, or name another folder with --aisbench-reports"
@@ -60,14 +60,14 @@ def disk_check(reports: Path) -> Check:
 
 
 def request_checks(platform: Platform, cases: Iterable[Case], run_s: float) -> Iterator[Check]:
-    """By the vendor's rules, without asking anybody: names, places, shapes, commands; and the code."""
+    """Offline, by the vendor's rules: names, addresses, shapes, commands; and the code."""
     for case in cases:
         yield _naming(case, checked("request", partial(_render, platform, case, run_s)))
         yield _naming(case, checked("code", partial(_code_size, platform, case)))
 
 
 def offer_checks(platform: Platform, cases: Iterable[Case], run_s: float) -> Iterator[Check]:
-    """What the platform's lists say of each request; nobody is asked again who does not answer."""
+    """Whether the platform offers what each request asks for; ends when the platform does not answer."""
     for case in cases:
         try:
             for vetted in platform.vet(_spec(platform, case, run_s)):
@@ -79,7 +79,7 @@ def offer_checks(platform: Platform, cases: Iterable[Case], run_s: float) -> Ite
 
 
 def data_checks(platform: Platform, cases: Iterable[Case]) -> Iterator[Check]:
-    """Whether the data of each workload is there, with what the workload says must be in it."""
+    """Whether the data of each workload exist and contain what the workload requires."""
     seen: set[tuple[str, tuple[str, ...]]] = set()
     for case in cases:
         workload = case.workload
@@ -102,8 +102,8 @@ def naming_case(case_id: str) -> Iterator[None]:
         raise UsageFault(f"{case_id}: {fault.message}", advice=fault.advice) from None
 
 
-def _naming(case: Case, found: Check) -> Check:
-    return replace(found, text=f"{case.id}: {found.text}") if found.failed else found
+def _naming(case: Case, check: Check) -> Check:
+    return replace(check, text=f"{case.id}: {check.text}") if check.failed else check
 
 
 def _access(platform: Platform) -> str:
@@ -117,13 +117,12 @@ def _spec(platform: Platform, case: Case, run_s: float) -> JobSpec:
 
 
 def _render(platform: Platform, case: Case, run_s: float) -> str:
-    wanted = _spec(platform, case, run_s)
-    platform.render(wanted)
+    platform.render(_spec(platform, case, run_s))
     return f"{case.id} can be asked for; its results go below {platform.root}trials/"
 
 
 def _code_size(platform: Platform, case: Case) -> str:
-    """Raises for a FIFO, a link that leads out, or a script that breaks the platform's rules."""
+    """Raise for a FIFO, a link that leads out, or a script that breaks the platform's rules."""
     tree = code_tree(case.workload, platform)
     if isinstance(platform, ChecksCode):
         platform.check_code(case.workload, _scripts(tree))
@@ -132,7 +131,7 @@ def _code_size(platform: Platform, case: Case) -> str:
 
 
 def _scripts(tree: Tree) -> Iterator[tuple[str, str]]:
-    """The path and the text of each, read when it is asked for."""
+    """The path and the text of each script, read lazily."""
     for file in tree.files:
         if file.path.endswith((".sh", ".py")):
             content = Path(file.source).read_bytes() if file.written is None else file.written

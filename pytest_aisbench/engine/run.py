@@ -1,4 +1,7 @@
-"""A run: its folder, its platform, its Fleet, and what the ledger says of its cases."""
+"""A run: one pytest session with workloads, from the preflight to the last entry in the ledger.
+
+`Run` checks, opens the ledger and the run's folder, starts the Fleet, and turns trials and verdicts into entries.
+"""
 
 from __future__ import annotations
 
@@ -36,44 +39,8 @@ from pytest_aisbench.model.verdict import Ruling, Verdict
 _LOG = get_logger("fleet")
 
 
-# -- Which CI server runs this, by the variables that it sets.
-
-
-def executor(variables: Mapping[str, str]) -> Executor:
-    def told(name: str) -> str:
-        return variables.get(name, "")
-
-    if told("JENKINS_URL"):
-        return _named("Jenkins", told("JOB_NAME"), told("BUILD_NUMBER"), told("BUILD_URL"))
-    if told("GITLAB_CI"):
-        return _named("GitLab", told("CI_PROJECT_PATH"), told("CI_PIPELINE_IID"), told("CI_JOB_URL"))
-    if told("GITHUB_ACTIONS"):
-        server, repository, run = told("GITHUB_SERVER_URL"), told("GITHUB_REPOSITORY"), told("GITHUB_RUN_ID")
-        url = f"{server}/{repository}/actions/runs/{run}" if server and repository and run else ""
-        return _named("GitHub", told("GITHUB_WORKFLOW"), told("GITHUB_RUN_NUMBER"), url)
-    return Executor()
-
-
-def _named(name: str, job: str, number: str, url: str) -> Executor:
-    order = int(number) if number.isascii() and number.isdigit() else None
-    build = f"{job} #{number}".strip() if number else job
-    return Executor(name, build, _without_keys(url), order)
-
-
-def _without_keys(url: str) -> str:
-    """A build may be linked to with somebody's name and token in it."""
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        log_ignored(_LOG, error, "the link to the build")
-        return ""
-    if parts.scheme not in {"http", "https"}:
-        return ""
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-
-
 class Run:
-    """Opened once the cases are known; everything it starts is gone when it is closed."""
+    """Opened once the cases are selected; `close` ends everything that it started."""
 
     def __init__(
         self,
@@ -85,7 +52,7 @@ class Run:
         *,
         meter: PowerMeter | None = None,
     ) -> None:
-        """Check, then open: a UsageFault leaves nothing behind. `say` takes lines for whoever waits."""
+        """Check first, then open: a UsageFault leaves nothing behind. `say` prints a line on the terminal."""
         self.platform = platform
         self._clock = clock
         self._meter = meter or PowerMeter({})
@@ -94,7 +61,7 @@ class Run:
         self._shapes = Counter(case.workload.name for case in self._cases.values())
         self._verdicts: dict[str, Verdict] = {}
         self._ordinals: dict[str, int] = {}
-        self._entries: dict[str, CaseEntry] = {}  # what the ledger has of each
+        self._entries: dict[str, CaseEntry] = {}  # as the ledger has them
         preflight.require_checks(platform, self._cases.values(), settings.run_timeout, settings.reports, say)
         for line in expired_claims(self._cases.values(), day(clock.now())):
             say(line)
@@ -145,7 +112,7 @@ class Run:
         self.fleet.start()
 
     def begin(self) -> None:
-        """Let the jobs of all announced cases go; those that another run left go on."""
+        """Start the trials of all selected cases, or resume those that an earlier run left."""
         for case in self._cases.values() if self._takes_over else ():
             if trial := self._takeover.of(case):
                 self.fleet.adopt(replace(trial, traits=self._traits.of(case)))
@@ -153,7 +120,7 @@ class Run:
             self.fleet.want(case, until)
 
     def reached(self, case: Case, until: Step) -> Trial:
-        """The case's trial, as far as `until`; a case that a test asked for without announcing it joins the run."""
+        """Wait until the case's trial reaches the step `until`; a case that was not selected joins the run."""
         self._cases.setdefault(case.id, case)
         return self.fleet.reached(case, until)
 
@@ -161,7 +128,7 @@ class Run:
         return case_id in self._cases
 
     def rule(self, case_id: str, failure: str = "") -> CaseEntry:
-        """The case's entry after one of its tests ended; a test that did not pass is not a case that passed."""
+        """The case's entry after one of its tests ended; a failed test fails a case that passed."""
         trials = self._trials(case_id)
         verdict = self._verdicts.get(case_id) or (trials[-1].judged if trials else None)
         if failure and (verdict is None or verdict.passed):
@@ -171,15 +138,15 @@ class Run:
         return self._record(self._cases[case_id])
 
     def rulings(self) -> dict[str, Ruling]:
-        """Of every case that was judged."""
+        """The ruling of every judged case."""
         return {case_id: verdict.ruling for case_id, verdict in self._verdicts.items()}
 
     def entry(self) -> RunEntry:
-        """As the ledger has it; its cases need not be read again for each that ends."""
+        """The run as the ledger has it, without reading all its cases again."""
         return replace(self._head, cases=tuple(self._entries.values()), uploads=self.ledger.uploads(self.id))
 
     def stop(self, *, leave: bool = False) -> list[str]:
-        """Stop what still runs, or leave it to the next run; idempotent. What could not be stopped, line by line."""
+        """Cancel all running jobs, or leave them to the next run; idempotent. A line per job that may run on."""
         if leave:
             self.fleet.leave()
         self.fleet.close()
@@ -216,7 +183,7 @@ class Run:
         trials = self._trials(case.id)
         entry = case_entry(case, tuple(trials), self._verdicts.get(case.id))
         if last and entry.background and self._shapes[case.workload.name] > 1:
-            # Some shapes were measured after this one was judged.
+            # Other shapes may have been measured after this case was judged.
             scaling = self._verdict_step.scaling_chart(trials[-1], self.fleet.trials())
             entry = replace(entry, background=replace(entry.background, scaling=scaling))
         self.ledger.save_case(self.id, self._ordinals.setdefault(case.id, len(self._ordinals)), entry)
@@ -226,6 +193,45 @@ class Run:
     def _write_request(self, trial: Trial) -> None:
         if trial.step is Step.SUBMIT and trial.request:
             name = request_name(trial.case.id, trial.number)
-            # The ledger has it too, and a full disk shows there.
+            # The ledger has the request too, and reports a full disk.
             with ignored(_LOG, LedgerError, "%s: the file of its request", trial.name, level=logging.WARNING):
                 write_request(self.folder, name, trial.request)
+
+
+def executor(variables: Mapping[str, str]) -> Executor:
+    """The CI server and build that started the run, by the environment variables that it sets."""
+
+    def variable(name: str) -> str:
+        return variables.get(name, "")
+
+    if variable("JENKINS_URL"):
+        return _named("Jenkins", variable("JOB_NAME"), variable("BUILD_NUMBER"), variable("BUILD_URL"))
+    if variable("GITLAB_CI"):
+        return _named("GitLab", variable("CI_PROJECT_PATH"), variable("CI_PIPELINE_IID"), variable("CI_JOB_URL"))
+    if variable("GITHUB_ACTIONS"):
+        server, repository, run = (
+            variable("GITHUB_SERVER_URL"),
+            variable("GITHUB_REPOSITORY"),
+            variable("GITHUB_RUN_ID"),
+        )
+        url = f"{server}/{repository}/actions/runs/{run}" if server and repository and run else ""
+        return _named("GitHub", variable("GITHUB_WORKFLOW"), variable("GITHUB_RUN_NUMBER"), url)
+    return Executor()
+
+
+def _named(name: str, job: str, number: str, url: str) -> Executor:
+    order = int(number) if number.isascii() and number.isdigit() else None
+    build = f"{job} #{number}".strip() if number else job
+    return Executor(name, build, _without_keys(url), order)
+
+
+def _without_keys(url: str) -> str:
+    """The link to a build without the user name, token and query that it may contain."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        log_ignored(_LOG, error, "the link to the build")
+        return ""
+    if parts.scheme not in {"http", "https"}:
+        return ""
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -1,4 +1,8 @@
-"""Going on with what a killed run left behind, instead of paying for it twice."""
+"""Resumes the jobs of a killed run, instead of paying for them twice.
+
+`Takeover.of` finds the trial of a case that an ended run left behind, and makes it this run's. `Fingerprints` tells
+whether a job still does what the case asks for; `Traits` are what history must share to be compared.
+"""
 
 from __future__ import annotations
 
@@ -24,62 +28,30 @@ from pytest_aisbench.model.ports import Clock
 from pytest_aisbench.model.trial import Step, Trial
 
 _LOG = get_logger("takeover")
-_STALE_S = 86400.0  # results that are older are not judged any more
-
-
-class Fingerprints:
-    """Of everything that decides what a case's job does; its thresholds do not. Each tree is read once."""
-
-    def __init__(self, platform: object) -> None:
-        self._platform = platform
-        self._trees: dict[str, tuple[str, str]] = {}
-
-    def digests(self, workload: Workload) -> tuple[str, str]:
-        """Of its code, and of its data where that is staged."""
-        key = json.dumps(codec.dump(workload), sort_keys=True)
-        if key not in self._trees:
-            self._trees[key] = code_tree(workload, self._platform).digest, _data_digest(workload)
-        return self._trees[key]
-
-    def of(self, case: Case) -> str:
-        written = codec.dump(case.workload)
-        told = {
-            **written,
-            "folder": "",
-            "expected_s": 0,
-            "data_contains": [],
-            "shape": str(case.shape),
-            "mode": case.mode.value,
-        }
-        told["tree"] = "".join(self.digests(case.workload))
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-
-
-def _data_digest(workload: Workload) -> str:
-    """Of a data set that is staged with the suite; one that lies in the Store is known by its url."""
-    if not workload.data or "://" in workload.data:
-        return ""
-    return read_tree("data", [Path(workload.folder) / workload.data]).digest
+_STALE_S = 86400.0  # older results do not show that the cluster works today
+# -- Where a trial runs and what it runs, by name: what history must share to be compared.
+_HOST = re.compile(r"https?://(?:[^/\s@]*@)?([^/\s]+)")
+_LOOPBACK = re.compile(r"(?:127\.[\d.]+|localhost|\[::1\])(?::\d+)?\Z")
 
 
 @dataclass(frozen=True)
 class Takeover:
-    """How this run comes by trials of others: `say` tells whoever waits what is taken, and what is not."""
+    """Takes trials of ended runs over; `say` prints what is taken, and what is not and why."""
 
     run: str
     platform_id: str  # trials of other platforms are left alone
     ledger: Ledger
     clock: Clock
     fingerprint: Callable[[Case], str]
-    inspect: Callable[[str], Job]  # what the platform says of a job, by its id
+    inspect: Callable[[str], Job]  # asks the platform about a job, by its id
     cancel: Callable[[str], None]
     say: Callable[[str], None]
-    _alive: dict[str, bool] = field(default_factory=dict)  # runs that were waited for
+    _alive: dict[str, bool] = field(default_factory=dict)  # by run, for the runs that we waited for
 
     def of(self, case: Case) -> Trial | None:
-        """The trial to go on with, now this run's; None where there is none, or where all are somebody else's.
+        """The trial of the case to resume, now this run's; None if there is none, or other live runs hold them.
 
-        Whatever else of the case may still run, and nobody holds, is stopped.
+        It cancels any other job of the case that may still run and that no live run holds.
         """
         taken: Trial | None = None
         for left in self.ledger.left_trials(case.id, self.platform_id, self.run):
@@ -105,7 +77,7 @@ class Takeover:
             how = f"; aisbench stop {job}" if trial.may_run else ""
             self.say(f"{case.id}: job {job} of run {trial.run} is not taken over: the workload has changed{how}")
             return None
-        # Results and logs come home again, to this run's folder; a submission may have had no answer.
+        # Results and logs are downloaded again, to this run's folder. A trial at SUBMIT may have a job: look for it.
         step = min(trial.step, Step.HARVEST)
         attempts = max(trial.attempts, 1) if step is Step.SUBMIT else trial.attempts
         times = {**trial.times, step.name.lower(): now} if step is Step.SUBMIT else trial.times
@@ -121,9 +93,9 @@ class Takeover:
         return taken
 
     def _ended_unseen(self, left: LeftTrial) -> bool:
-        """Whether its job, which nobody watched, was over long ago: the ledger then has that, and nobody judges it.
+        """True if the job ended more than a day ago while no run watched it; the ledger then records its end.
 
-        It ended as soon after it was last seen as it can have.
+        The end is estimated as early as possible: from when the job was last seen, by how long it ran.
         """
         trial, now = left.trial, self.clock.now()
         if trial.step is not Step.WATCH or now - trial.times["watch"] <= _STALE_S:
@@ -132,11 +104,11 @@ class Takeover:
             job = self.inspect(trial.job_id or "")
         except AisbenchError as error:
             log_ignored(_LOG, error, "%s: whether its job ended on another day", trial.name)
-            return False  # whoever watches it asks again
+            return False  # if it is taken over, `watch_job` asks again
         ended = trial.times.get("running", trial.times["watch"] + (job.queued_s or 0.0)) + (job.ran_s or 0.0)
         if not job.phase.is_final or now - ended <= _STALE_S:
             return False
-        # It could have been harvested then: by that the next run knows, too, how old its results are.
+        # The time of HARVEST tells later runs how old the results are.
         over = replace(trial, job=job, times={**trial.times, "harvest": ended}).moved(Step.DONE, now)
         over = over.noted(message("another day"))
         self.ledger.swap_trial(over, now, left.record)
@@ -144,12 +116,12 @@ class Takeover:
         return True
 
     def _stop(self, left: LeftTrial) -> None:
-        """Its run was stopping the job when it was killed, or could not stop it, or another took its place."""
+        """Cancel a job that its run was cancelling when it was killed, could not cancel, or that another replaced."""
         trial, now = left.trial, self.clock.now()
         try:
             self.cancel(trial.job_id or "")
-        except AisbenchError as deaf:
-            self.say(f"{trial.case.id}: job {trial.job_id} of run {trial.run} could not be stopped: {deaf}")
+        except AisbenchError as error:
+            self.say(f"{trial.case.id}: job {trial.job_id} of run {trial.run} could not be stopped: {error}")
             return
         job = replace(trial.job, phase=Phase.CANCELLED) if trial.job else None
         over = replace(trial, job=job).moved(Step.DONE, now).noted(message("stopped by run", run=self.run))
@@ -157,7 +129,7 @@ class Takeover:
         self.say(f"{trial.case.id}: job {trial.job_id} of run {trial.run} was to be stopped, and is now")
 
     def _is_released(self, left: LeftTrial) -> bool:
-        """Whether nobody holds it any more; a run that may live is waited for once, whatever it has."""
+        """True if no live run holds the trial; waits once per run for the lease of a run that may live."""
         run = left.trial.run
         if not is_held(left.owner, left.lease, self.clock.now()):
             return True
@@ -172,10 +144,7 @@ class Takeover:
 
 
 def _is_useful(left: LeftTrial, now: float) -> bool:
-    """Its job waits or runs, or has left results that nobody judged: a killed run judged nothing for good.
-
-    Results of another day are no proof that the cluster works today.
-    """
+    """True if the job waits or runs, or left results that no run judged; verdicts of a killed run do not count."""
     trial = left.trial
     if trial.step in {Step.SUBMIT, Step.WATCH}:
         return not trial.fault
@@ -186,18 +155,46 @@ def _is_useful(left: LeftTrial, now: float) -> bool:
 
 
 def _ran_to_its_end(trial: Trial) -> bool:
-    """Nobody stopped its job: a workload that failed is judged again from its logs, and not paid for twice."""
+    """True if the job ended by itself: a failed workload is judged again from its logs, and not run again."""
     ended = trial.job is not None and trial.job.phase in {Phase.SUCCEEDED, Phase.FAILED}
     return ended and "stopping" not in trial.times
 
 
-# -- Where a trial runs and what it runs, by name: what history must share to be compared.
-_HOST = re.compile(r"https?://(?:[^/\s@]*@)?([^/\s]+)")
-_LOOPBACK = re.compile(r"(?:127\.[\d.]+|localhost|\[::1\])(?::\d+)?\Z")
+class Fingerprints:
+    """Digests of everything that decides what a case's job does, without its thresholds. Reads each tree once."""
+
+    def __init__(self, platform: object) -> None:
+        self._platform = platform
+        self._trees: dict[str, tuple[str, str]] = {}
+
+    def digests(self, workload: Workload) -> tuple[str, str]:
+        """The digest of the workload's code, and that of its data if we upload them."""
+        key = json.dumps(codec.dump(workload), sort_keys=True)
+        if key not in self._trees:
+            self._trees[key] = code_tree(workload, self._platform).digest, _data_digest(workload)
+        return self._trees[key]
+
+    def of(self, case: Case) -> str:
+        facts = codec.dump(case.workload) | {
+            "folder": "",
+            "expected_s": 0,
+            "data_contains": [],  # they change nothing that the job does
+            "shape": str(case.shape),
+            "mode": case.mode.value,
+            "tree": "".join(self.digests(case.workload)),
+        }
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _data_digest(workload: Workload) -> str:
+    """The digest of a data set that lies beside the suite; empty for one in the Store, which its url identifies."""
+    if not workload.data or "://" in workload.data:
+        return ""
+    return read_tree("data", [Path(workload.folder) / workload.data]).digest
 
 
 class Traits:
-    """Of the cases of one platform."""
+    """The traits of cases on one platform: what decides how fast they are, by name."""
 
     def __init__(self, platform: str, platform_id: str, fingerprints: Fingerprints) -> None:
         self._platform = platform
@@ -210,7 +207,7 @@ class Traits:
 
 
 def address_of(platform_id: str) -> str:
-    """The address of a platform; of one on this machine, whose ports and buckets mean nothing, the machine."""
-    found = _HOST.search(platform_id)
-    address = found[1] if found else platform_id
+    """The host of a platform; for one on this machine, whose ports differ from run to run, the machine."""
+    host = _HOST.search(platform_id)
+    address = host[1] if host else platform_id
     return address if address and not _LOOPBACK.match(address) else f"{socket.gethostname()}, {os.cpu_count()} cores"

@@ -48,9 +48,9 @@ def plan(forecast: DryRun, folder: str, width: int) -> list[Line]:
 
 
 def _table(forecast: DryRun, width: int) -> Iterator[Line]:
-    costs = [prospect.estimate.card_hours for prospect in forecast.prospects]
+    costs = [planned.estimate.card_hours for planned in forecast.cases]
     digits = 2 if max(costs, default=0.0) >= 1 else 4
-    rows = [_row(prospect, digits) for prospect in forecast.prospects]
+    rows = [_row(planned, digits) for planned in forecast.cases]
     columns = [max(map(display_width, column)) for column in zip(HEADINGS, *rows, strict=True)]
     over = sum(columns) + 2 * (len(columns) - 1) - width
     columns[0] -= min(max(over, 0), max(columns[0] - _LEAST, 0))
@@ -59,10 +59,10 @@ def _table(forecast: DryRun, width: int) -> Iterator[Line]:
         yield clip(_line(row, columns), width), {}
 
 
-def _row(prospect: PlannedCase, digits: int) -> tuple[str, ...]:
-    shape, estimate = prospect.case.shape, prospect.estimate
+def _row(planned: PlannedCase, digits: int) -> tuple[str, ...]:
+    shape, estimate = planned.case.shape, planned.estimate
     cost = f"{estimate.card_hours:.{digits}f}"
-    return prospect.case.id, str(shape.nodes), str(shape.world), span(estimate.seconds), cost, estimate.source
+    return planned.case.id, str(shape.nodes), str(shape.world), span(estimate.seconds), cost, estimate.source
 
 
 def _line(cells: Sequence[str], columns: Sequence[int]) -> str:
@@ -74,7 +74,7 @@ def _line(cells: Sequence[str], columns: Sequence[int]) -> str:
 
 
 def _total(forecast: DryRun) -> str:
-    cases = len(forecast.prospects)
+    cases = len(forecast.cases)
     jobs = f"{forecast.max_jobs} job{'s' if forecast.max_jobs > 1 else ''} at once"
     cost = f"{cases} case{'s' if cases != 1 else ''}: {card_hours_text(forecast.card_hours)} card-hours"
     return f"{cost}, {span(forecast.wall_s)} with {jobs}, queues aside"

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "pytest_aisbench"
 APART = {"localcloud", "tester_server", "container_site"}
 SHORT_BODY, SHORT_VALUE = 60, 12  # characters of code; a shorter value counts only if the name is the same
 # Equal by chance: each of these would change without the other.
-BY_CHANCE = {("DIGITS",), ("LONGEST",), ("MOST",), ("FREE_BYTES", "PART"), ("PATIENCE_S",), ("TOLERANCE",)}
+BY_CHANCE = {("DIGITS",), ("MOST",), ("FREE_BYTES", "PART"), ("PATIENCE_S",), ("TOLERANCE",)}
 # Equal on purpose: the command names the folder in its help, and must not load Allure for it.
 ON_PURPOSE = {("FOLDER", "RESULTS")}
 

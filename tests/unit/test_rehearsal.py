@@ -32,7 +32,7 @@ def rehearsed(platform: Any, clock: Clock, reports: Path, *cases: Case, until: S
 
 
 def read(forecast: DryRun) -> Any:
-    return json.loads(forecast.prospects[0].request.read_text(encoding="utf-8"))
+    return json.loads(forecast.cases[0].request.read_text(encoding="utf-8"))
 
 
 def test_the_request_is_the_one_that_would_be_sent(healthy: Make, clock: Clock, case: Case, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_case_that_is_only_staged_has_a_request_and_no_cost(
     forecast = rehearsed(healthy(), clock, tmp_path / "reports", case, until=Step.SUBMIT, budget=0.1)
     forecast.budget.require()
     assert (forecast.card_hours, forecast.wall_s) == (0.0, 0.0)
-    assert forecast.prospects[0].request.is_file()
+    assert forecast.cases[0].request.is_file()
 
 
 def test_the_jobs_at_once_are_the_users_or_the_platforms(
@@ -140,7 +140,7 @@ def forecast_of(case: Case, limit: float | None, *rows: tuple[str, Shape, float,
     ]
     return DryRun(
         folder=Path("reports/run"),
-        prospects=tuple(PlannedCase(each, Path("reports/run/requests/x.json")) for each in found),
+        cases=tuple(PlannedCase(each, Path("reports/run/requests/x.json")) for each in found),
         budget=Budget(limit, {each.case.id: each for each in found}),
         max_jobs=8,
     )
