@@ -1,7 +1,7 @@
-"""HTTP for servers that have no client library of their own, and what every HTTP client here shares.
+"""HTTP for servers without a client library of their own, and what all our HTTP clients share.
 
-Sessions send no header and follow no redirect that nobody asked for, answers are bounded in size and time, and errors
-repeat no secret. `requests` is imported with the first session: it takes a tenth of a second.
+A session sends no header and follows no redirect on its own, limits the size and the time of an answer, and keeps
+secrets out of errors. `open_session` imports `requests`, which takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pytest_aisbench.config.access import Hosts
-from pytest_aisbench.errors import Unreachable
+from pytest_aisbench.errors import BadAnswer, Unreachable
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.secret import Secret
 
@@ -30,11 +30,11 @@ _PART = 65536
 _IN_STEP = timedelta(minutes=5)  # the vendor's services bear 15
 
 
-# Sessions and answers.
+# Sessions and answers
 
 
 def open_session(base: str, ca_file: str, hosts: Hosts) -> requests.Session:
-    """A session for one server: proxies from the environment except for loopback, and nothing else from there."""
+    """A session for one server. It takes proxies from the environment, except for loopback, and nothing else."""
     import requests
     from requests.utils import get_environ_proxies
 
@@ -53,7 +53,8 @@ def is_loopback(url: str) -> bool:
 
 @contextlib.contextmanager
 def translate_errors(place: str, table: str, secrets: Iterable[Secret]) -> Iterator[None]:
-    """No answer is `Unreachable`, in words that name the place and, if certificates are the trouble, the table."""
+    """Raise `Unreachable` for what `requests` raises. The message names the place; if the certificate is not trusted,
+    the advice names the table of aisbench.toml in which to trust it."""
     import requests
 
     try:
@@ -67,7 +68,7 @@ def translate_errors(place: str, table: str, secrets: Iterable[Secret]) -> Itera
 
 
 def read_content(answer: requests.Response, largest: int, seconds: float) -> bytes:
-    """Bounded in size and in time, since a timeout of `requests` is one of each packet: what is longer is cut."""
+    """The body, cut off after `largest` bytes or `seconds`: the timeout of `requests` counts anew for each packet."""
     content, deadline = bytearray(), time.monotonic() + seconds
     for part in answer.iter_content(_PART):
         content += part
@@ -76,22 +77,31 @@ def read_content(answer: requests.Response, largest: int, seconds: float) -> byt
     return bytes(content)
 
 
+@contextlib.contextmanager
+def documented_form(server: str, what: str, advice: str = "") -> Iterator[None]:
+    """Raise `BadAnswer` if reading an answer fails: it is JSON, but not of the form that the documents give."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise BadAnswer(f"{server} gave {what} in a form that its documents do not know", advice=advice) from None
+
+
 def mask(text: str, secrets: Iterable[Secret]) -> str:
-    """The text without the secrets: a server may repeat what it was sent."""
+    """The text without the secrets: a server may repeat what we sent."""
     for secret in secrets:
         if secret:
             text = text.replace(secret.reveal(), "***")
     return text
 
 
-# The [hosts] table.
+# The [hosts] table
 
 
 def hosts_adapter(hosts: Hosts, **options: Any) -> HTTPAdapter:
-    """An adapter that connects to the address which [hosts] has for a name.
+    """An adapter for `requests` that connects to the address which [hosts] has for a name.
 
-    The name stays what TLS asks for and checks the certificate against, and what the header `Host` says. Nothing is
-    patched: other users of `requests` and `socket` in this process see no difference.
+    TLS and the header `Host` still use the name. The adapter patches nothing: other users of `requests` and `socket`
+    in this process see no difference.
     """
     adapter: HTTPAdapter = _hosts_adapter_class()(hosts, **options)
     return adapter
@@ -99,12 +109,12 @@ def hosts_adapter(hosts: Hosts, **options: Any) -> HTTPAdapter:
 
 @functools.cache
 def _hosts_adapter_class() -> Any:
-    """Made late, since its base class is in `requests`."""
+    """Defined late, since its base class is in `requests`."""
     from requests.adapters import HTTPAdapter
     from requests.utils import select_proxy
 
     class HostsAdapter(HTTPAdapter):
-        """Where a proxy is used, it is the one that resolves names, as it does for those of /etc/hosts."""
+        """Leaves names to the proxy, where there is one, as the system does with /etc/hosts."""
 
         def __init__(self, hosts: Hosts, **options: Any) -> None:
             self._hosts = hosts
@@ -123,28 +133,29 @@ def _hosts_adapter_class() -> Any:
             return self.poolmanager.connection_from_host(**host, pool_kwargs={**pool, "server_hostname": name})
 
         def add_headers(self, request: Any, **_: Any) -> None:
-            """The name, which the connection no longer knows; what is signed has it already."""
+            """Add the name, which the connection no longer knows. A signed request has it already."""
             request.headers.setdefault("Host", urlsplit(request.url).netloc)
 
     return HostsAdapter
 
 
-# What the headers of an answer say about time.
+# Time, as the headers of an answer tell it
 
 
 class ServerClock:
-    """The server's clock, which signatures must be dated by: this machine's, until a refusal shows them apart."""
+    """The server's clock, by which we date signatures. It equals this machine's until a refusal shows a difference."""
 
     def __init__(self) -> None:
-        self.ahead = timedelta(0)
-        """Of this machine's."""
+        self.ahead = timedelta(0)  # of this machine's clock
 
     def now(self) -> datetime:
         return datetime.now(timezone.utc) + self.ahead
 
     def explains_refusal(self, date: str, ahead: timedelta) -> bool:
-        """True if a request that was signed when the server seemed so far `ahead` was refused for its age, going by
-        the header `Date` of the refusal. Then signing it again will do."""
+        """True if the server refused a request because of its date; then signing it again helps.
+
+        `date` is the header of the refusal, `ahead` the difference of the clocks by which the request was signed.
+        """
         server_time = parse_date(date)
         if server_time is None:
             return False
@@ -156,7 +167,7 @@ class ServerClock:
 
 
 def parse_retry_after(retry_after: str, date: str) -> float:
-    """How many seconds the header `Retry-After` asks for, as a number or a date; 0 where it asks for nothing."""
+    """The seconds that the header `Retry-After` asks for, as a number or a date; 0 if it asks for none."""
     if retry_after.isascii() and retry_after.isdigit():
         return float(retry_after)
     until = parse_date(retry_after)
@@ -167,7 +178,7 @@ def parse_retry_after(retry_after: str, date: str) -> float:
 
 
 def parse_date(header: str) -> datetime | None:
-    """The moment that a header names; None where it names none."""
+    """The moment that a header names; None if it names none."""
     try:
         moment = parsedate_to_datetime(header)
     except (ValueError, IndexError, OverflowError):

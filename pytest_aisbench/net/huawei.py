@@ -1,11 +1,11 @@
-"""What Huawei Cloud answers, in our words: one table from its codes and statuses to our errors."""
+"""Reads the answers of Huawei Cloud, and translates its error codes and HTTP statuses to our errors."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pytest_aisbench.errors import (
@@ -20,7 +20,9 @@ from pytest_aisbench.errors import (
     Throttled,
     Unreachable,
 )
-from pytest_aisbench.net.http import parse_retry_after
+from pytest_aisbench.net.http import documented_form, parse_retry_after
+
+reading = partial(documented_form, "ModelArts")
 
 _KEYS = "check access_key, secret_access_key and this machine's clock"
 _RIGHTS = "ask the account's owner for the right, and check project_id"
@@ -45,7 +47,7 @@ _BY_CODE: Mapping[str, tuple[type[AisbenchError], str]] = {
     "ModelArts.2833": (OutOfQuota, _ROOM),
     "ModelArts.2887": (OutOfQuota, "wait until the pool runs, or choose another pool_id"),
     "ModelArts.2836": (PlatformError, "check modelarts_endpoint in [access]"),
-    "ModelArts.2889": (Unreachable, ""),  # the platform could not look the pool up
+    "ModelArts.2889": (Unreachable, ""),  # the platform failed to look the pool up
     "ModelArts.2775": (JobLost, ""),
     "ModelArts.2878": (Unreachable, ""),  # the job changed while it was asked for something: ask again
     "ModelArts.2763": (Rejected, "change flavor or framework_version in workload.toml"),
@@ -74,7 +76,7 @@ _SPELLINGS = (
 
 @dataclass(frozen=True)
 class Answer:
-    """One HTTP answer; `place` says who gave it to what."""
+    """One HTTP answer; `place` names the request and the server."""
 
     place: str
     status: int
@@ -84,7 +86,7 @@ class Answer:
     date: str = ""
 
     def read(self) -> dict[str, Any]:
-        """The JSON object, `{}` where there is no content, `{"items": […]}` for a bare list; or our error."""
+        """The JSON object; `{}` for no content, `{"items": […]}` for a bare list. Raises our error for an error."""
         if self.status >= 400:
             raise self._fault()
         if not 200 <= self.status < 300:
@@ -106,25 +108,25 @@ class Answer:
 
     @property
     def code(self) -> str:
-        """The vendor's code of an error; empty where it gave none."""
+        """The vendor's code of an error; empty if it gave none."""
         return self._code_and_message()[0]
 
     @property
     def doubts_keys(self) -> bool:
-        """Whether the keys are refused, and not what they are used for."""
+        """True if the server refuses the keys themselves, not what they ask for."""
         return self.status >= 400 and error_for(self.status, self.code) == (Refused, _KEYS)
 
     def _fault(self) -> AisbenchError:
         code, message = self._code_and_message()
         kind, advice = error_for(self.status, code)
         pause_s = parse_retry_after(self.retry_after, self.date)
-        known = (
+        details = (
             f"HTTP {self.status}",
             code,
             self.request_id and f"request {self.request_id}",
             retry_after_note(pause_s),
         )
-        trail = ", ".join(filter(None, known))
+        trail = ", ".join(filter(None, details))
         return kind(f"{self.place}: {message or 'no reason given'}", advice=advice, trail=trail, pause_s=pause_s)
 
     def _code_and_message(self) -> tuple[str, str]:
@@ -144,7 +146,7 @@ class Answer:
 
 
 def error_for(status: int, code: str) -> tuple[type[AisbenchError], str]:
-    """Which of our errors it is, and what to do about it."""
+    """The class of our error, and the advice."""
     if code in _BY_CODE:
         return _BY_CODE[code]
     if status in _BY_STATUS:
@@ -154,15 +156,6 @@ def error_for(status: int, code: str) -> tuple[type[AisbenchError], str]:
 
 def retry_after_note(pause_s: float) -> str:
     return f"asks to be left alone for {pause_s:.0f} s" if pause_s else ""
-
-
-@contextmanager
-def reading(what: str) -> Iterator[None]:
-    """An answer that is JSON, but not what the documents say of it."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise BadAnswer(f"ModelArts gave {what} in a form that its documents do not know") from None
 
 
 def _line(content: bytes) -> str:

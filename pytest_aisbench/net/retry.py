@@ -1,7 +1,7 @@
 """The one retry policy: which errors are worth another attempt, how long to wait before it, and when to give up.
 
-- Transient are the errors that say so themselves (`AisbenchError.retryable`: no answer, throttled, half an answer). A
-  client may name more, such as keys that were accepted a minute ago.
+- An error is transient if it says so itself (`AisbenchError.retryable`: no answer, throttled, half an answer). A
+  client may name more, such as the refusal of keys that were accepted a minute ago.
 - The pauses double, and each is random within its upper half, so that many clients fall out of step. A server that
   sends Retry-After is left alone for at least as long.
 - A client gives up as soon as the next pause would end after its patience does; it then raises the last error.
@@ -9,7 +9,7 @@
   may have been carried out although its answer was lost. `patience_for` says so.
 - Each retry is logged to `aisbench.requests`.
 
-The first attempt costs nothing extra: tenacity, which does the repeating, is imported at the first transient error.
+The first attempt costs nothing extra: the first transient error imports tenacity, which does the repeating.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 8.0
 _MOST_DOUBLINGS = 20  # no pause is longer, and a number that doubles for ever overflows
 _LOG = logs.get_logger("requests")
-_LOADING = threading.Lock()  # many threads may fail at once, and pytest's import hook is not made for that
+_LOADING = threading.Lock()  # many threads may fail at once, and pytest's import hook is not thread-safe
 
 
 def patience_for(method: str, patience_s: float | None, default_s: float) -> float:
@@ -51,14 +51,14 @@ class Pauses:
         self._failures = 0
 
     def after(self, error: BaseException | None) -> float:
-        """How many seconds to wait after this failure."""
+        """The seconds to wait after this failure."""
         pause_s = min(self._longest_s, _FIRST_PAUSE_S * 2.0**self._failures)
         self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
         retry_after_s = error.pause_s if isinstance(error, AisbenchError) else 0.0
         return max(retry_after_s, pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads requests, hides nothing
 
     def reset(self) -> None:
-        """An attempt succeeded: the next failure is the first in its row."""
+        """Forget earlier failures, after an attempt that succeeded."""
         self._failures = 0
 
 
@@ -72,7 +72,7 @@ def call(
     now: Callable[[], float] | None = None,
     sleep: Callable[[float], object] | None = None,
 ) -> T:
-    """What `attempt` returns; while it raises transient errors it is made again, for `patience_s` seconds in all.
+    """Call `attempt` until it returns. Repeat it after transient errors, for `patience_s` seconds in all.
 
     The patience counts from now or, for attempts that may take long themselves, `from_first_failure`.
     """
@@ -92,7 +92,7 @@ def call(
     failures, pauses = iter((first,)), Pauses(longest_pause_s)
 
     def again() -> T:
-        for failure in failures:  # the one that was made before tenacity was there to count it
+        for failure in failures:  # let tenacity count the failure from before its import
             raise failure
         return attempt()
 
@@ -101,7 +101,7 @@ def call(
         wait=lambda state: pauses.after(state.outcome.exception() if state.outcome else None),
         stop=lambda state: now() + state.upcoming_sleep > deadline,
         before_sleep=_log,
-        sleep=sleep,  # type: ignore[arg-type]  # what it returns is not looked at
+        sleep=sleep,  # type: ignore[arg-type]  # tenacity ignores what it returns
         reraise=True,
     )
     try:

@@ -1,4 +1,4 @@
-"""Where downloads land: never outside their folder, never half."""
+"""Reads and writes files of this machine: no download lands outside its folder, and none is left half written."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from pytest_aisbench.errors import StagingFailed
 from pytest_aisbench.logs import get_logger, ignored
 
 _LOG = get_logger("store")
+PART_SUFFIX = ".part"  # of the name of a file while it is being written
 
 
 def relative_path(key: str, prefix: str) -> str:
-    """The part of a key below `prefix`, refused unless it names one file below a folder on any machine."""
+    """The part of a key below `prefix`; raises StagingFailed unless it names a file below a folder on any machine."""
     path = key[len(prefix) :]
     if any(part in {"", ".", ".."} for part in path.split("/")) or "\\" in path or "\0" in path:
         raise StagingFailed(f"the key {key!r} is not a path below a folder; nothing was written")
@@ -30,10 +31,10 @@ def relative_path(key: str, prefix: str) -> str:
 
 @contextlib.contextmanager
 def safe_download(folder: str, path: str) -> Iterator[IO[bytes]]:
-    """A file to write, which takes its place at `folder/path` when all is well, and leaves no trace otherwise.
+    """A file to write. It appears as `folder/path` at the end of the block; after an error it leaves no trace.
 
-    Every folder on the way is opened by name below the one before, without following links, so that neither a link
-    that was there nor one that is made meanwhile leads outside.
+    Each folder is opened relative to the one above it, without following links, so that no link leads outside, not
+    even one that is made meanwhile.
     """
     *parents, name = path.split("/")
     with translate_disk_errors(f"cannot write {folder}/{path}"):
@@ -42,7 +43,7 @@ def safe_download(folder: str, path: str) -> Iterator[IO[bytes]]:
         try:
             for parent in parents:
                 directory = _enter(directory, parent)
-            temporary = f".{secrets.token_hex(8)}.part"
+            temporary = f".{secrets.token_hex(8)}{PART_SUFFIX}"
             mode = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
             try:
                 with open(temporary, "wb", opener=lambda file, _: os.open(file, mode, 0o666, dir_fd=directory)) as out:
@@ -58,7 +59,7 @@ def safe_download(folder: str, path: str) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def translate_disk_errors(what: str) -> Iterator[None]:
-    """This machine's disk is not the network: its errors are not worth asking again."""
+    """Raise StagingFailed, which no client retries, for errors of this machine's disk."""
     try:
         yield
     except OSError as error:
@@ -70,7 +71,7 @@ def translate_disk_errors(what: str) -> Iterator[None]:
 
 
 def _enter(directory: int, name: str) -> int:
-    """The folder `name` below, made if need be, in place of `directory`, which is closed."""
+    """Open the folder `name` below `directory`, making it if necessary, and close `directory`."""
     with contextlib.suppress(FileExistsError):  # noqa: TID251 - nothing is lost
         os.mkdir(name, dir_fd=directory)
     below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
@@ -78,11 +79,8 @@ def _enter(directory: int, name: str) -> int:
     return below
 
 
-# -- A part of a local file as a stream that is complete, or an error that names the file.
-
-
 class FileSlice(io.FileIO):
-    """`size` bytes from `offset`. A file that has fewer by now fails at once; the server would wait for the rest."""
+    """`size` bytes from `offset` as a stream; an error if the file has become shorter, since a server would wait."""
 
     def __init__(self, path: str, offset: int, size: int) -> None:
         self._path, self._left = path, size
@@ -106,7 +104,7 @@ class FileSlice(io.FileIO):
         return data
 
     def md5(self) -> str:
-        """Of all that is left to read, in hexadecimal; the slice is closed."""
+        """The MD5 of all that is left to read, in hexadecimal. Closes the slice."""
         digest = hashlib.md5(usedforsecurity=False)
         with self:
             while piece := self.read(PIECE):
@@ -115,5 +113,5 @@ class FileSlice(io.FileIO):
 
 
 def content_md5(md5: str) -> str:
-    """An MD5 as the header Content-MD5 has it."""
+    """An MD5 in the form of the header Content-MD5."""
     return base64.b64encode(bytes.fromhex(md5)).decode()

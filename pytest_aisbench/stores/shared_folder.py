@@ -1,6 +1,6 @@
-"""A folder that this machine and the nodes both see, as a Store.
+"""A Store in a folder that this machine and the nodes both mount.
 
-What jobs write there is not trusted: no link is followed below the folder, and nothing is half there.
+Jobs may write anything there, so this module follows no link below the folder, and no file is ever half written.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from pytest_aisbench.errors import StagingFailed, UsageFault
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.model.ports import Head, Upload
-from pytest_aisbench.stores.local_files import FileSlice, safe_download, translate_disk_errors
+from pytest_aisbench.stores.local_files import PART_SUFFIX, FileSlice, safe_download, translate_disk_errors
 
 _LOG = get_logger("store")
 BUCKET = "share"
-_METADATA = ".aisbench-metadata"  # a file system keeps none: they lie here, one file per object that has any
-_PART = ".part"  # how the names end under which `landing` writes
+_METADATA_FOLDER = ".aisbench-metadata"  # one file per object with metadata, which a file system cannot keep
 
 
 class SharedFolder:
@@ -50,7 +49,7 @@ class SharedFolder:
             if file is None:
                 return None
             size = os.fstat(file.fileno()).st_size
-        return Head(url, size, None, self._metadata(url))
+        return Head(url, size, None, self._read_metadata(url))
 
     def read(self, url: StoreUrl) -> bytes | None:
         path = self._path(url)
@@ -61,7 +60,7 @@ class SharedFolder:
         path = self._path(url)
         with safe_download(str(self._folder), path) as out:
             out.write(data)
-        self._keep(url, metadata)
+        self._write_metadata(url, metadata)
 
     def upload(self, uploads: Sequence[Upload]) -> None:
         for each in uploads:
@@ -72,15 +71,15 @@ class SharedFolder:
                     out.write(piece)
                 if each.md5 and digest.hexdigest() != each.md5:
                     raise StagingFailed(f"{each.path} changed while it was copied", advice="stage it when it is still")
-            self._keep(each.url, None)
+            self._write_metadata(each.url, None)
 
     def objects(self, url: StoreUrl) -> Iterator[Head]:
         self._require(url)
         prefix = url.key if url.is_folder else f"{url.key}/"
         if prefix and not _is_path(prefix[:-1]):
             return iter(())
-        found = sorted(_files(self._folder, prefix.rstrip("/")))
-        return iter([Head(StoreUrl(url.bucket, key), size) for key, size in found])
+        keys_and_sizes = sorted(_files(self._folder, prefix.rstrip("/")))
+        return iter([Head(StoreUrl(url.bucket, key), size) for key, size in keys_and_sizes])
 
     def download(self, url: StoreUrl, folder: str) -> list[str]:
         prefix = url.key if url.is_folder else f"{url.key}/"
@@ -102,7 +101,7 @@ class SharedFolder:
             for each in below:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # noqa: TID251 - it is gone already
                     (self._folder / self._path(each)).unlink()
-                self._keep(each, None)
+                self._write_metadata(each, None)
         if url.is_folder and url.key:
             self._prune(url.key.rstrip("/"))
 
@@ -122,28 +121,28 @@ class SharedFolder:
             raise StagingFailed(f"the key {url.key!r} is not a path below a folder")
         return url.key
 
-    def _sidecar(self, url: StoreUrl) -> str:
-        return f"{_METADATA}/{hashlib.sha256(url.key.encode(errors='surrogatepass')).hexdigest()}.json"
+    def _metadata_file(self, url: StoreUrl) -> str:
+        return f"{_METADATA_FOLDER}/{hashlib.sha256(url.key.encode(errors='surrogatepass')).hexdigest()}.json"
 
-    def _keep(self, url: StoreUrl, metadata: Mapping[str, str] | None) -> None:
+    def _write_metadata(self, url: StoreUrl, metadata: Mapping[str, str] | None) -> None:
         if metadata:
-            with safe_download(str(self._folder), self._sidecar(url)) as out:
+            with safe_download(str(self._folder), self._metadata_file(url)) as out:
                 out.write(json.dumps(dict(metadata)).encode())
         else:
             with ignored(_LOG, OSError, "the removal of the metadata of %s", url):
-                (self._folder / self._sidecar(url)).unlink()
+                (self._folder / self._metadata_file(url)).unlink()
 
-    def _metadata(self, url: StoreUrl) -> dict[str, str]:
-        with _opened(self._folder, self._sidecar(url)) as file:
+    def _read_metadata(self, url: StoreUrl) -> dict[str, str]:
+        with _opened(self._folder, self._metadata_file(url)) as file:
             try:
-                told = json.loads(file.read()) if file else {}
+                data = json.loads(file.read()) if file else {}
             except ValueError as error:
                 log_ignored(_LOG, error, "the metadata of %s", url, level=logging.WARNING)
-                told = {}
-        return {str(key): str(value) for key, value in told.items()} if isinstance(told, dict) else {}
+                data = {}
+        return {str(key): str(value) for key, value in data.items()} if isinstance(data, dict) else {}
 
     def _prune(self, path: str) -> None:
-        """Folders are no objects: the empty ones go with what was in them."""
+        """Remove empty folders: a folder is no object, and goes with what was in it."""
         for folder, _, _ in os.walk(self._folder / path, topdown=False):
             with ignored(_LOG, OSError, "the removal of the folder %s", folder):
                 Path(folder).rmdir()
@@ -151,11 +150,11 @@ class SharedFolder:
 
 def _is_path(key: str) -> bool:
     parts = key.split("/")
-    return not ({"", ".", ".."} & set(parts) or parts[0] == _METADATA or "\\" in key or "\0" in key)
+    return not ({"", ".", ".."} & set(parts) or parts[0] == _METADATA_FOLDER or "\\" in key or "\0" in key)
 
 
 def _files(folder: Path, path: str) -> Iterator[tuple[str, int]]:
-    """Keys and sizes of the plain files below; links, and what is being written, are none."""
+    """Keys and sizes of the plain files below, without links and files that are being written."""
     try:
         entries = list(os.scandir(folder / path))
     except (FileNotFoundError, NotADirectoryError):
@@ -165,20 +164,20 @@ def _files(folder: Path, path: str) -> Iterator[tuple[str, int]]:
     for entry in entries:
         key = f"{path}/{entry.name}" if path else entry.name
         if entry.is_dir(follow_symlinks=False):
-            if key != _METADATA:
+            if key != _METADATA_FOLDER:
                 yield from _files(folder, key)
-        elif entry.is_file(follow_symlinks=False) and not (entry.name[0] == "." and entry.name.endswith(_PART)):
-            with contextlib.suppress(FileNotFoundError):  # noqa: TID251 - then it is no file of the folder
+        elif entry.is_file(follow_symlinks=False) and not (entry.name[0] == "." and entry.name.endswith(PART_SUFFIX)):
+            with contextlib.suppress(FileNotFoundError):  # noqa: TID251 - it was deleted meanwhile
                 yield key, entry.stat(follow_symlinks=False).st_size
 
 
 @contextlib.contextmanager
 def _opened(folder: Path, path: str) -> Iterator[IO[bytes] | None]:
-    """A plain file, reached without a link; None where there is none."""
+    """A plain file, reached without a link; None if there is none."""
     file: IO[bytes] | None = None
     missing = (FileNotFoundError, NotADirectoryError)
-    with contextlib.suppress(*missing), translate_disk_errors(f"cannot read {folder}/{path}"):  # noqa: TID251 - told by None
-        file = _plain(folder, path)
+    with contextlib.suppress(*missing), translate_disk_errors(f"cannot read {folder}/{path}"):  # noqa: TID251 - None tells it
+        file = _open_plain_file(folder, path)
     try:
         yield file
     finally:
@@ -186,7 +185,7 @@ def _opened(folder: Path, path: str) -> Iterator[IO[bytes] | None]:
             file.close()
 
 
-def _plain(folder: Path, path: str) -> IO[bytes] | None:
+def _open_plain_file(folder: Path, path: str) -> IO[bytes] | None:
     *parents, name = path.split("/")
     directory = -1
     try:
