@@ -117,25 +117,25 @@ class Local(ModelArts):
         self._require_cloud()
         return super().find(request)
 
-    def _gone(self) -> str:
+    def _why_gone(self) -> str:
         """A private cloud that died does not come back: no use in asking again."""
         return f"the local cloud ended; {self._cloud.last_words()}" if self._cloud and self._cloud.ended else ""
 
     def _require_cloud(self) -> None:
-        if why := self._gone():
+        if why := self._why_gone():
             raise JobLost(why)
 
     def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
         """A private cloud that died took its jobs with it: no need to wait for an answer."""
-        if why := self._gone():
+        if why := self._why_gone():
             return {job_id: Job(job_id, Phase.LOST, "gone", reason=why) for job_id in job_ids}
         return super().inspect(job_ids)
 
     def events(self, job_id: str) -> Sequence[str]:
-        return () if self._gone() else super().events(job_id)
+        return () if self._why_gone() else super().events(job_id)
 
     def cancel(self, job_id: str) -> None:
-        if not self._gone():
+        if not self._why_gone():
             super().cancel(job_id)
 
     def close(self) -> None:

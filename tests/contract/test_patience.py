@@ -142,7 +142,7 @@ def test_the_check_before_a_run_waits_for_nobody_who_is_silent(
 ) -> None:
     """If it did, this test would take a minute; the threads of the fixtures would not."""
     for module in (platform_module, obs):
-        monkeypatch.setattr(module, "_CHECK_S", 0.3)
+        monkeypatch.setattr(module, "CHECK_S", 0.3)
     places: dict[str, Any] = {"modelarts_endpoint": server.url, "obs_endpoint": server.url, "iam_endpoint": server.url}
     places["iam_endpoint" if part == "project" else f"{part}_endpoint"] = mute
     project = "" if part == "project" else "p"

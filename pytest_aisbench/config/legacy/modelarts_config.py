@@ -168,7 +168,7 @@ class Section:
             found[name] = str(value)
         return found
 
-    def strangers(self, known: frozenset[str]) -> list[str]:
+    def unused_keys(self, known: frozenset[str]) -> list[str]:
         return [f"{self.location(key)}: {self.name}.{key} is not used" for key in self.table if key not in known]
 
 
@@ -194,7 +194,7 @@ class Config:
     def access(self, version: str) -> tuple[Access, list[str]]:
         """And what had no place in it."""
         section = self.section(ACCESS)
-        notes = section.strangers(_ACCESS_KEYS)
+        notes = section.unused_keys(_ACCESS_KEYS)
         server, endpoint = _address(section, "server"), _address(section, "obs_endpoint")
         if server and endpoint and server != endpoint:
             notes.append(f"{section.location('server')}: server is not used, since obs_endpoint is another")
@@ -219,19 +219,19 @@ class Config:
                 return path
         return ""
 
-    def strangers(self, version: str) -> list[str]:
+    def unused_keys(self, version: str) -> list[str]:
         key, _ = _PARAMETERS[version]
-        return self.session(version).strangers(_SESSION_KEYS | {key})
+        return self.session(version).unused_keys(_SESSION_KEYS | {key})
 
 
 def read(path: Path, *, trusted: bool = False) -> Config:
     """`trusted` files are executed where they cannot be parsed; the result says whether that happened."""
     names = [ACCESS, *SESSIONS.values()]
-    config = Config(path, _sealed(python_file.read(path)))
+    config = Config(path, _hide_keys(python_file.read(path)))
     wanted = [config.names.get(name) for name in names]
     if not trusted or not (_doubtful(wanted) or all(value is None for value in wanted)):
         return config
-    return Config(path, _sealed(execute_file(path, names)), executed=True)
+    return Config(path, _hide_keys(execute_file(path, names)), executed=True)
 
 
 def _doubtful(value: Any) -> bool:
@@ -242,7 +242,7 @@ def _doubtful(value: Any) -> bool:
     return isinstance(value, Unreadable)
 
 
-def _sealed(names: Table) -> Table:
+def _hide_keys(names: Table) -> Table:
     """Keys become Secrets before anybody else sees the table."""
     access = names.get(ACCESS)
     if isinstance(access, Table):

@@ -1,7 +1,7 @@
-"""ModelArts, by its APIs V1 and V2, with the vendor's SDK or its `modelarts` wheel.
+"""The platform ModelArts of Huawei Cloud, by its APIs V1 and V2.
 
-Begin with `kind.py` (what is known before anything connects) and `platform.py` (the adapter). `request.py` makes the
-bodies, `jobs.py` sends them, `catalog.py` asks what the region offers, `image_rules.py` has the rules of images and
-of `ma-pre-start.sh`, `package.py` reads an unpacked ais-bench package. The registry, and the platform `local`, import
-this package.
+Begin with `platform.py`. `kind.py` says what ModelArts needs before anything connects, `request.py` renders the request
+of a job, `jobs.py` submits and watches it, `catalog.py` checks it against what is offered, `session.py` signs requests
+with the vendor's client in `vendor_http.py`. `wheel.py` uses the vendor's `modelarts` wheel instead; `package.py` reads
+packages of ais-bench-stubs. The registry imports `kind.py`, and collection `package.py`; the rest is private.
 """

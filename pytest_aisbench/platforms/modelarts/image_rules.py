@@ -1,7 +1,8 @@
-"""What a custom image and its command must look like to run on ModelArts; each mistake is named with its fix. Pure.
+"""Checks custom images and their commands before ModelArts does, and writes its pre-start script.
 
-The platform notices them only when the job runs, that is when it has been paid for: a shell script given to Python,
-code looked for in the wrong folder, arguments that land at the wrong command, ports where hosts are asked for.
+ModelArts finds these mistakes only when the job runs, and costs: a shell script given to Python, code in the wrong
+folder, arguments that reach the wrong command, ports where hosts are expected. `ma-pre-start.sh` runs on every node
+before training: it installs new software, and sets variables.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _INTERPRETERS = {".py": "python", ".sh": "bash"}
 
 
 def default_command(entry: str, *, version: str, code: str) -> str:
-    """What runs the entry of a workload in an image of one's own, where the image has no command of its own."""
+    """The command that starts the entry of a workload in a custom image."""
     interpreter = next((name for suffix, name in _INTERPRETERS.items() if entry.endswith(suffix)), "")
     if not interpreter:
         advice = "name a .py or .sh file, or write a command beside the image"
@@ -42,7 +43,7 @@ def default_command(entry: str, *, version: str, code: str) -> str:
 
 
 def check_image(image: str) -> None:
-    """The address as the registry names it: `host/organisation/name:tag`, or without the host."""
+    """Raise unless it is an address of a registry: `host/organisation/name:tag`, or without the host."""
     if "://" in image:
         raise UsageFault(f"image {image!r} is a url", advice=f"write {image.partition('://')[2]!r}")
     if not _IMAGE.fullmatch(image):
@@ -51,8 +52,8 @@ def check_image(image: str) -> None:
 
 
 def check_command(command: str, *, version: str, code: str, arguments: bool = True) -> None:
-    """`version`: V1 or V2. `code`: the last part of the code's folder, by which the container knows it.
-    `arguments`: the job has parameters, inputs or outputs, which V2 appends to the command."""
+    """Raise for a command that cannot work. `code` is the name of the code's folder in the container. `arguments`: the
+    job has parameters, inputs or outputs, which V2 appends to the command."""
     _check_form(command)
     _check_interpreters(command)
     _check_folders(command, version, code)
@@ -63,14 +64,14 @@ def check_command(command: str, *, version: str, code: str, arguments: bool = Tr
 
 
 def check_code(workload: Workload, scripts: Iterable[tuple[str, str]]) -> None:
-    """The scripts of a workload that trains in an image of its own; an engine of the platform runs them otherwise."""
+    """Check the scripts of a workload with a custom image; an engine of the platform runs them in another way."""
     if "image" in workload.options:
         for path, text in scripts:
             check_script(path, text)
 
 
 def check_script(name: str, content: str) -> None:
-    """A script of the code: V1's lists of hosts have ports, and launchers that ask for hosts take none."""
+    """Raise if a script passes V1's hosts, which have ports, to a launcher that takes hosts without ports."""
     if "BATCH_CUSTOM" in content and _HOSTS_ASKED_FOR.search(content) and not _PORT_CUT_OFF.search(content):
         raise UsageFault(
             f"{name} passes BATCH_CUSTOM<i>_HOSTS on as hosts, but each is host:port",
@@ -86,24 +87,24 @@ def _check_form(command: str) -> None:
 
 
 def _check_interpreters(command: str) -> None:
-    if found := _PYTHON_RUNS_SHELL.search(command):
-        right = command[: found.start()] + f"bash {found['script']}" + command[found.end() :]
-        raise UsageFault(f"{found[0]!r}: Python cannot run a shell script", advice=f"write {right!r}")
-    if found := _SHELL_RUNS_PYTHON.search(command):
-        right = command[: found.start()] + f"python {found['script']}" + command[found.end() :]
-        raise UsageFault(f"{found[0]!r}: a shell cannot run a Python script", advice=f"write {right!r}")
+    if match := _PYTHON_RUNS_SHELL.search(command):
+        right = command[: match.start()] + f"bash {match['script']}" + command[match.end() :]
+        raise UsageFault(f"{match[0]!r}: Python cannot run a shell script", advice=f"write {right!r}")
+    if match := _SHELL_RUNS_PYTHON.search(command):
+        right = command[: match.start()] + f"python {match['script']}" + command[match.end() :]
+        raise UsageFault(f"{match[0]!r}: a shell cannot run a Python script", advice=f"write {right!r}")
 
 
 def _check_folders(command: str, version: str, code: str) -> None:
     job_dir = JOB_DIRS[version]
-    for found in _JOB_DIR.finditer(command):
-        folder, rest = found["folder"], found["rest"]
+    for match in _JOB_DIR.finditer(command):
+        folder, rest = match["folder"], match["rest"]
         if folder not in {job_dir, "$MA_JOB_DIR", "${MA_JOB_DIR}"} or (version == "V1" and folder.startswith("$")):
             right = f"{job_dir}/{rest}"
-            raise UsageFault(f"{found[0]}: {version} has the code in {job_dir}", advice=f"write {right}")
+            raise UsageFault(f"{match[0]}: {version} has the code in {job_dir}", advice=f"write {right}")
         if rest.partition("/")[0] != code and not rest.startswith("$"):
             right = f"{folder}/{code}/{rest}"
-            raise UsageFault(f"{found[0]}: the name of the code's folder is missing", advice=f"write {right}")
+            raise UsageFault(f"{match[0]}: the name of the code's folder is missing", advice=f"write {right}")
 
 
 def _check_v1(command: str) -> None:
@@ -132,32 +133,32 @@ def _check_v2(command: str, *, arguments: bool) -> None:
         )
 
 
-# -- `ma-pre-start.sh`, which ModelArts runs on every node before training: new software, and what it may log.
+# The pre-start script
 
 PRE_START_SCRIPT = "ma-pre-start.sh"
-RUN = "run"  # the folder beside the entry that holds what is installed
+RUN = "run"  # the folder beside the entry with the files to install
 
 
 def pre_start_files(workload: Workload, variables: Mapping[str, str]) -> dict[str, str | bytes]:
-    """What goes beside the entry, where the platform looks for the script: the files to install, and the script.
+    """The files to install and the script, by their paths. They lie beside the entry, where ModelArts looks.
 
-    `variables` are those that a request cannot carry: the script exports them.
+    The script exports `variables`, which V1's request cannot carry.
     """
     update = workload.update or Update()
     update = replace(update, exports={**variables, **update.exports})
     beside = PurePosixPath(workload.entry).parent
-    more: dict[str, str | bytes] = {}
+    files: dict[str, str | bytes] = {}
     for file in update.files:
         path = str(beside / RUN / PurePosixPath(file).name)
-        if path in more:
+        if path in files:
             raise UsageFault(f"update: two files are called {PurePosixPath(file).name}", advice="rename one of the two")
-        more[path] = str(Path(workload.folder) / file)
+        files[path] = str(Path(workload.folder) / file)
     if update.is_written:
         names = tuple(PurePosixPath(file).name for file in update.files)
-        place = str(PurePosixPath(workload.code_name) / beside)
+        folder = str(PurePosixPath(workload.code_name) / beside)
         own = _own_script([Path(workload.folder) / part for part in workload.code], beside)
-        more[str(beside / PRE_START_SCRIPT)] = pre_start_script(update, names, place, own).encode()
-    return more
+        files[str(beside / PRE_START_SCRIPT)] = pre_start_script(update, names, folder, own).encode()
+    return files
 
 
 def _own_script(folders: list[Path], beside: PurePosixPath) -> str:
@@ -177,21 +178,21 @@ def _own_script(folders: list[Path], beside: PurePosixPath) -> str:
     return ""
 
 
-def pre_start_script(update: Update, names: tuple[str, ...], place: str, own: str = "") -> str:
-    """`names` are the files as they lie in `run/`; `place` is the entry's folder below the job's code, such as
-    `bert/src`; `own` is the workload's script, which comes last and has the last word."""
+def pre_start_script(update: Update, names: tuple[str, ...], folder: str, own: str = "") -> str:
+    """`names` are the files in `run/`. `folder` is the entry's folder below the job's code, such as `bert/src`. `own`
+    is the workload's own script, which comes last and may override the rest."""
     lines = ["#!/bin/bash", "# Written by pytest-aisbench for this job."]
     if update.installed and names:
-        lines += _installation(names, place)
+        lines += _installation(names, folder)
     lines += [f"export {name}={shlex.quote(value)}" for name, value in update.exports.items()]
     if own:
         lines += ["", f"# From here on: the workload's own {PRE_START_SCRIPT}.", own.rstrip("\n")]
     return "\n".join(lines) + "\n"
 
 
-def _installation(names: tuple[str, ...], place: str) -> list[str]:
+def _installation(names: tuple[str, ...], folder: str) -> list[str]:
     marker = shlex.quote(f"{RUN}/{names[0]}")
-    below = shlex.quote(place)
+    below = shlex.quote(folder)
     lines = [
         "_aisbench_failed() {",
         '    echo "aisbench: $1: the job would train with other software than it should" >&2',

@@ -1,4 +1,4 @@
-"""What ModelArts says of itself before anything connects to it: its keys of workload.toml and the access it needs."""
+"""What ModelArts needs, before anything connects to it: its keys of workload.toml, and the access."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPTIONS = frozenset({
     *("framework_type", "framework_version", "flavor", "pool_id", "job_description_prefix"),
     *("nas_type", "nas_share_addr", "nas_mount_path"),
     *("image", "command"),
-    "job_name",  # V1: trials become versions of this job, as those of ais-bench-stubs do
+    "job_name",  # V1: trials become versions of this job, as with ais-bench-stubs
 })  # fmt: skip
 
 
@@ -40,7 +40,7 @@ class ModelArtsKind(PlatformKind):
             raise UsageFault(f"{sources} contradict each other", advice="a running local cloud is platform local")
         access = settings.access
         missing = [] if access.bucket else ["bucket"]
-        if settings.modelarts_client != "wheel":  # a notebook's wheel has keys of its own
+        if settings.modelarts_client != "wheel":  # the wheel in a notebook has keys of its own
             keys = {"access_key": access.access_key, "secret_access_key": access.secret_access_key}
             missing = [*(name for name, value in keys.items() if not value), *missing]
         if not (access.modelarts_endpoint or access.region_name):

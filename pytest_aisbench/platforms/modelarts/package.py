@@ -1,6 +1,6 @@
-"""An unpacked ais-bench package as an ordinary suite: its code, its session's settings, and our claims beside them.
+"""Reads an unpacked ais-bench package as an ordinary suite: its code, its session's settings, and our claims.
 
-Nobody behind the collection knows that there are packages. The job is the one that the predecessor would have created.
+Only collection knows that there are packages. The job is the one that ais-bench-stubs would have created.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CODE = "code/code"
 _MOST_NODES = 99_999
 _LONGEST_NAME = 40
 _ENVIRONMENTS = ("mindspore_env.sh", "tensorflow_env.sh")
-# What the predecessor's ModelArts guide reports per node of eight Ascend 910, where the parameters tell the model.
+# What the guide of ais-bench-stubs reports per node of eight Ascend 910, for models that a parameter names.
 _KNOWN = {
     "bert_network": ("sentences/s", "450.58", "0.7139"),
     "config_path": ("images/s", "14151.18", "0.7706"),
@@ -38,7 +38,7 @@ _KNOWN = {
 
 @dataclass(frozen=True)
 class Package:
-    """The suite, the nodes that the package asks for, and what it says that is not used."""
+    """The suite, the nodes that the package asks for, and notes about what is not used."""
 
     suite: Suite
     nodes: int
@@ -46,21 +46,21 @@ class Package:
 
 
 def load_package(settings: Settings, kind: PlatformKind, platforms: Collection[str]) -> Package:
-    """`kind` is the chosen platform's; `platforms` are the names of all, as for `suite.load`."""
+    """`kind` is the chosen platform's; `platforms` are the names of all platforms."""
     assert settings.package is not None
     folder, version = settings.package, settings.modelarts_version
     named = settings.config if settings.config and settings.config.name.endswith(LEGACY_FILE) else None
     config = open_config(named, folder, trusted=settings.trust_config)
     session = config.session(version)
-    notes = config.strangers(version) + _offline(folder)
+    notes = config.unused_keys(version) + _offline_notes(folder)
     workload = _workload(folder, session, version)
     if kind.emulation:
         notes.append(f"{session.path}: the local cloud runs the package's code, without its inputs and its run/ folder")
     else:
-        workload = _placed(workload, session, kind.options, notes)
+        workload = _for_cloud(workload, session, kind.options, notes)
     path = folder / THRESHOLDS_FILE
     if not path.is_file():
-        raise _claimless(path, settings.platform, workload)
+        raise _no_thresholds(path, settings.platform, workload)
     document = toml_document.read(path)
     workload = replace(workload, metrics=_metrics(document))
     suite = Suite(workload, read_thresholds(document, workload, platforms), settings.platform, str(path))
@@ -91,8 +91,8 @@ def _workload(folder: Path, session: Section, version: str) -> Workload:
     )
 
 
-def _placed(workload: Workload, session: Section, options: Collection[str], notes: list[str]) -> Workload:
-    """With everything that only the cloud has."""
+def _for_cloud(workload: Workload, session: Section, options: Collection[str], notes: list[str]) -> Workload:
+    """The workload with its data, its options and its updates, which only the cloud uses."""
     data = session.store_path("inputs").rstrip("/")
     return replace(
         workload,
@@ -104,7 +104,7 @@ def _placed(workload: Workload, session: Section, options: Collection[str], note
 
 
 def _contents(parameters: Mapping[str, str]) -> tuple[str, ...]:
-    """What the predecessor's guide says must be in the data of the models that it knows."""
+    """What the data of a model must contain, by the guide of ais-bench-stubs."""
     if "bert_network" in parameters:
         return ("train/", "val/", "ms_bert_large.ckpt")
     return ("train/", "val/") if "imagenet" in parameters.get("config_path", "") else ()
@@ -131,19 +131,19 @@ def _framework(version: str) -> str:
 
 
 def _devices(session: Section, folder: Path) -> int:
-    """By the flavor's name; of one that does not tell, as config.sh says."""
+    """By the flavor's name; if it does not tell, as config.sh says."""
     cards = request.cards_of_flavor(session.text("train_instance_type"))
     if cards:
         return cards
     shell = shell_file.read(folder / SHELL)
-    told = shell.text("DEVICE_NUM") if "DEVICE_NUM" in shell.values else "8"
-    if told not in {"1", "2", "4", "8", "16"}:
+    count = shell.text("DEVICE_NUM") if "DEVICE_NUM" in shell.values else "8"
+    if count not in {"1", "2", "4", "8", "16"}:
         raise UsageFault(f"{shell.location('DEVICE_NUM')}: DEVICE_NUM is none of 1, 2, 4, 8, 16")
-    return int(told)
+    return int(count)
 
 
 def _update(folder: Path, entry: str, notes: list[str]) -> Update | None:
-    """The package's `run/`, beside the entry as the predecessor has it; its own script is left to do what it does."""
+    """The files of the package's `run/`. If the package has a pre-start script of its own, that installs them."""
     beside = folder / _CODE / PurePosixPath(entry).parent
     script = beside / PRE_START_SCRIPT
     files = sorted((folder / "run").glob("*"), key=lambda path: (path.suffix != ".whl", path.name))
@@ -155,7 +155,7 @@ def _update(folder: Path, entry: str, notes: list[str]) -> Update | None:
 
 
 def _dependencies_first(files: tuple[str, ...]) -> tuple[str, ...]:
-    """Wheels before CANN, and protobuf before what needs it: the order of the predecessor's own script."""
+    """Wheels before CANN, and protobuf before what needs it: the order of the script of ais-bench-stubs."""
     return tuple(sorted(files, key=lambda file: (file.endswith(".run"), "protobuf" not in file, file)))
 
 
@@ -173,7 +173,7 @@ def _check_script(script: Path, entry: str, notes: list[str]) -> None:
         )
 
 
-def _offline(folder: Path) -> list[str]:
+def _offline_notes(folder: Path) -> list[str]:
     notes = []
     for name in _ENVIRONMENTS:
         path = folder / "code/config" / name
@@ -183,7 +183,7 @@ def _offline(folder: Path) -> list[str]:
 
 
 def _metrics(document: Document) -> dict[str, Metric]:
-    """A package does not say in what it counts: the claim on the throughput does."""
+    """The unit of the claim on throughput, since a package does not tell its unit."""
     unit = "samples/s"
     for shapes in document.data.values():
         for rows in shapes.values() if isinstance(shapes, dict) else ():
@@ -193,7 +193,7 @@ def _metrics(document: Document) -> dict[str, Metric]:
     return {THROUGHPUT: Metric(THROUGHPUT, unit), ACCURACY: Metric(ACCURACY, "")}
 
 
-def _claimless(path: Path, platform: str, workload: Workload) -> UsageFault:
+def _no_thresholds(path: Path, platform: str, workload: Workload) -> UsageFault:
     known = next((row for key, row in _KNOWN.items() if key in workload.parameters), None)
     unit, throughput, accuracy = known or ("samples/s", "1000", "0.75")
     why = "the guide's numbers for eight Ascend 910" if known else "put your own numbers here"

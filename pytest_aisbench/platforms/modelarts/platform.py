@@ -1,4 +1,4 @@
-"""ModelArts: where it is, who we are there, and which of its APIs runs the jobs."""
+"""ModelArts as a Platform: connects session, store and jobs, and checks the connection for `aisbench doctor`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from pytest_aisbench.config.access import Access, service_endpoint
@@ -17,12 +17,12 @@ from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.model.case import Workload
 from pytest_aisbench.model.job import Job, JobSpec, LogPart, Request, StoreUrl
-from pytest_aisbench.model.ports import Check, Health, checked, failure, ok, warning
+from pytest_aisbench.model.ports import Check, Health, failure, fine, looked, warning
 from pytest_aisbench.net.http import parse_date
 from pytest_aisbench.net.retry import CHECK_S
 from pytest_aisbench.platforms.modelarts import image_rules
 from pytest_aisbench.platforms.modelarts.image_rules import pre_start_files
-from pytest_aisbench.platforms.modelarts.jobs import JobsV1, JobsV2
+from pytest_aisbench.platforms.modelarts.jobs import Jobs, JobsV1, JobsV2
 from pytest_aisbench.platforms.modelarts.kind import OPTIONS, ModelArtsKind
 from pytest_aisbench.platforms.modelarts.request import Placement, placement
 from pytest_aisbench.platforms.modelarts.session import Session
@@ -36,25 +36,8 @@ from pytest_aisbench.platforms.modelarts.wheel import (
 )
 from pytest_aisbench.stores.obs import Obs
 
+_SERVICES = ("iam", "obs", "modelarts")
 _CONSOLE = "https://console.huaweicloud.com/modelarts/"
-
-
-class Jobs(Protocol):
-    """Everything about jobs, by one of the ways there are to ModelArts."""
-
-    takes_environment: bool
-
-    def check(self, patience_s: float) -> None: ...
-    def vet(self, spec: JobSpec) -> Iterable[Check]: ...
-    def render(self, spec: JobSpec) -> Request: ...
-    def submit(self, request: Request) -> str: ...
-    def find(self, request: Request) -> str | None: ...
-    def named(self, name: str) -> str | None: ...
-    def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]: ...
-    def logs(self, job_id: str, node: int = 0, since: int = 0) -> LogPart: ...
-    def usage(self, job_id: str, node: int = 0) -> Mapping[str, Sequence[float]]: ...
-    def events(self, job_id: str) -> Sequence[str]: ...
-    def cancel(self, job_id: str) -> None: ...
 
 
 class ModelArts:
@@ -64,15 +47,15 @@ class ModelArts:
     options: Collection[str] = OPTIONS
     max_jobs = 8
     poll_s = 5.0
-    patience_s = 60.0  # how long an outage is sat out within one call
+    patience_s = 60.0  # how long one call waits for the end of an outage
 
     def __init__(self, settings: Settings) -> None:
-        self._wheel = self._prepared(settings) if settings.modelarts_client == "wheel" else None
+        self._wheel = self._make_wheel(settings) if settings.modelarts_client == "wheel" else None
         access = self._wheel.lend() if self._wheel else settings.access
         self._devices_source = settings.sources.get("devices", "--aisbench-devices") if settings.devices else ""
         self.access = access
         self.root = StoreUrl(access.bucket, access.folder.strip("/")) / "aisbench/"
-        self.store = Obs.of(access, self.patience_s, self._gone)
+        self.store = Obs.of(access, self.patience_s, self._why_gone)
         self.session = Session(
             service_endpoint("modelarts", access),
             access.access_key,
@@ -85,7 +68,7 @@ class ModelArts:
             hosts=access.hosts,
             patience_s=self.patience_s,
         )
-        self.jobs = self._jobs(settings)
+        self.jobs = self._make_jobs(settings)
 
     @property
     def takes_environment(self) -> bool:
@@ -93,15 +76,15 @@ class ModelArts:
 
     @property
     def platform_id(self) -> str:
-        # The APIs know each other's jobs by no id: what one began the other cannot go on with.
+        # The APIs have different ids for a job: one cannot resume what the other began.
         version = " V1" if isinstance(self.jobs, JobsV1) else ""
         return f"{self.name} {self.session.endpoint} {self.root}{version}"
 
     @property
     def endpoints(self) -> dict[str, str]:
-        """The addresses that are used, by the services' names."""
-        found = {service: service_endpoint(service, self.access) for service in ("iam", "obs", "modelarts")}
-        return {service: address for service, address in found.items() if address}
+        """Addresses by the names of the services."""
+        addresses = {service: service_endpoint(service, self.access) for service in _SERVICES}
+        return {service: address for service, address in addresses.items() if address}
 
     def share(self) -> Mapping[str, Any]:
         return {}
@@ -114,7 +97,6 @@ class ModelArts:
         return self.jobs.vet(spec)
 
     def connection_checks(self) -> Iterable[Check]:
-
         return check_connection(self)
 
     def additions(self, workload: Workload, variables: Mapping[str, str]) -> Mapping[str, str | bytes]:
@@ -148,7 +130,7 @@ class ModelArts:
         return self.jobs.events(job_id)
 
     def console(self, job_id: str) -> str:
-        """The page of a job, which only a region of the public cloud has at an address that is known; V1 has a list."""
+        """The page of a job; V1 has only a list. Empty outside the public cloud, whose address alone is known."""
         if self.access.modelarts_endpoint or not self.access.region_name:
             return ""
         page = "trainingJobs" if isinstance(self.jobs, JobsV1) else f"training/detail/{quote(job_id, safe='')}"
@@ -163,21 +145,20 @@ class ModelArts:
         self.session.close()
         self.store.close()
 
-    def _gone(self) -> str:
-        """Why nobody will ever answer again; empty while somebody may."""
+    def _why_gone(self) -> str:
+        """Why the platform will never answer again; empty while it may."""
         return ""
 
-    def _prepared(self, settings: Settings) -> Wheel:
-        access, services = settings.access, ("iam", "obs", "modelarts")
-        endpoints = {}
-        if any(getattr(access, f"{service}_endpoint") for service in services):
-            endpoints = {f"{service}_endpoint": service_endpoint(service, access) for service in services}
+    def _make_wheel(self, settings: Settings) -> Wheel:
+        access, endpoints = settings.access, {}
+        if any(getattr(access, f"{service}_endpoint") for service in _SERVICES):
+            endpoints = {f"{service}_endpoint": service_endpoint(service, access) for service in _SERVICES}
             endpoints |= {"region_name": access.region_name}
         modules = MODULES_V1 if settings.modelarts_version == "V1" else MODULES_V2
         python = str(settings.modelarts_python or "")
         return Wheel(python, modules, access, endpoints, lambda: self.session.project_id)
 
-    def _jobs(self, settings: Settings) -> Jobs:
+    def _make_jobs(self, settings: Settings) -> Jobs:
         first, session = settings.modelarts_version == "V1", self.session
         if self._wheel is None:
             return JobsV1(session, self._placement, self.store) if first else JobsV2(session, self._placement)
@@ -190,101 +171,101 @@ class ModelArts:
         return placement(spec, self._devices_source)
 
 
-# -- The way to a ModelArts, step by step: names, answers, clocks, keys, project, bucket. Nothing is signed before the
+# Checks of the connection, step by step: names, answers, clocks, keys, project, bucket
 
 _ANSWER_S = 10.0  # for one answer
-_SKEW_S = 60.0  # worth a word; from 15 minutes on services refuse, and we date requests by their clock
+_SKEW_S = 60.0  # a warning; services refuse 15 minutes, and then we date requests by their clock
 
 
 def check_connection(platform: ModelArts) -> Iterator[Check]:
-    """Ends where nothing further can be known."""
+    """Stops at the first step without which later ones cannot work."""
     reached = True
     for service, address in platform.endpoints.items():
-        resolved = _resolved(service, address, platform.access)
-        yield resolved
-        if resolved.failed:
+        name = _check_name(service, address, platform.access)
+        yield name
+        if name.failed:
             reached = False
             continue
-        found = list(_answered(service, address, platform.access))
-        yield from found
-        reached = reached and not any(check.failed for check in found)
+        checks = list(_check_answer(service, address, platform.access))
+        yield from checks
+        reached = reached and not any(check.failed for check in checks)
     if not reached:
         return
-    for name, look in (("credentials", partial(_accepted, platform)), ("project", partial(_project, platform))):
-        known = checked(name, look)
-        yield known
-        if known.failed:
+    for what, look in (("credentials", partial(_check_keys, platform)), ("project", partial(_check_project, platform))):
+        check = looked(what, look)
+        yield check
+        if check.failed:
             return
-    bucket = checked("bucket", partial(_listed, platform))
+    bucket = looked("bucket", partial(_check_bucket, platform))
     yield bucket
     if not bucket.failed:
-        yield _region(platform)
-        yield checked("write access", partial(_written, platform))
+        yield _check_region(platform)
+        yield looked("write access", partial(_check_writing, platform))
 
 
-def _resolved(service: str, endpoint: str, access: Access) -> Check:
-    """The name of the service; of OBS that of the bucket, since that is the host which is asked."""
+def _check_name(service: str, endpoint: str, access: Access) -> Check:
+    """Resolve the name of the service; for OBS that of the bucket, which is the host of its requests."""
     name, above = urlsplit(endpoint).hostname or "", ""
     what = f"name of {service}"
     if _is_address(name):
-        return ok(what, f"{name} is an address")
+        return fine(what, f"{name} is an address")
     if service == "obs" and access.bucket:
         name, above = f"{access.bucket}.{name}", name
     if address := access.hosts.address(name, above=above):
-        return ok(what, f"{name} is {address}, by [hosts]")
-    if _proxied(endpoint):
-        return ok(what, f"{name} is left to the proxy")
+        return fine(what, f"{name} is {address}, by [hosts]")
+    if _uses_proxy(endpoint):
+        return fine(what, f"{name} is left to the proxy")
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
         fix = f'check [access], or write "{above or name}" with its address to [hosts] in aisbench.toml'
         return Check(what, Health.FAILURE, f"{name} has no address: {error.strerror or error}", fix, lasting=False)
-    return ok(what, f"{name} is {found[0][4][0]}")
+    return fine(what, f"{name} is {addresses[0][4][0]}")
 
 
-def _answered(service: str, endpoint: str, access: Access) -> Iterator[Check]:
-    """Any answer will do: it was not asked for anything."""
+def _check_answer(service: str, endpoint: str, access: Access) -> Iterator[Check]:
+    """Ask for nothing: any answer will do."""
     from pytest_aisbench.platforms.modelarts.vendor_http import server_date
 
     what, began = f"answer of {service}", time.monotonic()
     try:
         date = server_date(endpoint, access.ca_file, access.hosts, _ANSWER_S)
     except AisbenchError as error:
-        yield checked(what, partial(_raise, error))
+        yield looked(what, partial(_raise, error))
         return
-    yield ok(what, f"{endpoint} answers within {1000 * (time.monotonic() - began):.0f} ms")
-    yield _clock(service, date)
+    yield fine(what, f"{endpoint} answers within {1000 * (time.monotonic() - began):.0f} ms")
+    yield _check_clock(service, date)
 
 
-def _clock(service: str, date: str) -> Check:
-    what, told = f"clock of {service}", parse_date(date)
-    if told is None:
+def _check_clock(service: str, date: str) -> Check:
+    what, server_time = f"clock of {service}", parse_date(date)
+    if server_time is None:
         return warning(what, "it does not tell the time")
-    ahead = (told - datetime.now(timezone.utc)).total_seconds()
+    ahead = (server_time - datetime.now(timezone.utc)).total_seconds()
     if abs(ahead) < _SKEW_S:
-        return ok(what, "it agrees with this machine's")
+        return fine(what, "it agrees with this machine's")
     text = f"this machine's is {abs(ahead):.0f} s {'behind' if ahead > 0 else 'ahead'}"
     return warning(what, text, "set this machine's clock; until then requests are dated by the server's")
 
 
-def _accepted(platform: ModelArts) -> str:
+def _check_keys(platform: ModelArts) -> str:
     platform.jobs.check(_ANSWER_S)
     return "the keys are accepted, and may list what is offered"
 
 
-def _project(platform: ModelArts) -> str:
-    """IAM is asked where it is not configured."""
-    found, region = platform.session.project_id, platform.access.region_name
-    return f"{found[:6]}…" + (f" of region {region}" if region else "")
+def _check_project(platform: ModelArts) -> str:
+    """Asks IAM if the project is not configured."""
+    project_id, region = platform.session.project_id, platform.access.region_name
+    return f"{project_id[:6]}…" + (f" of region {region}" if region else "")
 
 
-def _listed(platform: ModelArts) -> str:
+def _check_bucket(platform: ModelArts) -> str:
     platform.store.check(platform.root)
     return f"{platform.root} can be listed"
 
 
-def _region(platform: ModelArts) -> Check:
-    """A job reads and writes buckets of its own region only."""
+def _check_region(platform: ModelArts) -> Check:
+    """Compare regions: a job reaches only buckets of its own region."""
     what, ours = "bucket's region", platform.access.region_name
     try:
         there = platform.store.location(platform.root)
@@ -293,17 +274,17 @@ def _region(platform: ModelArts) -> Check:
     if ours and there and there != ours:
         fix = f"name a bucket of {ours} in [access], or region_name = '{there}'"
         return failure(what, f"{platform.root.bucket} is in {there}, and jobs run in {ours}", fix)
-    return ok(what, there or "not told")
+    return fine(what, there or "not told")
 
 
-def _written(platform: ModelArts) -> str:
+def _check_writing(platform: ModelArts) -> str:
     mark = platform.root / f"doctor-{uuid.uuid4().hex}"
     platform.store.write(mark, b"written and deleted by aisbench doctor\n")
     platform.store.delete(mark)
     return f"below {platform.root} a small object was written and deleted"
 
 
-def _proxied(endpoint: str) -> bool:
+def _uses_proxy(endpoint: str) -> bool:
     from urllib.request import getproxies, proxy_bypass
 
     parts = urlsplit(endpoint)

@@ -1,4 +1,7 @@
-"""The V2 request that creates a training job, and the vendor's rules for it. Pure."""
+"""Renders the request that creates a training job on ModelArts, for API V2 or V1, and checks the vendor's rules.
+
+Pure: a `JobSpec` goes in, a body for JSON comes out. `placement` chooses machines and software.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,23 @@ from pytest_aisbench.model.job import JobSpec, StoreUrl, check_job_name, check_p
 from pytest_aisbench.platforms.modelarts import image_rules
 
 ASCEND = "Ascend-Powered-Engine"
-_SIZES = {1: "xlarge", 2: "2xlarge", 4: "4xlarge", 8: "8xlarge", 16: "16xlarge"}  # cards → how the vendor says it
+_SIZES = {
+    1: "xlarge",
+    2: "2xlarge",
+    4: "4xlarge",
+    8: "8xlarge",
+    16: "16xlarge",
+}  # the vendor's word for a number of cards
 _PUBLIC = "modelarts.kat1"  # has 1 to 8 cards
 POOL_FLAVORS = "modelarts.pool.visual"
-_NODE = 8  # cards of a whole node: what a pool gives unless told, and what nodes that train together must have
+_NODE = 8  # cards of a whole node: a pool's default, and required of nodes that train together
 
 _INPUT = "/home/ma-user/modelarts/inputs/data_url_0"
 
 _VARIABLES, _VARIABLE_SIZE = 100, 4096
 _DESCRIPTION = 256
 _HOURS = range(1, 73)
+_NO_DATA = "no-data/"  # the name of an empty folder
 
 
 @dataclass(frozen=True)
@@ -33,12 +43,12 @@ class Placement:
 
     @property
     def engine_name(self) -> str:
-        """With its version; empty where an image of one's own trains."""
+        """With its version; empty for a custom image."""
         return "" if "image_url" in self.engine else f"{self.engine['engine_name']} {self.engine['engine_version']}"
 
 
 def placement(spec: JobSpec, devices_source: str = "") -> Placement:
-    """As `[modelarts]` of workload.toml asks; `devices_source` names what overrode the workload's own devices."""
+    """As `[modelarts]` of workload.toml asks. `devices_source` names what overrode the workload's own devices."""
     if spec.shape.nodes > 1 and spec.shape.devices != _NODE:
         raise UsageFault(
             f"shape {spec.shape}: on ModelArts several nodes train with {_NODE} cards each",
@@ -88,21 +98,64 @@ def request_body_v2(spec: JobSpec, place: Placement) -> dict[str, Any]:
     }
 
 
+def request_body_v1(spec: JobSpec, place: Placement) -> dict[str, Any]:
+    """Has names for flavor and engine, not numbers. V1 has no variables: `ma-pre-start.sh` sets them."""
+    check_spec(spec)
+    own, resource = custom_image(spec, "V1"), place.resource
+    parameters = dict(spec.parameters)
+    software = {"engine_id": place.engine_name}
+    if own:
+        software = {"user_image_url": own["image"], "user_command": own["command"]}
+        parameters |= spec.environment  # V1 gives a custom image the parameters as variables
+    pooled = "pool_id" in resource
+    machines = {"pool_id": resource["pool_id"]} if pooled else {"spec_id": resource["flavor_id"]}
+    return {
+        "job_name": str(spec.options.get("job_name") or spec.name),
+        "job_desc": description(spec),
+        "workspace_id": "0",
+        "config": {
+            "worker_server_num": resource["node_count"],
+            "app_url": folder_path(spec.code),
+            "boot_file_url": folder_path(spec.code) + spec.entry,
+            "parameter": [{"label": name, "value": value} for name, value in parameters.items()],
+            "data_url": folder_path(spec.inputs or empty_data_folder(spec)),
+            "train_url": folder_path(spec.outputs),
+            "log_url": folder_path(spec.logs),
+            **machines,
+            **software,
+            **shared_storage(spec),
+            "create_version": True,
+        },
+    }
+
+
+def empty_data_folder(spec: JobSpec) -> StoreUrl:
+    """An empty folder beside the results, for a job without data: V1 requires some."""
+    parent = spec.outputs.key.rstrip("/").rpartition("/")[0]
+    return StoreUrl(spec.outputs.bucket, f"{parent}/{_NO_DATA}".lstrip("/"))
+
+
+def is_empty_data_folder(data: StoreUrl) -> bool:
+    return f"/{data.key}".endswith(f"/{_NO_DATA}")
+
+
 def cards_of_flavor(flavor: str) -> int:
-    """How many cards a flavor has by its name; 0 where that does not tell."""
+    """How many cards a flavor has, by its name; 0 if the name does not tell."""
     family, _, size = flavor.rpartition(".")
     return next((count for count, word in _SIZES.items() if family in {_PUBLIC, POOL_FLAVORS} and word == size), 0)
 
 
 def description(spec: JobSpec) -> str:
-    """What the trial is comes last and whole: a job is told apart by it."""
+    """Cuts the prefix, never the trial's id at the end: the id tells jobs apart."""
     prefix = _option(spec, "job_description_prefix")[: max(0, _DESCRIPTION - len(spec.description) - 1)]
     return f"{prefix} {spec.description}".strip()[:_DESCRIPTION]
 
 
 def custom_image(spec: JobSpec, version: str = "") -> dict[str, str]:
-    """The image of one's own, and the command that it runs: if none is given, the workload's entry as a `version` of
-    the API starts it. Empty where an engine of the platform trains. With a version both are checked by its rules."""
+    """The custom image and its command; empty if an engine of the platform trains.
+
+    With a `version` of the API: adds the default command, which starts the workload's entry, and checks both.
+    """
     given = {key: _option(spec, key) for key in ("image", "command")}
     if not given["image"]:
         if given["command"]:
@@ -117,7 +170,7 @@ def custom_image(spec: JobSpec, version: str = "") -> dict[str, str]:
 
 
 def shared_storage(spec: JobSpec) -> dict[str, str]:
-    """Type, address and mount path of shared storage, all three; empty where there is none."""
+    """Type, address and mount path of shared storage, all three; empty if the workload has none."""
     given = {key: _option(spec, key) for key in ("nas_type", "nas_share_addr", "nas_mount_path")}
     if given["nas_share_addr"] and not given["nas_type"]:
         given["nas_type"] = "nfs"
@@ -149,7 +202,7 @@ def _option(spec: JobSpec, key: str) -> str:
 
 
 def _flavor(spec: JobSpec, flavor: str, devices_source: str) -> str:
-    """The configured flavor; or, of the family that we know, the one with the cards that were asked for elsewhere."""
+    """The configured flavor; in the family whose names we know, the one with the shape's number of cards."""
     devices = spec.shape.devices
     if flavor != _PUBLIC and flavor.rpartition(".")[0] != _PUBLIC:
         if devices_source:
@@ -201,7 +254,7 @@ def check_spec(spec: JobSpec) -> None:
 
 
 def _channel(name: str, url: StoreUrl, local_dir: str = "") -> dict[str, Any]:
-    """The platform copies the folder in or out and hands its local place to the code as `--name=…`."""
+    """A folder that the platform copies in or out; it passes the local path to the code as `--name=…`."""
     local = {"local_dir": local_dir} if local_dir else {}
     return {"name": name, "access_method": "parameter", **local, "remote": {"obs": {"obs_url": folder_path(url)}}}
 
@@ -211,57 +264,6 @@ def folder_path(url: StoreUrl) -> str:
 
 
 def _auto_stop(max_run_s: float) -> dict[str, Any]:
-    """In whole hours, the vendor's only unit; longer than it allows is left to whoever watches."""
+    """A limit in whole hours, the vendor's only unit; none above the vendor's maximum, since the run stops jobs too."""
     hours = max(1, math.ceil(max_run_s / 3600)) if math.isfinite(max_run_s) else _HOURS.stop
     return {"auto_stop": {"time_unit": "HOURS", "duration": hours}} if hours in _HOURS else {}
-
-
-# -- The V1 request that creates a training job. Pure.
-
-_NOTHING = "no-data/"
-
-
-def empty_data_folder(spec: JobSpec) -> StoreUrl:
-    """V1 insists on data: where there is none, an empty folder beside the results."""
-    parent = spec.outputs.key.rstrip("/").rpartition("/")[0]
-    return StoreUrl(spec.outputs.bucket, f"{parent}/{_NOTHING}".lstrip("/"))
-
-
-def is_empty_data_folder(data: StoreUrl) -> bool:
-    return f"/{data.key}".endswith(f"/{_NOTHING}")
-
-
-def request_body_v1(spec: JobSpec, place: Placement) -> dict[str, Any]:
-    """Flavor and engine by name. V1 has no variables: they come by `ma-pre-start.sh`, which is staged with the code."""
-    check_spec(spec)
-    own, resource = custom_image(spec, "V1"), place.resource
-    parameters = dict(spec.parameters)
-    if own:
-        parameters |= spec.environment  # with an image of one's own the parameters are variables
-    if "pool_id" in resource:
-        machines: dict[str, Any] = {"pool_id": resource["pool_id"]}
-    else:
-        machines = {"spec_id": resource["flavor_id"]}
-    if own:
-        software: dict[str, Any] = {"user_image_url": own["image"], "user_command": own["command"]}
-    else:
-        software = {"engine_id": place.engine_name}
-    mounted = shared_storage(spec)
-    return {
-        "job_name": str(spec.options.get("job_name") or spec.name),
-        "job_desc": description(spec),
-        "workspace_id": "0",
-        "config": {
-            "worker_server_num": resource["node_count"],
-            "app_url": folder_path(spec.code),
-            "boot_file_url": folder_path(spec.code) + spec.entry,
-            "parameter": [{"label": name, "value": value} for name, value in parameters.items()],
-            "data_url": folder_path(spec.inputs or empty_data_folder(spec)),
-            "train_url": folder_path(spec.outputs),
-            "log_url": folder_path(spec.logs),
-            **machines,
-            **software,
-            **mounted,
-            "create_version": True,
-        },
-    }

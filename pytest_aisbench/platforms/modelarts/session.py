@@ -1,4 +1,4 @@
-"""Signed requests to ModelArts: repeated where that is harmless, and answered in JSON or one of our errors."""
+"""Sends signed requests to ModelArts, repeats those that do no harm twice, and returns JSON or raises our errors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from pytest_aisbench.platforms.modelarts.vendor_http import VendorHttp
 
 _PROJECT = "{project_id}"
-_LOADING = threading.Lock()  # two sessions may load the SDK at once, and pytest's importer is not made for that
+_LOADING = threading.Lock()  # two sessions may load the SDK at once, and pytest's importer is not thread-safe
 _PATIENCE_S = 60.0
 _TIMEOUT = (10.0, 60.0)  # to connect, to wait for the next byte
 
 
 class Session:
-    """An account's way to ModelArts. One HTTP client for all threads; nothing is sent before the first call."""
+    """Requests of one account. All threads share one HTTP client; the first call opens it."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Session:
         self._timeout = timeout
         self._project_id = project_id
         self._clock = ServerClock()
-        self._welcome = False  # these keys were accepted once
+        self._keys_were_accepted = False
         self._client: VendorHttp | None = None
         self._lock = threading.RLock()
 
@@ -60,7 +60,7 @@ class Session:
 
     @property
     def project_id(self) -> str:
-        """As configured, else what IAM calls the region's project."""
+        """As configured, else the id that IAM has for the region's project."""
         return self._project(self.patience_s, None)
 
     def call(
@@ -74,18 +74,18 @@ class Session:
         timeout_s: float | None = None,
         ignore: Collection[str] = (),
     ) -> dict[str, Any]:
-        """What the service answers; `{project_id}` in the path is filled in.
+        """The answer of the service. Fills in `{project_id}` in the path.
 
-        An unanswered or throttled request is sent again for `patience_s`: by default a GET for a minute, and all
-        others never, since the first may have been carried out. So is one whose keys are refused, if they were good
-        before. `timeout_s` bounds each attempt. Errors with a code in `ignore` are empty answers.
+        Sends an unanswered or throttled request again for `patience_s`: by default a GET for a minute, and others
+        never, since the first may have been carried out. The same for refused keys, if the service accepted them
+        before. `timeout_s` limits each attempt. An error with a code in `ignore` is an empty answer.
         """
         if "?" in path:
             raise UsageFault(f"{path}: a query in the path breaks the signature", advice="pass it as query={…}")
         patience_s = retry.patience_for(method, patience_s, self.patience_s)
         project_id = self._project(patience_s or self.patience_s, timeout_s) if _PROJECT in path else ""
         url = self.endpoint + path.replace(_PROJECT, quote(project_id, safe=""))
-        return self._persist(
+        return self._send_patiently(
             lambda http: http.send(method, url, body, query, project_id=project_id, timeout_s=timeout_s),
             patience_s,
             ignore,
@@ -97,7 +97,7 @@ class Session:
                 self._client.close()
             self._client = None
 
-    def _persist(
+    def _send_patiently(
         self, send: Callable[[VendorHttp], Answer], patience_s: float, ignore: Collection[str] = ()
     ) -> dict[str, Any]:
         answer: Answer | None = None
@@ -107,16 +107,16 @@ class Session:
             answer = None
             answer = self._send(send)
             content = {} if answer.code in ignore else answer.read()
-            self._welcome = True
+            self._keys_were_accepted = True
             return content
 
         def is_transient(error: AisbenchError) -> bool:
-            return error.retryable or (self._welcome and answer is not None and answer.doubts_keys)
+            return error.retryable or (self._keys_were_accepted and answer is not None and answer.doubts_keys)
 
         return retry.call(attempt, patience_s=patience_s, is_transient=is_transient)
 
     def _send(self, send: Callable[[VendorHttp], Answer]) -> Answer:
-        """Once; and once more if it was refused because our clock is wrong: not even a create was carried out."""
+        """Send once; and again if the service refused the date: then it carried out nothing, not even a create."""
         ahead = self._clock.ahead
         answer = send(self._http())
         if answer.doubts_keys and self._clock.explains_refusal(answer.date, ahead):
@@ -141,10 +141,10 @@ class Session:
     def _project(self, patience_s: float, timeout_s: float | None) -> str:
         with self._lock:
             if not self._project_id:
-                self._project_id = self._look_up(patience_s, timeout_s)
+                self._project_id = self._ask_iam(patience_s, timeout_s)
             return self._project_id
 
-    def _look_up(self, patience_s: float, timeout_s: float | None) -> str:
+    def _ask_iam(self, patience_s: float, timeout_s: float | None) -> str:
         advice = "write project_id to [access]"
         if not (self._iam_endpoint and self.region):
             raise UsageFault(
@@ -152,7 +152,7 @@ class Session:
             )
         url = f"{self._iam_endpoint}/v3/projects"
         query = {"name": self.region}
-        answer = self._persist(lambda http: http.send("GET", url, query=query, timeout_s=timeout_s), patience_s)
+        answer = self._send_patiently(lambda http: http.send("GET", url, query=query, timeout_s=timeout_s), patience_s)
         try:
             ids = [project["id"] for project in answer["projects"] if project["name"] == self.region]
         except (KeyError, TypeError):

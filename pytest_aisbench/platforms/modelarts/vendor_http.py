@@ -1,6 +1,6 @@
-"""The vendor's HTTP client and signer, without their traps. Imported when the first request is made: 0.3 seconds.
+"""Signs and sends HTTP requests with the vendor's SDK, and corrects its flaws. `Session` imports it late: 0.3 seconds.
 
-Only `http` and `signer` of huaweicloudsdkcore are used. Its `client` and `auth` would write an id of this machine to
+Uses only `http` and `signer` of huaweicloudsdkcore. Its `client` and `auth` would write an id of this machine to
 ~/.huaweicloud on import, sign on threads that outlive the client, and repeat a POST after any TypeError.
 """
 
@@ -36,11 +36,11 @@ _LOG = get_logger("platform")
 _SILENT = logging.Logger("huaweicloudsdkcore", logging.CRITICAL)  # noqa: LOG001
 _CONNECTIONS = 32
 _RAISED = (sdk.SdkException, urllib3.exceptions.HTTPError, OSError, TypeError, ValueError, KeyError)
-"""All that the SDK, requests (whose errors are OSErrors) and what lies beneath may raise."""
+"""All that the SDK, requests (whose errors are OSErrors) and urllib3 may raise."""
 
 
 class _Keys:
-    """What the signer asks for, taken out of the Secrets only while it signs."""
+    """The keys in the signer's form. It takes them out of the Secrets only while it signs."""
 
     def __init__(self, access_key: Secret, secret_key: Secret) -> None:
         self._access_key = access_key
@@ -55,15 +55,14 @@ class _Keys:
         return self._secret_key.reveal()
 
 
-class _WarySession(requests.Session):
+class _IsolatedSession(requests.Session):
     """Takes proxies from the environment except for loopback, and nothing else: an entry in ~/.netrc would replace
     the signature by a password."""
 
     def __init__(self) -> None:
         super().__init__()
         self.trust_env = False
-        self.hurry = threading.local()
-        """`seconds`, where this thread has less time than the client's timeouts."""
+        self.limit = threading.local()  # `seconds`: this thread's own limit, below the client's timeouts
 
     def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
         if not is_loopback(url):
@@ -71,36 +70,36 @@ class _WarySession(requests.Session):
         return super().merge_environment_settings(url, proxies, stream, verify, cert)
 
     def send(self, request: Any, **kwargs: Any) -> Any:
-        seconds = getattr(self.hurry, "seconds", None)
+        seconds = getattr(self.limit, "seconds", None)
         if seconds is not None:
             kwargs["timeout"] = tuple(min(each, seconds) for each in kwargs["timeout"])
         return super().send(request, **kwargs)
 
 
-class _WaryClient(HttpClient):  # type: ignore[misc]  # the SDK has no types
+class _CorrectedClient(HttpClient):  # type: ignore[misc]  # the SDK has no types
     def __init__(self, hosts: Hosts, config: HttpConfig) -> None:
         self._hosts = hosts
         super().__init__(config, None, _EveryAnswer(), _SILENT)
 
     def _init_session(self) -> requests.Session:
         # The SDK's own adapter turns the 429 of a GET into an error without code and Retry-After.
-        session = _WarySession()
+        session = _IsolatedSession()
         adapter = hosts_adapter(self._hosts, pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS, max_retries=0)
         session.mount("https://", adapter)
         session.mount("http://", adapter)
-        self.hurry = session.hurry
+        self.limit = session.limit
         return session
 
 
 class _EveryAnswer(ExceptionHandler):  # type: ignore[misc]
-    """The SDK's own loses Retry-After and V1's messages; `Answer` reads them all."""
+    """Raises nothing: the SDK's own handler loses Retry-After and V1's messages, and `Answer` reads them all."""
 
     def handle_exception(self, request: Any, response: Any) -> None:
         return
 
 
 class VendorHttp:
-    """Sends each request once and returns what came back, whatever its status. Safe to share between threads."""
+    """Sends each request once and returns the answer, whatever its status. Safe to share between threads."""
 
     def __init__(
         self,
@@ -118,7 +117,7 @@ class VendorHttp:
         self._secrets = (access_key, secret_key, security_token)
         self._token = security_token
         self._hosts = hosts
-        self._client = _WaryClient(hosts, HttpConfig(ssl_ca_cert=ca_file or None, timeout=timeout))
+        self._client = _CorrectedClient(hosts, HttpConfig(ssl_ca_cert=ca_file or None, timeout=timeout))
 
     def send(
         self,
@@ -130,9 +129,11 @@ class VendorHttp:
         project_id: str = "",
         timeout_s: float | None = None,
     ) -> Answer:
-        """`timeout_s` is for those who cannot wait as long as others for a connection or the next byte."""
+        """`timeout_s` limits the wait for a connection or the next byte, below the client's own timeouts."""
         parts = urlsplit(url)
-        path = parts.path.replace(project_id, "{project_id}") if project_id else parts.path  # errors are shown
+        path = (
+            parts.path.replace(project_id, "{project_id}") if project_id else parts.path
+        )  # for errors, without the id
         address = f"{parts.netloc}{path}"
         place = f"{method} {address}"
         request = SdkRequest(
@@ -151,7 +152,7 @@ class VendorHttp:
             },
             body="" if body is None else json.dumps(body),
         )
-        self._client.hurry.seconds = timeout_s
+        self._client.limit.seconds = timeout_s
         with Exchange(method, address) as exchange:
             try:
                 response = self._client.do_request_sync(Signer(self._keys).sign(request))
@@ -180,28 +181,28 @@ class VendorHttp:
 
 
 def server_date(endpoint: str, ca_file: str, hosts: Hosts, timeout_s: float) -> str:
-    """Ask for nothing, unsigned; the header `Date` of whatever is answered."""
+    """Ask for nothing, unsigned; returns the header `Date` of the answer."""
     place = urlsplit(endpoint).netloc
-    with _WarySession() as session, Exchange("GET", place) as exchange:
+    with _IsolatedSession() as session, Exchange("GET", place) as exchange:
         session.mount(endpoint, hosts_adapter(hosts, max_retries=0))
         try:
             timeout = timeout_s, timeout_s
             answer = session.get(endpoint, timeout=timeout, verify=ca_file or True, allow_redirects=False)
         except _RAISED as error:
-            raise _unanswered(error, place) from None
+            raise _translate_requests_error(error, place) from None
         exchange.status = answer.status_code
         return str(answer.headers.get("Date", ""))
 
 
-def _unanswered(error: Exception, place: str) -> AisbenchError:
-    """What requests raises, in the words of the SDK."""
+def _translate_requests_error(error: Exception, place: str) -> AisbenchError:
+    """Our error for what requests raises."""
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return translate_error(sdk.SslHandShakeException("CERTIFICATE_VERIFY_FAILED"), place)
     return translate_error(error, place)
 
 
 def translate_error(error: Exception, place: str, address: str = "") -> AisbenchError:
-    """Our error for whatever the SDK or requests may raise; `address` is the host's, where [hosts] gave it."""
+    """Our error for what the SDK or requests raises. `address` is the host's, if [hosts] has it."""
     if address:
         place = f"{place} at {address}, as [hosts] has it"
     if isinstance(error, sdk.ServiceResponseException):

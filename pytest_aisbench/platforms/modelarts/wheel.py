@@ -1,4 +1,7 @@
-"""The vendor's `modelarts` wheel: its process, and its answers in our words."""
+"""Uses the vendor's `modelarts` wheel instead of HTTP: starts its process, calls it, and translates its answers.
+
+`WheelSessionV2` and `WheelSessionV1` look like a `Session`: they map each request that `jobs.py` makes to a call.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,25 @@ from pytest_aisbench.errors import AisbenchError, BadAnswer, Unreachable, UsageF
 from pytest_aisbench.logs import Exchange, get_logger, log_ignored
 from pytest_aisbench.model.job import LogPart
 from pytest_aisbench.net import retry
+from pytest_aisbench.net.http import mask
 from pytest_aisbench.net.huawei import error_for, reading
 from pytest_aisbench.platforms.modelarts import wheel_process
-from pytest_aisbench.platforms.modelarts.catalog import JOBS
+from pytest_aisbench.platforms.modelarts.catalog import JOBS_V1
 from pytest_aisbench.platforms.modelarts.jobs import NO_LOG_YET, JobsV1
 from pytest_aisbench.platforms.modelarts.session import Session
 from pytest_aisbench.secret import NO_SECRET, Secret
 
 _LOG = get_logger("platform")
 _PAGE = "https://support.huaweicloud.com/sdkreference-modelarts/modelarts_04_0004.html"
-_FIRST_MODULES = {"modelarts", "modelarts.session"}  # without which there is no wheel at all
+_FIRST_MODULES = {"modelarts", "modelarts.session"}  # every wheel has them
 _INSTALL = f"download it as {_PAGE} says and `pip install modelarts-*.whl`, or choose --aisbench-modelarts-client sdk"
-_START_S = 60.0  # it may ask IAM, and imports much
+_START_S = 60.0  # it imports much, and may ask IAM
 _END_S = 5.0
+MODULES_V1 = ("modelarts.estimator",)
+MODULES_V2 = ("modelarts.estimatorV2", "modelarts.train_params")
+_ESTIMATOR_V1 = "modelarts.estimator.Estimator"
+_ESTIMATOR_V2 = "modelarts.estimatorV2.Estimator"
+_TIMEOUT_S = 120.0  # of one call, which may be several requests
 SESSION = {"$": "session"}
 _CODE = re.compile(r"\b(?:ModelArts|APIGW?)\.[0-9]{4}\b")
 _BROKEN_WIRE = {"OSError", "HTTPException", "HTTPError", "RequestException"}
@@ -41,12 +50,12 @@ _MESSAGES = ("error_msg", "error_message")
 
 
 def wheel_object(kind: str, **arguments: Any) -> dict[str, Any]:
-    """An object of one of the wheel's classes; what is None is left to its default."""
+    """An object that the wheel's process makes of one of its classes; None leaves an argument to its default."""
     return {"$": kind, "with": {key: value for key, value in arguments.items() if value is not None}}
 
 
 class Wheel:
-    """Starts with the first call. One call at a time: nothing says that the wheel is safe between threads."""
+    """The wheel's process. Starts at the first call, and makes one call at a time: the wheel may not be thread-safe."""
 
     def __init__(
         self,
@@ -56,7 +65,7 @@ class Wheel:
         endpoints: Mapping[str, str],
         project: Callable[[], str],
     ) -> None:
-        """`endpoints` only where they are not the public cloud's; `project` is asked for the id of ours."""
+        """`endpoints` are empty for the public cloud. `project` returns the id of our project."""
         self._python = python or sys.executable
         self._modules = ["modelarts.session", *modules]
         self._endpoints = dict(endpoints)
@@ -67,7 +76,7 @@ class Wheel:
         self._lock = threading.Lock()
 
     def call(self, of: str | Mapping[str, Any], name: str, *, timeout_s: float, **arguments: Any) -> Any:
-        """Of a class, or of an object that is made for it. An error that stands in the answer is raised."""
+        """Call a method of a class, or of an object that the process makes for it. Raises the error in an answer."""
         asked = {"of": of, "call": name, "args": arguments}
         kind = of if isinstance(of, str) else of["$"]
         with self._lock:
@@ -80,18 +89,18 @@ class Wheel:
             raise self._raised(name, reply)
         answer = reply["answer"]
         if isinstance(answer, dict) and (answer.get("is_success") is False or any(map(answer.get, _MESSAGES))):
-            said = next((str(answer[key]) for key in _MESSAGES if answer.get(key)), "no reason given")
-            raise self._fault(name, str(answer.get("error_code") or ""), said)
+            message = next((str(answer[key]) for key in _MESSAGES if answer.get(key)), "no reason given")
+            raise self._fault(name, str(answer.get("error_code") or ""), message)
         return answer
 
     def lend(self) -> Access:
-        """Access with keys: those of the notebook's user where it has none, since our Store signs for itself."""
+        """Access with keys. If it has none, with those of the notebook's user: our Store needs them to sign."""
         if self._access.access_key:
             return self._access
         with self._lock:
             self._end()
-            told = self._open()  # it stays open: whoever asks is about to use it
-        keys = {key: Secret(str(value or "")) for key, value in told.items()}
+            session = self._open()  # it stays open for the first call
+        keys = {key: Secret(str(value or "")) for key, value in session.items()}
         self._keys |= set(keys.values())
         if not (keys.get("access_key") and keys.get("secret_key")):
             self.close()
@@ -109,7 +118,7 @@ class Wheel:
             self._end()
 
     def _open(self) -> dict[str, Any]:
-        """What the session told of itself."""
+        """Start the process and open the wheel's session; returns the session's own keys, if it has any."""
         opening = {"modules": self._modules, "endpoints": self._endpoints, "credentials": self._credentials()}
         try:
             self._process = subprocess.Popen(
@@ -117,7 +126,7 @@ class Wheel:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for us: jobs are stopped first
+                start_new_session=True,  # Ctrl-C is for this process, which stops jobs first
                 cwd=os.sep,
             )
         except OSError as error:
@@ -131,7 +140,7 @@ class Wheel:
         raise self._unloaded(reply) if "unloaded" in reply else self._raised("Session", reply)
 
     def _credentials(self) -> dict[str, str]:
-        """None in a notebook, whose session knows its user."""
+        """Empty in a notebook, whose session knows its user."""
         access = self._access
         if not access.access_key:
             return {}
@@ -152,10 +161,10 @@ class Wheel:
         try:
             process.stdin.write(json.dumps(asked).encode() + b"\n")
             process.stdin.flush()
-            reply: dict[str, Any] = json.loads(_line(process, timeout_s))
+            reply: dict[str, Any] = json.loads(_read_line(process, timeout_s))
             return reply
         except BaseException as error:
-            self._end()  # else the next call would read this one's answer
+            self._end()  # else the next call would read the answer to this one
             if isinstance(error, TimeoutError):
                 raise Unreachable(f"the modelarts wheel: no answer within {timeout_s:g} s") from None
             if isinstance(error, (OSError, ValueError)):
@@ -173,7 +182,7 @@ class Wheel:
             log_ignored(_LOG, error, "the orderly end of the modelarts wheel's process")
             process.kill()
             process.communicate()
-        except (OSError, ValueError) as error:  # what was not sent cannot be sent any more
+        except (OSError, ValueError) as error:  # the process ended before it read the call
             log_ignored(_LOG, error, "the rest of a call of the modelarts wheel")
             process.wait()
 
@@ -184,34 +193,32 @@ class Wheel:
         if name == "modelarts.estimatorV2":
             advice = "install a newer one, or choose --aisbench-modelarts-version V1"
             return UsageFault(f"the modelarts wheel in {self._python} does not know API V2", advice=advice)
-        return UsageFault(f"the modelarts wheel in {self._python} does not load: {self._shown(reply['said'])}")
+        return UsageFault(f"the modelarts wheel in {self._python} does not load: {self._one_line(reply['said'])}")
 
     def _raised(self, name: str, reply: Mapping[str, Any]) -> AisbenchError:
-        kinds, said = list(reply["raised"]), self._shown(reply["said"])
+        kinds, message = list(reply["raised"]), self._one_line(reply["said"])
         if name == "Session" and not self._access.access_key:
             advice = "write access_key and secret_access_key to [access], or run in a ModelArts notebook"
-            return UsageFault(f"without keys the modelarts wheel gives no session: {said}", advice=advice)
-        if code := _CODE.search(said):
-            return self._fault(name, code[0], said)
+            return UsageFault(f"without keys the modelarts wheel gives no session: {message}", advice=advice)
+        if code := _CODE.search(message):
+            return self._fault(name, code[0], message)
         place = f"{name} of the modelarts wheel"
         if not _BROKEN_WIRE.isdisjoint(kinds):
-            return Unreachable(f"{place}: {kinds[0]}: {said}")
-        return BadAnswer(f"{place} raised {kinds[0]}: {said}")
+            return Unreachable(f"{place}: {kinds[0]}: {message}")
+        return BadAnswer(f"{place} raised {kinds[0]}: {message}")
 
-    def _fault(self, name: str, code: str, said: str) -> AisbenchError:
+    def _fault(self, name: str, code: str, message: str) -> AisbenchError:
         """The wheel does not tell the HTTP status."""
         kind, advice = error_for(500 if _SERVERS_FAULT.fullmatch(code) else 400, code)
-        return kind(f"{name} of the modelarts wheel: {self._shown(said)}", advice=advice, trail=code)
+        return kind(f"{name} of the modelarts wheel: {self._one_line(message)}", advice=advice, trail=code)
 
-    def _shown(self, said: Any) -> str:
-        """On one line, and without the keys, which the gateway quotes."""
-        text = " ".join(str(said).split())
-        for key in filter(None, self._keys):
-            text = text.replace(key.reveal(), "***")
+    def _one_line(self, message: Any) -> str:
+        """A message on one line, cut, and without the keys, which the gateway quotes."""
+        text = mask(" ".join(str(message).split()), self._keys)
         return text if len(text) <= 300 else text[:299] + "…"
 
 
-def _line(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
+def _read_line(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
     assert process.stdout is not None
     deadline, parts = time.monotonic() + timeout_s, [b""]
     with selectors.DefaultSelector() as selector:
@@ -225,15 +232,8 @@ def _line(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
     return b"".join(parts)
 
 
-# -- API V2 by the vendor's `modelarts` wheel.
-
-MODULES_V2 = ("modelarts.estimatorV2", "modelarts.train_params")
-_ESTIMATOR_V2 = "modelarts.estimatorV2.Estimator"
-_TIMEOUT_S = 120.0  # of one call, which may be several requests
-
-
 class WheelSession(Session):
-    """Repeats what a Session repeats."""
+    """A Session whose requests are calls of the wheel. It repeats what a Session repeats."""
 
     def __init__(self, wheel: Wheel, endpoint: str, patience_s: float) -> None:
         super().__init__(endpoint, NO_SECRET, NO_SECRET, patience_s=patience_s)
@@ -265,8 +265,11 @@ class WheelSession(Session):
         return retry.call(attempt, patience_s=retry.patience_for(method, patience_s, self.patience_s))
 
     def _ask(self, method: str, parts: list[str], given: Mapping[str, Any], timeout_s: float) -> Any:
-        """`parts` are the path's, after the project."""
+        """Make the call that stands for a request. `parts` are those of its path after the project."""
         raise BadAnswer(f"the modelarts wheel has nothing like {method} {'/'.join(parts)}")
+
+
+# API V2
 
 
 class WheelSessionV2(WheelSession):
@@ -298,7 +301,7 @@ class WheelSessionV2(WheelSession):
             case "GET", "training-jobs", job_id, "metrics", task:
                 return of_one(job_id, "get_job_metrics", task_id=task)
             case "GET", "training-jobs", _, "events":
-                return {}  # the wheel has no way to them
+                return {}  # the wheel cannot ask for them
             case "POST", "training-jobs", job_id, "actions":
                 return of_all("control_job_by_id", job_id=job_id)
         return super()._ask(method, parts, given, timeout_s)
@@ -319,9 +322,9 @@ def engine_rows(answer: Any) -> list[dict[str, str]]:
 
 
 def estimator_and_fit_v2(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The Estimator and the arguments of its `fit` that create the job of this request.
+    """The Estimator, and the arguments of its `fit`, that create the job of this V2 request.
 
-    Nothing of it has an `auto_stop`, which only backs up our own watch; all else must have found its place.
+    The wheel has no `auto_stop`, which is only a second safeguard. Raises UsageFault for any other key it cannot take.
     """
     metadata, algorithm, spec = dict(body["metadata"]), dict(body["algorithm"]), dict(body["spec"])
     engine, resource = dict(algorithm.pop("engine")), dict(spec.pop("resource"))
@@ -353,10 +356,14 @@ def estimator_and_fit_v2(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
         "job_name": metadata.pop("name"),
     }
     spec.pop("auto_stop", None)
-    if lost := [*engine, *resource, *algorithm, *spec, *(metadata.keys() - {"workspace_id"})]:
-        advice = "choose --aisbench-modelarts-client sdk"
-        raise UsageFault(f"the modelarts wheel cannot be told {', '.join(sorted(lost))}", advice=advice)
+    _require_nothing_left([*engine, *resource, *algorithm, *spec, *(metadata.keys() - {"workspace_id"})])
     return estimator, {key: value for key, value in fit.items() if value is not None}
+
+
+def _require_nothing_left(keys: Collection[str]) -> None:
+    if keys:
+        advice = "choose --aisbench-modelarts-client sdk"
+        raise UsageFault(f"the modelarts wheel cannot be told {', '.join(sorted(keys))}", advice=advice)
 
 
 def _channel(kind: str, channel: Mapping[str, Any]) -> dict[str, Any]:
@@ -374,13 +381,11 @@ def _obs(path: str) -> str | None:
     return f"obs:/{path}" if path else None
 
 
-# -- API V1 by the vendor's `modelarts` wheel.
+# API V1
 
-MODULES_V1 = ("modelarts.estimator",)
-_ESTIMATOR_V1 = "modelarts.estimator.Estimator"
 _LISTING = ("per_page", "page", "order", "search_content")
-_CHUNK = 2048  # bytes of a log: the most that the wheel gives at once
-_CUT = "\ufffd"  # how a part of a character is shown
+_CHUNK = 2048  # bytes: the most of a log that the wheel gives at once
+_CUT = "\ufffd"  # stands for a part of a character
 
 
 class WheelSessionV1(WheelSession):
@@ -402,7 +407,7 @@ class WheelSessionV1(WheelSession):
                 arguments |= {"job_id": job_id, "pre_version_id": config["pre_version_id"]}
                 return self._wheel.call(estimator_v1(given), "create_job_version", timeout_s=timeout_s, **arguments)
             case "GET", "training-jobs":
-                # Not sortBy: how it is spelt depends on the kind of the session, and all pages are read anyway.
+                # Without sortBy, which is spelt differently in a notebook; `jobs.py` reads all pages anyway.
                 return of_all("get_job_list", **{key: given[key] for key in _LISTING if key in given})
             case "GET", "training-jobs", job_id, "versions":
                 return of_one(job_id, None, "get_job_version_info")
@@ -416,7 +421,7 @@ class WheelSessionV1(WheelSession):
                 return of_one(job_id, version_id, "stop_job_version")
             case "GET", "job", "resource-specs":
                 names = of_all("get_train_instance_types")
-                with reading("the list of its specs"):  # the wheel takes names: they are their own numbers
+                with reading("the list of its specs"):  # the wheel takes names instead of numbers
                     return {"specs": [{"spec_code": str(name), "spec_id": str(name)} for name in names]}
             case "GET", "job", "ai-engines":
                 return {"engines": engine_rows(of_all("get_framework_list"))}
@@ -427,23 +432,21 @@ class WheelJobsV1(JobsV1):
     def logs(self, job_id: str, node: int = 0, since: int = 0) -> LogPart:
         """By bytes, in small pieces, where the API itself has lines."""
         job, _, version = job_id.partition("/")
-        path, told = f"{JOBS}/{job}/versions/{version}/log", ""
-        names = self._session.call("GET", f"{path}/file-names", ignore=NO_LOG_YET)
-        with reading("the names of logs"):
-            name = next((str(name) for name in names.get("log_file_list") or () if str(name).endswith(f".{node}")), "")
+        name, log = self._log_name(job_id, node), ""
         while name:
             query = {"log_file": name, "start_byte": since, "offset": _CHUNK}
+            path = f"{JOBS_V1}/{job}/versions/{version}/log"
             text = str(self._session.call("GET", path, query=query, ignore=NO_LOG_YET).get("content") or "")
-            text = text.rstrip(_CUT) or text  # the rest of a character comes with its beginning, next time
+            text = text.rstrip(_CUT) or text  # the next piece has the whole of a character that is cut here
             if not text:
                 break
-            told += text
-            since += len(text.encode().replace(_CUT.encode(), b"?"))  # elsewhere it is one byte that is no text
-        return LogPart(told, since)
+            log += text
+            since += len(text.encode().replace(_CUT.encode(), b"?"))  # inside, _CUT is one byte that is not UTF-8
+        return LogPart(log, since)
 
 
 def estimator_v1(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The Estimator of the job of this request. What else it says are arguments of `fit` and `create_job_version`."""
+    """The Estimator for the job of this V1 request. The caller passes the rest to `fit` or `create_job_version`."""
     config = dict(body["config"])
     kind, _, version = config.pop("engine_id", "").partition(" ")
     estimator = wheel_object(
@@ -466,7 +469,5 @@ def estimator_v1(body: Mapping[str, Any]) -> dict[str, Any]:
         nas_mount_path=config.pop("nas_mount_path", None),
         job_description=body["job_desc"],
     )
-    if lost := config.keys() - {"data_url", "pre_version_id", "create_version"}:
-        advice = "choose --aisbench-modelarts-client sdk"
-        raise UsageFault(f"the modelarts wheel cannot be told {', '.join(sorted(lost))}", advice=advice)
+    _require_nothing_left(config.keys() - {"data_url", "pre_version_id", "create_version"})
     return estimator

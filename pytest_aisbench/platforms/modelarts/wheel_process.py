@@ -1,8 +1,9 @@
-"""The vendor's `modelarts` wheel, in a process of its own.
+"""Runs the vendor's `modelarts` wheel in a process of its own. `wheel.py` starts it.
 
-The wheel prints, keeps its endpoints process-wide, has no time limits, pins old versions of what we need newer, and is
-for Pythons that pytest has left behind. So this file is run by its path in whichever Python has the wheel, from 3.7
-on, and imports nothing of ours. One JSON line comes in, one goes out: `open` makes the session, every other is a call.
+The wheel prints, keeps its endpoints process-wide, has no time limits, pins old versions of libraries, and runs on
+Pythons that pytest no longer supports. So `wheel.py` runs this file by its path, in a Python from 3.7 on that has the
+wheel, and this file imports nothing of ours. For each JSON line that comes in one goes out: `open` makes the session,
+every other line is a call.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 _SESSION = "session"  # {"$": "session"} stands for the session, {"$": "module.Class", "with": {…}} for an object
 
-_KEYS = ("access_key", "secret_key", "security_token")  # of a notebook's user, which its session knows
+_KEYS = ("access_key", "secret_key", "security_token")  # of a notebook's user: its session has them
 
 
 class Caller:
@@ -63,7 +64,7 @@ def _named(path: str) -> Any:
 
 
 def _plain(result: Any) -> Any:
-    """As JSON has it: of a job its ids; of one that was not created what the wheel says of it, which is why."""
+    """For JSON: the ids of a job, or, if it was not created, what the wheel says about it, which is the reason."""
     if isinstance(result, (list, tuple)):
         return [_plain(each) for each in result]
     if hasattr(result, "job_id"):
@@ -75,7 +76,7 @@ def _plain(result: Any) -> Any:
 def main() -> None:
     requests, replies = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):  # what the wheel prints is nobody's answer
+    for stream in (0, 1, 2):  # what the wheel prints is no reply
         os.dup2(nothing, stream)
     ours = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != ours]  # it has a module `modelarts`, too
