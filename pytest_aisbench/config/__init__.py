@@ -1,6 +1,7 @@
-"""What the user sets: options, environment, ini, `aisbench.toml`, credentials, and the predecessor's files.
+"""What a run was asked to do: command line, environment, ini, aisbench.toml, and files of ais-bench-stubs.
 
-Begin with `settings.py`: the fields of `Settings` are the table of options. `loading.py` merges the sources into one
-value; `platform_kind.py` is what a platform says of itself before it is connected. Every layer above may import this
-package; it imports `errors`, `secret`, `i18n` and `logs`.
+Begin with `settings.py`, the table of all options, then `loading.py`, which reads them into one frozen `Settings`.
+`access.py` reads the tables with addresses and keys, `toml_document.py` parses TOML with lines for messages,
+`platform_kind.py` is what a platform brings to all this, and `legacy/` parses the files of ais-bench-stubs. Every layer
+above `model` may import this package; it opens no connection.
 """

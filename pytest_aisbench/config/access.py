@@ -1,4 +1,4 @@
-"""The `[access]` table of `aisbench.toml`: how the platform is reached, and with which keys."""
+"""Reads the tables `[access]`, `[hosts]` and `[tester]` of aisbench.toml: addresses and keys of servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_aisbench.secret import NO_SECRET, Secret
 if TYPE_CHECKING:
     from pytest_aisbench.config.toml_document import Document
 
-# -- The `[hosts]` table of `aisbench.toml`: addresses of names, for our own connections, where /etc/hosts needs root.
+# [hosts]: addresses of names, for our own connections, because writing /etc/hosts needs root
 
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?"
 _NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
@@ -26,18 +26,21 @@ _NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 
 @dataclass(frozen=True)
 class Hosts:
-    """Read as /etc/hosts is: a name has one address, and says nothing of the names below it."""
+    """Works as /etc/hosts: a name has one address, which does not apply to the names below it."""
 
     addresses: Mapping[str, str] = field(default_factory=dict)
 
     def address(self, name: str, *, above: str = "") -> str:
-        """Empty where the table does not know the name. One that lies directly or deeper below the name `above` is
-        served by the entry of that, unless it has one of its own: buckets are hosts below the endpoint of OBS."""
-        name, above = _plain(name), _plain(above)
-        found = self.addresses.get(name, "")
-        if not found and above and name.endswith(f".{above}"):
-            found = self.addresses.get(above, "")
-        return found
+        """The address of a name; empty if the table has none.
+
+        A name below `above` without an entry of its own gets the address of `above`: buckets are hosts below the
+        endpoint of OBS.
+        """
+        name, above = _normalized(name), _normalized(above)
+        address = self.addresses.get(name, "")
+        if not address and above and name.endswith(f".{above}"):
+            address = self.addresses.get(above, "")
+        return address
 
 
 NO_HOSTS = Hosts()
@@ -51,21 +54,21 @@ def read_hosts(document: Document | None) -> Hosts:
         raise document.fault("hosts is a table", "hosts", advice="write [hosts] on a line of its own")
     addresses: dict[str, str] = {}
     for name, address in raw.items():
-        if fault := _fault(name, address):
+        if fault := _entry_fault(name, address):
             raise document.fault(f"hosts: {fault[0]}", "hosts", name, advice=fault[1])
-        if _plain(name) in addresses:
+        if _normalized(name) in addresses:
             raise document.fault(f"hosts: {name} has two addresses", "hosts", name, advice="one is enough")
-        addresses[_plain(name)] = address
+        addresses[_normalized(name)] = address
     return Hosts(addresses)
 
 
-def _fault(name: str, address: Any) -> tuple[str, str] | None:
-    """What is wrong with an entry, and what to write."""
+def _entry_fault(name: str, address: Any) -> tuple[str, str] | None:
+    """What is wrong with an entry, and the advice; None for a good entry."""
     if isinstance(address, dict):  # a.b = "…" without quotes is a table in a table
         return f"{name}. … is not a name in quotes", 'write "obs.centre.example" = "192.0.2.7"'
     if name.startswith("*."):
         return f"{name!r} is not a name", "write the endpoint of OBS: its entry serves the buckets below it too"
-    if not _NAME.fullmatch(_plain(name)) or _is_address(name):
+    if not _NAME.fullmatch(_normalized(name)) or _is_address(name):
         return f"{name!r} is not the name of a host", "write it without https://, port and path"
     if not isinstance(address, str) or not _is_address(address):
         return f"{address!r} is not an address", "write one IPv4 or IPv6 address, without port"
@@ -76,15 +79,17 @@ def _is_address(text: str) -> bool:
     import ipaddress
 
     try:
-        found = ipaddress.ip_address(text)
+        address = ipaddress.ip_address(text)
     except ValueError:
         return False
-    return not (found.is_unspecified or found.is_multicast)
+    return not (address.is_unspecified or address.is_multicast)
 
 
-def _plain(name: str) -> str:
+def _normalized(name: str) -> str:
     return name.lower().rstrip(".")
 
+
+# The table [access]
 
 ACCESS_SECRETS = ("access_key", "secret_access_key", "security_token")
 OBS_SIGNATURES = ("obs", "v2", "v4")
@@ -93,31 +98,31 @@ LOOPBACK = re.compile(r"127\.[0-9.]+|localhost|\[::1\]")  # where plain http is 
 
 @dataclass(frozen=True)
 class Access:
-    """The `[access]` table, in the predecessor's words; and `hosts`, which is a table of its own."""
+    """The table `[access]`, with the names of ais-bench-stubs; and `hosts`, which is a table of its own."""
 
     access_key: Secret = NO_SECRET
     secret_access_key: Secret = NO_SECRET
     region_name: str = ""
     project_id: str = ""
     bucket: str = ""
-    folder: str = ""  # of the bucket, above everything that is staged
+    folder: str = ""  # in the bucket; everything that is staged goes below it
     iam_endpoint: str = ""
     obs_endpoint: str = ""
     modelarts_endpoint: str = ""
     ca_file: str = ""
     security_token: Secret = NO_SECRET  # of temporary keys
-    obs_signature: str = ""  # one of SIGNATURES; empty: as the vendor's client agrees with the server
+    obs_signature: str = ""  # one of SIGNATURES; empty: the vendor's client asks the server
     hosts: Hosts = NO_HOSTS
 
 
 def read_access(
     document: Document | None, environment: Mapping[str, str], *, used: bool
 ) -> tuple[Access, frozenset[str]]:
-    """The `[access]` table, and the names that were taken from the environment."""
+    """The table `[access]`, and the names of environment variables in it."""
     if not document:
         return Access(), frozenset()
-    known = [row.name for row in dataclasses.fields(Access) if row.name != "hosts"]
-    texts, taken = document.texts("access", known, environment, used=used)
+    keys = [row.name for row in dataclasses.fields(Access) if row.name != "hosts"]
+    texts, taken = document.texts("access", keys, environment, used=used)
     return Access(**{key: _value(document, key, text) for key, text in texts.items()}), taken
 
 
@@ -137,7 +142,7 @@ def _value(document: Document, key: str, text: str) -> Any:
 
 
 def address_fault(text: str) -> tuple[str, str] | None:
-    """What is wrong with the address of a service, and what to write."""
+    """What is wrong with the address of a service, and the advice; None for a good one."""
     match = re.fullmatch(r"(https?)://(\[[0-9a-fA-F:]+\]|[^/:@\s]+)(:[0-9]+)?/?", text)
     if not match:
         return "is not an address", "write https://host[:port]"
@@ -146,20 +151,18 @@ def address_fault(text: str) -> tuple[str, str] | None:
     return None
 
 
-# -- Where the vendor's services of a region are, unless `[access]` says otherwise.
-
-
 def service_endpoint(service: str, access: Access) -> str:
+    """The address of one of the vendor's services: as configured, else that of the region."""
     given = str(getattr(access, f"{service}_endpoint"))
     if given or access.region_name:
         return given or f"https://{service}.{access.region_name}.myhuaweicloud.com"
     if service == "iam" and access.project_id:
-        return ""  # only asked for the project
+        return ""  # IAM is only asked for the project
     advice = "write one of the two to [access]"
     raise UsageFault(f"access.{service}_endpoint is missing, and so is region_name", advice=advice)
 
 
-# -- Whose keys: those of the configuration, else of the environment, else of the vendor's profile file.
+# Keys: those of [access], else of the environment, else of the vendor's profile file
 
 _AK, _SK = "HUAWEICLOUD_SDK_AK", "HUAWEICLOUD_SDK_SK"
 _TOKEN, _PROJECT = "HUAWEICLOUD_SDK_SECURITY_TOKEN", "HUAWEICLOUD_SDK_PROJECT_ID"
@@ -174,17 +177,17 @@ WAYS_TO_GIVE_KEYS = (
 
 
 def add_keys(access: Access, environment: Mapping[str, str]) -> tuple[Access, tuple[str, ...]]:
-    """The access with keys, where there are any, and what somebody should know about them."""
+    """The access with keys, if there are any, and notes for the user."""
     if access.access_key or access.secret_access_key:
         return access, ()
     if access.security_token:
         raise UsageFault("access.security_token stands there without its keys", advice="write the three of them")
     if environment.get(_AK) or environment.get(_SK):
-        return _of_environment(access, environment), (f"keys: {_AK}",)
-    file = _profile(environment)
+        return _with_environment(access, environment), (f"keys: {_AK}",)
+    file = _profile_file(environment)
     if file is None:
         return access, ()
-    return _of_profile(access, file), (f"keys: {file}", *exposure_warnings(file))
+    return _with_profile(access, file), (f"keys: {file}", *exposure_warnings(file))
 
 
 def exposure_warnings(file: Path) -> tuple[str, ...]:
@@ -194,15 +197,14 @@ def exposure_warnings(file: Path) -> tuple[str, ...]:
     return (f"{file} holds keys and others may read it: chmod 600 {file}",)
 
 
-def _of_environment(access: Access, environment: Mapping[str, str]) -> Access:
+def _with_environment(access: Access, environment: Mapping[str, str]) -> Access:
     for given, missing in ((_AK, _SK), (_SK, _AK)):
         if not environment.get(missing):
             raise UsageFault(f"{given} is set, and {missing} is not", advice=f"export {missing}")
-    found = (environment.get(name, "") for name in (_AK, _SK, _TOKEN, _PROJECT))
-    return _with(access, *found)
+    return _with_keys(access, *(environment.get(name, "") for name in (_AK, _SK, _TOKEN, _PROJECT)))
 
 
-def _profile(environment: Mapping[str, str]) -> Path | None:
+def _profile_file(environment: Mapping[str, str]) -> Path | None:
     if named := environment.get(_FILE):
         if not Path(named).is_file():
             raise UsageFault(f"{_FILE}: there is no file {named}")
@@ -212,25 +214,25 @@ def _profile(environment: Mapping[str, str]) -> Path | None:
     return file if file and file.is_file() else None
 
 
-def _of_profile(access: Access, file: Path) -> Access:
-    """In the form of the vendor's SDK, whose own reader would write an id of this machine beside the file."""
+def _with_profile(access: Access, file: Path) -> Access:
+    """Read the vendor's format. The SDK's own reader would write an id of this machine beside the file."""
     import configparser
 
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string(file.read_text(encoding="utf-8"))
-    except (configparser.Error, UnicodeDecodeError):  # their words quote the line, which may hold a key
+    except (configparser.Error, UnicodeDecodeError):  # the message quotes the line, which may contain a key
         raise UsageFault(f"{file}: not a profile file", advice=f"write [{_SECTION}], then ak = … and sk = …") from None
     except OSError as error:
         raise UsageFault(f"{file}: cannot be read ({error.strerror})") from None
-    found = parser[_SECTION] if parser.has_section(_SECTION) else {}
-    missing = [key for key in ("ak", "sk") if not found.get(key)]
+    profile = parser[_SECTION] if parser.has_section(_SECTION) else {}
+    missing = [key for key in ("ak", "sk") if not profile.get(key)]
     if missing:
         raise UsageFault(f"{file}: [{_SECTION}] has no {' and no '.join(missing)}", advice="write ak = … and sk = …")
-    return _with(access, *(found.get(key, "") for key in ("ak", "sk", "security_token", "project_id")))
+    return _with_keys(access, *(profile.get(key, "") for key in ("ak", "sk", "security_token", "project_id")))
 
 
-def _with(access: Access, access_key: str, secret_key: str, token: str, project: str) -> Access:
+def _with_keys(access: Access, access_key: str, secret_key: str, token: str, project: str) -> Access:
     return dataclasses.replace(
         access,
         access_key=Secret(access_key.strip()),
@@ -240,7 +242,7 @@ def _with(access: Access, access_key: str, secret_key: str, token: str, project:
     )
 
 
-# -- The `[tester]` table of `aisbench.toml`: where results are uploaded, with which token, and the papers beside them.
+# [tester]: the server for results, its token, and the papers that go with them
 
 NO_TESTER = "none"
 TESTER_SECRETS = ("token",)
@@ -254,7 +256,7 @@ _PAPERS = {"config": ("code/config.json", "config/config.json"), "system": ("cod
 
 @dataclass(frozen=True)
 class TesterAccess:
-    """The table, read: `config` and `system` are what the files of these names hold, without their secrets."""
+    """The table `[tester]`. `config` and `system` are the contents of the files of these names, without secrets."""
 
     url: str = ""
     token: Secret = NO_SECRET
@@ -265,7 +267,7 @@ class TesterAccess:
     hosts: Hosts = NO_HOSTS  # a table of its own
 
     def token_for(self, address: str) -> Secret:
-        """The token is for the Tester it was written beside, and for no other."""
+        """The token, if `address` is that of the table; other Testers do not get it."""
         return self.token if not self.url or self.url.rstrip("/") == address.rstrip("/") else NO_SECRET
 
 
@@ -285,18 +287,21 @@ def parse_tester_address(text: str) -> str:
 def read_tester(
     document: Document | None, environment: Mapping[str, str], package: Path | None, *, used: bool
 ) -> tuple[TesterAccess, frozenset[str]]:
-    """The `[tester]` table, and the names that were taken from the environment. Papers that it does not name are those
-    of the package. Where no Tester is `used`, a name that is not set is no error, and no paper is read."""
+    """The table `[tester]`, and the names of environment variables in it.
+
+    Papers that it does not name come from the package. If no Tester is `used`, a variable may be missing, and no
+    paper is read.
+    """
     values: dict[str, Any] = {}
     taken: frozenset[str] = frozenset()
     if document and isinstance(document.data.get("tester"), dict):  # it may be just an address
         texts, taken = document.texts("tester", _KEYS, environment, used=used)
         values = {key: _tester_value(document, key, text, used=used) for key, text in texts.items()}
-    for key, places_ in _PAPERS.items() if used and package else ():
+    for key, paths in _PAPERS.items() if used and package else ():
         assert package is not None
-        found = next((package / place for place in places_ if (package / place).is_file()), None)
-        if key not in values and found:
-            values[key] = read_paper(found)
+        file = next((package / path for path in paths if (package / path).is_file()), None)
+        if key not in values and file:
+            values[key] = read_paper(file)
     if not values.get("testid"):
         values["testid"] = _testid(values.get("config", {}))
     return TesterAccess(**values), taken
@@ -319,14 +324,14 @@ def _tester_value(document: Document, key: str, text: str, *, used: bool) -> Any
 
 
 def _testid(config: Mapping[str, Any]) -> str:
-    told = str(config.get("testid", ""))
-    if told and not _TESTID.fullmatch(told):
-        raise UsageFault(f"config.json: testid {told[:40]!r} is not the name of a test", advice="see [tester] testid")
-    return told
+    testid = str(config.get("testid", ""))
+    if testid and not _TESTID.fullmatch(testid):
+        raise UsageFault(f"config.json: testid {testid[:40]!r} is not the name of a test", advice="see [tester] testid")
+    return testid
 
 
 def read_paper(file: Path) -> dict[str, Any]:
-    """A JSON object without what looks like a key, a token or a password: papers leave the house."""
+    """A JSON object, without what looks like a key, a token or a password: uploads contain papers."""
     try:
         data = json.loads(file.read_text(encoding="utf-8-sig"), parse_constant=_no_constant)
     except OSError as error:
@@ -335,7 +340,7 @@ def read_paper(file: Path) -> dict[str, Any]:
         raise UsageFault(f"{file}: not JSON: {error}") from None
     if not isinstance(data, dict):
         raise UsageFault(f"{file}: not a JSON object")
-    clean: dict[str, Any] = _clean(data)
+    clean: dict[str, Any] = _without_secrets(data)
     return clean
 
 
@@ -343,7 +348,7 @@ def _no_constant(word: str) -> None:
     raise ValueError(f"{word} is no number of JSON")
 
 
-def _clean(value: Any) -> Any:
+def _without_secrets(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _clean(item) for key, item in value.items() if not _SECRET_WORDS.search(key)}
-    return [_clean(item) for item in value] if isinstance(value, list) else value
+        return {key: _without_secrets(item) for key, item in value.items() if not _SECRET_WORDS.search(key)}
+    return [_without_secrets(item) for item in value] if isinstance(value, list) else value

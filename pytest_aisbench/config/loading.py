@@ -1,4 +1,7 @@
-"""Reading what a run is told: command line > environment > ini > file > default, and what contradicts itself."""
+"""Reads all settings of a run: command line > environment > ini > aisbench.toml > default; and the manifest.
+
+Begin with `load_settings`. A wrong or contradictory value is a UsageFault that names its source.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,11 @@ if TYPE_CHECKING:
     from pytest_aisbench.config.toml_document import Document
 
 _TABLES = ("access", "hosts")  # beside those of platforms; [tester] is an option too
-_SECRETS = {"access": ACCESS_SECRETS, "tester": TESTER_SECRETS}  # of each table that every platform has
+_SECRETS = {"access": ACCESS_SECRETS, "tester": TESTER_SECRETS}  # by table, of those that every platform has
 
 
 class Given(NamedTuple):
-    """A value as it was written, by whom, and the folder in which its relative paths begin."""
+    """The text of a value, its source, and the folder in which its relative paths begin."""
 
     text: str
     source: str
@@ -51,36 +54,36 @@ def load_settings(
     root: Path,
     platforms: PlatformKinds,
 ) -> Settings:
-    """Merge all sources into one value. `root` is where the configuration file and the reports are by default.
+    """Merge all sources. `root` is the default folder of the configuration file and of the reports.
 
-    A relative path begins in the folder of its source: the shell's, or the file's. The chosen platform's kind says
-    what else must be there; a platform that is not known has the defaults, and is refused when the session starts.
+    A relative path begins in the folder of its source: the shell's, or the file's. The chosen platform's kind checks
+    the rest. An unknown platform has the defaults here; the start of the session refuses it.
     """
     options = {row.name: row for row in option_table()}
     given = _given(options, command_line, ini, environment, root)
     document = _document(given, root, platforms)
     if document:
-        given = {**_of_file(options, document, environment), **given}
+        given = {**_given_in_file(options, document, environment), **given}
     platform, on_cloud = given["platform"].text if "platform" in given else Settings.platform, "cloud" in given
     kind = platforms.find_kind(platform) or PlatformKind()
-    kinds = _with_tables(document, platforms)
+    kinds = _kinds_with_tables(document, platforms)
     tables, for_tables = _tables(document, environment, kinds, used="" if on_cloud else platform)
     uses_access = kind.uses_access(tables.get(platform), on_local_cloud=on_cloud)
     access, for_access = read_access(document, environment, used=uses_access)
     notes: tuple[str, ...] = ()
     keyless = not document or "access" not in document.data
-    if taken := _taken(options, given, connects=keyless and not kind.emulation):
-        given = {**{key: Given(text, source, root) for key, (text, source) in taken.options.items()}, **given}
-        access, notes = taken.access or access, taken.notes
+    if legacy := _legacy_settings(options, given, connects=keyless and not kind.emulation):
+        given = {**{key: Given(text, source, root) for key, (text, source) in legacy.options.items()}, **given}
+        access, notes = legacy.access or access, legacy.notes
     secrets = {**_SECRETS, **{name: each.table_secrets for name, each in kinds.items()}}
-    if document and _spells_secrets(document, secrets):
+    if document and _contains_secrets(document, secrets):
         notes += exposure_warnings(document.path)
     access, about_keys = kind.complete_access(access, environment)
     notes += about_keys
-    values = {key: _parsed(options[key], told) for key, told in given.items()}
+    values = {key: _parse(options[key], value) for key, value in given.items()}
     tester, for_tester = read_tester(document, environment, values.get("package"), used=bool(values.get("tester")))
-    _no_strangers(environment, options, for_access | for_tables | for_tester)
-    sources = {key: told.source for key, told in given.items()}
+    _refuse_unknown_variables(environment, options, for_access | for_tables | for_tester)
+    sources = {key: value.source for key, value in given.items()}
     hosts = read_hosts(document)
     settings = Settings(
         **{"reports": root / "reports", **values},
@@ -95,19 +98,19 @@ def load_settings(
     return settings
 
 
-def _with_tables(document: Document | None, platforms: PlatformKinds) -> dict[str, PlatformKind]:
-    """The platforms that have a table in the file, by their names."""
-    ours = {*_TABLES, *(row.name for row in option_table())}
-    kinds = {key: platforms.find_kind(key) for key in (document.data if document else ()) if key not in ours}
+def _kinds_with_tables(document: Document | None, platforms: PlatformKinds) -> dict[str, PlatformKind]:
+    """The kinds of the platforms that have a table in the file, by name."""
+    own_keys = {*_TABLES, *(row.name for row in option_table())}
+    kinds = {key: platforms.find_kind(key) for key in (document.data if document else ()) if key not in own_keys}
     return {key: kind for key, kind in kinds.items() if kind}
 
 
 def _tables(
     document: Document | None, environment: Mapping[str, str], kinds: Mapping[str, PlatformKind], *, used: str
 ) -> tuple[dict[str, Any], frozenset[str]]:
-    """What the platforms make of their tables, and the names that were taken from the environment.
+    """The tables as the platforms read them, and the names of environment variables in them.
 
-    `used` is the platform whose values must be there.
+    `used` is the platform whose values must be complete.
     """
     tables: dict[str, Any] = {}
     taken: frozenset[str] = frozenset()
@@ -125,27 +128,30 @@ def _given(
     environment: Mapping[str, str],
     root: Path,
 ) -> dict[str, Given]:
-    found: dict[str, Given] = {}
+    """The values from the command line, the environment and ini, by name; the first source that has one wins."""
+    given: dict[str, Given] = {}
     for row in options.values():
-        if (told := command_line.get(row.name)) is not None:
-            found[row.name] = Given(str(told), row.flag, Path.cwd())
-        elif told := environment.get(row.environment):
-            found[row.name] = Given(told, row.environment, Path.cwd())
-        elif told := ini.get(row.name):
-            found[row.name] = Given(told, f"ini {row.ini}", root)
-    return found
+        if (text := command_line.get(row.name)) is not None:
+            given[row.name] = Given(str(text), row.flag, Path.cwd())
+        elif text := environment.get(row.environment):
+            given[row.name] = Given(text, row.environment, Path.cwd())
+        elif text := ini.get(row.name):
+            given[row.name] = Given(text, f"ini {row.ini}", root)
+    return given
 
 
-def _of_file(options: Mapping[str, Option], document: Document, environment: Mapping[str, str]) -> dict[str, Given]:
+def _given_in_file(
+    options: Mapping[str, Option], document: Document, environment: Mapping[str, str]
+) -> dict[str, Given]:
     return {
         key: Given(_text(document, key, value), f"{document.location(key)}: {key}", document.path.parent)
-        for key, value in _flat(document, environment).items()
+        for key, value in _options_of_file(document, environment).items()
         if key in options
     }
 
 
-def _spells_secrets(document: Document, secrets: Mapping[str, Collection[str]]) -> bool:
-    """Whether a key stands in the file itself, and not just the name of a variable."""
+def _contains_secrets(document: Document, secrets: Mapping[str, Collection[str]]) -> bool:
+    """True if the file has a secret itself, not only the name of a variable."""
     from pytest_aisbench.config.toml_document import expand_variables
 
     return any(
@@ -159,42 +165,43 @@ def _spells_secrets(document: Document, secrets: Mapping[str, Collection[str]]) 
 def _required(manifest: Path | None, sources: Mapping[str, str]) -> tuple[str, ...]:
     if manifest is None:
         return ()
-
     try:
         return read_manifest(manifest)
     except UsageFault as fault:
         raise UsageFault(f"{sources['require']}: {fault}") from None
 
 
-def _taken(options: Mapping[str, Option], given: Mapping[str, Given], *, connects: bool) -> LegacySettings | None:
-    """What the predecessor's own files say, where the run was pointed at them; their keys if the run `connects`."""
+def _legacy_settings(
+    options: Mapping[str, Option], given: Mapping[str, Given], *, connects: bool
+) -> LegacySettings | None:
+    """The settings in files of ais-bench-stubs, if the run names any; with keys only if the run `connects`."""
     named = given.get("config")
-    config = _parsed(options["config"], named) if named and named.text.endswith(LEGACY_FILE) else None
-    package = _parsed(options["package"], given["package"]) if "package" in given else None
+    config = _parse(options["config"], named) if named and named.text.endswith(LEGACY_FILE) else None
+    package = _parse(options["package"], given["package"]) if "package" in given else None
     if config is None and package is None:
         return None
     from pytest_aisbench.config.legacy.modelarts_config import read_legacy_files
 
     version = given["modelarts_version"].text if "modelarts_version" in given else ""
-    trusted = _parsed(options["trust_config"], given["trust_config"]) if "trust_config" in given else False
+    trusted = _parse(options["trust_config"], given["trust_config"]) if "trust_config" in given else False
     return read_legacy_files(config, package, version, trusted=trusted, connects=connects)
 
 
 def _document(given: Mapping[str, Given], root: Path, platforms: PlatformKinds) -> Document | None:
-    told, found = given.get("config"), root / CONFIG_FILE
-    if told.text.endswith(LEGACY_FILE) if told else not found.is_file():
+    named, default = given.get("config"), root / CONFIG_FILE
+    if named.text.endswith(LEGACY_FILE) if named else not default.is_file():
         return None
     from pytest_aisbench.config import toml_document
 
-    if told:
+    if named:
         try:
-            return _checked(toml_document.read(told.folder / parse_path(told.text)), platforms)
+            return _check_keys(toml_document.read(named.folder / parse_path(named.text)), platforms)
         except (UsageFault, ValueError) as fault:
-            raise UsageFault(f"{told.source}: {fault}") from None
-    return _checked(toml_document.read(found), platforms)
+            raise UsageFault(f"{named.source}: {fault}") from None
+    return _check_keys(toml_document.read(default), platforms)
 
 
-def _checked(document: Document, platforms: PlatformKinds) -> Document:
+def _check_keys(document: Document, platforms: PlatformKinds) -> Document:
     known = [*(row.name for row in option_table() if row.name != "config"), *_TABLES]
     for key in document.data:
         if key not in known and not _has_table(key, platforms):
@@ -208,15 +215,15 @@ def _has_table(name: str, platforms: PlatformKinds) -> bool:
     return kind is not None and bool(kind.table_keys)
 
 
-def _flat(document: Document, environment: Mapping[str, str]) -> dict[str, Any]:
-    """With `tester` as it is on the command line, where the file has a table of that name."""
+def _options_of_file(document: Document, environment: Mapping[str, str]) -> dict[str, Any]:
+    """The keys of the file, with the url of a table `[tester]` as the option `tester`."""
     from pytest_aisbench.config.toml_document import expand_variables
 
-    told = document.data.get("tester")
-    if not isinstance(told, dict):
+    tester = document.data.get("tester")
+    if not isinstance(tester, dict):
         return document.data
     rest = {key: value for key, value in document.data.items() if key != "tester"}
-    return {**rest, "tester": expand_variables(str(told["url"]), environment)} if "url" in told else rest
+    return {**rest, "tester": expand_variables(str(tester["url"]), environment)} if "url" in tester else rest
 
 
 def _text(document: Document, key: str, value: Any) -> str:
@@ -229,39 +236,41 @@ def _text(document: Document, key: str, value: Any) -> str:
     return str(value)
 
 
-def _parsed(row: Option, told: Given) -> Any:
+def _parse(row: Option, given: Given) -> Any:
     try:
-        value = row.parse(told.text)
+        value = row.parse(given.text)
     except ValueError as error:
-        raise UsageFault(f"{told.source}: {error}", advice=f"{row.flag} {row.metavar}: {row.help}") from None
-    return told.folder / value if isinstance(value, Path) else value
+        raise UsageFault(f"{given.source}: {error}", advice=f"{row.flag} {row.metavar}: {row.help}") from None
+    return given.folder / value if isinstance(value, Path) else value
 
 
-def _no_strangers(environment: Mapping[str, str], options: Mapping[str, Option], used: frozenset[str]) -> None:
-    known = [row.environment for row in options.values()]
+def _refuse_unknown_variables(
+    environment: Mapping[str, str], options: Mapping[str, Option], used: frozenset[str]
+) -> None:
+    names = [row.environment for row in options.values()]
     for key in environment:
-        if key.startswith("AISBENCH_") and key not in known and key not in used:
-            raise UsageFault(f"{key}: unknown environment variable", advice=perhaps(key, known))
+        if key.startswith("AISBENCH_") and key not in names and key not in used:
+            raise UsageFault(f"{key}: unknown environment variable", advice=perhaps(key, names))
 
 
-# -- The manifest of `--aisbench-require`: the cases that must have run.
+# The manifest of --aisbench-require: the cases that must have run
 
 _CASE = re.compile(r"\S+-[1-9][0-9]*x[1-9][0-9]*(-single)?")
 _ADVICE = "one case id a line, such as resnet50-2x8; `aisbench require` writes them"
 
 
 def read_manifest(path: Path) -> tuple[str, ...]:
-    """Case ids, a line each, with `#` for comments; a file that ends in `.toml` has `cases = […]`.
+    """The case ids of a manifest: one per line, with `#` for comments; or `cases = […]` in a file `*.toml`.
 
-    There are no wildcards: a manifest is there to notice what a pattern would not miss.
+    There are no wildcards: a manifest must notice a missing case, and a pattern would not.
     """
-    found = _of_toml(path) if path.suffix == ".toml" else _of_lines(path)
-    for place, case in found:
+    rows = _of_toml(path) if path.suffix == ".toml" else _of_lines(path)
+    for line, case in rows:
         if not isinstance(case, str) or not _CASE.fullmatch(case):
-            raise UsageFault(f"the manifest {path}{place}: {case!r} is no case id", advice=_ADVICE)
-    if not found:
+            raise UsageFault(f"the manifest {path}{line}: {case!r} is no case id", advice=_ADVICE)
+    if not rows:
         raise UsageFault(f"the manifest {path} requires nothing", advice=_ADVICE)
-    return tuple(dict.fromkeys(case for _, case in found))
+    return tuple(dict.fromkeys(case for _, case in rows))
 
 
 def _of_lines(path: Path) -> list[tuple[str, str]]:
@@ -272,7 +281,7 @@ def _of_lines(path: Path) -> list[tuple[str, str]]:
     except UnicodeDecodeError:
         raise UsageFault(f"the manifest {path} is not text in UTF-8", advice=_ADVICE) from None
     lines = ((f":{number}", line.partition("#")[0].strip()) for number, line in enumerate(text.splitlines(), start=1))
-    return [(place, case) for place, case in lines if case]
+    return [(number, case) for number, case in lines if case]
 
 
 def _of_toml(path: Path) -> list[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""What a platform says of itself before anything connects to it.
+"""What a platform brings before anything connects to it: its settings, its keys of workload.toml, its checks.
 
 Settings, suites and commands ask a platform's kind instead of comparing the platform's name. A kind is cheap to import:
 `connect` imports the platform's clients.
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class PlatformKind:
-    """The defaults. A platform that brings more than its class derives from this one, and the hook names the result.
+    """The defaults. A platform with settings of its own derives a class from this one, which its hook names.
 
-    A hook may also name the platform's class alone: then these defaults hold, with the class's own `options`.
+    A hook may also name the platform's class itself: then these defaults apply, with the class's own `options`.
     """
 
     name: str
     options: Collection[str] = frozenset()  # its own keys, in its section of workload.toml
-    training_options: Collection[str] = frozenset()  # those of them that say what is trained; see `services.sections`
+    training_options: Collection[str] = frozenset()  # those of them that say what is trained; see `engine.suites`
     table_keys: Collection[str] = ()  # of the table `[name]` in aisbench.toml; without keys there is no such table
     table_secrets: Collection[str] = ()  # those of them that are secrets
     emulation = False  # jobs run on this machine: no keys, no data from the real platform, nothing to publish
 
     def connect(self, settings: Settings) -> Any:
-        """The Platform, as `domain.ports` has it."""
+        """The Platform, see `model.ports`."""
         raise NotImplementedError(f"the platform {self.name!r} has no connect()")
 
     # Reading settings, in this order.
@@ -47,11 +47,11 @@ class PlatformKind:
         return {key: Secret(text) if key in self.table_secrets else text for key, text in texts.items()}, taken
 
     def uses_access(self, table: Any, *, on_local_cloud: bool) -> bool:
-        """Whether the values of `[access]` must be there. `table` is what `read_table` gave, or None."""
+        """True if `[access]` must be complete. `table` is the result of `read_table`, or None."""
         return True
 
     def complete_access(self, access: Access, environment: Mapping[str, str]) -> tuple[Access, tuple[str, ...]]:
-        """The access with keys from wherever the vendor's own tools look for them, and notes for the user."""
+        """The access with keys from the places where the vendor's tools look, and notes for the user."""
         return access, ()
 
     def check(self, settings: Settings) -> None:
@@ -60,19 +60,19 @@ class PlatformKind:
     # What a suite or a command asks.
 
     def missing_framework(self, framework: str, settings: Settings) -> str:
-        """Why jobs cannot train with this framework, in one line; empty where they can. A case of it is skipped."""
+        """Why jobs cannot train with this framework, in one line, so that its cases are skipped; empty if they can."""
         return ""
 
     def require_lasting_jobs(self, settings: Settings) -> None:
-        """Raise UsageFault where no job outlives the run that made it: a command would find none."""
+        """Raise UsageFault if no job outlives its run, so that a command would find none."""
 
 
 class PlatformKinds(Protocol):
-    """Where kinds are looked up; the registry is one."""
+    """Looks up kinds by name; the registry is one."""
 
     @property
     def platforms(self) -> Collection[str]:
-        """The names of all platforms that are known so far."""
+        """The names of all platforms."""
 
     def find_kind(self, name: str) -> PlatformKind | None:
-        """None where no platform of this name is known, or where it cannot be imported."""
+        """None if there is no platform of this name, or if it cannot be imported."""

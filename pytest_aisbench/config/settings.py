@@ -1,7 +1,7 @@
-"""All that a run can be told, frozen into one value.
+"""The table of all options, and the frozen value that holds them.
 
-The fields of `Settings` are the option table: each drives `--help`, an ini name, an environment variable and a key
-of `aisbench.toml`. `freezing` reads them.
+Each field of `Settings` with `option(…)` is an option of the command line, an ini name, an environment variable and a
+key of aisbench.toml. To add an option, add a field. `loading.py` reads them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,17 @@ from typing import Any, NamedTuple
 from pytest_aisbench.config.access import Access, TesterAccess, parse_tester_address
 from pytest_aisbench.i18n import SOURCE, languages
 
-# -- The kinds of values that options take: each reads a text, or says in a ValueError what is wrong with it.
-
-MOST_CARDS = 128  # of one node; no machine has more, and a slip of the pen should not ask for a million ranks
+CONFIG_FILE = "aisbench.toml"
+LEGACY_FILE = ".py"  # the suffix of a modelarts_config.py
+# The default platform, which needs no keys. A local cloud that stands in for another platform uses its sections too.
+LOCAL = "local"
+MOST_CARDS = 128  # of one node: no machine has more, and a typing error should not ask for a million ranks
 FRAMEWORKS = ("mindspore", "paddle", "torch", "horovod", "tensorflow")  # as an import names them
-_DECIMAL = r"[0-9]{1,9}(?:\.[0-9]+)?"  # so many digits that no budget is without an end, and no time
+_DECIMAL = r"[0-9]{1,9}(?:\.[0-9]+)?"  # enough digits for any time or budget, and not for infinity
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+# Values of options: each function reads a text, or says in a ValueError what is wrong with it.
 
 
 def parse_node_counts(text: str) -> tuple[int, ...]:
@@ -79,18 +84,18 @@ def parse_path(text: str) -> Path:
 
 def parse_frameworks(text: str) -> tuple[str, ...]:
     """Such as `mindspore=/venv/bin/python,paddle`."""
-    told = tuple(part.strip() for part in text.split(","))
-    for part in told:
+    parts = tuple(part.strip() for part in text.split(","))
+    for part in parts:
         framework, equals, python = part.partition("=")
         if framework not in FRAMEWORKS or (equals and not Path(python).is_absolute()):
-            known = ", ".join(FRAMEWORKS)
-            raise ValueError(f"{part!r} is not a framework ({known}) with the absolute path of its Python")
-    return told
+            names = ", ".join(FRAMEWORKS)
+            raise ValueError(f"{part!r} is not a framework ({names}) with the absolute path of its Python")
+    return parts
 
 
-def python_by_framework(told: Iterable[str]) -> dict[str, str]:
-    """The Python of each of these frameworks; empty for the one that runs pytest."""
-    return {framework: python for framework, _, python in (part.partition("=") for part in told)}
+def python_by_framework(frameworks: Iterable[str]) -> dict[str, str]:
+    """The Python of each framework; empty for the Python that runs pytest."""
+    return {framework: python for framework, _, python in (part.partition("=") for part in frameworks)}
 
 
 def parse_name(text: str) -> str:
@@ -99,10 +104,7 @@ def parse_name(text: str) -> str:
     return text
 
 
-CONFIG_FILE = "aisbench.toml"
-LEGACY_FILE = ".py"  # how the name of a modelarts_config.py ends
-# The platform by default, which needs no keys. Where a local cloud plays another platform, this one's section counts.
-LOCAL = "local"
+# The table
 
 
 def option(parse: Callable[[str], Any], metavar: str, text: str, *, default: Any = None, flag: str = "") -> Any:
@@ -111,7 +113,7 @@ def option(parse: Callable[[str], Any], metavar: str, text: str, *, default: Any
 
 @dataclass(frozen=True)
 class Settings:
-    """`sources` names where each value that is not a default came from."""
+    """All settings of a run. `sources` names where each value came from that is not a default."""
 
     nodes: tuple[int, ...] = option(
         parse_node_counts, "N,N", "Select these node counts; other shapes are deselected", default=(), flag="--nodes"
@@ -177,9 +179,9 @@ class Settings:
     ledger: Path | None = option(parse_path, "FILE", "The record of all runs (default: ledger.db among the reports)")
     access: Access = Access()
     tester_access: TesterAccess = TesterAccess()
-    tables: Mapping[str, Any] = field(default_factory=dict)  # of platforms, by their names; see PlatformKind.read_table
+    tables: Mapping[str, Any] = field(default_factory=dict)  # by the name of the platform; see PlatformKind.read_table
     sources: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  # worth a line before the run
+    notes: tuple[str, ...] = ()  # shown before the run
     required: tuple[str, ...] = ()  # the cases of the manifest that `require` names
 
     @property
@@ -203,7 +205,7 @@ class Settings:
 
 
 class Option(NamedTuple):
-    """One row of the table."""
+    """One row of the option table."""
 
     name: str
     parse: Callable[[str], Any]
@@ -228,5 +230,5 @@ def option_table() -> Iterator[Option]:
 
 
 def machine_cores() -> int:
-    """Cores this process may use, which in a container is fewer than the machine has."""
+    """The cores that this process may use: in a container, fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

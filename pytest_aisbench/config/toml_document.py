@@ -1,4 +1,4 @@
-"""TOML files whose errors name the file, the line and the key."""
+"""Reads TOML files; errors name the file, the line and the key."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _KEY = re.compile(r"""^\s*(?P<key>"[^"]*"|'[^']*'|[A-Za-z0-9_.\- ]+?)\s*=""")
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed file that can say where a key stands."""
+    """A parsed file that knows the line of each key."""
 
     path: Path
     text: str
     data: dict[str, Any]
 
     def fault(self, message: str, *keys: str, advice: str = "") -> UsageFault:
-        """An error about the key at the end of the given path; the file and line go in front."""
+        """An error about the key at the end of the path `keys`. The message begins with file and line."""
         return UsageFault(f"{self.location(*keys)}: {message}", advice=advice)
 
     def texts(
         self, table: str, known: Iterable[str], environment: Mapping[str, str], *, used: bool
     ) -> tuple[dict[str, str], frozenset[str]]:
-        """The keys of a table with `${NAME}` taken from the environment, and the names that were taken.
+        """The values of a table with `${NAME}` replaced from the environment, and the names of these variables.
 
-        Where the table is not `used`, as that of a platform on which nothing runs, a name that is not set is no error.
+        `used` is false for the table of a platform on which nothing runs: then a variable may be missing.
         """
         raw = self.data.get(table, {})
         if not isinstance(raw, dict):
@@ -61,10 +61,10 @@ class Document:
         return f"{self.path}:{line}" if line else str(self.path)
 
     def _line(self, wanted: tuple[str, ...]) -> int:
-        """The line of the key, or of the nearest table around it; 0 when there is none.
+        """The line of the key, or of the nearest table around it; 0 if there is none.
 
-        The standard parser keeps no positions; a scan of headers and assignments is enough for the files we
-        define, in which a table is either a header or an inline table on one line.
+        The standard parser keeps no positions. A scan of headers and assignments is enough for our files, in which a
+        table is either a header or an inline table on one line.
         """
         best, depth = 0, 0
         table: tuple[str, ...] = ()
@@ -81,24 +81,24 @@ class Document:
 
 
 def expand_variables(text: str, environment: Mapping[str, str]) -> str:
-    """With `${NAME}` taken from the environment; empty where it is not set."""
+    """The text with `${NAME}` replaced from the environment; by nothing if it is not set."""
     return _REFERENCE.sub(lambda match: environment.get(match[1], ""), text)
 
 
 def opened_table(line: str) -> tuple[str, ...]:
-    """The table that a line opens; empty if it opens none."""
-    found = _HEADER.match(line)
-    return _split(found["path"]) if found else ()
+    """The path of the table whose header is on this line; empty if there is none."""
+    match = _HEADER.match(line)
+    return _split(match["path"]) if match else ()
 
 
 def assigned_key(line: str) -> tuple[str, ...]:
-    """The key that a line gives a value; empty if it gives none."""
-    found = _KEY.match(line)
-    return _split(found["key"]) if found else ()
+    """The path of the key that this line assigns; empty if there is none."""
+    match = _KEY.match(line)
+    return _split(match["key"]) if match else ()
 
 
 def parse_or_empty(text: str) -> dict[str, Any]:
-    """What a text says; empty where it is not TOML."""
+    """The data of a text; empty if it is not TOML."""
     try:
         data: dict[str, Any] = tomllib.loads(text)
     except ValueError:
@@ -124,7 +124,7 @@ def read(path: Path) -> Document:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageFault(f"{path}: not valid TOML: {_lower(str(error))}") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, tables in tables without end
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits, or very deep tables
         raise UsageFault(f"{path}: not to be read: {_lower(str(error))}") from None
     return Document(path, text, data)
 

@@ -1,8 +1,7 @@
-"""Where jobs run: ModelArts, Apulis, and the local cloud, which the ModelArts adapter reaches at 127.0.0.1.
+"""Where jobs run: ModelArts, Apulis, and the local cloud on this machine.
 
-Each platform has a light `PlatformKind` (`modelarts/kind.py`, `apulis/settings.py`, `local_kind.py`): begin there. It
-says what must be known before anything connects: keys of workload.toml, settings, checks. Its `connect` imports the
-adapter, a class with the methods of `model.ports.Platform`. What differs between platforms stays in here: no other
-package compares a platform's name. `registry`, `session` and `cli` import this package; it imports `stores`, `net` and
-`engine`.
+Begin with the port, `model.ports.Platform`, then `modelarts/platform.py`. Each platform brings a kind (see
+`config.platform_kind`): its settings, its section of workload.toml, its checks. `local.py` is ModelArts against a cloud
+that it starts itself; `power_file.py` reads the power that nodes drew. The registry names all of them, and nothing else
+imports them: engine, reports and commands see only the port.
 """

@@ -1,4 +1,4 @@
-"""ModelArts on this machine: the same adapter, against a local cloud."""
+"""The platform `local`: the adapter of ModelArts against a local cloud, which it starts itself or finds by a card."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _CARD = {
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """How a local cloud is reached."""
+    """How to reach a local cloud: what `aisbench cloud --json` prints."""
 
     access: Access
     tester: str = ""  # the address of its Tester
@@ -62,7 +62,7 @@ class Card:
 
 
 class Local(ModelArts):
-    """Platform. Without a running cloud to use it starts one that ends with this process, or with `close`."""
+    """A Platform. If no running cloud is named, it starts one, which ends with this process or with `close`."""
 
     name = LocalKind.name
     options = LocalKind.options
@@ -72,7 +72,7 @@ class Local(ModelArts):
     def __init__(self, settings: Settings) -> None:
         self.max_jobs = machine_cores()
         self._card_file = settings.cloud
-        self._lent: Path | None = None
+        self._shared_file: Path | None = None
         self._cloud = None if settings.cloud else PrivateCloud(settings.access, own_interpreters(settings))
         try:
             card = self._cloud.card() if self._cloud else read_card(settings.cloud or Path())
@@ -88,18 +88,18 @@ class Local(ModelArts):
         return "" if self._cloud else super().platform_id
 
     def share(self) -> Mapping[str, Any]:
-        """Another process of this run uses the cloud that this one started: its card, readable by us alone."""
+        """The card, in a file that only this user can read, for other processes of the run to use the same cloud."""
         if self._card_file is None:
             descriptor, name = tempfile.mkstemp(prefix="aisbench-cloud-", suffix=".json")
             with os.fdopen(descriptor, "w") as file:
-                json.dump(_written(Card(self._card, self.tester, private=True)), file)
-            self._card_file = self._lent = Path(name)
+                json.dump(_card_data(Card(self._card, self.tester, private=True)), file)
+            self._card_file = self._shared_file = Path(name)
         return {"cloud": self._card_file}
 
     def check(self) -> None:
         for endpoint in (self._card.modelarts_endpoint, self._card.obs_endpoint, self._card.iam_endpoint):
             try:
-                _knock(endpoint)
+                _require_listener(endpoint)
             except OSError as error:
                 if self._cloud:
                     raise Unreachable(f"{error}; {self._cloud.last_words()}") from None
@@ -118,7 +118,7 @@ class Local(ModelArts):
         return super().find(request)
 
     def _why_gone(self) -> str:
-        """A private cloud that died does not come back: no use in asking again."""
+        """Why a private cloud that ended will never answer again; empty while it runs."""
         return f"the local cloud ended; {self._cloud.last_words()}" if self._cloud and self._cloud.ended else ""
 
     def _require_cloud(self) -> None:
@@ -126,7 +126,7 @@ class Local(ModelArts):
             raise JobLost(why)
 
     def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
-        """A private cloud that died took its jobs with it: no need to wait for an answer."""
+        """The jobs of a private cloud ended with it: do not wait for an answer."""
         if why := self._why_gone():
             return {job_id: Job(job_id, Phase.LOST, "gone", reason=why) for job_id in job_ids}
         return super().inspect(job_ids)
@@ -140,8 +140,8 @@ class Local(ModelArts):
 
     def close(self) -> None:
         super().close()
-        if self._lent:
-            self._lent.unlink(missing_ok=True)
+        if self._shared_file:
+            self._shared_file.unlink(missing_ok=True)
         if self._cloud:
             self._cloud.close()
 
@@ -159,7 +159,7 @@ class Local(ModelArts):
 
 
 class PrivateCloud:
-    """A local cloud as a child process: it ends when its stdin does, whatever becomes of us."""
+    """A local cloud as a child process. It ends when its stdin closes, even if this process is killed."""
 
     def __init__(self, access: Access, interpreters: Mapping[str, str] = MappingProxyType({})) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed in close)
@@ -172,7 +172,7 @@ class PrivateCloud:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env=_environment(os.environ, access),
-            start_new_session=True,  # Ctrl-C is for us: its jobs are stopped first, then the cloud
+            start_new_session=True,  # Ctrl-C is for this process, which first stops the jobs, then the cloud
             cwd=os.sep,  # `-m` looks for modules in the current folder first, and a user's may hold any name
         )
 
@@ -181,8 +181,8 @@ class PrivateCloud:
         return self._process.poll() is not None
 
     def card(self) -> Card:
-        """May be asked once, at the start."""
-        return _parsed(self._first_line(), "the local cloud")
+        """Read the card from stdout. Call it once, at the start."""
+        return _parse_card(self._first_line(), "the local cloud")
 
     def last_words(self) -> str:
         """The end of what it wrote to stderr."""
@@ -193,7 +193,7 @@ class PrivateCloud:
         return f"the local cloud said: {lines[-1]}" if lines else "the local cloud said nothing"
 
     def close(self) -> None:
-        self._process.terminate()  # a process forked from ours may hold its stdin open
+        self._process.terminate()  # a forked process may hold its stdin open
         try:
             self._process.communicate(timeout=_END_S)
         except subprocess.TimeoutExpired as error:
@@ -228,10 +228,10 @@ def read_card(file: Path) -> Card:
         text = file.read_bytes()
     except OSError as error:
         raise UsageFault(f"{file}: {error.strerror or error}", advice=_HOW) from None
-    return _parsed(text, str(file))
+    return _parse_card(text, str(file))
 
 
-def _parsed(text: bytes, source: str) -> Card:
+def _parse_card(text: bytes, source: str) -> Card:
     try:
         card: Any = json.loads(text)
     except ValueError:
@@ -247,26 +247,26 @@ def _parsed(text: bytes, source: str) -> Card:
     return Card(Access(**values), str(card.get("tester_endpoint", "")), private=card.get("private") is True)
 
 
-def _written(card: Card) -> dict[str, Any]:
+def _card_data(card: Card) -> dict[str, Any]:
     values = {key: getattr(card.access, field) for key, field in _CARD.items()}
     plain = {key: value.reveal() if isinstance(value, Secret) else value for key, value in values.items()}
     return {**plain, "tester_endpoint": card.tester, "private": card.private}
 
 
-def _knock(endpoint: str) -> None:
+def _require_listener(endpoint: str) -> None:
     address = urlsplit(endpoint)
     socket.create_connection((address.hostname, address.port or 80), timeout=5).close()
 
 
-def _environment(ours: Mapping[str, str], access: Access) -> dict[str, str]:
-    """Without keys, since the cloud has its own; with the folder of this package, if it is not an installed one."""
+def _environment(own: Mapping[str, str], access: Access) -> dict[str, str]:
+    """The cloud's environment: without our keys, and with this package's folder, unless it is installed."""
     words = {"AK", "SK", "KEY", "SECRET", "TOKEN", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS"}
     keys = {getattr(access, key).reveal() for key in ACCESS_SECRETS} - {""}
-    theirs = {
-        name: value for name, value in ours.items() if words.isdisjoint(name.upper().split("_")) and value not in keys
+    environment = {
+        name: value for name, value in own.items() if words.isdisjoint(name.upper().split("_")) and value not in keys
     }
     folder = Path(pytest_aisbench.__file__).resolve().parents[1]
     if folder.name not in {"site-packages", "dist-packages"}:
-        given = [str(Path(entry).absolute()) for entry in ours.get("PYTHONPATH", "").split(os.pathsep) if entry]
-        theirs["PYTHONPATH"] = os.pathsep.join([str(folder), *given])
-    return theirs
+        given = [str(Path(entry).absolute()) for entry in own.get("PYTHONPATH", "").split(os.pathsep) if entry]
+        environment["PYTHONPATH"] = os.pathsep.join([str(folder), *given])
+    return environment

@@ -1,4 +1,4 @@
-"""What the platform `local` says of itself before its cloud starts: its keys, and the frameworks it can train with."""
+"""What the platform `local` needs, before its cloud starts: its keys, and Pythons that have the frameworks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ found = importlib.util.find_spec(sys.argv[1])
 folders = found.submodule_search_locations or () if found else ()
 sys.exit(not any(list(pathlib.Path(folder).glob(sys.argv[2])) for folder in folders))
 """
-# What of a framework must be there: Horovod installs without a word where it was not built for TensorFlow.
+# A file that proves a framework works: Horovod also installs if it could not be built for TensorFlow.
 _PARTS = {"horovod": "tensorflow/mpi_lib*"}
 _PATIENCE_S = 30.0
 
@@ -55,9 +55,9 @@ def own_interpreters(settings: Settings) -> dict[str, str]:
 
 
 def explain_missing_framework(framework: str, settings: Settings) -> str:
-    """Why jobs of the local cloud cannot train with it, in one line; empty where they can.
+    """Why jobs of the local cloud cannot train with a framework, in one line; empty if they can.
 
-    A cloud that already runs has its own interpreters, of which this process knows nothing.
+    A cloud that already runs has its own interpreters, which this process does not know.
     """
     if framework not in FRAMEWORKS or settings.cloud is not None:
         return ""

@@ -1,4 +1,4 @@
-"""Samples of power from a file that somebody writes beside the run: CSV or JSON, a sample to a line."""
+"""Reads samples of power from a file that another tool writes during the run: a line of CSV or JSON each."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ COLUMNS = ("time", "node", "watts", "job")  # the last may be left out
 
 
 class PowerFile:
-    """PowerSource: `--aisbench-power FILE`."""
+    """A PowerSource: `--aisbench-power FILE`."""
 
     def __init__(self, settings: Settings) -> None:
         assert settings.power
         self._path: Path = settings.power
 
     def samples(self, job_id: str, start: float, end: float) -> Iterator[Sample]:
-        """One bad line spoils the file: nobody knows what else is wrong with it. A last line that is not complete is
-        still being written, and is left out."""
+        """Raises UsageFault for the first bad line, since other lines may be wrong too. Leaves out a last line that is
+        still being written."""
         columns: tuple[str, ...] = COLUMNS
         first = True
         try:
@@ -44,7 +44,7 @@ class PowerFile:
                     try:
                         sample, job = _sample(text, columns)
                     except (ValueError, TypeError, KeyError, OverflowError) as error:
-                        raise UsageFault(f"{self._path.name}:{number}: {_said(error)}") from None
+                        raise UsageFault(f"{self._path.name}:{number}: {_explain(error)}") from None
                     if start <= sample.at <= end and job in {"", job_id}:
                         yield sample
         except (OSError, UnicodeDecodeError) as error:
@@ -60,43 +60,43 @@ def _header(text: str) -> tuple[str, ...] | None:
 
 
 def _sample(text: str, columns: tuple[str, ...]) -> tuple[Sample, str]:
-    told: dict[str, Any]
+    row: dict[str, Any]
     if text.startswith("{"):
-        told = json.loads(text)
+        row = json.loads(text)
     else:
         cells = [cell.strip() for cell in text.split(",")]
         if not 3 <= len(cells) <= len(columns):
             raise ValueError(f"{text[:40]!r} is not {','.join(columns[:3])}")
-        told = dict(zip(columns, cells, strict=False))
-    missing = [name for name in COLUMNS[:3] if told.get(name) in {None, ""}]
+        row = dict(zip(columns, cells, strict=False))
+    missing = [name for name in COLUMNS[:3] if row.get(name) in {None, ""}]
     if missing:
         raise ValueError(f"{missing[0]} is missing")
-    watts = _number(told["watts"])
+    watts = _number(row["watts"])
     if watts is None or watts < 0:
-        raise ValueError(f"{told['watts']!r} are no watts")
-    return Sample(_moment(told["time"]), str(told["node"]), watts), str(told.get("job") or "")
+        raise ValueError(f"{row['watts']!r} are no watts")
+    return Sample(_timestamp(row["time"]), str(row["node"]), watts), str(row.get("job") or "")
 
 
-def _moment(told: Any) -> float:
+def _timestamp(value: Any) -> float:
     """Seconds since the epoch, or a date of ISO 8601 with its zone."""
-    seconds = _number(told)
+    seconds = _number(value)
     if seconds is not None:
         return seconds
-    moment = datetime.fromisoformat(str(told).replace("Z", "+00:00"))
+    moment = datetime.fromisoformat(str(value).replace("Z", "+00:00"))
     if moment.tzinfo is None:
-        raise ValueError(f"{told!r} has no zone: end it with Z or +08:00")
+        raise ValueError(f"{value!r} has no zone: end it with Z or +08:00")
     return moment.timestamp()
 
 
-def _number(told: Any) -> float | None:
-    if isinstance(told, bool):
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool):
         return None
     try:
-        value = float(told)
+        number = float(value)
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return number if math.isfinite(number) else None
 
 
-def _said(error: Exception) -> str:
+def _explain(error: Exception) -> str:
     return str(error) if isinstance(error, ValueError) else f"it is not a sample ({error})"

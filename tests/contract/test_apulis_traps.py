@@ -573,7 +573,7 @@ def test_no_answer_breaks_it(platform: Apulis, script: Script, data: st.DataObje
         where = where[key]
         key = data.draw(st.sampled_from(sorted(where) if isinstance(where, dict) else range(len(where))))
     where[key] = data.draw(GARBAGE)
-    platform._http._persist = lambda _, path, *__: answers[path.rpartition("/")[2]]  # type: ignore[method-assign]
+    platform._http._send_patiently = lambda _, path, *__: answers[path.rpartition("/")[2]]  # type: ignore[method-assign]
     for act in (
         lambda: platform.inspect(["j"]),
         lambda: platform.logs("j"),

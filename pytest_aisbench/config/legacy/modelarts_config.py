@@ -1,4 +1,8 @@
-"""`modelarts_config.py` of an ais-bench package: how the platform is reached, and what is asked of it."""
+"""Reads `modelarts_config.py` and `config.sh` of ais-bench-stubs: keys, API version, mode, and the job's settings.
+
+Begin with `read_legacy_files`. A file is parsed; only with `--aisbench-trust-config` a file that cannot be parsed is
+executed, in a child process.
+"""
 
 from __future__ import annotations
 
@@ -16,71 +20,8 @@ from pytest_aisbench.config.legacy.python_file import Table, Unreadable
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.secret import NO_SECRET, Secret
 
-# -- Executing a configuration that cannot be read otherwise: in a child process, and only where that was asked for.
-
-_PATIENCE_S = 60.0
-# What the file prints goes to stderr; stdout is ours. `easydict` need not be installed for a dict with attributes.
-_CHILD = """
-import json, os, runpy, sys, types
-answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
-os.dup2(2, 1)
-try:
-    import easydict
-except ImportError:
-    class EasyDict(dict):
-        __getattr__ = dict.__getitem__
-        __setattr__ = dict.__setitem__
-    sys.modules["easydict"] = easydict = types.ModuleType("easydict")
-    easydict.EasyDict = EasyDict
-path, names = sys.argv[1], sys.argv[2:]
-sys.path.insert(0, os.path.dirname(path))
-found = runpy.run_path(path)
-def plain(value):
-    if isinstance(value, type):
-        return {key: item for key, item in vars(value).items() if not key.startswith("__")}
-    raise TypeError(f"a {type(value).__name__} is no setting")
-json.dump({name: found[name] for name in names if name in found}, answer, default=plain)
-answer.close()
-"""
-
-
-def execute_file(path: Path, names: list[str]) -> Table:
-    """What the file binds these names to; of lines nothing is known."""
-    command = [sys.executable, "-c", _CHILD, str(path.resolve()), *names]
-    try:
-        done = subprocess.run(
-            command,
-            cwd=path.resolve().parent,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=_PATIENCE_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise UsageFault(f"{path}: executed, and did not end within {_PATIENCE_S:g} s") from None
-    if done.returncode:
-        # Only the kind of the error: its text may quote a key.
-        last = (done.stderr.strip().splitlines() or ["no word"])[-1].partition(":")[0]
-        raise UsageFault(f"{path}: executed, and ended with exit code {done.returncode}: {last}")
-    if not done.stdout:
-        raise UsageFault(f"{path}: executed, and ended before its last line", advice="take sys.exit out of it")
-    return _table(json.loads(done.stdout))
-
-
-def _table(found: dict[str, Any]) -> Table:
-    table = Table()
-    for key, value in found.items():
-        table.put(key, _plain(value), 0)
-    return table
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return _table(value)
-    return [_plain(item) for item in value] if isinstance(value, list) else value
-
-
+CONFIG = Path("code/config/modelarts_config.py")
+SHELL = Path("code/config/config.sh")
 ACCESS = "access_config"
 SESSIONS = {"V1": "session_config", "V2": "session_config_v2"}
 _SECRETS = ("access_key", "secret_access_key")
@@ -96,8 +37,55 @@ _TRUST = "write the value itself, or let the file be executed: --aisbench-trust-
 
 
 @dataclass(frozen=True)
+class LegacySettings:
+    """Options with their values and sources, the access, and notes for the user."""
+
+    options: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    access: Access | None = None  # None: the run does not connect
+    notes: tuple[str, ...] = ()
+
+
+def read_legacy_files(
+    config: Path | None, package: Path | None, version: str, *, trusted: bool, connects: bool
+) -> LegacySettings:
+    """`version` is the user's choice, or empty. Reads keys only if the run `connects` to a platform."""
+    options = _options(package) if package else {}
+    if not connects and config is None:
+        return LegacySettings(options)
+    file = open_config(config, package, trusted=trusted)
+    if not connects:
+        return LegacySettings(options)
+    access, notes = file.access(version or options.get("modelarts_version", ("V2", ""))[0])
+    if file.executed:
+        notes.insert(0, f"{file.path} was executed, as --aisbench-trust-config allows")
+    elif access.access_key or access.secret_access_key:
+        notes.extend(exposure_warnings(file.path))
+    return LegacySettings(options, access, tuple(notes))
+
+
+def open_config(config: Path | None, package: Path | None, *, trusted: bool) -> Config:
+    """The configuration that the user named, else the package's own."""
+    return read(config or (package or Path()) / CONFIG, trusted=trusted)
+
+
+def _options(package: Path) -> dict[str, tuple[str, str]]:
+    if not (package / "code").is_dir():
+        advice = "name the folder that holds ais-bench-stubs and code/"
+        raise UsageFault(
+            f"{package} is not an unpacked ais-bench package: there is no folder code in it", advice=advice
+        )
+    shell = shell_file.read(package / SHELL)
+    version = shell.choice("MODELARTS_VERSION", "V1", "V2", default="V1")
+    single_server = shell.choice("SINGLESERVER_MODE", "True", "False", default="False")
+    return {
+        "modelarts_version": (version, shell.location("MODELARTS_VERSION")),
+        **({"single_server": ("true", shell.location("SINGLESERVER_MODE"))} if single_server == "True" else {}),
+    }
+
+
+@dataclass(frozen=True)
 class Section:
-    """One of the file's tables; an error names the line."""
+    """One of the file's tables. Its errors name the line."""
 
     path: Path
     name: str
@@ -111,7 +99,7 @@ class Section:
         return UsageFault(f"{self.location(key)}: {self.name}.{key} {message}", advice=advice)
 
     def value(self, key: str) -> Any:
-        """None, an empty text and a key that is not there are the same to the predecessor."""
+        """None also for an empty text, as in ais-bench-stubs."""
         value = self.table.get(key)
         if isinstance(value, Unreadable):
             raise _unreadable(self.path, f"{self.name}.{key}", value)
@@ -139,7 +127,7 @@ class Section:
         return value
 
     def store_path(self, key: str) -> str:
-        """`/bucket/folder/…` in any of the forms that people write; empty where it is not set."""
+        """`/bucket/folder/…`, also from other common forms; empty if it is not set."""
         text = self.text(key)
         for scheme in ("obs://", "s3://", "obs:/", "s3:/"):
             text = text.removeprefix(scheme)
@@ -151,7 +139,7 @@ class Section:
     def parameters(self, version: str) -> dict[str, str]:
         key, word = _PARAMETERS[version]
         rows = self.value(key) or []
-        found: dict[str, str] = {}
+        parameters: dict[str, str] = {}
         for row in rows if isinstance(rows, list) else [rows]:
             if isinstance(row, Unreadable):
                 raise _unreadable(self.path, f"{self.name}.{key}", row)
@@ -163,18 +151,18 @@ class Section:
                 raise _unreadable(self.path, f"{self.name}.{key} {name}", value)
             if not isinstance(value, (str, int, float)):
                 raise line.fault("value", f"of {name} is neither text nor a number")
-            if name in found:
+            if name in parameters:
                 raise line.fault(word, f"{name} is there twice", "remove one of the two")
-            found[name] = str(value)
-        return found
+            parameters[name] = str(value)
+        return parameters
 
-    def unused_keys(self, known: frozenset[str]) -> list[str]:
-        return [f"{self.location(key)}: {self.name}.{key} is not used" for key in self.table if key not in known]
+    def unused_keys(self, used: frozenset[str]) -> list[str]:
+        return [f"{self.location(key)}: {self.name}.{key} is not used" for key in self.table if key not in used]
 
 
 @dataclass(frozen=True)
 class Config:
-    """The whole file."""
+    """The whole file `modelarts_config.py`."""
 
     path: Path
     names: Table
@@ -192,7 +180,7 @@ class Config:
         return self.section(SESSIONS[version])
 
     def access(self, version: str) -> tuple[Access, list[str]]:
-        """And what had no place in it."""
+        """The access, and notes about keys that are not used."""
         section = self.section(ACCESS)
         notes = section.unused_keys(_ACCESS_KEYS)
         server, endpoint = _address(section, "server"), _address(section, "obs_endpoint")
@@ -213,7 +201,7 @@ class Config:
         return access, notes
 
     def _output(self, version: str) -> str:
-        """The file may hold a session for one of the two only."""
+        """The path for outputs; the file may have a session of only one version."""
         for name in (SESSIONS[version], *SESSIONS.values()):
             if isinstance(self.names.get(name), Table) and (path := self.section(name).store_path("out_base_url")):
                 return path
@@ -225,25 +213,25 @@ class Config:
 
 
 def read(path: Path, *, trusted: bool = False) -> Config:
-    """`trusted` files are executed where they cannot be parsed; the result says whether that happened."""
+    """Parse a file. Execute a `trusted` one that cannot be parsed; the result says whether that happened."""
     names = [ACCESS, *SESSIONS.values()]
     config = Config(path, _hide_keys(python_file.read(path)))
     wanted = [config.names.get(name) for name in names]
-    if not trusted or not (_doubtful(wanted) or all(value is None for value in wanted)):
+    if not trusted or not (_has_unreadable(wanted) or all(value is None for value in wanted)):
         return config
     return Config(path, _hide_keys(execute_file(path, names)), executed=True)
 
 
-def _doubtful(value: Any) -> bool:
+def _has_unreadable(value: Any) -> bool:
     if isinstance(value, Table):
-        return any(_doubtful(item) for item in value.values())
+        return any(_has_unreadable(item) for item in value.values())
     if isinstance(value, list):
-        return any(_doubtful(item) for item in value)
+        return any(_has_unreadable(item) for item in value)
     return isinstance(value, Unreadable)
 
 
 def _hide_keys(names: Table) -> Table:
-    """Keys become Secrets before anybody else sees the table."""
+    """Replace keys by Secrets, before any other function sees the table."""
     access = names.get(ACCESS)
     if isinstance(access, Table):
         for key in _SECRETS:
@@ -257,7 +245,7 @@ def _hide_keys(names: Table) -> Table:
 def _address(section: Section, key: str) -> str:
     text = section.text(key).rstrip("/")
     if text and "://" not in text:
-        text = f"https://{text}"  # the predecessor's SDK takes names without a scheme
+        text = f"https://{text}"  # the vendor's old SDK takes names without a scheme
     if text and (fault := address_fault(text)):
         raise section.fault(key, *fault)
     return text
@@ -268,54 +256,66 @@ def _unreadable(path: Path, name: str, value: Unreadable) -> UsageFault:
     return UsageFault(f"{where}: {name} cannot be read without executing the file: it is {value.what}", advice=_TRUST)
 
 
-# -- What the predecessor's files say of a whole run: keys, API version, mode.
+# Executing a file that cannot be parsed, in a child process
 
-CONFIG = Path("code/config/modelarts_config.py")
-SHELL = Path("code/config/config.sh")
-
-
-@dataclass(frozen=True)
-class LegacySettings:
-    """Values of options and where each stands; the access; and what somebody should know."""
-
-    options: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    access: Access | None = None  # None: not asked for
-    notes: tuple[str, ...] = ()
-
-
-def read_legacy_files(
-    config: Path | None, package: Path | None, version: str, *, trusted: bool, connects: bool
-) -> LegacySettings:
-    """`version` as somebody gave it, or empty; keys are read only where the run `connects` to a platform."""
-    options = _options(package) if package else {}
-    if not connects and config is None:
-        return LegacySettings(options)
-    found = open_config(config, package, trusted=trusted)
-    if not connects:
-        return LegacySettings(options)
-    access, notes = found.access(version or options.get("modelarts_version", ("V2", ""))[0])
-    if found.executed:
-        notes.insert(0, f"{found.path} was executed, as --aisbench-trust-config allows")
-    elif access.access_key or access.secret_access_key:
-        notes.extend(exposure_warnings(found.path))
-    return LegacySettings(options, access, tuple(notes))
+_PATIENCE_S = 60.0
+# What the file prints goes to stderr, our answer to stdout. A dict with attributes will do where there is no `easydict`.
+_CHILD = """
+import json, os, runpy, sys, types
+answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+os.dup2(2, 1)
+try:
+    import easydict
+except ImportError:
+    class EasyDict(dict):
+        __getattr__ = dict.__getitem__
+        __setattr__ = dict.__setitem__
+    sys.modules["easydict"] = easydict = types.ModuleType("easydict")
+    easydict.EasyDict = EasyDict
+path, names = sys.argv[1], sys.argv[2:]
+sys.path.insert(0, os.path.dirname(path))
+found = runpy.run_path(path)
+def plain(value):
+    if isinstance(value, type):
+        return {key: item for key, item in vars(value).items() if not key.startswith("__")}
+    raise TypeError(f"a {type(value).__name__} is no setting")
+json.dump({name: found[name] for name in names if name in found}, answer, default=plain)
+answer.close()
+"""
 
 
-def open_config(config: Path | None, package: Path | None, *, trusted: bool) -> Config:
-    """The configuration that was named itself, or the package's own."""
-    return read(config or (package or Path()) / CONFIG, trusted=trusted)
-
-
-def _options(package: Path) -> dict[str, tuple[str, str]]:
-    if not (package / "code").is_dir():
-        advice = "name the folder that holds ais-bench-stubs and code/"
-        raise UsageFault(
-            f"{package} is not an unpacked ais-bench package: there is no folder code in it", advice=advice
+def execute_file(path: Path, names: list[str]) -> Table:
+    """Execute the file, and return the values of these names, without lines."""
+    command = [sys.executable, "-c", _CHILD, str(path.resolve()), *names]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=path.resolve().parent,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_PATIENCE_S,
+            check=False,
         )
-    shell = shell_file.read(package / SHELL)
-    version = shell.choice("MODELARTS_VERSION", "V1", "V2", default="V1")
-    single_server = shell.choice("SINGLESERVER_MODE", "True", "False", default="False")
-    return {
-        "modelarts_version": (version, shell.location("MODELARTS_VERSION")),
-        **({"single_server": ("true", shell.location("SINGLESERVER_MODE"))} if single_server == "True" else {}),
-    }
+    except subprocess.TimeoutExpired:
+        raise UsageFault(f"{path}: executed, and did not end within {_PATIENCE_S:g} s") from None
+    if done.returncode:
+        # Only the class of the error: its text may quote a key.
+        last = (done.stderr.strip().splitlines() or ["no word"])[-1].partition(":")[0]
+        raise UsageFault(f"{path}: executed, and ended with exit code {done.returncode}: {last}")
+    if not done.stdout:
+        raise UsageFault(f"{path}: executed, and ended before its last line", advice="take sys.exit out of it")
+    return _table(json.loads(done.stdout))
+
+
+def _table(data: dict[str, Any]) -> Table:
+    table = Table()
+    for key, value in data.items():
+        table.put(key, _plain(value), 0)
+    return table
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _table(value)
+    return [_plain(item) for item in value] if isinstance(value, list) else value

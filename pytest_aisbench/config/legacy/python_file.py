@@ -1,8 +1,8 @@
-"""Python files that hold settings, read by their syntax tree: nothing of them is ever executed.
+"""Reads settings from a Python file by its syntax tree, without executing it.
 
-Understood are literals, names that were bound to literals, concatenation and formatting of both, `EasyDict` and `dict`
-around a table, classes as tables, and assignments to a key. What is not understood becomes an `Unreadable` in its
-place, which matters to whoever asks for exactly that.
+Understands literals, names bound to literals, concatenation and formatting of both, `EasyDict` and `dict` around a
+table, classes as tables, and assignments to a key. Any other value becomes an `Unreadable`, which is an error only if
+the run needs that value.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ from typing import Any
 
 from pytest_aisbench.errors import UsageFault
 
-# -- The values that a file of settings may hold, and what can be made of them without an interpreter.
-
 LONGEST = 65_536  # characters of a text, or entries of a list: no setting is longer, and x = x + x doubles per line
 _LARGEST = 2**63
+_TABLES = {"dict", "EasyDict"}
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A value that only an interpreter could tell. It names the construct and never quotes it: it may hold a key."""
+    """A value that only executing the file would tell. Names the construct without quoting it: it may contain a key."""
 
     line: int
     what: str
 
 
 class Table(dict[str, Any]):
-    """A dict that knows the line of each key."""
+    """A dict that knows the line of each of its keys."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,95 +42,14 @@ class Table(dict[str, Any]):
 
 
 class NotUnderstood(Exception):
-    """An expression that is not understood."""
+    """Raised for an expression that this module does not understand."""
 
     def __init__(self, node: ast.AST, what: str = "") -> None:
         self.unreadable = Unreadable(getattr(node, "lineno", 0), what or describe(node))
 
 
-def describe(node: ast.AST) -> str:
-    words = {ast.Call: "a call", ast.Name: "a name that is bound nowhere above", ast.Subscript: "a subscript"}
-    return words.get(type(node), f"an expression of kind {type(node).__name__}")
-
-
-def read_constant(node: ast.Constant) -> Any:
-    if node.value is None or isinstance(node.value, (str, bool, int, float)):
-        return check_size(node.value, node)
-    raise NotUnderstood(node)
-
-
-def check_size(value: Any, node: ast.AST) -> Any:
-    if isinstance(value, (str, list)) and len(value) > LONGEST:
-        raise NotUnderstood(node, "too long for a setting")
-    if isinstance(value, int) and abs(value) > _LARGEST:
-        raise NotUnderstood(node, "too large for a setting")
-    return value
-
-
-def require_readable(value: Any, node: ast.AST) -> Any:
-    if isinstance(value, Unreadable):
-        raise NotUnderstood(node, value.what)
-    return value
-
-
-def look_up(value: Any, key: Any, node: ast.AST) -> Any:
-    if isinstance(value, Table) and isinstance(key, str) and key in value:
-        return require_readable(value[key], node)
-    if isinstance(value, list) and isinstance(key, int) and -len(value) <= key < len(value):
-        return require_readable(value[key], node)
-    raise NotUnderstood(node)
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def as_text(value: Any, node: ast.AST) -> str:
-    """A list in a text would have to be written out, and lists of lists of lists have no end."""
-    if value is None or isinstance(value, (str, bool, int, float)):
-        return str(value)
-    raise NotUnderstood(node)
-
-
-def format_percent(text: str, values: list[Any], node: ast.AST) -> Iterator[str]:
-    rest = iter(values)
-    for part in re.split(r"(%.)", text):
-        if part == "%%":
-            yield "%"
-        elif part in {"%s", "%d"}:
-            value = next(rest, rest)
-            if value is rest or (part == "%d" and not isinstance(value, int)):
-                raise NotUnderstood(node, "a format that does not fit")
-            yield as_text(value, node)
-        elif "%" in part:
-            raise NotUnderstood(node, "a format of its own")
-        else:
-            yield part
-    if next(rest, rest) is not rest:
-        raise NotUnderstood(node, "a format that does not fit")
-
-
-def format_braces(text: str, values: dict[str, Any], node: ast.AST) -> Iterator[str]:
-    counted = iter(range(len(values)))
-    for part in re.split(r"(\{\{|\}\}|\{\w*\})", text):
-        if part in {"{{", "}}"}:
-            yield part[0]
-        elif re.fullmatch(r"\{\w*\}", part):
-            key = part[1:-1] or str(next(counted, ""))
-            if key not in values:
-                raise NotUnderstood(node, "a format that does not fit")
-            yield as_text(values[key], node)
-        elif "{" in part or "}" in part:
-            raise NotUnderstood(node, "a format of its own")
-        else:
-            yield part
-
-
-_TABLES = {"dict", "EasyDict"}
-
-
 def read(path: Path) -> Table:
-    """Every name that the file binds at its top, and what to."""
+    """The names that the file binds at top level, and their values."""
     try:
         source = path.read_bytes()
     except FileNotFoundError:
@@ -140,21 +58,21 @@ def read(path: Path) -> Table:
         raise UsageFault(f"{path}: cannot be read ({error.strerror})") from None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an invalid escape is theirs, not ours
+            warnings.simplefilter("ignore")  # such as of invalid escapes in the file
             module = ast.parse(source)
         return _Reader().module(module)
     except SyntaxError as error:
         where = f"{path}:{error.lineno}" if error.lineno else str(path)
         advice = "save it as UTF-8 text" if "codec" in str(error.msg) else ""
         raise UsageFault(f"{where}: not valid Python: {error.msg}", advice=advice) from None
-    except (ValueError, RecursionError, MemoryError) as error:  # a zero byte; brackets in brackets without end
+    except (ValueError, RecursionError, MemoryError) as error:  # a zero byte; too many nested brackets
         raise UsageFault(f"{path}: not to be read: {type(error).__name__}") from None
 
 
 class _Reader:
     def __init__(self) -> None:
         self.names = Table()
-        self.makers = set(_TABLES)  # what EasyDict is called here
+        self.makers = set(_TABLES)  # the names of EasyDict in this file
 
     def module(self, module: ast.Module) -> Table:
         for statement in module.body:
@@ -177,7 +95,7 @@ class _Reader:
                 self._statement(inner, table)
             scope.put(node.name, table, node.lineno)
         elif not _changes_nothing(node):
-            # It might change whatever it mentions, and only an interpreter knows how.
+            # The statement may change any name in it.
             self._spoil(
                 _mentioned(node), Unreadable(node.lineno, f"changed by a statement of kind {_word(node)}"), scope
             )
@@ -209,7 +127,7 @@ class _Reader:
         try:
             return self._expression(node)
         except NotUnderstood as stop:
-            # A call may change the tables that it is given, and `:=` binds names inside an expression.
+            # A call may change the tables among its arguments, and `:=` binds names inside an expression.
             bound = {inner.target.id for inner in ast.walk(node) if isinstance(inner, ast.NamedExpr)}
             given = {name for name in _mentioned(node) if isinstance(self.names.get(name), (Table, list))}
             self._spoil(bound | given, stop.unreadable, self.names)
@@ -299,7 +217,7 @@ class _Reader:
 def _changes_nothing(node: ast.stmt) -> bool:
     if isinstance(node, (ast.Import, ast.Pass)):
         return True
-    if isinstance(node, ast.Expr):  # a docstring, or something that is only printed
+    if isinstance(node, ast.Expr):  # a docstring, or a call of print
         call = node.value
         return isinstance(call, ast.Constant) or (
             isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "print"
@@ -310,7 +228,7 @@ def _changes_nothing(node: ast.stmt) -> bool:
 
 
 def _is_main(node: ast.If) -> bool:
-    """Whoever imports the file does not enter there."""
+    """True for `if __name__ == …`, which an import does not enter."""
     test = node.test
     return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
 
@@ -322,3 +240,81 @@ def _word(node: ast.AST) -> str:
 def _mentioned(node: ast.AST) -> set[str]:
     names = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
     return names.union(*(inner.names for inner in ast.walk(node) if isinstance(inner, ast.Global)))
+
+
+def describe(node: ast.AST) -> str:
+    words = {ast.Call: "a call", ast.Name: "a name that is bound nowhere above", ast.Subscript: "a subscript"}
+    return words.get(type(node), f"an expression of kind {type(node).__name__}")
+
+
+def read_constant(node: ast.Constant) -> Any:
+    if node.value is None or isinstance(node.value, (str, bool, int, float)):
+        return check_size(node.value, node)
+    raise NotUnderstood(node)
+
+
+def check_size(value: Any, node: ast.AST) -> Any:
+    if isinstance(value, (str, list)) and len(value) > LONGEST:
+        raise NotUnderstood(node, "too long for a setting")
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        raise NotUnderstood(node, "too large for a setting")
+    return value
+
+
+def require_readable(value: Any, node: ast.AST) -> Any:
+    if isinstance(value, Unreadable):
+        raise NotUnderstood(node, value.what)
+    return value
+
+
+def look_up(value: Any, key: Any, node: ast.AST) -> Any:
+    if isinstance(value, Table) and isinstance(key, str) and key in value:
+        return require_readable(value[key], node)
+    if isinstance(value, list) and isinstance(key, int) and -len(value) <= key < len(value):
+        return require_readable(value[key], node)
+    raise NotUnderstood(node)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def as_text(value: Any, node: ast.AST) -> str:
+    """A value as a text. Not a list: lists of lists of lists could be endless."""
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return str(value)
+    raise NotUnderstood(node)
+
+
+def format_percent(text: str, values: list[Any], node: ast.AST) -> Iterator[str]:
+    rest = iter(values)
+    for part in re.split(r"(%.)", text):
+        if part == "%%":
+            yield "%"
+        elif part in {"%s", "%d"}:
+            value = next(rest, rest)
+            if value is rest or (part == "%d" and not isinstance(value, int)):
+                raise NotUnderstood(node, "a format that does not fit")
+            yield as_text(value, node)
+        elif "%" in part:
+            raise NotUnderstood(node, "a format of its own")
+        else:
+            yield part
+    if next(rest, rest) is not rest:
+        raise NotUnderstood(node, "a format that does not fit")
+
+
+def format_braces(text: str, values: dict[str, Any], node: ast.AST) -> Iterator[str]:
+    counted = iter(range(len(values)))
+    for part in re.split(r"(\{\{|\}\}|\{\w*\})", text):
+        if part in {"{{", "}}"}:
+            yield part[0]
+        elif re.fullmatch(r"\{\w*\}", part):
+            key = part[1:-1] or str(next(counted, ""))
+            if key not in values:
+                raise NotUnderstood(node, "a format that does not fit")
+            yield as_text(values[key], node)
+        elif "{" in part or "}" in part:
+            raise NotUnderstood(node, "a format of its own")
+        else:
+            yield part

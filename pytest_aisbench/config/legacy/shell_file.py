@@ -1,7 +1,7 @@
-"""Shell files that hold settings: their assignments are read, and no command in them is ever run.
+"""Reads variables from a shell file, without running any command in it.
 
-Understood are `NAME=value` and `export NAME=value`, quotes, comments, several on a line, and `$NAME` of earlier lines.
-What depends on a command, on an unknown variable or on a condition becomes an Unreadable in its place.
+Understands `NAME=value` and `export NAME=value`, quotes, comments, several on a line, and `$NAME` of earlier lines. A
+value that depends on a command, an unknown variable or a condition becomes an `Unreadable`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*
 _DECLARES = {"export", "declare", "local", "readonly"}
 _OPENS = {"if", "for", "while", "until", "case", "select", "{", "function"}
 _CLOSES = {"fi", "done", "esac", "}"}
-_COMMAND = "\x00"  # stands in a word for what only a shell could tell
+_COMMAND = "\x00"  # stands for what only a shell could tell
 
 
 @dataclass(frozen=True)
 class ShellVariables:
-    """What a shell that sources the file would have set, as far as that can be told."""
+    """The variables that a shell would set when it sources the file, as far as this module can tell."""
 
     path: Path
     values: Mapping[str, str | Unreadable] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class ShellVariables:
 
 
 def read(path: Path) -> ShellVariables:
-    """A file that is not there sets nothing."""
+    """The variables of a file; none if there is no such file."""
     try:
         text = path.read_bytes().decode("utf-8", errors="replace")
     except FileNotFoundError:
@@ -69,7 +69,7 @@ def read(path: Path) -> ShellVariables:
         elif all(_ASSIGNMENT.fullmatch(word) for word in words):
             assigned = words
         else:
-            continue  # a command, perhaps with variables of its own in front
+            continue  # a command, perhaps after variables of its own
         for word in assigned:
             if match := _ASSIGNMENT.fullmatch(word):
                 lines[match[1]] = line
@@ -77,7 +77,7 @@ def read(path: Path) -> ShellVariables:
     return ShellVariables(path, values, lines)
 
 
-def _value(text: str, known: Mapping[str, str | Unreadable], line: int, *, certain: bool) -> str | Unreadable:
+def _value(text: str, earlier: Mapping[str, str | Unreadable], line: int, *, certain: bool) -> str | Unreadable:
     if not certain:
         return Unreadable(line, "set under a condition")
     pieces: list[str] = []
@@ -85,19 +85,21 @@ def _value(text: str, known: Mapping[str, str | Unreadable], line: int, *, certa
         if not piece.startswith("\x01"):
             pieces.append(piece)
             continue
-        value = known.get(piece[1:-1], Unreadable(line, f"taken from ${piece[1:-1]}, which no line above sets"))
+        value = earlier.get(piece[1:-1], Unreadable(line, f"taken from ${piece[1:-1]}, which no line above sets"))
         if isinstance(value, Unreadable):
             return value
         pieces.append(value)
-    found = "".join(pieces)
-    if _COMMAND in found:
+    text = "".join(pieces)
+    if _COMMAND in text:
         return Unreadable(line, "what a command answers")
-    return found if len(found) <= LONGEST else Unreadable(line, "too long for a setting")
+    return text if len(text) <= LONGEST else Unreadable(line, "too long for a setting")
 
 
 def _commands(path: Path, text: str) -> Iterator[tuple[int, bool, list[str]]]:
-    """Line, whether it runs only if another succeeded, and words of each simple command; variables that the shell
-    would put in stand as \\x01NAME\\x02."""
+    """Of each simple command: its line, whether it depends on another command's success, and its words.
+
+    \\x01NAME\\x02 stands for a variable that the shell would fill in.
+    """
     text = text.replace("\x01", "\ufffd").replace("\x02", "\ufffd")
     words: list[str] = []
     word: str | None = None
@@ -120,7 +122,7 @@ def _commands(path: Path, text: str) -> Iterator[tuple[int, bool, list[str]]]:
             end = text.find("\n", index)
             index = len(text) if end < 0 else end
         elif char in " \t\n;&|<>(":
-            if char == "(" and word is not None:  # a function's head, or an array
+            if char == "(" and word is not None:  # the head of a function, or an array
                 word, index = word + (_COMMAND if "=" in word else "()"), index + 1
                 continue
             if word is not None:

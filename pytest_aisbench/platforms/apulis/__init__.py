@@ -1,6 +1,6 @@
-"""Apulis: jobs as pods, with a shared folder or OBS between them and us.
+"""The platform Apulis, which runs jobs as pods of Kubernetes.
 
-Begin with `settings.py` (the `[apulis]` tables, known before anything connects) and `platform.py` (the adapter).
-`request.py` makes a job and the command of its pods, `watch.py` reads phases and logs, `session.py` speaks HTTP. The
-registry imports this package.
+Begin with `platform.py`. `settings.py` reads its tables of aisbench.toml and workload.toml, `request.py` renders the
+request of a job and the command of its pods, `session.py` logs in and sends requests, `watch.py` reads states, logs and
+usage. The registry imports `settings.py`; nothing else outside imports this package.
 """

@@ -1,7 +1,7 @@
-"""Apulis: a platform that runs jobs as pods, with a folder that they share with us, or with OBS.
+"""Apulis as a Platform: jobs run as pods, and reach our files by a shared folder or by OBS.
 
-The innermost of its three APIs is used: it does not confuse the numbers of workers and servers, and takes a job's id
-from whoever submits it.
+Uses the innermost of its three APIs, which does not confuse the numbers of workers and servers, and takes a job's id
+from the client.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_aisbench.errors import AisbenchError, BadAnswer, PlatformError, Refu
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.job import Job, JobSpec, LogPart, Request, StoreUrl
 from pytest_aisbench.model.messages import plain
-from pytest_aisbench.model.ports import Check, Store, failure, ok
+from pytest_aisbench.model.ports import Check, Store, failure, fine
 from pytest_aisbench.net.retry import CHECK_S
 from pytest_aisbench.platforms.apulis import request, settings
 from pytest_aisbench.platforms.apulis.request import job_id
@@ -40,7 +40,7 @@ _DATA = "data"  # the folder of the storage that every pod has as /data
 
 
 class Apulis:
-    """Platform."""
+    """A Platform; see the port for its methods."""
 
     name = NAME
     options = ApulisKind.options
@@ -49,7 +49,7 @@ class Apulis:
     def __init__(self, settings: Settings) -> None:
         self.max_jobs, self.poll_s, patience_s = 8, 5.0, 60.0
         if settings.cloud:
-            settings = _by_card(settings, settings.cloud)
+            settings = _with_card(settings, settings.cloud)
             self.max_jobs, self.poll_s, patience_s = machine_cores(), 0.2, 5.0
         self._access, self._keys = apulis_access(settings), settings.access
         require_apulis(self._access, self._keys, settings.sources.get("platform", "platform"))
@@ -75,28 +75,28 @@ class Apulis:
         return {}
 
     def check(self) -> None:
-        groups = self._http.who(CHECK_S).get("currentVC")
+        groups = self._http.current_user(CHECK_S).get("currentVC")
         if isinstance(groups, list) and self._access.vc not in groups:
-            known = f"known: {', '.join(map(str, groups))}" if groups else "ask for one"
-            raise Refused(f"{self._access.user} does not belong to the vc {self._access.vc}", advice=known)
-        self._offer(CHECK_S)
+            advice = f"known: {', '.join(map(str, groups))}" if groups else "ask for one"
+            raise Refused(f"{self._access.user} does not belong to the vc {self._access.vc}", advice=advice)
+        self._list_devices(CHECK_S)
         self.store.check(self.root)
 
     def vet(self, spec: JobSpec) -> Iterable[Check]:
         wanted = settings.read_options(spec.options).device_type
-        offer = self._offer(CHECK_S)
-        if wanted not in offer:
-            known = f"known: {', '.join(sorted(offer)) or 'none'}"
+        devices = self._list_devices(CHECK_S)
+        if wanted not in devices:
+            known = f"known: {', '.join(sorted(devices)) or 'none'}"
             yield failure("device type", f"{wanted} is not there; {known}", "change device_type in workload.toml")
             return
         with reading("its devices"):
-            rows = offer[wanted].get("detail") or []
+            rows = devices[wanted].get("detail") or []
             fitting = [row for row in rows if int(row.get("capacity") or 0) >= spec.shape.devices]
         if rows and len(fitting) < spec.shape.nodes:
             text = f"{spec.shape} needs {spec.shape.nodes} nodes with {spec.shape.devices} of {wanted}"
             yield failure("cards", f"{text}, and there are {len(fitting)}", "choose fewer --nodes")
             return
-        yield ok("device type", f"{wanted}: {offer[wanted].get('capacity', 'some')} cards")
+        yield fine("device type", f"{wanted}: {devices[wanted].get('capacity', 'some')} cards")
 
     def render(self, spec: JobSpec) -> Request:
         body = request.request_body(spec, self._access, self._share)
@@ -105,30 +105,30 @@ class Apulis:
     def submit(self, request: Request) -> str:
         body = {key: value for key, value in request.body.items() if key != "endpoints"}
         answer = self._post(body)
-        # A token that has run out looks like every other refusal.
-        if not answer.get("jobId") and self._http.renewed():
+        # An expired token looks like every other refusal.
+        if not answer.get("jobId") and self._http.renew_token():
             answer = self._post(body)
-        # `code` is 0 and `error` is empty, whatever happened: a job that was made has an id.
+        # `code` is 0 and `error` is empty even after a failure: only a job that was made has an id.
         job_id = str(answer.get("jobId") or "")
         if not job_id:
-            told = answer.get("error") or answer.get("msg") or "no reason given"
+            reason = answer.get("error") or answer.get("msg") or "no reason given"
             advice = f"check vc in [apulis], and image and device_type in workload.toml for {self._access.user}"
-            raise Rejected(f"Apulis made no job of {body['jobName']}: {told}", advice=advice)
+            raise Rejected(f"Apulis made no job of {body['jobName']}: {reason}", advice=advice)
         self._open_endpoints(job_id, request.body.get("endpoints") or [])
         return job_id
 
     def find(self, request: Request) -> str | None:
-        """By the id that we gave it; a platform that gave another one has it under its name."""
+        """Look for the id that we gave the job, then for its name, in case the platform gave it another id."""
         job_id, name = str(request.body["jobId"]), str(request.body["jobName"])
         if self._watch.detail(job_id, self._http.patience_s):
             return job_id
-        return next(self._called(name, self._http.patience_s), None)
+        return next(self._ids_called(name, self._http.patience_s), None)
 
     def named(self, name: str) -> str | None:
         ours = job_id(name)
         if self._watch.detail(ours).get("jobName") == name:
             return ours
-        return next(self._called(name, CHECK_S), None)
+        return next(self._ids_called(name, CHECK_S), None)
 
     def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
         return {job_id: self._watch.inspect(job_id) for job_id in dict.fromkeys(job_ids)}
@@ -153,13 +153,13 @@ class Apulis:
 
     def cancel(self, job_id: str) -> None:
         answer = self._http.ask("KillJob", jobId=job_id, userName=self._access.user)
-        told = str(answer.get("result") or "") if isinstance(answer, dict) else ""
-        if told.startswith("Success"):
+        result = str(answer.get("result") or "") if isinstance(answer, dict) else ""
+        if result.startswith("Success"):
             return
         word = str(self._watch.status(job_id, self._http.patience_s).get("jobStatus") or "")
         if word and word.lower() not in _OVER:
             advice = "jobs are stopped by their owner, or by the vc's administrator"
-            raise PlatformError(f"job {job_id} is {word} and was not stopped: {told or answer!r}", advice=advice)
+            raise PlatformError(f"job {job_id} is {word} and was not stopped: {result or answer!r}", advice=advice)
 
     def close(self) -> None:
         self._http.close()
@@ -167,21 +167,21 @@ class Apulis:
 
     def _post(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
-            answer = self._http.send("PostJob", {**body, "env": [*body["env"], *self._lent()]})
+            answer = self._http.send("PostJob", {**body, "env": [*body["env"], *self._keys_for_pods()]})
         except BadAnswer as error:
-            # Something answered, but not with a job: it may be there all the same.
+            # A server answered, but without a job: the job may exist all the same.
             raise Unreachable(f"whether the job was created is not known: {error}") from None
         return answer if isinstance(answer, dict) else {"error": plain(str(answer), 200) if answer else ""}
 
-    def _offer(self, patience_s: float) -> Mapping[str, Any]:
+    def _list_devices(self, patience_s: float) -> Mapping[str, Any]:
         if self._devices is None:
             answer = self._http.ask("GetAllDevice", userName=self._access.user, patience_s=patience_s)
             with reading("its devices"):
                 self._devices = {str(name): dict(row) for name, row in answer.items()}
         return self._devices
 
-    def _called(self, name: str, patience_s: float) -> Iterator[str]:
-        """Newest first. Of the lists in an answer `allJobs` is the one to trust."""
+    def _ids_called(self, name: str, patience_s: float) -> Iterator[str]:
+        """The ids of jobs of this name, newest first. An answer has several lists; only `allJobs` is complete."""
         user, vc = self._access.user, self._access.vc
         which = {"userName": user, "vcName": vc, "jobOwner": user, "jobType": "training", "jobStatus": "all"}
         order = {"searchWord": name, "orderBy": "jobTime", "order": "desc"}
@@ -189,19 +189,19 @@ class Apulis:
             answer = self._http.ask("ListJobsV3", patience_s=patience_s, **which, **order, pageNum=page, pageSize=_PAGE)
             with reading("a list of jobs"):
                 rows = answer["allJobs"]
-                found = [str(row["jobId"]) for row in rows if row.get("jobName") == name]
-            yield from found
+                ids = [str(row["jobId"]) for row in rows if row.get("jobName") == name]
+            yield from ids
             if len(rows) < _PAGE:
                 return
 
     def _open_endpoints(self, job_id: str, wanted: list[str]) -> None:
-        """Ways to look into the pods. The job trains without them, so that no error of theirs is one of the job."""
+        """Open ways to look into the pods. The job trains without them, so an error here does not fail it."""
         if wanted:
             with ignored(_LOG, AisbenchError, "the endpoints of job %s", job_id, level=logging.WARNING):
                 self._http.send("endpoints", {"jobId": job_id, "endpoints": wanted}, userName=self._access.user)
 
-    def _lent(self) -> list[dict[str, str]]:
-        """The keys to OBS, where [apulis] says that pods may have them: not in the request, which is shown."""
+    def _keys_for_pods(self) -> list[dict[str, str]]:
+        """The keys to OBS, if [apulis] lets pods have them. The rendered request, which reports show, has none."""
         if self._share or not self._access.send_obs_keys:
             return []
         keys = self._keys
@@ -214,8 +214,8 @@ class Apulis:
         return [{"name": name, "value": value} for name, value in given.items() if value]
 
 
-def _by_card(settings: Settings, file: Path) -> Settings:
-    """As the local cloud's card says; what else [apulis] says stays."""
+def _with_card(settings: Settings, file: Path) -> Settings:
+    """The settings with the addresses and keys of a local cloud's card."""
     access = read_card(file).access
     card = json.loads(file.read_bytes())
     endpoint, user, password, vc, storage = (str(card.get(f"apulis_{key}") or "") for key in _CARD)

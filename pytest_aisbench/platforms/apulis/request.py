@@ -1,4 +1,7 @@
-"""The request that submits a job to Apulis, and the platform's rules for it. Pure."""
+"""Renders the request that submits a job to Apulis, and the bash script that its pods run. Pure.
+
+The script is one line, since the platform hands a command on as one variable.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +18,28 @@ from pytest_aisbench.model.job import JobSpec, StoreUrl, check_job_name, check_p
 from pytest_aisbench.platforms.apulis import settings
 from pytest_aisbench.platforms.apulis.settings import ApulisAccess, Options
 
-# -- What the pods of an Apulis job run: one line of bash, since the platform hands a command on as one variable. Pure.
-
 """In the environment of a job whose nodes train each for itself."""
 DONE = "AISBENCH_DONE"
-"""The line that a node says last: `AISBENCH_DONE node=1 rc=0`."""
+"""The last line of a node's log: `AISBENCH_DONE node=1 rc=0`."""
 IDLE = "AISBENCH_IDLE"
-"""What a pod says that has nothing to do: where one pod says nothing, the platform keeps no log of any."""
+"""The line of a pod without work: if one pod logs nothing, the platform keeps no log of any."""
 _WAIT = f"echo {IDLE}; exec sleep infinity"
 _TABLE_S = 600  # until the platform has written the rank table
 _GRACE_S = 15
 _ENDED = f"for wait in $(seq {5 * _GRACE_S}); do kill -0 $pids 2>/dev/null || break; sleep 0.2; done"
-# Not `wait -n`, which may miss whoever ended before it was asked.
+# Not `wait -n`, which may miss a process that ended earlier.
 _WATCHED = (
     'why=; left=$pids; while [ "$left" ] && [ "$rc" = 0 ]; do sleep 0.2; still=; for pid in $left; do '
     'if kill -0 "$pid" 2>/dev/null; then still="$still $pid"; else wait "$pid" || rc=$?; fi; done; left=$still; '
     "numbered || rc=1; done"
 )
-_LOOKS, _RARE = 600, 10  # after so many looks at the ranks' numbers, every tenth will do
+_LOOKS, _RARE = 600, 10  # checks of the ranks' numbers before only every tenth is made
 _FETCH = "import sys, moxing; moxing.file.copy_parallel(sys.argv[1], sys.argv[2])"
 
 
 @dataclass(frozen=True)
-class Places:
-    """As the pods see them: paths, or urls of OBS."""
+class Folders:
+    """Folders as the pods see them: paths, or urls of OBS."""
 
     code: str
     outputs: str
@@ -46,10 +47,10 @@ class Places:
     scratch: str  # a folder that all pods share
 
 
-def commands(spec: JobSpec, options: Options, places: Places) -> dict[str, str]:
-    """`cmd` of every job; `masterCmd` and `workerCmd` too of one with several nodes."""
+def render_commands(spec: JobSpec, options: Options, folders: Folders) -> dict[str, str]:
+    """`cmd` for every job; also `masterCmd` and `workerCmd` for one with several nodes."""
     launches = options.launcher == "horovod"
-    train = _line(spec, options, _script(spec, options, places))
+    train = _line(spec, options, _script(spec, options, folders))
     if spec.shape.nodes == 1:
         return {"cmd": train}
     wait = f"bash -c {shlex.quote(_WAIT)}"
@@ -62,32 +63,32 @@ def _line(spec: JobSpec, options: Options, script: str) -> str:
     run = f"{limit}bash -c {shlex.quote(script)}"
     if not options.is_npu:
         return f"exec {run}"
-    # The cards are root's. sudo drops the paths by which software is found, even with -E.
+    # The cards belong to root. sudo drops these paths, even with -E.
     kept = '"PATH=$PATH" "LD_LIBRARY_PATH=${LD_LIBRARY_PATH-}" "PYTHONPATH=${PYTHONPATH-}"'
     root = 'as=; [ "$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || as="sudo -n -E"'
     return f"{root}; exec $as env {kept} {run}"
 
 
-def _script(spec: JobSpec, options: Options, places: Places) -> str:
+def _script(spec: JobSpec, options: Options, folders: Folders) -> str:
     launches = options.launcher == "horovod" and spec.shape.nodes > 1
     idle = '[ "$DLWS_ROLE_NAME" != worker ]' if launches else '[ "$DLWS_ROLE_NAME" != ps ]'
     parts = [
-        f"{idle} || {{ {_WAIT}; }}",  # a platform that knows no masterCmd gives every pod the same
+        f"{idle} || {{ {_WAIT}; }}",  # a platform without masterCmd gives every pod the same command
         "node=${DLWS_ROLE_IDX:-0}",
         f'end() {{ rm -rf "$mine"; echo "{DONE} node=$node rc=$1"; exit "$1"; }}',
         'fail() { echo "aisbench: $1"; end 1; }',
         *_exports(spec),
         "python=$(command -v python || command -v python3)",
         'mine=${TMPDIR:-/tmp}/aisbench-$DLWS_JOB_ID/node-$node; rm -rf "$mine"; mkdir -p "$mine"',
-        *_code(options, places),
-        *([] if "://" in places.outputs else [f"mkdir -p {shlex.quote(places.outputs)}"]),
-        *(_rank_table(spec) if options.is_npu and spec.shape.world > 1 else []),
+        *_fetch_code(options, folders),
+        *([] if "://" in folders.outputs else [f"mkdir -p {shlex.quote(folders.outputs)}"]),
+        *(_wait_for_rank_table(spec) if options.is_npu and spec.shape.world > 1 else []),
         "pids=",
         'signal() { for pid in $pids; do kill "-$1" -- "$pid" "-$pid"; done 2>/dev/null; }',
         'stop() { exec 2>/dev/null; signal TERM; wait; rm -rf "$mine"; exit 143; }',
         "trap stop TERM INT",
-        *_numbered(spec, options),
-        *_started(spec, options, places, launches=launches),
+        *_check_rank_numbers(spec, options),
+        *_start_ranks(spec, options, folders, launches=launches),
         "rc=0",
         _WATCHED,
         # One rank that fails leaves the others waiting for it.
@@ -100,7 +101,7 @@ def _script(spec: JobSpec, options: Options, places: Places) -> str:
 
 
 def _exports(spec: JobSpec) -> list[str]:
-    """Here and not in the request's `env`: the platform writes that to a script, without quotes."""
+    """Set in the script, not in the request's `env`, which the platform writes to a script without quotes."""
     given = {
         "RANK_SIZE": str(spec.shape.world),
         "DEVICE_NUM": str(spec.shape.devices),
@@ -113,22 +114,22 @@ def _exports(spec: JobSpec) -> list[str]:
     return [meeting, *(f"export {name}={shlex.quote(value)}" for name, value in given.items())]
 
 
-def _code(options: Options, places: Places) -> list[str]:
+def _fetch_code(options: Options, folders: Folders) -> list[str]:
     if options.code_dir:
-        return [f"code={shlex.quote(options.code_dir)}", *_required("code_dir")]
-    if "://" not in places.code:
-        return [f"code={shlex.quote(places.code.rstrip('/'))}", *_required("share_in_pods")]
-    fetch = f'"$python" -c {shlex.quote(_FETCH)} {shlex.quote(places.code)} "$mine/code"'
+        return [f"code={shlex.quote(options.code_dir)}", *_require_code("code_dir")]
+    if "://" not in folders.code:
+        return [f"code={shlex.quote(folders.code.rstrip('/'))}", *_require_code("share_in_pods")]
+    fetch = f'"$python" -c {shlex.quote(_FETCH)} {shlex.quote(folders.code)} "$mine/code"'
     advice = "the code did not come from OBS: the image needs moxing and keys, or name code_dir"
     return ["code=$mine/code", f'{fetch} || fail "{advice}"']
 
 
-def _required(key: str) -> list[str]:
+def _require_code(key: str) -> list[str]:
     return [f'[ -d "$code" ] || fail "there is no folder $code on this pod: check {key}"']
 
 
-def _rank_table(spec: JobSpec) -> list[str]:
-    """The platform's own, in the format of the framework: it is there once every worker has told its addresses."""
+def _wait_for_rank_table(spec: JobSpec) -> list[str]:
+    """Wait for the platform's rank table, in the format of the framework. It needs the addresses of all workers."""
     name = "hccl_tf.json" if spec.framework == "tensorflow" else "hccl_ms.json"
     homes = f'"$HOME/.npu/$DLWS_JOB_ID/{name}" "/home/$DLWS_USER_NAME/.npu/$DLWS_JOB_ID/{name}"'
     look = f'for file in {homes}; do if grep -qs completed "$file"; then table=$file; break 2; fi; done'
@@ -140,31 +141,34 @@ def _rank_table(spec: JobSpec) -> list[str]:
     ]
 
 
-def _started(spec: JobSpec, options: Options, places: Places, *, launches: bool) -> list[str]:
-    arguments = {**spec.parameters, "train_url": places.outputs, **({"data_url": places.data} if places.data else {})}
+def _start_ranks(spec: JobSpec, options: Options, folders: Folders, *, launches: bool) -> list[str]:
+    arguments = {
+        **spec.parameters,
+        "train_url": folders.outputs,
+        **({"data_url": folders.data} if folders.data else {}),
+    }
     words = [shlex.quote(spec.entry), *(shlex.quote(f"--{name}={value}") for name, value in arguments.items())]
     entry = " ".join(['"$python"', *words])
     if options.launcher == "horovod" and not options.command:
-        return _horovod(spec, options, places, entry, launches=launches)
-    folder = shlex.quote(f"{places.scratch}/run") if options.workdir == "shared" else '"$mine/run"'
+        return _start_horovod(spec, options, folders, entry, launches=launches)
+    folder = shlex.quote(f"{folders.scratch}/run") if options.workdir == "shared" else '"$mine/run"'
     if options.command:
-        # A script of one's own starts its cards itself: it gets what it needs for that, and they end with it.
-        told = f"TRAIN_URL={shlex.quote(places.outputs)} DATA_URL={shlex.quote(places.data)}"
+        # The workload's own command starts the ranks: it gets the first rank's number, and its processes end with it.
+        variables = f"TRAIN_URL={shlex.quote(folders.outputs)} DATA_URL={shlex.quote(folders.data)}"
         ranks = f"RANK_START=$((node * {spec.shape.devices})) SERVER_ID=$node"
-        run = f'( cd "$run" && {told} {ranks} exec setsid bash -c {shlex.quote(options.command)} ) & pids=$!'
-        executable = 'chmod -R u+x "$run"'  # a store does not keep who may be executed
-        return [f"run={folder}/node-$node", *_copied(), executable, run]
+        run = f'( cd "$run" && {variables} {ranks} exec setsid bash -c {shlex.quote(options.command)} ) & pids=$!'
+        executable = 'chmod -R u+x "$run"'  # a store keeps no permissions
+        return [f"run={folder}/node-$node", *_copy_code(), executable, run]
     one = f'( cd "$run" && DEVICE_ID=$i RANK_ID=$rank exec {entry} ) & pids="$pids $!"'
     rank = f"rank=$((node * {spec.shape.devices} + i)); run={folder}/rank-$rank"
-    return [f"for i in $(seq 0 {spec.shape.devices - 1}); do {rank}; {'; '.join(_copied())}; {one}; done"]
+    return [f"for i in $(seq 0 {spec.shape.devices - 1}); do {rank}; {'; '.join(_copy_code())}; {one}; done"]
 
 
-def _numbered(spec: JobSpec, options: Options) -> list[str]:
-    """`numbered`: fails, and says why, once a rank of this node has a number of another node.
+def _check_rank_numbers(spec: JobSpec, options: Options) -> list[str]:
+    """The function `numbered`, which fails, and says why, if a rank of this node has a number of another node.
 
-    A script of one's own numbers the ranks itself. Where it begins with 0 on every node, as that of the platform's
-    guide does, all of them wait for the ranks that nobody is. What it told its ranks is seen from outside: in the
-    environment of every process of this pod that is one of all ranks.
+    A workload's own command numbers its ranks itself. If it begins with 0 on every node, as in the platform's guide,
+    all ranks wait for ranks that do not exist. `numbered` reads RANK_ID in the environments of this pod's processes.
     """
     if not options.command or spec.shape.nodes == 1 or spec.environment.get(SINGLE_SERVER_VARIABLE) == "True":
         return ["numbered() { :; }"]
@@ -176,37 +180,37 @@ def _numbered(spec: JobSpec, options: Options) -> list[str]:
         f"RANK_SIZE={world}",
     )
     ours = " | ".join(["ls /proc/[0-9]*/environ", *(f"xargs -r grep -lszxF {mark}" for mark in marks)])
-    told = f"({ours} | xargs -r grep -hszx 'RANK_ID=[0-9][0-9]*' | tr '\\0' '\\n') 2>/dev/null"
+    rank_ids = f"({ours} | xargs -r grep -hszx 'RANK_ID=[0-9][0-9]*' | tr '\\0' '\\n') 2>/dev/null"
     text = "RANK_ID is $rank on node $node, whose ranks are $first to $last: give card i RANK_ID=\\$((RANK_START + i))"
     seldom = f'[ "$looks" -lt {_LOOKS} ] || [ $((looks % {_RARE})) = 0 ] || return 0'
     wrong = f'if [ "$rank" -lt "$first" ] || [ "$rank" -gt "$last" ]; then why="{text}"; return 1; fi'
-    look = f"for rank in $({told}); do rank=${{rank#RANK_ID=}}; {wrong}; done"
+    look = f"for rank in $({rank_ids}); do rank=${{rank#RANK_ID=}}; {wrong}; done"
     return [
         f"looks=0; first=$((node * {devices})); last=$((first + {devices - 1}))",
         f"numbered() {{ looks=$((looks + 1)); {seldom}; {look}; }}",
     ]
 
 
-def _copied() -> list[str]:
-    """Every rank has a folder of its own: scripts write where they stand, and nodes may share the disk."""
+def _copy_code() -> list[str]:
+    """Give each rank its own copy of the code: scripts write to their folder, and nodes may share the disk."""
     return ['rm -rf "$run" && mkdir -p "$run" && cp -R "$code/." "$run/" || fail "the code cannot be copied to $run"']
 
 
-def _horovod(spec: JobSpec, options: Options, places: Places, entry: str, *, launches: bool) -> list[str]:
-    """One launcher for all nodes, which finds them by the platform's `ib_config`."""
+def _start_horovod(spec: JobSpec, options: Options, folders: Folders, entry: str, *, launches: bool) -> list[str]:
+    """Start one launcher for all nodes; it finds them by the platform's `ib_config`."""
     count, network = spec.shape.world, ""
     if options.network_interface:
         network = f" --network-interface {shlex.quote(options.network_interface)}"
     if not launches:
-        return ["run=$mine/run", *_copied(), f'( cd "$run" && exec horovodrun -np {count} {entry} ) & pids=$!']
+        return ["run=$mine/run", *_copy_code(), f'( cd "$run" && exec horovodrun -np {count} {entry} ) & pids=$!']
     job = '"/job/ib_config-$DLWS_ROLE_NAME-$DLWS_ROLE_IDX" /job/ib_config'
     where = '-hostfile "$hosts" -p "$DLWS_SD_worker0_SSH_PORT"'
     homes = '"/home/$DLWS_USER_NAME/ib_config" "$HOME/ib_config" /job/hostfile'
     return [
         f'hosts=; for file in {job} {homes}; do if [ -s "$file" ]; then hosts=$file; break; fi; done',
         '[ "$hosts" ] || fail "the platform wrote no ib_config"',
-        f"run={shlex.quote(places.scratch)}/run",  # the workers run it too
-        *_copied(),
+        f"run={shlex.quote(folders.scratch)}/run",  # the workers run it too
+        *_copy_code(),
         f'( cd "$run" && exec horovodrun -np {count} {where}{network} {entry} ) & pids=$!',
     ]
 
@@ -220,21 +224,21 @@ _LOGS, _UNTIL = "AIS_LOGS", "AIS_UNTIL"
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What a job's own request says of it."""
+    """What the request of a job says, as the platform returns it."""
 
     nodes: int
-    logs: StoreUrl | None  # where its logs are to be
-    until: str  # how the line begins that says that it is done
-    speakers: int  # pods that say so
+    logs: StoreUrl | None  # where its logs belong
+    until: str  # the beginning of the line that means success
+    speakers: int  # the pods that print such a line
 
 
 def job_id(name: str) -> str:
-    """The id that we give a job of this name: sent twice, it is made once."""
+    """The id that we give a job of this name, so that a request sent twice makes one job."""
     return str(uuid.uuid5(_OURS, name))
 
 
 def request_body(spec: JobSpec, access: ApulisAccess, share: str) -> dict[str, Any]:
-    """`share`: the bucket that is the shared folder; empty where there is none."""
+    """`share` is the bucket of the shared folder; empty without one."""
     options = settings.read_options(spec.options)
     check_spec(spec, options)
     several = spec.shape.nodes > 1
@@ -264,13 +268,13 @@ def request_body(spec: JobSpec, access: ApulisAccess, share: str) -> dict[str, A
         "interactivePorts": "",
         "plugins": {},
         **framework,
-        **commands(spec, options, _places(spec, options, access, share)),
+        **render_commands(spec, options, _folders(spec, options, access, share)),
         **({"endpoints": list(options.endpoints)} if options.endpoints else {}),
     }
 
 
 def job_facts(parameters: Mapping[str, Any]) -> JobFacts:
-    """Of the parameters that the platform shows."""
+    """Read the parameters that the platform shows of a job."""
     rows = parameters.get("env") or []
     given = {str(row.get("name")): str(row.get("value", "")) for row in rows if isinstance(row, dict)}
     nodes = int(parameters.get("numpsworker") or 1)
@@ -318,7 +322,7 @@ def _check_cards(spec: JobSpec) -> None:
         raise UsageFault(f"shape {spec.shape}: Apulis gives no {devices} NPUs of a node", advice=advice)
 
 
-def _places(spec: JobSpec, options: Options, access: ApulisAccess, share: str) -> Places:
+def _folders(spec: JobSpec, options: Options, access: ApulisAccess, share: str) -> Folders:
     mount = (access.share_in_pods or access.share).rstrip("/")
 
     def seen(url: StoreUrl) -> str:
@@ -327,4 +331,4 @@ def _places(spec: JobSpec, options: Options, access: ApulisAccess, share: str) -
     above = StoreUrl(spec.outputs.bucket, spec.outputs.key.rstrip("/").rpartition("/")[0])
     data = options.data_dir or (seen(spec.inputs) if spec.inputs else "")
     scratch = seen(above / "work") if share else "/job/aisbench-work"
-    return Places(seen(spec.code), seen(spec.outputs), data, scratch)
+    return Folders(seen(spec.code), seen(spec.outputs), data, scratch)

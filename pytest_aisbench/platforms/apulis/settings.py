@@ -1,6 +1,7 @@
-"""What Apulis says of itself before anything connects to it: its keys, and the `[apulis]` table of `aisbench.toml`.
+"""What Apulis needs, before anything connects to it: `[apulis]` of aisbench.toml, and `[apulis]` of workload.toml.
 
-The table says where the platform is, who we are there, and the folder we share with it.
+The table of aisbench.toml has the address, the user and the shared folder: `ApulisAccess`. The section of workload.toml
+has what one workload needs: `Options`.
 """
 
 from __future__ import annotations
@@ -22,20 +23,26 @@ if TYPE_CHECKING:
     from pytest_aisbench.config.toml_document import Document
     from pytest_aisbench.platforms.apulis.platform import Apulis
 
-# -- The section `[apulis]` of workload.toml, checked. Pure.
-
+NAME = "apulis"
+SECRETS = ("password", "token")
+RESULTS = ("share", "obs")
+_PLAIN = re.compile(r"http://[^/:@\s]+(:[0-9]+)?/?")
+_PATH = re.compile(r"(/[A-Za-z0-9_.~-]+)*")
+_POD_PATH = re.compile(r"(/[A-Za-z0-9_.@+-]+)+/?")
+_YES = {"yes": True, "no": False}
+_METRICS = "/endpoints/grafana/api/datasources/proxy/1/api/v1/query_range"
 NPU = "huawei_npu_arm64"
 LAUNCHERS = ("ranks", "horovod")
 WORKDIRS = ("local", "shared")
 ENDPOINTS = ("ssh", "ipython", "tensorboard", "vscode")
-_LAST_SLEEP = re.compile(r"\s*(?:&&|;)\s*sleep\s+infinity\s*(['\"]?)\s*\Z")  # the quote is that of `bash -c '…'`
+_LAST_SLEEP = re.compile(r"\s*(?:&&|;)\s*sleep\s+infinity\s*(['\"]?)\s*\Z")  # the quote ends `bash -c '…'`
 _ENDLESS = re.compile(r"\bsleep\s+inf|\btail\s+-[fF]\s+/dev/null")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 @dataclass(frozen=True)
 class Options:
-    """Of one workload."""
+    """The section of one workload."""
 
     image: str
     device_type: str = NPU
@@ -43,9 +50,9 @@ class Options:
     endpoints: tuple[str, ...] = ()
     launcher: str = LAUNCHERS[0]
     command: str = ""  # once per node, instead of the entry once per card
-    done: str = ""  # how a line of the log begins that says that the command is done, though it does not end
+    done: str = ""  # the beginning of the log line that means success, for a command that does not end
     code_dir: str = ""  # the code is on the pods already
-    data_dir: str = ""  # so is the data
+    data_dir: str = ""  # the data is on the pods already
     workdir: str = WORKDIRS[0]
     network_interface: str = ""
 
@@ -57,60 +64,12 @@ class Options:
 OPTION_KEYS = frozenset(Options.__dataclass_fields__)
 
 
-def read_options(given: Mapping[str, Any]) -> Options:
-    values: dict[str, Any] = dict(given)
-    endpoints = values.pop("endpoints", [])
-    preemptible = values.pop("preemptible", False)
-    for key, value in values.items():
-        if not isinstance(value, str):
-            raise _fault(key, "is not text", "put it in quotes")
-    if not isinstance(preemptible, bool):
-        raise _fault("preemptible", "is neither true nor false", "write it without quotes")
-    if not isinstance(endpoints, list) or not set(map(str, endpoints)) <= set(ENDPOINTS):
-        raise _fault("endpoints", "is not a list of endpoints", f"choose among {', '.join(ENDPOINTS)}")
-    if not values.get("image"):
-        raise UsageFault("[apulis] image is missing in workload.toml", advice="add the image that pods are made of")
-    for key, known in (("launcher", LAUNCHERS), ("workdir", WORKDIRS)):
-        if values.get(key, known[0]) not in known:
-            raise _fault(key, f"{values[key]!r} is not known", f"write one of {', '.join(known)}")
-    for key in ("code_dir", "data_dir"):
-        if values.get(key) and not str(values[key]).startswith("/"):
-            raise _fault(key, f"{values[key]!r} is not an absolute path", "write it as the pods see it")
-    for key in ("device_type", "network_interface"):
-        if values.get(key) and not _NAME.fullmatch(str(values[key])):
-            raise _fault(key, f"{values[key]!r} is not a name", "write it as the platform shows it")
-    if "\n" in str(values.get("command", "")).strip():
-        raise _fault("command", "has several lines", "join them with &&, or use a script")
-    if values.get("command"):
-        # As the platform's guide has it, so that somebody may look at the pods; the job would never end.
-        values["command"] = _LAST_SLEEP.sub(r"\1", str(values["command"])).strip()
-        if not values["command"]:
-            raise _fault("command", "trains nothing", "write what the pods are to run")
-        if _ENDLESS.search(values["command"]) and not values.get("done"):
-            raise _fault("command", "never ends", "write done too: how the line begins that says that it is done")
-    return Options(preemptible=preemptible, endpoints=tuple(map(str, endpoints)), **values)
-
-
-def _fault(key: str, what: str, advice: str) -> UsageFault:
-    return UsageFault(f"[apulis] {key} in workload.toml {what}", advice=advice)
-
-
-NAME = "apulis"
-SECRETS = ("password", "token")
-RESULTS = ("share", "obs")
-_PLAIN = re.compile(r"http://[^/:@\s]+(:[0-9]+)?/?")
-_PATH = re.compile(r"(/[A-Za-z0-9_.~-]+)*")
-_POD_PATH = re.compile(r"(/[A-Za-z0-9_.@+-]+)+/?")
-_YES = {"yes": True, "no": False}
-_METRICS = "/endpoints/grafana/api/datasources/proxy/1/api/v1/query_range"
-
-
 @dataclass(frozen=True)
 class ApulisAccess:
-    """The table, read; and `hosts`, which is a table of its own."""
+    """The table of aisbench.toml; and `hosts`, which is a table of its own."""
 
     endpoint: str = ""
-    api: str = "/apis"  # DLWorkspace, from which the platform comes, has none
+    api: str = "/apis"  # empty for DLWorkspace, the origin of Apulis
     user: str = ""
     password: Secret = NO_SECRET
     token: Secret = NO_SECRET  # instead of a login
@@ -147,7 +106,7 @@ class ApulisKind(PlatformKind):
         values = {key: _value(document, key, text, used=used) for key, text in texts.items()}
         access = ApulisAccess(**values, hosts=read_hosts(document))
         if used:
-            _check_way(document, access)
+            _check_endpoint(document, access)
         return access, taken
 
     def uses_access(self, table: ApulisAccess | None, *, on_local_cloud: bool) -> bool:
@@ -164,7 +123,7 @@ def apulis_access(settings: Settings) -> ApulisAccess:
 
 
 def require_apulis(apulis: ApulisAccess, access: Access, source: str) -> None:
-    """Raise, blaming the `source` that chose it, unless the platform can be reached, and its results."""
+    """Raise unless there is an address, a user and a store. The message names the `source` that chose the platform."""
     missing = [key for key in ("endpoint", "user", "vc") if not getattr(apulis, key)]
     if missing:
         advice = "write them to [apulis] in aisbench.toml, or name a local cloud with --aisbench-cloud"
@@ -200,15 +159,56 @@ def _value(document: Document, key: str, text: str, *, used: bool) -> Any:
     return text
 
 
-def _check_way(document: Document, access: ApulisAccess) -> None:
+def _check_endpoint(document: Document, access: ApulisAccess) -> None:
     if not access.endpoint:
         return
     fault = address_fault(access.endpoint)
     if fault and _PLAIN.fullmatch(access.endpoint):
         keys = ("password", "token", "send_obs_keys")
-        told = [key for key in keys if getattr(access, key)]
-        if not told:
-            return  # its API asks for a user's name only, and many an installation has no TLS
-        fault = "would send secrets over plain http", f"write https, or leave {' and '.join(told)} out"
+        given = [key for key in keys if getattr(access, key)]
+        if not given:
+            return  # the API asks only for a user's name, and many installations have no TLS
+        fault = "would send secrets over plain http", f"write https, or leave {' and '.join(given)} out"
     if fault:
         raise document.fault(f"apulis.endpoint {fault[0]}", NAME, "endpoint", advice=fault[1])
+
+
+# The section [apulis] of workload.toml
+
+
+def read_options(given: Mapping[str, Any]) -> Options:
+    values: dict[str, Any] = dict(given)
+    endpoints = values.pop("endpoints", [])
+    preemptible = values.pop("preemptible", False)
+    for key, value in values.items():
+        if not isinstance(value, str):
+            raise _fault(key, "is not text", "put it in quotes")
+    if not isinstance(preemptible, bool):
+        raise _fault("preemptible", "is neither true nor false", "write it without quotes")
+    if not isinstance(endpoints, list) or not set(map(str, endpoints)) <= set(ENDPOINTS):
+        raise _fault("endpoints", "is not a list of endpoints", f"choose among {', '.join(ENDPOINTS)}")
+    if not values.get("image"):
+        raise UsageFault("[apulis] image is missing in workload.toml", advice="add the image that pods are made of")
+    for key, allowed in (("launcher", LAUNCHERS), ("workdir", WORKDIRS)):
+        if values.get(key, allowed[0]) not in allowed:
+            raise _fault(key, f"{values[key]!r} is not known", f"write one of {', '.join(allowed)}")
+    for key in ("code_dir", "data_dir"):
+        if values.get(key) and not str(values[key]).startswith("/"):
+            raise _fault(key, f"{values[key]!r} is not an absolute path", "write it as the pods see it")
+    for key in ("device_type", "network_interface"):
+        if values.get(key) and not _NAME.fullmatch(str(values[key])):
+            raise _fault(key, f"{values[key]!r} is not a name", "write it as the platform shows it")
+    if "\n" in str(values.get("command", "")).strip():
+        raise _fault("command", "has several lines", "join them with &&, or use a script")
+    if values.get("command"):
+        # The platform's guide ends commands so, to keep the pods for inspection; the job would never end.
+        values["command"] = _LAST_SLEEP.sub(r"\1", str(values["command"])).strip()
+        if not values["command"]:
+            raise _fault("command", "trains nothing", "write what the pods are to run")
+        if _ENDLESS.search(values["command"]) and not values.get("done"):
+            raise _fault("command", "never ends", "write done too: how the line begins that says that it is done")
+    return Options(preemptible=preemptible, endpoints=tuple(map(str, endpoints)), **values)
+
+
+def _fault(key: str, what: str, advice: str) -> UsageFault:
+    return UsageFault(f"[apulis] {key} in workload.toml {what}", advice=advice)

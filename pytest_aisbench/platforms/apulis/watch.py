@@ -1,6 +1,7 @@
-"""What an Apulis platform says of a job: its state, its logs by page, its cards.
+"""Reads the state, the logs and the usage of a job on Apulis.
 
-Its times are those of two clocks, each server's own, stamped as if they were UTC: only their differences are used.
+Its times come from two clocks, each in a zone of its own: only differences of the same clock are used. A log comes in
+pages with the lines of all pods, and the platform rewrites it as it grows.
 """
 
 from __future__ import annotations
@@ -22,10 +23,6 @@ from pytest_aisbench.net.retry import LOOK_S
 from pytest_aisbench.platforms.apulis.request import DONE, IDLE, JobFacts, job_facts
 from pytest_aisbench.platforms.apulis.session import ApulisHttp, reading
 
-_LOG = get_logger("platform")
-
-# -- The log of an Apulis job: pages of all pods, one after the other, written anew whenever there is more. Pure.
-
 _RULE = "=" * 57
 _POD = re.compile(r"\s*(end of )?logs from pod: (\S+)\s*")
 _WORKER = re.compile(r"worker-?(\d+)\Z")
@@ -39,88 +36,7 @@ _PRINTED = re.compile(
 _MENTIONED = re.compile(rf"""\b({_NAME})(["']?[=:] ?)("[^"]*"?|'[^']*'?|[^\s"']+)""")
 _SECRET = re.compile(r"TOKEN|PASSWORD|PASSWD|SECRET|ACCESS_KEY|(^|_)[AS]K$")
 _BEARER = re.compile(r"(?i:\b(bearer) +)[\w.~+/=-]{16,}|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*")
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A pod that said that its command is done."""
-
-    node: int
-    exit_code: int
-
-
-def split_pods(text: str) -> dict[str, str]:
-    """What each pod said, without secrets; a text without headings is that of a pod without a name."""
-    found: dict[str, list[str]] = {}
-    name, rules = "", 0  # rules: how many lines of a heading may still come
-    for line in text.splitlines(keepends=True):
-        if heading := _POD.fullmatch(line.rstrip("\r\n")):
-            said = found.get(name, [])
-            for _ in range(3):
-                if said and said[-1].rstrip() == _RULE:
-                    said.pop()
-            name, rules = ("" if heading[1] else heading[2]), 3
-            found.setdefault(name, [])
-        elif rules and line.rstrip() == _RULE:
-            rules -= 1
-        else:
-            rules = 0
-            found.setdefault(name, []).append(line)
-    if len(found) > 1 and not "".join(found.get("", [])).strip():
-        found.pop("", None)  # what stands between the pods
-    return {pod: "".join(map(mask_secrets, lines)) for pod, lines in found.items()}
-
-
-def text_of_node(said: Mapping[str, str], node: int) -> str:
-    """Of one node. Where a launcher speaks for all, its words are the first node's."""
-    by_node = {int(match[1]): text for pod, text in said.items() if (match := _WORKER.search(pod))}
-    if not by_node:  # one node, whose pod is called as the job
-        return next(iter(said.values()), "") if node == 0 else ""
-    text = by_node.get(node, "")
-    if node == 0 and IDLE in text.splitlines():
-        return next((other for pod, other in said.items() if not _WORKER.search(pod)), text)
-    return text
-
-
-def find_endings(said: Mapping[str, str], until: str = "") -> list[Ended]:
-    """Who is done: by our own last line, or by one that begins with `until`."""
-    found = {}
-    for pod, text in said.items():
-        worker = _WORKER.search(pod)
-        for match in _DONE.finditer(text):
-            found[pod] = Ended(int(match[1]), int(match[2]))
-        for line in text.splitlines() if until and pod not in found else ():
-            if line.strip().startswith(until):
-                code = _CODE.search(line)
-                found[pod] = Ended(int(worker[1]) if worker else 0, int(code[1]) if code else 0)
-                break
-    return sorted(found.values(), key=lambda ended: ended.node)
-
-
-def without_done_line(text: str) -> str:
-    """Without our own last line: the script's last words are what somebody looks for."""
-    return re.sub(rf"(?m)^{DONE} node=\d+ rc=\d+\s*", "", text)
-
-
-def whole_lines(text: str) -> str:
-    """Without a last line that may still grow. Our own is the last that a pod says."""
-    last = text.rstrip("\r\n").rpartition("\n")[2]
-    return text if _DONE.search(last) else text[: len(text.rstrip("\r\n")) - len(last)]
-
-
-def mask_secrets(text: str) -> str:
-    """A line, or several, without the values of variables that are secrets by their names, and without tokens."""
-    return "".join(map(_clean, text.splitlines(keepends=True)))
-
-
-def _clean(line: str) -> str:
-    printed = _PRINTED.match(line)
-    if printed and _SECRET.search(printed[2]):
-        return f"{printed[1]}***{line[printed.end() :]}"
-    line = _MENTIONED.sub(lambda told: f"{told[1]}{told[2]}***" if _SECRET.search(told[1]) else told[0], line)
-    return _BEARER.sub(lambda told: f"{told[1]} ***" if told[1] else "***", line)
-
-
+_LOG = get_logger("platform")
 PHASES = {
     "unapproved": Phase.PENDING,
     "queued": Phase.PENDING,  # also one that runs, is preempted and waits again
@@ -148,23 +64,31 @@ _SAMPLES = {
 }
 
 
+@dataclass(frozen=True)
+class Ended:
+    """A pod whose command has ended, by its log."""
+
+    node: int
+    exit_code: int
+
+
 class Watch:
-    """Of one user's jobs."""
+    """The jobs of one user."""
 
     def __init__(self, http: ApulisHttp, store: Store) -> None:
         self._http = http
         self._store = store
-        self._ended: dict[str, Job] = {}  # an end is for ever
-        self._unheard: dict[str, float] = {}  # since when the log of one that has ended could not be had
+        self._ended: dict[str, Job] = {}  # the final state of jobs that have ended
+        self._log_missing_since: dict[str, float] = {}  # when reading the log of an ended job first failed
 
     def detail(self, job_id: str, patience_s: float = LOOK_S) -> Mapping[str, Any]:
-        """Empty where the platform does not know the job, or not as ours."""
+        """Empty if the platform does not know the job, or not as ours."""
         answer = self._http.ask("GetJobDetailV2", jobId=job_id, userName=self._http.access.user, patience_s=patience_s)
         with reading("a job"):
             return dict(answer or {})
 
     def status(self, job_id: str, patience_s: float = LOOK_S) -> Mapping[str, Any]:
-        """Empty where the platform does not know the job."""
+        """Empty if the platform does not know the job."""
         answer = self._http.ask("GetJobStatus", jobId=job_id, patience_s=patience_s)
         with reading("a job's state"):
             return dict(answer or {})
@@ -180,7 +104,7 @@ class Watch:
 
     def logs(self, job_id: str, node: int, since: int) -> LogPart:
         """Offsets count characters of a node's whole lines."""
-        text = text_of_node(self._pods(job_id), node)
+        text = text_of_node(self._logs_by_pod(job_id), node)
         closed = whole_lines(text)
         if closed != text and not _phase(str(self.status(job_id).get("jobStatus", ""))).is_final:
             text = closed
@@ -202,26 +126,26 @@ class Watch:
         return found
 
     def events(self, job_id: str) -> Sequence[str]:
-        """Without times, which are none of ours; and a reason that stands in two places is told once."""
-        told = [row.get("message") for row in _records(self.detail(job_id))]
-        told.append(self.status(job_id).get("errorMsg"))
-        return list(dict.fromkeys(mask_secrets(said) for said in told if isinstance(said, str) and said))
+        """Messages without their times, which are of another clock, and without repetitions."""
+        messages = [row.get("message") for row in _records(self.detail(job_id))]
+        messages.append(self.status(job_id).get("errorMsg"))
+        return list(dict.fromkeys(mask_secrets(text) for text in messages if isinstance(text, str) and text))
 
     def _look(self, job_id: str) -> Job:
         detail = self.detail(job_id)
-        told = detail or self.status(job_id)
-        word = str(told.get("jobStatus") or "")
+        state = detail or self.status(job_id)
+        word = str(state.get("jobStatus") or "")
         if not word:
             return Job(job_id, Phase.LOST, "", reason="the platform does not know the job")
         job, phase = job_facts(_table(detail.get("jobParams"))), _phase(word)
         reason, exit_code = "", None
-        if job.until and word.lower() == "running" and self._outcome(self._pods(job_id), job):
+        if job.until and word.lower() == "running" and self._outcome(self._logs_by_pod(job_id), job):
             self._http.ask("KillJob", jobId=job_id, userName=self._http.access.user, patience_s=0.0)
         if phase.is_final:
-            error = self.status(job_id) if detail else told
+            error = self.status(job_id) if detail else state
             reason = str(error.get("errorMsg") or "")
-            phase = _told_by_reason(phase, reason)
-            phase, ended = self._settled(job_id, phase, job)
+            phase = _corrected(phase, reason)
+            phase, ended = self._read_end(job_id, phase, job)
             if ended and phase is Phase.FAILED:
                 exit_code = ended.exit_code
                 reason = f"worker-{ended.node} ended with exit code {exit_code}: {reason}".rstrip(": ")
@@ -232,52 +156,54 @@ class Watch:
             known=word.lower() in PHASES,
             reason="" if phase is Phase.SUCCEEDED or not phase.is_final else reason or word,
             exit_code=exit_code,
-            ran_s=_ran(detail) if phase.is_final else None,
+            ran_s=_ran_s(detail) if phase.is_final else None,
             name=str(detail.get("jobName") or ""),
         )
 
-    def _settled(self, job_id: str, phase: Phase, job: JobFacts) -> tuple[Phase, Ended | None]:
-        """What the log adds to the platform's word: which node failed, and whether a job that we ended was done. An
-        outage that hides it is waited out: once the end is told, nobody asks again."""
+    def _read_end(self, job_id: str, phase: Phase, job: JobFacts) -> tuple[Phase, Ended | None]:
+        """Add what the log says: which node failed, and whether a job that we killed was done.
+
+        While an outage hides the log, the job counts as running: the Fleet asks no more once it has ended.
+        """
         try:
-            said = self._pods(job_id)
+            logs = self._logs_by_pod(job_id)
         except AisbenchError as error:
             if job.until and phase is Phase.CANCELLED:
-                raise  # only the log knows
-            since = self._unheard.setdefault(job_id, time.monotonic())
+                raise  # only the log tells whether it was done
+            since = self._log_missing_since.setdefault(job_id, time.monotonic())
             waits = error.retryable and time.monotonic() - since < self._http.patience_s
             return (Phase.RUNNING if waits else phase), None
-        self._bring(said, job)
-        ended = self._outcome(said, job)
+        self._save_logs(logs, job)
+        ended = self._outcome(logs, job)
         if ended and job.until and phase is Phase.CANCELLED:
             phase = Phase.FAILED if ended.exit_code else Phase.SUCCEEDED
         return phase, ended if ended and ended.exit_code else None
 
-    def _outcome(self, said: Mapping[str, str], job: JobFacts) -> Ended | None:
-        """The first pod that failed; else any, once all are done."""
-        ended = find_endings(said, job.until)
+    def _outcome(self, logs: Mapping[str, str], job: JobFacts) -> Ended | None:
+        """The first pod that failed; else any pod, once all are done."""
+        ended = find_endings(logs, job.until)
         failed = next((each for each in ended if each.exit_code), None)
         return failed or (ended[0] if ended and len(ended) >= job.speakers else None)
 
-    def _pods(self, job_id: str) -> dict[str, str]:
-        """Read page by page: the call for the whole puts page 10 before page 2."""
+    def _logs_by_pod(self, job_id: str) -> dict[str, str]:
+        """The logs of all pods, read page by page: the call for the whole log puts page 10 before page 2."""
         user, text, page = self._http.access.user, "", 1
         while page <= _MOST_PAGES:
             answer = self._http.ask("GetJobLog", jobId=job_id, userName=user, page=page, patience_s=LOOK_S)
             with reading("a log"):
                 part, last = answer.get("log") or "", int(answer.get("max_page") or 0)
-            if isinstance(part, dict):  # as DLWorkspace tells it, which has no pages
-                return {str(pod): mask_secrets(str(said)) for pod, said in part.items()}
+            if isinstance(part, dict):  # of DLWorkspace, which has no pages
+                return {str(pod): mask_secrets(str(log)) for pod, log in part.items()}
             text += str(part)
-            if page >= last:  # one beyond the last is the last once more
+            if page >= last:  # a page beyond the last repeats the last
                 break
             page += 1
         return split_pods(text)
 
-    def _bring(self, said: Mapping[str, str], job: JobFacts) -> None:
-        """Into the Store, where logs are looked for. They are worth having, not worth an error."""
-        for node in range(min(job.nodes, len(said))) if job.logs else ():
-            text = without_done_line(text_of_node(said, node))
+    def _save_logs(self, logs: Mapping[str, str], job: JobFacts) -> None:
+        """Write the logs to the Store, where the run collects them. A failure is only a warning."""
+        for node in range(min(job.nodes, len(logs))) if job.logs else ():
+            text = without_done_line(text_of_node(logs, node))
             if job.logs and text:
                 with ignored(_LOG, AisbenchError, "%s in the Store", job.logs, level=logging.WARNING):
                     self._store.write(job.logs / f"worker-{node}.log", text.encode(errors="replace"))
@@ -287,20 +213,20 @@ def _phase(word: str) -> Phase:
     return PHASES.get(word.lower(), Phase.RUNNING)
 
 
-def _told_by_reason(phase: Phase, reason: str) -> Phase:
-    """Where the platform's word and its reason do not blame the same."""
+def _corrected(phase: Phase, reason: str) -> Phase:
+    """Correct the phase if the reason contradicts it."""
     if phase is Phase.LOST and any(mark in reason.lower() for mark in _USES_BAD_INPUT):
-        return Phase.FAILED  # another try would end as this one
+        return Phase.FAILED  # another trial would fail in the same way
     return Phase.FAILED if phase is Phase.CANCELLED and _OVERTIME in reason else phase
 
 
 def _records(detail: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    told = detail.get("jobStatusDetail")
-    return [_table(row) for row in told] if isinstance(told, list) else []
+    rows = detail.get("jobStatusDetail")
+    return [_table(row) for row in rows] if isinstance(rows, list) else []
 
 
-def _ran(detail: Mapping[str, Any]) -> float | None:
-    """From start to end by the same clock; the last time, where the platform started the job again by itself."""
+def _ran_s(detail: Mapping[str, Any]) -> float | None:
+    """The seconds from start to end, by one clock. If the platform restarted the job, of the last start."""
     for row in reversed(_records(detail)):
         with ignored(_LOG, (AttributeError, KeyError, TypeError, ValueError), "how long a job ran"):
             seconds = (_moment(row["finishedAt"]) - _moment(row["startedAt"])).total_seconds()
@@ -316,7 +242,7 @@ def _moment(text: str) -> datetime:
 
 
 def _samples(answer: Any, node: int) -> list[float]:
-    """Of Prometheus: a series per card. Those that name a pod or a task of another node are left out."""
+    """The mean over the cards of a node. Prometheus has a series per card; those of other nodes are left out."""
     by_time: dict[float, list[float]] = {}
     for each in _table(_table(answer).get("data")).get("result") or ():
         labels = _table(each["metric"])
@@ -332,3 +258,78 @@ def _samples(answer: Any, node: int) -> list[float]:
 
 def _table(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+# The log of all pods, as text
+
+
+def split_pods(text: str) -> dict[str, str]:
+    """The log of each pod by its name, without secrets; a text without headings has one pod, without a name."""
+    logs: dict[str, list[str]] = {}
+    name, rules = "", 0  # rules: how many lines of `=` may follow
+    for line in text.splitlines(keepends=True):
+        if heading := _POD.fullmatch(line.rstrip("\r\n")):
+            lines = logs.get(name, [])
+            for _ in range(3):
+                if lines and lines[-1].rstrip() == _RULE:
+                    lines.pop()
+            name, rules = ("" if heading[1] else heading[2]), 3
+            logs.setdefault(name, [])
+        elif rules and line.rstrip() == _RULE:
+            rules -= 1
+        else:
+            rules = 0
+            logs.setdefault(name, []).append(line)
+    if len(logs) > 1 and not "".join(logs.get("", [])).strip():
+        logs.pop("", None)  # what stands between the pods
+    return {pod: "".join(map(mask_secrets, lines)) for pod, lines in logs.items()}
+
+
+def text_of_node(logs: Mapping[str, str], node: int) -> str:
+    """The log of one node. A launcher's log counts as the first node's."""
+    by_node = {int(match[1]): text for pod, text in logs.items() if (match := _WORKER.search(pod))}
+    if not by_node:  # one node, whose pod is called as the job
+        return next(iter(logs.values()), "") if node == 0 else ""
+    text = by_node.get(node, "")
+    if node == 0 and IDLE in text.splitlines():
+        return next((other for pod, other in logs.items() if not _WORKER.search(pod)), text)
+    return text
+
+
+def find_endings(logs: Mapping[str, str], until: str = "") -> list[Ended]:
+    """The pods that have ended: by our own last line, or by one that begins with `until`."""
+    found = {}
+    for pod, text in logs.items():
+        worker = _WORKER.search(pod)
+        for match in _DONE.finditer(text):
+            found[pod] = Ended(int(match[1]), int(match[2]))
+        for line in text.splitlines() if until and pod not in found else ():
+            if line.strip().startswith(until):
+                code = _CODE.search(line)
+                found[pod] = Ended(int(worker[1]) if worker else 0, int(code[1]) if code else 0)
+                break
+    return sorted(found.values(), key=lambda ended: ended.node)
+
+
+def without_done_line(text: str) -> str:
+    """The log without our own last line, so that it ends with the script's last lines."""
+    return re.sub(rf"(?m)^{DONE} node=\d+ rc=\d+\s*", "", text)
+
+
+def whole_lines(text: str) -> str:
+    """The log without a last line that may still grow. After our own line a pod prints nothing."""
+    last = text.rstrip("\r\n").rpartition("\n")[2]
+    return text if _DONE.search(last) else text[: len(text.rstrip("\r\n")) - len(last)]
+
+
+def mask_secrets(text: str) -> str:
+    """The text without bearer tokens, and without the values of variables whose names mean a secret."""
+    return "".join(map(_clean, text.splitlines(keepends=True)))
+
+
+def _clean(line: str) -> str:
+    printed = _PRINTED.match(line)
+    if printed and _SECRET.search(printed[2]):
+        return f"{printed[1]}***{line[printed.end() :]}"
+    line = _MENTIONED.sub(lambda match: f"{match[1]}{match[2]}***" if _SECRET.search(match[1]) else match[0], line)
+    return _BEARER.sub(lambda match: f"{match[1]} ***" if match[1] else "***", line)
