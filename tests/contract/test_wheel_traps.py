@@ -61,7 +61,7 @@ def access(server: Server) -> Access:
 @pytest.fixture
 def alone(access: Access) -> Iterator[ModelArts]:
     with by_wheel(access) as platform:
-        platform.jobs._session.patience_s = 5.0  # type: ignore[attr-defined]
+        platform.jobs._session.patience_s = 5.0
         yield platform
 
 
@@ -185,7 +185,7 @@ def test_no_listing_depends_on_the_kind_of_the_session(access: Access, server: S
 def test_what_hangs_is_given_up_and_what_died_begins_anew(alone: ModelArts, server: Server) -> None:
     late = threading.Event()
     server.answer((200, {}, {}, 0, late), (200, {"flavors": []}))
-    session = alone.jobs._session  # type: ignore[attr-defined]
+    session = alone.jobs._session
     with pytest.raises(Unreachable, match=r"no answer within 1\.5 s"):
         session.call("GET", "/v2/{project_id}/training-job-flavors", patience_s=0.0, timeout_s=1.5)
     late.set()

@@ -278,7 +278,7 @@ def test_any_python_file_is_read_or_refused_and_never_run(written: Any, lines: l
     with contextlib.suppress(UsageFault):
         found = config(path)
         for version in ("V1", "V2"):
-            for ask in (found.access, found.strangers, lambda v: found.session(v).parameters(v)):
+            for ask in (found.access, found.unused_keys, lambda v: found.session(v).parameters(v)):
                 with contextlib.suppress(UsageFault):
                     ask(version)
     assert not folder.exists()

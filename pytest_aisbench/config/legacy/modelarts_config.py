@@ -259,7 +259,7 @@ def _unreadable(path: Path, name: str, value: Unreadable) -> UsageFault:
 # Executing a file that cannot be parsed, in a child process
 
 _PATIENCE_S = 60.0
-# What the file prints goes to stderr, our answer to stdout. A dict with attributes will do where there is no `easydict`.
+# What the file prints goes to stderr, our answer to stdout. A dict with attributes will do without `easydict`.
 _CHILD = """
 import json, os, runpy, sys, types
 answer = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -20,7 +20,7 @@ from pytest_aisbench.errors import AisbenchError, BadAnswer, PlatformError, Refu
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.job import Job, JobSpec, LogPart, Request, StoreUrl
 from pytest_aisbench.model.messages import plain
-from pytest_aisbench.model.ports import Check, Store, failure, fine
+from pytest_aisbench.model.ports import Check, Store, failure, ok
 from pytest_aisbench.net.retry import CHECK_S
 from pytest_aisbench.platforms.apulis import request, settings
 from pytest_aisbench.platforms.apulis.request import job_id
@@ -96,7 +96,7 @@ class Apulis:
             text = f"{spec.shape} needs {spec.shape.nodes} nodes with {spec.shape.devices} of {wanted}"
             yield failure("cards", f"{text}, and there are {len(fitting)}", "choose fewer --nodes")
             return
-        yield fine("device type", f"{wanted}: {devices[wanted].get('capacity', 'some')} cards")
+        yield ok("device type", f"{wanted}: {devices[wanted].get('capacity', 'some')} cards")
 
     def render(self, spec: JobSpec) -> Request:
         body = request.request_body(spec, self._access, self._share)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from pytest_aisbench.errors import AisbenchError, BadAnswer, Refused, Rejected
-from pytest_aisbench.model.ports import Check, Health, failure, fine, warning
+from pytest_aisbench.model.ports import Check, Health, failure, ok, warning
 from pytest_aisbench.net.huawei import reading
 from pytest_aisbench.platforms.modelarts.request import Placement
 from pytest_aisbench.platforms.modelarts.session import Session
@@ -88,7 +88,7 @@ class CatalogV2(Catalog):
                 raise
             fix = "set pool_id in workload.toml to the id of one that ModelArts' console lists as dedicated"
             return failure("pool", f"there is no pool {pool!r}", fix)
-        return fine("pool", f"{pool} is there" + (f" and knows {flavor}" if flavor else ""))
+        return ok("pool", f"{pool} is there" + (f" and knows {flavor}" if flavor else ""))
 
     def _check_quota(self) -> Check:
         answer = self._lists.get(_QUOTAS, {"resource": "job-num"})
@@ -177,19 +177,19 @@ def check_flavor(name: str, nodes: int, most_nodes: Mapping[str, int]) -> Check:
     if most and nodes > most:
         fix = f"choose --nodes {most} or fewer, or another flavor"
         return failure("flavor", f"{nodes} nodes are asked for, and a job may have {most} of flavor {name}", fix)
-    return fine("flavor", f"{name} is offered" + (f", up to {most} nodes" if most else ""))
+    return ok("flavor", f"{name} is offered" + (f", up to {most} nodes" if most else ""))
 
 
 def check_engine(name: str, offered: Collection[str]) -> Check:
     if name in offered:
-        return fine("engine", f"{name} is offered")
+        return ok("engine", f"{name} is offered")
     return _absent("engine", name, offered, "framework_type and framework_version")
 
 
 def check_quota(used: int, allowed: int) -> Check:
     text = f"{used} of {allowed} jobs are there"
     if used < allowed:
-        return fine("quota", text)
+        return ok("quota", text)
     return Check(
         "quota", Health.FAILURE, text, "delete jobs that are not needed, or have the quota raised", lasting=False
     )

@@ -17,7 +17,7 @@ from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.model.case import Workload
 from pytest_aisbench.model.job import Job, JobSpec, LogPart, Request, StoreUrl
-from pytest_aisbench.model.ports import Check, Health, failure, fine, looked, warning
+from pytest_aisbench.model.ports import Check, Health, checked, failure, ok, warning
 from pytest_aisbench.net.http import parse_date
 from pytest_aisbench.net.retry import CHECK_S
 from pytest_aisbench.platforms.modelarts import image_rules
@@ -192,15 +192,15 @@ def check_connection(platform: ModelArts) -> Iterator[Check]:
     if not reached:
         return
     for what, look in (("credentials", partial(_check_keys, platform)), ("project", partial(_check_project, platform))):
-        check = looked(what, look)
+        check = checked(what, look)
         yield check
         if check.failed:
             return
-    bucket = looked("bucket", partial(_check_bucket, platform))
+    bucket = checked("bucket", partial(_check_bucket, platform))
     yield bucket
     if not bucket.failed:
         yield _check_region(platform)
-        yield looked("write access", partial(_check_writing, platform))
+        yield checked("write access", partial(_check_writing, platform))
 
 
 def _check_name(service: str, endpoint: str, access: Access) -> Check:
@@ -208,19 +208,19 @@ def _check_name(service: str, endpoint: str, access: Access) -> Check:
     name, above = urlsplit(endpoint).hostname or "", ""
     what = f"name of {service}"
     if _is_address(name):
-        return fine(what, f"{name} is an address")
+        return ok(what, f"{name} is an address")
     if service == "obs" and access.bucket:
         name, above = f"{access.bucket}.{name}", name
     if address := access.hosts.address(name, above=above):
-        return fine(what, f"{name} is {address}, by [hosts]")
+        return ok(what, f"{name} is {address}, by [hosts]")
     if _uses_proxy(endpoint):
-        return fine(what, f"{name} is left to the proxy")
+        return ok(what, f"{name} is left to the proxy")
     try:
         addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
         fix = f'check [access], or write "{above or name}" with its address to [hosts] in aisbench.toml'
         return Check(what, Health.FAILURE, f"{name} has no address: {error.strerror or error}", fix, lasting=False)
-    return fine(what, f"{name} is {addresses[0][4][0]}")
+    return ok(what, f"{name} is {addresses[0][4][0]}")
 
 
 def _check_answer(service: str, endpoint: str, access: Access) -> Iterator[Check]:
@@ -231,9 +231,9 @@ def _check_answer(service: str, endpoint: str, access: Access) -> Iterator[Check
     try:
         date = server_date(endpoint, access.ca_file, access.hosts, _ANSWER_S)
     except AisbenchError as error:
-        yield looked(what, partial(_raise, error))
+        yield checked(what, partial(_raise, error))
         return
-    yield fine(what, f"{endpoint} answers within {1000 * (time.monotonic() - began):.0f} ms")
+    yield ok(what, f"{endpoint} answers within {1000 * (time.monotonic() - began):.0f} ms")
     yield _check_clock(service, date)
 
 
@@ -243,7 +243,7 @@ def _check_clock(service: str, date: str) -> Check:
         return warning(what, "it does not tell the time")
     ahead = (server_time - datetime.now(timezone.utc)).total_seconds()
     if abs(ahead) < _SKEW_S:
-        return fine(what, "it agrees with this machine's")
+        return ok(what, "it agrees with this machine's")
     text = f"this machine's is {abs(ahead):.0f} s {'behind' if ahead > 0 else 'ahead'}"
     return warning(what, text, "set this machine's clock; until then requests are dated by the server's")
 
@@ -274,7 +274,7 @@ def _check_region(platform: ModelArts) -> Check:
     if ours and there and there != ours:
         fix = f"name a bucket of {ours} in [access], or region_name = '{there}'"
         return failure(what, f"{platform.root.bucket} is in {there}, and jobs run in {ours}", fix)
-    return fine(what, there or "not told")
+    return ok(what, there or "not told")
 
 
 def _check_writing(platform: ModelArts) -> str:
