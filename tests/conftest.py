@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from browser import Browser, chromium
+from commands import local_cloud
 from yard import Yard
 
 if TYPE_CHECKING:
@@ -29,29 +27,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, lambda _number, _frame: None)
 
 
-@contextlib.contextmanager
-def serving(folder: Path) -> Iterator[Path]:
-    """A local cloud of its own process, as `aisbench cloud --json > FILE` leaves its card."""
-    file = folder / "card.json"
-    command = [sys.executable, "-m", "pytest_aisbench", "cloud", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cloud:
-        assert cloud.stdout is not None
-        file.write_text(cloud.stdout.readline())
-        yield file
-        cloud.terminate()
-        cloud.wait(30)
-
-
 @pytest.fixture(scope="session")
 def card(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with serving(tmp_path_factory.mktemp("cloud")) as file:
+    with local_cloud(tmp_path_factory.mktemp("cloud")) as file:
         yield file
 
 
 @pytest.fixture
 def own_card(tmp_path: Path) -> Iterator[Path]:
     """Of a cloud for one test alone: its faults strike, and its limits count, nobody else."""
-    with serving(tmp_path) as file:
+    with local_cloud(tmp_path) as file:
         yield file
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,16 +33,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yard.suite("slow", workload=FAST, thresholds=HARD)
         for _ in range(2):
             assert yard.pytest("suites", "--nodes", "1", "--aisbench-tester", "none").code == 1
-        command = [sys.executable, "-m", "pytest_aisbench", "report", "--allure"]
-        done = subprocess.run(
-            command,
-            cwd=yard.folder,
-            env=yard.environment(CI_JOB_TOKEN="planted-token"),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
+        done = yard.aisbench("report", "--allure", seconds=300, CI_JOB_TOKEN="planted-token")
         assert done.returncode == 0, done.stderr
         yield yard.folder / "reports" / "latest" / "allure.html"
 

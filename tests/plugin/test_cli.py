@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import AISBENCH, run
 
 KEYS = [
     "modelarts_endpoint",
@@ -26,7 +26,6 @@ KEYS = [
     "apulis_vc",
     "apulis_storage",
 ]
-AISBENCH = [sys.executable, "-m", "pytest_aisbench"]
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:
@@ -62,9 +61,7 @@ def test_data_is_kept_and_used_by_one_cloud_at_a_time(tmp_path: Path) -> None:
         with started("cloud", "--json", "--data", str(tmp_path)) as cloud:
             assert cloud.stdout is not None
             cards.append(json.loads(cloud.stdout.readline()))
-            second = subprocess.run(
-                [*AISBENCH, "cloud", "--data", str(tmp_path)], capture_output=True, text=True, timeout=30, check=False
-            )
+            second = run(*AISBENCH, "cloud", "--data", tmp_path)
             assert second.returncode == 4
             assert len(second.stderr.splitlines()) == 1
             cloud.terminate()
@@ -74,8 +71,8 @@ def test_data_is_kept_and_used_by_one_cloud_at_a_time(tmp_path: Path) -> None:
 
 
 def test_the_version_and_a_wrong_word() -> None:
-    version = subprocess.run([*AISBENCH, "--version"], capture_output=True, text=True, check=False)
+    version = run(*AISBENCH, "--version")
     assert version.stdout.startswith("pytest-aisbench ")
-    wrong = subprocess.run([*AISBENCH, "clod"], capture_output=True, text=True, check=False)
+    wrong = run(*AISBENCH, "clod")
     assert wrong.returncode == 4
     assert "invalid choice: 'clod'" in wrong.stderr

@@ -6,13 +6,13 @@ import json
 import random
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from commands import AISBENCH, run
 from past import remember
 from yard import Yard
 
@@ -23,36 +23,24 @@ from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.model.trial import TrialRecord
 from pytest_aisbench.model.verdict import Ruling
 
-AISBENCH = [sys.executable, "-m", "pytest_aisbench"]
 DAY = 86400.0
 
 
-class Told:
+class Printed:
     """What a command printed."""
 
     def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
 
 
-Command = Callable[..., Told]
+Command = Callable[..., Printed]
 
 
 @pytest.fixture
 def aisbench(yard: Yard) -> Command:
-    def run(*arguments: str, folder: str = ".") -> Told:
-        return Told(
-            subprocess.run(
-                [*AISBENCH, *arguments],
-                cwd=yard.folder / folder,
-                env=yard.environment(),
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
-        )
-
-    return run
+    return lambda *arguments, folder=".": Printed(
+        run(*AISBENCH, *arguments, folder=yard.folder / folder, environment=yard.environment())
+    )
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from commands import AISBENCH
 from yard import SCRIPT, Gate, Yard, submitted
 
 from pytest_aisbench.config.settings import Settings
@@ -22,7 +23,6 @@ from pytest_aisbench.model.job import Phase
 from pytest_aisbench.platforms.local import Local
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills process groups")
-AISBENCH = [sys.executable, "-m", "pytest_aisbench"]
 # Speaks, and trains until it is told to end. The first rank says what both would.
 UNTIL_TOLD = """import os
 if os.environ["RANK_ID"] == "0":
@@ -43,18 +43,6 @@ def gates(yard: Yard) -> Gates:
     gates = Gates(Gate(), Gate())
     yard.suite(script=UNTIL_TOLD.format(speak=gates.speak.wait, go=gates.go.wait) + SCRIPT)
     return gates
-
-
-def aisbench(yard: Yard, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*AISBENCH, *arguments],
-        cwd=yard.folder,
-        env=yard.environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 STARTED: list[subprocess.Popen[str]] = []
@@ -106,13 +94,13 @@ def phase(card: Path, job: str) -> Phase:
 
 def test_a_job_left_behind_is_seen_heard_and_stopped(yard: Yard, card: Path, gates: Gates) -> None:
     job, cloud = left_job(yard), ["--cloud", str(card)]
-    table = aisbench(yard, "jobs")
+    table = yard.aisbench("jobs")
     assert table.returncode == 0
     assert all(len(line) <= 80 for line in table.stdout.splitlines())
     assert job in table.stdout
     (row,) = [line.split() for line in table.stdout.splitlines() if line.startswith("toy-1x2")]
     assert (row[1], row[2], row[-1]) == ("WATCH", "RUNNING", "dead")
-    (told,) = json.loads(aisbench(yard, "jobs", "--json").stdout)["jobs"]
+    (told,) = json.loads(yard.aisbench("jobs", "--json").stdout)["jobs"]
     assert (told["case"], told["job_id"], told["phase"], told["owner_state"]) == ("toy-1x2", job, "RUNNING", "dead")
     assert told["job_name"].startswith(f"toy-1x2-{told['run']}")
 
@@ -131,7 +119,7 @@ def test_a_job_left_behind_is_seen_heard_and_stopped(yard: Yard, card: Path, gat
     while "zweite" not in heard[0]:
         heard[0] += followers[0].stdout.readline()
 
-    stop = aisbench(yard, "stop", job, *cloud)
+    stop = yard.aisbench("stop", job, *cloud)
     assert stop.returncode == 0, stop.stderr
     name = re.escape(told["job_name"])
     line = rf"{job} \({name}\): stopped \(Terminated\); it was Running, and ran for \d+\.\d s\n"
@@ -139,22 +127,22 @@ def test_a_job_left_behind_is_seen_heard_and_stopped(yard: Yard, card: Path, gat
     assert phase(card, job) is Phase.CANCELLED
     rest, _ = followers[0].communicate(timeout=30)
     assert followers[0].returncode == 0
-    whole = aisbench(yard, "logs", job, *cloud)
+    whole = yard.aisbench("logs", job, *cloud)
     assert heard[0] + rest == whole.stdout
     assert "zweite Wörter 二" in whole.stdout
-    curve = aisbench(yard, "logs", job, "--curve", *cloud)
+    curve = yard.aisbench("logs", job, "--curve", *cloud)
     assert (curve.returncode, curve.stdout[:4], curve.stderr) == (0, "loss", "")
     assert "2 → 1 at epoch 2 step 5" in curve.stdout, "the ledger knows of two ranks"
-    assert "at epoch 5 step 5" in aisbench(yard, "logs", job, "--curve", "--ranks", "1", *cloud).stdout
-    elsewhere = aisbench(yard, "logs", job, "--curve", "--ledger", "none.db", *cloud)
+    assert "at epoch 5 step 5" in yard.aisbench("logs", job, "--curve", "--ranks", "1", *cloud).stdout
+    elsewhere = yard.aisbench("logs", job, "--curve", "--ledger", "none.db", *cloud)
     assert "at epoch 5 step 5" in elsewhere.stdout
     assert "read as the log of one rank (--ranks N)" in elsewhere.stderr
 
-    again = aisbench(yard, "stop", job, *cloud)
+    again = yard.aisbench("stop", job, *cloud)
     assert again.returncode == 0
     assert f"{job} ({told['job_name']}): was over before (Terminated); it ran for " in again.stdout
-    assert aisbench(yard, "jobs").stdout == "no job is in flight\n"
-    everything = aisbench(yard, "jobs", "--all", "--json")
+    assert yard.aisbench("jobs").stdout == "no job is in flight\n"
+    everything = yard.aisbench("jobs", "--all", "--json")
     assert [entry["step"] for entry in json.loads(everything.stdout)["jobs"]] == ["HARVEST"]
     secret = json.loads(card.read_text())["secret_key"]
     for said in (table, stop, whole, again, everything):
@@ -174,30 +162,30 @@ def test_a_job_left_behind_is_seen_heard_and_stopped(yard: Yard, card: Path, gat
 def test_a_strangers_job_is_refused_unless_forced(yard: Yard, card: Path) -> None:
     job, cloud = left_job(yard), ["--cloud", str(card)]
     Ledger(yard.folder / "other.db").close()
-    refused = aisbench(yard, "stop", job, "--ledger", "other.db", *cloud)
+    refused = yard.aisbench("stop", job, "--ledger", "other.db", *cloud)
     assert refused.returncode == 1
     assert "--force stops it all the same" in refused.stdout
-    assert aisbench(yard, "stop", "--all-mine", "--ledger", "other.db", "--force", *cloud).stdout == ""
+    assert yard.aisbench("stop", "--all-mine", "--ledger", "other.db", "--force", *cloud).stdout == ""
     assert phase(card, job) is Phase.RUNNING
-    forced = aisbench(yard, "stop", job, "--ledger", "other.db", "--force", *cloud)
+    forced = yard.aisbench("stop", job, "--ledger", "other.db", "--force", *cloud)
     assert forced.returncode == 0, forced.stdout + forced.stderr
     assert phase(card, job) is Phase.CANCELLED
-    mine = aisbench(yard, "stop", "--all-mine", "--reports", "reports", *cloud)
+    mine = yard.aisbench("stop", "--all-mine", "--reports", "reports", *cloud)
     assert (mine.returncode, mine.stdout.count("was over before (Terminated)")) == (0, 1)
-    assert aisbench(yard, "jobs").stdout == "no job is in flight\n"
+    assert yard.aisbench("jobs").stdout == "no job is in flight\n"
 
 
 @pytest.mark.usefixtures("gates")
 def test_a_live_run_keeps_its_job_unless_forced(yard: Yard, card: Path) -> None:
     run, job = running_job(yard)
     cloud = ["--cloud", str(card)]
-    assert aisbench(yard, "jobs").stdout.splitlines()[1].endswith(" alive")
-    refused = aisbench(yard, "stop", job, *cloud)
+    assert yard.aisbench("jobs").stdout.splitlines()[1].endswith(" alive")
+    refused = yard.aisbench("stop", job, *cloud)
     assert refused.returncode == 1
     assert "which is alive" in refused.stdout
-    assert "left to run" in aisbench(yard, "stop", "--all-mine", *cloud).stdout
+    assert "left to run" in yard.aisbench("stop", "--all-mine", *cloud).stdout
     assert run.poll() is None
-    forced = aisbench(yard, "stop", job, "--force", *cloud)
+    forced = yard.aisbench("stop", job, "--force", *cloud)
     assert (forced.returncode, "): stopped (Terminated); it was Running" in forced.stdout) == (0, True), forced.stdout
     out, _ = run.communicate(timeout=60)
     assert run.returncode == 12, out
@@ -242,7 +230,7 @@ def test_what_was_typed_wrong_is_one_line_and_exit_4(
 def test_jobs_needs_no_key_of_the_platform(yard: Yard) -> None:
     (yard.folder / "aisbench.toml").write_text('platform = "modelarts"\n[access]\naccess_key = "${NOT_SET}"\n')
     Ledger(yard.folder / "reports" / "ledger.db").close()
-    listed = aisbench(yard, "jobs")
+    listed = yard.aisbench("jobs")
     assert (listed.returncode, listed.stdout) == (0, "no job is in flight\n"), listed.stderr
 
 
@@ -259,13 +247,5 @@ def test_a_plugin_that_is_installed_offers_its_platform(yard: Yard, card: Path) 
         "    def logs(self, job_id, node=0, since=0): return LogPart(f'red dust of {job_id} on {node}\\n', 1)\n"
         "    def close(self): pass\n"
     )
-    done = subprocess.run(
-        [*AISBENCH, "logs", "job-1", "--node", "3", "--platform", "mars"],
-        cwd=yard.folder,
-        env=yard.environment(PYTHONPATH=str(info.parent)),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = yard.aisbench("logs", "job-1", "--node", "3", "--platform", "mars", PYTHONPATH=str(info.parent))
     assert (done.returncode, done.stdout) == (0, "red dust of job-1 on 3\n"), done.stderr

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import AISBENCH, run
 
 from pytest_aisbench.cli import main
 
@@ -22,12 +21,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_the_guides_table_can_be_used(table: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest_aisbench", "ranktable", "check", table],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(*AISBENCH, "ranktable", "check", table)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{table}: lab, 2 servers, 16 cards: it can be used\n"
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -194,10 +192,7 @@ def test_a_manifest_that_cannot_be_meant_is_exit_4(yard: Yard, card: Path, name:
 def test_one_command_writes_the_manifest_of_a_collection(yard: Yard) -> None:
     yard.suite("b")
     yard.suite("a")
-    command = [sys.executable, "-m", "pytest_aisbench", "require", "--nodes", "1,2", "suites", "-k", "not 2x2"]
-    done = subprocess.run(
-        command, cwd=yard.folder, env=yard.environment(), capture_output=True, text=True, check=False, timeout=60
-    )
+    done = yard.aisbench("require", "--nodes", "1,2", "suites", "-k", "not 2x2")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "a-1x2\nb-1x2\n"
     (yard.folder / "required.txt").write_text(done.stdout)

@@ -9,8 +9,6 @@ import json
 import re
 import shutil
 import sqlite3
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +19,7 @@ from typing import Any
 import pytest
 import results_schema
 from cloud_client import CloudClient
+from commands import local_cloud
 from old_ledger import CLOUD, EXPECTED, RECORDED, RUNS, TESTER, Kept, lost, moved, read_all, same_machine
 from yard import Yard, submitted
 
@@ -100,14 +99,8 @@ def drawn(folder: Path) -> Counter[str]:
 @pytest.fixture
 def simulated(tmp_path: Path) -> Iterator[Path]:
     """A local cloud whose jobs are simulated, and write results without any code."""
-    file = tmp_path / "card.json"
-    command = [sys.executable, "-m", "pytest_aisbench", "cloud", "--json", "--engine", "pretend"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cloud:
-        assert cloud.stdout is not None
-        file.write_text(cloud.stdout.readline())
-        yield file
-        cloud.terminate()
-        cloud.wait(30)
+    with local_cloud(tmp_path, "--engine", "pretend") as card:
+        yield card
 
 
 def created(client: CloudClient, kept: Kept, seconds: str) -> dict[str, str]:

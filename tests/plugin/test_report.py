@@ -6,8 +6,6 @@ import html
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,19 +62,6 @@ def run(yard: Yard, *arguments: str, **env: str) -> Ended:
     return yard.pytest("suites", *options, *arguments, env=env)
 
 
-def report(yard: Yard, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest_aisbench", "report", *arguments]
-    return subprocess.run(
-        command,
-        cwd=yard.folder,
-        env=yard.environment(**env),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-
-
 def runs(yard: Yard) -> list[Path]:
     """Oldest first."""
     return sorted(path for path in (yard.folder / "reports").iterdir() if path.is_dir() and not path.is_symlink())
@@ -125,7 +110,9 @@ def test_an_old_run_is_told_again_as_it_was(told: Yard, tmp_path: Path) -> None:
     first, second = runs(told)
     for old in (first, second):
         target = tmp_path / old.name
-        done = report(told, old.name, "--output", str(target), GITHUB_STEP_SUMMARY=str(tmp_path / "steps.md"))
+        done = told.aisbench(
+            "report", old.name, "--output", str(target), GITHUB_STEP_SUMMARY=str(tmp_path / "steps.md")
+        )
 
         assert (done.returncode, done.stderr) == (0, "")
         assert {path.name for path in target.iterdir()} == {path.name for path in old.iterdir()}
@@ -206,7 +193,7 @@ def test_a_wiped_workspace_is_told_from_the_ledger_alone(told: Yard, tmp_path: P
     shutil.copy(told.folder / "reports" / "ledger.db", ledger)
     options = ["--ledger", str(ledger), "--reports", str(tmp_path / "reports")]
 
-    done = report(told, old.name[:-1], *options, "--lang", "zh")
+    done = told.aisbench("report", old.name[:-1], *options, "--lang", "zh")
 
     assert done.returncode == 0, done.stderr
     assert "log files are not here" in done.stderr
@@ -234,7 +221,7 @@ def test_the_list_of_runs_has_the_newest_first(told: Yard) -> None:
     for run in (first, second):  # the run that wrote the list last is on it with all that it left
         for name in ("report.html", "results.json", "junit.xml"):
             assert f'href="{run.name}/{name}"' in page
-    assert report(told, "--index").stdout.strip() == str(told.folder / "reports" / "index.html")
+    assert told.aisbench("report", "--index").stdout.strip() == str(told.folder / "reports" / "index.html")
 
 
 @pytest.mark.parametrize(
@@ -248,14 +235,14 @@ def test_the_list_of_runs_has_the_newest_first(told: Yard) -> None:
     ],
 )
 def test_what_cannot_be_told_is_one_line(told: Yard, arguments: list[str], said: str) -> None:
-    done = report(told, *arguments)
+    done = told.aisbench("report", *arguments)
 
     assert done.returncode == 4
     assert said in done.stderr.splitlines()[-1]
 
 
 def test_allure_without_node_is_one_line(told: Yard, tmp_path: Path) -> None:
-    done = report(told, "--allure", PATH=str(tmp_path))
+    done = told.aisbench("report", "--allure", PATH=str(tmp_path))
 
     assert done.returncode == 4
     assert done.stderr == (
@@ -271,7 +258,7 @@ def test_a_run_that_is_under_way_is_left_alone(told: Yard, tmp_path: Path) -> No
     ledger.begin("20990101-000000-abcdef", {"platform": "local"}, 4e9, this_process(), 5e9)
     ledger.close()
 
-    done = report(told, "--reports", str(tmp_path))
+    done = told.aisbench("report", "--reports", str(tmp_path))
 
     assert done.returncode == 4
     assert "is still under way" in done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -24,13 +23,6 @@ def test_room(tester):
     assert tester.upload("room", {"celsius": 21.5}).key == handed_in.key
     assert tester.upload("room", {"celsius": 22.5}).attempt == 2
 """
-
-
-def flush(yard: Yard, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest_aisbench", "flush", *options]
-    return subprocess.run(
-        command, cwd=yard.folder, env=yard.environment(), capture_output=True, text=True, check=False, timeout=60
-    )
 
 
 def stored(card: Path, run: str, kind: str = "results") -> list[dict[str, Any]]:
@@ -65,7 +57,7 @@ def test_on_the_local_cloud_results_go_to_its_own_tester(yard: Yard, card: Path,
     assert [body["data"] for body in stored(card, run, "attachments")] == [{"celsius": 21.5}, {"celsius": 22.5}]
     (end,) = stored(card, run, "runs")
     assert (end["run_id"], end["exit_code"], end["unjudged"], end["missing"]) == (run, 0, {}, [])
-    assert flush(yard).stdout == "nothing is spooled\n"
+    assert yard.aisbench("flush").stdout == "nothing is spooled\n"
 
 
 def test_the_tester_of_a_private_cloud_is_named_as_such(yard: Yard) -> None:
@@ -106,9 +98,9 @@ def test_a_tester_that_is_down_changes_no_verdict(yard: Yard, required: list[str
     (upload,) = ended.results["uploads"]
     assert upload["state"] == "spooled"
     assert "cannot be written: Not a directory" in upload["why"]
-    assert flush(yard, "--patience", "1s").returncode == 1
+    assert yard.aisbench("flush", "--patience", "1s").returncode == 1
     way.unlink()
-    flushed = flush(yard, "--json")
+    flushed = yard.aisbench("flush", "--json")
     assert flushed.returncode == 0, flushed.stdout
     found = {upload["case"]: upload["state"] for upload in json.loads(flushed.stdout)["uploads"]}
     assert found == {"toy-1x2": "delivered", "end": "delivered"}
@@ -162,11 +154,7 @@ def test_a_refusal_is_a_warning_and_a_dead_letter_can_be_sent_again(yard: Yard, 
     assert token["TESTER_TOKEN"] not in ended.out
 
     def again(*options: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pytest_aisbench", "flush", *options]
-        env = yard.environment(**token)
-        return subprocess.run(
-            command, cwd=yard.folder, env=env, capture_output=True, text=True, check=False, timeout=60
-        )
+        return yard.aisbench("flush", *options, TESTER_TOKEN=token["TESTER_TOKEN"])
 
     refusing.status = 422
     assert again().returncode == 1
@@ -249,17 +237,15 @@ def test_what_is_wrong_with_a_tester_is_one_line_before_anything_is_paid_for(yar
 
 def test_the_log_of_a_stub_is_uploaded_once(yard: Yard, tmp_path: Path) -> None:
     for expected in ("delivered", "nothing is spooled"):
-        done = flush(yard, "--stub-log", str(STUB_LOG), "--tester", f"file://{tmp_path}/out")
+        done = yard.aisbench("flush", "--stub-log", str(STUB_LOG), "--tester", f"file://{tmp_path}/out")
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(expected)
     (file,) = (tmp_path / "out").rglob("*.json")
     assert json.loads(file.read_text())["train_result_info"]["throughput_ratio"] == "14151.181727494011"
-    assert flush(yard, "--stub-log", str(STUB_LOG)).returncode == 4
+    assert yard.aisbench("flush", "--stub-log", str(STUB_LOG)).returncode == 4
 
 
 def test_the_last_line_of_a_benchmark(yard: Yard) -> None:
     (yard.folder / "results.json").write_text('{"exit_code": 5, "cases": []}')
     for arguments, code in ((["results.json"], 1), ([], 1)):
-        command = [sys.executable, "-m", "pytest_aisbench", "stubs", *arguments]
-        done = subprocess.run(command, cwd=yard.folder, env=yard.environment(), capture_output=True, check=False)
-        assert done.returncode == code
+        assert yard.aisbench("stubs", *arguments).returncode == code

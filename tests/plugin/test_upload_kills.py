@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import upload_victims
+from commands import AISBENCH, run
 from upload_victims import ENDED, POINTS, RUN
 
 from pytest_aisbench.ledger.ledger import Ledger
@@ -38,14 +38,10 @@ def stored(tester: str, kind: str = "results") -> list[dict[str, Any]]:
 @pytest.mark.parametrize("point", POINTS)
 def test_a_kill_at_any_step_loses_nothing_and_doubles_nothing(tmp_path: Path, tester: str, point: str) -> None:
     file = tmp_path / "ledger.db"
-    command = [sys.executable, upload_victims.__file__, str(file), tester, point]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = run(sys.executable, upload_victims.__file__, file, tester, point)
     assert done.returncode == -signal.SIGKILL, done.stderr
     for first in (True, False):
-        flushed = subprocess.run(
-            [sys.executable, "-m", "pytest_aisbench", "flush", "--ledger", str(file)],
-            capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path,
-        )  # fmt: skip
+        flushed = run(*AISBENCH, "flush", "--ledger", file, folder=tmp_path)
         assert flushed.returncode == 0, flushed.stderr + flushed.stdout
         assert (flushed.stdout == "nothing is spooled\n") is not first
     (found,) = stored(tester)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import gzip
-import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import printed_json, run_python
 
 SUITES = Path(__file__).parents[2] / "suites"
+CODE = [SUITES / "horovod_mnist" / "code", SUITES / "miniature"]
 BY_ENVIRONMENT = {"RANK_ID": "5", "RANK_SIZE": "6", "MASTER_ADDR": "127.0.0.2", "MASTER_PORT": "2222"}
 # Both read the same environment, so that what one is told is what the other sees.
 JOB = """
@@ -26,13 +25,7 @@ except contract.ContractError as error:
 
 
 def said(program: str, *arguments: str) -> Any:
-    """What a program says as JSON in its last line, among the code that is staged for the suite."""
-    folders = [SUITES / "horovod_mnist" / "code", SUITES / "miniature"]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
-    command = [sys.executable, "-c", program, *arguments]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return printed_json(CODE, program, *arguments)
 
 
 def read(told: str, environment: dict[str, str], *arguments: str) -> Any:
@@ -169,10 +162,7 @@ except ContractError as error:
 
 @pytest.mark.parametrize("launched", [{}, {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}])
 def test_without_horovod_a_job_ends_with_one_line(tmp_path: Path, launched: dict[str, str]) -> None:
-    folders = [SUITES / "horovod_mnist" / "code", SUITES / "miniature"]
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(map(str, folders)), **launched}
-    command = [sys.executable, str(folders[0] / "train.py"), f"--train_url={tmp_path}", "--synthetic=64"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = run_python(CODE, CODE[0] / "train.py", f"--train_url={tmp_path}", "--synthetic=64", **launched)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.endswith(f"horovod with TensorFlow is not installed for {sys.executable}")

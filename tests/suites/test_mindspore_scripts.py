@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import printed_json, run_python
 
 from pytest_aisbench.ranktable import check, parse
 from pytest_aisbench.ranktable.table import Order
@@ -20,15 +19,9 @@ SUITES = Path(__file__).parents[2] / "suites"
 NAMES = ("resnet50_cifar10", "resnet50", "bert")
 
 
-def said(suite: str, program: str, **environment: str) -> Any:
-    """What a program says as JSON in its last line, among the code that is staged for a suite."""
-    folders = [SUITES / suite / "code", SUITES / "miniature", SUITES / "ascend"]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), **environment}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=variables, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def code_of(suite: str) -> list[Path]:
+    """The folders that are staged together for a suite."""
+    return [SUITES / suite / "code", SUITES / "miniature", SUITES / "ascend"]
 
 
 def read(suite: str, arguments: list[str], told: str, environment: Mapping[str, str] | None = None) -> Any:
@@ -41,7 +34,7 @@ try:
 except contract.ContractError as error:
     print(json.dumps("refused: " + str(error)))
 """
-    return said(suite, program)
+    return printed_json(code_of(suite), program)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +77,7 @@ def test_lamb_is_for_ascend() -> None:
 
 def test_a_card_fetches_no_more_steps_than_there_are() -> None:
     program = "import json, train; print(json.dumps([train.in_sinks(12000, 100), train.in_sinks(30, 100)]))"
-    assert said("bert", program) == [[120, 100], [1, 30]]
+    assert printed_json(code_of("bert"), program) == [[120, 100], [1, 30]]
 
 
 def test_the_names_of_model_zoos_checkpoints_are_known() -> None:
@@ -103,11 +96,13 @@ def test_the_names_of_model_zoos_checkpoints_are_known() -> None:
         "bert.bert.bert_encoder.layers.0.output.dense.bias",
     ]
     program = f"import json, model_zoo; print(json.dumps(model_zoo.found({own!r}, {{}})))"
-    assert said("bert", program.replace("{}", f"{[*saved, 'global_step']!r}")) == dict(zip(own, saved, strict=True))
-    assert said("bert", program.replace("{}", f"{saved[1:]!r}")).keys() == set(own[1:])
+    assert printed_json(code_of("bert"), program.replace("{}", f"{[*saved, 'global_step']!r}")) == dict(
+        zip(own, saved, strict=True)
+    )
+    assert printed_json(code_of("bert"), program.replace("{}", f"{saved[1:]!r}")).keys() == set(own[1:])
     later = ["bert.bert_embedding_postprocessor.full_position_embedding.embedding_table", "bert.cls1.output_bias"]
     program = f"import json, model_zoo; print(json.dumps(model_zoo.found(['positions', 'vocabulary_bias'], {later!r})))"
-    assert list(said("bert", program).values()) == later
+    assert list(printed_json(code_of("bert"), program).values()) == later
 
 
 RANK = {"RANK_ID": "3", "RANK_SIZE": "4", "MASTER_ADDR": "127.0.0.2", "MASTER_PORT": "20001"}
@@ -213,7 +208,9 @@ def test_servers_that_train_together_keep_the_platforms_table(tmp_path: Path) ->
 
 
 def test_the_learning_rate_warms_up_and_falls_to_nothing() -> None:
-    rates = said("resnet50", "import json, fitting; print(json.dumps(fitting.learning_rates(0.8, 100).tolist()))")
+    rates = printed_json(
+        code_of("resnet50"), "import json, fitting; print(json.dumps(fitting.learning_rates(0.8, 100).tolist()))"
+    )
     peak = rates.index(max(rates))
     assert len(rates) == 100
     assert 5 <= peak <= 15
@@ -277,14 +274,6 @@ def test_generated_sentences_have_the_columns_of_enwiki() -> None:
 @pytest.mark.parametrize("suite", NAMES)
 @pytest.mark.skipif(importlib.util.find_spec("mindspore") is not None, reason="MindSpore is installed here")
 def test_without_mindspore_a_job_ends_with_one_line(suite: str, tmp_path: Path) -> None:
-    folders = [SUITES / suite / "code", SUITES / "miniature", SUITES / "ascend"]
-    done = subprocess.run(
-        [sys.executable, SUITES / suite / "code" / "train.py", f"--train_url={tmp_path}", "--synthetic=8"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_python(code_of(suite), code_of(suite)[0] / "train.py", f"--train_url={tmp_path}", "--synthetic=8")
     assert done.returncode == 1
     assert done.stderr == f"[ERROR] rank 0: mindspore is not installed for {sys.executable}\n"

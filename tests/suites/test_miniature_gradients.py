@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import run_python
 
 SUITES = Path(__file__).parents[2] / "suites"
 
@@ -58,13 +56,9 @@ inputs, labels = rng.standard_normal((6, 5), dtype=np.float32), np.array([0, 1, 
     ids=["residual", "encoder", "perceptron"],
 )
 def test_gradients_are_the_slopes_of_the_loss(folder: str, network: str, parameters: int) -> None:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(SUITES / "miniature"), str(SUITES / folder)]),
-    }
-    command = [sys.executable, "-B", "-c", GRADIENTS.format(network)]
-    run = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    rows = [tuple(map(float, line.split())) for line in run.stdout.splitlines()]
+    done = run_python([SUITES / "miniature", SUITES / folder], "-B", "-c", GRADIENTS.format(network))
+    assert done.returncode == 0, done.stderr
+    rows = [tuple(map(float, line.split())) for line in done.stdout.splitlines()]
     assert len(rows) >= parameters
     for length, claimed, measured in rows:
         assert length > 0

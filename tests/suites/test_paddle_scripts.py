@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import printed_json, run_python
 
 SUITES = Path(__file__).parents[2] / "suites"
 CODE = [SUITES / "paddle_mlp" / "code", SUITES / "perceptron", SUITES / "miniature", SUITES / "image"]
@@ -43,12 +41,7 @@ try:
 except contract.ContractError as error:
     print(json.dumps("refused: " + str(error)))
 """
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, CODE))}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=variables, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return printed_json(CODE, program)
 
 
 def test_v1_names_the_nodes_with_their_ports_and_hosts_are_without(tmp_path: Path) -> None:
@@ -147,13 +140,6 @@ def test_the_reason_is_of_the_rank_that_failed_by_itself(tmp_path: Path) -> None
 @pytest.mark.parametrize(("script", "whose"), [("train.py", "0"), ("launch.py", "of this node")])
 @pytest.mark.skipif(importlib.util.find_spec("paddle") is not None, reason="PaddlePaddle is installed here")
 def test_without_paddle_a_job_ends_with_one_line(script: str, whose: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, CODE[0] / script, f"--train_url={tmp_path}"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, CODE))},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_python(CODE, CODE[0] / script, f"--train_url={tmp_path}")
     assert done.returncode == 1
     assert done.stderr == f"[ERROR] rank {whose}: paddle is not installed for {sys.executable}\n"

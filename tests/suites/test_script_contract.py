@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import run_python
 
 SUITES = Path(__file__).parents[2] / "suites"
 URL = "s3://bucket/imagenet/"
@@ -95,13 +96,7 @@ for rank in "01":
     told = ["--train_url=/x", "--epoch_sise=1", "--num_gpus=8"]
     print(contract.read_job(parser, told, {"RANK_ID": rank, "RANK_SIZE": "2"}).arguments.epoch_size)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(SUITES / "miniature")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python([SUITES / "miniature"], "-c", program)
     warning = "[WARNING] rank 0: this script does not know, and left out: --epoch_sise=1 --num_gpus=8"
     assert done.stdout.splitlines() == [warning, "90", "90"]
 

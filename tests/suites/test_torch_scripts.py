@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import printed_json, run_python
 
 SUITES = Path(__file__).parents[2] / "suites"
 CODE = [SUITES / "torch_mlp" / "code", SUITES / "perceptron", SUITES / "miniature", SUITES / "image"]
 V2 = {"VC_TASK_INDEX": "1", "VC_WORKER_HOSTS": "127.0.0.2,127.0.0.3", "MA_NUM_GPUS": "2", "MASTER_PORT": "7000"}
-
-
-def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, CODE))}
-    return subprocess.run(
-        [sys.executable, *arguments], env=variables, capture_output=True, text=True, timeout=60, check=False
-    )
 
 
 def told(expression: str, environment: dict[str, str], devices: Path) -> Any:
@@ -32,9 +23,7 @@ environment = {environment!r}
 node = nodes.read_node(environment, pathlib.Path({str(devices)!r}))
 print(json.dumps({expression}))
 """
-    done = python("-c", program)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return printed_json(CODE, program)
 
 
 def test_nodes_that_train_together_meet_at_the_first(tmp_path: Path) -> None:
@@ -72,6 +61,6 @@ def test_a_rank_is_numbered_by_torchrun(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("script", "whose"), [("train.py", "0"), ("launch.py", "of this node")])
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed here")
 def test_without_torch_a_job_ends_with_one_line(script: str, whose: str, tmp_path: Path) -> None:
-    done = python(str(CODE[0] / script), f"--train_url={tmp_path}")
+    done = run_python(CODE, CODE[0] / script, f"--train_url={tmp_path}")
     assert done.returncode == 1
     assert done.stderr == f"[ERROR] rank {whose}: torch is not installed for {sys.executable}\n"

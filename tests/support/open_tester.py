@@ -6,7 +6,6 @@ import contextlib
 import json
 import random
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -14,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from commands import AISBENCH, run
 from factories import make_case_entry, make_trial_entry
 
 from pytest_aisbench.config.access import TesterAccess
@@ -25,7 +25,6 @@ from pytest_aisbench.tester.transports import make_transport
 from pytest_aisbench.tester_server import api, auth, contract
 from pytest_aisbench.tester_server.app import open_database, transaction
 
-AISBENCH = [sys.executable, "-m", "pytest_aisbench"]
 LONG_AGO = 1_750_000_000.0
 HOUR = 3600.0
 
@@ -86,7 +85,7 @@ _OPENER = urllib.request.build_opener(_NoRedirect, urllib.request.ProxyHandler({
 
 
 def aisbench(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*AISBENCH, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    done = run(*AISBENCH, *arguments)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import results_schema
+from commands import AISBENCH, run
 from waiting import wait_until
 
 from pytest_aisbench.config.settings import Settings
@@ -171,6 +172,10 @@ class Yard:
             )
 
         return str(wait_until(self.trials, is_there)[0]["job_id"])
+
+    def aisbench(self, *arguments: str, seconds: float = 60, **changes: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of `aisbench` here; `changes` are of its environment."""
+        return run(*AISBENCH, *arguments, folder=self.folder, environment=self.environment(**changes), seconds=seconds)
 
     def pytest(self, *arguments: str, cloud: bool = True, env: Mapping[str, str] | None = None) -> Ended:
         done = subprocess.run(
