@@ -1,4 +1,4 @@
-"""`aisbench references`: propose thresholds from the history of cases, and check how today's would have judged it."""
+"""`aisbench references`: proposes thresholds from the history of cases, and replays that history against today's."""
 
 from __future__ import annotations
 
@@ -26,76 +26,19 @@ from pytest_aisbench.model.metric import THROUGHPUT
 from pytest_aisbench.model.trial import TrialRecord, values_of
 from pytest_aisbench.model.verdict import Threshold
 
-# -- A claim put into the text of a thresholds.toml, with every other line left as its author wrote it.
-
-MARK = "# From history: "  # how the evidence begins that we wrote above a claim; the next proposal replaces it
+MARK = "# From history: "  # begins the line of evidence above a threshold; the next proposal replaces that line
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
-
-
-def edited(document: Document, scope: Sequence[str], rows: Mapping[str, tuple[Mapping[str, Any], str]]) -> str:
-    """The text with these claims, each with its evidence in one line, in the table that `scope` names."""
-    lines = document.text.removesuffix("\n").split("\n") if document.text else []
-    wanted = copy.deepcopy(document.data)
-    for metric, (row, evidence) in rows.items():
-        _put(lines, scope, metric, [f"{MARK}{evidence}", f"{_key(metric)} = {_toml(row)}"])
-        table = wanted
-        for name in scope:
-            table = table.setdefault(name, {})
-        table[metric] = dict(row)
-    text = "\n".join(lines) + "\n"
-    # The edit knows lines, not TOML: whatever it does not understand must not change what the file says.
-    if toml_document.parse_or_empty(text) != wanted:
-        advice = f"give [{'.'.join(map(_key, scope))}] lines of its own, one claim on each"
-        raise UsageFault(f"{document.path}: the claims of {'.'.join(scope)} cannot be changed safely", advice=advice)
-    return text
-
-
-def _put(lines: list[str], scope: Sequence[str], metric: str, new: list[str]) -> None:
-    headers = [(at, opened_table(line)) for at, line in enumerate(lines) if opened_table(line)]
-    start = next((at for at, path in headers if path == tuple(scope)), None)
-    if start is None:
-        lines += [*([""] if lines else []), f"[{'.'.join(map(_key, scope))}]", *new]
-        return
-    end = next((at for at, _ in headers if at > start), len(lines))
-    old = next((at for at in range(start + 1, end) if assigned_key(lines[at]) == (metric,)), None)
-    if old is None:
-        last = max(at for at in range(start, end) if at == start or assigned_key(lines[at]))
-        lines[last + 1 : last + 1] = new
-        return
-    first = old - 1 if lines[old - 1].startswith(MARK) else old
-    lines[first : old + 1] = [*new[:-1], f"{new[-1]}{_comment(lines[old])}"]
-
-
-def _comment(line: str) -> str:
-    """What stands behind the value; a # may be in a text too, so a comment begins where the rest is whole."""
-    marks = (at for at, sign in enumerate(line) if sign == "#")
-    return next((f"  {line[at:].rstrip()}" for at in marks if toml_document.parse_or_empty(line[:at])), "")
-
-
-def _key(name: str) -> str:
-    # Shapes in quotes, as everywhere; names of platforms bare.
-    return name if _BARE.match(name) and not name[0].isdecimal() else json.dumps(name)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, date):
-        return value.isoformat()
-    return json.dumps(value, ensure_ascii=False)  # of text, numbers and truth both languages have the same
-
-
-Load = Callable[[Path, str, Sequence[str]], Suite]  # of a folder, on this platform, training with these frameworks
-_AS_BEFORE = 0.1  # of the margin: a reference that moves by less stands
+_NEGLIGIBLE = 0.1  # of the margin: a reference that moves by less stays
+Load = Callable[[Path, str, Sequence[str]], Suite]  # loads a folder for a platform and frameworks to train with
 
 
 @dataclass(frozen=True)
 class CaseHistory:
-    """A case with its thresholds of today, and its comparable trials."""
+    """A case with today's thresholds, and its comparable trials."""
 
     case: Case
-    file: Path  # that holds its thresholds
-    scope: tuple[str, ...]  # of the case's own table in that file
+    file: Path  # its thresholds.toml
+    scope: tuple[str, ...]  # the case's own table in that file
     key: str
     past: tuple[TrialRecord, ...]
 
@@ -121,7 +64,7 @@ class ReplayedThreshold:
 
 
 def case_histories(history: History, roots: Sequence[Path], platform: str | None, load: Load) -> Iterator[CaseHistory]:
-    """The cases of these suites that have a history: on this platform, or else where the newest trial ran."""
+    """The cases of these suites that have a history on this platform, or else where their newest trial ran."""
     suites = {name: folder for root in reversed(roots) for name, folder in suite_folders(root).items()}
     for case_id in history.cases():
         with_traits = ((each, history.traits(each.key)) for each in reversed(history.all(case_id)))
@@ -196,41 +139,97 @@ def _review(each: CaseHistory, threshold: Threshold, rows: dict[str, tuple[dict[
 
 
 def _stands(old: Threshold, new: Threshold, shape: Shape) -> bool:
-    """Whether the bound moves by less than a tenth of the margin for noise."""
+    """True if the bound moves by less than a tenth of the margin for noise."""
     side = int(is_upper_limit(new, shape))
     was, now = old.band(shape)[side], new.band(shape)[side]
     expected = new.expected(shape)
     room = 0.01 * abs(now) if expected is None else abs(expected - now)
-    return (old.reference is None) == (new.reference is None) and abs(was - now) <= _AS_BEFORE * room
+    return (old.reference is None) == (new.reference is None) and abs(was - now) <= _NEGLIGIBLE * room
 
 
 def _row(each: CaseHistory, metric: str) -> dict[str, Any]:
-    """The threshold as its file has it, from the most specific scope that has one."""
+    """The threshold's keys in the file, from the most specific table that has it."""
     data = toml_document.read(each.file).data
-    found: dict[str, Any] = {}
+    row: dict[str, Any] = {}
     for platform in (ANY, each.scope[0]):
         for inner in ((), each.scope[1:-1]):
             for shape in (ANY, each.scope[-1]):
                 table: Any = data
                 for name in (platform, *inner, shape, metric):
                     table = table.get(name, {}) if isinstance(table, dict) else {}
-                found = dict(table) if table else found
-    return found
+                row = dict(table) if table else row
+    return row
+
+
+# Editing the text of thresholds.toml.
+
+
+def edited(document: Document, scope: Sequence[str], rows: Mapping[str, tuple[Mapping[str, Any], str]]) -> str:
+    """The text with these thresholds in the table `scope`, each below a line of evidence; all other lines stay."""
+    lines = document.text.removesuffix("\n").split("\n") if document.text else []
+    wanted = copy.deepcopy(document.data)
+    for metric, (row, evidence) in rows.items():
+        _put(lines, scope, metric, [f"{MARK}{evidence}", f"{_key(metric)} = {_toml(row)}"])
+        table = wanted
+        for name in scope:
+            table = table.setdefault(name, {})
+        table[metric] = dict(row)
+    text = "\n".join(lines) + "\n"
+    # The edit knows lines, not TOML (`docs/decisions/` says why): check that it changed what it should and no more.
+    if toml_document.parse_or_empty(text) != wanted:
+        advice = f"give [{'.'.join(map(_key, scope))}] lines of its own, one claim on each"
+        raise UsageFault(f"{document.path}: the claims of {'.'.join(scope)} cannot be changed safely", advice=advice)
+    return text
+
+
+def _put(lines: list[str], scope: Sequence[str], metric: str, new: list[str]) -> None:
+    headers = [(at, opened_table(line)) for at, line in enumerate(lines) if opened_table(line)]
+    start = next((at for at, path in headers if path == tuple(scope)), None)
+    if start is None:
+        lines += [*([""] if lines else []), f"[{'.'.join(map(_key, scope))}]", *new]
+        return
+    end = next((at for at, _ in headers if at > start), len(lines))
+    old = next((at for at in range(start + 1, end) if assigned_key(lines[at]) == (metric,)), None)
+    if old is None:
+        last = max(at for at in range(start, end) if at == start or assigned_key(lines[at]))
+        lines[last + 1 : last + 1] = new
+        return
+    first = old - 1 if lines[old - 1].startswith(MARK) else old
+    lines[first : old + 1] = [*new[:-1], f"{new[-1]}{_comment(lines[old])}"]
+
+
+def _comment(line: str) -> str:
+    """The comment behind a value. A text may contain `#`, so the comment begins where the rest is valid TOML."""
+    marks = (at for at, sign in enumerate(line) if sign == "#")
+    return next((f"  {line[at:].rstrip()}" for at in marks if toml_document.parse_or_empty(line[:at])), "")
+
+
+def _key(name: str) -> str:
+    # Shapes have quotes, as everywhere; names of platforms have none.
+    return name if _BARE.match(name) and not name[0].isdecimal() else json.dumps(name)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, date):
+        return value.isoformat()
+    return json.dumps(value, ensure_ascii=False)  # JSON and TOML write text, numbers and booleans alike
 
 
 def diff(texts: Mapping[Path, str], folder: Path) -> str:
-    """For `git apply` or `patch -p1`, where it is run in this folder."""
+    """A patch for `git apply` or `patch -p1`, run in this folder."""
     return "".join(_diff(file, text, file.resolve().relative_to(folder).as_posix()) for file, text in texts.items())
 
 
 def _diff(file: Path, text: str, name: str) -> str:
-    name += "\t" if " " in name else ""  # or else `patch` ends the name at the blank
+    name += "\t" if " " in name else ""  # without a tab, `patch` ends the name at the blank
     lines = difflib.unified_diff(_lines(_file_text(file)), _lines(text), f"a/{name}", f"b/{name}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def _lines(text: str) -> list[str]:
-    return list(io.StringIO(text, newline="\n"))  # as `patch` counts them: other ends of lines are none
+    return list(io.StringIO(text, newline="\n"))  # as `patch` counts lines: only `\n` ends one
 
 
 def _file_text(file: Path) -> str:
@@ -238,5 +237,5 @@ def _file_text(file: Path) -> str:
 
 
 def with_its_line_ends(file: Path, text: str) -> str:
-    """With ends of lines as the file has them."""
+    """The text with the line ends of the file."""
     return text.replace("\n", "\r\n") if "\r\n" in _file_text(file) else text

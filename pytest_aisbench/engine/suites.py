@@ -1,4 +1,7 @@
-"""A suite's folder: `workload.toml` and `thresholds.toml`, read, checked and made into cases."""
+"""Reads a suite's folder: `workload.toml` and `thresholds.toml` become cases.
+
+`load_suite` reads both for one platform; every error names the file and the line. `Suite.case` makes a case of a shape.
+"""
 
 from __future__ import annotations
 
@@ -22,251 +25,105 @@ from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.model.metric import ACCURACY, SCALING, THROUGHPUT, Metric
 from pytest_aisbench.model.verdict import ExpectedFailure, Threshold
 
-# -- The claims of `thresholds.toml`, scoped by platform, maybe framework, then shape.
-
+WORKLOAD_FILE = "workload.toml"
+THRESHOLDS_FILE = "thresholds.toml"
 ANY = "*"
 EXPECTED_FAILURE = "expected_failure"
-
 NUMBERS = ("reference", "lower", "upper", "at_least", "at_most")
 _CLAIM = frozenset({*NUMBERS, "unit", "per", "base", EXPECTED_FAILURE})
 _LONGEST_REASON = 200
 _POSITIVE = frozenset({THROUGHPUT, ACCURACY, *DERIVED})
-
-
-def read_thresholds(
-    document: Document, workload: Workload, platforms: Collection[str]
-) -> dict[tuple[str, str], dict[str, Threshold]]:
-    claims: dict[tuple[str, str], dict[str, Threshold]] = {}
-    for platform, shapes in document.data.items():
-        if platform not in platforms and platform != ANY:
-            advice = f"""known: {", ".join(sorted(platforms))} and "{ANY}" """.strip()
-            raise document.fault(f"unknown platform {platform!r}", platform, advice=advice)
-        for shape, rows in _tables(document, shapes, platform).items():
-            if shape in FRAMEWORKS:
-                for inner, claimed in _tables(document, rows, platform, shape).items():
-                    scope = f"{platform}.{shape}", inner
-                    claims[scope] = _scope(document, workload, (platform, shape, inner), claimed)
-            else:
-                claims[platform, shape] = _scope(document, workload, (platform, shape), rows)
-    return claims
-
-
-def expired_claims(cases: Iterable[Case], today: str) -> list[str]:
-    """A line for every expected failure that does not excuse a miss any more."""
-    found = {
-        f"{expected.source}: {claim.metric} was expected to fail until {expected.until} ({expected.reason}): it counts"
-        for case in cases
-        for claim in case.thresholds
-        if (expected := claim.expected_failure) and not expected.holds(today)
-    }
-    return sorted(found)
-
-
-def _scope(document: Document, workload: Workload, keys: tuple[str, ...], rows: Any) -> dict[str, Threshold]:
-    """All claims on one shape, which is the last of the keys."""
-    if keys[-1] != ANY:
-        try:
-            Shape.parse(keys[-1])
-        except UsageFault as fault:
-            raise document.fault(fault.message, *keys, advice=fault.advice) from None
-    claimed = _tables(document, rows, *keys)
-    return {metric: _threshold(document, workload, (*keys, metric), row) for metric, row in claimed.items()}
-
-
-def _tables(document: Document, value: Any, *keys: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        advice = 'claims stand in [<platform>."<shape>"], each as metric = { … }'
-        raise document.fault(f"{'.'.join(keys)} is not a table", *keys, advice=advice)
-    return value
-
-
-def _threshold(document: Document, workload: Workload, keys: tuple[str, ...], row: Any) -> Threshold:
-    metric = keys[-1]
-    claim = _tables(document, row, *keys)
-
-    def fault(message: str, key: str = "", advice: str = "") -> UsageFault:
-        where = f"{metric}.{key}" if key else metric
-        return document.fault(f"{where}: {message}", *keys, advice=advice)
-
-    units = _units(workload)
-    if metric not in units:
-        advice = f"[metrics] in workload.toml has {', '.join(sorted(workload.metrics))}"
-        raise fault("nobody writes this metric", advice=advice)
-    for key, value in claim.items():
-        if key not in _CLAIM:
-            raise fault("unknown key", key, advice=f"known: {', '.join(sorted(_CLAIM))}")
-        if key in NUMBERS and not _is_number(value):
-            raise fault(f"{str(value)[:40]!r} is not a finite number", key)
-        if key not in {*NUMBERS, EXPECTED_FAILURE} and not isinstance(value, str):
-            raise fault(f"{value!r} is not text", key)
-    unit = units[metric]
-    if claim.get("unit", unit) != unit:
-        raise fault(f"{claim['unit']!r} is not the metric's unit {unit!r}", "unit")
-    if claim.get("per") not in {None, "node", "device"}:
-        raise fault(f"{claim['per']!r} is neither 'node' nor 'device'", "per")
-    if metric in DERIVED and not DERIVED[metric].is_additive and "per" in claim:
-        raise fault("a time is not shared out", "per")
-    if (metric == SCALING) != ("base" in claim):
-        raise fault("a scaling claim, and only that, has a base", "base", advice='such as base = "1x8"')
-    if "base" in claim:
-        try:
-            Shape.parse(claim["base"])
-        except UsageFault as wrong:
-            raise fault(wrong.message, "base", advice=wrong.advice) from None
-    _check_bounds(claim, fault)
-    numbers = {key: float(claim[key]) for key in NUMBERS if key in claim}
-    expected = (
-        _expected_failure(claim[EXPECTED_FAILURE], document.location(*keys), fault)
-        if EXPECTED_FAILURE in claim
-        else None
-    )
-    threshold = Threshold(
-        metric=metric, unit=unit, per=claim.get("per"), base=claim.get("base"), expected_failure=expected, **numbers
-    )
-    _check_possible(threshold, fault)
-    return threshold
-
-
-def _units(workload: Workload) -> dict[str, str]:
-    """The unit of every metric that may be claimed: those that the script writes, and those that we derive."""
-    speed = workload.metrics[THROUGHPUT].unit
-    written = {name: metric.unit for name, metric in workload.metrics.items()}
-    return written | {name: speed if metric.unit is None else metric.unit for name, metric in DERIVED.items()}
-
-
-def _expected_failure(told: Any, source: str, fault: Callable[..., UsageFault]) -> ExpectedFailure:
-    advice = 'write expected_failure = { reason = "…", until = 2027-01-31 }'
-    if not isinstance(told, dict):
-        raise fault(f"{str(told)[:40]!r} is not a table", EXPECTED_FAILURE, advice=advice)
-    if unknown := sorted(told.keys() - {"reason", "until"}):
-        raise fault("unknown key", f"{EXPECTED_FAILURE}.{unknown[0]}", advice=advice)
-    for key in ("reason", "until"):
-        if key not in told:
-            raise fault(f"{key} is missing", EXPECTED_FAILURE, advice=advice)
-    reason, until = told["reason"], told["until"]
-    if not isinstance(reason, str) or not reason.strip() or not reason.isprintable() or len(reason) > _LONGEST_REASON:
-        wrong = f"{str(reason)[:40]!r} is not a line of 1 to {_LONGEST_REASON} characters"
-        raise fault(wrong, f"{EXPECTED_FAILURE}.reason", advice=advice)
-    if not isinstance(until, date) or isinstance(until, datetime):
-        raise fault(f"{str(until)[:40]!r} is not a date without quotes", f"{EXPECTED_FAILURE}.until", advice=advice)
-    return ExpectedFailure(reason.strip(), until.isoformat(), source)
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
-    except OverflowError:  # an integer beyond every float
-        return False
-
-
-def _check_possible(threshold: Threshold, fault: Callable[..., UsageFault]) -> None:
-    """A speed or a time is above 0 and a ratio between 0 and 1 whatever happens: that is no claim, and more is no
-    hope. What every case must claim has a lower bound, or the worst of all jobs would be green."""
-    low, high = threshold.band(Shape(1, 1))
-    ratio = threshold.metric in {ACCURACY, SCALING} and not threshold.unit
-    if threshold.metric in _POSITIVE and low <= 0 and high >= (1 if ratio else math.inf):
-        raise fault("claims nothing: every value meets it")
-    if high < 0 or (threshold.metric == ACCURACY and ratio and low > 1):
-        raise fault("no value meets it", advice="an accuracy without a unit is between 0 and 1" if ratio else "")
-    if low <= 0 and (threshold.metric == THROUGHPUT or (threshold.metric == ACCURACY and ratio)):
-        advice = "give at_least, or a reference with lower above -1"
-        raise fault("has no lower bound above 0: a job that does nothing meets it", advice=advice)
-
-
-def _check_bounds(claim: Mapping[str, Any], fault: Callable[..., UsageFault]) -> None:
-    """A claim that any number meets is no claim."""
-    fixed = claim.keys() & {"at_least", "at_most"}
-    relative = claim.keys() & {"lower", "upper"}
-    if "reference" in claim and fixed:
-        raise fault(f"reference and {' and '.join(sorted(fixed))} exclude each other")
-    if relative and "reference" not in claim:
-        raise fault(f"{' and '.join(sorted(relative))} need a reference")
-    if not fixed and not relative:
-        raise fault("claims nothing", advice="give at_least, at_most, or a reference with lower or upper")
-    if claim.get("at_least", -math.inf) > claim.get("at_most", math.inf):
-        raise fault("at_least is above at_most: no value meets it")
-    if claim.get("lower", 0) > 0 or (claim.get("lower", 0) < -1 and claim["reference"] != 0):
-        raise fault(f"{claim['lower']} is not between -1 and 0", "lower", advice="-0.05 allows 5 % below the reference")
-    if claim.get("upper", 0) < 0:
-        raise fault(f"{claim['upper']} is below 0", "upper", advice="0.05 allows 5 % above the reference")
-
-
-# -- The keys of a workload, each read as what it must be; an error names the line that it stands on.
-
-
-@dataclass(frozen=True)
-class Fields:
-    """The merged keys of a workload; an error names the line of the section the key was taken from."""
-
-    document: Document
-    where: Callable[[str], tuple[str, ...]]
-    values: Mapping[str, Any]
-
-    def fault(self, message: str, *keys: str, advice: str = "") -> UsageFault:
-        return self.document.fault(message, *self.where(keys[0]), *keys, advice=advice)
-
-    def need(self, key: str) -> None:
-        if key not in self.values:
-            raise UsageFault(f"{self.document.path}: {key} is missing")
-
-    def text(self, key: str, default: str = "") -> str:
-        value = self.values.get(key, default)
-        if not isinstance(value, str) or (not value and key in self.values):
-            raise self.fault(f"{key}: {value!r} is not text", key)
-        return value
-
-    def texts(self, *keys: str) -> list[str]:
-        value: Any = self.values
-        for key in keys:
-            value = value[key]
-        if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
-            raise self.fault(f"{'.'.join(keys)}: {value!r} is not a list of texts", *keys)
-        return value
-
-    def positive(self, key: str, default: int, most: int) -> int:
-        value = self.values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise self.fault(f"{key}: {str(value)[:40]} is not a whole number from 1 to {most}", key)
-        return value
-
-    def duration(self, key: str) -> float:
-        if key not in self.values:
-            return 0.0
-        try:
-            return settings.parse_duration(str(self.values[key]))
-        except ValueError as error:
-            raise self.fault(f"{key}: {error}", key) from None
-
-    def table(self, key: str) -> dict[str, Any]:
-        value = self.values.get(key, {})
-        if not isinstance(value, dict):
-            raise self.fault(f"{key}: {value!r} is not a table", key)
-        return value
-
-    def pairs(self, key: str) -> dict[str, str]:
-        """Values as a script is given them on its command line."""
-        pairs: dict[str, str] = {}
-        for name, value in self.table(key).items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise self.fault(f"{key}.{name}: {value} is not a finite number", key, name)
-            if not isinstance(value, (str, int, float)):
-                raise self.fault(f"{key}.{name}: {value!r} is neither text nor a number", key, name)
-            pairs[name] = str(value)
-        return pairs
-
-
-# -- Which sections of workload.toml count for a run beside its top.
-
 _DEVICES = "devices"
 KEYS = frozenset({
     *("name", "code", "entry"),
     *("framework", _DEVICES, "parameters", "environment", "data", "data_contains", "expected", "metrics", "update"),
 })  # fmt: skip
+_REQUIRED = ("name", "code", "entry")
+_FILES = {  # key of `update`: what such a file is called
+    "wheels": (r"\S+\.whl", "a wheel"),
+    "cann": (r"Ascend-cann-(nnae|nnrt|toolkit)[_-]\S*\.run", "an Ascend-cann-nnae, -nnrt or -toolkit package (.run)"),
+}
+LEVELS = {  # what a value means is in its place
+    "GLOG_v": ("INFO", "WARNING", "ERROR", "FATAL"),
+    "ASCEND_GLOBAL_LOG_LEVEL": ("DEBUG", "INFO", "WARNING", "ERROR", "NULL"),
+    "ASCEND_GLOBAL_EVENT_ENABLE": ("off", "on"),
+    "ASCEND_SLOG_PRINT_TO_STDOUT": ("off", "on"),
+}
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A workload as one platform sees it, and every claim made on it."""
+
+    workload: Workload
+    claims: Mapping[tuple[str, str], Mapping[str, Threshold]]  # (platform, shape) → metric → claim
+    platform: str
+    thresholds_file: str  # for messages
+
+    def case(self, shape: Shape, mode: Mode = Mode.CLUSTER) -> Case:
+        """The most specific claim wins, metric by metric."""
+        chosen: dict[str, Threshold] = {}
+        for scope in itertools.product(
+            (ANY, self.platform, f"{self.platform}.{self.workload.framework}"), (ANY, str(shape))
+        ):
+            chosen.update(self.claims.get(scope, {}))
+        return Case(self.workload, shape, tuple(chosen.values()), mode)
+
+    def require_claims(self, case: Case) -> None:
+        """Raise for a case without thresholds on throughput and accuracy: it would pass whatever happens."""
+        claimed = {threshold.metric for threshold in case.thresholds}
+        for metric in (THROUGHPUT, ACCURACY):
+            if metric not in claimed:
+                advice = f'add it to [{self.platform}."{case.shape}"] or [{self.platform}."*"]'
+                raise UsageFault(f"{self.thresholds_file}: {case.id} has no claim on {metric}", advice=advice)
+
+
+def load_suite(
+    folder: Path,
+    platform: str,
+    options: Collection[str],
+    platforms: Collection[str],
+    *,
+    trains: bool = True,
+    frameworks: Collection[str] = (),
+    stand_in: StandIn | None = None,
+) -> Suite:
+    """Read a suite for one platform, whose own keys are `options`; sections of other platforms are skipped.
+
+    Without `trains` the code need not exist. `frameworks` are those to train with, if the platform's section has one of
+    its own for them, such as `[local.mindspore]`.
+    """
+    document = toml_document.read(folder / WORKLOAD_FILE)
+    sections = Sections(frameworks, stand_in)
+    trained = read_workload(document, platform, options, platforms, trains=trains, sections=sections)
+    thresholds = toml_document.read(folder / THRESHOLDS_FILE)
+    claimed = read_thresholds(thresholds, trained, platforms)
+    if stand_in and stand_in.name in thresholds.data:
+        platform = stand_in.name
+    return Suite(trained, claimed, platform, str(thresholds.path))
+
+
+def suite_folders(root: Path) -> dict[str, Path]:
+    """The folders of all suites below `root` by the name of their workload; of several with one name the first."""
+    found: dict[str, Path] = {}
+    for file in sorted(root.rglob(WORKLOAD_FILE)):
+        found.setdefault(str(toml_document.read(file).data.get("name", "")), file.parent)
+    return found
+
+
+# Which sections of workload.toml apply.
+
+
+def stand_in(settings: Settings, kind: PlatformKind) -> StandIn | None:
+    """None unless `--aisbench-cloud` names a local cloud that plays the chosen platform, whose `kind` is given."""
+    if settings.cloud is None or kind.emulation:
+        return None
+    return StandIn(LOCAL, kind.training_options)
 
 
 @dataclass(frozen=True)
 class StandIn:
-    """The platform that plays the chosen one, such as the local cloud for Apulis.
+    """The platform that runs in place of the chosen one, such as the local cloud for Apulis.
 
     The chosen one's section still says how a job is made; what is trained, and what is claimed, is the stand-in's.
     """
@@ -279,22 +136,15 @@ class StandIn:
         return key == _DEVICES or key not in {*KEYS, *self.replaces}
 
 
-def stand_in(settings: Settings, kind: PlatformKind) -> StandIn | None:
-    """None unless `--aisbench-cloud` names a local cloud that plays the chosen platform, whose `kind` is given."""
-    if settings.cloud is None or kind.emulation:
-        return None
-    return StandIn(LOCAL, kind.training_options)
-
-
 @dataclass(frozen=True)
 class Sections:
-    """Which sections of a workload count beside its top."""
+    """Which sections of a workload.toml apply beside its top."""
 
     frameworks: Collection[str]
     stand_in: StandIn | None
 
     def of(self, document: Document, platform: str) -> tuple[Callable[[str], tuple[str, ...]], dict[str, Any]]:
-        """Their keys, the later replacing the earlier; and where each of them stands."""
+        """Where each key stands, and the values; keys of later sections replace those of earlier ones."""
         found = self._keys(document, platform)
         if self.stand_in and self.stand_in.name in document.data:
             pods = {key: row for key, row in found.items() if self.stand_in.leaves(key)}
@@ -303,7 +153,7 @@ class Sections:
         return lambda key: found[key][0] if key in found else (), {key: value for key, (_, value) in found.items()}
 
     def _keys(self, document: Document, platform: str) -> dict[str, tuple[tuple[str, ...], Any]]:
-        """Those of the platform, replaced by those of the framework to train with."""
+        """The keys of the platform, replaced by those of the framework to train with."""
         common: dict[str, tuple[tuple[str, ...], Any]] = {}
         chosen: dict[str, tuple[tuple[str, ...], Any]] = {}
         for key, value in document.data.get(platform, {}).items():
@@ -316,19 +166,7 @@ class Sections:
         return common | chosen
 
 
-# -- `workload.toml`, read and checked as one platform sees it.
-
-_REQUIRED = ("name", "code", "entry")
-_FILES = {  # key of `update`: what such a file is called
-    "wheels": (r"\S+\.whl", "a wheel"),
-    "cann": (r"Ascend-cann-(nnae|nnrt|toolkit)[_-]\S*\.run", "an Ascend-cann-nnae, -nnrt or -toolkit package (.run)"),
-}
-LEVELS = {  # what a value means is in its place
-    "GLOG_v": ("INFO", "WARNING", "ERROR", "FATAL"),
-    "ASCEND_GLOBAL_LOG_LEVEL": ("DEBUG", "INFO", "WARNING", "ERROR", "NULL"),
-    "ASCEND_GLOBAL_EVENT_ENABLE": ("off", "on"),
-    "ASCEND_SLOG_PRINT_TO_STDOUT": ("off", "on"),
-}
+# workload.toml.
 
 
 def read_workload(
@@ -399,7 +237,7 @@ def _check_code(fields: Fields, folder: Path, code: tuple[str, ...], entry: str,
 
 
 def _contains(folder: Path, entry: str) -> bool:
-    """Also after links are followed: what lies outside the folder is not staged."""
+    """True if the file lies in the folder, also after following links: a file outside is not uploaded."""
     file = (folder / entry).resolve()
     return file.is_file() and file.is_relative_to(folder.resolve())
 
@@ -435,7 +273,7 @@ def _environment(fields: Fields) -> dict[str, str]:
 
 
 def level_fault(name: str, value: object) -> str:
-    """Why this is no value of a log level; empty where it is one, and for every other variable."""
+    """Why the value is no log level of this variable; empty if it is one, and for other variables."""
     words = LEVELS.get(name)
     if words is None or str(value) in map(str, range(len(words))):
         return ""
@@ -492,65 +330,223 @@ def _data_contains(fields: Fields) -> tuple[str, ...]:
     return tuple(names)
 
 
-WORKLOAD_FILE = "workload.toml"
-THRESHOLDS_FILE = "thresholds.toml"
-
-
 @dataclass(frozen=True)
-class Suite:
-    """A workload as one platform sees it, and every claim made on it."""
+class Fields:
+    """The merged keys of a workload; an error names the line of the section the key was taken from."""
 
-    workload: Workload
-    claims: Mapping[tuple[str, str], Mapping[str, Threshold]]  # (platform, shape) → metric → claim
-    platform: str
-    thresholds_file: str  # for messages
+    document: Document
+    where: Callable[[str], tuple[str, ...]]
+    values: Mapping[str, Any]
 
-    def case(self, shape: Shape, mode: Mode = Mode.CLUSTER) -> Case:
-        """The most specific claim wins, metric by metric."""
-        chosen: dict[str, Threshold] = {}
-        for scope in itertools.product(
-            (ANY, self.platform, f"{self.platform}.{self.workload.framework}"), (ANY, str(shape))
-        ):
-            chosen.update(self.claims.get(scope, {}))
-        return Case(self.workload, shape, tuple(chosen.values()), mode)
+    def fault(self, message: str, *keys: str, advice: str = "") -> UsageFault:
+        return self.document.fault(message, *self.where(keys[0]), *keys, advice=advice)
 
-    def require_claims(self, case: Case) -> None:
-        """A case that claims nothing would pass whatever happened."""
-        claimed = {threshold.metric for threshold in case.thresholds}
-        for metric in (THROUGHPUT, ACCURACY):
-            if metric not in claimed:
-                advice = f'add it to [{self.platform}."{case.shape}"] or [{self.platform}."*"]'
-                raise UsageFault(f"{self.thresholds_file}: {case.id} has no claim on {metric}", advice=advice)
+    def need(self, key: str) -> None:
+        if key not in self.values:
+            raise UsageFault(f"{self.document.path}: {key} is missing")
+
+    def text(self, key: str, default: str = "") -> str:
+        value = self.values.get(key, default)
+        if not isinstance(value, str) or (not value and key in self.values):
+            raise self.fault(f"{key}: {value!r} is not text", key)
+        return value
+
+    def texts(self, *keys: str) -> list[str]:
+        value: Any = self.values
+        for key in keys:
+            value = value[key]
+        if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
+            raise self.fault(f"{'.'.join(keys)}: {value!r} is not a list of texts", *keys)
+        return value
+
+    def positive(self, key: str, default: int, most: int) -> int:
+        value = self.values.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.fault(f"{key}: {str(value)[:40]} is not a whole number from 1 to {most}", key)
+        return value
+
+    def duration(self, key: str) -> float:
+        if key not in self.values:
+            return 0.0
+        try:
+            return settings.parse_duration(str(self.values[key]))
+        except ValueError as error:
+            raise self.fault(f"{key}: {error}", key) from None
+
+    def table(self, key: str) -> dict[str, Any]:
+        value = self.values.get(key, {})
+        if not isinstance(value, dict):
+            raise self.fault(f"{key}: {value!r} is not a table", key)
+        return value
+
+    def pairs(self, key: str) -> dict[str, str]:
+        """Values as a script is given them on its command line."""
+        pairs: dict[str, str] = {}
+        for name, value in self.table(key).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise self.fault(f"{key}.{name}: {value} is not a finite number", key, name)
+            if not isinstance(value, (str, int, float)):
+                raise self.fault(f"{key}.{name}: {value!r} is neither text nor a number", key, name)
+            pairs[name] = str(value)
+        return pairs
 
 
-def suite_folders(root: Path) -> dict[str, Path]:
-    """Of all suites below, by the name of their workload; of several with one name the first."""
-    found: dict[str, Path] = {}
-    for file in sorted(root.rglob(WORKLOAD_FILE)):
-        found.setdefault(str(toml_document.read(file).data.get("name", "")), file.parent)
-    return found
+# thresholds.toml: by platform, maybe framework, then shape.
 
 
-def load_suite(
-    folder: Path,
-    platform: str,
-    options: Collection[str],
-    platforms: Collection[str],
-    *,
-    trains: bool = True,
-    frameworks: Collection[str] = (),
-    stand_in: StandIn | None = None,
-) -> Suite:
-    """`options` are the chosen platform's own keys; sections of other known platforms are not looked into.
+def read_thresholds(
+    document: Document, workload: Workload, platforms: Collection[str]
+) -> dict[tuple[str, str], dict[str, Threshold]]:
+    claims: dict[tuple[str, str], dict[str, Threshold]] = {}
+    for platform, shapes in document.data.items():
+        if platform not in platforms and platform != ANY:
+            advice = f"""known: {", ".join(sorted(platforms))} and "{ANY}" """.strip()
+            raise document.fault(f"unknown platform {platform!r}", platform, advice=advice)
+        for shape, rows in _tables(document, shapes, platform).items():
+            if shape in FRAMEWORKS:
+                for inner, claimed in _tables(document, rows, platform, shape).items():
+                    scope = f"{platform}.{shape}", inner
+                    claims[scope] = _scope(document, workload, (platform, shape, inner), claimed)
+            else:
+                claims[platform, shape] = _scope(document, workload, (platform, shape), rows)
+    return claims
 
-    Where nobody `trains`, the code need not be there. `frameworks` are those to train with where the platform's
-    section has one of its own for them, such as `[local.mindspore]`.
-    """
-    document = toml_document.read(folder / WORKLOAD_FILE)
-    sections = Sections(frameworks, stand_in)
-    trained = read_workload(document, platform, options, platforms, trains=trains, sections=sections)
-    thresholds = toml_document.read(folder / THRESHOLDS_FILE)
-    claimed = read_thresholds(thresholds, trained, platforms)
-    if stand_in and stand_in.name in thresholds.data:
-        platform = stand_in.name
-    return Suite(trained, claimed, platform, str(thresholds.path))
+
+def expired_claims(cases: Iterable[Case], today: str) -> list[str]:
+    """A line for every expected failure whose last day is over, so that it no longer excuses a miss."""
+    found = {
+        f"{expected.source}: {claim.metric} was expected to fail until {expected.until} ({expected.reason}): it counts"
+        for case in cases
+        for claim in case.thresholds
+        if (expected := claim.expected_failure) and not expected.holds(today)
+    }
+    return sorted(found)
+
+
+def _scope(document: Document, workload: Workload, keys: tuple[str, ...], rows: Any) -> dict[str, Threshold]:
+    """All thresholds of one shape, which is the last of the keys."""
+    if keys[-1] != ANY:
+        try:
+            Shape.parse(keys[-1])
+        except UsageFault as fault:
+            raise document.fault(fault.message, *keys, advice=fault.advice) from None
+    claimed = _tables(document, rows, *keys)
+    return {metric: _threshold(document, workload, (*keys, metric), row) for metric, row in claimed.items()}
+
+
+def _tables(document: Document, value: Any, *keys: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        advice = 'claims stand in [<platform>."<shape>"], each as metric = { … }'
+        raise document.fault(f"{'.'.join(keys)} is not a table", *keys, advice=advice)
+    return value
+
+
+def _threshold(document: Document, workload: Workload, keys: tuple[str, ...], row: Any) -> Threshold:
+    metric = keys[-1]
+    claim = _tables(document, row, *keys)
+
+    def fault(message: str, key: str = "", advice: str = "") -> UsageFault:
+        where = f"{metric}.{key}" if key else metric
+        return document.fault(f"{where}: {message}", *keys, advice=advice)
+
+    units = _units(workload)
+    if metric not in units:
+        advice = f"[metrics] in workload.toml has {', '.join(sorted(workload.metrics))}"
+        raise fault("nobody writes this metric", advice=advice)
+    for key, value in claim.items():
+        if key not in _CLAIM:
+            raise fault("unknown key", key, advice=f"known: {', '.join(sorted(_CLAIM))}")
+        if key in NUMBERS and not _is_number(value):
+            raise fault(f"{str(value)[:40]!r} is not a finite number", key)
+        if key not in {*NUMBERS, EXPECTED_FAILURE} and not isinstance(value, str):
+            raise fault(f"{value!r} is not text", key)
+    unit = units[metric]
+    if claim.get("unit", unit) != unit:
+        raise fault(f"{claim['unit']!r} is not the metric's unit {unit!r}", "unit")
+    if claim.get("per") not in {None, "node", "device"}:
+        raise fault(f"{claim['per']!r} is neither 'node' nor 'device'", "per")
+    if metric in DERIVED and not DERIVED[metric].is_additive and "per" in claim:
+        raise fault("a time is not shared out", "per")
+    if (metric == SCALING) != ("base" in claim):
+        raise fault("a scaling claim, and only that, has a base", "base", advice='such as base = "1x8"')
+    if "base" in claim:
+        try:
+            Shape.parse(claim["base"])
+        except UsageFault as wrong:
+            raise fault(wrong.message, "base", advice=wrong.advice) from None
+    _check_bounds(claim, fault)
+    numbers = {key: float(claim[key]) for key in NUMBERS if key in claim}
+    expected = (
+        _expected_failure(claim[EXPECTED_FAILURE], document.location(*keys), fault)
+        if EXPECTED_FAILURE in claim
+        else None
+    )
+    threshold = Threshold(
+        metric=metric, unit=unit, per=claim.get("per"), base=claim.get("base"), expected_failure=expected, **numbers
+    )
+    _check_possible(threshold, fault)
+    return threshold
+
+
+def _units(workload: Workload) -> dict[str, str]:
+    """The unit of every metric that may be claimed: those that the script writes, and those that we derive."""
+    speed = workload.metrics[THROUGHPUT].unit
+    written = {name: metric.unit for name, metric in workload.metrics.items()}
+    return written | {name: speed if metric.unit is None else metric.unit for name, metric in DERIVED.items()}
+
+
+def _expected_failure(table: Any, source: str, fault: Callable[..., UsageFault]) -> ExpectedFailure:
+    advice = 'write expected_failure = { reason = "…", until = 2027-01-31 }'
+    if not isinstance(table, dict):
+        raise fault(f"{str(table)[:40]!r} is not a table", EXPECTED_FAILURE, advice=advice)
+    if unknown := sorted(table.keys() - {"reason", "until"}):
+        raise fault("unknown key", f"{EXPECTED_FAILURE}.{unknown[0]}", advice=advice)
+    for key in ("reason", "until"):
+        if key not in table:
+            raise fault(f"{key} is missing", EXPECTED_FAILURE, advice=advice)
+    reason, until = table["reason"], table["until"]
+    if not isinstance(reason, str) or not reason.strip() or not reason.isprintable() or len(reason) > _LONGEST_REASON:
+        wrong = f"{str(reason)[:40]!r} is not a line of 1 to {_LONGEST_REASON} characters"
+        raise fault(wrong, f"{EXPECTED_FAILURE}.reason", advice=advice)
+    if not isinstance(until, date) or isinstance(until, datetime):
+        raise fault(f"{str(until)[:40]!r} is not a date without quotes", f"{EXPECTED_FAILURE}.until", advice=advice)
+    return ExpectedFailure(reason.strip(), until.isoformat(), source)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False
+
+
+def _check_possible(threshold: Threshold, fault: Callable[..., UsageFault]) -> None:
+    """Raise for a threshold that every value or no value meets: a speed or a time is always above 0, a ratio between
+    0 and 1. Throughput and accuracy need a lower bound, or a job that does nothing would pass."""
+    low, high = threshold.band(Shape(1, 1))
+    ratio = threshold.metric in {ACCURACY, SCALING} and not threshold.unit
+    if threshold.metric in _POSITIVE and low <= 0 and high >= (1 if ratio else math.inf):
+        raise fault("claims nothing: every value meets it")
+    if high < 0 or (threshold.metric == ACCURACY and ratio and low > 1):
+        raise fault("no value meets it", advice="an accuracy without a unit is between 0 and 1" if ratio else "")
+    if low <= 0 and (threshold.metric == THROUGHPUT or (threshold.metric == ACCURACY and ratio)):
+        advice = "give at_least, or a reference with lower above -1"
+        raise fault("has no lower bound above 0: a job that does nothing meets it", advice=advice)
+
+
+def _check_bounds(claim: Mapping[str, Any], fault: Callable[..., UsageFault]) -> None:
+    """Raise for bounds that contradict each other, or that any number meets."""
+    fixed = claim.keys() & {"at_least", "at_most"}
+    relative = claim.keys() & {"lower", "upper"}
+    if "reference" in claim and fixed:
+        raise fault(f"reference and {' and '.join(sorted(fixed))} exclude each other")
+    if relative and "reference" not in claim:
+        raise fault(f"{' and '.join(sorted(relative))} need a reference")
+    if not fixed and not relative:
+        raise fault("claims nothing", advice="give at_least, at_most, or a reference with lower or upper")
+    if claim.get("at_least", -math.inf) > claim.get("at_most", math.inf):
+        raise fault("at_least is above at_most: no value meets it")
+    if claim.get("lower", 0) > 0 or (claim.get("lower", 0) < -1 and claim["reference"] != 0):
+        raise fault(f"{claim['lower']} is not between -1 and 0", "lower", advice="-0.05 allows 5 % below the reference")
+    if claim.get("upper", 0) < 0:
+        raise fault(f"{claim['upper']} is below 0", "upper", advice="0.05 allows 5 % above the reference")
