@@ -91,7 +91,7 @@ def _serve(options: argparse.Namespace) -> None:
         raise UsageFault("--max-body is between 0 and 1024 MB")
     if not 0 <= options.rate < float("inf"):
         raise UsageFault("--rate is 0 or more")
-    offer = ServeOptions(
+    serve_options = ServeOptions(
         options.db,
         options.host,
         options.port,
@@ -110,7 +110,7 @@ def _serve(options: argparse.Namespace) -> None:
             told = "this is plain http: tokens and results can be read on the way. Put TLS before it."
             print(f"aisbench tester: {told}", file=sys.stderr, flush=True)
 
-    serve(offer, show)
+    serve(serve_options, show)
 
 
 def _add(options: argparse.Namespace) -> None:

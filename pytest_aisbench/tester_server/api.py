@@ -1,4 +1,4 @@
-"""POST and GET /api/v1/tests/…: the upload contract over HTTP."""
+"""The API: POST and GET /api/v1/tests/…, by which runs upload results and programs read them back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_aisbench.tester_server.auth import AccessPolicy, Denied, Holder, wri
 from pytest_aisbench.tester_server.contract import StoredUpload, derive_rows
 from pytest_aisbench.tester_server.schema import PARCELS, writing
 
-# -- Taking a parcel in: stored once, told to the audit, in one transaction. Nobody hears 201 before it is on disk.
+# Storing an upload: the upload, its rows and its line of the audit are one transaction, on disk before 201 is sent
 
 CREATED, REPLAYED, CONFLICT = 201, 200, 409
 OTHER = "something else was stored under this key"
@@ -33,12 +33,12 @@ INSERT INTO parcels (project, key, kind, testid, run_id, attempt, digest, receiv
 VALUES (:project, :key, :kind, :testid, :run_id, :attempt, :digest, :received, :token, :body)
 ON CONFLICT (project, key) DO NOTHING RETURNING id
 """)
-_KNOWN = text("SELECT digest FROM parcels WHERE project = :project AND key = :key")
+_STORED_DIGEST = text("SELECT digest FROM parcels WHERE project = :project AND key = :key")
 
 
 @dataclass(frozen=True)
 class ReceivedUpload:
-    """What somebody sent, checked."""
+    """An upload whose body was checked."""
 
     holder: Holder
     address: str
@@ -49,15 +49,17 @@ class ReceivedUpload:
 
 
 def store_upload(connection: Connection, sent: ReceivedUpload, now: float) -> int:
-    """The HTTP status: 201 stored, 200 it was there already, 409 something else has its key."""
+    """The HTTP status: 201 stored, 200 stored before, 409 the key belongs to another upload."""
     digest = hashlib.sha256(sent.content).hexdigest()
-    parcel = _insert(connection, sent, digest, now)
-    if parcel is not None:
+    number = _insert(connection, sent, digest, now)
+    if number is not None:
         status = CREATED
-        derive_rows(connection, StoredUpload(parcel, sent.kind, sent.holder.project, sent.body, now))
+        derive_rows(connection, StoredUpload(number, sent.kind, sent.holder.project, sent.body, now))
     else:
-        known = connection.execute(_KNOWN, {"project": sent.holder.project, "key": sent.key}).scalar_one()
-        status = REPLAYED if known == digest else CONFLICT
+        stored_digest = connection.execute(
+            _STORED_DIGEST, {"project": sent.holder.project, "key": sent.key}
+        ).scalar_one()
+        status = REPLAYED if stored_digest == digest else CONFLICT
     write_audit(
         connection,
         at=now,
@@ -77,7 +79,7 @@ def store_upload(connection: Connection, sent: ReceivedUpload, now: float) -> in
 
 
 def _insert(connection: Connection, sent: ReceivedUpload, digest: str, now: float) -> int | None:
-    """The new row's id. Whoever sends the same key at the same moment waits for us, and is told that it is there."""
+    """The new row's id; None if the key is taken. A second sender of the same key waits for the first to commit."""
     row = {
         "project": sent.holder.project,
         "key": sent.key,
@@ -90,52 +92,52 @@ def _insert(connection: Connection, sent: ReceivedUpload, digest: str, now: floa
         "token": sent.holder.id,
         "body": sent.content.decode(),
     }
-    found: int | None = connection.execute(_INSERT, row).scalar_one_or_none()
-    return found
+    number: int | None = connection.execute(_INSERT, row).scalar_one_or_none()
+    return number
 
-
-# -- How often one token may send: so many a second, and a stock of ten seconds' worth for those who rarely do.
 
 _STOCK_S = 10.0
 
 
 class RateLimit:
+    """How often one token may send: so many requests a second, and up to ten seconds' worth at once after a pause."""
+
     def __init__(self, per_second: float, now: Callable[[], float]) -> None:
-        """0 is without limit."""
+        """0 a second means no limit."""
         self._per_second = per_second
         self._most = max(1.0, per_second * _STOCK_S)
         self._now = now
         self._lock = threading.Lock()
-        self._stocks: dict[
-            int, tuple[float, float]
-        ] = {}  # by token: what was left, and when; as many as there are tokens
+        self._stocks: dict[int, tuple[float, float]] = {}  # by token: what was left, and when
 
     def wait_s(self, token: int) -> int:
-        """0, and one request is counted; or after how many whole seconds to come again."""
+        """0 if the request may be made, and count it; else the whole seconds to wait."""
         if not self._per_second:
             return 0
         with self._lock:
             now = self._now()
             left, at = self._stocks.get(token, (self._most, now))
             left = min(self._most, left + (now - at) * self._per_second)
-            taken = left >= 1
-            self._stocks[token] = (left - 1 if taken else left, now)
-            return 0 if taken else max(1, math.ceil((1 - left) / self._per_second))
+            allowed = left >= 1
+            self._stocks[token] = (left - 1 if allowed else left, now)
+            return 0 if allowed else max(1, math.ceil((1 - left) / self._per_second))
 
+
+# The routes
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S = 5
-_SHOWN = 1000  # parcels of one answer
-_HEARD_OUT = 64 * 1024 * 1024  # bytes beyond what is allowed
+_MOST = 1000  # uploads of one answer
+_READ_BEYOND = 64 * 1024 * 1024  # bytes of a body that is too large
 _BODY_S = 60.0  # for a whole body; the sender's own patience is half of it
-_LEAVING = {"Connection": "close"}  # what may be left of a body is not read: the connection ends with the answer
-_Given = TypeVar("_Given")
+_CLOSE = {"Connection": "close"}  # the rest of a body is not read: the connection ends with the answer
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
 class Api:
     engine: Engine
-    door: AccessPolicy
+    access: AccessPolicy
     rate: RateLimit
     largest: int  # bytes of a body
     now: Callable[[], float]
@@ -146,19 +148,19 @@ class Api:
             Route("/api/v1/tests/{testid}/{kind}", self.post, methods=["POST"]),
             Route("/api/v1/tests/{testid}/{kind}", self.show, methods=["GET"]),
             Route("/api/v1/tests/{testid}/{kind}/{run_id:path}", self.show, methods=["GET"]),
-            Route("/api/{rest:path}", _nothing, methods=["GET", "POST", "PUT", "DELETE"]),
+            Route("/api/{rest:path}", _not_found, methods=["GET", "POST", "PUT", "DELETE"]),
         ]
 
     async def post(self, request: Request) -> Response:
-        """Nothing of a stranger's is held, nor of anybody's who takes for ever."""
+        """Store an upload. A body without a valid token, or that takes too long, is never held in memory."""
         admitted = await run_in_threadpool(self._guarded, self._admit, request)
         largest = 0 if isinstance(admitted, Response) else self.largest
         try:
             content = await asyncio.wait_for(_read(request, largest), _BODY_S)
         except ClientDisconnect:
-            return _error(400, "half a request")  # nobody is left to read it
+            return _error(400, "half a request")  # the sender is gone and reads no answer
         except asyncio.TimeoutError:
-            return _error(408, f"the body did not arrive within {_BODY_S:.0f} s", headers=_LEAVING)
+            return _error(408, f"the body did not arrive within {_BODY_S:.0f} s", headers=_CLOSE)
         if isinstance(admitted, Response):
             return admitted
         return await run_in_threadpool(self._guarded, self._take, request, admitted, content)
@@ -169,7 +171,7 @@ class Api:
     async def tests(self, request: Request) -> Response:
         return await run_in_threadpool(self._guarded, self._tests, request)
 
-    def _guarded(self, answer: Callable[..., _Given], *arguments: Any) -> _Given | Response:
+    def _guarded(self, answer: Callable[..., _Answer], *arguments: Any) -> _Answer | Response:
         try:
             return answer(*arguments)
         except Denied as denied:
@@ -190,7 +192,7 @@ class Api:
         key = request.headers.get("idempotency-key", "")
         if content is None:
             why = f"more than {self.largest} bytes"
-            return self._refuse(request, holder, 413, "", why, headers=_LEAVING)
+            return self._refuse(request, holder, 413, "", why, headers=_CLOSE)
         if kind not in contract.KINDS:
             return _error(404, f"{plain(kind, 40)} is not taken here")
         if not contract.is_key(key):
@@ -208,7 +210,7 @@ class Api:
 
     def _sender(self, connection: Any, request: Request) -> Holder:
         try:
-            return self.door.sender(connection, request)
+            return self.access.require_sender(connection, request)
         except Denied as denied:
             _LOG.warning("%s: %s", _address(request), denied)
             if denied.holder:
@@ -227,7 +229,7 @@ class Api:
         size: int = 0,
         headers: dict[str, str] | None = None,
     ) -> Response:
-        """Told to whoever sent it, and to the audit."""
+        """Refuse an upload of a known sender, and write it to the audit."""
         with writing(self.engine).begin() as connection:
             write_audit(
                 connection,
@@ -246,16 +248,16 @@ class Api:
         return _error(status, plain(why, 300), field, headers=headers)
 
     def _show(self, request: Request) -> Response:
-        """The newest where there are very many, in the order of arrival."""
+        """Uploads in the order of arrival; of very many, the newest."""
         where = dict(request.path_params)
         if where["kind"] not in contract.KINDS:
             return _error(404, "not served here")
         with self.engine.connect() as connection:
-            project = self.door.reader(connection, request)
-            found = select(PARCELS.c.body).where(*(PARCELS.c[name] == value for name, value in where.items()))
+            project = self.access.readable_project(connection, request)
+            query = select(PARCELS.c.body).where(*(PARCELS.c[name] == value for name, value in where.items()))
             if project is not None:
-                found = found.where(PARCELS.c.project == project)
-            bodies = connection.execute(found.order_by(PARCELS.c.id.desc()).limit(_SHOWN)).scalars().all()
+                query = query.where(PARCELS.c.project == project)
+            bodies = connection.execute(query.order_by(PARCELS.c.id.desc()).limit(_MOST)).scalars().all()
         if not bodies and "run_id" in where:
             return _error(404, f"nothing of {plain(where['run_id'], 100)}")
         as_sent = ", ".join(reversed(bodies))
@@ -264,37 +266,37 @@ class Api:
 
     def _tests(self, request: Request) -> Response:
         with self.engine.connect() as connection:
-            project = self.door.reader(connection, request)
-            found = select(PARCELS.c.testid).distinct().order_by(PARCELS.c.testid).limit(_SHOWN)
+            project = self.access.readable_project(connection, request)
+            query = select(PARCELS.c.testid).distinct().order_by(PARCELS.c.testid).limit(_MOST)
             if project is not None:
-                found = found.where(PARCELS.c.project == project)
-            return JSONResponse({"tests": list(connection.execute(found).scalars())})
+                query = query.where(PARCELS.c.project == project)
+            return JSONResponse({"tests": list(connection.execute(query).scalars())})
 
 
 async def _read(request: Request, largest: int) -> bytes | None:
-    """None where it is too large: no more than is allowed is ever held. Some of the rest is read: who still sends does
-    not hear the answer."""
+    """The body; None if it is too large. It never holds more than `largest` bytes, but reads on for a while: a sender
+    that is still sending does not read the answer."""
     parts, size = list[bytes](), 0
     async for part in request.stream():
         size += len(part)
         if size <= largest:
             parts.append(part)
-        elif size > largest + _HEARD_OUT:
+        elif size > largest + _READ_BEYOND:
             break
         else:
             parts.clear()
     return b"".join(parts) if size <= largest else None
 
 
-async def _nothing(request: Request) -> Response:
+async def _not_found(request: Request) -> Response:
     return _error(404, f"{request.method} {plain(request.url.path, 100)} is not served here")
 
 
 def _address(request: Request) -> str:
-    """Of the connection: what a header says, anybody may have written."""
+    """The address of the connection, not of a header, which the sender can invent."""
     return request.client.host if request.client else "unknown"
 
 
 def _error(status: int, message: str, field: str = "", headers: dict[str, str] | None = None) -> JSONResponse:
-    told = {"schema": UPLOAD_SCHEMA, "error": message, **({"field": field} if field else {})}
-    return JSONResponse(told, status, headers)
+    document = {"schema": UPLOAD_SCHEMA, "error": message, **({"field": field} if field else {})}
+    return JSONResponse(document, status, headers)

@@ -1,4 +1,4 @@
-"""The ASGI application: the API, the pages, and what holds for every answer."""
+"""The Tester's web application, and the server that runs it (`aisbench tester`)."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _HEADERS = {
 
 def make_application(
     engine: Engine,
-    door: AccessPolicy,
+    access: AccessPolicy,
     *,
     largest: int = LARGEST,
     per_second: float = PER_SECOND,
     now: Callable[[], float] = time.time,
 ) -> Any:
-    api = Api(engine, door, RateLimit(per_second, time.monotonic), largest, now)
-    frame = Frame(engine, door)
+    api = Api(engine, access, RateLimit(per_second, time.monotonic), largest, now)
+    frame = Frame(engine, access)
 
     async def missing(request: Request, _error: Exception) -> Response:
         return frame.missing(request)
@@ -75,15 +75,15 @@ def make_application(
         ],
         exception_handlers={404: missing, DBAPIError: unanswered, PoolTimeout: unanswered},
     )
-    return _Guard(app, door)
+    return _Guard(app, access)
 
 
 class _Guard:
-    """Around all of it: only for those who call it by its name, and with the same headers on every answer."""
+    """Wraps the application: refuses requests for other host names, and adds the security headers to every answer."""
 
-    def __init__(self, app: Any, door: AccessPolicy) -> None:
+    def __init__(self, app: Any, access: AccessPolicy) -> None:
         self._app = app
-        self._door = door
+        self._access = access
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -92,30 +92,32 @@ class _Guard:
 
         async def send_guarded(message: Any) -> None:
             if message["type"] == "http.response.start":
-                told = {name.lower() for name, _ in message["headers"]}
+                present = {name.lower() for name, _ in message["headers"]}
                 extra = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-                message = {**message, "headers": [*message["headers"], *(e for e in extra if e[0] not in told)]}
+                message = {**message, "headers": [*message["headers"], *(e for e in extra if e[0] not in present)]}
             await send(message)
 
         host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
         answer = self._app
-        if not self._door.knows(host):
+        if not self._access.answers_to(host):
             answer = PlainTextResponse("This Tester does not go by that name.\n", 421)
-        elif b"%00" in scope["raw_path"] + scope["query_string"]:  # no name has it, and PostgreSQL takes no such text
+        elif b"%00" in scope["raw_path"] + scope["query_string"]:  # PostgreSQL takes no text with NUL
             answer = PlainTextResponse("A name without NUL, please.\n", 400)
         await answer(scope, receive, send_guarded)
 
 
-# -- `aisbench tester`: the application behind a socket, until it is stopped.
+# Serving
 
 PORT = 9527  # ais-bench-stubs' own tester_server_port
 _LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
-_AT_ONCE = 512  # requests; one more is told 503
+_AT_ONCE = 512  # requests; the next gets 503
 _GRACE_S = 10
 
 
 @dataclass(frozen=True)
 class ServeOptions:
+    """What the options of `aisbench tester serve` say."""
+
     db: str
     host: str = "127.0.0.1"
     port: int = PORT
@@ -127,52 +129,52 @@ class ServeOptions:
 
 @contextlib.contextmanager
 def open_database(db: str) -> Iterator[Engine]:
-    """The database, with the tables of today."""
+    """The database; its tables are brought to the current version first."""
     url = address(db)
     engine = open_engine(url)
     try:
         upgrade(engine)
         yield engine
-    except (SQLAlchemyError, OverflowError) as error:  # a number that SQLite cannot hold is no error of SQLAlchemy's
-        told = plain(str(getattr(error, "orig", None) or error), 300)
-        raise UsageFault(f"the database {url.render_as_string(hide_password=True)}: {told}") from None
+    except (SQLAlchemyError, OverflowError) as error:  # OverflowError: a number that SQLite cannot hold
+        reason = plain(str(getattr(error, "orig", None) or error), 300)
+        raise UsageFault(f"the database {url.render_as_string(hide_password=True)}: {reason}") from None
     finally:
         engine.dispose()
 
 
 @contextlib.contextmanager
 def transaction(db: str) -> Iterator[Connection]:
-    """A transaction in it."""
+    """A transaction that may write to the database."""
     with open_database(db) as engine, writing(engine).begin() as connection:
         yield connection
 
 
-def serve(offer: ServeOptions, show: Callable[[str], None]) -> None:
-    """`show` is told the address once requests are taken. Ends at Ctrl-C or SIGTERM, after what is under way."""
-    door = access_policy(offer)
-    with open_database(offer.db) as engine, _listening(offer.host, offer.port) as listener:
-        application = make_application(engine, door, largest=offer.largest, per_second=offer.per_second)
+def serve(options: ServeOptions, show: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C or SIGTERM, then finish what is under way. `show` gets the address once requests are taken."""
+    access = access_policy(options)
+    with open_database(options.db) as engine, _listening(options.host, options.port) as listener:
+        application = make_application(engine, access, largest=options.largest, per_second=options.per_second)
         config = uvicorn.Config(
             application,
             log_level=logging.WARNING,
-            access_log=False,  # the audit says more
+            access_log=False,  # the audit has more
             server_header=False,
-            proxy_headers=False,  # what a header says, anybody may have written
+            proxy_headers=False,  # a sender can invent them
             lifespan="off",
             ws="none",
             limit_concurrency=_AT_ONCE,
             timeout_graceful_shutdown=_GRACE_S,
         )
         port = listener.getsockname()[1]
-        host = f"[{offer.host}]" if ":" in offer.host else offer.host
+        host = f"[{options.host}]" if ":" in options.host else options.host
         show(f"http://{host}:{port}")
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def access_policy(offer: ServeOptions) -> AccessPolicy:
-    loopback = is_loopback(offer.host)
-    names = tuple(name.lower() for name in offer.names)
-    return AccessPolicy(loopback and not offer.closed, (*_LOOPBACK_NAMES, *names) if loopback or names else ())
+def access_policy(options: ServeOptions) -> AccessPolicy:
+    loopback = is_loopback(options.host)
+    names = tuple(name.lower() for name in options.names)
+    return AccessPolicy(loopback and not options.closed, (*_LOOPBACK_NAMES, *names) if loopback or names else ())
 
 
 @contextlib.contextmanager
@@ -184,7 +186,7 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
         try:
             listener.bind((host, port))
         except (OSError, OverflowError) as error:
-            told = getattr(error, "strerror", None) or error
-            raise UsageFault(f"{host}:{port}: {told}", advice="name another --host or --port") from None
+            reason = getattr(error, "strerror", None) or error
+            raise UsageFault(f"{host}:{port}: {reason}", advice="name another --host or --port") from None
         listener.listen(128)
         yield listener

@@ -1,4 +1,4 @@
-"""Who is let in: senders by their token, readers by a read token, or anybody on this machine where that is allowed."""
+"""Tokens, the access that they give, and the audit of everything that a token sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.tester_server.schema import AUDIT, CHUNK, TOKENS, dicts
 
-# -- Who did what, and when: one row for everything that a known token sent, in the transaction that stored it.
+# The audit: one row for each request of a known token, in the transaction that stored the upload
 
 COLUMNS = tuple(column.name for column in AUDIT.c)
 _INSERT = text("""
@@ -27,48 +27,48 @@ VALUES (:at, :project, :token, :label, :address, :act, :testid, :run_id, :key, :
 """)
 
 
-def write_audit(connection: Connection, **told: Any) -> None:
-    """`address` is empty for what was done on the machine itself."""
+def write_audit(connection: Connection, **columns: Any) -> None:
+    """Write one row; `address` stays empty for what was done on this machine."""
     blank = {"address": "", "testid": "", "run_id": "", "key": "", "why": "", "status": 0, "size": 0}
-    connection.execute(_INSERT, {**blank, **told})
+    connection.execute(_INSERT, {**blank, **columns})
 
 
 def newest_actions(connection: Connection, project: str, before: int | None, limit: int) -> list[dict[str, Any]]:
-    found = select(AUDIT).where(AUDIT.c.project == project).order_by(AUDIT.c.id.desc()).limit(limit)
+    query = select(AUDIT).where(AUDIT.c.project == project).order_by(AUDIT.c.id.desc()).limit(limit)
     if before is not None:
-        found = found.where(AUDIT.c.id < before)
-    return list(dicts(connection.execute(found)))
+        query = query.where(AUDIT.c.id < before)
+    return list(dicts(connection.execute(query)))
 
 
 def every_action(connection: Connection, project: str | None = None) -> Iterator[dict[str, Any]]:
     """Oldest first, a chunk at a time."""
     last = 0
     while True:
-        found = select(AUDIT).where(AUDIT.c.id > last).order_by(AUDIT.c.id).limit(CHUNK)
+        query = select(AUDIT).where(AUDIT.c.id > last).order_by(AUDIT.c.id).limit(CHUNK)
         if project is not None:
-            found = found.where(AUDIT.c.project == project)
-        rows = list(dicts(connection.execute(found)))
+            query = query.where(AUDIT.c.project == project)
+        rows = list(dicts(connection.execute(query)))
         yield from rows
         if len(rows) < CHUNK:
             return
         last = rows[-1]["id"]
 
 
-# -- Who may send to a project, and who may read it.
+# Tokens
 
 PROJECT = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _FIND = text("SELECT id, project, kind, label, revoked FROM tokens WHERE digest = :digest")
-_PREFIX = "aisbt_"  # so that a scanner of secrets knows one when it sees it
+_PREFIX = "aisbt_"  # lets scanners of secrets recognise a token
 
 
 class Kind(enum.Enum):
-    SEND = "send"  # it may read back over the API what its project was sent
+    SEND = "send"  # may also read back, over the API, what its project was sent
     READ = "read"
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Whoever showed a token."""
+    """The holder of a token that the database has."""
 
     id: int
     project: str
@@ -78,7 +78,7 @@ class Holder:
 
 
 def add_token(connection: Connection, project: str, kind: Kind, label: str, now: float) -> Secret:
-    """The token, which nobody can be told again."""
+    """Make a token. It is shown once: only its digest is kept."""
     if not PROJECT.fullmatch(project):
         advice = "small letters, digits, '.', '_' and '-', 64 at most"
         raise UsageFault(f"{project[:80]!r} is not the name of a project", advice=advice)
@@ -99,7 +99,7 @@ def revoke_token(connection: Connection, number: int, now: float) -> None:
 
 
 def every_token(connection: Connection) -> list[dict[str, Any]]:
-    """Without their digests; `used` is when the token was last shown by a sender."""
+    """All tokens without their digests; `used` is when a sender last used the token."""
     used = select(func.max(AUDIT.c.at)).where(AUDIT.c.token == TOKENS.c.id, AUDIT.c.address != "").scalar_subquery()
     columns = [column for column in TOKENS.c if column.name != "digest"]
     rows = connection.execute(select(*columns, used.label("used")).order_by(TOKENS.c.id))
@@ -107,22 +107,24 @@ def every_token(connection: Connection) -> list[dict[str, Any]]:
 
 
 def find_token(connection: Connection, token: str) -> Holder | None:
-    """By its digest: nothing is learned from how long it takes."""
+    """Looked up by digest: the time that it takes reveals nothing."""
     row = connection.execute(_FIND, {"digest": _digest(token)}).one_or_none()
     return Holder(row.id, row.project, Kind(row.kind), row.label, row.revoked is not None) if row else None
 
 
 def _digest(token: str) -> str:
-    """Of 256 random bits: it needs neither salt nor a slow hash."""
+    """A token has 256 random bits, so it needs neither salt nor a slow hash."""
     return hashlib.sha256(token.encode(errors="replace")).hexdigest()
 
+
+# Access
 
 COOKIE = "aisbench_tester"
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
 class Denied(Exception):
-    """401: nobody knows who you are; 403: you may not do this."""
+    """401: no valid token; 403: the token does not permit this."""
 
     def __init__(self, status: int, message: str, holder: Holder | None = None) -> None:
         super().__init__(message)
@@ -132,29 +134,29 @@ class Denied(Exception):
 
 @dataclass(frozen=True)
 class AccessPolicy:
-    """`open` where whoever reaches the server may read: it listens on loopback only, and was not told otherwise."""
+    """Who may read and send. `open`: readers need no token, because the server listens on loopback only."""
 
     open: bool
     names: tuple[str, ...] = ()  # host names that it answers to; empty: any
 
-    def knows(self, host: str) -> bool:
-        """A page of a stranger's can make a browser call 127.0.0.1 by the stranger's name; it then says that name."""
+    def answers_to(self, host: str) -> bool:
+        """False for a foreign host name: a hostile page can point its own name at 127.0.0.1."""
         return not self.names or _bare(host) in self.names
 
-    def sender(self, connection: Connection, request: Request) -> Holder:
+    def require_sender(self, connection: Connection, request: Request) -> Holder:
         holder = _holder(connection, _bearer(request.headers))
         if holder.kind is not Kind.SEND:
             raise Denied(403, "this token may read, and not send", holder)
         return holder
 
-    def reader(self, connection: Connection, request: Request) -> str | None:
-        """The one project that may be read; None for all of them."""
+    def readable_project(self, connection: Connection, request: Request) -> str | None:
+        """The one project that the request may read; None for all of them."""
         token = _bearer(request.headers)
         if token:
             return _holder(connection, token).project
-        shown = request.cookies.get(COOKIE, "")
-        if shown:
-            holder = find_token(connection, shown)
+        cookie = request.cookies.get(COOKIE, "")
+        if cookie:
+            holder = find_token(connection, cookie)
             if holder and not holder.revoked and holder.kind is Kind.READ:
                 return holder.project
         if self.open and not any(name in request.headers for name in _FORWARDED):
@@ -186,7 +188,7 @@ def _bearer(headers: Mapping[str, str]) -> str:
 
 
 def _bare(host: str) -> str:
-    """Without the port."""
+    """The host name without the port."""
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     return host.partition(":")[0].lower()

@@ -1,4 +1,4 @@
-"""Where the strokes of a chart go; templates draw them."""
+"""Computes where the lines and dots of a chart go; the templates draw them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEFT, RIGHT, TOP, BOTTOM = 84, 16, 14, 30
 class Dot:
     x: float
     y: float
-    row: Any  # what it stands for
+    row: Any  # the result that it stands for
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Chart:
 
 
 class Judged(NamedTuple):
-    """A value, and the band that it was judged by."""
+    """A value and the band that it was compared with."""
 
     value: float | None
     low: float | None
@@ -60,18 +60,18 @@ def accuracy(rows: Sequence[Any]) -> Chart | None:
 
 
 def _trend(judged: Iterable[Judged]) -> Chart | None:
-    shown = [(each.value, each) for each in judged if each.value is not None]
-    if not shown:
+    measured = [(each.value, each) for each in judged if each.value is not None]
+    if not measured:
         return None
-    edges = [edge for _, each in shown for edge in (each.low, each.high, each.reference) if edge is not None]
-    bottom, top = span([value for value, _ in shown] + edges)
-    step = (WIDTH - LEFT - RIGHT) / len(shown)
-    across = [LEFT + step * (index + 0.5) for index in range(len(shown))]
+    edges = [edge for _, each in measured for edge in (each.low, each.high, each.reference) if edge is not None]
+    bottom, top = span([value for value, _ in measured] + edges)
+    step = (WIDTH - LEFT - RIGHT) / len(measured)
+    across = [LEFT + step * (index + 0.5) for index in range(len(measured))]
     dots = tuple(
-        Dot(_r(x), _down(value, bottom, top), each.row) for x, (value, each) in zip(across, shown, strict=True)
+        Dot(_r(x), _down(value, bottom, top), each.row) for x, (value, each) in zip(across, measured, strict=True)
     )
     band, reference, at = [], [], 0
-    for edge, group in itertools.groupby(shown, key=lambda pair: (pair[1].low, pair[1].high, pair[1].reference)):
+    for edge, group in itertools.groupby(measured, key=lambda pair: (pair[1].low, pair[1].high, pair[1].reference)):
         low, high, middle = edge
         first, at = at, at + len(list(group))
         left, right = _r(LEFT + step * first), _r(LEFT + step * at)
@@ -99,29 +99,29 @@ class Scaled:
 def scaled(rows: Sequence[Any]) -> list[Scaled]:
     """`rows` from few cards to many; the base is the first that was measured."""
     base: float | None = None
-    found = []
+    points = []
     for row in rows:
         cards = (row.nodes or 0) * (row.devices or 0)
         # Where every node trains alone the throughput is that of one node.
         share = (row.devices or 0) if row.mode == "single-server" else cards
         each = row.throughput / share if row.throughput and share else None
         base = base or each
-        found.append(Scaled(row, cards, each / base if each and base else None))
-    return found
+        points.append(Scaled(row, cards, each / base if each and base else None))
+    return points
 
 
 def efficiency(points: Sequence[Scaled]) -> Chart | None:
-    """Over the number of cards, each twice as far as the last; the ideal is the reference."""
-    shown = [point for point in points if point.efficiency is not None and point.cards]
-    if len(shown) < 2:
+    """Efficiency over the number of cards, on a logarithmic axis; the ideal, 1, is the reference line."""
+    measured = [point for point in points if point.efficiency is not None and point.cards]
+    if len(measured) < 2:
         return None
-    bottom, top = span([point.efficiency or 0.0 for point in shown] + [1.0, 0.5])
-    logs = [math.log2(point.cards) for point in shown]
+    bottom, top = span([point.efficiency or 0.0 for point in measured] + [1.0, 0.5])
+    logs = [math.log2(point.cards) for point in measured]
     reach = (logs[-1] - logs[0]) or 1.0
     room = WIDTH - LEFT - RIGHT - 40
     dots = tuple(
         Dot(_r(LEFT + 20 + room * (log - logs[0]) / reach), _down(point.efficiency or 0.0, bottom, top), point)
-        for log, point in zip(logs, shown, strict=True)
+        for log, point in zip(logs, measured, strict=True)
     )
     ideal = _down(1.0, bottom, top)
     ticks = tuple(Tick(_down(value, bottom, top), value) for value in round_values(bottom, top))
@@ -131,13 +131,13 @@ def efficiency(points: Sequence[Scaled]) -> Chart | None:
 
 @dataclass(frozen=True)
 class Strip:
-    """A node or card, and how much it cost in each of equal spans of time."""
+    """A slow node or card, and its cost in each of equal spans of time."""
 
     node: int
     card: int | None
     seen: int
     worst: float  # ratio
-    cost: float  # mean over what was seen
+    cost: float  # mean over all sightings
     last: Any
     cells: tuple[tuple[int, float, int], ...]  # which span, mean cost, how often
 
@@ -151,15 +151,15 @@ def strips(rows: Sequence[Any], spans: int = 40, limit: int = 60) -> list[Strip]
     groups: dict[tuple[int, int | None], list[Any]] = {}
     for row in rows:
         groups.setdefault((row.node, row.card), []).append(row)
-    found = []
+    all_strips = []
     for (node, card), seen in groups.items():
         cells: dict[int, list[float]] = {}
         for row in seen:
             cells.setdefault(min(spans - 1, int((row.ended - oldest) / length)), []).append(row.cost)
-        told = tuple((at, sum(costs) / len(costs), len(costs)) for at, costs in sorted(cells.items()))
+        means = tuple((at, sum(costs) / len(costs), len(costs)) for at, costs in sorted(cells.items()))
         cost = sum(row.cost for row in seen) / len(seen)
-        found.append(Strip(node, card, len(seen), min(row.ratio for row in seen), cost, seen[0], told))
-    return sorted(found, key=lambda strip: -strip.cost * strip.seen)[:limit]
+        all_strips.append(Strip(node, card, len(seen), min(row.ratio for row in seen), cost, seen[0], means))
+    return sorted(all_strips, key=lambda strip: -strip.cost * strip.seen)[:limit]
 
 
 def sparkline(values: Sequence[float], width: int = 120, height: int = 24) -> str:
@@ -175,14 +175,14 @@ def sparkline(values: Sequence[float], width: int = 120, height: int = 24) -> st
 
 
 def span(values: Sequence[float]) -> tuple[float, float]:
-    """From below the least to above the largest; never empty."""
+    """The range of an axis: somewhat wider than the values."""
     low, high = min(values), max(values)
     room = (high - low) * 0.08 or abs(high) * 0.08 or 1.0
     return low - room, high + room
 
 
 def round_values(bottom: float, top: float) -> list[float]:
-    """Three to six values that people like, within the span."""
+    """Three to six round values within the range."""
     raw = (top - bottom) / 4
     scale = 10.0 ** math.floor(math.log10(raw))
     step = next(scale * nice for nice in (1, 2, 2.5, 5, 10) if scale * nice >= raw)

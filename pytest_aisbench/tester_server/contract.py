@@ -1,4 +1,7 @@
-"""The upload contract: what a body must be, checked by the server's own reading of it."""
+"""Checks the body of an upload, and turns it into the rows that pages show.
+
+The check is the server's own reading of the contract: it shares nothing with the code that writes the bodies.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ _NAME = 300
 _KEY = re.compile(r"[!-~]{1,200}")
 _TESTID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 _STATUS = ("OK", "FAILED")
-_RULINGS = (None, *(ruling.value for ruling in Ruling))  # no set: what is sent may have no hash
-_WANTED: Mapping[str, Mapping[str, type]] = {
+_RULINGS = (None, *(ruling.value for ruling in Ruling))  # no set: a value of a body may be unhashable
+_REQUIRED: Mapping[str, Mapping[str, type]] = {
     RESULTS: {
         "config": dict,
         "status": str,
@@ -33,13 +36,13 @@ _WANTED: Mapping[str, Mapping[str, type]] = {
     ATTACHMENTS: {"name": str},
     RUNS: {"platform": str, "unjudged": dict, "missing": list},
 }
-_SPELT = {dict: "an object", list: "a list", str: "text", int: "a whole number"}
-_LARGEST = 2**53  # whole numbers that every reader of JSON reads alike
+_TYPE_NAMES = {dict: "an object", list: "a list", str: "text", int: "a whole number"}
+_LARGEST = 2**53  # the largest whole number that every reader of JSON reads exactly
 _ABSURD = 1e18
 
 
 class InvalidBody(ValueError):
-    """What is wrong with a body, and where."""
+    """The body breaks the contract; `field` says where."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -51,7 +54,7 @@ def is_key(text: str) -> bool:
 
 
 def parse_body(content: bytes, testid: str, kind: str) -> dict[str, Any]:
-    """The body, if it is one that may be stored."""
+    """The body of an upload, checked."""
     try:
         body = json.loads(content.decode(), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
@@ -62,10 +65,10 @@ def parse_body(content: bytes, testid: str, kind: str) -> dict[str, Any]:
         raise InvalidBody("testid", "testid of the body and of the path differ")
     if not _TESTID.fullmatch(testid):
         raise InvalidBody("testid", "testid: letters, digits, '.', '_', ':' and '-', 128 at most")
-    _name(body, "run_id")
-    _whole(body, "attempt", least=1)
-    for name, kind_ in _WANTED[kind].items():
-        _is(body, name, kind_)
+    _require_name(body, "run_id")
+    _require_whole(body, "attempt", least=1)
+    for name, type_ in _REQUIRED[kind].items():
+        _require(body, name, type_)
     _CHECKS[kind](body)
     return body
 
@@ -73,17 +76,17 @@ def parse_body(content: bytes, testid: str, kind: str) -> dict[str, Any]:
 def _result(body: dict[str, Any]) -> None:
     if body["status"] not in _STATUS:
         raise InvalidBody("status", f"status is none of {', '.join(_STATUS)}")
-    for name, told in body["measured"].items():
-        if not isinstance(told, dict) or (told.get("value") is None) == (told.get("null_reason") is None):
+    for name, value in body["measured"].items():
+        if not isinstance(value, dict) or (value.get("value") is None) == (value.get("null_reason") is None):
             raise InvalidBody(f"measured.{name}", f"measured.{name} needs a value or a null_reason, and not both")
     case = body.get("case")
-    if case is None:  # what ais-bench-stubs ran by itself has none
+    if case is None:  # a test that ais-bench-stubs ran has none
         return
-    _is(body, "case", dict)
+    _require(body, "case", dict)
     for name in ("id", "workload", "mode"):
-        _name(case, name, "case.")
+        _require_name(case, name, "case.")
     for name in ("nodes", "devices_per_node"):
-        _whole(case, name, "case.", least=1)
+        _require_whole(case, name, "case.", least=1)
     if case.get("verdict") not in _RULINGS:
         raise InvalidBody("case.verdict", f"case.verdict is none of {', '.join(filter(None, _RULINGS))}")
     if (case.get("verdict") == Ruling.PASSED.value) != (body["status"] == "OK"):
@@ -91,14 +94,14 @@ def _result(body: dict[str, Any]) -> None:
 
 
 def _attachment(body: dict[str, Any]) -> None:
-    _name(body, "name")
+    _require_name(body, "name")
 
 
 def _run(body: dict[str, Any]) -> None:
     if (number(body.get("card_hours")) or 0.0) < 0:
         raise InvalidBody("card_hours", "card_hours is below 0")
     if body.get("exit_code") is not None:
-        _whole(body, "exit_code", least=0)
+        _require_whole(body, "exit_code", least=0)
     for case, reason in body["unjudged"].items():
         if not isinstance(reason, str):
             raise InvalidBody("unjudged", f"unjudged.{case[:80]} is not text")
@@ -109,21 +112,21 @@ def _run(body: dict[str, Any]) -> None:
 _CHECKS: Mapping[str, Callable[[dict[str, Any]], None]] = {RESULTS: _result, ATTACHMENTS: _attachment, RUNS: _run}
 
 
-def _is(body: Mapping[str, Any], name: str, kind: type, within: str = "") -> None:
+def _require(body: Mapping[str, Any], name: str, kind: type, within: str = "") -> None:
     if not isinstance(body.get(name), kind):
-        raise InvalidBody(within + name, f"{within}{name} is missing, or not {_SPELT[kind]}")
+        raise InvalidBody(within + name, f"{within}{name} is missing, or not {_TYPE_NAMES[kind]}")
 
 
-def _name(body: Mapping[str, Any], name: str, within: str = "") -> None:
-    """Something that stands in addresses and in tables."""
-    _is(body, name, str, within)
+def _require_name(body: Mapping[str, Any], name: str, within: str = "") -> None:
+    """A name stands in addresses and in tables."""
+    _require(body, name, str, within)
     text = body[name]
     if not text or len(text) > _NAME or not text.isprintable() or "/" in text or text in {".", ".."}:
         raise InvalidBody(within + name, f"{within}{name}: 1 to {_NAME} printable characters, none of them '/'")
 
 
-def _whole(body: Mapping[str, Any], name: str, within: str = "", *, least: int) -> None:
-    _is(body, name, int, within)
+def _require_whole(body: Mapping[str, Any], name: str, within: str = "", *, least: int) -> None:
+    _require(body, name, int, within)
     if isinstance(body[name], bool) or not least <= body[name] <= _LARGEST:
         raise InvalidBody(within + name, f"{within}{name} is no whole number from {least} on")
 
@@ -133,21 +136,21 @@ def _no_number(word: str) -> NoReturn:
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or none at all: whatever else a body holds is kept, and not drawn."""
+    """The value if it is a finite number of sensible size, else None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
-        found = float(value)
+        result = float(value)
     except OverflowError:
         return None
-    return found if abs(found) < _ABSURD else None  # nan and inf are not either
+    return result if abs(result) < _ABSURD else None  # also None for nan and inf
 
 
-# -- What is shown of a result, made of what was sent; the same body makes the same rows.
+# From a body to rows: the same body makes the same rows
 
 _MOST = 256  # slow cards of one result
 
-# Plain statements, made once: this is what every upload waits for.
+# Plain statements, compiled once: every upload waits for them.
 _RUN = text("""
 INSERT INTO runs
     (project, testid, name, platform, started, ended, card_hours, cases, passed, failed, broken, inconclusive)
@@ -172,7 +175,7 @@ VALUES (:project, :platform, :name, :workload, :mode, :unit, :nodes, :devices, :
 ON CONFLICT (project, platform, name) DO UPDATE SET unit = excluded.unit, results = series.results + excluded.results
 RETURNING id
 """)
-_KNOWN = text("SELECT id, attempt FROM results WHERE run = :run AND name = :name")
+_STORED = text("SELECT id, attempt FROM results WHERE run = :run AND name = :name")
 _COLUMNS = (
     "project", "run", "series", "parcel", "attempt", "name", "verdict", "status", "reason", "job_id", "unit",
     "throughput", "accuracy", "reference", "low", "high", "target", "card_hours", "started", "ended",
@@ -180,8 +183,8 @@ _COLUMNS = (
 _INSERT = text(f"""
 INSERT INTO results ({", ".join(_COLUMNS)}) VALUES ({", ".join(f":{name}" for name in _COLUMNS)}) RETURNING id
 """)  # noqa: S608 - our own names
-_REPLACE = text(f"UPDATE results SET {', '.join(f'{name} = :{name}' for name in _COLUMNS)} WHERE id = :known")  # noqa: S608
-_FORGET = text("DELETE FROM stragglers WHERE result = :known")
+_REPLACE = text(f"UPDATE results SET {', '.join(f'{name} = :{name}' for name in _COLUMNS)} WHERE id = :old")  # noqa: S608
+_FORGET = text("DELETE FROM stragglers WHERE result = :old")
 _LAST = text("""
 UPDATE series SET last = :result, last_ended = :ended
 WHERE id = :series AND (last_ended IS NULL OR last_ended <= :ended)
@@ -194,17 +197,17 @@ _COUNTED = ", ".join(
     f"sum(CASE WHEN verdict = '{each.value}' THEN 1 ELSE 0 END) AS {each.value.lower()}" for each in Ruling
 )
 _RECOUNT = text(f"""
-UPDATE runs SET cases = found.cases, passed = found.passed, failed = found.failed, broken = found.broken,
-    inconclusive = found.inconclusive, card_hours = found.card_hours + unjudged_hours,
-    started = found.started, ended = found.ended
+UPDATE runs SET cases = counted.cases, passed = counted.passed, failed = counted.failed, broken = counted.broken,
+    inconclusive = counted.inconclusive, card_hours = counted.card_hours + unjudged_hours,
+    started = counted.started, ended = counted.ended
 FROM (SELECT count(*) AS cases, {_COUNTED}, sum(card_hours) AS card_hours, min(started) AS started, max(ended) AS ended
-      FROM results WHERE run = :run) AS found
+      FROM results WHERE run = :run) AS counted
 WHERE id = :run
 """)  # noqa: S608 - our own names
 
 
 class StoredUpload(NamedTuple):
-    """A parcel that was taken."""
+    """An upload in the table `parcels`."""
 
     id: int
     kind: str
@@ -213,19 +216,20 @@ class StoredUpload(NamedTuple):
     received: float
 
 
-def derive_rows(connection: Connection, parcel: StoredUpload) -> None:
-    if parcel.kind == RESULTS:
-        _store_result(connection, parcel)
-    elif parcel.kind == RUNS:
-        _end(connection, parcel)
+def derive_rows(connection: Connection, upload: StoredUpload) -> None:
+    """Write the rows of runs, series, results and stragglers that follow from an upload."""
+    if upload.kind == RESULTS:
+        _store_result(connection, upload)
+    elif upload.kind == RUNS:
+        _store_end(connection, upload)
 
 
-def _end(connection: Connection, parcel: StoredUpload) -> None:
-    """The last word on how a run ended; where it has no result, this is all that is known of it."""
-    body, received = parcel.body, parcel.received
+def _store_end(connection: Connection, upload: StoredUpload) -> None:
+    """How a run ended, by the last attempt to say so; of a run without results this is all there is."""
+    body, received = upload.body, upload.received
     ended = min(_seconds(body.get("finished")) or received, received)
-    told = {
-        "project": parcel.project,
+    row = {
+        "project": upload.project,
         "testid": body["testid"],
         "run": body["run_id"],
         "platform": _platform(body["platform"]),
@@ -236,73 +240,73 @@ def _end(connection: Connection, parcel: StoredUpload) -> None:
         "unjudged": len(body["unjudged"]),
         "hours": number(body.get("card_hours")) or 0.0,
     }
-    connection.execute(_END, told)
+    connection.execute(_END, row)
 
 
-def _store_result(connection: Connection, parcel: StoredUpload) -> None:
-    """One row for a case in a run, that of its last attempt. The run's row is locked first: its counts are exact."""
-    body = parcel.body
-    head = {"project": parcel.project, "testid": body["testid"], "attempt": body["attempt"]}
-    told = {**head, **_told(body, parcel.received)}
-    run = connection.execute(_RUN, told).scalar_one()
-    known = connection.execute(_KNOWN, {"run": run, "name": told["name"]}).one_or_none()
-    if known and known.attempt >= body["attempt"]:
+def _store_result(connection: Connection, upload: StoredUpload) -> None:
+    """One row for a case in a run, from its last attempt. Locking the run's row first keeps its counts exact."""
+    body = upload.body
+    head = {"project": upload.project, "testid": body["testid"], "attempt": body["attempt"]}
+    values = {**head, **_result_values(body, upload.received)}
+    run = connection.execute(_RUN, values).scalar_one()
+    old = connection.execute(_STORED, {"run": run, "name": values["name"]}).one_or_none()
+    if old and old.attempt >= body["attempt"]:
         return
-    series = connection.execute(_SERIES, {**told, "new": 0 if known else 1}).scalar_one()
-    row = {**told, "run": run, "series": series, "parcel": parcel.id}
-    if known:
-        connection.execute(_FORGET, {"known": known.id})
-        connection.execute(_REPLACE, {**row, "known": known.id})
-    result = known.id if known else connection.execute(_INSERT, row).scalar_one()
-    connection.execute(_LAST, {"result": result, "series": series, "ended": told["ended"]})
-    if told["stragglers"]:
-        connection.execute(_SLOW, [{**row, "result": result, **each} for each in told["stragglers"]])
+    series = connection.execute(_SERIES, {**values, "new": 0 if old else 1}).scalar_one()
+    row = {**values, "run": run, "series": series, "parcel": upload.id}
+    if old:
+        connection.execute(_FORGET, {"old": old.id})
+        connection.execute(_REPLACE, {**row, "old": old.id})
+    result = old.id if old else connection.execute(_INSERT, row).scalar_one()
+    connection.execute(_LAST, {"result": result, "series": series, "ended": values["ended"]})
+    if values["stragglers"]:
+        connection.execute(_SLOW, [{**row, "result": result, **each} for each in values["stragglers"]])
     connection.execute(_RECOUNT, {"run": run})
 
 
-def _told(body: Mapping[str, Any], received: float) -> dict[str, Any]:
-    case_, config, job = _object(body.get("case")), _object(body.get("config")), _object(body.get("job"))
-    measured, band = _object(body.get("measured")), _object(case_.get("band"))
-    name = str(case_.get("id") or plain(str(config.get("Model") or "stub").replace("/", "_"), 80))
+def _result_values(body: Mapping[str, Any], received: float) -> dict[str, Any]:
+    case, config, job = _object(body.get("case")), _object(body.get("config")), _object(body.get("job"))
+    measured, band = _object(body.get("measured")), _object(case.get("band"))
+    name = str(case.get("id") or plain(str(config.get("Model") or "stub").replace("/", "_"), 80))
     run_id = str(body["run_id"])
     suffix = f".{name}"
-    ended = min(_moment(measured, "total_end_time") or received, received)  # a clock may be wrong, ours is one
+    ended = min(_moment(measured, "total_end_time") or received, received)  # the sender's clock may be wrong
     throughput = _object(measured.get("throughput_ratio"))
     return {
         "run": run_id.removesuffix(suffix) or run_id,
         "name": name,
         "platform": _platform(job.get("platform")),
-        "workload": str(case_.get("workload") or name),
-        "mode": str(case_.get("mode") or ""),
-        "nodes": case_.get("nodes"),
-        "devices": case_.get("devices_per_node"),
-        "verdict": case_.get("verdict"),
+        "workload": str(case.get("workload") or name),
+        "mode": str(case.get("mode") or ""),
+        "nodes": case.get("nodes"),
+        "devices": case.get("devices_per_node"),
+        "verdict": case.get("verdict"),
         "status": body["status"],
-        "reason": _text(case_.get("reason"), 1000),
+        "reason": _text(case.get("reason"), 1000),
         "job_id": _text(job.get("job_id"), 200) or None,
         "throughput": number(throughput.get("value")),
         "unit": _text(throughput.get("unit"), 40),
         "accuracy": number(_object(measured.get("accuracy")).get("value")),
         "target": number(_object(measured.get("target_accuracy")).get("value")),
         **{edge: number(band.get(edge)) for edge in ("reference", "low", "high")},
-        "card_hours": number(case_.get("card_hours")) or 0.0,
+        "card_hours": number(case.get("card_hours")) or 0.0,
         "started": min(_moment(measured, "total_start_time") or ended, ended),
         "ended": ended,
-        "stragglers": _stragglers(case_.get("stragglers")),
+        "stragglers": _stragglers(case.get("stragglers")),
     }
 
 
-def _stragglers(told: Any) -> list[dict[str, Any]]:
-    found = []
-    for each in told[:_MOST] if isinstance(told, list) else ():
+def _stragglers(value: Any) -> list[dict[str, Any]]:
+    rows = []
+    for each in value[:_MOST] if isinstance(value, list) else ():
         node, card = _object(each).get("node"), _object(each).get("card")
         ratio, cost = number(_object(each).get("ratio")), number(_object(each).get("cost"))
-        if _counted(node) and (card is None or _counted(card)) and ratio is not None and cost is not None:
-            found.append({"node": node, "card": card, "ratio": ratio, "cost": cost})
-    return found
+        if _is_count(node) and (card is None or _is_count(card)) and ratio is not None and cost is not None:
+            rows.append({"node": node, "card": card, "ratio": ratio, "cost": cost})
+    return rows
 
 
-def _counted(value: Any) -> bool:
+def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
 
 
@@ -311,7 +315,7 @@ def _moment(measured: Mapping[str, Any], key: str) -> float | None:
 
 
 def _seconds(value: Any) -> float | None:
-    """Since the epoch; a time without a zone is the sender's own, and nobody knows which."""
+    """Seconds since the epoch; None for a time without a zone, because the sender's zone is unknown."""
     if not isinstance(value, str) or not value.endswith("Z"):
         return None
     try:
@@ -326,7 +330,7 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 
 def _platform(value: Any) -> str:
-    """It stands in addresses."""
+    """The name of a platform as addresses may hold it."""
     return _text(value, 80).replace("/", "_") or "unknown"
 
 

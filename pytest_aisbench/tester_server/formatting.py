@@ -1,4 +1,4 @@
-""""""
+"""How values, addresses, comparisons and exports of the Tester are written."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ from starlette.responses import Response, StreamingResponse
 from pytest_aisbench.model.clock import stamp
 from pytest_aisbench.tester_server.contract import number as finite
 
-# -- How values look on a page.
-
 
 def format_number(value: Any, digits: int = 5) -> str:
-    """Short enough to be read, and never rounded to another story: 14151.5, 0.7612, 1.2e-07."""
+    """Short, with at least `digits` significant digits: 14151.5, 0.7612, 1.2e-07."""
     if value is None:
         return "–"
     if isinstance(value, int):
@@ -33,9 +31,9 @@ def format_number(value: Any, digits: int = 5) -> str:
 
 
 def format_share(value: Any) -> str:
-    """Of what somebody sent too, which may be no number, or an absurd one."""
-    found = finite(value)
-    return "–" if found is None else f"{found:.1%}"
+    """A value of an uploaded body may be no number, or an absurd one."""
+    number = finite(value)
+    return "–" if number is None else f"{number:.1%}"
 
 
 def relative_change(before: float | None, after: float | None) -> float | None:
@@ -58,7 +56,7 @@ def path(*parts: str) -> str:
     return "/" + "/".join(_quoted(part) for part in parts)
 
 
-@lru_cache(4096)  # a page says the same names again and again
+@lru_cache(4096)  # a page repeats the same names
 def _quoted(part: str) -> str:
     return quote(part, safe=":@!$,;")
 
@@ -75,7 +73,7 @@ def series_path(project: str, platform: str, name: str) -> str:
     return path("p", project, "cases", platform, name)
 
 
-# -- Two runs side by side.
+# Two runs side by side
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ class Pair:
 
     @property
     def throughput(self) -> float | None:
-        """By what share B is above A; where the units differ there is none."""
+        """By what share B is above A; None if the units differ."""
         if not self.a or not self.b or self.a.unit != self.b.unit:
             return None
         return relative_change(self.a.throughput, self.b.throughput)
@@ -103,13 +101,13 @@ class Pair:
 
 
 def compare_results(a: Sequence[Any], b: Sequence[Any]) -> list[Pair]:
-    """What turned first, then by how much was lost."""
+    """The cases of both runs: changed verdicts first, then by loss of throughput."""
     left, right = {row.name: row for row in a}, {row.name: row for row in b}
-    found = [Pair(name, left.get(name), right.get(name)) for name in sorted({*left, *right})]
-    return sorted(found, key=lambda pair: (not pair.turned, 0.0 if pair.throughput is None else pair.throughput))
+    both = [Pair(name, left.get(name), right.get(name)) for name in sorted({*left, *right})]
+    return sorted(both, key=lambda pair: (not pair.turned, 0.0 if pair.throughput is None else pair.throughput))
 
 
-def comparison_rows(found: Sequence[Pair]) -> list[dict[str, Any]]:
+def comparison_rows(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
     return [
         {
             "case": pair.name,
@@ -121,11 +119,11 @@ def comparison_rows(found: Sequence[Pair]) -> list[dict[str, Any]]:
             "throughput_change": pair.throughput,
             "accuracy_change": pair.accuracy,
         }
-        for pair in found
+        for pair in pairs
     ]
 
 
-# -- Tables for other programs: CSV for spreadsheets, JSON for all else; written as they are read, of any length.
+# Exports: CSV for spreadsheets, JSON for programs; streamed, so that their length does not matter
 
 SCHEMA = "aisbench-tester-export/1"
 FORMATS = ("csv", "json")
@@ -135,26 +133,34 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def export_response(kind: str, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Response:
-    """Times are UTC."""
+    """A download of the rows; times are UTC."""
     headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
-    plain = ({column: _value(column, row[column]) for column in columns} for row in rows)
     if kind == "csv":
-        return StreamingResponse(_blocks(_csv(columns, plain)), media_type="text/csv; charset=utf-8", headers=headers)
-    return StreamingResponse(_blocks(_json(plain)), media_type="application/json", headers=headers)
+        return StreamingResponse(
+            _blocks(csv_text(columns, rows)), media_type="text/csv; charset=utf-8", headers=headers
+        )
+    return StreamingResponse(_blocks(_json(_values(columns, rows))), media_type="application/json", headers=headers)
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    return _csv(columns, ({column: _value(column, row[column]) for column in columns} for row in rows))
+    line = io.StringIO()
+    writer = csv.writer(line)
+    cells = ([_cell(value) for value in row.values()] for row in _values(columns, rows))
+    for row in itertools.chain([columns], cells):
+        writer.writerow(row)
+        yield line.getvalue()
+        line.seek(0)
+        line.truncate()
 
 
-def _value(column: str, value: Any) -> Any:
-    if column in _TIMES and isinstance(value, float):
-        return stamp(value)
-    return value
+def _values(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        values = {column: row[column] for column in columns}
+        yield {name: stamp(v) if name in _TIMES and isinstance(v, float) else v for name, v in values.items()}
 
 
 def _blocks(texts: Iterable[str]) -> Iterator[str]:
-    """Many at once: each costs the server a change of threads."""
+    """Texts joined into large blocks: each block costs the server a change of threads."""
     block, size = list[str](), 0
     for each in texts:
         block.append(each)
@@ -165,18 +171,8 @@ def _blocks(texts: Iterable[str]) -> Iterator[str]:
     yield "".join(block)
 
 
-def _csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    line = io.StringIO()
-    writer = csv.writer(line)
-    for cells in itertools.chain([columns], ([_cell(row[column]) for column in columns] for row in rows)):
-        writer.writerow(cells)
-        yield line.getvalue()
-        line.seek(0)
-        line.truncate()
-
-
 def _cell(value: Any) -> Any:
-    """A text that a spreadsheet would take for a formula is made one that it does not."""
+    """A text that a spreadsheet would take for a formula gets a quote before it."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 

@@ -1,4 +1,7 @@
-"""The pages: one function each, from a question to the database to a template."""
+"""The pages of the Tester: each method of `Pages` asks `queries.py` and fills a template.
+
+`Frame` does what all pages need: it checks access, chooses the language and renders. A `Visit` is one request.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,6 @@ from pytest_aisbench.i18n import ENGLISH, SOURCE, language, languages
 from pytest_aisbench.model.clock import stamp
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.tester_server import charts, queries
-from pytest_aisbench.tester_server import queries as queries_module
 from pytest_aisbench.tester_server.auth import (
     COLUMNS,
     COOKIE,
@@ -46,19 +48,7 @@ from pytest_aisbench.tester_server.formatting import (
     run_path,
     series_path,
 )
-from pytest_aisbench.tester_server.queries import (
-    case_trend,
-    one_series,
-    platforms,
-    series,
-    shapes,
-    sightings,
-    spark,
-    workloads,
-)
 from pytest_aisbench.tester_server.schema import PAGE, Mark, as_dict, dicts
-
-# -- What all pages share: who reads, in which language, how values look, and what a browser may do with them.
 
 _LANGUAGE = "aisbench_language"
 _FORM = 4096  # bytes
@@ -67,7 +57,7 @@ _YEAR_S = 365 * _DAY_S
 
 
 class NotThere(Exception):
-    """404."""
+    """The page does not exist: the answer is 404."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +93,7 @@ class Visit:
     def export(
         self, name: str, columns: Sequence[str], rows: Callable[[Connection], Iterable[Mapping[str, Any]]]
     ) -> Response:
-        """Written while it is read, by a connection of its own: this one is gone when the writing begins."""
+        """A download that is written while it is read, by a connection of its own: this one closes first."""
 
         def read() -> Iterable[Mapping[str, Any]]:
             with self.frame.engine.connect() as connection:
@@ -114,14 +104,16 @@ class Visit:
 
 
 class Frame:
-    def __init__(self, engine: Engine, door: AccessPolicy) -> None:
+    """Renders pages, and serves login and logout."""
+
+    def __init__(self, engine: Engine, access: AccessPolicy) -> None:
         self.engine = engine
-        self.door = door
+        self.access = access
         self._templates = Environment(
             loader=PackageLoader("pytest_aisbench.tester_server"),
             autoescape=True,
             undefined=StrictUndefined,
-            finalize=_shown,
+            finalize=_printable,
             trim_blocks=True,
             lstrip_blocks=True,
         )
@@ -147,12 +139,12 @@ class Frame:
         return answer
 
     def _answer(self, make: Callable[[Visit], Response], request: Request) -> Response:
-        told = request.query_params.get("format", "")
+        kind = request.query_params.get("format", "")
         project = request.path_params.get("project")
         try:
             with self.engine.connect() as connection:
-                only = self.door.reader(connection, request)
-                visit = Visit(self, request, connection, only, told if told in FORMATS else "")
+                only = self.access.readable_project(connection, request)
+                visit = Visit(self, request, connection, only, kind if kind in FORMATS else "")
                 readable = project is None or (PROJECT.fullmatch(project) and only in {None, project})
                 return make(visit) if readable else self.missing(request)
         except Denied:
@@ -161,8 +153,8 @@ class Frame:
             return self.missing(request)
 
     def unanswered(self, request: Request) -> Response:
-        told = "The database does not answer; try again."
-        return self.show(request, "message.html", status=503, project="", text=told)
+        text = "The database does not answer; try again."
+        return self.show(request, "message.html", status=503, project="", text=text)
 
     def missing(self, request: Request) -> Response:
         return self.show(request, "message.html", status=404, project="", text="There is no such page.")
@@ -184,7 +176,7 @@ class Frame:
         return HTMLResponse(html, status)
 
     async def login(self, request: Request) -> Response:
-        """The read token is kept by the browser for a day, where no script can read it."""
+        """Let the browser keep the read token for a day, in a cookie that no script can read."""
         body = b""
         async for part in request.stream():
             body += part
@@ -210,7 +202,7 @@ class Frame:
 
 
 def chosen_language(asked: str, kept: str, accepted: str) -> str:
-    """By the address, by the cookie, or the one that the browser ranks first; English if we have none of them."""
+    """The language of the address, of the cookie, or the first that the browser accepts and we have; else English."""
     for code in (asked, kept):
         if code in languages():
             return code
@@ -229,14 +221,14 @@ def _preferences(accepted: str) -> list[tuple[str, float]]:
     return preferences
 
 
-def _shown(value: Any) -> Any:
-    """What somebody sent is one printable line, whatever it was; what a template made is left as it is."""
+def _printable(value: Any) -> Any:
+    """Text of an upload becomes one printable line; what a template made stays as it is."""
     return plain(value) if type(value) is str and not value.isprintable() else value
 
 
 def _here(request: Request, **changed: str) -> str:
-    """This page's address, with some of its questions asked otherwise; an empty one is not asked."""
-    where = "/" + request.scope["raw_path"].decode("ascii", "replace").lstrip("/")  # never another host's
+    """This page's address with some of its query changed; an empty value drops its name."""
+    where = "/" + request.scope["raw_path"].decode("ascii", "replace").lstrip("/")  # // would name another host
     asked = {**dict(request.query_params), **changed}
     query = urlencode({name: value for name, value in asked.items() if value})
     return f"{where}?{query}" if query else where
@@ -279,24 +271,23 @@ class Pages:
         return [Route(where, self._frame.page(page)) for where, page in pages.items()]
 
     def projects(self, visit: Visit) -> Response:
-        found = queries.projects(visit.connection, visit.only)
-        if len(found) == 1:
-            return RedirectResponse(path("p", found[0].name), 303)
-        return visit.show("projects.html", projects=found)
+        projects = queries.projects(visit.connection, visit.only)
+        if len(projects) == 1:
+            return RedirectResponse(path("p", projects[0].name), 303)
+        return visit.show("projects.html", projects=projects)
 
     def runs(self, visit: Visit) -> Response:
-        told: dict[str, Any] = {"platform": visit.asked("platform"), "only_bad": visit.asked("bad") == "1"}
+        filters: dict[str, Any] = {"platform": visit.asked("platform"), "only_bad": visit.asked("bad") == "1"}
         if visit.format:
-            rows = _whole(lambda c, mark: queries.runs(c, visit.project, **told, before=mark, limit=1000))
-            return visit.export("runs", _RUN_COLUMNS, rows)
-        found = queries.runs(visit.connection, visit.project, **told, before=visit.mark, limit=PAGE + 1)
-        shown, older = found[:PAGE], len(found) > PAGE
+            export = _all_rows(lambda c, mark: queries.runs(c, visit.project, **filters, before=mark, limit=1000))
+            return visit.export("runs", _RUN_COLUMNS, export)
+        rows = queries.runs(visit.connection, visit.project, **filters, before=visit.mark, limit=PAGE + 1)
         return visit.show(
             "runs.html",
-            runs=shown,
-            older=str(Mark.of(shown[-1])) if older else "",
-            platforms=platforms(visit.connection, visit.project),
-            **told,
+            runs=rows[:PAGE],
+            older=_mark_of_next(rows, PAGE),
+            platforms=queries.platforms(visit.connection, visit.project),
+            **filters,
         )
 
     def run(self, visit: Visit) -> Response:
@@ -328,75 +319,74 @@ class Pages:
             parcel = queries.parcel(visit.connection, chosen.id)
         if visit.format == "json":
             return Response(parcel.body, media_type="application/json")  # as it was sent
-        series = one_series(visit.connection, visit.project, result.platform, result.name)
+        series = queries.one_series(visit.connection, visit.project, result.platform, result.name)
         assert series is not None
-        recent = list(reversed(case_trend(visit.connection, series.id, limit=_ON_A_CHART // 2)))
+        recent = list(reversed(queries.case_trend(visit.connection, series.id, limit=_ON_A_CHART // 2)))
         body = json.loads(parcel.body)
-        told = sorted(body["measured"].items())
+        values = sorted(body["measured"].items())
         return visit.show(
             "result.html",
             run=run,
             result=result,
             body=body,
-            measured=[(name, each) for name, each in told if each.get("value") is not None],
-            unmeasured=[(name, each) for name, each in told if each.get("value") is None],
+            measured=[(name, each) for name, each in values if each.get("value") is not None],
+            unmeasured=[(name, each) for name, each in values if each.get("value") is None],
             attempts=attempts,
             sender=queries.sender(visit.connection, parcel),
             chart=charts.trend(recent),
         )
 
     def cases(self, visit: Visit) -> Response:
-        told = {"platform": visit.asked("platform"), "after": visit.asked("after")}
-        found = series(visit.connection, visit.project, **told, limit=PAGE + 1)
-        shown = found[:PAGE]
+        filters = {"platform": visit.asked("platform"), "after": visit.asked("after")}
+        rows = queries.series(visit.connection, visit.project, **filters, limit=PAGE + 1)
         return visit.show(
             "cases.html",
-            cases=[(row, charts.sparkline(spark(visit.connection, row.id))) for row in shown],
-            more=f"{shown[-1].name} {shown[-1].platform}" if len(found) > PAGE else "",
-            platforms=platforms(visit.connection, visit.project),
-            **told,
+            cases=[(row, charts.sparkline(queries.spark(visit.connection, row.id))) for row in rows[:PAGE]],
+            more=f"{rows[PAGE - 1].name} {rows[PAGE - 1].platform}" if len(rows) > PAGE else "",
+            platforms=queries.platforms(visit.connection, visit.project),
+            **filters,
         )
 
     def case(self, visit: Visit) -> Response:
-        series = one_series(visit.connection, visit.project, visit.path("platform"), visit.path("name"))
+        series = queries.one_series(visit.connection, visit.project, visit.path("platform"), visit.path("name"))
         if series is None:
             raise NotThere
         if visit.format:
-            rows = _whole(lambda c, mark: case_trend(c, series.id, mark, 1000))
-            return visit.export(f"case-{series.name}", _RESULT_COLUMNS, rows)
-        found = case_trend(visit.connection, series.id, visit.mark, _ON_A_CHART + 1)
-        shown = found[:_ON_A_CHART]
+            export = _all_rows(lambda c, mark: queries.case_trend(c, series.id, mark, 1000))
+            return visit.export(f"case-{series.name}", _RESULT_COLUMNS, export)
+        rows = queries.case_trend(visit.connection, series.id, visit.mark, _ON_A_CHART + 1)
+        newest = rows[:_ON_A_CHART]
         return visit.show(
             "case.html",
             series=series,
-            results=shown,
-            chart=charts.trend(shown[::-1]),
-            accuracy=charts.accuracy(shown[::-1]),
-            older=str(Mark.of(shown[-1])) if len(found) > _ON_A_CHART else "",
+            results=newest,
+            chart=charts.trend(newest[::-1]),
+            accuracy=charts.accuracy(newest[::-1]),
+            older=_mark_of_next(rows, _ON_A_CHART),
         )
 
     def scaling(self, visit: Visit) -> Response:
-        known = workloads(visit.connection, visit.project)
+        workloads = queries.workloads(visit.connection, visit.project)
         asked = tuple(visit.asked(name) for name in ("workload", "platform", "mode"))
-        keys = [(each.workload, each.platform, each.mode) for each in known]
-        largest = max(known, key=lambda each: each.shapes, default=None)
+        keys = [(each.workload, each.platform, each.mode) for each in workloads]
+        largest = max(workloads, key=lambda each: each.shapes, default=None)
         usual = (largest.workload, largest.platform, largest.mode) if largest else None
         key = asked if asked in keys else usual
-        rows = shapes(visit.connection, visit.project, key[1], key[0], key[2]) if key else []
+        rows = queries.shapes(visit.connection, visit.project, key[1], key[0], key[2]) if key else []
         points = charts.scaled(rows)
         if visit.format:
-            told = [{**as_dict(point.row), "cards": point.cards, "efficiency": point.efficiency} for point in points]
+            table = [{**as_dict(point.row), "cards": point.cards, "efficiency": point.efficiency} for point in points]
             columns = ("name", "nodes", "devices", "cards", "throughput", "unit", "efficiency", "testid", "run_name")
-            return visit.export("scaling", columns, lambda _: told)
-        return visit.show("scaling.html", known=known, key=key, points=points, chart=charts.efficiency(points))
+            return visit.export("scaling", columns, lambda _: table)
+        return visit.show("scaling.html", workloads=workloads, key=key, points=points, chart=charts.efficiency(points))
 
     def stragglers(self, visit: Visit) -> Response:
-        platforms = queries_module.platforms(visit.connection, visit.project)
+        platforms = queries.platforms(visit.connection, visit.project)
         platform = visit.asked("platform") or (platforms[0] if platforms else "")
         if visit.format:
-            found = queries_module.stragglers(visit.connection, visit.project, platform, limit=100_000)
-            return visit.export("stragglers", _SLOW_COLUMNS, lambda _: dicts(found))
-        rows = sightings(visit.connection, visit.project, platform)
+            slow = queries.stragglers(visit.connection, visit.project, platform, limit=100_000)
+            return visit.export("stragglers", _SLOW_COLUMNS, lambda _: dicts(slow))
+        rows = queries.sightings(visit.connection, visit.project, platform)
         return visit.show(
             "stragglers.html",
             platform=platform,
@@ -404,18 +394,18 @@ class Pages:
             strips=charts.strips(rows),
             oldest=rows[-1].ended if rows else None,
             newest=rows[0].ended if rows else None,
-            recent=queries_module.stragglers(visit.connection, visit.project, platform),
+            recent=queries.stragglers(visit.connection, visit.project, platform),
         )
 
     def compare(self, visit: Visit) -> Response:
         a, b = (self._named(visit, visit.asked(side)) for side in "ab")
         if a is None or b is None:
             return visit.show("compare.html", a=a, b=b, pairs=[])
-        found = compare_results(queries.results_of(visit.connection, a.id), queries.results_of(visit.connection, b.id))
+        pairs = compare_results(queries.results_of(visit.connection, a.id), queries.results_of(visit.connection, b.id))
         if visit.format:
-            rows = comparison_rows(found)
+            rows = comparison_rows(pairs)
             return visit.export("comparison", tuple(rows[0]) if rows else ("case",), lambda _: rows)
-        return visit.show("compare.html", a=a, b=b, pairs=found)
+        return visit.show("compare.html", a=a, b=b, pairs=pairs)
 
     def search(self, visit: Visit) -> Response:
         words = visit.asked("q").strip()[:200]
@@ -427,35 +417,39 @@ class Pages:
             return visit.export("audit", COLUMNS, lambda c: every_action(c, visit.project))
         before = visit.asked("before")
         mark = int(before) if before.isdecimal() and len(before) < 19 else None
-        found = newest_actions(visit.connection, visit.project, mark, PAGE + 1)
-        shown = found[:PAGE]
-        return visit.show("audit.html", rows=shown, older=str(shown[-1]["id"]) if len(found) > PAGE else "")
+        rows = newest_actions(visit.connection, visit.project, mark, PAGE + 1)
+        return visit.show("audit.html", rows=rows[:PAGE], older=str(rows[PAGE - 1]["id"]) if len(rows) > PAGE else "")
 
     def results(self, visit: Visit) -> Response:
-        """Everything, for other programs."""
-        told = visit.asked("platform"), visit.asked("case")
+        """All results, for other programs."""
+        filters = visit.asked("platform"), visit.asked("case")
         visit = visit.exporting()
-        return visit.export("results", _RESULT_COLUMNS, lambda c: dicts(queries.export(c, visit.project, *told)))
+        return visit.export("results", _RESULT_COLUMNS, lambda c: dicts(queries.export(c, visit.project, *filters)))
 
     def _run(self, visit: Visit, testid: str, name: str) -> Any:
-        found = queries.run(visit.connection, visit.project, testid, name)
-        if found is None:
+        run = queries.run(visit.connection, visit.project, testid, name)
+        if run is None:
             raise NotThere
-        return found
+        return run
 
     def _named(self, visit: Visit, text: str) -> Any:
-        """`testid/run`; what is asked for and is not there is an error, and not half a comparison."""
+        """The run that `testid/run` names; None for an empty text."""
         testid, _, name = text.partition("/")
         return self._run(visit, testid, name) if text else None
 
 
-def _whole(page: Callable[[Connection, Mark | None], Any]) -> Callable[[Connection], Iterable[Mapping[str, Any]]]:
-    """All pages of a list, one after the other."""
+def _all_rows(page: Callable[[Connection, Mark | None], Any]) -> Callable[[Connection], Iterable[Mapping[str, Any]]]:
+    """The rows of all pages of a list."""
 
     def rows(connection: Connection) -> Iterable[Mapping[str, Any]]:
         mark: Mark | None = None
-        while found := page(connection, mark):
-            yield from dicts(found)
-            mark = Mark.of(found[-1])
+        while rows_of_page := page(connection, mark):
+            yield from dicts(rows_of_page)
+            mark = Mark.of(rows_of_page[-1])
 
     return rows
+
+
+def _mark_of_next(rows: Sequence[Any], size: int) -> str:
+    """Where the next page begins; empty if the rows fit on this one."""
+    return str(Mark.of(rows[size - 1])) if len(rows) > size else ""

@@ -1,4 +1,4 @@
-"""What pages ask of runs, and of what was sent. Bounded, and answered by an index, however much is stored."""
+"""All that pages ask of the database. Each query is bounded, and answered by an index however much is stored."""
 
 from __future__ import annotations
 
@@ -27,92 +27,16 @@ from pytest_aisbench.tester_server.schema import (
     result_rows,
 )
 
-# -- What pages ask of cases across runs: their series, their shapes, their slow cards. Bounded, and by an index too.
+# Projects, runs and results
 
-_SIGHTING = [STRAGGLERS.c[name] for name in ("ended", "node", "card", "ratio", "cost")]
-
-
-def platforms(connection: Connection, project: str) -> list[str]:
-    found = select(SERIES.c.platform).where(SERIES.c.project == project).distinct().order_by(SERIES.c.platform)
-    return list(connection.execute(found).scalars())
-
-
-def series(connection: Connection, project: str, *, platform: str = "", after: str = "", limit: int = PAGE) -> Rows:
-    """By name, with the last result of each."""
-    last = ("verdict", "status", "throughput", "accuracy", "reference")
-    columns = [RESULTS.c[name].label(f"last_{name}") for name in last]
-    found = select(SERIES, *columns).join(RESULTS, RESULTS.c.id == SERIES.c.last).where(SERIES.c.project == project)
-    place = SERIES.c.name + " " + SERIES.c.platform
-    if platform:
-        found = found.where(SERIES.c.platform == platform)
-    if after:
-        found = found.where(place > after)
-    return connection.execute(found.order_by(place).limit(limit)).all()
-
-
-def one_series(connection: Connection, project: str, platform: str, name: str) -> Any:
-    where = SERIES.c.project == project, SERIES.c.platform == platform, SERIES.c.name == name
-    return connection.execute(select(SERIES).where(*where)).one_or_none()
-
-
-def case_trend(connection: Connection, series_id: int, before: Mark | None = None, limit: int = 100) -> Rows:
-    """The newest first."""
-    found = result_rows().where(RESULTS.c.series == series_id)
-    return connection.execute(behind(found, RESULTS, before).limit(limit)).all()
-
-
-def spark(connection: Connection, series_id: int, limit: int = 24) -> list[float]:
-    """The last throughputs, oldest first."""
-    found = select(RESULTS.c.throughput).where(RESULTS.c.series == series_id)
-    values = connection.execute(behind(found, RESULTS, None).limit(limit)).scalars().all()
-    return [value for value in reversed(values) if value is not None]
-
-
-def workloads(connection: Connection, project: str) -> Rows:
-    """What has been measured in more than one shape, and where."""
-    key = SERIES.c.workload, SERIES.c.platform, SERIES.c.mode
-    found = select(*key, func.count().label("shapes")).where(SERIES.c.project == project).group_by(*key)
-    return connection.execute(found.order_by(*key)).all()
-
-
-def shapes(connection: Connection, project: str, platform: str, workload: str, mode: str) -> Rows:
-    """The last result of every shape, from few cards to many."""
-    key = {"project": project, "platform": platform, "workload": workload, "mode": mode}
-    last = [RESULTS.c[name] for name in ("throughput", "verdict", "status", "ended", "run")]
-    columns = SERIES.c.name, SERIES.c.nodes, SERIES.c.devices, SERIES.c.mode, SERIES.c.unit, *last, RUNS.c.testid
-    found = select(*columns, RUNS.c.name.label("run_name")).join(RESULTS, RESULTS.c.id == SERIES.c.last)
-    found = found.join(RUNS, RUNS.c.id == RESULTS.c.run).where(
-        *(SERIES.c[name] == value for name, value in key.items())
-    )
-    rows = connection.execute(found.limit(500)).all()
-    return sorted(rows, key=lambda row: ((row.nodes or 0) * (row.devices or 0), row.nodes or 0))
-
-
-def sightings(connection: Connection, project: str, platform: str, limit: int = 2000) -> Rows:
-    """Slow cards and nodes, the newest first."""
-    return connection.execute(_seen(select(*_SIGHTING), project, platform).limit(limit)).all()
-
-
-def stragglers(connection: Connection, project: str, platform: str, limit: int = PAGE) -> Rows:
-    """The same, and where each was seen."""
-    found = select(*_SIGHTING, RESULTS.c.name, RUNS.c.testid, RUNS.c.name.label("run_name"))
-    found = found.join(RESULTS, RESULTS.c.id == STRAGGLERS.c.result).join(RUNS, RUNS.c.id == RESULTS.c.run)
-    return connection.execute(_seen(found, project, platform).limit(limit)).all()
-
-
-def _seen(found: Select[Any], project: str, platform: str) -> Select[Any]:
-    where = STRAGGLERS.c.project == project, STRAGGLERS.c.platform == platform
-    return found.where(*where).order_by(STRAGGLERS.c.ended.desc())
-
-
-_SEARCHED = 10_000  # newest results whose reasons are searched
+_SEARCHED = 10_000  # the newest results, whose reasons are searched
 
 
 def projects(connection: Connection, only: str | None) -> Rows:
-    """By name, with the last of each; a project is there once it has a token."""
+    """Projects by name, with the time of their last run; a project exists once it has a token."""
     last = select(func.max(RUNS.c.ended)).where(RUNS.c.project == TOKENS.c.project).scalar_subquery()
-    found = select(TOKENS.c.project.label("name"), last.label("ended")).distinct().order_by(TOKENS.c.project)
-    return connection.execute(found if only is None else found.where(TOKENS.c.project == only)).all()
+    query = select(TOKENS.c.project.label("name"), last.label("ended")).distinct().order_by(TOKENS.c.project)
+    return connection.execute(query if only is None else query.where(TOKENS.c.project == only)).all()
 
 
 def runs(
@@ -120,13 +44,13 @@ def runs(
     limit: int = PAGE,
 ) -> Rows:  # fmt: skip
     """The newest first."""
-    found = select(RUNS).where(RUNS.c.project == project)
+    query = select(RUNS).where(RUNS.c.project == project)
     if platform:
-        found = found.where(RUNS.c.platform == platform)
+        query = query.where(RUNS.c.platform == platform)
     if only_bad:
         ended_badly = and_(RUNS.c.told > 0, func.coalesce(RUNS.c.exit_code, -1) != 0)
-        found = found.where(or_(RUNS.c.passed < RUNS.c.cases, ended_badly))
-    return connection.execute(behind(found, RUNS, before).limit(limit)).all()
+        query = query.where(or_(RUNS.c.passed < RUNS.c.cases, ended_badly))
+    return connection.execute(behind(query, RUNS, before).limit(limit)).all()
 
 
 def run(connection: Connection, project: str, testid: str, name: str) -> Any:
@@ -135,26 +59,26 @@ def run(connection: Connection, project: str, testid: str, name: str) -> Any:
 
 
 def run_before(connection: Connection, of: Any) -> Any:
-    """The one before it on the same platform, which it is compared with."""
-    found = select(RUNS).where(RUNS.c.project == of.project, RUNS.c.platform == of.platform)
-    return connection.execute(behind(found, RUNS, Mark.of(of)).limit(1)).one_or_none()
+    """The run before it on the same platform, for comparison."""
+    query = select(RUNS).where(RUNS.c.project == of.project, RUNS.c.platform == of.platform)
+    return connection.execute(behind(query, RUNS, Mark.of(of)).limit(1)).one_or_none()
 
 
 def end_of(connection: Connection, of: Any) -> dict[str, Any]:
-    """What was said last of how a run ended; empty where nobody said it."""
+    """The upload about how a run ended; empty if there is none."""
     where = {"project": of.project, "testid": of.testid, "kind": results.RUNS, "run_id": of.name, "attempt": of.told}
-    found = select(PARCELS.c.body).where(*(PARCELS.c[name] == value for name, value in where.items()))
-    body = connection.execute(found.order_by(PARCELS.c.id).limit(1)).scalar_one_or_none()
+    query = select(PARCELS.c.body).where(*(PARCELS.c[name] == value for name, value in where.items()))
+    body = connection.execute(query.order_by(PARCELS.c.id).limit(1)).scalar_one_or_none()
     return dict(json.loads(body)) if body else {"unjudged": {}, "missing": []}
 
 
 def results_of(connection: Connection, run_id: int, limit: int | None = None) -> Rows:
-    """What is wrong before what is right."""
+    """The results of a run: failures first, passes last."""
     bad = case(
         {Ruling.FAILED.value: 0, Ruling.BROKEN.value: 1, Ruling.PASSED.value: 3}, value=RESULTS.c.verdict, else_=2
     )
-    found = result_rows().where(RESULTS.c.run == run_id).order_by(bad, RESULTS.c.name).limit(limit)
-    return connection.execute(found).all()
+    query = result_rows().where(RESULTS.c.run == run_id).order_by(bad, RESULTS.c.name).limit(limit)
+    return connection.execute(query).all()
 
 
 def result(connection: Connection, run_id: int, name: str) -> Any:
@@ -166,17 +90,17 @@ def parcel(connection: Connection, number: int) -> Any:
 
 
 def attempts(connection: Connection, project: str, testid: str, run_id: str) -> Rows:
-    """Everything that was said of a case in a run, and by whom."""
+    """All uploads about a case in a run, with their senders."""
     columns = PARCELS.c.id, PARCELS.c.attempt, PARCELS.c.key, PARCELS.c.received, TOKENS.c.label, PARCELS.c.token
     where = PARCELS.c.project == project, PARCELS.c.testid == testid, PARCELS.c.run_id == run_id
-    found = (
+    query = (
         select(*columns).join(TOKENS, TOKENS.c.id == PARCELS.c.token).where(*where, PARCELS.c.kind == results.RESULTS)
     )
-    return connection.execute(found.order_by(PARCELS.c.attempt, PARCELS.c.id).limit(100)).all()
+    return connection.execute(query.order_by(PARCELS.c.attempt, PARCELS.c.id).limit(100)).all()
 
 
 def attachments(connection: Connection, of: Any) -> Rows:
-    """What a suite handed in beside the results of a run."""
+    """What the tests of a run uploaded beside its results."""
     mine = PARCELS.c.run_id.startswith(f"{of.name}.", autoescape=True)
     where = PARCELS.c.project == of.project, PARCELS.c.testid == of.testid, PARCELS.c.kind == ATTACHMENTS
     return connection.execute(select(PARCELS).where(*where, mine).order_by(PARCELS.c.id).limit(200)).all()
@@ -189,39 +113,119 @@ class Hits(NamedTuple):
 
 
 def search(connection: Connection, project: str, words: str, limit: int = PAGE) -> Hits:
-    """Runs and cases by a part of their names, jobs and keys by their whole, and newest results by their reasons."""
+    """Runs and cases by a part of their names, jobs and keys by the whole, and the newest results by their reasons."""
     by_run = or_(*(RUNS.c[name].icontains(words, autoescape=True) for name in ("name", "testid", "platform")))
-    found_runs = behind(select(RUNS).where(RUNS.c.project == project, by_run), RUNS, None).limit(limit)
+    run_query = behind(select(RUNS).where(RUNS.c.project == project, by_run), RUNS, None).limit(limit)
     by_case = or_(*(SERIES.c[name].icontains(words, autoescape=True) for name in ("name", "workload")))
-    found_series = select(SERIES).where(SERIES.c.project == project, by_case).order_by(SERIES.c.name).limit(limit)
+    series_query = select(SERIES).where(SERIES.c.project == project, by_case).order_by(SERIES.c.name).limit(limit)
     job = result_rows().where(RESULTS.c.project == project, RESULTS.c.job_id == words).limit(limit)
     key = result_rows().join(PARCELS, PARCELS.c.id == RESULTS.c.parcel)
     key = key.where(PARCELS.c.project == project, PARCELS.c.key == words).limit(limit)
     newest = select(RESULTS.c.id).where(RESULTS.c.project == project).order_by(RESULTS.c.id.desc())
     recent = RESULTS.c.id >= func.coalesce(newest.offset(_SEARCHED - 1).limit(1).scalar_subquery(), 0)
-    said = result_rows().where(RESULTS.c.project == project, recent, RESULTS.c.reason.icontains(words, autoescape=True))
-    said = said.order_by(RESULTS.c.id.desc()).limit(limit)
-    hits = {row.id: row for each in (job, key, said) for row in connection.execute(each)}
+    by_reason = result_rows().where(
+        RESULTS.c.project == project, recent, RESULTS.c.reason.icontains(words, autoescape=True)
+    )
+    by_reason = by_reason.order_by(RESULTS.c.id.desc()).limit(limit)
+    hits = {row.id: row for each in (job, key, by_reason) for row in connection.execute(each)}
     return Hits(
-        connection.execute(found_runs).all(), connection.execute(found_series).all(), list(hits.values())[:limit]
+        connection.execute(run_query).all(), connection.execute(series_query).all(), list(hits.values())[:limit]
     )
 
 
 def sender(connection: Connection, of: Any) -> Any:
-    """Who sent the parcel that counts."""
+    """The line of the audit about the upload `of`."""
     where = AUDIT.c.project == of.project, AUDIT.c.testid == of.testid, AUDIT.c.run_id == of.run_id
-    found = select(AUDIT).where(*where, AUDIT.c.key == of.key, AUDIT.c.status == 201)
-    return connection.execute(found.limit(1)).one_or_none()
+    query = select(AUDIT).where(*where, AUDIT.c.key == of.key, AUDIT.c.status == 201)
+    return connection.execute(query.limit(1)).one_or_none()
 
 
 def export(connection: Connection, project: str, platform: str = "", name: str = "") -> Iterator[Any]:
     """Every result, oldest first, a chunk at a time."""
     last = 0
-    found = result_rows().where(RESULTS.c.project == project).order_by(RESULTS.c.id).limit(CHUNK)
+    query = result_rows().where(RESULTS.c.project == project).order_by(RESULTS.c.id).limit(CHUNK)
     if platform:
-        found = found.where(RUNS.c.platform == platform)
+        query = query.where(RUNS.c.platform == platform)
     if name:
-        found = found.where(RESULTS.c.name == name)
-    while rows := connection.execute(found.where(RESULTS.c.id > last)).all():
+        query = query.where(RESULTS.c.name == name)
+    while rows := connection.execute(query.where(RESULTS.c.id > last)).all():
         yield from rows
         last = rows[-1].id
+
+
+# Trends: cases across runs, their shapes and their slow cards
+
+_SIGHTING = [STRAGGLERS.c[name] for name in ("ended", "node", "card", "ratio", "cost")]
+
+
+def platforms(connection: Connection, project: str) -> list[str]:
+    query = select(SERIES.c.platform).where(SERIES.c.project == project).distinct().order_by(SERIES.c.platform)
+    return list(connection.execute(query).scalars())
+
+
+def series(connection: Connection, project: str, *, platform: str = "", after: str = "", limit: int = PAGE) -> Rows:
+    """Cases on a platform across runs, by name, with the last result of each."""
+    last = ("verdict", "status", "throughput", "accuracy", "reference")
+    columns = [RESULTS.c[name].label(f"last_{name}") for name in last]
+    query = select(SERIES, *columns).join(RESULTS, RESULTS.c.id == SERIES.c.last).where(SERIES.c.project == project)
+    place = SERIES.c.name + " " + SERIES.c.platform
+    if platform:
+        query = query.where(SERIES.c.platform == platform)
+    if after:
+        query = query.where(place > after)
+    return connection.execute(query.order_by(place).limit(limit)).all()
+
+
+def one_series(connection: Connection, project: str, platform: str, name: str) -> Any:
+    where = SERIES.c.project == project, SERIES.c.platform == platform, SERIES.c.name == name
+    return connection.execute(select(SERIES).where(*where)).one_or_none()
+
+
+def case_trend(connection: Connection, series_id: int, before: Mark | None = None, limit: int = 100) -> Rows:
+    """The results of one case across runs, the newest first."""
+    query = result_rows().where(RESULTS.c.series == series_id)
+    return connection.execute(behind(query, RESULTS, before).limit(limit)).all()
+
+
+def spark(connection: Connection, series_id: int, limit: int = 24) -> list[float]:
+    """The last throughputs, oldest first."""
+    query = select(RESULTS.c.throughput).where(RESULTS.c.series == series_id)
+    values = connection.execute(behind(query, RESULTS, None).limit(limit)).scalars().all()
+    return [value for value in reversed(values) if value is not None]
+
+
+def workloads(connection: Connection, project: str) -> Rows:
+    """Each workload on each platform, and in how many shapes it was measured."""
+    key = SERIES.c.workload, SERIES.c.platform, SERIES.c.mode
+    query = select(*key, func.count().label("shapes")).where(SERIES.c.project == project).group_by(*key)
+    return connection.execute(query.order_by(*key)).all()
+
+
+def shapes(connection: Connection, project: str, platform: str, workload: str, mode: str) -> Rows:
+    """The last result of every shape, from few cards to many."""
+    key = {"project": project, "platform": platform, "workload": workload, "mode": mode}
+    last = [RESULTS.c[name] for name in ("throughput", "verdict", "status", "ended", "run")]
+    columns = SERIES.c.name, SERIES.c.nodes, SERIES.c.devices, SERIES.c.mode, SERIES.c.unit, *last, RUNS.c.testid
+    query = select(*columns, RUNS.c.name.label("run_name")).join(RESULTS, RESULTS.c.id == SERIES.c.last)
+    query = query.join(RUNS, RUNS.c.id == RESULTS.c.run).where(
+        *(SERIES.c[name] == value for name, value in key.items())
+    )
+    rows = connection.execute(query.limit(500)).all()
+    return sorted(rows, key=lambda row: ((row.nodes or 0) * (row.devices or 0), row.nodes or 0))
+
+
+def sightings(connection: Connection, project: str, platform: str, limit: int = 2000) -> Rows:
+    """Slow cards and nodes, the newest first."""
+    return connection.execute(_seen(select(*_SIGHTING), project, platform).limit(limit)).all()
+
+
+def stragglers(connection: Connection, project: str, platform: str, limit: int = PAGE) -> Rows:
+    """Slow cards and nodes, the newest first, with the run and case of each."""
+    query = select(*_SIGHTING, RESULTS.c.name, RUNS.c.testid, RUNS.c.name.label("run_name"))
+    query = query.join(RESULTS, RESULTS.c.id == STRAGGLERS.c.result).join(RUNS, RUNS.c.id == RESULTS.c.run)
+    return connection.execute(_seen(query, project, platform).limit(limit)).all()
+
+
+def _seen(query: Select[Any], project: str, platform: str) -> Select[Any]:
+    where = STRAGGLERS.c.project == project, STRAGGLERS.c.platform == platform
+    return query.where(*where).order_by(STRAGGLERS.c.ended.desc())

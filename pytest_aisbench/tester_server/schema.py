@@ -1,4 +1,7 @@
-"""The tables as statements name them. How they came to be is in `migrations`; a test holds one against the other."""
+"""The Tester's database: its tables, how it is opened and upgraded, and how lists of rows are read page by page.
+
+`STEPS` creates the tables in the database; the `Table` objects name their columns in queries. A test compares the two.
+"""
 
 from __future__ import annotations
 
@@ -34,78 +37,6 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.tester_server.contract import StoredUpload, derive_rows
 
-# -- The database behind a Tester: SQLite in a file, or PostgreSQL.
-
-_SQLITE = "sqlite"
-_POSTGRES = "postgresql"
-_OLDEST = (3, 35)  # the first with RETURNING
-_PATIENCE_S = 15
-_IMMEDIATE = "aisbench_immediate"
-_THREADS = 16  # that answer requests, each with a connection of its own
-
-
-def address(text: str) -> URL:
-    """A URL of SQLAlchemy's, or the path of a SQLite file."""
-    try:
-        url = make_url(text if "://" in text else f"{_SQLITE}:///{text}")
-    except (ArgumentError, ValueError):
-        raise UsageFault("--db is no URL of a database", advice=_advice()) from None
-    kind = url.get_backend_name()
-    if kind == "postgres":
-        url, kind = url.set(drivername=_POSTGRES), _POSTGRES
-    if kind not in {_SQLITE, _POSTGRES}:
-        raise UsageFault(f"--db: {kind} is not a database of the Tester's", advice=_advice())
-    if kind == _SQLITE and url.database in {None, "", ":memory:"}:
-        raise UsageFault("--db: SQLite needs a file", advice=_advice())
-    return url.set(drivername=f"{_POSTGRES}+psycopg") if kind == _POSTGRES else url
-
-
-def _advice() -> str:
-    return "sqlite:///tester.db, or postgresql://user@host/database"
-
-
-def open_engine(url: URL) -> Engine:
-    """Nothing is read yet. What was committed survives the end of this process and of the machine."""
-    if url.get_backend_name() == _POSTGRES:
-        return create_engine(url, pool_pre_ping=True, pool_size=_THREADS, max_overflow=4, pool_timeout=_PATIENCE_S)
-    if sqlite3.sqlite_version_info < _OLDEST:
-        raise UsageFault(f"SQLite {sqlite3.sqlite_version} is too old for the Tester", advice="3.35 or newer")
-    file = Path(str(url.database))
-    if not file.parent.is_dir():
-        raise UsageFault(f"--db: there is no folder {file.parent}")
-    engine = create_engine(
-        url, pool_size=_THREADS, max_overflow=4, connect_args={"timeout": _PATIENCE_S, "check_same_thread": False}
-    )
-    event.listen(engine, "connect", _prepare)
-    event.listen(engine, "begin", _begin)
-    return engine
-
-
-def writing(engine: Engine) -> Engine:
-    """For transactions that write: SQLite then waits for its turn at the start, where it can, and not in the middle."""
-    return engine.execution_options(**{_IMMEDIATE: True})
-
-
-def is_sqlite(connection: Connection) -> bool:
-    return connection.dialect.name == _SQLITE
-
-
-def is_transient(error: DBAPIError) -> bool:
-    """Whether the same request may succeed later: nobody there, locked, disk full, a deadlock."""
-    return error.connection_invalidated or type(error).__name__ in {"OperationalError", "InternalError"}
-
-
-def _prepare(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # transactions begin where we say
-    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "cache_size = -65536"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _begin(connection: Connection) -> None:
-    immediate = connection.get_execution_options().get(_IMMEDIATE)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
-
-
 META = MetaData()
 
 
@@ -127,7 +58,7 @@ def _numbers(*names: str) -> list[Column[float]]:
 
 # Who may send to a project, or read it. Of a token only its digest is kept.
 TOKENS = Table("tokens", META, _id(), *_texts("digest", "project", "kind", "label"), *_numbers("created", "revoked"))
-# Everything that was ever taken, as it was sent; all tables below but the audit can be made of it again.
+# Every upload as it was sent; all tables below but the audit can be made from it again.
 PARCELS = Table(
     "parcels",
     META,
@@ -136,7 +67,7 @@ PARCELS = Table(
     *_whole("attempt", "token"),
     *_numbers("received"),
 )
-# Who sent what, and what became of it.
+# Who sent what, and the answer.
 AUDIT = Table(
     "audit",
     META,
@@ -150,9 +81,9 @@ RUNS = Table(
     META,
     _id(),
     *_texts("project", "testid", "name", "platform"),
-    *_numbers("started", "ended", "card_hours"),  # what its cases cost, with and without a verdict
+    *_numbers("started", "ended", "card_hours"),  # card_hours: of its cases, with and without a verdict
     *_whole("cases", "passed", "failed", "broken", "inconclusive"),
-    # How it ended: which attempt at saying so was the last, 0 for none; a run that was killed has no code.
+    # How it ended: `told` is the last attempt that said so, 0 for none; a killed run has no exit code.
     *_whole("told", "exit_code", "unjudged"),
     *_numbers("unjudged_hours"),
 )
@@ -165,7 +96,7 @@ SERIES = Table(
     *_whole("nodes", "devices", "results", "last"),
     *_numbers("last_ended"),
 )
-# What holds of a case in a run: its last attempt. Reference and edges are those of throughput, the target of accuracy.
+# A case in a run, by its last attempt. Reference, low and high are of throughput, the target is of accuracy.
 RESULTS = Table(
     "results",
     META,
@@ -183,7 +114,80 @@ STRAGGLERS = Table(
     *_numbers("ended", "ratio", "cost"),
 )
 
-# -- How the tables came to be, step by step, and how a database of an older version gets them.
+
+# Opening the database: SQLite in a file, or PostgreSQL
+
+_SQLITE = "sqlite"
+_POSTGRES = "postgresql"
+_OLDEST = (3, 35)  # the first with RETURNING
+_PATIENCE_S = 15
+_IMMEDIATE = "aisbench_immediate"
+_THREADS = 16  # answer requests, each with a connection of its own
+
+
+def address(text: str) -> URL:
+    """The database that `--db` names: by a URL of SQLAlchemy, or by the path of a SQLite file."""
+    try:
+        url = make_url(text if "://" in text else f"{_SQLITE}:///{text}")
+    except (ArgumentError, ValueError):
+        raise UsageFault("--db is no URL of a database", advice=_advice()) from None
+    kind = url.get_backend_name()
+    if kind == "postgres":
+        url, kind = url.set(drivername=_POSTGRES), _POSTGRES
+    if kind not in {_SQLITE, _POSTGRES}:
+        raise UsageFault(f"--db: {kind} is not a database of the Tester's", advice=_advice())
+    if kind == _SQLITE and url.database in {None, "", ":memory:"}:
+        raise UsageFault("--db: SQLite needs a file", advice=_advice())
+    return url.set(drivername=f"{_POSTGRES}+psycopg") if kind == _POSTGRES else url
+
+
+def _advice() -> str:
+    return "sqlite:///tester.db, or postgresql://user@host/database"
+
+
+def open_engine(url: URL) -> Engine:
+    """An engine that has read nothing yet. What it commits survives a crash of the process and of the machine."""
+    if url.get_backend_name() == _POSTGRES:
+        return create_engine(url, pool_pre_ping=True, pool_size=_THREADS, max_overflow=4, pool_timeout=_PATIENCE_S)
+    if sqlite3.sqlite_version_info < _OLDEST:
+        raise UsageFault(f"SQLite {sqlite3.sqlite_version} is too old for the Tester", advice="3.35 or newer")
+    file = Path(str(url.database))
+    if not file.parent.is_dir():
+        raise UsageFault(f"--db: there is no folder {file.parent}")
+    engine = create_engine(
+        url, pool_size=_THREADS, max_overflow=4, connect_args={"timeout": _PATIENCE_S, "check_same_thread": False}
+    )
+    event.listen(engine, "connect", _prepare)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def writing(engine: Engine) -> Engine:
+    """The engine for transactions that write: SQLite then waits for the lock at the start, where it can wait."""
+    return engine.execution_options(**{_IMMEDIATE: True})
+
+
+def is_sqlite(connection: Connection) -> bool:
+    return connection.dialect.name == _SQLITE
+
+
+def is_transient(error: DBAPIError) -> bool:
+    """True if the same request may succeed later: no connection, a lock, a full disk, a deadlock."""
+    return error.connection_invalidated or type(error).__name__ in {"OperationalError", "InternalError"}
+
+
+def _prepare(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # we begin transactions ourselves
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "cache_size = -65536"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin(connection: Connection) -> None:
+    immediate = connection.get_execution_options().get(_IMMEDIATE)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+
+# Creating the tables, and upgrading a database of an older version
 
 _LOCK = 0x61697362  # PostgreSQL: one process migrates at a time
 
@@ -243,23 +247,23 @@ ALTER TABLE results ADD COLUMN target DOUBLE PRECISION
 
 class Step(NamedTuple):
     tables: str
-    refills: bool = False  # what is shown is made anew of what was sent
+    refills: bool = False  # make the rows that pages show again from the uploads
 
 
-# The step at n makes version n + 1 out of version n. A step that was released is never changed.
+# STEPS[n] makes version n + 1 from version n. A step that was released is never changed.
 STEPS = (Step(_SENT), Step(_SHOWN, refills=True), Step(_ENDS_AND_TARGETS))
 VERSION = len(STEPS)
 
 
 def upgrade(engine: Engine, to: int = VERSION) -> None:
-    """Whole or not at all; nothing is written if there is nothing to do."""
+    """Bring the database to version `to`, in one transaction; write nothing if it has that version."""
     with engine.connect() as connection:
         if version_of(connection) == to:
             return
     with writing(engine).begin() as connection:
         if not is_sqlite(connection):
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-        version = version_of(connection)  # another process may have taken the steps meanwhile
+        version = version_of(connection)  # another process may have upgraded it meanwhile
         if version > VERSION:
             message = f"the database is of version {version}, this program knows {VERSION}"
             raise UsageFault(message, advice="upgrade pytest-aisbench")
@@ -267,14 +271,14 @@ def upgrade(engine: Engine, to: int = VERSION) -> None:
             connection.execute(text("CREATE TABLE schema_version (version BIGINT NOT NULL)"))
             connection.execute(text("INSERT INTO schema_version VALUES (0)"))
         for step in STEPS[version:to]:
-            _take(connection, step.tables)
+            _execute(connection, step.tables)
         if any(step.refills for step in STEPS[version:to]):
             refill(connection)
         connection.execute(text("UPDATE schema_version SET version = :version"), {"version": to})
 
 
 def refill(connection: Connection) -> None:
-    """Only once all tables are those of today: what derives knows no others."""
+    """Make the rows that pages show again from all uploads. `derive_rows` needs the tables of the current version."""
     for table in (STRAGGLERS, RESULTS, SERIES, RUNS):
         connection.execute(delete(table))
     last, page = 0, select(PARCELS).order_by(PARCELS.c.id).limit(500)
@@ -290,21 +294,21 @@ def version_of(connection: Connection) -> int:
     return int(connection.execute(text("SELECT version FROM schema_version")).scalar_one())
 
 
-def _take(connection: Connection, statements: str) -> None:
+def _execute(connection: Connection, statements: str) -> None:
     serial = "INTEGER PRIMARY KEY AUTOINCREMENT" if is_sqlite(connection) else "BIGSERIAL PRIMARY KEY"
     for statement in statements.split(";\n"):
         connection.execute(text(statement.replace("{id}", serial)))
 
 
-# -- Rows as every question answers with them: results with their run and their series, and lists page by page.
+# Reading rows: results with their run and their series, and lists page by page
 
 PAGE = 50
-CHUNK = 1000  # rows that are read at once where all are wanted
-Rows = Sequence[Any]  # rows
+CHUNK = 1000  # rows read at once where all are read
+Rows = Sequence[Any]
 
 
 class Mark(NamedTuple):
-    """Where a page ends: the next one begins behind it, whatever came in meanwhile."""
+    """The last row of a page: the next page begins behind it, even if new rows came in meanwhile."""
 
     ended: float
     id: int
@@ -327,7 +331,7 @@ class Mark(NamedTuple):
 
 
 def result_rows() -> Select[Any]:
-    """What is shown of each; a question says which."""
+    """A query for results with what pages show of them; the caller adds its conditions."""
     columns = [column for column in RESULTS.c if column.name not in {"run", "series", "project"}]
     run_columns = RUNS.c.testid, RUNS.c.name.label("run_name"), RUNS.c.platform, RUNS.c.project
     series_columns = [SERIES.c[name] for name in ("workload", "nodes", "devices", "mode")]
@@ -338,12 +342,12 @@ def result_rows() -> Select[Any]:
     )
 
 
-def behind(found: Select[Any], table: Any, before: Mark | None) -> Select[Any]:
-    """The newest first, those behind the mark; told so that the index is entered there and not at its top."""
+def behind(query: Select[Any], table: Any, before: Mark | None) -> Select[Any]:
+    """The newest first, from behind the mark on; the condition lets the database enter its index at the mark."""
     if before is not None:
         same = and_(table.c.ended == before.ended, table.c.id < before.id)
-        found = found.where(table.c.ended <= before.ended, or_(table.c.ended < before.ended, same))
-    return found.order_by(table.c.ended.desc(), table.c.id.desc())
+        query = query.where(table.c.ended <= before.ended, or_(table.c.ended < before.ended, same))
+    return query.order_by(table.c.ended.desc(), table.c.id.desc())
 
 
 def dicts(rows: Iterable[Any]) -> Iterator[dict[str, Any]]:

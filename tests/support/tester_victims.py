@@ -51,7 +51,7 @@ def arm(point: str) -> None:
         event.listen(engine, "commit", commit)
         return engine
 
-    setattr(api, "take", take)  # noqa: B010 - a stranger's hand in the module
+    setattr(api, "store_upload", take)  # noqa: B010 - a stranger's hand in the module
     setattr(app, "open_engine", open_engine)  # noqa: B010
     if point == "after commit":
         setattr(api, "JSONResponse", die)  # noqa: B010

@@ -1,4 +1,4 @@
-"""Parts of the open Tester that need no server: the door, the rate, words, numbers, and a database that is away."""
+"""Parts of the open Tester that need no server: access, the rate, words, numbers, and a database that is away."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ def test_pages_are_open_on_loopback_alone_and_only_if_nobody_closed_them() -> No
     assert access_policy(ServeOptions("db")).open
     assert not access_policy(ServeOptions("db", closed=True)).open
     assert not access_policy(ServeOptions("db", host="0.0.0.0")).open
-    assert not access_policy(ServeOptions("db")).knows("tester.example")
-    assert access_policy(ServeOptions("db", names=("Tester.example",))).knows("tester.example:443")
-    assert access_policy(ServeOptions("db", host="0.0.0.0")).knows("tester.example")
+    assert not access_policy(ServeOptions("db")).answers_to("tester.example")
+    assert access_policy(ServeOptions("db", names=("Tester.example",))).answers_to("tester.example:443")
+    assert access_policy(ServeOptions("db", host="0.0.0.0")).answers_to("tester.example")
 
 
 def test_another_address_than_loopback_is_told_to_be_plain_http(
@@ -112,10 +112,10 @@ def test_another_address_than_loopback_is_told_to_be_plain_http(
 
 
 def test_a_door_knows_its_names() -> None:
-    door = AccessPolicy(open=True, names=("127.0.0.1", "[::1]", "tester.example"))
-    assert all(map(door.knows, ("127.0.0.1:9527", "[::1]:9527", "Tester.Example:443", "[::1]")))
-    assert not any(map(door.knows, ("evil.example", "", "[::2]:1", "127.0.0.1.evil.example")))
-    assert AccessPolicy(open=False).knows("anything")
+    access = AccessPolicy(open=True, names=("127.0.0.1", "[::1]", "tester.example"))
+    assert all(map(access.answers_to, ("127.0.0.1:9527", "[::1]:9527", "Tester.Example:443", "[::1]")))
+    assert not any(map(access.answers_to, ("evil.example", "", "[::2]:1", "127.0.0.1.evil.example")))
+    assert AccessPolicy(open=False).answers_to("anything")
 
 
 def test_a_token_has_a_stock_and_gets_more_with_time() -> None:
