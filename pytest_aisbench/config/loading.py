@@ -202,11 +202,11 @@ def _document(given: Mapping[str, Given], root: Path, platforms: PlatformKinds) 
 
 
 def _check_keys(document: Document, platforms: PlatformKinds) -> Document:
-    known = [*(row.name for row in option_table() if row.name != "config"), *_TABLES]
+    allowed = [*(row.name for row in option_table() if row.name != "config"), *_TABLES]
     for key in document.data:
-        if key not in known and not _has_table(key, platforms):
-            known += [name for name in platforms.platforms if _has_table(name, platforms)]
-            raise document.fault(f"unknown key {key!r}", key, advice=perhaps(key, known))
+        if key not in allowed and not _has_table(key, platforms):
+            allowed += [name for name in platforms.platforms if _has_table(name, platforms)]
+            raise document.fault(f"unknown key {key!r}", key, advice=perhaps(key, allowed))
     return document
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _LOG = get_logger("platform")
 _LOOK = """import importlib.util, pathlib, sys
-found = importlib.util.find_spec(sys.argv[1])
-folders = found.submodule_search_locations or () if found else ()
+spec = importlib.util.find_spec(sys.argv[1])
+folders = spec.submodule_search_locations or () if spec else ()
 sys.exit(not any(list(pathlib.Path(folder).glob(sys.argv[2])) for folder in folders))
 """
 # A file that proves a framework works: Horovod also installs if it could not be built for TensorFlow.

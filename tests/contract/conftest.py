@@ -1,4 +1,4 @@
-"""A server that answers as it is told and keeps what it was sent."""
+"""A server that gives the answers of a script, and keeps the requests it gets."""
 
 from __future__ import annotations
 

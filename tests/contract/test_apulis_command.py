@@ -1,4 +1,4 @@
-"""What the pods of Apulis make of the command that they are sent."""
+"""The command that Apulis' pods get, run by bash as a pod would run it."""
 
 from __future__ import annotations
 
@@ -85,22 +85,22 @@ def test_every_card_of_every_node_is_a_rank_of_its_own(pods: Pods, workdir: str,
     pods.rank_table()
     options = {**SPEC.options, "workdir": workdir, "device_type": "huawei_npu_arm64" if cards == 8 else "gpu"}
     spec = replace(SPEC, shape=Shape(2, cards), options=options)
-    said = []
+    ranks = []
     for node in (0, 1):
         code, out = pods.run(spec, "worker", node)
         assert code == 0
         lines = [line for line in out.splitlines() if line]
         assert lines[-1] == f"AISBENCH_DONE node={node} rc=0"
-        said += [json.loads(line) for line in lines[:-1]]
-    assert sorted(int(rank) for rank, *_ in said) == list(range(2 * cards))
-    assert all(int(rank) % cards == int(device) for rank, _, device, *_ in said)
-    assert {(size, devices) for _, size, _, devices, *_ in said} == {(str(2 * cards), str(cards))}
+        ranks += [json.loads(line) for line in lines[:-1]]
+    assert sorted(int(rank) for rank, *_ in ranks) == list(range(2 * cards))
+    assert all(int(rank) % cards == int(device) for rank, _, device, *_ in ranks)
+    assert {(size, devices) for _, size, _, devices, *_ in ranks} == {(str(2 * cards), str(cards))}
     table = f"{pods.folder}/home/.npu/j/hccl_ms.json" if cards == 8 else None
-    assert {(one, other) for *_, one, other, _, _ in said} == {(table, table)}
-    assert len({folder for *_, folder, _ in said}) == 2 * cards, "no two ranks stand in one folder"
-    assert all(("trials" in folder) == (workdir == "shared") for *_, folder, _ in said)
+    assert {(one, other) for *_, one, other, _, _ in ranks} == {(table, table)}
+    assert len({folder for *_, folder, _ in ranks}) == 2 * cards, "no two ranks stand in one folder"
+    assert all(("trials" in folder) == (workdir == "shared") for *_, folder, _ in ranks)
     outputs = f"{pods.folder}/{SPEC.outputs.key}"
-    assert said[0][-1] == ["train.py", "--epoch_size=90", f"--train_url={outputs}"]
+    assert ranks[0][-1] == ["train.py", "--epoch_size=90", f"--train_url={outputs}"]
     assert Path(outputs).is_dir()
 
 
@@ -137,8 +137,8 @@ def test_ranks_meet_at_the_first_worker_unless_told(pods: Pods) -> None:
     spec = replace(SPEC, shape=Shape(1, 1), options=GPU)
     assert pods.run(spec, "worker", DLWS_SD_worker0_IP="10.0.0.7")[1].startswith("10.0.0.7 29500\n")
     assert pods.run(spec, "master")[1].startswith("127.0.0.1 29500\n")
-    told = replace(spec, environment={"MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "1"})
-    assert pods.run(told, "master")[1].startswith("10.0.0.9 1\n")
+    addressed = replace(spec, environment={"MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "1"})
+    assert pods.run(addressed, "master")[1].startswith("10.0.0.9 1\n")
 
 
 def test_a_rank_that_fails_ends_the_others(pods: Pods) -> None:
@@ -191,9 +191,9 @@ def test_ranks_that_a_script_numbers_from_0_on_every_node_are_caught_before_they
     spec = replace(SPEC, shape=Shape(2, 2), options={**GPU, "command": "./run_8p.sh && sleep infinity"})
     code, out = pods.run(spec, "worker", 1)
     assert code == 1
-    said, done = out.splitlines()[-2:]
+    message, done = out.splitlines()[-2:]
     advice = "give card i RANK_ID=$((RANK_START + i))"
-    assert re.fullmatch(rf"aisbench: RANK_ID is [01] on node 1, whose ranks are 2 to 3: {re.escape(advice)}", said)
+    assert re.fullmatch(rf"aisbench: RANK_ID is [01] on node 1, whose ranks are 2 to 3: {re.escape(advice)}", message)
     assert done == "AISBENCH_DONE node=1 rc=1"
     assert not _running(pods.folder), "what the script started has ended with it"
 

@@ -1,4 +1,4 @@
-"""Platform `apulis` by the contract, over the wire, on the local cloud's Apulis."""
+"""The platform `apulis` against the local cloud's Apulis, by the contract of Platform."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def test_a_request_without_an_answer_is_one_job_at_most(tmp_path: Path, fault: d
             request = platform.render(spec)
             with pytest.raises(Unreachable):
                 platform.submit(request)
-            found = platform.find(request)
-            assert found == (request.body["jobId"] if made else None)
+            job_id = platform.find(request)
+            assert job_id == (request.body["jobId"] if made else None)
             with pytest.raises(Rejected) if made else contextlib.nullcontext():
                 platform.submit(request)
             assert platform.find(request) == request.body["jobId"]
@@ -104,12 +104,12 @@ def test_a_request_without_an_answer_is_one_job_at_most(tmp_path: Path, fault: d
 
 
 def test_a_token_does_instead_of_a_login(own_card: Path) -> None:
-    told = json.loads(own_card.read_text())  # not that of all tests, which takes ten logins in ten minutes
-    user, share = told["apulis_user"], f"{told['apulis_storage']}/data"
-    digest = hashlib.md5(told["apulis_password"].encode(), usedforsecurity=False).hexdigest()
-    login = f"{told['apulis_endpoint']}/custom-user-dashboard-backend/auth/login"
+    card = json.loads(own_card.read_text())  # not that of all tests, which takes ten logins in ten minutes
+    user, share = card["apulis_user"], f"{card['apulis_storage']}/data"
+    digest = hashlib.md5(card["apulis_password"].encode(), usedforsecurity=False).hexdigest()
+    login = f"{card['apulis_endpoint']}/custom-user-dashboard-backend/auth/login"
     token = requests.post(login, json={"userName": user, "password": digest}, timeout=30).json()["token"]
-    access = ApulisAccess(told["apulis_endpoint"], user=user, token=Secret(token), vc=told["apulis_vc"], share=share)
+    access = ApulisAccess(card["apulis_endpoint"], user=user, token=Secret(token), vc=card["apulis_vc"], share=share)
     with contextlib.closing(Apulis(Settings(platform="apulis", tables={"apulis": access}))) as platform:
         platform.check()
     stale = dataclasses.replace(access, token=Secret(f"{token}x"))

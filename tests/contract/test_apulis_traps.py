@@ -1,4 +1,4 @@
-"""What an Apulis platform does that its documents do not say, against a server that plays each of its tricks."""
+"""What Apulis does that its documents do not say, against a scripted server."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def log(**pods: str) -> str:
         return f"{RULES * 3}        {text}\n{RULES * 3}"
 
     return "".join(
-        f"{heading(f'logs from pod: j-{pod}')}{said}{heading(f'end of logs from pod: j-{pod}')}"
-        for pod, said in pods.items()
+        f"{heading(f'logs from pod: j-{pod}')}{text}{heading(f'end of logs from pod: j-{pod}')}"
+        for pod, text in pods.items()
     )
 
 
@@ -275,11 +275,11 @@ def test_logs_by_pod_are_read_too(platform: Apulis, script: Script) -> None:
 
 def test_the_log_says_which_node_failed_and_comes_home(platform: Apulis, script: Script) -> None:
     failed = "no memory\nAISBENCH_DONE node=1 rc=3\n"
-    said = log(ps0="AISBENCH_IDLE\n", worker0="PASSWORD=x1y2\nwaits\n", worker1=failed)
+    pages = log(ps0="AISBENCH_IDLE\n", worker0="PASSWORD=x1y2\nwaits\n", worker1=failed)
     script.answers |= {
         "GetJobDetailV2": detail("failed", platform=platform),
         "GetJobStatus": {"jobStatus": "failed", "errorMsg": "pod failed"},
-        "GetJobLog": {"log": said, "max_page": 1},
+        "GetJobLog": {"log": pages, "max_page": 1},
     }
     job = platform.inspect(["j"])["j"]
     assert (job.exit_code, job.reason) == (3, "worker-1 ended with exit code 3: pod failed")
@@ -433,8 +433,8 @@ def test_a_submission_that_a_stale_token_made_fail_is_sent_again_with_a_good_one
         return headers.get("Authorization") != f"Bearer {TOKEN}2"
 
     script.answers["PostJob"] = lambda _: {"code": 0, "error": "", **({} if is_stale() else {"jobId": "j"})}
-    known = {"success": True, "currentVC": ["platform"]}
-    script.answers["currentUser"] = lambda _: (401, {"success": False}) if is_stale() else known
+    user = {"success": True, "currentVC": ["platform"]}
+    script.answers["currentUser"] = lambda _: (401, {"success": False}) if is_stale() else user
     with opened(replace(access, password=Secret(PASSWORD))) as platform:
         assert platform.submit(platform.render(SPEC)) == "j"
     assert (len(script.calls("PostJob")), len(script.calls("login"))) == (2, 2)

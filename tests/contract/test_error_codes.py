@@ -1,4 +1,4 @@
-"""Every code with which ModelArts may refuse a job, met over the wire: who is to blame, and what the verdict is."""
+"""Every code with which ModelArts may refuse a job, over HTTP: the error that we raise, and the verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The predecessor's files in processes: a shell reads config.sh as we do, and a child executes a trusted file."""
+"""The files of ais-bench-stubs: a shell reads config.sh as we do, and a child process executes a trusted file."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def test_a_trusted_file_is_executed_in_a_child_and_says_so(tmp_path: Path) -> No
     with pytest.raises(UsageFault, match="trust-config"):
         read(path).access("V2")
     assert not (tmp_path / "who").exists()
-    found = read(path, trusted=True)
-    access, _ = found.access("V2")
-    assert (found.executed, access.region_name, access.secret_access_key.reveal()) == (
+    file = read(path, trusted=True)
+    access, _ = file.access("V2")
+    assert (file.executed, access.region_name, access.secret_access_key.reveal()) == (
         True,
         "computed",
         "legacy-secret-key",
     )
     assert int((tmp_path / "who").read_text()) != os.getpid()
-    assert found.session("V2").parameters("V2") == BERT
+    assert file.session("V2").parameters("V2") == BERT
 
 
 @pytest.mark.parametrize(

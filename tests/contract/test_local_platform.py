@@ -1,4 +1,4 @@
-"""Platform `local`: where its cloud comes from, and what becomes of it."""
+"""The platform `local`: how it starts or finds its cloud, and how that ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ModelArts's words about jobs and logs are read."""
+"""How we read what ModelArts answers about jobs and logs."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def job(phase: str, **status: Any) -> dict[str, Any]:
 )
 def test_each_word_of_the_vendor_has_its_phase(platform: ModelArts, server: Server, word: str, phase: Phase) -> None:
     server.answer((200, job(word)))
-    found = platform.inspect(["j"])["j"]
-    assert (found.phase, found.platform_phase, found.known) == (phase, word, True)
+    inspected = platform.inspect(["j"])["j"]
+    assert (inspected.phase, inspected.platform_phase, inspected.known) == (phase, word, True)
 
 
 def test_a_word_nobody_knows_counts_as_running(platform: ModelArts, server: Server) -> None:
@@ -103,8 +103,8 @@ def test_many_are_looked_for_in_the_list_and_the_rest_shown(platform: ModelArts,
         (200, named("old", "Completed")),
         (200, named("failed", "Failed")),
     )
-    found = platform.inspect(["j1", "old", "j2", "failed"])
-    assert {job_id: job.phase for job_id, job in found.items()} == {
+    jobs = platform.inspect(["j1", "old", "j2", "failed"])
+    assert {job_id: job.phase for job_id, job in jobs.items()} == {
         "j1": Phase.RUNNING,
         "old": Phase.SUCCEEDED,
         "j2": Phase.RUNNING,
@@ -154,8 +154,8 @@ def test_the_node_that_failed_is_quoted_and_not_the_ones_that_were_ended_for_it(
         {"task": "worker-1", "exit_code": 3, "message": "no loss"},
     ]
     server.answer((200, job("Failed", task_statuses=tasks, running_records=[record])))
-    found = platform.inspect(["j"])["j"]
-    assert (found.exit_code, found.reason) == (3, "worker-1 ended with exit code 3: no loss")
+    inspected = platform.inspect(["j"])["j"]
+    assert (inspected.exit_code, inspected.reason) == (3, "worker-1 ended with exit code 3: no loss")
 
 
 def test_logs_go_on_where_they_ended_though_their_bytes_are_no_text(platform: ModelArts, server: Server) -> None:

@@ -1,4 +1,4 @@
-"""The port Platform over the real wire: the adapters, against local clouds in processes of their own."""
+"""ModelArts and `local` against local clouds in processes of their own, by the contract of Platform."""
 
 from __future__ import annotations
 

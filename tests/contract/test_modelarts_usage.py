@@ -1,4 +1,4 @@
-"""How ModelArts's samples of a node's use are read."""
+"""How we read ModelArts' samples of the usage of a node."""
 
 from __future__ import annotations
 

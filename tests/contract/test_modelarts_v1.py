@@ -1,4 +1,4 @@
-"""The port Platform by API V1: the same contract, and what versions add to it."""
+"""ModelArts by API V1, by the contract of Platform; and the versions of its jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The port Platform by the vendor's `modelarts` wheel: a stand-in of its documented surface, over the real wire."""
+"""ModelArts by the vendor's `modelarts` wheel, by the contract of Platform; a stand-in has its documented methods."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def test_its_chatter_is_not_seen(v2: ModelArts, capfd: pytest.CaptureFixture[str
 
 def test_threads_take_turns(v1: ModelArts) -> None:
     with ThreadPoolExecutor(8) as pool:
-        told = list(pool.map(lambda number: v1.inspect([f"{number}/1"]), range(4700, 4724)))
-    assert [list(jobs) for jobs in told] == [[f"{number}/1"] for number in range(4700, 4724)]
+        answers = list(pool.map(lambda number: v1.inspect([f"{number}/1"]), range(4700, 4724)))
+    assert [list(jobs) for jobs in answers] == [[f"{number}/1"] for number in range(4700, 4724)]
 
 
 @pytest.mark.parametrize("wrong", ["access_key", "secret_access_key"])

@@ -1,4 +1,4 @@
-"""The OBS adapter believes a certificate only if a known authority signed it for the host that was asked."""
+"""The OBS client trusts a certificate only if a known authority signed it for the host of the request."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def server(request: pytest.FixtureRequest, certificates: Path) -> Iterator[Serve
 def head(server: Server, ca_file: Path | str) -> int:
     store = Obs(f"https://127.0.0.1:{server.server_port}", Secret("a"), Secret("b"), ca_file=str(ca_file), patience=5.0)
     try:
-        found = store.head(URL)
-        return found.size if found else -1
+        head = store.head(URL)
+        return head.size if head else -1
     finally:
         store.close()
 

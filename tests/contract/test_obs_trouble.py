@@ -1,4 +1,4 @@
-"""The OBS adapter against a server that misbehaves as it is told, request by request."""
+"""The OBS client against a scripted server that misbehaves, request by request."""
 
 from __future__ import annotations
 
@@ -214,8 +214,8 @@ def test_an_error_of_ours_below_the_vendors_frames_tells_no_secret(store: Obs, t
 
 def assert_tells_no_secret(error: BaseException) -> None:
     """Not even as pytest --showlocals tells it."""
-    told = traceback.TracebackException.from_exception(error, capture_locals=True)
-    text = "".join(told.format(chain=True))
+    trace = traceback.TracebackException.from_exception(error, capture_locals=True)
+    text = "".join(trace.format(chain=True))
     assert "_attempt" not in text  # its frames, and the vendor's below, hold keys
     assert KEY not in text
     assert SECRET not in text

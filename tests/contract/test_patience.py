@@ -1,4 +1,4 @@
-"""How long the adapters wait, for whom, and when they give up; by a clock that the test holds in its hand."""
+"""How long the clients wait for a server, and when they give up; the test moves the clock."""
 
 from __future__ import annotations
 

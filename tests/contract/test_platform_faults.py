@@ -1,4 +1,4 @@
-"""Every call of the adapters through every fault of the platform, told by the books of a local cloud."""
+"""Every call of the platforms and stores through every fault of the local cloud, which counts the requests."""
 
 from __future__ import annotations
 

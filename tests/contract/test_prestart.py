@@ -1,4 +1,4 @@
-"""`ma-pre-start.sh`: what is staged beside the entry, and what bash makes of it on a node."""
+"""`ma-pre-start.sh`: the files beside the entry, and what bash does with the script on a node."""
 
 from __future__ import annotations
 

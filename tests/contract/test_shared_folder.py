@@ -1,4 +1,4 @@
-"""A folder as a Store: the contract, and what jobs may have left in it."""
+"""A shared folder, by the contract of Store; and against files that jobs may have left in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the vendor's `modelarts` wheel is asked, what it answers, and where it is not what it should be."""
+"""The calls that the vendor's `modelarts` wheel gets, how we read its answers, and its flaws."""
 
 from __future__ import annotations
 

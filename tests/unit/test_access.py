@@ -1,4 +1,4 @@
-"""Whose keys are used, who else may read them, and which addresses names have."""
+"""Which keys a run uses, who else may read their file, and the addresses of names."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ def test_the_local_cloud_asks_nobody_for_keys(tmp_path: Path, home: Path) -> Non
 def test_without_keys_all_three_ways_are_named_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageFault) as caught:
         frozen(tmp_path, HOME=tmp_path)
-    told = str(caught.value)
-    assert "needs access_key, secret_access_key;" in told
+    message = str(caught.value)
+    assert "needs access_key, secret_access_key;" in message
     for way in ("[access] in aisbench.toml", "HUAWEICLOUD_SDK_AK", "HUAWEICLOUD_SDK_SK", "~/.huaweicloud/credentials"):
-        assert way in told
-    assert "\n" not in told
+        assert way in message
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize(

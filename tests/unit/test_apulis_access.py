@@ -1,4 +1,4 @@
-"""The table [apulis]: what is wrong with it is one line, before anything is paid for."""
+"""Mistakes in the table [apulis]: one line each, before anything costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent to Apulis, against requests written by hand from its guide."""
+"""The requests to Apulis, against requests written by hand from its guide."""
 
 from __future__ import annotations
 
@@ -146,8 +146,8 @@ def test_pods_know_the_share_by_their_own_path_or_by_ours() -> None:
 )
 def test_a_job_tells_who_says_that_it_is_done(changed: dict[str, Any], nodes: int, speakers: int) -> None:
     """To whoever takes it over: a launcher speaks for all nodes."""
-    told = request.job_facts(rendered(replace(SPEC, **changed)))
-    assert (told.nodes, told.speakers, told.logs, told.until) == (nodes, speakers, SPEC.logs, "")
+    facts = request.job_facts(rendered(replace(SPEC, **changed)))
+    assert (facts.nodes, facts.speakers, facts.logs, facts.until) == (nodes, speakers, SPEC.logs, "")
     assert request.job_facts({}).nodes == 1, "one that is not ours"
 
 
@@ -158,24 +158,24 @@ RULES = "=" * 57 + "\n"
 
 def page(**pods: str) -> str:
     text = ""
-    for pod, said in pods.items():
+    for pod, log in pods.items():
         for word in ("logs from pod", "end of logs from pod"):
             heading = f"{RULES * 3}        {word}: j-{pod}\n{RULES * 3}"
-            text += heading + (said if word.startswith("logs") else "\n")
+            text += heading + (log if word.startswith("logs") else "\n")
     return text
 
 
 def test_a_log_is_told_apart_by_pods() -> None:
-    said = watch.split_pods(page(ps0="AISBENCH_IDLE\n", worker0="a\n" + RULES + "b\n", worker1="c\n"))
-    assert watch.text_of_node(said, 0) == "a\n" + RULES + "b\n"
-    assert watch.text_of_node(said, 1) == "c\n"
-    assert watch.text_of_node(said, 2) == ""
+    logs = watch.split_pods(page(ps0="AISBENCH_IDLE\n", worker0="a\n" + RULES + "b\n", worker1="c\n"))
+    assert watch.text_of_node(logs, 0) == "a\n" + RULES + "b\n"
+    assert watch.text_of_node(logs, 1) == "c\n"
+    assert watch.text_of_node(logs, 2) == ""
     assert watch.text_of_node(watch.split_pods("only\n"), 0) == "only\n"
 
 
 def test_a_launcher_speaks_for_the_first_node() -> None:
-    said = watch.split_pods(page(ps0="[1,0]: epoch 1\n", worker0="AISBENCH_IDLE\n", worker1="AISBENCH_IDLE\n"))
-    assert watch.text_of_node(said, 0) == "[1,0]: epoch 1\n"
+    logs = watch.split_pods(page(ps0="[1,0]: epoch 1\n", worker0="AISBENCH_IDLE\n", worker1="AISBENCH_IDLE\n"))
+    assert watch.text_of_node(logs, 0) == "[1,0]: epoch 1\n"
 
 
 @pytest.mark.parametrize(

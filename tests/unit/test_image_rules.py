@@ -1,4 +1,4 @@
-"""Custom images: the mistakes of the guides are caught before anything is paid for, each with its fix."""
+"""Custom images: we find the mistakes of the guides before anything costs, and propose the fix."""
 
 from __future__ import annotations
 

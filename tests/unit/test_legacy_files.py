@@ -1,4 +1,4 @@
-"""The predecessor's files: everything that its guides print is read, nothing is ever run, and no key is shown."""
+"""The files of ais-bench-stubs: we read all that its guides print, execute nothing, and show no key."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def config(path: Path) -> Config:
 
 
 def test_both_sessions_of_the_guide(written: Any) -> None:
-    found = config(written(BERT_CONFIG))
-    assert found.session("V1").parameters("V1") == BERT
-    assert found.session("V2").parameters("V2") == BERT
-    assert found.session("V1").text("framework_version").startswith("MindSpore-1.3")
-    assert found.session("V2").count("train_instance_count", 9) == 1
-    assert found.session("V2").text("pool_id") == ""
-    access, notes = found.access("V1")
+    file = config(written(BERT_CONFIG))
+    assert file.session("V1").parameters("V1") == BERT
+    assert file.session("V2").parameters("V2") == BERT
+    assert file.session("V1").text("framework_version").startswith("MindSpore-1.3")
+    assert file.session("V2").count("train_instance_count", 9) == 1
+    assert file.session("V2").text("pool_id") == ""
+    access, notes = file.access("V1")
     assert (access.region_name, access.bucket, notes) == ("cn-north-4", "zgwtest", [])
 
 
@@ -145,10 +145,10 @@ def test_what_is_no_python_is_one_line(written: Any, source: bytes) -> None:
 def test_no_message_quotes_a_key(written: Any) -> None:
     for value in ("decrypt('TOPSECRET')", "['TOPSECRET']", "'TOPSECRET' * 2"):
         path = written(f"access_config = {{'access_key': {value}, 'secret_access_key': 'TOPSECRET'}}\n")
-        found = config(path)
+        file = config(path)
         with pytest.raises(UsageFault, match=r"access_config.access_key") as caught:
-            found.access("V2")
-        assert "TOPSECRET" not in f"{caught.value} {found!r} {found.names!r}"
+            file.access("V2")
+        assert "TOPSECRET" not in f"{caught.value} {file!r} {file.names!r}"
 
 
 def test_a_trusted_file_that_can_be_parsed_is_not_executed(written: Any, tmp_path: Path) -> None:
@@ -184,8 +184,8 @@ unset EMPTY
 
 def test_a_shell_file_of_the_guide(written: Any, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
-    found = shell_file.read(written(SHELL.replace("@marker", str(marker)), "config.sh"))
-    assert {name: found.text(name) for name, value in found.values.items() if isinstance(value, str)} == {
+    variables = shell_file.read(written(SHELL.replace("@marker", str(marker)), "config.sh"))
+    assert {name: variables.text(name) for name, value in variables.values.items() if isinstance(value, str)} == {
         "PYTHON_COMMAND": "python3.7",
         "SINGLESERVER_MODE": "True",
         "MODELARTS_VERSION": "V2",
@@ -197,18 +197,18 @@ def test_a_shell_file_of_the_guide(written: Any, tmp_path: Path) -> None:
         "HASH": "a#b",
         "AFTER": "1",
     }
-    assert found.location("MODELARTS_VERSION").endswith("config.sh:5")
+    assert variables.location("MODELARTS_VERSION").endswith("config.sh:5")
     for name in ("NOW", "THEN", "THERE", "MAYBE", "INSIDE"):
         with pytest.raises(UsageFault, match=rf"config.sh:\d+: {name} cannot be told") as caught:
-            found.text(name)
+            variables.text(name)
         assert "\n" not in str(caught.value)
     assert not marker.exists()
 
 
 def test_a_wrong_word_names_its_line(written: Any) -> None:
-    found = shell_file.read(written("\nexport SINGLESERVER_MODE=yes\n", "config.sh"))
+    variables = shell_file.read(written("\nexport SINGLESERVER_MODE=yes\n", "config.sh"))
     with pytest.raises(UsageFault, match=r"config.sh:2: SINGLESERVER_MODE is neither True nor False"):
-        found.choice("SINGLESERVER_MODE", "True", "False", default="False")
+        variables.choice("SINGLESERVER_MODE", "True", "False", default="False")
 
 
 def test_a_quote_without_end_names_its_line(written: Any) -> None:
@@ -228,12 +228,12 @@ words = st.sampled_from(["A", "B", "export ", "=", "'", '"', "$", "${", "}", "`"
 @given(st.one_of(st.lists(words, max_size=30).map("".join), st.text(max_size=60)))
 def test_any_shell_file_is_read_or_refused(written: Any, text: str) -> None:
     try:
-        found = shell_file.read(written(text, "config.sh"))
+        variables = shell_file.read(written(text, "config.sh"))
     except UsageFault:
         return
-    for name in found.values:
+    for name in variables.values:
         try:
-            found.text(name)
+            variables.text(name)
         except UsageFault:
             continue
 
@@ -276,9 +276,9 @@ def test_any_python_file_is_read_or_refused_and_never_run(written: Any, lines: l
     head = f"from easydict import EasyDict as ed\nimport os\ndef plant():\n    os.mkdir({str(folder)!r})\nplant()\n"
     path = written(head + "\n".join(lines) + "\n")
     with contextlib.suppress(UsageFault):
-        found = config(path)
+        file = config(path)
         for version in ("V1", "V2"):
-            for ask in (found.access, found.unused_keys, lambda v: found.session(v).parameters(v)):
+            for ask in (file.access, file.unused_keys, lambda v: file.session(v).parameters(v)):
                 with contextlib.suppress(UsageFault):
                     ask(version)
     assert not folder.exists()

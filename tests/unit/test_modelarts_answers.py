@@ -1,4 +1,4 @@
-"""Whom each answer of Huawei Cloud blames."""
+"""The error that we raise for each answer of Huawei Cloud."""
 
 from __future__ import annotations
 

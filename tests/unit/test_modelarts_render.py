@@ -1,4 +1,4 @@
-"""What is sent to create a job, against requests written by hand from the vendor's documents."""
+"""The requests that create a job on ModelArts, against requests written by hand from the vendor's documents."""
 
 from __future__ import annotations
 
@@ -227,6 +227,6 @@ def test_endpoints_that_cannot_be_derived_are_asked_for() -> None:
 
 
 def test_nothing_shows_the_keys(platform: ModelArts) -> None:
-    shown = f"{platform.session!r} {platform.render(RESNET50)!r} {vars(platform.session)!r}"
-    assert "ACCESSKEYID" not in shown
-    assert "secret-key" not in shown
+    text = f"{platform.session!r} {platform.render(RESNET50)!r} {vars(platform.session)!r}"
+    assert "ACCESSKEYID" not in text
+    assert "secret-key" not in text

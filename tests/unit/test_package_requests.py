@@ -1,4 +1,4 @@
-"""The job of an ais-bench package is the one its guides describe: requests written by hand, V1 and V2."""
+"""The job of an ais-bench package is the one that its guides describe: requests written by hand, V1 and V2."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def load(settings: Settings) -> package_module.Package:
 
 def rendered(settings: Settings, nodes: int | None = None) -> tuple[dict[str, Any], dict[str, str]]:
     """The request's body, and what four words in a golden one stand for."""
-    found = load(settings)
-    case = found.suite.case(Shape(nodes or found.nodes, found.suite.workload.devices))
+    package = load(settings)
+    case = package.suite.case(Shape(nodes or package.nodes, package.suite.workload.devices))
     trial = new_trial("20261116-080000-ab12", case, 0.0)
     platform: Any = ModelArts(settings)
     try:
@@ -129,8 +129,8 @@ def test_the_access_comes_from_the_package_and_is_masked(tmp_path: Path) -> None
 
 def test_a_configuration_alone_gives_the_access(tmp_path: Path) -> None:
     folder = package(tmp_path / "package")
-    told = {"platform": "modelarts", "config": str(folder / "code/config/modelarts_config.py")}
-    assert load_settings(told, {}, {}, tmp_path, registry.of_commands()).access.project_id == "0a1b2c"
+    options = {"platform": "modelarts", "config": str(folder / "code/config/modelarts_config.py")}
+    assert load_settings(options, {}, {}, tmp_path, registry.of_commands()).access.project_id == "0a1b2c"
 
 
 def test_a_named_configuration_replaces_the_packages_own(tmp_path: Path) -> None:
@@ -177,9 +177,9 @@ def test_no_claims_is_a_fault_with_an_example_that_works(tmp_path: Path) -> None
     with pytest.raises(UsageFault, match="nothing is claimed") as caught:
         load(frozen(folder))
     (folder / "thresholds.toml").write_text(str(caught.value).partition("\n\n")[2])
-    found = load(frozen(folder)).suite
-    case = found.case(Shape(2, 8))
-    found.require_claims(case)
+    suite = load(frozen(folder)).suite
+    case = suite.case(Shape(2, 8))
+    suite.require_claims(case)
     assert case.thresholds[0].wanted(case.shape) == ">= 856.102 sentences/s"
 
 
@@ -219,11 +219,11 @@ def test_the_packages_own_script_is_left_alone(tmp_path: Path) -> None:
     (folder / "run/protobuf.whl").write_text("x")
     own = folder / "code/code/ma-pre-start.sh"
     own.write_text("TRAIN=$(find ./ -name train.py)\nexport GLOG_v=3\n")
-    found = load(frozen(folder))
-    leaves = {leaf.path: leaf for leaf in code_tree(found.suite.workload, NODES).files}
+    loaded = load(frozen(folder))
+    leaves = {leaf.path: leaf for leaf in code_tree(loaded.suite.workload, NODES).files}
     assert leaves["ma-pre-start.sh"].source == str(own)
     assert "run/protobuf.whl" in leaves
-    assert [note for note in found.notes if "looks for train.py" in note]
+    assert [note for note in loaded.notes if "looks for train.py" in note]
     own.write_text("set -x\n    export GLOG_v=4\n")
     with pytest.raises(UsageFault, match=r"ma-pre-start.sh:2: GLOG_v is none of 0 INFO"):
         load(frozen(folder))
@@ -231,8 +231,8 @@ def test_the_packages_own_script_is_left_alone(tmp_path: Path) -> None:
 
 def test_the_description_keeps_the_trial_whole(tmp_path: Path) -> None:
     settings = frozen(package(tmp_path / "package"))
-    found = load(settings)
-    case = found.suite.case(Shape(1, 8))
+    loaded = load(settings)
+    case = loaded.suite.case(Shape(1, 8))
     trial = new_trial("r", case, 0.0)
     platform: Any = ModelArts(settings)
     asked = job_spec(trial, planned_stage(trial, platform), None)

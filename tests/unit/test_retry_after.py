@@ -1,4 +1,4 @@
-"""A platform that asks to be left alone is, and its jobs go on."""
+"""A run waits as long as a platform asks, and its jobs go on."""
 
 from __future__ import annotations
 

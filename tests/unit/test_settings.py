@@ -1,4 +1,4 @@
-"""Four sources, one value, and errors that name where they come from."""
+"""Settings come from four sources, and errors name the source."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ obs_endpoint = "http://127.0.0.1:9000"
 """
     settings = frozen(tmp_path, toml, environment={"AISBENCH_MY_AK": "ak-value"})
     assert settings.access.access_key.reveal() == "ak-value"
-    for shown in (repr(settings), str(settings.access), f"{settings.access.secret_access_key}", str(settings.public())):
-        assert "ak-value" not in shown
-        assert "s3cret-value" not in shown
+    for text in (repr(settings), str(settings.access), f"{settings.access.secret_access_key}", str(settings.public())):
+        assert "ak-value" not in text
+        assert "s3cret-value" not in text
 
 
 def test_keys_that_nobody_uses_need_not_be_there(tmp_path: Path) -> None:

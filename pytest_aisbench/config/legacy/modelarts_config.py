@@ -274,12 +274,12 @@ except ImportError:
     easydict.EasyDict = EasyDict
 path, names = sys.argv[1], sys.argv[2:]
 sys.path.insert(0, os.path.dirname(path))
-found = runpy.run_path(path)
+names_bound = runpy.run_path(path)
 def plain(value):
     if isinstance(value, type):
         return {key: item for key, item in vars(value).items() if not key.startswith("__")}
     raise TypeError(f"a {type(value).__name__} is no setting")
-json.dump({name: found[name] for name in names if name in found}, answer, default=plain)
+json.dump({name: names_bound[name] for name in names if name in names_bound}, answer, default=plain)
 answer.close()
 """
 

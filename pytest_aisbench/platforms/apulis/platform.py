@@ -86,8 +86,8 @@ class Apulis:
         wanted = settings.read_options(spec.options).device_type
         devices = self._list_devices(CHECK_S)
         if wanted not in devices:
-            known = f"known: {', '.join(sorted(devices)) or 'none'}"
-            yield failure("device type", f"{wanted} is not there; {known}", "change device_type in workload.toml")
+            names = f"known: {', '.join(sorted(devices)) or 'none'}"
+            yield failure("device type", f"{wanted} is not there; {names}", "change device_type in workload.toml")
             return
         with reading("its devices"):
             rows = devices[wanted].get("detail") or []

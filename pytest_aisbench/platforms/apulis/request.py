@@ -218,7 +218,7 @@ def _start_horovod(spec: JobSpec, options: Options, folders: Folders, entry: str
 _OURS = uuid.UUID("5d0c5ac0-2f1c-5b0a-9e5e-0a4b9f1d6e77")  # of all names that we give
 _FRAMEWORKS = {"mindspore", "tensorflow"}
 _CARDS, _NODE = (1, 2, 4, 8), 8
-# Read back from the platform, so that whoever takes the job over knows it as well.
+# Read back from the platform, so that a run that takes the job over knows it too.
 _LOGS, _UNTIL = "AIS_LOGS", "AIS_UNTIL"
 
 

@@ -113,7 +113,7 @@ class Watch:
     def usage(self, job_id: str, node: int) -> Mapping[str, Sequence[float]]:
         """The mean of a node's cards, minute by minute."""
         now = int(time.time())
-        found = {}
+        usage = {}
         for metric, name in _SAMPLES.items():
             query = f'{metric}{{job_name="{job_id}"}}'
             answer = self._http.get(
@@ -122,8 +122,8 @@ class Watch:
             with reading("the use of a node"):
                 samples = _samples(answer, node)
             if samples:
-                found[name] = samples
-        return found
+                usage[name] = samples
+        return usage
 
     def events(self, job_id: str) -> Sequence[str]:
         """Messages without their times, which are of another clock, and without repetitions."""
@@ -298,17 +298,17 @@ def text_of_node(logs: Mapping[str, str], node: int) -> str:
 
 def find_endings(logs: Mapping[str, str], until: str = "") -> list[Ended]:
     """The pods that have ended: by our own last line, or by one that begins with `until`."""
-    found = {}
+    ended_by_pod = {}
     for pod, text in logs.items():
         worker = _WORKER.search(pod)
         for match in _DONE.finditer(text):
-            found[pod] = Ended(int(match[1]), int(match[2]))
-        for line in text.splitlines() if until and pod not in found else ():
+            ended_by_pod[pod] = Ended(int(match[1]), int(match[2]))
+        for line in text.splitlines() if until and pod not in ended_by_pod else ():
             if line.strip().startswith(until):
                 code = _CODE.search(line)
-                found[pod] = Ended(int(worker[1]) if worker else 0, int(code[1]) if code else 0)
+                ended_by_pod[pod] = Ended(int(worker[1]) if worker else 0, int(code[1]) if code else 0)
                 break
-    return sorted(found.values(), key=lambda ended: ended.node)
+    return sorted(ended_by_pod.values(), key=lambda ended: ended.node)
 
 
 def without_done_line(text: str) -> str:

@@ -371,11 +371,11 @@ class JobsV1(Jobs):
         request's `train_url`; where the platform does not tell it, the description has the trial's id."""
         for version in versions:
             job_id = f"{job}/{version['version_id']}"
-            shown = version if version.get("train_url") else self._look("GET", _path_v1(job_id))
-            if "train_url" not in shown:
-                ours = str(shown.get("job_desc", "")) == str(request.body["job_desc"])
+            details = version if version.get("train_url") else self._look("GET", _path_v1(job_id))
+            if "train_url" not in details:
+                ours = str(details.get("job_desc", "")) == str(request.body["job_desc"])
             else:
-                ours = str(shown["train_url"]).strip("/") == str(request.body["config"]["train_url"]).strip("/")
+                ours = str(details["train_url"]).strip("/") == str(request.body["config"]["train_url"]).strip("/")
             if ours:
                 return job_id
         return None

@@ -126,8 +126,8 @@ def _options(session: Section) -> dict[str, str]:
 
 
 def _framework(version: str) -> str:
-    found = re.match(r"mindspore|tensorflow", version, re.IGNORECASE)
-    return found[0].lower() if found else "python"
+    match = re.match(r"mindspore|tensorflow", version, re.IGNORECASE)
+    return match[0].lower() if match else "python"
 
 
 def _devices(session: Section, folder: Path) -> int:
@@ -147,11 +147,11 @@ def _update(folder: Path, entry: str, notes: list[str]) -> Update | None:
     beside = folder / _CODE / PurePosixPath(entry).parent
     script = beside / PRE_START_SCRIPT
     files = sorted((folder / "run").glob("*"), key=lambda path: (path.suffix != ".whl", path.name))
-    found = tuple(str(path.relative_to(folder)) for path in files if path.is_file())
+    paths = tuple(str(path.relative_to(folder)) for path in files if path.is_file())
     if script.is_file():
         _check_script(script, entry, notes)
-        return Update(found, installed=False) if found else None
-    return Update(_dependencies_first(found)) if found else None
+        return Update(paths, installed=False) if paths else None
+    return Update(_dependencies_first(paths)) if paths else None
 
 
 def _dependencies_first(files: tuple[str, ...]) -> tuple[str, ...]:
@@ -160,11 +160,11 @@ def _dependencies_first(files: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _check_script(script: Path, entry: str, notes: list[str]) -> None:
-    found = shell_file.read(script)
+    variables = shell_file.read(script)
     for name in LEVELS:
-        value = found.values.get(name)
+        value = variables.values.get(name)
         if isinstance(value, str) and (fault := level_fault(name, value)):
-            raise UsageFault(f"{found.location(name)}: {fault}")
+            raise UsageFault(f"{variables.location(name)}: {fault}")
     text = script.read_text(encoding="utf-8", errors="replace")
     if re.search(r"-name\s+['\"]?train\.py\b", text) and PurePosixPath(entry).name != "train.py":
         notes.append(
@@ -194,9 +194,9 @@ def _metrics(document: Document) -> dict[str, Metric]:
 
 
 def _no_thresholds(path: Path, platform: str, workload: Workload) -> UsageFault:
-    known = next((row for key, row in _KNOWN.items() if key in workload.parameters), None)
-    unit, throughput, accuracy = known or ("samples/s", "1000", "0.75")
-    why = "the guide's numbers for eight Ascend 910" if known else "put your own numbers here"
+    example_row = next((row for key, row in _KNOWN.items() if key in workload.parameters), None)
+    unit, throughput, accuracy = example_row or ("samples/s", "1000", "0.75")
+    why = "the guide's numbers for eight Ascend 910" if example_row else "put your own numbers here"
     example = (
         f'[{platform}."*"]  # {why}\n'
         f'throughput = {{ reference = {throughput}, lower = -0.05, unit = "{unit}", per = "node" }}\n'

@@ -1,4 +1,4 @@
-"""A computing centre: names that only [hosts] knows, https by its own authority, keys that end, any signature."""
+"""A computing centre: names only in [hosts], certificates of its own, temporary keys, any kind of signature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TOML that knows its lines."""
+"""Errors about TOML files name the file, the line and the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job asks for, held against a list: what there is stands beside what is missing."""
+"""Checks of a job against what ModelArts lists: a failure proposes what there is."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ KAT = {f"modelarts.kat1.{size}xlarge": 16 for size in ("", "2", "4", "8")}
 
 
 def test_a_flavor_that_is_not_offered_is_answered_with_those_that_are() -> None:
-    found = catalog.check_flavor("modelarts.kat1.3xlarge", 1, KAT)
-    assert (found.failed, found.text) == (True, "there is no flavor 'modelarts.kat1.3xlarge'")
-    assert found.fix.startswith("set flavor in workload.toml to one of ")
-    assert all(name in found.fix for name in KAT)
+    check = catalog.check_flavor("modelarts.kat1.3xlarge", 1, KAT)
+    assert (check.failed, check.text) == (True, "there is no flavor 'modelarts.kat1.3xlarge'")
+    assert check.fix.startswith("set flavor in workload.toml to one of ")
+    assert all(name in check.fix for name in KAT)
 
 
 def test_of_a_long_list_those_most_alike_are_shown() -> None:
@@ -24,19 +24,19 @@ def test_of_a_long_list_those_most_alike_are_shown() -> None:
 
 def test_more_nodes_than_a_job_may_have() -> None:
     assert catalog.check_flavor("modelarts.kat1.8xlarge", 16, KAT).health is Health.OK
-    found = catalog.check_flavor("modelarts.kat1.8xlarge", 17, KAT)
-    assert found.failed
-    assert "a job may have 16" in found.text
-    assert "--nodes 16 or fewer" in found.fix
+    check = catalog.check_flavor("modelarts.kat1.8xlarge", 17, KAT)
+    assert check.failed
+    assert "a job may have 16" in check.text
+    assert "--nodes 16 or fewer" in check.fix
     assert catalog.check_flavor("any", 1000, {"any": 0}).health is Health.OK  # it is not told how many
 
 
 def test_an_engine_goes_by_name_and_version() -> None:
     offered = {"Ascend-Powered-Engine mindspore_1.3.0", "MPI mindspore_1.3.0"}
     assert catalog.check_engine("MPI mindspore_1.3.0", offered).health is Health.OK
-    found = catalog.check_engine("MPI mindspore_1.3", offered)
-    assert found.failed
-    assert "framework_type and framework_version" in found.fix
+    check = catalog.check_engine("MPI mindspore_1.3", offered)
+    assert check.failed
+    assert "framework_type and framework_version" in check.fix
 
 
 def test_an_empty_list_condemns_nobody() -> None:

@@ -1,4 +1,4 @@
-"""What ModelArts says of a request before it is sent: by its own lists, in V2 and in V1."""
+"""ModelArts' own lists decide, before a request is sent, whether it can be carried out; by V2 and by V1."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def vetted(platform: ModelArts, asked: JobSpec) -> dict[str, Check]:
 
 @pytest.mark.parametrize("cards", [1, 2, 4, 8])
 def test_flavors_of_the_public_pool(modelarts: ModelArts, cards: int) -> None:
-    found = vetted(modelarts, spec(f"1x{cards}"))
-    assert {name: check.health for name, check in found.items()} == dict.fromkeys(
+    checks = vetted(modelarts, spec(f"1x{cards}"))
+    assert {name: check.health for name, check in checks.items()} == dict.fromkeys(
         ("flavor", "engine", "quota"), Health.OK
     )
 
@@ -65,10 +65,10 @@ def test_flavors_of_the_public_pool(modelarts: ModelArts, cards: int) -> None:
     ],
 )
 def test_what_is_not_offered(modelarts: ModelArts, asked: JobSpec, name: str, says: str, fix: str) -> None:
-    found = vetted(modelarts, asked)
-    assert [each for each, check in found.items() if check.failed] == [name]
-    assert says in found[name].text
-    assert fix in found[name].fix
+    checks = vetted(modelarts, asked)
+    assert [each for each, check in checks.items() if check.failed] == [name]
+    assert says in checks[name].text
+    assert fix in checks[name].fix
 
 
 def test_pools(access: Access) -> None:
@@ -80,9 +80,9 @@ def test_pools(access: Access) -> None:
 
 
 def test_an_image_of_ones_own_needs_no_engine(modelarts: ModelArts) -> None:
-    found = vetted(modelarts, spec(image="swr/org/image:1", command="python train.py"))
-    assert "engine" not in found
-    assert not any(check.failed for check in found.values())
+    checks = vetted(modelarts, spec(image="swr/org/image:1", command="python train.py"))
+    assert "engine" not in checks
+    assert not any(check.failed for check in checks.values())
 
 
 class TestLists:
@@ -109,9 +109,9 @@ class TestLists:
     ) -> None:
         server.answer((403, {"error_code": "ModelArts.0108", "error_msg": "no right"}))
         for _ in range(2):
-            found = vetted(platform, spec())
-            assert {check.health for check in found.values()} == {Health.WARNING}
-            assert "no right" in found["quota"].text
+            checks = vetted(platform, spec())
+            assert {check.health for check in checks.values()} == {Health.WARNING}
+            assert "no right" in checks["quota"].text
         assert len(server.seen) == 3
         with pytest.raises(Refused):
             platform.jobs.check(5.0)
