@@ -1,4 +1,4 @@
-"""One SQLite file that several processes write at once, on whatever file system it lies."""
+"""The SQLite file: opened safely on any file system, upgraded to our schema, written by several processes at once."""
 
 from __future__ import annotations
 
@@ -17,17 +17,138 @@ from typing import Any, NamedTuple
 from pytest_aisbench.errors import LedgerError
 from pytest_aisbench.logs import get_logger, log_ignored
 
-# -- On which file system a folder lies, and what can be built on it.
-
 _LOG = get_logger("session")
 TABLE = Path("/proc/self/mountinfo")
-
-# Where processes are known to share memory through a file, as a write-ahead log needs. Of everything else (NFS, SMB,
-# FUSE, 9p, Lustre and what is yet to come) it is not believed: two machines may have the file open.
+# File systems on which processes share memory through a file, as a write-ahead log needs. On others (NFS, SMB, FUSE,
+# 9p, Lustre and future ones) two machines may have the file open.
 _SHARES_MEMORY = frozenset({
     *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "bcachefs", "reiserfs", "nilfs2"),
     *("tmpfs", "ramfs", "overlay", "aufs", "vfat", "exfat", "ntfs3"),
 })  # fmt: skip
+_WAIT_S = 30.0  # for other processes to release their lock
+_OPEN_WAIT_S = 0.2  # the same for one attempt to open the file
+_OTHER_FILE = "name another file with --aisbench-ledger"
+_ADVICE = {  # by what SQLite says; its error codes reach Python only from 3.11 on
+    "is full": "free some space",
+    "readonly": "make the file and its folder writable",
+    "locked": "end the process that keeps it locked",
+    "not a database": "move that file away",
+    "malformed": "it is damaged: move it away and keep it, it may name jobs that still run",
+    "I/O error": "check the disk, its free space and its quota",
+    "unable to open": "see that its folder exists and can be written",
+}
+
+
+class Database:
+    """One connection for all threads. A write is on disk when its call returns; every error is a LedgerError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.RLock()  # the Fleet's thread and pytest's own both write
+        self._alien: Mount | None = None  # the file system, if a write-ahead log is not safe there
+        with self._translated():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            folder = path.resolve().parent  # SQLite follows a link, and writes its journal there
+            mount = mount_of(folder)
+            self._check_locks(folder, mount)
+            self._alien = mount if mount and not mount.shares_memory else None
+            self._db = self._opened()
+
+    def _check_locks(self, folder: Path, mount: Mount | None) -> None:
+        """Raise for a file system without locks, where SQLite would hang or report a disk error."""
+        why = why_no_locks(folder)
+        if why:
+            where = f"{mount.kind} at {mount.point}" if mount else "its file system"
+            message = f"the ledger {self.path} cannot be used: {where} has no working file locks ({why})"
+            raise LedgerError(message, advice="name a file on a local disk with --aisbench-ledger")
+
+    def _opened(self) -> sqlite3.Connection:
+        """A connection that is ready for use. It closes a locked file before the next attempt: of two processes that
+        upgrade it at once, each may hold a lock that the other waits for."""
+        deadline = time.monotonic() + _WAIT_S
+        while True:
+            db = sqlite3.connect(self.path, timeout=_OPEN_WAIT_S, isolation_level=None, check_same_thread=False)
+            try:
+                self._prepare(db)
+                return db
+            except BaseException as error:
+                db.close()
+                locked = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
+                if not locked or time.monotonic() > deadline:
+                    raise
+                _LOG.debug("%s is locked, and opened again: %s", self.path, error)
+            time.sleep(random.uniform(0.01, 0.05))  # noqa: S311 - so that two processes do not retry in step
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        if self._alien:
+            db.execute("PRAGMA locking_mode = EXCLUSIVE")  # reads a write-ahead log without shared memory
+        version = int(_first(db, "PRAGMA user_version"))
+        if version > VERSION:
+            message = f"{self.path} was written by a newer version ({version} > {VERSION})"
+            raise LedgerError(message, advice=f"update pytest-aisbench, or {_OTHER_FILE}")
+        if _first(db, "SELECT count(*) > 0 AND sum(name = 'trials') = 0 FROM sqlite_master"):
+            raise LedgerError(f"{self.path} is a database of something else, and no ledger", advice=_OTHER_FILE)
+        if self._alien:
+            journal = _first(db, "PRAGMA journal_mode = DELETE")
+            db.execute("PRAGMA locking_mode = NORMAL")
+            db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()  # releases the lock
+        else:
+            # Only a new file gets a write-ahead log: another machine may use an old one where that is not safe.
+            journal = _first(db, "PRAGMA journal_mode" if version else "PRAGMA journal_mode = WAL")
+        # Without a write-ahead log, removing the journal commits; EXTRA syncs that to disk too.
+        db.execute(f"PRAGMA synchronous = {'FULL' if journal == 'wal' else 'EXTRA'}")
+        upgrade(db)
+        db.execute(f"PRAGMA busy_timeout = {int(_WAIT_S * 1000)}")
+
+    def read(self, statement: str, *values: Any) -> list[Any]:
+        with self._translated(), self._lock:
+            return self._db.execute(statement, values).fetchall()
+
+    def write(self, statement: str, *values: Any) -> int:
+        """Execute a statement; returns how many rows it changed."""
+        with self._translated(), self._lock:
+            return self._db.execute(statement, values).rowcount
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """One transaction: no other process writes meanwhile, and either all is written or nothing."""
+        with self._translated(), self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:
+            raise self._fault(error) from error
+
+    def _fault(self, error: Exception) -> LedgerError:
+        """The error of SQLite or the disk, with advice."""
+        text = str(error)
+        if self._alien and "locked" in text and Path(f"{self.path}-wal").exists():
+            unsafe = f"a write-ahead log, which is not safe on {self._alien.kind} at {self._alien.point}"
+            message = f"the ledger {self.path} has {unsafe}, and a process that has it open keeps it"
+            return LedgerError(message, advice=f"end that run, or {_OTHER_FILE}")
+        advice = next((f"{advice}, or {_OTHER_FILE}" for word, advice in _ADVICE.items() if word in text), _OTHER_FILE)
+        kind = getattr(error, "sqlite_errorname", "") if "I/O error" in text else ""  # there are thirty
+        return LedgerError(f"the ledger {self.path} cannot be used: {text}", advice=advice, trail=kind)
+
+
+def _first(db: sqlite3.Connection, question: str) -> Any:
+    return db.execute(question).fetchone()[0]
+
+
+# The file system below.
 
 
 class Mount(NamedTuple):
@@ -40,7 +161,7 @@ class Mount(NamedTuple):
 
 
 def mount_of(folder: Path) -> Mount | None:
-    """None where the machine does not say."""
+    """The mount that a folder lies on; None if the machine does not say."""
     try:
         table = TABLE.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
@@ -50,32 +171,32 @@ def mount_of(folder: Path) -> Mount | None:
 
 
 def find_mount(table: str, folder: PurePosixPath) -> Mount | None:
-    """The mount point that is nearest above the folder; of several at one point the last covers the others."""
-    found: Mount | None = None
+    """The nearest mount point above the folder; of several at one point, the last hides the others."""
+    nearest: Mount | None = None
     for line in table.splitlines():
         fields, dash, rest = line.partition(" - ")
         parts = fields.split(" ")
         if not dash or len(parts) < 5:
             continue
         mount = Mount(_decoded(parts[4]), rest.split(" ")[0])
-        if folder.is_relative_to(mount.point) and (found is None or len(mount.point) >= len(found.point)):
-            found = mount
-    return found
+        if folder.is_relative_to(mount.point) and (nearest is None or len(mount.point) >= len(nearest.point)):
+            nearest = mount
+    return nearest
 
 
 def _decoded(field: str) -> str:
-    """The kernel writes blanks and backslashes of a name as three octal digits."""
+    """The kernel writes blanks and backslashes in names as three octal digits."""
     return re.sub(r"\\([0-7]{3})", lambda digits: chr(int(digits[1], 8)), field)
 
 
 def why_no_locks(folder: Path) -> str:
-    """What the file system answers to a lock on a new file; empty if it locks, or if no file can be made there."""
+    """Why the file system cannot lock a file; empty if it can, or if no file can be created there."""
     if sys.platform == "win32":
         return ""
     import fcntl
 
     try:
-        # A file of its own: to close any descriptor of a file drops every lock that the process has on it.
+        # A separate file: closing any descriptor of a file drops all locks that the process has on it.
         with tempfile.TemporaryFile(dir=folder) as file:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,7 +208,8 @@ def why_no_locks(folder: Path) -> str:
     return ""
 
 
-# -- The tables of a ledger, and how a ledger of an older version gets them.
+# The schema, one step per version.
+
 
 _RUNS_TRIALS_CASES = """
 CREATE TABLE runs (
@@ -121,8 +243,8 @@ CREATE TABLE uploads (
     why TEXT NOT NULL, record TEXT NOT NULL, updated REAL NOT NULL, UNIQUE (run, kind, case_id, attempt));
 CREATE INDEX uploads_in_the_spool ON uploads (run) WHERE state = 'spooled';
 """
-# What was measured, apart from the records, which are long: a verdict looks at a hundred of them. Trials of older
-# ledgers have no traits, so they are shown and compared to nothing; only what passed is known to be whole.
+# Measurements apart from the records, which are long: a verdict reads a hundred. Trials of older ledgers have no
+# traits, so they are shown and compared with nothing; only passed ones are known to be complete.
 _WHAT_WAS_MEASURED = """
 CREATE TABLE fingerprints (key TEXT PRIMARY KEY, traits TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE measures (
@@ -144,7 +266,7 @@ INSERT INTO measures
     WHERE step = 'DONE' AND json_extract(record, '$.judged.ruling') = 'PASSED' GROUP BY trial
     HAVING sum(json_extract(m.value, '$.metric') = 'throughput') > 0;
 """
-# The index has the verdicts without the records, which are long: the list of runs counts them.
+# The index holds the verdicts without the long records: the list of runs counts them.
 _WHAT_ITS_TESTS_SAID = """
 CREATE TABLE tests (
     run TEXT NOT NULL REFERENCES runs, nodeid TEXT NOT NULL, ordinal INTEGER NOT NULL, case_id TEXT NOT NULL,
@@ -156,8 +278,7 @@ CREATE INDEX verdicts_of_a_run ON cases (run, json_extract(record, '$.verdict'))
 _WHO_RAN_IT = """
 ALTER TABLE runs ADD COLUMN executor TEXT NOT NULL DEFAULT '{}';
 """
-
-# The step at n makes version n + 1 out of version n. A step that was released is never changed.
+# Step n upgrades version n to version n + 1. A released step is never changed.
 STEPS = (
     _RUNS_TRIALS_CASES,
     _WHOSE_AND_WHERE,
@@ -175,11 +296,11 @@ def version_of(db: sqlite3.Connection) -> int:
 
 
 def upgrade(db: sqlite3.Connection) -> None:
-    """Step by step to our version, each step whole or not at all; nothing is locked if there is nothing to do."""
+    """Upgrade the file to our version, one transaction per step; takes no lock if there is nothing to do."""
     while version_of(db) < VERSION:
         db.execute("BEGIN IMMEDIATE")
         try:
-            version = version_of(db)  # another run may have taken the step meanwhile
+            version = version_of(db)  # another run may have done the step meanwhile
             if version < VERSION:
                 for statement in STEPS[version].split(";\n"):
                     db.execute(statement)
@@ -189,126 +310,3 @@ def upgrade(db: sqlite3.Connection) -> None:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
-
-
-_WAIT_S = 30.0  # for others to let go of the file
-_OPEN_WAIT_S = 0.2  # the same, while it is opened
-_OTHER_FILE = "name another file with --aisbench-ledger"
-_ADVICE = {  # by what SQLite says; its error codes reach Python only from 3.11 on
-    "is full": "free some space",
-    "readonly": "make the file and its folder writable",
-    "locked": "end the process that keeps it locked",
-    "not a database": "move that file away",
-    "malformed": "it is damaged: move it away and keep it, it may name jobs that still run",
-    "I/O error": "check the disk, its free space and its quota",
-    "unable to open": "see that its folder exists and can be written",
-}
-
-
-class Database:
-    """Every call is on disk when it returns. Whatever SQLite cannot do is one LedgerError."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lock = threading.RLock()  # the Fleet's thread and pytest's own both write
-        self._alien: Mount | None = None  # the file system, if a write-ahead log is not safe there
-        with self._told():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            folder = path.resolve().parent  # SQLite follows a link, and writes its journal there
-            mount = mount_of(folder)
-            self._check_locks(folder, mount)
-            self._alien = mount if mount and not mount.shares_memory else None
-            self._db = self._opened()
-
-    def _check_locks(self, folder: Path, mount: Mount | None) -> None:
-        """SQLite would wait in vain, or speak of a disk error."""
-        why = why_no_locks(folder)
-        if why:
-            where = f"{mount.kind} at {mount.point}" if mount else "its file system"
-            message = f"the ledger {self.path} cannot be used: {where} has no working file locks ({why})"
-            raise LedgerError(message, advice="name a file on a local disk with --aisbench-ledger")
-
-    def _opened(self) -> sqlite3.Connection:
-        """Ready for use. A file that is locked is closed before it is tried again: of two that convert it at once, each
-        may hold what the other waits for."""
-        deadline = time.monotonic() + _WAIT_S
-        while True:
-            db = sqlite3.connect(self.path, timeout=_OPEN_WAIT_S, isolation_level=None, check_same_thread=False)
-            try:
-                self._prepare(db)
-                return db
-            except BaseException as error:
-                db.close()
-                locked = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
-                if not locked or time.monotonic() > deadline:
-                    raise
-                _LOG.debug("%s is locked, and opened again: %s", self.path, error)
-            time.sleep(random.uniform(0.01, 0.05))  # noqa: S311 - so that two fall out of step
-
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        if self._alien:
-            db.execute("PRAGMA locking_mode = EXCLUSIVE")  # so a write-ahead log is read without shared memory
-        version = int(_first(db, "PRAGMA user_version"))
-        if version > VERSION:
-            message = f"{self.path} was written by a newer version ({version} > {VERSION})"
-            raise LedgerError(message, advice=f"update pytest-aisbench, or {_OTHER_FILE}")
-        if _first(db, "SELECT count(*) > 0 AND sum(name = 'trials') = 0 FROM sqlite_master"):
-            raise LedgerError(f"{self.path} is a database of something else, and no ledger", advice=_OTHER_FILE)
-        if self._alien:
-            journal = _first(db, "PRAGMA journal_mode = DELETE")
-            db.execute("PRAGMA locking_mode = NORMAL")
-            db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()  # lets go of the lock
-        else:
-            # Only a new file gets a write-ahead log: one without is perhaps used from where that is not safe.
-            journal = _first(db, "PRAGMA journal_mode" if version else "PRAGMA journal_mode = WAL")
-        # Without a log, a commit is the removal of the journal; EXTRA has that on disk too.
-        db.execute(f"PRAGMA synchronous = {'FULL' if journal == 'wal' else 'EXTRA'}")
-        upgrade(db)
-        db.execute(f"PRAGMA busy_timeout = {int(_WAIT_S * 1000)}")
-
-    def read(self, statement: str, *values: Any) -> list[Any]:
-        with self._told(), self._lock:
-            return self._db.execute(statement, values).fetchall()
-
-    def write(self, statement: str, *values: Any) -> int:
-        """How many rows it changed."""
-        with self._told(), self._lock:
-            return self._db.execute(statement, values).rowcount
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
-        """What is read inside stays true until the end, and either all of it is written or nothing."""
-        with self._told(), self._lock:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            finally:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-
-    def close(self) -> None:
-        with self._lock:
-            self._db.close()
-
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, sqlite3.Error) as error:
-            raise self._fault(error) from error
-
-    def _fault(self, error: Exception) -> LedgerError:
-        """What SQLite or the disk said, with the advice that fits."""
-        said = str(error)
-        if self._alien and "locked" in said and Path(f"{self.path}-wal").exists():
-            unsafe = f"a write-ahead log, which is not safe on {self._alien.kind} at {self._alien.point}"
-            message = f"the ledger {self.path} has {unsafe}, and a process that has it open keeps it"
-            return LedgerError(message, advice=f"end that run, or {_OTHER_FILE}")
-        advice = next((f"{advice}, or {_OTHER_FILE}" for word, advice in _ADVICE.items() if word in said), _OTHER_FILE)
-        kind = getattr(error, "sqlite_errorname", "") if "I/O error" in said else ""  # there are thirty
-        return LedgerError(f"the ledger {self.path} cannot be used: {said}", advice=advice, trail=kind)
-
-
-def _first(db: sqlite3.Connection, question: str) -> Any:
-    return db.execute(question).fetchone()[0]

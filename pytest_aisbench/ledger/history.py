@@ -1,4 +1,4 @@
-"""What earlier trials measured, looked up by what makes them comparable."""
+"""What earlier trials measured: looked up by the traits that make trials comparable."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.model.trial import TrialRecord
 from pytest_aisbench.model.verdict import Ruling
 
-NEWEST = 100  # enough to know the noise; more would only dilute the newest level
+NEWEST = 100  # trials: enough to know the noise; more would dilute the newest level
 
-_NAMES = tuple(field.name for field in dataclasses.fields(TrialRecord))  # the columns are called as they are
+_NAMES = tuple(field.name for field in dataclasses.fields(TrialRecord))  # columns have the names of the fields
 _FIELDS = ", ".join(_NAMES)
 _ADD = f"INSERT OR REPLACE INTO measures ({_FIELDS}) VALUES ({', '.join('?' * len(_NAMES))})"  # noqa: S608
 _ALL = f"SELECT {_FIELDS} FROM measures"  # noqa: S608 - made of our own words
 
 
 class History:
-    """Whatever lists trials lists the oldest first. `without` leaves out those of one run: its own."""
+    """Trial records, always the oldest first. `without` leaves out the trials of one run."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -29,38 +29,38 @@ class History:
     def of(
         self, case_id: str, key: str, limit: int = NEWEST, *, without: str = "", counted: bool = True
     ) -> tuple[TrialRecord, ...]:
-        """The newest that are comparable; `counted` are those whose accuracy held."""
+        """The newest comparable trials; with `counted`, only those whose accuracy held."""
         where = "WHERE case_id = ? AND key = ? AND counts >= ? AND run != ? ORDER BY at DESC LIMIT ?"
         return self._read(where, case_id, key, int(counted), without, limit)[::-1] if key else ()
 
     def first(self, case_id: str, key: str, limit: int, *, without: str = "") -> tuple[TrialRecord, ...]:
-        """The oldest that are comparable and count."""
+        """The oldest comparable trials whose accuracy held."""
         where = "WHERE case_id = ? AND key = ? AND counts = 1 AND run != ? ORDER BY at LIMIT ?"
         return self._read(where, case_id, key, without, limit) if key else ()
 
     def base(self, workload: str, shape: str, family: str, limit: int, *, without: str = "") -> tuple[TrialRecord, ...]:
-        """The newest of another shape, alike in everything else."""
+        """The newest trials of another shape that are alike in every other trait."""
         where = "WHERE family = ? AND workload = ? AND shape = ? AND counts = 1 AND run != ? ORDER BY at DESC LIMIT ?"
         return self._read(where, family, workload, shape, without, limit)[::-1] if family else ()
 
     def shapes(self, workload: str, family: str, limit: int = NEWEST) -> tuple[str, ...]:
-        """Which shapes there are that are alike in everything else."""
-        found: list[str] = []
-        while family and len(found) < limit:  # from one to the next by the index: DISTINCT would read them all
+        """The shapes of trials that are alike in every other trait."""
+        shapes: list[str] = []
+        while family and len(shapes) < limit:  # one step in the index each: DISTINCT would read all rows
             statement = "SELECT min(shape) FROM measures WHERE family = ? AND workload = ? AND shape > ?"
-            ((shape,),) = self._database.read(statement, family, workload, found[-1] if found else "")
+            ((shape,),) = self._database.read(statement, family, workload, shapes[-1] if shapes else "")
             if shape is None:
                 break
-            found.append(shape)
-        return tuple(found)
+            shapes.append(shape)
+        return tuple(shapes)
 
     def newest(self, case_id: str, *, without: str = "", key: str = "") -> TrialRecord | None:
-        """The newest whose traits are known and are not those of `key`, whether it counts or not."""
+        """The newest trial whose traits are known and are not those of `key`."""
         where = "WHERE case_id = ? AND run != ? AND key NOT IN ('', ?) ORDER BY at DESC LIMIT 1"
         return next(iter(self._read(where, case_id, without, key)), None)
 
     def all(self, case_id: str, limit: int = NEWEST) -> tuple[TrialRecord, ...]:
-        """The newest, whatever they can be compared to."""
+        """The newest trials, comparable or not."""
         return self._read("WHERE case_id = ? ORDER BY at DESC LIMIT ?", case_id, limit)[::-1]
 
     def count(self, case_id: str) -> int:
@@ -71,7 +71,7 @@ class History:
         return tuple(row[0] for row in self._database.read("SELECT DISTINCT case_id FROM measures ORDER BY case_id"))
 
     def traits(self, key: str) -> Mapping[str, str]:
-        """What the key was made of; nothing where it is not known."""
+        """The traits that the key is made of; empty if unknown."""
         rows = self._database.read("SELECT traits FROM fingerprints WHERE key = ?", key)
         return dict(json.loads(rows[0][0])) if rows else {}
 
@@ -79,26 +79,26 @@ class History:
         return tuple(_record(row) for row in self._database.read(f"{_ALL} {where}", *values))
 
 
-def add_record(database: Database, measure: TrialRecord, traits: Mapping[str, str]) -> None:
-    """Inside the transaction that ends the trial."""
-    if measure.key:
+def add_record(database: Database, record: TrialRecord, traits: Mapping[str, str]) -> None:
+    """Add a trial's record; call it in the transaction that ends the trial."""
+    if record.key:
         written = json.dumps(dict(traits), ensure_ascii=False, separators=(",", ":"))
-        database.write("INSERT OR IGNORE INTO fingerprints (key, traits) VALUES (?, ?)", measure.key, written)
-    database.write(_ADD, *_row(measure))
+        database.write("INSERT OR IGNORE INTO fingerprints (key, traits) VALUES (?, ?)", record.key, written)
+    database.write(_ADD, *_row(record))
 
 
 def drop_record(database: Database, trial: str) -> None:
     database.write("DELETE FROM measures WHERE trial = ?", trial)
 
 
-def _row(measure: TrialRecord) -> tuple[Any, ...]:
-    others = {name: value for name, value in measure.metrics.items() if name not in {THROUGHPUT, ACCURACY}}
+def _row(record: TrialRecord) -> tuple[Any, ...]:
+    others = {name: value for name, value in record.metrics.items() if name not in {THROUGHPUT, ACCURACY}}
     metrics = json.dumps(others, allow_nan=False, separators=(",", ":"))
-    told = {"ruling": measure.ruling.value, "counts": int(measure.counts), "metrics": metrics}
-    return tuple(told.get(name, getattr(measure, name)) for name in _NAMES)
+    special = {"ruling": record.ruling.value, "counts": int(record.counts), "metrics": metrics}
+    return tuple(special.get(name, getattr(record, name)) for name in _NAMES)
 
 
 def _record(row: tuple[Any, ...]) -> TrialRecord:
-    *told, ruling, counted, metrics = row
-    known: tuple[Any, ...] = (*told, Ruling(ruling), bool(counted), json.loads(metrics) if metrics != "{}" else {})
-    return TrialRecord(*known)
+    *plain, ruling, counted, metrics = row
+    values: tuple[Any, ...] = (*plain, Ruling(ruling), bool(counted), json.loads(metrics) if metrics != "{}" else {})
+    return TrialRecord(*values)

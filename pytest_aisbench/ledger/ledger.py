@@ -1,4 +1,4 @@
-"""The crash-safe record of every run, trial and case: one SQLite file, written by the controller alone."""
+"""The crash-safe record of every run, trial and case: one SQLite file. Only the process that owns a run writes it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pytest_aisbench.model.verdict import Ruling
 
 _LOG = get_logger("fleet")
 
-# Not REPLACE, which would take away another trial of the same name without a word.
+# Not REPLACE, which would silently delete another trial of the same name.
 _SAVE = """
 INSERT INTO trials (trial, run, case_id, number, name, step, job_id, updated, record, place, fingerprint, ran_s)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -68,17 +68,17 @@ SELECT case_id, json_extract(record, '$.verdict'), json_extract(record, '$.metri
 
 
 class LeftTrial(NamedTuple):
-    """A trial that its run did not bring to an end, and who may still hold it."""
+    """A trial that its run did not finish, and the process that may still hold it."""
 
     trial: Trial
     owner: str
     lease: float
-    killed: bool  # its run never ended
-    record: str  # as it was read
+    killed: bool  # its run has no end in the ledger
+    record: str  # the trial as it was read
 
 
 class Ledger:
-    """Every call is on disk when it returns, so that a kill at any point loses nothing that was said."""
+    """Every write is on disk when its call returns, so that a kill at any point loses nothing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -98,11 +98,11 @@ class Ledger:
         self.database.write(statement, run, now, _text(settings), owner, lease, record(executor or Executor()))
 
     def renew(self, run: str, lease: float) -> None:
-        """The run lives, and keeps its jobs until `lease`."""
+        """Extend the lease of a live run: no other run takes its jobs before `lease`."""
         self.database.write("UPDATE runs SET lease = ? WHERE run = ?", lease, run)
 
     def lease(self, run: str) -> float:
-        """Until when the run keeps its jobs, as it last said."""
+        """Until when the run keeps its jobs."""
         rows = self.database.read("SELECT lease FROM runs WHERE run = ?", run)
         return float(rows[0][0]) if rows else 0.0
 
@@ -110,15 +110,15 @@ class Ledger:
         self.database.write("UPDATE runs SET finished = ?, exit_code = ?, lease = 0 WHERE run = ?", now, exit_code, run)
 
     def left_trials(self, case_id: str, platform_id: str, run: str) -> list[LeftTrial]:
-        """Of the trials of the case that other runs began on this platform: the newest, and all whose job may run."""
+        """The case's trials of other runs on this platform: the newest one, and all whose job may run."""
         rows = self.database.read(_LEFT, case_id, platform_id, run, case_id, platform_id, run)
         return [
-            LeftTrial(codec.load(Trial, json.loads(told)), owner, lease, bool(k), told)
-            for told, owner, lease, k in rows
+            LeftTrial(codec.load(Trial, json.loads(text)), owner, lease, bool(killed), text)
+            for text, owner, lease, killed in rows
         ]
 
     def past_durations(self, case_id: str, platform_id: str, fingerprint: str, limit: int = 5) -> list[float]:
-        """How long the newest jobs that did the same on this platform, and succeeded, have run; newest first."""
+        """Seconds that the newest successful jobs with this fingerprint ran on this platform; newest first."""
         rows = self.database.read(
             "SELECT ran_s FROM trials WHERE case_id = ? AND place = ? AND fingerprint = ? AND ran_s IS NOT NULL"
             " ORDER BY updated DESC LIMIT ?",
@@ -127,10 +127,10 @@ class Ledger:
         return [float(row[0]) for row in rows]
 
     def end_orphans(self, now: float, is_held: Callable[[str, float, float], bool]) -> list[Trial]:
-        """The trials that were under way on a private local cloud, which died with their run: now LOST and DONE.
+        """End the trials that ran on the private local clouds of killed runs: they become LOST and DONE.
 
-        Whoever still renews a lease keeps its trials. A run without an owner is of a version that did not say on
-        which platform it was: its jobs may be alive.
+        Trials of runs that still renew their lease stay. So do those of a run without an owner, which an old version
+        wrote: their platform is unknown, and their jobs may run.
         """
         with self.database.transaction():
             rows = self.database.read(
@@ -144,18 +144,18 @@ class Ledger:
         return buried
 
     def save_trial(self, trial: Trial, now: float) -> bool:
-        """False if another run has taken it over meanwhile: then theirs stands. What it measured becomes history."""
-        measure = trial_record(trial)
-        if measure is None:
+        """Save a trial, and its measurements as history; False if another run has taken it over meanwhile."""
+        measured = trial_record(trial)
+        if measured is None:
             return bool(self.database.write(_SAVE_IF_OURS, *_row(trial, now)))
         with self.database.transaction():
             saved = bool(self.database.write(_SAVE_IF_OURS, *_row(trial, now)))
             if saved:
-                history.add_record(self.database, measure, trial.traits)
+                history.add_record(self.database, measured, trial.traits)
         return saved
 
     def swap_trial(self, trial: Trial, now: float, seen: str) -> bool:
-        """Save the trial only if its record is still the one that was seen; what it measured will be told again."""
+        """Save the trial only if its record is still the one that was read; its old measurements leave history."""
         with self.database.transaction():
             swapped = bool(self.database.write(_SAVE_IF_UNCHANGED, *_row(trial, now), seen))
             if swapped:
@@ -163,7 +163,7 @@ class Ledger:
         return swapped
 
     def save_case(self, run: str, ordinal: int, entry: CaseEntry) -> None:
-        """What the run says of a case; said again, the last word counts."""
+        """Save a case's entry, in place of an earlier one of this run."""
         self.database.write("INSERT OR REPLACE INTO cases VALUES (?, ?, ?, ?)", run, entry.id, ordinal, record(entry))
 
     def trials(self, run: str) -> list[Trial]:
@@ -171,7 +171,7 @@ class Ledger:
         return [codec.load(Trial, json.loads(row[0])) for row in rows]
 
     def entry(self, run: str) -> RunEntry:
-        """All that a reporter reads."""
+        """Everything that a reporter reads of a run."""
         rows = self.database.read(
             "SELECT started, finished, exit_code, settings, executor FROM runs WHERE run = ?", run
         )
@@ -193,17 +193,17 @@ class Ledger:
         )
 
     def previous(self, run: str) -> PreviousRun | None:
-        """The last run before it that ended on the same platform with a verdict."""
+        """The last earlier run on the same platform that ended with a verdict."""
         for name, started in self.database.read(_PREVIOUS_RUN, run):
             cases = self.database.read(_BRIEF, name)
-            told = (
+            briefs = (
                 CaseBrief(case, Ruling(word) if word else None, value, unit or "") for case, word, value, unit in cases
             )
-            return PreviousRun(name, _stamp(started), tuple(told))
+            return PreviousRun(name, _stamp(started), tuple(briefs))
         return None
 
     def uploads(self, run: str) -> tuple[Mapping[str, str], ...]:
-        """Of each case the last word, and all that was handed in beside, in the order in which they were spooled."""
+        """The last result of each case and all attachments, in the order in which they entered the outbox."""
         rows = self.database.read(_UPLOADS, run, RUNS, RESULTS)
         return tuple(
             {"tester": f"{tester} ({label})" if label else tester, "case": case, "state": state, "why": why}
@@ -229,12 +229,12 @@ def _lost_trial(trial: Trial, now: float) -> Trial:
 
 
 def record(value: Any) -> str:
-    """One of our values as the ledger writes it."""
+    """A value as the JSON that the ledger stores."""
     return _text(codec.dump(value, whole=True))
 
 
 def _text(value: Any) -> str:
-    """Half a character, of a mangled message or the name of a file, becomes a question mark: SQLite takes no halves."""
+    """JSON in which half a character, of a garbled message or file name, is a question mark: SQLite takes no halves."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "replace").decode("utf-8")
 
@@ -243,13 +243,11 @@ def _stamp(seconds: float) -> str:
     return stamp(seconds, "milliseconds")
 
 
-# -- Whose jobs these are: a run that lives renews its lease, and nobody takes over what is leased.
-
 LEASE_S = 12.0
 
 
 class Lease:
-    """Renewed by a thread of its own: the Fleet's may be busy with a long upload."""
+    """Renews a run's lease on its jobs in a thread of its own: the Fleet's threads may be busy for long."""
 
     def __init__(self, ledger: Ledger, run: str, clock: Clock) -> None:
         self._ledger = ledger
@@ -265,8 +263,8 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._end.wait(LEASE_S / 4):
-            # A disk that is full now may have room in a moment, and a run that lives without a lease loses its jobs.
-            # If it is not so, the Fleet meets the same ledger, and says it.
+            # A full disk may have room in a moment, and a run without a lease loses its jobs. If the error lasts, the
+            # Fleet meets and reports it.
             with ignored(_LOG, LedgerError, "one renewal of the lease on our jobs", level=logging.WARNING):
                 self._ledger.renew(self._run, self._clock.now() + LEASE_S)
 
@@ -276,12 +274,12 @@ def this_process() -> str:
 
 
 def is_held(other: str, lease: float, now: float) -> bool:
-    """Whether a run that did not end may still be at work: its lease lasts, and its process is not known to be dead."""
+    """True if an unfinished run may still be alive: its lease has not expired, and its process is not known dead."""
     return lease > now and not is_dead(other)
 
 
 def is_dead(other: str) -> bool:
-    """Known to be dead: a process of this machine that is no more. Of other machines nothing is known."""
+    """True for a process of this machine that has ended. Nothing is known of processes of other machines."""
     host, _, pid = other.rpartition(":")
     if host != socket.gethostname() or not pid.isdigit():
         return False

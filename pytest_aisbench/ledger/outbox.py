@@ -1,8 +1,7 @@
-"""What is to be uploaded, kept in the ledger's own file.
+"""The uploads to the Tester, kept in the ledger's file until they are delivered.
 
-There it is on disk when the call returns, as everything in the ledger is, on whatever file system that lies; several
-processes may work on it at once; and a verdict that is recorded there can be spooled by whoever comes next, if its
-own run was killed a moment later.
+There they are on disk when a call returns, several processes may work on them, and the next run or `aisbench flush` can
+upload a verdict whose own run was killed a moment after recording it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pytest_aisbench.model.results import PRIVATE, CaseEntry, Destination, RunEn
 
 _COLUMNS = "key, run, case_id, attempt, kind, testid, tester, label, body, state, why"
 _CLOUD_ENDED = "the private local cloud ended with its run"
-# Judged, and what was judged is not what was spooled last.
+# Judged cases whose newest upload does not have the case's present record.
 _PENDING_RESULTS = """
 SELECT c.run, c.record, t.record, r.owner, r.lease, r.finished IS NULL FROM cases c
 JOIN testers t USING (run) JOIN runs r USING (run)
@@ -27,15 +26,15 @@ WHERE json_extract(c.record, '$.verdict') IS NOT NULL AND c.record IS NOT (
     SELECT u.record FROM uploads u WHERE u.run = c.run AND u.case_id = c.case_id AND u.kind = 'results'
     ORDER BY u.attempt DESC LIMIT 1)
 """
-# Over, and how it ended is not what was spooled last.
+# Runs whose newest upload about their end does not have their present end.
 _PENDING_ENDS = """
 SELECT r.run, r.started, r.finished, r.exit_code, r.settings, t.record, r.owner, r.lease,
-    coalesce(r.exit_code, 'killed') || ' ' || coalesce(r.finished, '') AS told
+    coalesce(r.exit_code, 'killed') || ' ' || coalesce(r.finished, '') AS run_end
 FROM runs r JOIN testers t USING (run)
-WHERE told IS NOT (
+WHERE run_end IS NOT (
     SELECT u.record FROM uploads u WHERE u.run = r.run AND u.kind = 'runs' ORDER BY u.attempt DESC LIMIT 1)
 """
-# The text of a message that the ledger stores with its clauses.
+# `reason.text`: the ledger stores messages with their clauses.
 _RULINGS = """
 SELECT case_id, json_extract(record, '$.verdict'),
     coalesce(json_extract(record, '$.reason.text'), json_extract(record, '$.reason')),
@@ -44,7 +43,7 @@ SELECT case_id, json_extract(record, '$.verdict'),
 
 
 class PendingEnd(NamedTuple):
-    """An end in the ledger that is to be uploaded."""
+    """The end of a run that is in the ledger and must still be uploaded."""
 
     end: RunEnd
     record: str
@@ -52,7 +51,7 @@ class PendingEnd(NamedTuple):
 
 
 class PendingResult(NamedTuple):
-    """A verdict in the ledger that is to be uploaded."""
+    """A case's result that is in the ledger and must still be uploaded."""
 
     run: str
     entry: CaseEntry
@@ -65,48 +64,48 @@ class Outbox:
         self._database = database
 
     def set_destination(self, run: str, bound: Destination) -> None:
-        """The results of this run go there; from now on each of its verdicts counts as something to be uploaded."""
+        """Name the Tester that gets the results of this run; from now on its verdicts are pending uploads."""
         record = json.dumps(codec.dump(bound))
         self._database.write("INSERT OR REPLACE INTO testers VALUES (?, ?)", run, record)
 
     def pending_results(self, now: float, run: str | None = None) -> list[PendingResult]:
-        """Of this run, or of all runs that are over."""
+        """The results to upload: of this run, or of all ended runs."""
         own = "" if run is None else " AND c.run = ?"
         rows = self._database.read(
             f"{_PENDING_RESULTS}{own} ORDER BY c.run, c.ordinal", *([] if run is None else [run])
         )
-        found = []
+        pending = []
         for of, record, bound, owner, lease, unfinished in rows:
             if run is None and unfinished and is_held(owner, lease, now):
-                continue  # it lives, and spools its own
+                continue  # a live run uploads its own results
             entry = codec.load(CaseEntry, json.loads(record))
-            found.append(PendingResult(of, entry, record, codec.load(Destination, json.loads(bound))))
-        return found
+            pending.append(PendingResult(of, entry, record, codec.load(Destination, json.loads(bound))))
+        return pending
 
     def pending_ends(self, now: float, run: str | None = None) -> list[PendingEnd]:
-        """The end of this run, or of all runs that are over; one that nobody ended was killed."""
+        """The ends to upload: of this run, or of all ended runs; a run without an end in the ledger was killed."""
         own = "" if run is None else " AND r.run = ?"
-        found = []
+        pending = []
         for row in self._database.read(f"{_PENDING_ENDS}{own} ORDER BY r.run", *([] if run is None else [run])):
-            of, started, finished, exit_code, settings, record, owner, lease, told = row
+            of, started, finished, exit_code, settings, record, owner, lease, record_of_end = row
             bound = codec.load(Destination, json.loads(record))
             if finished is None and (run is not None or (is_held(owner, lease, now))):
-                continue  # it lives
+                continue  # the run is alive
             if run is None and bound.label == PRIVATE:
-                continue  # nobody is left to be told
+                continue  # its Tester ended with the run
             cases = self._database.read(_RULINGS, of)
             judged = {case for case, verdict, *_ in cases if verdict}
             missing = tuple(case for case in json.loads(settings).get("required") or () if case not in judged)
             unjudged = {case: reason for case, _, reason, _ in cases if case not in judged}
             hours = sum(cost for case, *_, cost in cases if case not in judged)
             end = RunEnd(of, started, finished, exit_code, unjudged, round(hours, 6), missing)
-            found.append(PendingEnd(end, told, bound))
-        return found
+            pending.append(PendingEnd(end, record_of_end, bound))
+        return pending
 
     def put(
         self, run: str, name: str, kind: str, record: str, make: Callable[[int], UploadItem], *, now: float
     ) -> UploadItem:
-        """Make the next attempt at `name` and keep it; `record`, what it tells of, is not spooled twice in a row."""
+        """Store the next upload of `name`, or return the newest if that was made from the same `record`."""
         with self._database.transaction():
             rows = self._database.read(
                 f"SELECT {_COLUMNS}, record FROM uploads WHERE run = ? AND case_id = ? AND kind = ?"  # noqa: S608
@@ -124,7 +123,7 @@ class Outbox:
         return made
 
     def waiting(self, run: str | None = None) -> list[UploadItem]:
-        """Oldest first."""
+        """The uploads that are not delivered yet, oldest first."""
         return self._read(
             "state = 'spooled'" + ("" if run is None else " AND run = ?"), *([] if run is None else [run])
         )
@@ -136,16 +135,16 @@ class Outbox:
         return self._read("state = 'dead'")
 
     def named(self, beginning: str) -> list[UploadItem]:
-        """By the first digits of the key."""
+        """The uploads whose key begins so."""
         return [] if not beginning.isalnum() else self._read("key GLOB ?", f"{beginning}*")
 
     def set_state(self, key: str, state: UploadState, why: str, now: float) -> None:
-        """What was delivered stays so, whoever says otherwise later: two may have sent it at once."""
+        """Set the state of an upload. A delivered one stays delivered: two processes may have sent it at once."""
         statement = "UPDATE uploads SET state = ?, why = ?, updated = ? WHERE key = ? AND state != 'delivered'"
         self._database.write(statement, state.value, why, now, key)
 
     def drop_private(self, now: float, run: str | None = None) -> None:
-        """What was bound for a private cloud that is gone: of this run, or of all runs that are over."""
+        """Mark uploads to a private cloud that ended as dead: those of this run, or of all ended runs."""
         for parcel in self.waiting(run):
             if parcel.label == PRIVATE and (run is not None or not is_under_way(self._database, parcel.run, now)):
                 self.set_state(parcel.key, UploadState.DEAD, _CLOUD_ENDED, now)
