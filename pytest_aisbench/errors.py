@@ -1,7 +1,7 @@
 """Every error we raise; each knows whom it blames and what to do about it.
 
 AisbenchError
-├── UsageFault              whoever typed it; one line, exit 4, before anything is paid for
+├── UsageFault              the user; one line, exit 4, before anything is paid for
 │   └── Refused             the platform does not know these keys, or they may not do this
 ├── WorkloadError           the training code                                   → FAILED
 │   └── JobOverdue          it ran longer than it may
@@ -16,7 +16,7 @@ AisbenchError
 │   ├── QueueOverdue        it waited longer than it may
 │   └── JobLost             the platform no longer knows the job, or lost its nodes
 ├── BudgetSpent             the run has cost what it may                        → FAILED
-├── GivenUp                 the run is ending; nobody is to blame               → not judged
+├── GivenUp                 the run is ending; no one is to blame               → not judged
 ├── LedgerError             the ledger cannot be read or written                → exit 3
 └── Crashed                 a mistake of ours, or of a platform's adapter       → exit 3
 NotPassed (AssertionError)  a verdict that is not PASSED, raised in a test's call
@@ -76,7 +76,7 @@ class UsageFault(AisbenchError):
 class Refused(UsageFault):
     """The platform does not accept these credentials, or not for this.
 
-    Before a run that is a usage error; in its middle nobody typed anything, and the case is BROKEN.
+    Before a run that is a usage error; in its middle it is the platform's fault, and the case is BROKEN.
     """
 
     blame = Blame.PLATFORM
@@ -119,7 +119,7 @@ class Garbled(BadAnswer):
 
 
 class Rejected(PlatformError):
-    """The platform understood the request and turned it down: somebody must write another one."""
+    """The platform understood the request and refused it: the user must change the request."""
 
     blame = Blame.USER
 
@@ -151,7 +151,7 @@ class GivenUp(AisbenchError):
 
 
 class Crashed(AisbenchError):
-    """The Fleet ended by an error that nobody foresaw: no case is judged by it."""
+    """The Fleet ended by an unforeseen error, which judges no case."""
 
     @classmethod
     def of(cls, error: BaseException) -> AisbenchError:
@@ -167,7 +167,7 @@ class NotPassed(AssertionError):
 
 
 def perhaps(key: str, known: Iterable[str]) -> str:
-    """Advice about a name that nobody knows."""
+    """Advice about an unknown name."""
     import difflib
 
     close = difflib.get_close_matches(key, names := list(known), n=1)

@@ -27,13 +27,13 @@ def case(request: pytest.FixtureRequest) -> Case:
             assert case.shape.world == case.shape.nodes * 8
     It knows the workload, the shape and the thresholds.
     """
-    found: Case | None = getattr(request, "param", None)
-    if found is None:
+    parameter: Case | None = getattr(request, "param", None)
+    if parameter is None:
         raise UsageFault(
             f"{request.node.nodeid} has no workload", advice='mark it @pytest.mark.workload("name", nodes=[1])'
         )
-    request.node.user_properties.append(("aisbench.case", found.id))
-    return found
+    request.node.user_properties.append(("aisbench.case", parameter.id))
+    return parameter
 
 
 @pytest.fixture(scope="session")
@@ -125,11 +125,11 @@ def trial(request: pytest.FixtureRequest, case: Case) -> Trial:
     from pytest_aisbench.model.trial import Step
     from pytest_aisbench.model.verdict import Ruling
 
-    found = _reached(request, case, Step.DONE)
+    judged = _reached(request, case, Step.DONE)
     request.node.stash[VERDICT_DUE] = True
-    if found.verdict.ruling is Ruling.BROKEN:
-        raise PlatformError(str(found.verdict))
-    return found
+    if judged.verdict.ruling is Ruling.BROKEN:
+        raise PlatformError(str(judged.verdict))
+    return judged
 
 
 def _reached(request: pytest.FixtureRequest, case: Case, until: Step) -> Trial:

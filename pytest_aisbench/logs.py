@@ -76,7 +76,7 @@ class _MaskBelow(_Mask):
 _MASK, _MASK_BELOW = _Mask(), _MaskBelow()
 for _name in _BELOW:
     logging.getLogger(_name).addFilter(_MASK_BELOW)  # noqa: TID251
-# Without it Python prints warnings to stderr wherever nobody has set up logging: in `aisbench`, and between tests.
+# Without it Python prints warnings to stderr wherever logging is not set up: in `aisbench`, and between tests.
 logging.getLogger(ROOT).addHandler(logging.NullHandler())  # noqa: TID251
 
 
@@ -159,6 +159,6 @@ def log_ignored(
 ) -> None:
     """Log an error that ends here, and what is lost by it; with a traceback where its text is not meant for people."""
     if logger.isEnabledFor(level):
-        shown = None if isinstance(error, (AisbenchError, OSError, EOFError)) else error
+        traceback_of = None if isinstance(error, (AisbenchError, OSError, EOFError)) else error
         what, kind = lost % names if names else lost, type(error).__name__
-        logger.log(level, "%s: ignored %s: %s", what, kind, error, exc_info=shown, stacklevel=stacklevel)
+        logger.log(level, "%s: ignored %s: %s", what, kind, error, exc_info=traceback_of, stacklevel=stacklevel)

@@ -1,4 +1,4 @@
-"""pytest's door: options, the marker, the fixtures. All else is imported once a test asks for a workload."""
+"""The pytest plugin: options, the marker, the fixtures. It imports all else once a test asks for a workload."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MARKER = (
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    from pytest_aisbench import hookspecs
+    from pytest_aisbench import hookspecs as hookspecs_module
 
-    pluginmanager.add_hookspecs(hookspecs)
+    pluginmanager.add_hookspecs(hookspecs_module)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
         _forbid_workers(config)
         run_owner(config)
     elif config.stash[SETTINGS].required and not hasattr(config, "workerinput"):
-        run_owner(config)  # also where nothing is collected, required cases are missing
+        run_owner(config)  # required cases are missing also if nothing is collected
 
 
 def _share_log_file(config: pytest.Config) -> None:
@@ -80,7 +80,7 @@ def _root(config: pytest.Config) -> Path:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """An unknown platform is one line here, and one error per test if it were found later."""
+    """Refuse an unknown platform here, in one line; later it would be one error per test."""
     settings = session.config.stash[SETTINGS]
     try:
         registry.of_session(session.config).require_platform(settings.platform)
@@ -90,14 +90,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Every value that is not a default, and who said so."""
+    """Every value that is not a default, and its source."""
     settings = config.stash[SETTINGS]
-    told = [f"{key}={_shown(getattr(settings, key))} ({source})" for key, source in settings.sources.items()]
-    lines = [", ".join(told)] if told else []
+    values = [f"{key}={_as_text(getattr(settings, key))} ({source})" for key, source in settings.sources.items()]
+    lines = [", ".join(values)] if values else []
     return [f"aisbench: {line}" for line in (*lines, *settings.notes)]
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
@@ -106,9 +106,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if marker:
         run_owner(metafunc.config)
     if marker and "case" in metafunc.fixturenames:
-        from pytest_aisbench.session.collection import generate
+        from pytest_aisbench.session.collection import parametrize_cases
 
-        generate(metafunc, marker, metafunc.config.stash[SETTINGS])
+        parametrize_cases(metafunc, marker, metafunc.config.stash[SETTINGS])
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -114,10 +114,10 @@ class Registry:
     def kind(self, name: str) -> PlatformKind:
         """What the platform says of itself before it is connected."""
         self.require_platform(name)
-        found = _load("platform", name, self._platforms)
-        if isinstance(found, type) and issubclass(found, PlatformKind):
-            return found()
-        return _PlainKind(name, found)
+        target = _load("platform", name, self._platforms)
+        if isinstance(target, type) and issubclass(target, PlatformKind):
+            return target()
+        return _PlainKind(name, target)
 
     def find_kind(self, name: str) -> PlatformKind | None:
         """None where no platform of this name is known, or where it cannot be imported."""
@@ -144,13 +144,13 @@ class Registry:
         return self._reporters.keys()
 
     def reporter(self, name: str) -> ReporterKind:
-        found = _load("reporter", name, self._reporters)
+        reporter = _load("reporter", name, self._reporters)
         return ReporterKind(
             name,
-            found,
-            order=found.order if isinstance(found, Ordered) else 0,
-            on_workers=isinstance(found, OnWorkers) and found.on_workers,
-            once=isinstance(found, ActsOnce) and found.once,
+            reporter,
+            order=reporter.order if isinstance(reporter, Ordered) else 0,
+            on_workers=isinstance(reporter, OnWorkers) and reporter.on_workers,
+            once=isinstance(reporter, ActsOnce) and reporter.once,
         )
 
     def meter(self, settings: Settings) -> PowerMeter:

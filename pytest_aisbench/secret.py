@@ -10,7 +10,7 @@ _SHORTEST = 4  # characters; shorter values stand in ordinary words too, and a m
 _values: dict[str, tuple[str, ...]] = {}
 """Every value that a Secret of this process has held, and the forms in which a text may quote it, once asked for."""
 
-# What a header or an address calls its secret, whoever wrote it: `Authorization: Bearer …`, `?Signature=…`.
+# What a header or an address calls its secret: `Authorization: Bearer …`, `?Signature=…`.
 _HEADERS = re.compile(r"(?i)(\b(?:proxy-)?authorization[\"']?\s*[:=]\s*|\b(?:set-)?cookie[\"']?\s*[:=]\s*)[^\"'\n\r]+")
 _PARAMETERS = re.compile(
     r"(?i)((?:\b|[-_])(?:token|signature|credential|accesskeyid|password|passwd|pwd|secret(?:_access)?_?key|access_?key)"

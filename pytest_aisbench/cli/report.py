@@ -243,7 +243,7 @@ def _retell(run: str, settings: Settings, ledger: Ledger, target: Path) -> list[
             draft.mkdir()
             _bring(settings.reports / run, target, draft)
             _requests(ledger, run, draft)
-            warnings = replay.tell(entry, tests, draft, settings)
+            warnings = replay.write_reports(entry, tests, draft, settings)
             for path in draft.iterdir():
                 if path.is_symlink():
                     continue

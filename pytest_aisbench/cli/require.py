@@ -46,6 +46,6 @@ class Collected:
         self.cases: set[str] = set()
 
     def pytest_collection_finish(self, session: Any) -> None:
-        from pytest_aisbench.session.collection import judged
+        from pytest_aisbench.session.collection import judged_cases
 
-        self.cases |= judged(session.items)
+        self.cases |= judged_cases(session.items)

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 def run_owner(config: pytest.Config) -> RunOwner:
     """The object that owns the run in this process. The first call makes it and registers it as a pytest plugin."""
     if RUN_OWNER not in config.stash:
-        from pytest_aisbench.session import outcome
+        from pytest_aisbench.session import outcome as outcome_module
 
         config.stash[RUN_OWNER] = owner = _new_owner(config, config.stash[SETTINGS])
-        config.pluginmanager.register(outcome, "pytest_aisbench.session.outcome")
+        config.pluginmanager.register(outcome_module, "pytest_aisbench.session.outcome")
         config.pluginmanager.register(owner, "pytest_aisbench.run_owner")
     return config.stash[RUN_OWNER]
 
 
 def _new_owner(config: pytest.Config, settings: Settings) -> RunOwner:
     if settings.dry_run:
-        from pytest_aisbench.session.dry_run import Rehearser
+        from pytest_aisbench.session.dry_run import DryRunOwner
 
-        return Rehearser(config, settings)
+        return DryRunOwner(config, settings)
     if hasattr(config, "workerinput"):  # a process of xdist: its controller owns the run
         from pytest_aisbench.session.xdist import Worker
 

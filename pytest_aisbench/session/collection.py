@@ -1,4 +1,4 @@
-"""From the tests that were collected to a plan: which of them are selected, and what they need."""
+"""From collected tests to a plan: the cases of each marker, the tests that `--nodes` selects, and what they need."""
 
 from __future__ import annotations
 
@@ -22,17 +22,22 @@ from pytest_aisbench.model.trial import Step
 
 if TYPE_CHECKING:
     from pytest_aisbench.platforms.modelarts.package import Package
-
 _LOG = get_logger("session")
-
-# -- From a marker to cases: the shapes that a suite supports, or what a package asks for.
-
 SUITES = pytest.StashKey[dict[Path, Suite]]()
 PACKAGE: pytest.StashKey[Package] = pytest.StashKey()  # of --aisbench-package, read once
-UNASKED = "unasked"  # in place of a case: nobody named a package
+UNASKED = "unasked"  # in place of a case: --aisbench-package is not given
+TRAINING = pytest.StashKey[set[Path]]()  # test files of which a test needs a case
+DESELECTED = pytest.StashKey[set[str]]()  # cases of which a test was deselected, by us or by another plugin
+UNMATCHED = pytest.StashKey[bool]()  # there were cases, and --nodes wanted none of them
+# How far a test lets the trial go, by the fixture it asks for.
+_UNTIL = {"trial": Step.DONE, "job": Step.HARVEST, "stage": Step.SUBMIT}
+_OURS = {*_UNTIL, "case", "obs", "modelarts_session"}
 
 
-def generate(metafunc: pytest.Metafunc, marker: pytest.Mark, settings: Settings) -> None:
+# From a marker to cases
+
+
+def parametrize_cases(metafunc: pytest.Metafunc, marker: pytest.Mark, settings: Settings) -> None:
     """One item per shape that the marker supports; `--nodes` selects among them later."""
     config = metafunc.config
     cases: list[Case | UsageFault | str]
@@ -58,12 +63,12 @@ def _or_skipped(case: Case | UsageFault | str, kind: PlatformKind, settings: Set
 
 def _cases(config: pytest.Config, settings: Settings, test: Path, marker: pytest.Mark) -> list[Case]:
     folder = test.parent
-    known = config.stash.setdefault(SUITES, {})
-    if folder not in known:
+    suites_by_folder = config.stash.setdefault(SUITES, {})
+    if folder not in suites_by_folder:
         offered = registry.of_session(config)
-        known[folder] = load_suite(folder, settings, offered.kind(settings.platform), offered.platforms)
-    loaded = known[folder]
-    _only_one(known, folder)
+        suites_by_folder[folder] = load_suite(folder, settings, offered.kind(settings.platform), offered.platforms)
+    loaded = suites_by_folder[folder]
+    _only_one(suites_by_folder, folder)
     devices = settings.devices or loaded.workload.devices
     try:
         shapes = _shapes(marker, loaded.workload.name, devices, settings.devices)
@@ -76,7 +81,7 @@ def _packaged(config: pytest.Config, settings: Settings) -> list[Case]:
     """The cases of `--aisbench-package`: as many nodes as it asks for, unless `--nodes` says otherwise."""
     if settings.package is None:
         return []
-    known = config.stash.setdefault(SUITES, {})
+    suites_by_folder = config.stash.setdefault(SUITES, {})
     if PACKAGE not in config.stash:
         from pytest_aisbench.platforms.modelarts.package import load_package
 
@@ -84,8 +89,8 @@ def _packaged(config: pytest.Config, settings: Settings) -> list[Case]:
         config.stash[PACKAGE] = load_package(settings, offered.kind(settings.platform), offered.platforms)
     package = config.stash[PACKAGE]
     folder = Path(package.suite.workload.folder)
-    known[folder] = package.suite
-    _only_one(known, folder)
+    suites_by_folder[folder] = package.suite
+    _only_one(suites_by_folder, folder)
     devices = settings.devices or package.suite.workload.devices
     shapes = [Shape(nodes, devices) for nodes in settings.nodes or (package.nodes,)]
     return [package.suite.case(shape, mode(settings)) for shape in shapes]
@@ -107,9 +112,11 @@ def mode(settings: Settings) -> Mode:
     return Mode.SINGLE_SERVER if settings.single_server else Mode.CLUSTER
 
 
-def _only_one(known: Mapping[Path, Suite], folder: Path) -> None:
-    name = known[folder].workload.name
-    twin = next((path for path, other in known.items() if path != folder and other.workload.name == name), None)
+def _only_one(suites_by_folder: Mapping[Path, Suite], folder: Path) -> None:
+    name = suites_by_folder[folder].workload.name
+    twin = next(
+        (path for path, other in suites_by_folder.items() if path != folder and other.workload.name == name), None
+    )
     if twin:
         raise UsageFault(f"{folder} and {twin} both hold a workload named {name!r}")
 
@@ -119,18 +126,18 @@ def _shapes(marker: pytest.Mark, name: str, devices: int, override: int | None) 
     given = dict(marker.kwargs)
     nodes, shapes = given.pop("nodes", None), given.pop("shapes", None)
     if marker.args != (name,) or given or (nodes is None) == (shapes is None):
-        told = ", ".join([*map(repr, marker.args), *(f"{key}={value!r}" for key, value in marker.kwargs.items())])
-        raise UsageFault(f"the marker workload({told}) does not fit the workload {name!r}", advice=usage)
+        arguments = ", ".join([*map(repr, marker.args), *(f"{key}={value!r}" for key, value in marker.kwargs.items())])
+        raise UsageFault(f"the marker workload({arguments}) does not fit the workload {name!r}", advice=usage)
     if not isinstance(shapes if nodes is None else nodes, (list, tuple)):
         raise UsageFault(f"the marker of workload {name!r} wants a list", advice=usage)
     try:
-        found = [Shape(_count(node), devices) for node in nodes] if nodes is not None else []
-        found += [Shape.parse(shape) for shape in shapes or []]
+        supported = [Shape(_count(node), devices) for node in nodes] if nodes is not None else []
+        supported += [Shape.parse(shape) for shape in shapes or []]
     except (TypeError, ValueError) as error:
         raise UsageFault(f"the marker of workload {name!r}: {error}", advice=usage) from None
-    if not found:
+    if not supported:
         raise UsageFault(f"the marker of workload {name!r} supports no shape", advice=usage)
-    wanted = [Shape(shape.nodes, override) if override else shape for shape in found]
+    wanted = [Shape(shape.nodes, override) if override else shape for shape in supported]
     return list(dict.fromkeys(wanted))
 
 
@@ -140,13 +147,57 @@ def _count(node: Any) -> int:
     return node
 
 
-TRAINING = pytest.StashKey[set[Path]]()  # test files in which something asks for its workload
-DESELECTED = pytest.StashKey[set[str]]()  # cases of which a test was left out, by us or by anybody
-UNMATCHED = pytest.StashKey[bool]()  # there were cases, and --nodes wanted none of them
+# From the selected tests to a plan
 
-# How far a test lets the trial go, by the fixture it asks for.
-_UNTIL = {"trial": Step.DONE, "job": Step.HARVEST, "stage": Step.SUBMIT}
-_OURS = {*_UNTIL, "case", "obs", "modelarts_session"}
+
+@dataclass(frozen=True)
+class Plan:
+    """What the selected items need, for the process that holds the run."""
+
+    wants: tuple[tuple[Case, Step], ...] = ()  # of the Fleet, in the items' order
+    cases: Mapping[str, str] = field(default_factory=dict)  # node id → case id, skipped items included
+    expected: frozenset[str] = frozenset()  # cases to be judged, skipped ones included
+    deselected: frozenset[str] = frozenset()  # cases that were left out
+    unmatched: bool = False  # --nodes left no case at all
+
+
+def plan(config: pytest.Config, items: list[pytest.Item]) -> Plan:
+    cases = {item.nodeid: case.id for item in items if (case := case_of(item))}
+    left_out = frozenset(config.stash.get(DESELECTED, ())) - set(cases.values())
+    return Plan(tuple(_wants(config, items)), cases, judged_cases(items), left_out, config.stash.get(UNMATCHED, False))
+
+
+def _wants(config: pytest.Config, items: list[pytest.Item]) -> list[tuple[Case, Step]]:
+    """Skipped items need nothing."""
+    needed: dict[str, tuple[Case, Step]] = {}
+    for item in items:
+        case, step = case_of(item), needed_step(item)
+        if case and step is not None and not _will_be_skipped(item):
+            _, furthest = needed.get(case.id, (case, step))
+            needed[case.id] = (case, max(step, furthest))
+    for case, step in needed.values():
+        if step is Step.DONE:
+            config.stash[SUITES][Path(case.workload.folder)].require_claims(case)
+    return list(needed.values())
+
+
+def _will_be_skipped(item: pytest.Item) -> bool:
+    """A job that no test will judge is money lost. pytest keeps this question to itself, hence the guard."""
+    try:
+        from _pytest.skipping import evaluate_skip_marks, evaluate_xfail_marks
+    except ImportError as error:
+        log_ignored(_LOG, error, "whether %s will be skipped", item.nodeid, level=logging.WARNING)
+        return False
+    try:
+        expected = evaluate_xfail_marks(item)
+        return evaluate_skip_marks(item) is not None or bool(expected and not expected.run)
+    except pytest.fail.Exception:
+        return True  # a condition that cannot be evaluated: the item will say so itself, before its setup
+
+
+def judged_cases(items: Iterable[pytest.Item]) -> frozenset[str]:
+    """The cases whose verdict one of these tests asks for."""
+    return frozenset(case.id for item in items if (case := case_of(item)) and needed_step(item) is Step.DONE)
 
 
 def case_of(item: pytest.Item) -> Case | None:
@@ -160,27 +211,17 @@ def _parameter(item: pytest.Item) -> object:
     return callspec.params.get("case") if callspec else None
 
 
-def until(item: pytest.Item) -> Step | None:
+def needed_step(item: pytest.Item) -> Step | None:
     """How far this item needs its trial; None when it needs none."""
     names = getattr(item, "fixturenames", ())
     return max((step for name, step in _UNTIL.items() if name in names), default=None)
 
 
-def check(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Raise what is wrong with a suite whose tests are selected."""
-    training = config.stash[TRAINING]
-    for item in items:
-        fault = _parameter(item)
-        if isinstance(fault, UsageFault):
-            raise fault
-        idle = not set(getattr(item, "fixturenames", ())) & _OURS and item.path not in training
-        if idle and item.get_closest_marker("workload"):
-            advice = "let it ask for `trial`, or take the marker away"
-            raise UsageFault(f"{item.nodeid}: a workload is marked, and nothing is asked of it", advice=advice)
+# Selecting
 
 
 def select(config: pytest.Config, items: list[pytest.Item], nodes: tuple[int, ...], say: Callable[[str], None]) -> None:
-    """Deselect the shapes that `--nodes` did not ask for, and the test of a package that nobody named."""
+    """Deselect the shapes that `--nodes` did not ask for, and a package's test if no package is named."""
     for note in config.stash[PACKAGE].notes if PACKAGE in config.stash else ():
         say(note)
     if unasked := [item for item in items if _parameter(item) == UNASKED]:
@@ -203,56 +244,19 @@ def select(config: pytest.Config, items: list[pytest.Item], nodes: tuple[int, ..
         items[:] = kept
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What the selected items need, for the process that holds the run."""
-
-    wants: tuple[tuple[Case, Step], ...] = ()  # of the Fleet, in the items' order
-    cases: Mapping[str, str] = field(default_factory=dict)  # node id → case id, skipped items included
-    expected: frozenset[str] = frozenset()  # cases to be judged, skipped ones included
-    deselected: frozenset[str] = frozenset()  # cases that were left out
-    unmatched: bool = False  # --nodes left no case at all
-
-
-def plan(config: pytest.Config, items: list[pytest.Item]) -> Plan:
-    cases = {item.nodeid: case.id for item in items if (case := case_of(item))}
-    left_out = frozenset(config.stash.get(DESELECTED, ())) - set(cases.values())
-    return Plan(tuple(_wants(config, items)), cases, judged(items), left_out, config.stash.get(UNMATCHED, False))
-
-
-def judged(items: Iterable[pytest.Item]) -> frozenset[str]:
-    """The cases whose verdict one of these tests asks for."""
-    return frozenset(case.id for item in items if (case := case_of(item)) and until(item) is Step.DONE)
+def check(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Raise what is wrong with a suite whose tests are selected."""
+    training = config.stash[TRAINING]
+    for item in items:
+        fault = _parameter(item)
+        if isinstance(fault, UsageFault):
+            raise fault
+        idle = not set(getattr(item, "fixturenames", ())) & _OURS and item.path not in training
+        if idle and item.get_closest_marker("workload"):
+            advice = "let it ask for `trial`, or take the marker away"
+            raise UsageFault(f"{item.nodeid}: a workload is marked, and nothing is asked of it", advice=advice)
 
 
 def leave_out(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
-    """Remember the cases of tests that somebody deselects."""
+    """Remember the cases of deselected tests."""
     config.stash.setdefault(DESELECTED, set()).update(case.id for item in items if (case := case_of(item)))
-
-
-def _wants(config: pytest.Config, items: list[pytest.Item]) -> list[tuple[Case, Step]]:
-    """Skipped items need nothing."""
-    needed: dict[str, tuple[Case, Step]] = {}
-    for item in items:
-        case, step = case_of(item), until(item)
-        if case and step is not None and not _will_be_skipped(item):
-            known = needed.get(case.id, (case, step))
-            needed[case.id] = (case, max(step, known[1]))
-    for case, step in needed.values():
-        if step is Step.DONE:
-            config.stash[SUITES][Path(case.workload.folder)].require_claims(case)
-    return list(needed.values())
-
-
-def _will_be_skipped(item: pytest.Item) -> bool:
-    """A job that no test will judge is money lost. pytest keeps this question to itself, hence the guard."""
-    try:
-        from _pytest.skipping import evaluate_skip_marks, evaluate_xfail_marks
-    except ImportError as error:
-        log_ignored(_LOG, error, "whether %s will be skipped", item.nodeid, level=logging.WARNING)
-        return False
-    try:
-        expected = evaluate_xfail_marks(item)
-        return evaluate_skip_marks(item) is not None or bool(expected and not expected.run)
-    except pytest.fail.Exception:
-        return True  # a condition that cannot be evaluated: the item will say so itself, before its setup

@@ -1,4 +1,4 @@
-"""The process that owns the session: it holds the run, records what its tests say, and sets the exit code."""
+"""The process that owns the session: it opens the run, runs the tests, records each case, and sets the exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_aisbench.report.host_plugins import PREFIX, case_id_of_report, guard
 from pytest_aisbench.report.terminal import write_summary
 from pytest_aisbench.session import collection
 from pytest_aisbench.session.collection import Plan
-from pytest_aisbench.session.outcome import Reckoning, Signals, failure, one_line
+from pytest_aisbench.session.outcome import RunOutcome, Signals, errors_in_one_line, failure_message
 from pytest_aisbench.session.reporters import Reporters
 
 if TYPE_CHECKING:
@@ -31,61 +31,12 @@ if TYPE_CHECKING:
     from pytest_aisbench.model.trial import Step, Trial
     from pytest_aisbench.report.live import Live
     from pytest_aisbench.session.xdist import Workers
-
 _LOG = get_logger("session")
 _GLANCE_S = 0.5  # how long the main thread waits before it shows again what runs and what is logged
 
 
-# -- Ready first: a test runs when what it waits for is there, not when its turn has come.
-
-
-class _Anchor(pytest.Item):
-    """Stands for the next test while nobody knows which that will be: it needs what all the others need."""
-
-    def runtest(self) -> None:
-        raise AssertionError("never run")
-
-
-def run_ready_first(session: pytest.Session, fleet: Fleet, tick: Callable[[], None]) -> bool:
-    """pytest's own loop in another order. Fixtures of a module or class are set up again if the order jumps."""
-    goals = {item: (collection.case_of(item), collection.until(item)) for item in session.items}
-
-    def is_ready(item: pytest.Item) -> bool:
-        case, until = goals[item]
-        return case is None or until is None or fleet.is_ready(case, until)
-
-    waiting = list(session.items)
-    while waiting:
-        ready = [item for item in waiting if is_ready(item)]
-        if not ready:
-            tick()
-            fleet.wait(_GLANCE_S)
-            continue
-        for item, following in zip(ready, [*ready[1:], None], strict=True):
-            waiting.remove(item)
-            session.config.hook.pytest_runtest_protocol(item=item, nextitem=following or _next(waiting))
-            if session.shouldfail:
-                raise session.Failed(session.shouldfail)
-            if session.shouldstop:
-                raise session.Interrupted(session.shouldstop)
-    return True
-
-
-def _next(waiting: Sequence[pytest.Item]) -> pytest.Item | None:
-    if not waiting:
-        return None
-    if len(waiting) == 1:
-        return waiting[0]
-    chains = [item.listchain()[:-1] for item in waiting]
-    shared = set(chains[0]).intersection(*chains[1:])
-    nearest = next(node for node in reversed(chains[0]) if node in shared)
-    assert isinstance(nearest, pytest.Collector)
-    anchor: _Anchor = _Anchor.from_parent(nearest, name="whichever is ready")
-    return anchor
-
-
 class Controller:
-    """A pytest plugin object. Nothing is opened or written before the first workload item is known."""
+    """A pytest plugin object. It opens and writes nothing before pytest has collected the first workload item."""
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
@@ -95,7 +46,7 @@ class Controller:
         self._reporters = Reporters(config)
         self._begun = False
         self._signals = Signals(self._say)
-        self._reckoning = Reckoning(config, settings, self._signals)
+        self._outcome = RunOutcome(config, settings, self._signals)
         self._workers: Workers | None = None
         self._live: Live | None = None
         self._opening = threading.RLock()  # workers of xdist plan, and ask for the platform, at the same time
@@ -147,8 +98,8 @@ class Controller:
 
     @pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
     def pytest_collection_modifyitems_check(self, items: list[pytest.Item]) -> None:
-        """After -k and everybody else: what is not selected may be as it is."""
-        with one_line():
+        """After -k and all other plugins: only suites whose tests are selected must be right."""
+        with errors_in_one_line():
             collection.check(self._config, items)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
@@ -166,12 +117,12 @@ class Controller:
         self._signals.open()
         leave = False
         try:
-            with one_line():
+            with errors_in_one_line():
                 self.open(collection.plan(self._config, session.items))
             self.begin()
             return (yield)
         except KeyboardInterrupt:
-            # pytest ends --sw by the same exception, and nobody pressed a key.
+            # pytest ends --sw by the same exception, without a signal.
             leave = self._settings.on_interrupt == "leave" and self._signals.seen is not None
             raise
         finally:
@@ -190,19 +141,19 @@ class Controller:
         if live:
             with guarded(self._config, "progress"):
                 live.close()
-        with self._reckoning.noticing():
+        with self._outcome.noticing():
             if self._run:
                 if self._signals.seen and not leave:
                     self._say("stopping what runs; once more, and it is left at once")
                 for line in self._run.stop(leave=leave):
                     self._say(line)
                 if self._run.fleet.crash:
-                    self._reckoning.tally.unrecorded = str(Crashed.of(self._run.fleet.crash))
+                    self._outcome.tally.unrecorded = str(Crashed.of(self._run.fleet.crash))
 
     def open(self, plan: Plan) -> str | None:
         """Check and open everything that is not pytest's; the folder of the run, if there is one."""
         with self._opening:
-            self._reckoning.plan(plan)
+            self._outcome.plan(plan)
             if plan.cases and not self._plan.cases:
                 self._plan = plan
             if plan.wants and self._run is None:
@@ -219,12 +170,12 @@ class Controller:
             write_line(self._config, line)
 
     def begin(self) -> None:
-        """Let the reporters in, then the jobs."""
+        """Open the reporters, then begin the jobs."""
         if self._run is None or self._begun:
             return
         self._begun = True
         self._reporters.open(self._run.folder)
-        with self._reckoning.noticing():
+        with self._outcome.noticing():
             self._publish(self._run.entry())
         self._run.begin()
         with guarded(self._config, "no progress is shown"):
@@ -244,58 +195,58 @@ class Controller:
         if report.outcome not in {"passed", "failed", "skipped"}:
             return  # a worker crashed, and another will judge
         verdict = properties_of(report).get("verdict")
-        self._reckoning.count(report, verdict)
+        self._outcome.count(report, verdict)
         self._heed_maxfail()
         # A worker that crashed left a report without properties.
         case_id = case_id_of_report(report) or self._plan.cases.get(report.nodeid, "")
         if case_id and case_id_of_report(report) is None:
             report.user_properties.append((f"{PREFIX}case", case_id))
         if report.skipped and verdict is None:
-            self._reckoning.skip(case_id, report)
+            self._outcome.skip(case_id, report)
         elif self._run and self._run.knows(case_id) and (report.when == "call" or not report.passed):
-            self._record(case_id, failure(report) if report.failed else "")
+            self._record(case_id, failure_message(report) if report.failed else "")
 
     def _record(self, case_id: str, failed: str) -> None:
         assert self._run is not None
-        with self._reckoning.noticing():
+        with self._outcome.noticing():
             self._reporters.case(self._run.rule(case_id, failed))
             self._publish(self._run.entry())
-        if unrecorded := self._reckoning.tally.unrecorded:
+        if unrecorded := self._outcome.tally.unrecorded:
             # The hosts would meet the same full disk next, and end the run with a traceback.
             pytest.exit(f"the run cannot be recorded: {unrecorded}", returncode=exit_code.INTERNAL)
 
     def _heed_maxfail(self) -> None:
-        """xdist ends -x only when every worker has ended its test, and ours may wait for hours."""
-        if self._run and self._workers and self._reckoning.enough():
+        """Cancel the jobs: xdist ends -x only when every worker has ended its test, which may wait for hours."""
+        if self._run and self._workers and self._outcome.enough():
             self._run.fleet.give_up()
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        self._reckoning.interrupted(excinfo.type)
+        self._outcome.interrupted(excinfo.type)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, object, object]:
         """Inside the terminal's wrapper and around the hosts, whose files may meet a full disk too."""
-        code = self._reckoning.code(exitstatus, self._run)
+        code = self._outcome.code(exitstatus, self._run)
         session.exitstatus = code
         if self._run is None:
             return (yield)
-        with self._reckoning.noticing():
+        with self._outcome.noticing():
             entry = self._run.finish(code)
             self._reporters.run(entry)
             self._publish(entry)
-        with self._reckoning.noticing():
+        with self._outcome.noticing():
             yield
-        session.exitstatus = self._reckoning.code(exitstatus, self._run)
+        session.exitstatus = self._outcome.code(exitstatus, self._run)
         if session.exitstatus != code:
-            with self._reckoning.noticing():
+            with self._outcome.noticing():
                 self._publish(self._run.finish(int(session.exitstatus)))
         return None
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        missing, run = self._reckoning.missing(self._run), self._run
+        missing, run = self._outcome.missing(self._run), self._run
         if run or missing:
-            told = (run.folder, run.entry()) if run else None
-            write_summary(terminalreporter, self._config, missing, told, unrecorded=self._reckoning.tally.unrecorded)
+            recorded = (run.folder, run.entry()) if run else None
+            write_summary(terminalreporter, self._config, missing, recorded, unrecorded=self._outcome.tally.unrecorded)
 
     def pytest_unconfigure(self) -> None:
         if self._workers:
@@ -305,3 +256,51 @@ class Controller:
         if self._platform:
             self._platform.close()
         self._signals.close()
+
+
+def run_ready_first(session: pytest.Session, fleet: Fleet, tick: Callable[[], None]) -> bool:
+    """Run each test when the trial that it waits for has come far enough, not when its turn has come.
+
+    pytest sets fixtures of a module or class up again if the order jumps between modules.
+    """
+    goals = {item: (collection.case_of(item), collection.needed_step(item)) for item in session.items}
+
+    def is_ready(item: pytest.Item) -> bool:
+        case, until = goals[item]
+        return case is None or until is None or fleet.is_ready(case, until)
+
+    waiting = list(session.items)
+    while waiting:
+        ready = [item for item in waiting if is_ready(item)]
+        if not ready:
+            tick()
+            fleet.wait(_GLANCE_S)
+            continue
+        for item, following in zip(ready, [*ready[1:], None], strict=True):
+            waiting.remove(item)
+            session.config.hook.pytest_runtest_protocol(item=item, nextitem=following or _next(waiting))
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+            if session.shouldstop:
+                raise session.Interrupted(session.shouldstop)
+    return True
+
+
+def _next(waiting: Sequence[pytest.Item]) -> pytest.Item | None:
+    if not waiting:
+        return None
+    if len(waiting) == 1:
+        return waiting[0]
+    chains = [item.listchain()[:-1] for item in waiting]
+    shared = set(chains[0]).intersection(*chains[1:])
+    nearest = next(node for node in reversed(chains[0]) if node in shared)
+    assert isinstance(nearest, pytest.Collector)
+    anchor: _Anchor = _Anchor.from_parent(nearest, name="whichever is ready")
+    return anchor
+
+
+class _Anchor(pytest.Item):
+    """Stands for the next test while we do not know which that will be: it needs the fixtures that all share."""
+
+    def runtest(self) -> None:
+        raise AssertionError("never run")

@@ -1,4 +1,4 @@
-"""The process that owns the session of a dry run: it plans where the Controller would run."""
+"""A dry run: checks everything, renders every request, prints the cost of each case, and submits nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_aisbench.report.host_plugins import write_line
 from pytest_aisbench.report.terminal import NARROWEST, Line, wrapped
 from pytest_aisbench.report.text import clip, display_width, fit, padded, span
 from pytest_aisbench.session import collection
-from pytest_aisbench.session.outcome import one_line
+from pytest_aisbench.session.outcome import errors_in_one_line
 
 if TYPE_CHECKING:
     from pytest_aisbench.config.settings import Settings
@@ -27,80 +27,15 @@ if TYPE_CHECKING:
     from pytest_aisbench.model.ports import Platform
     from pytest_aisbench.model.trial import Step, Trial
 
-# -- A dry run on the terminal: what each case would take, and the whole.
 
-HEADINGS = ("case", "nodes", "cards", "would run", "card-hours", "as known from")
-_RIGHT = range(1, 5)  # numbers, one below the other
-_LEAST = 8  # of a name that is cut
-
-
-def plan(forecast: DryRun, folder: str, width: int) -> list[Line]:
-    """Lines with pytest's markup for each, none wider than the terminal but the last, which is to be copied."""
-    width = max(width, NARROWEST)
-    return [
-        *_table(forecast, width),
-        ("", {}),
-        *wrapped(_total(forecast), "  ", width),
-        *wrapped(_allowance(forecast), "  ", width, {} if _is_within(forecast) else {"red": True}),
-        ("nothing was uploaded or submitted", {}),
-        (f"requests: {folder}/requests/", {}),
-    ]
-
-
-def _table(forecast: DryRun, width: int) -> Iterator[Line]:
-    costs = [planned.estimate.card_hours for planned in forecast.cases]
-    digits = 2 if max(costs, default=0.0) >= 1 else 4
-    rows = [_row(planned, digits) for planned in forecast.cases]
-    columns = [max(map(display_width, column)) for column in zip(HEADINGS, *rows, strict=True)]
-    over = sum(columns) + 2 * (len(columns) - 1) - width
-    columns[0] -= min(max(over, 0), max(columns[0] - _LEAST, 0))
-    yield clip(_line(HEADINGS, columns), width), {"bold": True}
-    for row in rows:
-        yield clip(_line(row, columns), width), {}
-
-
-def _row(planned: PlannedCase, digits: int) -> tuple[str, ...]:
-    shape, estimate = planned.case.shape, planned.estimate
-    cost = f"{estimate.card_hours:.{digits}f}"
-    return planned.case.id, str(shape.nodes), str(shape.world), span(estimate.seconds), cost, estimate.source
-
-
-def _line(cells: Sequence[str], columns: Sequence[int]) -> str:
-    placed = [
-        fit(cell, size).rjust(size) if index in _RIGHT else padded(fit(cell, size), size)
-        for index, (cell, size) in enumerate(zip(cells, columns, strict=True))
-    ]
-    return "  ".join(placed).rstrip()
-
-
-def _total(forecast: DryRun) -> str:
-    cases = len(forecast.cases)
-    jobs = f"{forecast.max_jobs} job{'s' if forecast.max_jobs > 1 else ''} at once"
-    cost = f"{cases} case{'s' if cases != 1 else ''}: {card_hours_text(forecast.card_hours)} card-hours"
-    return f"{cost}, {span(forecast.wall_s)} with {jobs}, queues aside"
-
-
-def _allowance(forecast: DryRun) -> str:
-    limit = forecast.budget.limit
-    if limit is None:
-        return "budget: none"
-    rest = limit - forecast.card_hours
-    word = "left" if _is_within(forecast) else "too few"
-    return f"budget: {card_hours_text(limit)} card-hours, {card_hours_text(abs(rest))} {word}"
-
-
-def _is_within(forecast: DryRun) -> bool:
-    return not forecast.budget.is_exceeded(forecast.card_hours)
-
-
-class Rehearser:
-    """A pytest plugin object in the Controller's place. No test is run, so nobody is told that one passed."""
+class DryRunOwner:
+    """A pytest plugin object in the Controller's place: it plans, and runs no test, so that none can pass."""
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
         self._settings = settings
         self._platform: Platform | None = None
-        self._forecast: DryRun | None = None
+        self._dry_run: DryRun | None = None
 
     def reached(self, case: Case, until: Step) -> Trial:
         raise GivenUp(f"{case.id} gets no further than its request: this is a dry run")
@@ -119,7 +54,7 @@ class Rehearser:
 
     @pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
     def pytest_collection_modifyitems_check(self, items: list[pytest.Item]) -> None:
-        with one_line():
+        with errors_in_one_line():
             collection.check(self._config, items)
 
     @pytest.hookimpl(tryfirst=True)
@@ -128,11 +63,11 @@ class Rehearser:
         option = self._config.option
         if option.collectonly or (session.testsfailed and not option.continue_on_collection_errors):
             return None
-        with one_line():
+        with errors_in_one_line():
             wants = collection.plan(self._config, session.items).wants
             if wants:
-                self._forecast = dry_run(self._settings, self.platform(), SystemClock(), wants)
-                self._forecast.budget.require()
+                self._dry_run = dry_run(self._settings, self.platform(), SystemClock(), wants)
+                self._dry_run.budget.require()
                 for line in expired_claims((case for case, _ in wants), day(SystemClock().now())):
                     write_line(self._config, line)
         return True
@@ -146,14 +81,78 @@ class Rehearser:
         if self._config.option.collectonly:
             return
         terminalreporter.section("aisbench: dry run")
-        if self._forecast is None:
+        if self._dry_run is None:
             terminalreporter.write_line("no case is planned, and no test was run")
             return
         width = shutil.get_terminal_size((80, 24)).columns
-        folder = str(self._forecast.folder).removeprefix(f"{self._config.invocation_params.dir}/")
-        for line, markup in plan(self._forecast, folder, width):
+        folder = str(self._dry_run.folder).removeprefix(f"{self._config.invocation_params.dir}/")
+        for line, markup in plan_lines(self._dry_run, folder, width):
             terminalreporter.write_line(line, **markup)
 
     def pytest_unconfigure(self) -> None:
         if self._platform:
             self._platform.close()
+
+
+HEADINGS = ("case", "nodes", "cards", "would run", "card-hours", "as known from")
+_RIGHT = range(1, 5)  # numbers, one below the other
+_LEAST = 8  # of a name that is cut
+
+
+def plan_lines(planned: DryRun, folder: str, width: int) -> list[Line]:
+    """Lines with pytest's markup for each, none wider than the terminal but the last, which is to be copied."""
+    width = max(width, NARROWEST)
+    return [
+        *_table(planned, width),
+        ("", {}),
+        *wrapped(_total(planned), "  ", width),
+        *wrapped(_allowance(planned), "  ", width, {} if _is_within(planned) else {"red": True}),
+        ("nothing was uploaded or submitted", {}),
+        (f"requests: {folder}/requests/", {}),
+    ]
+
+
+def _table(planned: DryRun, width: int) -> Iterator[Line]:
+    costs = [case.estimate.card_hours for case in planned.cases]
+    digits = 2 if max(costs, default=0.0) >= 1 else 4
+    rows = [_row(case, digits) for case in planned.cases]
+    columns = [max(map(display_width, column)) for column in zip(HEADINGS, *rows, strict=True)]
+    over = sum(columns) + 2 * (len(columns) - 1) - width
+    columns[0] -= min(max(over, 0), max(columns[0] - _LEAST, 0))
+    yield clip(_line(HEADINGS, columns), width), {"bold": True}
+    for row in rows:
+        yield clip(_line(row, columns), width), {}
+
+
+def _row(planned_case: PlannedCase, digits: int) -> tuple[str, ...]:
+    shape, estimate = planned_case.case.shape, planned_case.estimate
+    cost = f"{estimate.card_hours:.{digits}f}"
+    return planned_case.case.id, str(shape.nodes), str(shape.world), span(estimate.seconds), cost, estimate.source
+
+
+def _line(cells: Sequence[str], columns: Sequence[int]) -> str:
+    placed = [
+        fit(cell, size).rjust(size) if index in _RIGHT else padded(fit(cell, size), size)
+        for index, (cell, size) in enumerate(zip(cells, columns, strict=True))
+    ]
+    return "  ".join(placed).rstrip()
+
+
+def _total(planned: DryRun) -> str:
+    cases = len(planned.cases)
+    jobs = f"{planned.max_jobs} job{'s' if planned.max_jobs > 1 else ''} at once"
+    cost = f"{cases} case{'s' if cases != 1 else ''}: {card_hours_text(planned.card_hours)} card-hours"
+    return f"{cost}, {span(planned.wall_s)} with {jobs}, queues aside"
+
+
+def _allowance(planned: DryRun) -> str:
+    limit = planned.budget.limit
+    if limit is None:
+        return "budget: none"
+    rest = limit - planned.card_hours
+    word = "left" if _is_within(planned) else "too few"
+    return f"budget: {card_hours_text(limit)} card-hours, {card_hours_text(abs(rest))} {word}"
+
+
+def _is_within(planned: DryRun) -> bool:
+    return not planned.budget.is_exceeded(planned.card_hours)

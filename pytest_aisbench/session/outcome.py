@@ -1,4 +1,7 @@
-"""What a run comes to: its tests counted, its manifest checked, one exit code."""
+"""How a run ends: its exit code, how a test fails by its verdict, and what Ctrl-C and SIGTERM do.
+
+`session.run_owner` registers this module as a pytest plugin: two of its functions are hooks.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +34,144 @@ if TYPE_CHECKING:
     from pytest_aisbench.engine.run import Run
     from pytest_aisbench.model.results import RunEntry
     from pytest_aisbench.session.collection import Plan
-
 _LOG = get_logger("session")
 
 
-# -- How a run ends before its time: in one line, or by a signal.
+# The exit code
+
+
+class RunOutcome:
+    """Counts what happens in a session, and makes the exit code of it."""
+
+    def __init__(self, config: pytest.Config, settings: Settings, signals: Signals) -> None:
+        self._config = config
+        self._settings = settings
+        self._signals = signals
+        self.tally = Tally()
+
+    def plan(self, plan: Plan) -> None:
+        """Take in a plan. Each worker of xdist sends one, and all of them collect the same tests."""
+        self.tally.required = self._settings.required
+        self.tally.unmatched |= plan.unmatched
+        self.tally.expected |= plan.expected
+        self.tally.selected |= set(plan.cases.values())
+        self.tally.deselected |= plan.deselected
+
+    def count(self, report: pytest.TestReport, verdict: Any) -> None:
+        if report.failed:
+            broken = report.when == "setup" and verdict == Ruling.BROKEN.value
+            inconclusive = report.when == "call" and verdict == Ruling.INCONCLUSIVE.value
+            self.tally.failures += 1
+            self.tally.failed += not (broken or inconclusive)
+
+    def skip(self, case_id: str, report: pytest.TestReport) -> None:
+        """Record that a test was skipped, and why."""
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr or "")
+        self.tally.skipped[case_id] = plain(reason.removeprefix("Skipped: "))
+
+    @contextmanager
+    def noticing(self) -> Iterator[None]:
+        """Turn a failure to record the run into exit 3 and one line: never a green run, never a traceback."""
+        try:
+            yield
+        except (LedgerError, OSError) as error:
+            log_ignored(_LOG, error, "a part of the run's record", level=logging.WARNING)
+            self.tally.unrecorded = str(error)
+
+    def enough(self) -> bool:
+        """Whether -x or --maxfail is satisfied."""
+        return 0 < (self._config.getvalue("maxfail") or 0) <= self.tally.failures
+
+    def interrupted(self, by: type[BaseException]) -> None:
+        """Note an interrupt. xdist ends -x and --maxfail by an interrupt of its own, without a signal."""
+        self.tally.stopped_early = by.__module__.startswith("xdist") and self.enough()
+
+    def code(self, exitstatus: int, run: Run | None) -> int:
+        self.tally.terminated = self._signals.terminated
+        if self._signals.seen:
+            exitstatus = exit_code.INTERRUPTED
+        if run and self._settings.tester_required:
+            with self.noticing():
+                self.tally.undelivered = _undelivered(run.entry())
+        return self.tally.code(int(exitstatus), run.rulings() if run else {})
+
+    def missing(self, run: Run | None) -> dict[str, str]:
+        """Required cases without a verdict, and why."""
+        return self.tally.missing(run.rulings() if run else {})
+
+
+def _undelivered(entry: RunEntry) -> int:
+    """How many judged cases the Tester does not have; all of them if there is no Tester."""
+    newest = {upload["case"]: upload["state"] for upload in entry.uploads}
+    return sum(newest.get(case.id) != UploadState.DELIVERED.value for case in entry.cases if case.verdict)
+
+
+# Hooks of the process that runs the tests
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that asked for its trial and forgot to require the verdict must not be green by accident."""
+    __tracebackhide__ = True
+    result = yield
+    trial = item.stash.get(TRIAL, None)
+    if trial and trial.judged and item.stash.get(VERDICT_DUE, False):
+        trial.judged.require()
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Our own errors say all there is to say; a traceback through fixtures and hooks would hide it."""
+    report = yield
+    error = call.excinfo.value if call.excinfo else None
+    trial = item.stash.get(TRIAL, None)
+    if isinstance(error, (AisbenchError, NotPassed)):
+        report.longrepr = "\n".join([str(error), *(_where(trial) if trial else ())])
+    elif report.failed and trial and trial.judged and trial.judged.passed:
+        _overrule(item, report, trial)
+    return report
+
+
+def _overrule(item: pytest.Item, report: pytest.TestReport, trial: Trial) -> None:
+    """Make the case FAILED: its verdict passed, but its test did not. Every report on this test then says so."""
+    verdict = Verdict(Ruling.FAILED, failure_message(report), trial.verdict.findings)
+    item.stash[TRIAL] = trial = replace(trial, judged=verdict)
+    replace_properties(item.user_properties, trial_properties(trial, str(properties_of(item).get("platform", ""))))
+    report.user_properties = list(item.user_properties)
+
+
+def failure_message(report: pytest.TestReport) -> str:
+    """Why a test failed, in one line."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = crash.message if crash else str(report.longrepr or "")
+    headline = next((line for line in text.splitlines() if line.strip()), "no message")
+    return message("test failed", when=str(report.when), why=headline)
+
+
+def _where(trial: Trial) -> list[str]:
+    """Where to look next: job, stage, logs, notes."""
+    lines = []
+    if trial.job_id:
+        phase = f" ({trial.job.platform_phase})" if trial.job else ""
+        lines.append(f"  job        {plain(trial.job_id + phase)}")
+    if trial.stage:
+        lines.append(f"  stage      {trial.stage.root}")
+    lines += [f"  log        {name}" for name in trial.logs if "worker" in name]
+    lines += [f"  note       {plain(note)}" for note in trial.notes]
+    lines += [f"  event      {plain(event)}" for event in trial.events]
+    lines += [f"  said last  {line}" for line in trial.last_lines]
+    return lines
+
+
+# Ends before their time
 
 
 @contextmanager
-def one_line() -> Iterator[None]:
-    """What was typed wrong is one line and exit 4; a ledger or cloud that cannot be opened is one line and exit 3."""
+def errors_in_one_line() -> Iterator[None]:
+    """Turn our errors into one line: a usage error is exit 4, a ledger or cloud that does not open is exit 3."""
     try:
         yield
     except UsageFault as fault:
@@ -94,129 +225,3 @@ class Signals:
             self._say("left at once; jobs that may still run: aisbench jobs")
             sys.stdout.flush()
         os._exit(exit_code.TERMINATED if self.terminated else exit_code.INTERRUPTED)
-
-
-# -- Where a test meets its verdict: hooks of the process that runs the test, registered once a workload is known.
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """A test that asked for its trial and forgot to require the verdict must not be green by accident."""
-    __tracebackhide__ = True
-    result = yield
-    trial = item.stash.get(TRIAL, None)
-    if trial and trial.judged and item.stash.get(VERDICT_DUE, False):
-        trial.judged.require()
-    return result
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Our own errors say all there is to say; a traceback through fixtures and hooks would hide it."""
-    report = yield
-    error = call.excinfo.value if call.excinfo else None
-    trial = item.stash.get(TRIAL, None)
-    if isinstance(error, (AisbenchError, NotPassed)):
-        report.longrepr = "\n".join([str(error), *(_where(trial) if trial else ())])
-    elif report.failed and trial and trial.judged and trial.judged.passed:
-        _overrule(item, report, trial)
-    return report
-
-
-def _overrule(item: pytest.Item, report: pytest.TestReport, trial: Trial) -> None:
-    """A case whose test did not pass has not passed: whoever reports on this test says so too."""
-    verdict = Verdict(Ruling.FAILED, failure(report), trial.verdict.findings)
-    item.stash[TRIAL] = trial = replace(trial, judged=verdict)
-    replace_properties(item.user_properties, trial_properties(trial, str(properties_of(item).get("platform", ""))))
-    report.user_properties = list(item.user_properties)
-
-
-def failure(report: pytest.TestReport) -> str:
-    """Why a test failed, in one line."""
-    crash = getattr(report.longrepr, "reprcrash", None)
-    text = crash.message if crash else str(report.longrepr or "")
-    headline = next((line for line in text.splitlines() if line.strip()), "no message")
-    return message("test failed", when=str(report.when), why=headline)
-
-
-def _where(trial: Trial) -> list[str]:
-    """What a person looks up next."""
-    lines = []
-    if trial.job_id:
-        phase = f" ({trial.job.platform_phase})" if trial.job else ""
-        lines.append(f"  job        {plain(trial.job_id + phase)}")
-    if trial.stage:
-        lines.append(f"  stage      {trial.stage.root}")
-    lines += [f"  log        {name}" for name in trial.logs if "worker" in name]
-    lines += [f"  note       {plain(note)}" for note in trial.notes]
-    lines += [f"  event      {plain(event)}" for event in trial.events]
-    lines += [f"  said last  {line}" for line in trial.last_lines]
-    return lines
-
-
-class Reckoning:
-    """The Controller's: it is told what happens, and says what that amounts to."""
-
-    def __init__(self, config: pytest.Config, settings: Settings, signals: Signals) -> None:
-        self._config = config
-        self._settings = settings
-        self._signals = signals
-        self.tally = Tally()
-
-    def plan(self, plan: Plan) -> None:
-        """Told by each worker of xdist, all of which collect the same; never where nothing is run."""
-        self.tally.required = self._settings.required
-        self.tally.unmatched |= plan.unmatched
-        self.tally.expected |= plan.expected
-        self.tally.selected |= set(plan.cases.values())
-        self.tally.deselected |= plan.deselected
-
-    def count(self, report: pytest.TestReport, verdict: Any) -> None:
-        if report.failed:
-            broken = report.when == "setup" and verdict == Ruling.BROKEN.value
-            inconclusive = report.when == "call" and verdict == Ruling.INCONCLUSIVE.value
-            self.tally.failures += 1
-            self.tally.failed += not (broken or inconclusive)
-
-    def skip(self, case_id: str, report: pytest.TestReport) -> None:
-        """A test did not ask what became of its job."""
-        told = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr or "")
-        self.tally.skipped[case_id] = plain(told.removeprefix("Skipped: "))
-
-    @contextmanager
-    def noticing(self) -> Iterator[None]:
-        """A run that cannot be recorded is never green, and never a traceback: one line, and exit 3."""
-        try:
-            yield
-        except (LedgerError, OSError) as error:
-            log_ignored(_LOG, error, "a part of the run's record", level=logging.WARNING)
-            self.tally.unrecorded = str(error)
-
-    def enough(self) -> bool:
-        """Whether -x or --maxfail is satisfied."""
-        return 0 < (self._config.getvalue("maxfail") or 0) <= self.tally.failures
-
-    def interrupted(self, by: type[BaseException]) -> None:
-        """xdist ends -x and --maxfail with an interrupt of its own; nobody pressed a key."""
-        self.tally.stopped_early = by.__module__.startswith("xdist") and self.enough()
-
-    def code(self, exitstatus: int, run: Run | None) -> int:
-        self.tally.terminated = self._signals.terminated
-        if self._signals.seen:
-            exitstatus = exit_code.INTERRUPTED
-        if run and self._settings.tester_required:
-            with self.noticing():
-                self.tally.undelivered = _undelivered(run.entry())
-        return self.tally.code(int(exitstatus), run.rulings() if run else {})
-
-    def missing(self, run: Run | None) -> dict[str, str]:
-        """Required cases without a verdict, and why."""
-        return self.tally.missing(run.rulings() if run else {})
-
-
-def _undelivered(entry: RunEntry) -> int:
-    """Judged cases whose last word the Tester has not got; without a Tester, all of them."""
-    newest = {upload["case"]: upload["state"] for upload in entry.uploads}
-    return sum(newest.get(case.id) != UploadState.DELIVERED.value for case in entry.cases if case.verdict)

@@ -1,5 +1,8 @@
-"""An old run told again from the ledger: its tests' reports pass through a pytest that runs nothing, and every reporter
-hears of them as it did in the run itself. So there is one way to write each report."""
+"""Writes the reports of an old run from the ledger.
+
+The recorded reports of its tests pass through a pytest that runs nothing, and every reporter gets them as it did in the
+run itself. So there is one way to write each report.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ from pytest_aisbench.report import results
 from pytest_aisbench.report.host_plugins import PREFIX, case_id_of_report, guarded
 from pytest_aisbench.session.reporters import Reporters
 
-# What a run obeys and a retelling must not: other options, and a CI server's own files.
-_DEAF = ("AISBENCH_", "PYTEST_", "GITHUB_", "CI", "GITLAB_", "JENKINS_")
+# Variables that a run obeys and a replay must not: other options, and a CI server's own files.
+_IGNORED_VARIABLES = ("AISBENCH_", "PYTEST_", "GITHUB_", "CI", "GITLAB_", "JENKINS_")
 
 
-def tell(entry: RunEntry, tests: Sequence[RecordedTest], folder: Path, settings: Settings) -> list[str]:
+def write_reports(entry: RunEntry, tests: Sequence[RecordedTest], folder: Path, settings: Settings) -> list[str]:
     """Write the reports of the run into `folder`; what could not be written, a line each."""
     replay = Replay(entry, tests, folder)
     options = {
@@ -36,23 +39,25 @@ def tell(entry: RunEntry, tests: Sequence[RecordedTest], folder: Path, settings:
         "--aisbench-ledger": settings.ledger,
         "--aisbench-lang": settings.lang,
     }
-    told = [f"{name}={value}" for name, value in options.items() if value is not None]
+    arguments = [f"{name}={value}" for name, value in options.items() if value is not None]
     quiet = ["-c", os.devnull, "-p", "no:cacheprovider", "-p", "no:logging", "-p", "pytest_aisbench.plugin"]
-    said = io.StringIO()
-    with _alone(folder), redirect_stdout(said), redirect_stderr(said):
-        code = pytest.main([*quiet, *told, str(folder)], plugins=[replay])
-    if not replay.is_told:
-        raise LedgerError(f"the run {entry.run} cannot be told again: pytest ended with {int(code)}: {said.getvalue()}")
+    output = io.StringIO()
+    with _isolated(folder), redirect_stdout(output), redirect_stderr(output):
+        code = pytest.main([*quiet, *arguments, str(folder)], plugins=[replay])
+    if not replay.is_complete:
+        raise LedgerError(
+            f"the run {entry.run} cannot be reported again: pytest ended with {int(code)}: {output.getvalue()}"
+        )
     results.write_results(entry, folder)
     return replay.warnings
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _isolated(folder: Path) -> Iterator[None]:
     """Away from the user's project, its settings and its CI server."""
     kept, here = dict(os.environ), Path.cwd()
     for name in kept:
-        if name.startswith(_DEAF):
+        if name.startswith(_IGNORED_VARIABLES):
             del os.environ[name]
     os.chdir(folder)
     try:
@@ -69,12 +74,13 @@ class Replay:
     def __init__(self, entry: RunEntry, tests: Sequence[RecordedTest], folder: Path) -> None:
         self._entry, self._folder = entry, folder
         self._cases = {case.id: case for case in entry.cases}
-        known = {test.case for test in tests}
-        # A ledger of an older version, or a run that was killed, has cases of which no test has told.
-        self._tests = [*tests, *(_told(case) for case in entry.cases if case.verdict and case.id not in known)]
+        recorded = {test.case for test in tests}
+        # A ledger of an older version, or a killed run, has cases without a recorded test.
+        unrecorded = (case for case in entry.cases if case.verdict and case.id not in recorded)
+        self._tests = [*tests, *map(_test_of_verdict, unrecorded)]
         self._reporters: Reporters | None = None
         self.warnings: list[str] = []
-        self.is_told = False
+        self.is_complete = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> bool:
@@ -87,14 +93,14 @@ class Replay:
         config = session.config
         self._reporters = Reporters(config, lambda kind: not kind.once)
         self._reporters.open(self._folder)
-        self._turn_back(config)
+        self._restore_start(config)
         for test in self._tests:
-            self._again(config, test, self._reporters)
+            self._replay_test(config, test, self._reporters)
         return True
 
-    def _again(self, config: pytest.Config, test: RecordedTest, reporters: Reporters) -> None:
+    def _replay_test(self, config: pytest.Config, test: RecordedTest, reporters: Reporters) -> None:
         for data in test.reports:
-            report = config.hook.pytest_report_from_serializable(config=config, data=_as_it_was(data))
+            report = config.hook.pytest_report_from_serializable(config=config, data=_restored(data))
             if test.case and not case_id_of_report(report):
                 report.user_properties.append((f"{PREFIX}case", test.case))  # a worker that crashed could not say
             entry = self._cases.get(test.case)
@@ -108,7 +114,7 @@ class Replay:
         if self._reporters:
             self._reporters.run(self._entry)
         result = yield
-        self.is_told = True
+        self.is_complete = True
         return result
 
     def pytest_warning_recorded(self, warning_message: Any) -> None:
@@ -116,9 +122,9 @@ class Replay:
         if text.startswith("aisbench: "):
             self.warnings.append(text.removeprefix("aisbench: "))
 
-    def _turn_back(self, config: pytest.Config) -> None:
-        """JUnit says when its suite began."""
-        with guarded(config, "the time of the suite in junit.xml is that of the retelling"):
+    def _restore_start(self, config: pytest.Config) -> None:
+        """Let junit.xml say when the run began."""
+        with guarded(config, "the time of the suite in junit.xml is that of now"):
             from _pytest import timing
             from _pytest.junitxml import xml_key
 
@@ -133,19 +139,19 @@ class Replay:
                 log.suite_start_time = began
 
 
-def _as_it_was(data: Mapping[str, Any]) -> dict[str, Any]:
+def _restored(data: Mapping[str, Any]) -> dict[str, Any]:
     """JSON has no tuples, and pytest asks for some."""
-    told = {**data}
+    restored = {**data}
     for key in ("user_properties", "sections"):
-        told[key] = [tuple(pair) for pair in told.get(key, ())]
+        restored[key] = [tuple(pair) for pair in restored.get(key, ())]
     for key in ("location", "longrepr"):
-        if isinstance(told.get(key), list):
-            told[key] = tuple(told[key])
-    return told
+        if isinstance(restored.get(key), list):
+            restored[key] = tuple(restored[key])
+    return restored
 
 
-def _told(case: CaseEntry) -> RecordedTest:
-    """The test of a case that nobody wrote down, as its verdict says it ended."""
+def _test_of_verdict(case: CaseEntry) -> RecordedTest:
+    """A test for a case that the ledger has no test of, with the outcome that the verdict implies."""
     assert case.verdict is not None
     times = [at for trial in case.trials for at in trial.times.values()] or [0.0]
     text = str(Verdict(case.verdict, case.reason, case.findings))

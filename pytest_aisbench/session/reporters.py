@@ -1,4 +1,7 @@
-"""The reporters of a session: each is let in by its name, and an error in one is a warning that changes no verdict."""
+"""The reporters of a session, and those of ours that write to the ledger or read it.
+
+An error in a reporter is a warning and changes no verdict.
+"""
 
 from __future__ import annotations
 
@@ -24,22 +27,52 @@ from pytest_aisbench.stash import RUN_OWNER, SETTINGS
 from pytest_aisbench.tester.transports import make_transport
 from pytest_aisbench.tester.uploader import PATIENCE_S, Uploader, fill_outbox, find_destination
 
-# -- What outlives a run: the transcript of its tests in the ledger, and the list of all runs beside the reports.
 
-_LONGEST = 64_000  # characters of what a test printed that are kept
-_MOST = 100  # tests of nothing of ours that are written together
+class Reporters:
+    """All reporters of the registry, or those of them that are `wanted`."""
+
+    def __init__(self, config: pytest.Config, wanted: Callable[[ReporterKind], bool] = lambda _: True) -> None:
+        self._config = config
+        self._wanted = wanted
+        self._present: dict[str, Reporter] = {}
+
+    def open(self, folder: Path) -> None:
+        """Build the reporters in their order and register each as a pytest plugin."""
+        offered = registry.of_session(self._config)
+        kinds: list[ReporterKind] = []
+        for name in offered.reporters:
+            with guarded(self._config, f"no reporter {name!r}"):
+                kinds.append(offered.reporter(name))
+        for kind in sorted(filter(self._wanted, kinds), key=lambda kind: kind.order):
+            with guarded(self._config, f"no reporter {kind.name!r}"):
+                reporter = kind.build(self._config, folder)
+                self._config.pluginmanager.register(reporter, f"aisbench-{kind.name}")
+                self._present[kind.name] = reporter
+
+    def case(self, entry: CaseEntry) -> None:
+        for name, reporter in self._present.items():
+            with guarded(self._config, f"reporter {name!r}"):
+                reporter.case(entry)
+
+    def run(self, entry: RunEntry) -> None:
+        for name, reporter in self._present.items():
+            with guarded(self._config, f"reporter {name!r}"):
+                reporter.run(entry)
+
+
+# Our reporters that need the ledger
 
 
 class TestRecorder:
     """Reporter: writes what pytest says of each test to the ledger."""
 
     order = 90  # the highest: pytest calls it before the other reporters, which hang their pages on the reports
-    once = True  # an old run that is told again is not written down again
+    once = True  # `aisbench report` does not record an old run again
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config = config
         self._database = Database(config.stash[SETTINGS].ledger_file)
-        self._transcript = RecordedTests(self._database, folder.name)
+        self._recorded = RecordedTests(self._database, folder.name)
         self._cases: dict[str, CaseEntry] = {}
         self._begun: dict[str, tuple[ReportedTest, list[Any]]] = {}  # tests that have not ended
         self._ended: list[RecordedTest] = []  # and are not written yet
@@ -48,7 +81,7 @@ class TestRecorder:
         self._cases[entry.id] = entry
 
     def run(self, entry: RunEntry) -> None:
-        """A test that was interrupted has said something too."""
+        """Record the tests that were interrupted, too."""
         with guarded(self._config, "no transcript of the last tests"):
             for nodeid in list(self._begun):
                 self._end(nodeid)
@@ -56,11 +89,11 @@ class TestRecorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         with guarded(self._config, f"no transcript of {report.nodeid}"):
-            story, said = self._begun.setdefault(report.nodeid, (ReportedTest(report.nodeid), []))
-            story.hear(report)
-            said.append(self._serialized(report))
+            test, reports = self._begun.setdefault(report.nodeid, (ReportedTest(report.nodeid), []))
+            test.hear(report)
+            reports.append(self._serialized(report))
             if report.outcome == RERUN:
-                del self._begun[report.nodeid]  # another worker will tell it
+                del self._begun[report.nodeid]  # another worker runs it again
             elif report.when == "teardown":
                 self._end(report.nodeid)
 
@@ -70,19 +103,23 @@ class TestRecorder:
         return {**data, "sections": [(name, _shortened(text)) for name, text in report.sections]}
 
     def _end(self, nodeid: str) -> None:
-        story, said = self._begun.pop(nodeid)
-        entry = self._cases.get(story.case)
-        self._ended.append(RecordedTest(nodeid, story.case, story.status(entry), *story.span(entry), said))
-        if story.case or len(self._ended) >= _MOST:
+        test, reports = self._begun.pop(nodeid)
+        entry = self._cases.get(test.case)
+        self._ended.append(RecordedTest(nodeid, test.case, test.status(entry), *test.span(entry), reports))
+        if test.case or len(self._ended) >= _MOST:
             self._write()
 
     def _write(self) -> None:
         ended, self._ended = self._ended, []
         if ended:
-            self._transcript.add(ended)
+            self._recorded.add(ended)
 
     def pytest_unconfigure(self) -> None:
         self._database.close()
+
+
+_LONGEST = 64_000  # characters of what a test printed that are kept
+_MOST = 100  # tests of nothing of ours that are written together
 
 
 def _shortened(text: str) -> str:
@@ -121,46 +158,11 @@ def write_index(settings: Settings) -> Path:
         database.close()
 
 
-class Reporters:
-    """All reporters of the registry, or those of them that are `wanted`."""
-
-    def __init__(self, config: pytest.Config, wanted: Callable[[ReporterKind], bool] = lambda _: True) -> None:
-        self._config = config
-        self._wanted = wanted
-        self._present: dict[str, Reporter] = {}
-
-    def open(self, folder: Path) -> None:
-        """Build the reporters in their order and register each as a pytest plugin."""
-        offered = registry.of_session(self._config)
-        kinds: list[ReporterKind] = []
-        for name in offered.reporters:
-            with guarded(self._config, f"no reporter {name!r}"):
-                kinds.append(offered.reporter(name))
-        for kind in sorted(filter(self._wanted, kinds), key=lambda kind: kind.order):
-            with guarded(self._config, f"no reporter {kind.name!r}"):
-                reporter = kind.build(self._config, folder)
-                self._config.pluginmanager.register(reporter, f"aisbench-{kind.name}")
-                self._present[kind.name] = reporter
-
-    def case(self, entry: CaseEntry) -> None:
-        for name, reporter in self._present.items():
-            with guarded(self._config, f"reporter {name!r}"):
-                reporter.case(entry)
-
-    def run(self, entry: RunEntry) -> None:
-        for name, reporter in self._present.items():
-            with guarded(self._config, f"reporter {name!r}"):
-                reporter.run(entry)
-
-
-# -- The reporter that brings the verdicts of a run to the Tester.
-
-
 class Tester:
-    """Reporter. It changes no verdict; inert where there is no Tester."""
+    """Reporter: brings the verdicts of a run to the Tester. It does nothing if there is no Tester."""
 
     order = 70
-    once = True  # an old run that is told again is not sent again
+    once = True  # `aisbench report` does not upload an old run again
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config = config
@@ -168,15 +170,15 @@ class Tester:
         self._uploader: Uploader | None = None
         self._delivered = False  # as far as it could be
         settings = config.stash[SETTINGS]
-        found = find_destination(settings, self._platform, folder)
-        if found is None:
+        destination = find_destination(settings, self._platform, folder)
+        if destination is None:
             return
-        self._private = found.label == PRIVATE
+        self._private = destination.label == PRIVATE
         self._clock = SystemClock()
         self._database = Database(settings.ledger_file)
         self._outbox = Outbox(self._database)
-        self._outbox.set_destination(self._run, found)
-        self._transport = make_transport(found.tester, settings.tester_access)
+        self._outbox.set_destination(self._run, destination)
+        self._transport = make_transport(destination.tester, settings.tester_access)
         self._refusals: list[str] = []
         self._uploader = self._start_uploader()
 
@@ -197,7 +199,7 @@ class Tester:
             self._uploader.wake()
 
     def run(self, entry: RunEntry) -> None:
-        """The exit code is known by now; where results wait for the Tester, how the run ended waits behind them."""
+        """Upload how the run ended: the exit code is set by now. It waits behind results that wait."""
         if not self._delivered:
             return
         with guarded(self._config, "upload to the Tester"):

@@ -1,4 +1,7 @@
-"""The controller's side of pytest-xdist: workers collect and judge, platform, Fleet and ledger stay here."""
+"""Runs with pytest-xdist: workers collect and run the tests; platform, Fleet and ledger stay on the controller.
+
+A worker asks the controller for trials over a local socket that only holders of a random key can use.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from pytest_aisbench.errors import AisbenchError, UsageFault
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.report.host_plugins import RERUN
 from pytest_aisbench.session import collection
-from pytest_aisbench.session.outcome import one_line
+from pytest_aisbench.session.outcome import errors_in_one_line
 from pytest_aisbench.session.reporters import Reporters
 
 if TYPE_CHECKING:
@@ -28,10 +31,169 @@ if TYPE_CHECKING:
     from pytest_aisbench.model.trial import Step, Trial
     from pytest_aisbench.session.collection import Plan
     from pytest_aisbench.session.controller import Controller
-
-# -- How workers of pytest-xdist reach the Fleet, which lives on the controller alone.
-
 _LOG = get_logger("session")
+
+
+# The controller's side
+
+
+class Workers:
+    """A pytest plugin object, registered when the first worker is about to start."""
+
+    def __init__(self, config: pytest.Config, controller: Controller) -> None:
+        self._config = config
+        self._controller = controller
+        self._failure: AisbenchError | None = None
+        self._crashed: set[str] = set()
+        self._over: set[str] = set()  # crashed tests that no worker runs again
+        self._lost = 0  # workers
+        answers: dict[str, Callable[..., Any]] = {
+            "plan": self._planned,
+            "fault": self._fail,
+            "reached": controller.reached,
+            "share": lambda: dict(controller.platform().share()),
+        }
+        self._link = Link(answers)
+
+    def admit(self, node: Any) -> None:
+        """Tell a worker how to reach us."""
+        node.workerinput["aisbench_link"] = (self._link.address, self._link.key)
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_xdist_node_collection_finished(self) -> None:
+        """The worker has sent its plan by now: it waits for our answer before it reports to xdist."""
+        with errors_in_one_line():
+            if self._failure:
+                raise self._failure
+        self._controller.begin()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, error: object | None) -> None:
+        self._lost += error is not None
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
+        """Give the test of a killed worker to another one, once; its job runs on meanwhile. The second time the test
+        itself is the killer."""
+        # xdist does not know when it was; pytest-html, JUnit and Allure know a test that failed in its call.
+        report.when = "call"
+        self._over.add(crashitem)
+        if crashitem in self._crashed or not self._controller.judges(crashitem) or self._lost > self._restarts:
+            return
+        self._crashed.add(crashitem)
+        try:
+            sched.mark_test_pending(crashitem)
+        except NotImplementedError as error:  # schedulers that keep groups of tests together cannot; then it failed
+            log_ignored(_LOG, error, "another try of %s", crashitem)
+            return
+        self._over.discard(crashitem)
+        report.outcome = RERUN  # type: ignore[assignment]
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
+        """Add the teardown that a crashed worker never reported: report.html has a row for a test only after that."""
+        result = yield
+        if report.nodeid in self._over:
+            self._over.remove(report.nodeid)
+            end = pytest.TestReport(
+                report.nodeid,
+                report.location,
+                {},
+                "passed",
+                None,
+                "teardown",
+                user_properties=report.user_properties,
+                start=report.start,
+                stop=report.stop,
+            )
+            end.node = getattr(report, "node", None)  # type: ignore[attr-defined]  # JUnit knows a test by its worker too
+            self._config.hook.pytest_runtest_logreport(report=end)
+        return result
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, Any] | None:
+        return (RERUN, "R", ("RERUN", {"yellow": True})) if report.outcome == RERUN else None
+
+    @property
+    def _restarts(self) -> float:
+        """After so many lost workers xdist ends the run, and no worker is left to judge."""
+        given: str | None = self._config.getoption("maxworkerrestart", None)
+        return math.inf if given is None else int(given)
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _planned(self, plan: Plan) -> str | None:
+        """The folder of the run, for the worker's own reporters."""
+        try:
+            return self._controller.open(plan)
+        except AisbenchError as failure:
+            self._fail(failure)
+            return None
+
+    def _fail(self, failure: AisbenchError) -> None:
+        self._failure = self._failure or failure
+
+
+# A worker's side
+
+
+class Worker:
+    """A pytest plugin object, as the controller is one."""
+
+    def __init__(self, config: pytest.Config, settings: Settings, address: str, key: bytes) -> None:
+        self._config = config
+        self._settings = settings
+        self._link = RemoteLink(address, key)
+        self._platform: Platform | None = None
+        self._run_name = ""
+
+    def run_name(self) -> str:
+        return self._run_name
+
+    def reached(self, case: Case, until: Step) -> Trial:
+        trial: Trial = self._link.call("reached", case, until)
+        return trial
+
+    def platform(self) -> Platform:
+        if self._platform is None:
+            settings = replace(self._settings, **self._link.call("share"))
+            self._platform = registry.of_session(self._config).connect(settings)
+        return self._platform
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        # Silently: the controller tells the user.
+        collection.select(self._config, items, self._settings.nodes, lambda _: None)
+
+    @pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
+    def pytest_collection_modifyitems_check(self, items: list[pytest.Item]) -> None:
+        try:
+            collection.check(self._config, items)
+        except UsageFault as fault:
+            self._link.call("fault", fault)
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        collection.leave_out(self._config, items)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Before xdist tells the controller that this worker has collected."""
+        try:
+            folder = self._link.call("plan", collection.plan(self._config, session.items))
+        except UsageFault as fault:
+            self._link.call("fault", fault)
+        else:
+            if folder:
+                self._run_name = Path(folder).name
+                Reporters(self._config, lambda kind: kind.on_workers).open(Path(folder))
+
+    def pytest_unconfigure(self) -> None:
+        if self._platform:
+            self._platform.close()
+        self._link.close()
+
+
+# The connection between them
 
 
 class Link:
@@ -56,7 +218,7 @@ class Link:
         while True:
             try:
                 connection = self._listener.accept()
-            except Exception as error:  # noqa: BLE001 - somebody without the key, or who hung up: the next may be a worker
+            except Exception as error:  # noqa: BLE001 - a caller without the key, or that hung up; the next may be a worker
                 if self._closed:
                     return
                 log_ignored(_LOG, error, "a connection to the Fleet that is no worker's")
@@ -93,160 +255,3 @@ class RemoteLink:
 
     def close(self) -> None:
         self._connection.close()
-
-
-# -- A worker of pytest-xdist: it collects and judges; platform, Fleet and ledger are the controller's.
-
-
-class Worker:
-    """A pytest plugin object, as the controller is one."""
-
-    def __init__(self, config: pytest.Config, settings: Settings, address: str, key: bytes) -> None:
-        self._config = config
-        self._settings = settings
-        self._link = RemoteLink(address, key)
-        self._platform: Platform | None = None
-        self._run_name = ""
-
-    def run_name(self) -> str:
-        return self._run_name
-
-    def reached(self, case: Case, until: Step) -> Trial:
-        trial: Trial = self._link.call("reached", case, until)
-        return trial
-
-    def platform(self) -> Platform:
-        if self._platform is None:
-            settings = replace(self._settings, **self._link.call("share"))
-            self._platform = registry.of_session(self._config).connect(settings)
-        return self._platform
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        # Without a word: the controller tells the user.
-        collection.select(self._config, items, self._settings.nodes, lambda _: None)
-
-    @pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
-    def pytest_collection_modifyitems_check(self, items: list[pytest.Item]) -> None:
-        try:
-            collection.check(self._config, items)
-        except UsageFault as fault:
-            self._link.call("fault", fault)
-
-    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        collection.leave_out(self._config, items)
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Before xdist tells the controller that this worker has collected."""
-        try:
-            folder = self._link.call("plan", collection.plan(self._config, session.items))
-        except UsageFault as fault:
-            self._link.call("fault", fault)
-        else:
-            if folder:
-                self._run_name = Path(folder).name
-                Reporters(self._config, lambda kind: kind.on_workers).open(Path(folder))
-
-    def pytest_unconfigure(self) -> None:
-        if self._platform:
-            self._platform.close()
-        self._link.close()
-
-
-class Workers:
-    """A pytest plugin object, registered when the first worker is about to start."""
-
-    def __init__(self, config: pytest.Config, controller: Controller) -> None:
-        self._config = config
-        self._controller = controller
-        self._failure: AisbenchError | None = None
-        self._crashed: set[str] = set()
-        self._over: set[str] = set()  # tests whose crash is the last that is heard of them
-        self._lost = 0  # workers
-        answers: dict[str, Callable[..., Any]] = {
-            "plan": self._planned,
-            "fault": self._fail,
-            "reached": controller.reached,
-            "share": lambda: dict(controller.platform().share()),
-        }
-        self._link = Link(answers)
-
-    def admit(self, node: Any) -> None:
-        """Tell a worker how to reach us."""
-        node.workerinput["aisbench_link"] = (self._link.address, self._link.key)
-
-    @pytest.hookimpl(optionalhook=True, tryfirst=True)
-    def pytest_xdist_node_collection_finished(self) -> None:
-        """The worker has planned by now: it waited for the answer before it told xdist."""
-        with one_line():
-            if self._failure:
-                raise self._failure
-        self._controller.begin()
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, error: object | None) -> None:
-        self._lost += error is not None
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
-        """The job of a worker that was killed goes on, and another worker judges it. Only once: the second time it is
-        the test that kills."""
-        # xdist does not know when it was; pytest-html, JUnit and Allure know a test that failed in its call.
-        report.when = "call"
-        self._over.add(crashitem)
-        if crashitem in self._crashed or not self._controller.judges(crashitem) or self._lost > self._restarts:
-            return
-        self._crashed.add(crashitem)
-        try:
-            sched.mark_test_pending(crashitem)
-        except NotImplementedError as error:  # schedulers that keep groups of tests together cannot; then it failed
-            log_ignored(_LOG, error, "another try of %s", crashitem)
-            return
-        self._over.discard(crashitem)
-        report.outcome = RERUN  # type: ignore[assignment]
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
-        """A page has a row for a test once its teardown is told; that of a worker that crashed told nothing more.
-        It is told when everybody has heard of the crash."""
-        result = yield
-        if report.nodeid in self._over:
-            self._over.remove(report.nodeid)
-            end = pytest.TestReport(
-                report.nodeid,
-                report.location,
-                {},
-                "passed",
-                None,
-                "teardown",
-                user_properties=report.user_properties,
-                start=report.start,
-                stop=report.stop,
-            )
-            end.node = getattr(report, "node", None)  # type: ignore[attr-defined]  # JUnit knows a test by its worker too
-            self._config.hook.pytest_runtest_logreport(report=end)
-        return result
-
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, Any] | None:
-        return (RERUN, "R", ("RERUN", {"yellow": True})) if report.outcome == RERUN else None
-
-    @property
-    def _restarts(self) -> float:
-        """After so many lost workers xdist ends the run; then nobody is left to judge."""
-        given: str | None = self._config.getoption("maxworkerrestart", None)
-        return math.inf if given is None else int(given)
-
-    def close(self) -> None:
-        self._link.close()
-
-    def _planned(self, plan: Plan) -> str | None:
-        """The folder of the run, for the worker's own reporters."""
-        try:
-            return self._controller.open(plan)
-        except AisbenchError as failure:
-            self._fail(failure)
-            return None
-
-    def _fail(self, failure: AisbenchError) -> None:
-        self._failure = self._failure or failure

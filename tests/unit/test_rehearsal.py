@@ -20,7 +20,7 @@ from pytest_aisbench.model.case import Case, Shape
 from pytest_aisbench.model.job import Request
 from pytest_aisbench.model.ports import Clock
 from pytest_aisbench.model.trial import Step
-from pytest_aisbench.session.dry_run import plan
+from pytest_aisbench.session.dry_run import plan_lines
 from pytest_aisbench.traininglog.activity import seconds_until_all_end
 
 Make = Callable[..., Any]
@@ -153,7 +153,7 @@ ROWS = (
 
 
 def test_the_plan_is_a_table_and_a_sum(case: Case) -> None:
-    assert [line for line, _ in plan(forecast_of(case, None, *ROWS), "reports/run", 80)] == [
+    assert [line for line, _ in plan_lines(forecast_of(case, None, *ROWS), "reports/run", 80)] == [
         "case          nodes  cards   would run  card-hours  as known from",
         "resnet50-1x8      1      8  3 h 00 min       24.00  expected",
         "bert-16x8        16    128  1 h 06 min      142.22  history of 3 trials",
@@ -173,13 +173,13 @@ def test_the_plan_is_a_table_and_a_sum(case: Case) -> None:
     ],
 )
 def test_the_plan_says_whether_the_budget_allows_it(case: Case, limit: float, line: str, red: dict[str, bool]) -> None:
-    assert (line, red) in plan(forecast_of(case, limit, *ROWS), "reports/run", 80)
+    assert (line, red) in plan_lines(forecast_of(case, limit, *ROWS), "reports/run", 80)
 
 
 @pytest.mark.parametrize("width", [10, 40, 80])
 def test_the_plan_fits(case: Case, width: int) -> None:
     long = forecast_of(case, 1e9, ("a-workload-with-a-name-of-forty-characters", Shape(1024, 128), 9e7, "expected"))
-    lines = [line for line, _ in plan(long, "reports/run", width)]
+    lines = [line for line, _ in plan_lines(long, "reports/run", width)]
     assert max(len(line) for line in lines[:-1]) <= max(width, 40)
     assert "…" in lines[1]
     if width == 80:
