@@ -1,8 +1,8 @@
-"""`allure-results/`, the lifecycle view.
+"""`allure-results/`: what Allure needs to show each case, its trials and its history.
 
-allure-pytest writes a result in the process that runs the test. What only the process of the run knows, the case with
-all its trials, is put into these files when the run has ended. So they are the same with xdist and without, and a test
-whose worker crashed, or whose run is an old one, has its result too.
+allure-pytest writes a result in the process that runs the test. The case with all its trials is known only to the
+process of the run, which adds it to these files when the run has ended. So the files are the same with and without
+xdist, and a test whose worker crashed, or that belongs to an old run, has its result too.
 """
 
 from __future__ import annotations
@@ -37,81 +37,96 @@ from pytest_aisbench.report.text import as_typed, safe_link, what_to_do, write_b
 from pytest_aisbench.stash import SETTINGS, language
 
 _LOG = get_logger("report")
-
-# -- Pictures, logs and documents that go with an Allure result.
-
-MOST_LOGS = 16  # of a trial
-LONGEST = 256_000  # bytes of a log; its end is what matters, and the whole lies among the reports
-_TYPES = {"svg": "image/svg+xml", "txt": "text/plain", "json": "application/json"}
+FOLDER = "allure-results"
 
 
-class Attachments:
-    """Named by what they are of: a run that is told again writes the same files again."""
+class Allure:
+    order = 30
+    on_workers = True
 
-    def __init__(self, place: Path, folder: Path, of: str, say: Language) -> None:
-        """`place` is where the results are, `folder` the run's own."""
-        self._place, self._folder, self._of, self._say = place, folder, of, say
+    def __init__(self, config: pytest.Config, folder: Path) -> None:
+        self._config, self._folder = config, folder
+        self._stories: dict[str, ReportedTest] = {}
+        self._say = language(config)
+        with guarded(config, "no allure-results"):
+            switch_on(config, "allure_pytest", "allure_report_dir", folder / FOLDER)
 
-    def add(self, result: dict[str, Any], case: CaseEntry) -> None:
-        """What is of the case on top, what is of a trial with its step."""
-        ours = [self._attached("case", *each) for each in self._of_case(case)]
-        mine = {attachment["source"] for attachment in ours}
-        theirs = [each for each in result.get("attachments", ()) if each["source"] not in mine]
-        result["attachments"] = [*ours, *theirs]
-        for step, trial in zip(result["steps"], case.trials, strict=False):
-            step["attachments"] = [
-                self._attached(f"trial {trial.trial}", *each) for each in self._of_trial(case, trial)
-            ]
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """In the test's process, at its end: which result it writes."""
+        report = yield
+        listener: Any = self._config.pluginmanager.get_plugin("allure_listener")
+        if listener and report.when == "teardown":
+            with guarded(self._config, "a result of allure-pytest's is not found"):
+                report.allure_uuid = listener.allure_logger.get_test(None).uuid  # type: ignore[attr-defined]
+        return report
 
-    def _attached(self, whose: str, name: str, body: str | bytes, kind: str) -> dict[str, str]:
-        file = f"{uuid.uuid5(uuid.NAMESPACE_OID, f'{self._of} {whose} {name}')}-attachment.{kind}"
-        data = body if isinstance(body, bytes) else body.encode("utf-8", "replace")
-        write_bytes(self._place / file, [data])
-        return {"name": name, "source": file, "type": _TYPES[kind]}
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.outcome == RERUN:
+            self._stories.pop(report.nodeid, None)
+        else:
+            self._stories.setdefault(report.nodeid, ReportedTest(report.nodeid)).hear(report)
 
-    def _of_case(self, case: CaseEntry) -> Iterator[tuple[str, str | bytes, str]]:
-        for name, picture, _ in case_charts(case, self._say):
-            if picture:
-                yield plain(name.removeprefix(case.id).lstrip(":： ")), picture, "svg"
-        yield "verdict", str(Verdict(case.verdict, case.reason, case.findings)) if case.verdict else case.reason, "txt"
-        yield "case", json.dumps(results.case_document(case), ensure_ascii=True, indent=1), "json"
+    def case(self, entry: CaseEntry) -> None:
+        """Files are amended when all are written."""
 
-    def _of_trial(self, case: CaseEntry, trial: TrialEntry) -> Iterator[tuple[str, str | bytes, str]]:
-        request = self._folder / "requests" / f"{request_name(case.id, trial.trial)}.json"
-        if request.is_file():
-            yield "request", request.read_bytes(), "json"
-        if trial.events:
-            yield "what the platform says happened", "\n".join(map(plain, trial.events)), "txt"
-        logs = [log for log in trial.logs if self._is_there(log)]
-        for log in logs[:MOST_LOGS]:
-            yield plain(Path(log).name), self._end_of(self._folder / log), "txt"
-        if trial.last_lines and not logs:
-            yield "last lines", "\n".join(map(plain, trial.last_lines)), "txt"
+    def run(self, entry: RunEntry) -> None:
+        target = getattr(self._config.option, "allure_report_dir", None)
+        if not target:
+            return
+        place = Path(target)
+        with guarded(self._config, "no environment in allure-results"):
+            place.mkdir(parents=True, exist_ok=True)
+            write(place, entry, self._past(entry.run))
+        cases = {case.id: case for case in entry.cases}
+        known = _by_uuid(place, {story.uuid for story in self._stories.values()} - {""})
+        for story in self._stories.values():
+            with guarded(self._config, f"no lifecycle of {story.nodeid} in allure-results"):
+                self._tell(known.get(story.uuid), place, story, cases.get(story.case), entry)
 
-    def _is_there(self, log: str) -> bool:
-        """And below the run's folder: a name in the ledger may be anything."""
-        path = Path(log)
-        return not path.is_absolute() and ".." not in path.parts and (self._folder / path).is_file()
+    def _past(self, run: str) -> list[PastRun]:
+        settings = self._config.stash.get(SETTINGS, None)
+        ledger = settings.ledger_file if settings else None
+        if ledger is None or not ledger.is_file():
+            return []
+        with closing(Database(ledger)) as database:
+            return past_runs(database, run)
 
-    def _end_of(self, path: Path) -> bytes:
-        with path.open("rb") as file:
-            left_out = file.seek(0, os.SEEK_END) - LONGEST
-            file.seek(max(left_out, 0))
-            body = file.read(LONGEST)
-        note = f"({left_out} bytes before are in {path.relative_to(self._folder)})\n" if left_out > 0 else ""
-        return note.encode() + body
+    def _tell(
+        self, found: Path | None, place: Path, story: ReportedTest, case: CaseEntry | None, run: RunEntry
+    ) -> None:
+        story.uuid = story.uuid or str(uuid.uuid5(uuid.NAMESPACE_OID, f"{run.run} {story.nodeid}"))
+        if found and not case:
+            return  # allure-pytest has said all
+        result = json.loads(found.read_bytes()) if found else new_result(story)
+        if case:
+            result = amended_result(result, story, case, run, self._say)
+            Attachments(place, self._folder, f"{run.run} {story.nodeid}", self._say).add(result, case)
+        file = found or place / f"{story.uuid}-result.json"
+        write_text(file, json.dumps(result, ensure_ascii=True))
 
 
-# -- What an Allure result tells of a case: its trials as steps at their true times, labels, parameters, links; pure.
+def _by_uuid(place: Path, wanted: set[str]) -> dict[str, Path]:
+    """Which file holds which result: the newest first, since a folder of the user's may hold those of a year."""
+    found: dict[str, Path] = {}
+    for file in sorted(place.glob("*-result.json"), key=_age) if wanted else ():
+        # A file of somebody else's.
+        with ignored(_LOG, (ValueError, LookupError, TypeError), "which test %s is the result of", file):
+            told = json.loads(file.read_bytes())["uuid"]
+            if told in wanted:
+                found[told] = file
+        if len(found) == len(wanted):
+            break
+    return found
 
-# Our messages begin with the ruling. `[\s\S]` is any character, in Java's and in JavaScript's expressions alike.
-CATEGORIES = (
-    {"name": "Platform (BROKEN)", "matchedStatuses": ["broken"], "messageRegex": r"BROKEN: [\s\S]*"},
-    {"name": "Workload (FAILED)", "matchedStatuses": ["failed"], "messageRegex": r"FAILED: [\s\S]*"},
-    {"name": "Noise (INCONCLUSIVE)", "matchedStatuses": ["failed"], "messageRegex": r"INCONCLUSIVE: [\s\S]*"},
-)
+
+def _age(file: Path) -> float:
+    return -file.stat().st_mtime
+
+
+# One result: the trials of its case as steps at their true times, labels, parameters, links
+
 OWNERS = {Ruling.FAILED: "workload", Ruling.BROKEN: "platform", Ruling.INCONCLUSIVE: "noise"}
-BETTER = {"throughput": "higher", "accuracy": "higher", "loss": "lower"}  # of others nobody knows
 # Who writes them decides by process and machine; we decide by case, so that they are alike with and without xdist.
 _REPLACED = {"parentSuite", "suite", "subSuite", "host", "thread"}
 
@@ -268,32 +283,6 @@ def _part(trial: TrialEntry, span: StepSpan, status: str, *, last: bool) -> dict
     }
 
 
-def metrics(run: RunEntry) -> list[dict[str, Any]]:
-    """What Allure 3 shows on its page of metrics, with a trend through the runs."""
-    return [dict(sample) for case in run.cases for sample in _samples(case, run)]
-
-
-def _samples(case: CaseEntry, run: RunEntry) -> Iterable[Mapping[str, Any]]:
-    times = [at for trial in case.trials for at in trial.times.values()] or [0.0]
-    lasted = job_time(case.card_hours, case.nodes, case.devices_per_node)
-    measured = [(name, metric.value, metric.unit) for name, metric in case.metrics.items()]
-    for name, value, unit in (*measured, (JOB_TIME, lasted, "s")):
-        if value is not None and math.isfinite(value):
-            key = f"{case.id}.{name}"
-            yield {
-                "id": f"{run.run}.{key}",
-                "key": key,
-                "value": value,
-                "unit": plain(unit),
-                "title": plain(f"{case.id} {name.replace('_', ' ')}"),
-                "group": case.workload,
-                "groupTitle": plain(case.workload),
-                "better": BETTER.get(name, "neutral"),
-                "start": _ms(min(times)),
-                "stop": _ms(max(times)),
-            }
-
-
 def _first_line(text: str) -> str:
     """Of a traceback, the line that says what was raised."""
     lines = [line for line in text.splitlines() if line.strip()]
@@ -309,9 +298,79 @@ def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-# -- What lies beside the results of Allure: environment, executor, categories, metrics, history.
+# Attachments of a result: charts, logs, documents
 
-FOLDER = "allure-results"
+MOST_LOGS = 16  # of a trial
+LONGEST = 256_000  # bytes of a log; its end is what matters, and the whole lies among the reports
+_TYPES = {"svg": "image/svg+xml", "txt": "text/plain", "json": "application/json"}
+
+
+class Attachments:
+    """Named by what they are of: a run that is told again writes the same files again."""
+
+    def __init__(self, place: Path, folder: Path, of: str, say: Language) -> None:
+        """`place` is where the results are, `folder` the run's own."""
+        self._place, self._folder, self._of, self._say = place, folder, of, say
+
+    def add(self, result: dict[str, Any], case: CaseEntry) -> None:
+        """What is of the case on top, what is of a trial with its step."""
+        ours = [self._attached("case", *each) for each in self._of_case(case)]
+        mine = {attachment["source"] for attachment in ours}
+        theirs = [each for each in result.get("attachments", ()) if each["source"] not in mine]
+        result["attachments"] = [*ours, *theirs]
+        for step, trial in zip(result["steps"], case.trials, strict=False):
+            step["attachments"] = [
+                self._attached(f"trial {trial.trial}", *each) for each in self._of_trial(case, trial)
+            ]
+
+    def _attached(self, whose: str, name: str, body: str | bytes, kind: str) -> dict[str, str]:
+        file = f"{uuid.uuid5(uuid.NAMESPACE_OID, f'{self._of} {whose} {name}')}-attachment.{kind}"
+        data = body if isinstance(body, bytes) else body.encode("utf-8", "replace")
+        write_bytes(self._place / file, [data])
+        return {"name": name, "source": file, "type": _TYPES[kind]}
+
+    def _of_case(self, case: CaseEntry) -> Iterator[tuple[str, str | bytes, str]]:
+        for name, picture, _ in case_charts(case, self._say):
+            if picture:
+                yield plain(name.removeprefix(case.id).lstrip(":： ")), picture, "svg"
+        yield "verdict", str(Verdict(case.verdict, case.reason, case.findings)) if case.verdict else case.reason, "txt"
+        yield "case", json.dumps(results.case_document(case), ensure_ascii=True, indent=1), "json"
+
+    def _of_trial(self, case: CaseEntry, trial: TrialEntry) -> Iterator[tuple[str, str | bytes, str]]:
+        request = self._folder / "requests" / f"{request_name(case.id, trial.trial)}.json"
+        if request.is_file():
+            yield "request", request.read_bytes(), "json"
+        if trial.events:
+            yield "what the platform says happened", "\n".join(map(plain, trial.events)), "txt"
+        logs = [log for log in trial.logs if self._is_there(log)]
+        for log in logs[:MOST_LOGS]:
+            yield plain(Path(log).name), self._end_of(self._folder / log), "txt"
+        if trial.last_lines and not logs:
+            yield "last lines", "\n".join(map(plain, trial.last_lines)), "txt"
+
+    def _is_there(self, log: str) -> bool:
+        """And below the run's folder: a name in the ledger may be anything."""
+        path = Path(log)
+        return not path.is_absolute() and ".." not in path.parts and (self._folder / path).is_file()
+
+    def _end_of(self, path: Path) -> bytes:
+        with path.open("rb") as file:
+            left_out = file.seek(0, os.SEEK_END) - LONGEST
+            file.seek(max(left_out, 0))
+            body = file.read(LONGEST)
+        note = f"({left_out} bytes before are in {path.relative_to(self._folder)})\n" if left_out > 0 else ""
+        return note.encode() + body
+
+
+# Files beside the results: environment, executor, categories, metrics, history
+
+# Our messages begin with the ruling. `[\s\S]` is any character, in Java's and in JavaScript's expressions alike.
+CATEGORIES = (
+    {"name": "Platform (BROKEN)", "matchedStatuses": ["broken"], "messageRegex": r"BROKEN: [\s\S]*"},
+    {"name": "Workload (FAILED)", "matchedStatuses": ["failed"], "messageRegex": r"FAILED: [\s\S]*"},
+    {"name": "Noise (INCONCLUSIVE)", "matchedStatuses": ["failed"], "messageRegex": r"INCONCLUSIVE: [\s\S]*"},
+)
+BETTER = {"throughput": "higher", "accuracy": "higher", "loss": "lower"}  # of others nobody knows
 STATUSES = ("failed", "broken", "skipped", "passed", "unknown")
 
 
@@ -356,6 +415,32 @@ def executor(told: Executor, run: str) -> dict[str, Any]:
     facts |= {"buildName": told.build or run, "reportName": f"aisbench {run}", "buildUrl": told.url}
     facts |= {"buildOrder": told.number}
     return {name: value for name, value in facts.items() if value not in {"", None}}
+
+
+def metrics(run: RunEntry) -> list[dict[str, Any]]:
+    """What Allure 3 shows on its page of metrics, with a trend through the runs."""
+    return [dict(sample) for case in run.cases for sample in _samples(case, run)]
+
+
+def _samples(case: CaseEntry, run: RunEntry) -> Iterable[Mapping[str, Any]]:
+    times = [at for trial in case.trials for at in trial.times.values()] or [0.0]
+    lasted = job_time(case.card_hours, case.nodes, case.devices_per_node)
+    measured = [(name, metric.value, metric.unit) for name, metric in case.metrics.items()]
+    for name, value, unit in (*measured, (JOB_TIME, lasted, "s")):
+        if value is not None and math.isfinite(value):
+            key = f"{case.id}.{name}"
+            yield {
+                "id": f"{run.run}.{key}",
+                "key": key,
+                "value": value,
+                "unit": plain(unit),
+                "title": plain(f"{case.id} {name.replace('_', ' ')}"),
+                "group": case.workload,
+                "groupTitle": plain(case.workload),
+                "better": BETTER.get(name, "neutral"),
+                "start": _ms(min(times)),
+                "stop": _ms(max(times)),
+            }
 
 
 def history(past: Sequence[PastRun]) -> dict[str, Any]:
@@ -425,87 +510,3 @@ def _line(run: PastRun) -> dict[str, Any]:
         "metrics": dict(run.metrics),
         "url": "",
     }
-
-
-class Allure:
-    order = 30
-    on_workers = True
-
-    def __init__(self, config: pytest.Config, folder: Path) -> None:
-        self._config, self._folder = config, folder
-        self._stories: dict[str, ReportedTest] = {}
-        self._say = language(config)
-        with guarded(config, "no allure-results"):
-            switch_on(config, "allure_pytest", "allure_report_dir", folder / FOLDER)
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """In the test's process, at its end: which result it writes."""
-        report = yield
-        listener: Any = self._config.pluginmanager.get_plugin("allure_listener")
-        if listener and report.when == "teardown":
-            with guarded(self._config, "a result of allure-pytest's is not found"):
-                report.allure_uuid = listener.allure_logger.get_test(None).uuid  # type: ignore[attr-defined]
-        return report
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.outcome == RERUN:
-            self._stories.pop(report.nodeid, None)
-        else:
-            self._stories.setdefault(report.nodeid, ReportedTest(report.nodeid)).hear(report)
-
-    def case(self, entry: CaseEntry) -> None:
-        """Files are amended when all are written."""
-
-    def run(self, entry: RunEntry) -> None:
-        target = getattr(self._config.option, "allure_report_dir", None)
-        if not target:
-            return
-        place = Path(target)
-        with guarded(self._config, "no environment in allure-results"):
-            place.mkdir(parents=True, exist_ok=True)
-            write(place, entry, self._past(entry.run))
-        cases = {case.id: case for case in entry.cases}
-        known = _by_uuid(place, {story.uuid for story in self._stories.values()} - {""})
-        for story in self._stories.values():
-            with guarded(self._config, f"no lifecycle of {story.nodeid} in allure-results"):
-                self._tell(known.get(story.uuid), place, story, cases.get(story.case), entry)
-
-    def _past(self, run: str) -> list[PastRun]:
-        settings = self._config.stash.get(SETTINGS, None)
-        ledger = settings.ledger_file if settings else None
-        if ledger is None or not ledger.is_file():
-            return []
-        with closing(Database(ledger)) as database:
-            return past_runs(database, run)
-
-    def _tell(
-        self, found: Path | None, place: Path, story: ReportedTest, case: CaseEntry | None, run: RunEntry
-    ) -> None:
-        story.uuid = story.uuid or str(uuid.uuid5(uuid.NAMESPACE_OID, f"{run.run} {story.nodeid}"))
-        if found and not case:
-            return  # allure-pytest has said all
-        result = json.loads(found.read_bytes()) if found else new_result(story)
-        if case:
-            result = amended_result(result, story, case, run, self._say)
-            Attachments(place, self._folder, f"{run.run} {story.nodeid}", self._say).add(result, case)
-        file = found or place / f"{story.uuid}-result.json"
-        write_text(file, json.dumps(result, ensure_ascii=True))
-
-
-def _by_uuid(place: Path, wanted: set[str]) -> dict[str, Path]:
-    """Which file holds which result: the newest first, since a folder of the user's may hold those of a year."""
-    found: dict[str, Path] = {}
-    for file in sorted(place.glob("*-result.json"), key=_age) if wanted else ():
-        # A file of somebody else's.
-        with ignored(_LOG, (ValueError, LookupError, TypeError), "which test %s is the result of", file):
-            told = json.loads(file.read_bytes())["uuid"]
-            if told in wanted:
-                found[told] = file
-        if len(found) == len(wanted):
-            break
-    return found
-
-
-def _age(file: Path) -> float:
-    return -file.stat().st_mtime

@@ -1,7 +1,7 @@
-"""The card that every picture is drawn on: its colours, its title, its story in words, its axis.
+"""Draws the charts of a case as SVG: its curves, its history, its shapes, and the life of its trials.
 
 Attributes stand in single quotes, because pytest-html carries the picture in a double-quoted one. A picture alone is
-dark ink on a light card; a page that is dark replaces the colours, each by its night, with rules on the attributes.
+dark ink on a light card. A dark page replaces each colour by that of `NIGHT`, with CSS rules on the attributes.
 """
 
 from __future__ import annotations
@@ -25,31 +25,6 @@ from pytest_aisbench.model.results import TrialEntry
 from pytest_aisbench.model.trial import Step
 from pytest_aisbench.model.verdict import Background, ScalePoint, number
 from pytest_aisbench.report.text import cut, display_width, span
-
-# -- The life of a trial at the times that it really had.
-
-_STEP_NAMES = [step.name.lower() for step in Step]
-
-
-class StepSpan(NamedTuple):
-    name: str  # stage, submit, queue, train, harvest or judge; watch where nobody knows how long it queued
-    start: float
-    stop: float
-
-
-def step_spans(times: Mapping[str, float], queued_s: float | None) -> list[StepSpan]:
-    """Each step from when it began until the next did; the watch is told as the queue and the training."""
-    began = sorted((at, _STEP_NAMES.index(name)) for name, at in times.items() if name in _STEP_NAMES)
-    told: list[StepSpan] = []
-    for (start, step), (stop, _) in itertools.pairwise(began):
-        name = _STEP_NAMES[step]
-        if name != "watch" or queued_s is None:
-            told.append(StepSpan(name, start, stop))
-        else:
-            middle = min(max(start + queued_s, start), stop)
-            told += [StepSpan("queue", start, middle), StepSpan("train", middle, stop)]
-    return told
-
 
 WIDTH = 760
 LEFT, RIGHT, TOP = 64, 676, 50  # the edges of most plots
@@ -78,11 +53,6 @@ class Scale:
         return self.at + min(max(share, 0.0), 1.0) * (self.to - self.at)
 
 
-def picture_id(*facts: object) -> str:
-    """A name that no other picture of a page has: a reference into one that is not displayed draws nothing."""
-    return f"h{zlib.crc32(repr(facts).encode('utf-8', 'replace')):08x}"
-
-
 def picture(title: str, story: str, parts: Iterable[str], height: int, name: str) -> str:
     title, story = escape(fitted(title, 90)), escape(fitted(story, (WIDTH - 24) / _COLUMN))
     return "".join(
@@ -98,6 +68,11 @@ def picture(title: str, story: str, parts: Iterable[str], height: int, name: str
             "</svg>",
         )
     )
+
+
+def picture_id(*facts: object) -> str:
+    """A name that no other picture of a page has: a reference into one that is not displayed draws nothing."""
+    return f"h{zlib.crc32(repr(facts).encode('utf-8', 'replace')):08x}"
 
 
 def fitted(text: str, size: float) -> str:
@@ -142,7 +117,7 @@ def short(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-# -- Speed and loss through a training, the warm-up told from the steady state, the claim's band behind.
+# Speed and loss through a training, with its warm-up and the band that the speed should be in
 
 HEIGHT, FLOOR = 210, 172
 _FEWEST = 2
@@ -245,7 +220,7 @@ def _steps(points: Sequence[Point], x: Scale, say: Language) -> Iterator[str]:
         yield f"<text x='{short(x(index))}' y='{FLOOR + 15}' text-anchor='{anchor}'>{text}</text>"
 
 
-# -- A case beside its past and beside its other shapes.
+# A case beside its earlier trials, and beside its other shapes
 
 MOST_PAST = 100
 MOST_SHAPES = 12
@@ -378,7 +353,7 @@ def _cards(point: ScalePoint) -> int:
     return int(nodes) * int(devices) or 1 if nodes.isdecimal() and devices.isdecimal() else 1
 
 
-# -- A case's life: every trial a row, every step a piece of it, at true times.
+# The life of a case: a row for each trial, a piece for each step, at true times
 
 COLOURS = {
     "stage": STAGE, "submit": INK, "queue": QUEUE, "train": BAR, "watch": BAR, "harvest": HARVEST, "judge": MARK,
@@ -436,3 +411,26 @@ def _axis(scale: Scale, floor: float, start: float, say: Language) -> Iterator[s
     clock = datetime.fromtimestamp(start, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
     told = escape(say("from the start", clock=clock))
     yield f"<text x='{_LEFT}' y='{short(floor + 29)}' fill='{FAINT}'>{told}</text>"
+
+
+_STEP_NAMES = [step.name.lower() for step in Step]
+
+
+class StepSpan(NamedTuple):
+    name: str  # stage, submit, queue, train, harvest or judge; watch where nobody knows how long it queued
+    start: float
+    stop: float
+
+
+def step_spans(times: Mapping[str, float], queued_s: float | None) -> list[StepSpan]:
+    """Each step from when it began until the next did; the watch is told as the queue and the training."""
+    began = sorted((at, _STEP_NAMES.index(name)) for name, at in times.items() if name in _STEP_NAMES)
+    told: list[StepSpan] = []
+    for (start, step), (stop, _) in itertools.pairwise(began):
+        name = _STEP_NAMES[step]
+        if name != "watch" or queued_s is None:
+            told.append(StepSpan(name, start, stop))
+        else:
+            middle = min(max(start + queued_s, start), stop)
+            told += [StepSpan("queue", start, middle), StepSpan("train", middle, stop)]
+    return told

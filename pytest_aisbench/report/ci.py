@@ -1,4 +1,4 @@
-"""What CI servers read beside JUnit: `metrics.txt`, `metrics.csv`, `summary.md`, and GitHub's own two ways to tell."""
+"""Files for CI servers: `summary.md`, `metrics.txt`, `metrics.csv`, and GitHub's step summary and annotations."""
 
 from __future__ import annotations
 
@@ -25,60 +25,104 @@ from pytest_aisbench.report.host_plugins import case_id_of_report, warn
 from pytest_aisbench.report.text import as_typed, safe_link, what_to_do, worst_first, write_text
 from pytest_aisbench.stash import language
 
-# -- A case and a run as flat names and values, for CI servers that read nothing else.
+
+class Files:
+    """Reporter: the files that are the same wherever they are written."""
+
+    order = 40
+
+    def __init__(self, config: pytest.Config, folder: Path) -> None:
+        self._folder, self._lang = folder, language(config)
+
+    def case(self, entry: CaseEntry) -> None:
+        """All is written at the end."""
+
+    def run(self, entry: RunEntry) -> None:
+        write_text(self._folder / "metrics.txt", openmetrics_text(entry))
+        write_text(self._folder / "metrics.csv", csv_table(entry))
+        write_text(self._folder / "summary.md", markdown_summary(entry, self._lang))
 
 
-def case_properties(case: CaseEntry, where: str = "") -> dict[str, str]:
-    """What the ledger has of a case; `where` is the platform."""
-    facts = dict(_case(case, where))
-    return {name: plain(str(value)) for name, value in facts.items() if value is not None}
+# GitHub
+
+_SUMMARY = "GITHUB_STEP_SUMMARY"
+_ROOM = 1 << 20  # bytes that GitHub takes from one step
+_MOST = 10  # annotations of a kind that GitHub shows of one step
 
 
-def _case(case: CaseEntry, where: str) -> Iterator[tuple[str, Any]]:
-    yield from (("case", case.id), ("workload", case.workload), ("platform", where or None))
-    yield from (("nodes", case.nodes), ("devices_per_node", case.devices_per_node))
-    yield from (("shape", f"{case.nodes}x{case.devices_per_node}"), ("mode", case.mode))
-    yield from (("verdict", case.verdict.value if case.verdict else None), ("reason", case.reason))
-    yield from (("trials", len(case.trials)), ("card_hours", case.card_hours))
-    for name, metric in case.metrics.items():
-        yield from ((name, metric.value), (f"{name}.unit", metric.unit or None))
-    for finding in case.findings:
-        yield from ((f"{finding.metric}.wanted", finding.wanted), (f"{finding.metric}.outcome", finding.outcome.value))
-    if case.background and case.background.reference is not None:
-        yield f"{THROUGHPUT}.reference", number(case.background.reference)
-    if case.background and case.background.interval:
-        yield f"{THROUGHPUT}.interval", " .. ".join(map(number, case.background.interval))
-    yield "efficiency", None if (share := efficiency(case)) is None else number(share)
-    if case.trials:
-        yield from _trial(case, case.trials[-1])
+class GitHub:
+    """Reporter: the summary of a workflow's step, and annotations; inert anywhere else."""
+
+    order = 50
+    once = True  # an old run that is told again is no news
+
+    def __init__(self, config: pytest.Config, folder: Path) -> None:
+        self._config, self._folder = config, folder
+        self._places: dict[str, tuple[str, int]] = {}
+        self._run: RunEntry | None = None
+
+    def case(self, entry: CaseEntry) -> None:
+        """All is said at the end."""
+
+    def run(self, entry: RunEntry) -> None:
+        self._run = entry
+        if target := os.environ.get(_SUMMARY):
+            path = Path(target)
+            room = _ROOM - (path.stat().st_size if path.exists() else 0)
+            text = markdown_summary(entry, language(self._config))
+            if len(text.encode()) > room:
+                warn(self._config, f"aisbench: {_SUMMARY} is full; the summary is in {self._folder.name}/summary.md")
+                return
+            with path.open("a", encoding="utf-8", errors="replace") as file:
+                file.write(text)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Where the test of a case stands."""
+        file, line, _ = report.location
+        if case := case_id_of_report(report):
+            self._places.setdefault(case, (str(self._config.rootpath / file), (line or 0) + 1))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self._run and os.environ.get("GITHUB_ACTIONS") == "true":
+            for line in github_annotations(self._run, self._places, os.environ.get("GITHUB_WORKSPACE", "")):
+                terminalreporter.write_line(line)
 
 
-def _trial(case: CaseEntry, newest: TrialEntry) -> Iterator[tuple[str, Any]]:
-    yield from (("job_id", newest.job_id), ("phase", newest.phase))
-    yield from (("queued_s", total(case, "queued_s")), ("ran_s", total(case, "ran_s")))
-    yield "stragglers", "; ".join(map(str, newest.stragglers)) or None
-    for name, trait in newest.traits.items():
-        yield f"trait.{name}", trait
+def github_annotations(run: RunEntry, places: dict[str, tuple[str, int]], workspace: str) -> list[str]:
+    """Commands of GitHub's workflows, for the cases that did not pass; of each kind no more than are shown."""
+    found: dict[str, list[str]] = {"error": [], "warning": []}
+    for name in missing_cases(run):
+        found["error"].append(_command("error", {"title": f"{name} is missing"}, "required, and not judged"))
+    for case in worst_first(run.cases):
+        if case.verdict in {Ruling.FAILED, Ruling.BROKEN, Ruling.INCONCLUSIVE}:
+            kind = "warning" if case.verdict is Ruling.INCONCLUSIVE else "error"
+            found[kind].append(_command(kind, _about(case, places, workspace), case.reason))
+    return [line for lines in found.values() for line in lines[:_MOST]]
 
 
-def run_properties(run: RunEntry) -> dict[str, str]:
-    """What it was, where it ran, by which versions, and how it ended."""
-    facts: dict[str, Any] = {"run": run.run, "schema": run.schema, "started": run.started, "finished": run.finished}
-    facts |= {name: as_typed(run.settings[name]) for name in ("platform", "nodes") if name in run.settings}
-    facts |= {"version": __version__, "python": platform.python_version(), "pytest": pytest.__version__}
-    if run.exit_code is not None:
-        facts |= {"exit_code": run.exit_code, "exit": ENGLISH.exit_code(run.exit_code)}
-    facts["missing"] = ",".join(missing_cases(run)) or None
-    return {name: plain(str(value)) for name, value in facts.items() if value is not None}
+def _about(case: CaseEntry, places: dict[str, tuple[str, int]], workspace: str) -> dict[str, str]:
+    assert case.verdict is not None
+    title = {"title": f"{case.id} {case.verdict.value}"}
+    if case.id not in places:
+        return title
+    file, line = places[case.id]
+    return {"file": os.path.relpath(file, workspace) if workspace else file, "line": str(line), **title}
 
 
-def missing_cases(run: RunEntry) -> list[str]:
-    """The required cases that nobody judged."""
-    judged = {case.id for case in run.cases if case.verdict}
-    return [case for case in run.settings.get("required") or () if case not in judged]
+def _command(kind: str, properties: dict[str, str], message: str) -> str:
+    told = ",".join(f"{name}={_escaped(value, ':,')}" for name, value in properties.items())
+    return f"::{kind} {told}::{_escaped(message)}"
 
 
-# -- `summary.md`: the verdicts of a run where a CI server shows Markdown, what is wrong before what is right.
+def _escaped(value: str, more: str = "") -> str:
+    shown = plain(value).replace("%", "%25")
+    for char in more:
+        shown = shown.replace(char, f"%{ord(char):02X}")
+    return shown
+
+
+# `summary.md`: the verdicts of a run in Markdown, failures first
 
 MOST = 900_000  # bytes; GitHub takes 1 MiB from a step, and nothing of what is longer
 _MOST_TROUBLES = 50
@@ -179,7 +223,7 @@ def _fitting(rows: Iterator[str], room: int) -> Iterator[str]:
         yield row
 
 
-# -- `metrics.txt`, in the text format of OpenMetrics, and `metrics.csv`, as Jenkins' plot plugin reads it.
+# `metrics.txt`, in the text format of OpenMetrics, and `metrics.csv`, for Jenkins' plot plugin
 
 _DIGITS = 4  # of what is measured
 _FEW = 2  # of times and costs, which differ with every run
@@ -318,95 +362,54 @@ def _escaped_label(value: str) -> str:
     return plain(value).replace("\\", r"\\").replace('"', r"\"")
 
 
-_SUMMARY = "GITHUB_STEP_SUMMARY"
-_ROOM = 1 << 20  # bytes that GitHub takes from one step
-_MOST = 10  # annotations of a kind that GitHub shows of one step
+# A case and a run as flat names and values: the properties in junit.xml
 
 
-class Files:
-    """Reporter: the files that are the same wherever they are written."""
-
-    order = 40
-
-    def __init__(self, config: pytest.Config, folder: Path) -> None:
-        self._folder, self._lang = folder, language(config)
-
-    def case(self, entry: CaseEntry) -> None:
-        """All is written at the end."""
-
-    def run(self, entry: RunEntry) -> None:
-        write_text(self._folder / "metrics.txt", openmetrics_text(entry))
-        write_text(self._folder / "metrics.csv", csv_table(entry))
-        write_text(self._folder / "summary.md", markdown_summary(entry, self._lang))
+def case_properties(case: CaseEntry, where: str = "") -> dict[str, str]:
+    """What the ledger has of a case; `where` is the platform."""
+    facts = dict(_case(case, where))
+    return {name: plain(str(value)) for name, value in facts.items() if value is not None}
 
 
-class GitHub:
-    """Reporter: the summary of a workflow's step, and annotations; inert anywhere else."""
-
-    order = 50
-    once = True  # an old run that is told again is no news
-
-    def __init__(self, config: pytest.Config, folder: Path) -> None:
-        self._config, self._folder = config, folder
-        self._places: dict[str, tuple[str, int]] = {}
-        self._run: RunEntry | None = None
-
-    def case(self, entry: CaseEntry) -> None:
-        """All is said at the end."""
-
-    def run(self, entry: RunEntry) -> None:
-        self._run = entry
-        if target := os.environ.get(_SUMMARY):
-            path = Path(target)
-            room = _ROOM - (path.stat().st_size if path.exists() else 0)
-            text = markdown_summary(entry, language(self._config))
-            if len(text.encode()) > room:
-                warn(self._config, f"aisbench: {_SUMMARY} is full; the summary is in {self._folder.name}/summary.md")
-                return
-            with path.open("a", encoding="utf-8", errors="replace") as file:
-                file.write(text)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Where the test of a case stands."""
-        file, line, _ = report.location
-        if case := case_id_of_report(report):
-            self._places.setdefault(case, (str(self._config.rootpath / file), (line or 0) + 1))
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if self._run and os.environ.get("GITHUB_ACTIONS") == "true":
-            for line in github_annotations(self._run, self._places, os.environ.get("GITHUB_WORKSPACE", "")):
-                terminalreporter.write_line(line)
+def _case(case: CaseEntry, where: str) -> Iterator[tuple[str, Any]]:
+    yield from (("case", case.id), ("workload", case.workload), ("platform", where or None))
+    yield from (("nodes", case.nodes), ("devices_per_node", case.devices_per_node))
+    yield from (("shape", f"{case.nodes}x{case.devices_per_node}"), ("mode", case.mode))
+    yield from (("verdict", case.verdict.value if case.verdict else None), ("reason", case.reason))
+    yield from (("trials", len(case.trials)), ("card_hours", case.card_hours))
+    for name, metric in case.metrics.items():
+        yield from ((name, metric.value), (f"{name}.unit", metric.unit or None))
+    for finding in case.findings:
+        yield from ((f"{finding.metric}.wanted", finding.wanted), (f"{finding.metric}.outcome", finding.outcome.value))
+    if case.background and case.background.reference is not None:
+        yield f"{THROUGHPUT}.reference", number(case.background.reference)
+    if case.background and case.background.interval:
+        yield f"{THROUGHPUT}.interval", " .. ".join(map(number, case.background.interval))
+    yield "efficiency", None if (share := efficiency(case)) is None else number(share)
+    if case.trials:
+        yield from _trial(case, case.trials[-1])
 
 
-def github_annotations(run: RunEntry, places: dict[str, tuple[str, int]], workspace: str) -> list[str]:
-    """Commands of GitHub's workflows, for the cases that did not pass; of each kind no more than are shown."""
-    found: dict[str, list[str]] = {"error": [], "warning": []}
-    for name in missing_cases(run):
-        found["error"].append(_command("error", {"title": f"{name} is missing"}, "required, and not judged"))
-    for case in worst_first(run.cases):
-        if case.verdict in {Ruling.FAILED, Ruling.BROKEN, Ruling.INCONCLUSIVE}:
-            kind = "warning" if case.verdict is Ruling.INCONCLUSIVE else "error"
-            found[kind].append(_command(kind, _about(case, places, workspace), case.reason))
-    return [line for lines in found.values() for line in lines[:_MOST]]
+def _trial(case: CaseEntry, newest: TrialEntry) -> Iterator[tuple[str, Any]]:
+    yield from (("job_id", newest.job_id), ("phase", newest.phase))
+    yield from (("queued_s", total(case, "queued_s")), ("ran_s", total(case, "ran_s")))
+    yield "stragglers", "; ".join(map(str, newest.stragglers)) or None
+    for name, trait in newest.traits.items():
+        yield f"trait.{name}", trait
 
 
-def _about(case: CaseEntry, places: dict[str, tuple[str, int]], workspace: str) -> dict[str, str]:
-    assert case.verdict is not None
-    title = {"title": f"{case.id} {case.verdict.value}"}
-    if case.id not in places:
-        return title
-    file, line = places[case.id]
-    return {"file": os.path.relpath(file, workspace) if workspace else file, "line": str(line), **title}
+def run_properties(run: RunEntry) -> dict[str, str]:
+    """What it was, where it ran, by which versions, and how it ended."""
+    facts: dict[str, Any] = {"run": run.run, "schema": run.schema, "started": run.started, "finished": run.finished}
+    facts |= {name: as_typed(run.settings[name]) for name in ("platform", "nodes") if name in run.settings}
+    facts |= {"version": __version__, "python": platform.python_version(), "pytest": pytest.__version__}
+    if run.exit_code is not None:
+        facts |= {"exit_code": run.exit_code, "exit": ENGLISH.exit_code(run.exit_code)}
+    facts["missing"] = ",".join(missing_cases(run)) or None
+    return {name: plain(str(value)) for name, value in facts.items() if value is not None}
 
 
-def _command(kind: str, properties: dict[str, str], message: str) -> str:
-    told = ",".join(f"{name}={_escaped(value, ':,')}" for name, value in properties.items())
-    return f"::{kind} {told}::{_escaped(message)}"
-
-
-def _escaped(value: str, more: str = "") -> str:
-    shown = plain(value).replace("%", "%25")
-    for char in more:
-        shown = shown.replace(char, f"%{ord(char):02X}")
-    return shown
+def missing_cases(run: RunEntry) -> list[str]:
+    """The required cases that nobody judged."""
+    judged = {case.id for case in run.cases if case.verdict}
+    return [case for case in run.settings.get("required") or () if case not in judged]

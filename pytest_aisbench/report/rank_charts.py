@@ -1,4 +1,4 @@
-"""The throughput of every rank, so that a slow or silent card is seen."""
+"""Chooses the charts of a case, and draws those that show the throughput of every rank."""
 
 from __future__ import annotations
 
@@ -43,6 +43,57 @@ from pytest_aisbench.report.charts import (
 )
 from pytest_aisbench.report.text import display_width
 
+_MAPPED = 4  # nodes from which on a map is clearer than bars
+_COUNTED = frozenset({"images/s", "samples/s", "examples/s", "sequences/s", "sentences/s"})  # what logs call samples
+
+
+def case_charts(case: CaseEntry, say: Language) -> Iterator[tuple[str, str, int]]:
+    """Name, picture, and its place among what is left out where there is no room: the highest first."""
+
+    def named(key: str) -> str:
+        return say(key, case=case.id)
+
+    if not case.trials:
+        return
+    last, shape = case.trials[-1], f"{case.nodes}x{case.devices_per_node}"
+    speed = case.metrics.get(THROUGHPUT)
+    unit, now = (speed.unit, speed.value) if speed else ("", None)
+    yield named("lifecycle"), timeline(case.trials, title=named("lifecycle"), say=say), 7
+    drawn = heat_map if case.nodes >= _MAPPED and case.devices_per_node > 1 else rank_chart
+    key = "heat map" if drawn is heat_map else "rank chart"
+    ranks = drawn(last.throughput_by_rank, case.devices_per_node, title=named(key), unit=unit, say=say)
+    yield named(key), ranks, 5
+    if last.curve:
+        claim = _claim(case, last, unit)
+        yield named("speed curve"), speed_chart(last.curve, title=named("speed curve"), claim=claim, say=say), 8
+    if case.background:
+        past = history_chart(case.background, now, title=named("history"), unit=unit, say=say)
+        yield named("history"), past, 6
+        scaling = scaling_chart(case.background.scaling, shape, title=named("scaling"), unit=unit, say=say)
+        yield named("scaling"), scaling, 9
+    if last.curve:
+        yield named("loss curve"), loss_chart(last.curve, title=named("loss curve"), say=say), 10
+
+
+def _claim(case: CaseEntry, trial: TrialEntry, unit: str) -> Claim | None:
+    """The claim on the throughput of the case, for the speed that its log tells: a rank's share, if it is of one.
+
+    None where the log counts something else, such as steps of a size that it does not say.
+    """
+    told, known = trial.curve, case.background
+    if told is None or known is None or unit not in _COUNTED:
+        return None
+    if told.unit != "samples/s" and not (told.unit == "steps/s" and told.batch):
+        return None
+    whole = Claim(known.reference, known.low, known.high)
+    if told.of == "job":
+        return whole
+    nodes = 1 if case.mode == Mode.SINGLE_SERVER.value else case.nodes
+    return whole.per(nodes * case.devices_per_node)
+
+
+# Bars: one for each rank, so that a slow or missing card stands out
+
 HEIGHT, FLOOR = 236, 202
 MOST_BARS = 256
 MOST_TOOLTIPS = 64
@@ -56,25 +107,6 @@ def rank_chart(
     if all(value is None for value in ranks):
         return ""
     return _Chart(ranks, devices, title, plain(unit, 20), say).drawn()
-
-
-def outliers(ranks: Sequence[float | None]) -> set[int]:
-    """Ranks further from the median than 5% of it and than the noise of the others explains."""
-    known = [value for value in ranks if value is not None]
-    if len(known) < 3:
-        return set()
-    middle = statistics.median(known)
-    noise = 1.4826 * statistics.median(abs(value - middle) for value in known)
-    far = max(3.5 * noise, 0.05 * abs(middle))
-    return {rank for rank, value in enumerate(ranks) if value is not None and abs(value - middle) > far}
-
-
-def odd_ranks(ranks: Sequence[float | None], devices: int) -> set[int]:
-    """Those, and all whom the verdict calls slow: a picture does not contradict the words beside it."""
-    slow = find_stragglers(ranks, Shape(math.ceil(len(ranks) / devices), devices))
-    cards = (range(devices) if each.card is None else (each.card,) for each in slow)
-    named = {each.node * devices + card for each, mine in zip(slow, cards, strict=True) for card in mine}
-    return outliers(ranks) | {rank for rank in named if rank < len(ranks) and ranks[rank] is not None}
 
 
 @dataclass(frozen=True)
@@ -183,19 +215,6 @@ class _Chart:
         yield value_line(Scale(0.0, self.scale, FLOOR, TOP), max(self.median, 0.0), self.say("median"))
 
 
-def odd_ones(ranks: Sequence[float | None], odd: set[int], median: float, say: Language) -> Iterator[str]:
-    """Who is far from the others and who said nothing, in words."""
-    far = [f"{rank} ({(ranks[rank] or 0.0) / (median or 1.0) - 1:+.0%})" for rank in sorted(odd)]
-    gone = [str(rank) for rank, value in enumerate(ranks) if value is None]
-    for names, key in ((far, "outliers"), (gone, "missing ranks")):
-        if names:
-            told = ", ".join(names[:4])
-            told = say("and more", names=told, count=len(names) - 4) if len(names) > 4 else told
-            yield say(key, count=len(names), names=told)
-    if not far and not gone and len(ranks) > 1:
-        yield say("no outlier", count=len(ranks))
-
-
 def _bucket(ranks: int, devices: int) -> int:
     """How many ranks share a bar: a part of a node or whole nodes, never pieces of two."""
     size = math.ceil(ranks / MOST_BARS)
@@ -212,7 +231,7 @@ def _round_above(top: float) -> float:
     return next(step * power for step in (1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10, 12) if step * power >= top * 1.04)
 
 
-# -- A cluster as a map: a column for each node, a row for each card, coloured by how far a card is from the median.
+# A map of the cluster: a column for each node, a row for each card, coloured by the distance from the median
 
 MOST_NODES = 256  # columns; above, a column is the slowest of several nodes
 MOST_SIGNS = 200
@@ -335,52 +354,36 @@ def _key(say: Language) -> Iterator[str]:
         yield f"<text x='{x + 17}' y='{y + 10}'>{escape(text)}</text>"
 
 
-# -- Which pictures a case has, the most telling first.
-
-_MAPPED = 4  # nodes from which on a map is clearer than bars
-_COUNTED = frozenset({"images/s", "samples/s", "examples/s", "sequences/s", "sentences/s"})  # what logs call samples
+# Ranks that stand out, for both charts
 
 
-def case_charts(case: CaseEntry, say: Language) -> Iterator[tuple[str, str, int]]:
-    """Name, picture, and its place among what is left out where there is no room: the highest first."""
-
-    def named(key: str) -> str:
-        return say(key, case=case.id)
-
-    if not case.trials:
-        return
-    last, shape = case.trials[-1], f"{case.nodes}x{case.devices_per_node}"
-    speed = case.metrics.get(THROUGHPUT)
-    unit, now = (speed.unit, speed.value) if speed else ("", None)
-    yield named("lifecycle"), timeline(case.trials, title=named("lifecycle"), say=say), 7
-    drawn = heat_map if case.nodes >= _MAPPED and case.devices_per_node > 1 else rank_chart
-    key = "heat map" if drawn is heat_map else "rank chart"
-    ranks = drawn(last.throughput_by_rank, case.devices_per_node, title=named(key), unit=unit, say=say)
-    yield named(key), ranks, 5
-    if last.curve:
-        claim = _claim(case, last, unit)
-        yield named("speed curve"), speed_chart(last.curve, title=named("speed curve"), claim=claim, say=say), 8
-    if case.background:
-        past = history_chart(case.background, now, title=named("history"), unit=unit, say=say)
-        yield named("history"), past, 6
-        scaling = scaling_chart(case.background.scaling, shape, title=named("scaling"), unit=unit, say=say)
-        yield named("scaling"), scaling, 9
-    if last.curve:
-        yield named("loss curve"), loss_chart(last.curve, title=named("loss curve"), say=say), 10
+def outliers(ranks: Sequence[float | None]) -> set[int]:
+    """Ranks further from the median than 5% of it and than the noise of the others explains."""
+    known = [value for value in ranks if value is not None]
+    if len(known) < 3:
+        return set()
+    middle = statistics.median(known)
+    noise = 1.4826 * statistics.median(abs(value - middle) for value in known)
+    far = max(3.5 * noise, 0.05 * abs(middle))
+    return {rank for rank, value in enumerate(ranks) if value is not None and abs(value - middle) > far}
 
 
-def _claim(case: CaseEntry, trial: TrialEntry, unit: str) -> Claim | None:
-    """The claim on the throughput of the case, for the speed that its log tells: a rank's share, if it is of one.
+def odd_ranks(ranks: Sequence[float | None], devices: int) -> set[int]:
+    """Those, and all whom the verdict calls slow: a picture does not contradict the words beside it."""
+    slow = find_stragglers(ranks, Shape(math.ceil(len(ranks) / devices), devices))
+    cards = (range(devices) if each.card is None else (each.card,) for each in slow)
+    named = {each.node * devices + card for each, mine in zip(slow, cards, strict=True) for card in mine}
+    return outliers(ranks) | {rank for rank in named if rank < len(ranks) and ranks[rank] is not None}
 
-    None where the log counts something else, such as steps of a size that it does not say.
-    """
-    told, known = trial.curve, case.background
-    if told is None or known is None or unit not in _COUNTED:
-        return None
-    if told.unit != "samples/s" and not (told.unit == "steps/s" and told.batch):
-        return None
-    whole = Claim(known.reference, known.low, known.high)
-    if told.of == "job":
-        return whole
-    nodes = 1 if case.mode == Mode.SINGLE_SERVER.value else case.nodes
-    return whole.per(nodes * case.devices_per_node)
+
+def odd_ones(ranks: Sequence[float | None], odd: set[int], median: float, say: Language) -> Iterator[str]:
+    """Who is far from the others and who said nothing, in words."""
+    far = [f"{rank} ({(ranks[rank] or 0.0) / (median or 1.0) - 1:+.0%})" for rank in sorted(odd)]
+    gone = [str(rank) for rank, value in enumerate(ranks) if value is None]
+    for names, key in ((far, "outliers"), (gone, "missing ranks")):
+        if names:
+            told = ", ".join(names[:4])
+            told = say("and more", names=told, count=len(names) - 4) if len(names) > 4 else told
+            yield say(key, count=len(names), names=told)
+    if not far and not gone and len(ranks) > 1:
+        yield say("no outlier", count=len(ranks))

@@ -1,6 +1,6 @@
-"""`results.json`, the machine's view of a run.
+"""`results.json`, a run for programs, and `fields.json`, the figures that standards ask for.
 
-The tables below list every key of the document and where its value comes from. Programs read these keys: a field of a
+The tables below list every key of `results.json` and where its value comes from. Programs read these keys: a field of a
 dataclass may be renamed, a key may not. A new key is added here, in `docs/results.schema.json` and in the reference.
 """
 
@@ -21,51 +21,9 @@ from pytest_aisbench.model.verdict import Finding
 from pytest_aisbench.report.text import write_bytes, write_text
 from pytest_aisbench.stash import SETTINGS
 
-# -- `fields.json`: the figures that standards of the field ask for, case by case.
-
-FIELDS_NAME = "fields.json"
-SCHEMA = "aisbench-fields/1"
-ABOUT = "Named after IEEE 2937 and T/CESA 1169 as ais-bench reports them; no conformity to a standard is claimed."
-
-
-class Fields:
-    """Reporter."""
-
-    order = 60
-
-    def __init__(self, config: pytest.Config, folder: Path) -> None:
-        self._folder = folder
-        self._config = config.stash[SETTINGS].tester_access.config
-
-    def case(self, entry: CaseEntry) -> None:
-        """All are written together, at the end."""
-
-    def run(self, entry: RunEntry) -> None:
-        cases = {case.id: fields_as_json(standard_fields(case, self._config)) for case in entry.cases}
-        document = {"schema": SCHEMA, "about": ABOUT, "run": entry.run, "cases": cases}
-        text = json.dumps(document, allow_nan=False, ensure_ascii=False, indent=1)
-        write_text(self._folder / FIELDS_NAME, f"{text}\n")
-
-
-def fields_as_json(found: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
-    """As JSON has it: a moment is a date."""
-    return {name: _shown(field) for name, field in found.items()}
-
-
-def _shown(field: Field) -> dict[str, Any]:
-    value, unit = field.value, field.unit
-    if unit == TIME:
-        unit = "UTC"
-        if value is not None:
-            value = stamp(value)
-    return {"value": value, "unit": unit, "source": field.source, "null_reason": field.null_reason}
-
-
 NAME = "results.json"
-
 T = TypeVar("T")
 Table = Mapping[str, Callable[[T], Any]]  # key of the document: how its value is taken from the entry
-
 _RUN: Table[RunEntry] = {
     "schema": lambda run: run.schema,
     "run": lambda run: run.run,
@@ -186,3 +144,43 @@ def _text(value: Any, depth: int) -> bytes:
     """Indented as a part of the whole; JSON has no line ends within strings."""
     text = json.dumps(value, allow_nan=False, ensure_ascii=False, indent=1)
     return text.replace("\n", "\n" + " " * depth).encode("utf-8", "replace")
+
+
+# `fields.json`
+
+FIELDS_NAME = "fields.json"
+SCHEMA = "aisbench-fields/1"
+ABOUT = "Named after IEEE 2937 and T/CESA 1169 as ais-bench reports them; no conformity to a standard is claimed."
+
+
+class Fields:
+    """Reporter."""
+
+    order = 60
+
+    def __init__(self, config: pytest.Config, folder: Path) -> None:
+        self._folder = folder
+        self._config = config.stash[SETTINGS].tester_access.config
+
+    def case(self, entry: CaseEntry) -> None:
+        """All are written together, at the end."""
+
+    def run(self, entry: RunEntry) -> None:
+        cases = {case.id: fields_as_json(standard_fields(case, self._config)) for case in entry.cases}
+        document = {"schema": SCHEMA, "about": ABOUT, "run": entry.run, "cases": cases}
+        text = json.dumps(document, allow_nan=False, ensure_ascii=False, indent=1)
+        write_text(self._folder / FIELDS_NAME, f"{text}\n")
+
+
+def fields_as_json(found: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
+    """As JSON has it: a moment is a date."""
+    return {name: _shown(field) for name, field in found.items()}
+
+
+def _shown(field: Field) -> dict[str, Any]:
+    value, unit = field.value, field.unit
+    if unit == TIME:
+        unit = "UTC"
+        if value is not None:
+            value = stamp(value)
+    return {"value": value, "unit": unit, "source": field.source, "null_reason": field.null_reason}

@@ -1,4 +1,4 @@
-"""The summary at the end of a run: what is wrong and who must act, the table of all cases, and where the report is."""
+"""The summary that a run prints at its end: failures and what to do, the table of all cases, where the report is."""
 
 from __future__ import annotations
 
@@ -23,43 +23,7 @@ from pytest_aisbench.report.columns import Column, Output, common_unit, shown_in
 from pytest_aisbench.report.text import cut, display_width, fit, padded, what_to_do, worst_first, wrap
 from pytest_aisbench.stash import language
 
-# -- A curve as lines of text: for whoever looks at a job from a shell, while it runs or after.
-
-_LEVELS = "▁▂▃▄▅▆▇█"
-_WIDTH = 60
-
-
-def curve_lines(curve: Curve) -> list[str]:
-    """Loss, speed, and the pace in words; nothing where the log told nothing."""
-    found = []
-    if curve.loss.points:
-        found.append(f"loss   {_curve_row(curve.loss)}")
-    if curve.speed.points:
-        found.append(f"speed  {_curve_row(curve.speed)} {curve.unit}")
-    if told := curve.pace:
-        found.append(f"pace   {told}")
-    return found
-
-
-def _curve_row(series: Series) -> str:
-    first, last = series.points[0], series.points[-1]
-    where = f"epoch {last.epoch} step {last.step}" if last.epoch else f"step {last.step}"
-    return f"{sparkline(series.values)}  {number(first.value)} → {number(last.value)} at {where}"
-
-
-def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
-    """One sign per value, or per the mean of several where there are more than fit."""
-    size = math.ceil(len(values) / width)
-    means = [sum(part) / len(part) for at in range(0, len(values), size) if (part := values[at : at + size])]
-    low, high = min(means), max(means)
-    span = high - low
-    if not math.isfinite(span) or span <= 0:
-        return _LEVELS[0] * len(means)
-    return "".join(_LEVELS[min(7, int(8 * (mean - low) / span))] for mean in means)
-
-
 Line = tuple[str, dict[str, bool]]
-
 NARROWEST = 40
 _LONGEST = 30  # characters of a cell that is not the name of the case
 MARKUP = {
@@ -253,3 +217,38 @@ def _uploads(run: RunEntry, width: int) -> Iterator[Line]:
         yield from wrapped(f"Tester {tester}: {states}{todo}", "  ", width, markup)
         for why in dict.fromkeys(upload["why"] for upload in bound if upload["why"]):
             yield from wrapped(f"  {plain(why)}", "  ", width, markup)
+
+
+# Curves as lines of text: for `aisbench jobs` and for the bars
+
+_LEVELS = "▁▂▃▄▅▆▇█"
+_WIDTH = 60
+
+
+def curve_lines(curve: Curve) -> list[str]:
+    """Loss, speed, and the pace in words; nothing where the log told nothing."""
+    found = []
+    if curve.loss.points:
+        found.append(f"loss   {_curve_row(curve.loss)}")
+    if curve.speed.points:
+        found.append(f"speed  {_curve_row(curve.speed)} {curve.unit}")
+    if told := curve.pace:
+        found.append(f"pace   {told}")
+    return found
+
+
+def _curve_row(series: Series) -> str:
+    first, last = series.points[0], series.points[-1]
+    where = f"epoch {last.epoch} step {last.step}" if last.epoch else f"step {last.step}"
+    return f"{sparkline(series.values)}  {number(first.value)} → {number(last.value)} at {where}"
+
+
+def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
+    """One sign per value, or per the mean of several where there are more than fit."""
+    size = math.ceil(len(values) / width)
+    means = [sum(part) / len(part) for at in range(0, len(values), size) if (part := values[at : at + size])]
+    low, high = min(means), max(means)
+    span = high - low
+    if not math.isfinite(span) or span <= 0:
+        return _LEVELS[0] * len(means)
+    return "".join(_LEVELS[min(7, int(8 * (mean - low) / span))] for mean in means)
