@@ -12,13 +12,13 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
+from waiting import wait_until
 
 from pytest_aisbench.errors import Refused
 from pytest_aisbench.model.job import StoreUrl
@@ -98,7 +98,8 @@ def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         server = Server(
             f"http://127.0.0.1:{ports['s3.port']}", Secret(keys["accessKey"]), Secret(keys["secretKey"]), "aisbench"
         )
-        if trouble := _not_ready(server, process):
+        trouble = wait_until(lambda: _trouble(server), lambda trouble: not trouble or process.poll() is not None)
+        if trouble:
             pytest.skip(f"SeaweedFS does not start: {trouble}; {(folder / 'log').read_text()[-300:]}")
         yield server
     finally:
@@ -114,20 +115,16 @@ def _free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def _not_ready(server: Server, process: subprocess.Popen[bytes]) -> str:
-    deadline = time.monotonic() + 20
-    trouble = "no answer"
-    while time.monotonic() < deadline and process.poll() is None:
-        store = server.store(patience=0.0)
-        try:
-            store.write(StoreUrl(server.bucket, "ready"), b"1")
-            return ""
-        except Exception as error:  # noqa: BLE001 - it may say anything while it starts
-            trouble = str(error)
-            time.sleep(0.1)
-        finally:
-            store.close()
-    return trouble
+def _trouble(server: Server) -> str:
+    """Why the server takes no object yet; empty once it does."""
+    store = server.store(patience=0.0)
+    try:
+        store.write(StoreUrl(server.bucket, "ready"), b"1")
+    except Exception as error:  # noqa: BLE001 - it may say anything while it starts
+        return str(error) or "no answer"
+    finally:
+        store.close()
+    return ""
 
 
 @pytest.fixture(params=["address", "tunnel", "seaweedfs", "tunnel-v4", "seaweedfs-v4"])
