@@ -162,7 +162,7 @@ class Sections:
             elif not isinstance(value, dict):
                 raise document.fault(f"{platform}.{key} is a section", platform, key)
             elif key in self.frameworks and not chosen:
-                chosen = {name: ((platform, key), told) for name, told in {"framework": key, **value}.items()}
+                chosen = {name: ((platform, key), item) for name, item in {"framework": key, **value}.items()}
         return common | chosen
 
 

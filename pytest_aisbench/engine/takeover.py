@@ -29,7 +29,6 @@ from pytest_aisbench.model.trial import Step, Trial
 
 _LOG = get_logger("takeover")
 _STALE_S = 86400.0  # older results do not show that the cluster works today
-# -- Where a trial runs and what it runs, by name: what history must share to be compared.
 _HOST = re.compile(r"https?://(?:[^/\s@]*@)?([^/\s]+)")
 _LOOPBACK = re.compile(r"(?:127\.[\d.]+|localhost|\[::1\])(?::\d+)?\Z")
 

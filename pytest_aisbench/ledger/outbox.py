@@ -145,9 +145,9 @@ class Outbox:
 
     def drop_private(self, now: float, run: str | None = None) -> None:
         """Mark uploads to a private cloud that ended as dead: those of this run, or of all ended runs."""
-        for parcel in self.waiting(run):
-            if parcel.label == PRIVATE and (run is not None or not is_under_way(self._database, parcel.run, now)):
-                self.set_state(parcel.key, UploadState.DEAD, _CLOUD_ENDED, now)
+        for upload in self.waiting(run):
+            if upload.label == PRIVATE and (run is not None or not is_under_way(self._database, upload.run, now)):
+                self.set_state(upload.key, UploadState.DEAD, _CLOUD_ENDED, now)
 
     def _read(self, where: str, *values: Any) -> list[UploadItem]:
         rows = self._database.read(f"SELECT {_COLUMNS} FROM uploads WHERE {where} ORDER BY rowid", *values)  # noqa: S608

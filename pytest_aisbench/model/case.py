@@ -1,4 +1,4 @@
-"""What is trained, how wide, and the case that both make."""
+"""A case: a workload (what is trained) at a shape (on how many nodes and cards), with the thresholds it must meet."""
 
 from __future__ import annotations
 
@@ -41,32 +41,32 @@ class Shape:
 
 
 class Mode(enum.Enum):
-    """Who trains together."""
+    """Whether all nodes train together, or each alone."""
 
     CLUSTER = "cluster"
-    SINGLE_SERVER = "single-server"  # every node alone, with its own cards
+    SINGLE_SERVER = "single-server"  # each node alone, with its own cards
 
 
 @dataclass(frozen=True)
 class Update:
-    """Software that the nodes get before they train, and variables that are exported there."""
+    """Software that the nodes install before they train, and variables that they export."""
 
-    files: tuple[str, ...] = ()  # relative to the workload's folder; .whl and .run are installed in this order
+    files: tuple[str, ...] = ()  # .whl and .run, relative to the workload's folder, installed in this order
     exports: Mapping[str, str] = field(default_factory=dict)
-    installed: bool = True  # False: the workload's own script does it, and the files are only put beside it
+    installed: bool = True  # False: the workload's own script installs them; they are only uploaded
 
     @property
     def is_written(self) -> bool:
-        """Whether there is a script to write."""
+        """True if a script must be written for the nodes."""
         return bool((self.installed and self.files) or self.exports)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is trained, as it stands for one platform: sections of other platforms are already left out."""
+    """What is trained, as one platform gets it: without the sections of other platforms."""
 
     name: str
-    folder: str  # where relative paths start
+    folder: str  # that relative paths start from
     code: tuple[str, ...]
     entry: str
     framework: str
@@ -75,10 +75,10 @@ class Workload:
     parameters: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     data: str | None = None
-    data_contains: tuple[str, ...] = ()  # files and, with a `/` at their end, folders that must be in the data
+    data_contains: tuple[str, ...] = ()  # files, and folders with a `/` at the end, that the data must contain
     expected_s: float = 0.0
     options: Mapping[str, Any] = field(default_factory=dict)  # the platform's own keys: flavor, framework_version
-    folder_name: str = ""  # what the code's folder is called on the nodes, if not as the workload
+    folder_name: str = ""  # of the code on the nodes, if not the workload's name
     update: Update | None = None
 
     @property
@@ -88,25 +88,25 @@ class Workload:
 
 @dataclass(frozen=True)
 class Case:
-    """Workload × shape × mode with the claims made on it: one pytest item."""
+    """Workload × shape × mode with its thresholds: one pytest item."""
 
     workload: Workload
     shape: Shape
     thresholds: tuple[Threshold, ...]
     mode: Mode = Mode.CLUSTER
 
-    @cached_property  # the key of everything that a run keeps by case
+    @cached_property  # asked for very often
     def id(self) -> str:
         return f"{self.workload.name}-{self.shape}{'-single' if self.single_server else ''}"
 
     @property
     def single_server(self) -> bool:
-        """Whether every node trains by itself: a value of the case is then the mean over its nodes."""
+        """True if every node trains alone; the case's value is then the mean over its nodes."""
         return self.mode is Mode.SINGLE_SERVER
 
     @property
     def judged_shape(self) -> Shape:
-        """What a value of the case is a value of: the whole, or one node of it."""
+        """The shape that the case's value refers to: the whole cluster, or one node."""
         return Shape(1, self.shape.devices) if self.single_server else self.shape
 
     def __repr__(self) -> str:  # pytest prints it beside failures

@@ -1,4 +1,4 @@
-"""The machine's clock."""
+"""The machine's clock, and times as text."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def stamp(at: float, timespec: str = "seconds") -> str:
 
 
 def seconds_of(stamp: str) -> float:
-    """The seconds of one."""
+    """The seconds since the epoch of such a text."""
     return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()

@@ -77,9 +77,9 @@ class Curve:
     window: tuple[float, ...] | None = None  # when training began and ended, seconds since the epoch by its nodes
     began: float | None = None  # when the first stamped line was printed that is no evaluation's, by its own clock
 
-    @cached_property  # whoever weighs a trial asks a dozen times
+    @cached_property  # asked for a dozen times per trial
     def pace(self) -> Pace | None:
-        """None where the log told no speed."""
+        """The speed, whole and by parts; None if the log shows no speed."""
         return _pace(self)
 
 
@@ -92,17 +92,17 @@ class Pace:
     whole: float  # as the log says at its end, or else over all points
     warm_up_points: int = 0
     warm_up: float | None = None
-    steady: float | None = None  # None where it cannot be told from the warm-up
-    epochs: int = 0  # as many as the log told of
+    steady: float | None = None  # None if the warm-up cannot be told apart
+    epochs: int = 0  # in the log
 
     @property
     def text(self) -> str:
-        told = message("pace", whole=quantity(self.whole, self.unit))
+        text = message("pace", whole=quantity(self.whole, self.unit))
         if self.steady is not None:
-            told += message("pace steady", value=number(self.steady))
+            text += message("pace steady", value=number(self.steady))
         if self.warm_up is not None:
-            told += message("pace warm-up", value=number(self.warm_up), points=points_of(self.warm_up_points))
-        return told + message("pace of job" if self.of == "job" else "pace of rank")
+            text += message("pace warm-up", value=number(self.warm_up), points=points_of(self.warm_up_points))
+        return text + message("pace of job" if self.of == "job" else "pace of rank")
 
     def __str__(self) -> str:
         return str(self.text)
@@ -118,11 +118,11 @@ def _pace(curve: Curve) -> Pace | None:
     if not speeds or not all(map(math.isfinite, speeds)):
         of, whole = ("job", curve.job_speed) if curve.job_speed else ("rank", curve.rank_speed)
         return Pace("samples/s", of, whole) if whole else None
-    slow, told = warm_up(speeds), curve.job_speed if curve.of == "job" else curve.rank_speed
+    slow, whole = warm_up(speeds), curve.job_speed if curve.of == "job" else curve.rank_speed
     return Pace(
         unit,
         curve.of,
-        told if told and unit == "samples/s" else _mean(speeds),
+        whole if whole and unit == "samples/s" else _mean(speeds),
         slow or 0,
         _mean(speeds[:slow]) if slow else None,
         None if slow is None else _mean(speeds[slow:]),
@@ -131,7 +131,7 @@ def _pace(curve: Curve) -> Pace | None:
 
 
 def warm_up(speeds: Sequence[float]) -> int | None:
-    """How many points at the beginning are not steady yet; None where that cannot be told."""
+    """How many points at the beginning belong to the warm-up; None if it cannot be told apart."""
     if len(speeds) < _FEWEST:
         return None
     half = speeds[len(speeds) // 2 :]

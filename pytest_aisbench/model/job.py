@@ -1,4 +1,4 @@
-"""A job: what is asked of a platform, and where it is in its life."""
+"""A job: what is asked of a platform, what the platform says of it, and its addresses in the Store."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from typing import Any
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.model.case import Shape
 from pytest_aisbench.model.messages import plain
-
-# -- Where things are in the Store.
 
 
 @dataclass(frozen=True, order=True)
@@ -32,7 +30,7 @@ class StoreUrl:
         return cls(bucket, key)
 
     def __truediv__(self, part: str) -> StoreUrl:
-        """Below this folder; a trailing `/` makes a folder again."""
+        """An address below this folder; with a `/` at its end it is a folder again."""
         gap = "" if not self.key or self.key.endswith("/") else "/"
         return StoreUrl(self.bucket, f"{self.key}{gap}{part.lstrip('/')}")
 
@@ -46,7 +44,7 @@ class StoreUrl:
 
 @dataclass(frozen=True)
 class Stage:
-    """The place of one trial: code by content, shared by trials; outputs and logs of its own."""
+    """Where a trial is in the Store: code and inputs by content, shared with other trials; its own outputs and logs."""
 
     root: StoreUrl
     code: StoreUrl
@@ -62,7 +60,7 @@ class Stage:
 
 
 class Phase(enum.Enum):
-    """Where a job is in its life. Only final words of a platform become final phases."""
+    """Where a job is in its life. Only a word that the platform uses for an end becomes a final phase."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -78,7 +76,7 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True)
 class JobSpec:
-    """Everything a platform needs to run a trial; the name is unique for ever."""
+    """Everything that a platform needs to run a trial; no two jobs ever have the same name."""
 
     name: str
     shape: Shape
@@ -92,7 +90,7 @@ class JobSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     description: str = ""
-    max_run_s: float | None = None  # the platform ends the job then, even if nobody watches
+    max_run_s: float | None = None  # the platform ends the job then, even if our process is gone
 
 
 def check_job_name(name: str, platform: str) -> None:
@@ -116,7 +114,7 @@ def check_variable_name(name: str) -> None:
 
 @dataclass(frozen=True)
 class Request:
-    """What would be sent, ready to be printed: it holds no secret."""
+    """The HTTP request that creates a job; it holds no secret and can be printed."""
 
     method: str
     path: str
@@ -125,20 +123,20 @@ class Request:
 
 @dataclass(frozen=True)
 class Job:
-    """What the platform last said of a job."""
+    """A job as the platform last described it."""
 
     id: str
     phase: Phase
     platform_phase: str  # the platform's own word
-    known: bool = True  # False: a word we have never seen; it counts as running
+    known: bool = True  # False if we do not know the platform's word; the job counts as running
     reason: str = ""
     exit_code: int | None = None
     queued_s: float | None = None
     ran_s: float | None = None
-    name: str = ""  # where the platform tells it
+    name: str = ""  # if the platform says it
 
     def __post_init__(self) -> None:
-        """Half a character or a time that is no number, in one answer, must not keep a run from being recorded."""
+        """Clean texts and times: half a character or a NaN in one answer must not keep the ledger from storing it."""
         for name in ("platform_phase", "reason", "name"):
             object.__setattr__(self, name, plain(getattr(self, name)))
         for name in ("queued_s", "ran_s"):
@@ -149,7 +147,7 @@ class Job:
 
 @dataclass(frozen=True)
 class LogPart:
-    """Text of a node's log from an offset, and the offset to go on from."""
+    """Text of a node's log from an offset, and the offset of what follows."""
 
     text: str
     next: int

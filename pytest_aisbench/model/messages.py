@@ -25,7 +25,7 @@ class Clause(NamedTuple):
 
 
 class Message(str):
-    """Made by `message`. `+` makes a longer one, of another message or of any text."""
+    """A text made by `message`. `+` joins it with another message or any text."""
 
     __slots__ = ("clauses",)
     clauses: tuple[Clause, ...]

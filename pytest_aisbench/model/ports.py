@@ -1,4 +1,7 @@
-"""The Protocols at which everything outside us is met."""
+"""The interfaces to everything outside: Platform, Store, Reporter, PowerSource, Clock; and what each may offer more.
+
+Third parties implement them; `pytest_aisbench.testing` has the tests that an implementation must pass.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,6 @@ if TYPE_CHECKING:
     from pytest_aisbench.model.results import CaseEntry, RunEntry
 
 
-# -- What was looked at before anything is paid for, and how it is.
-
-
 class Health(enum.Enum):
     OK = "ok"
     WARNING = "warning"
@@ -26,7 +26,7 @@ class Health(enum.Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One line of a checkup. A failure that is not `lasting` may be over in a minute: nobody has to change anything."""
+    """One thing that was checked. A failure that is not `lasting` may pass by itself in a minute."""
 
     name: str
     health: Health
@@ -52,13 +52,13 @@ def failure(name: str, text: str, fix: str = "") -> Check:
 
 
 def failure_from(name: str, error: AisbenchError) -> Check:
-    """The failure that an error is."""
+    """An error as a failed check."""
     text = f"{error.message} ({error.trail})" if error.trail else error.message
     return Check(name, Health.FAILURE, text, error.advice, lasting=isinstance(error, UsageFault))
 
 
 def checked(name: str, look: Callable[[], str]) -> Check:
-    """What `look` says, if it raises nothing."""
+    """A passed check with the text that `look` returns, or a failed one with the error that it raises."""
     try:
         return ok(name, look())
     except AisbenchError as error:
@@ -66,7 +66,7 @@ def checked(name: str, look: Callable[[], str]) -> Check:
 
 
 class Clock(Protocol):
-    """Time that a test can hold in its hand."""
+    """The time; tests replace it."""
 
     def now(self) -> float:
         """Seconds since the epoch."""
@@ -76,7 +76,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True)
 class Head:
-    """What the Store knows of an object without reading it; `md5` is None where its ETag is none."""
+    """An object's size and metadata; `md5` is None if its ETag is no MD5."""
 
     url: StoreUrl
     size: int
@@ -86,7 +86,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Upload:
-    """One file to be put; `md5` (hex) lets the Store refuse bytes that changed on the way."""
+    """One file to upload; with `md5` (hex) the Store can refuse bytes that changed on the way."""
 
     path: str
     url: StoreUrl
@@ -95,30 +95,30 @@ class Upload:
 
 
 class Store(Protocol):
-    """Objects. Every call raises an AisbenchError, never the vendor's own; safe to call from several threads."""
+    """Object storage. Calls raise AisbenchErrors only, and several threads may call at once."""
 
     def check(self, url: StoreUrl) -> None:
         """Raise, blaming the user, if the bucket does not exist or the keys may not use it."""
 
     def head(self, url: StoreUrl) -> Head | None:
-        """None when there is no such object."""
+        """The object's size and metadata; None if there is no such object."""
 
     def read(self, url: StoreUrl) -> bytes | None:
-        """A small object whole; None when there is none."""
+        """The content of a small object; None if there is no such object."""
 
     def write(self, url: StoreUrl, data: bytes, metadata: Mapping[str, str] | None = None) -> None: ...
 
     def upload(self, uploads: Sequence[Upload]) -> None:
-        """All of them or an error; many at once, each verified after it arrived."""
+        """Upload all files or raise; in parallel, and verify each."""
 
     def objects(self, url: StoreUrl) -> Iterator[Head]:
         """Every object below a folder, in key order."""
 
     def download(self, url: StoreUrl, folder: str) -> list[str]:
-        """Everything below `url` into `folder`, never outside it; the relative paths written."""
+        """Download everything below `url` into `folder`, never outside it; returns the relative paths."""
 
     def delete(self, url: StoreUrl) -> None:
-        """One object, or everything below a folder; what is not there is not missed."""
+        """Delete one object, or everything below a folder; a missing object is no error."""
 
     def close(self) -> None:
         """May be called twice."""
@@ -166,13 +166,13 @@ class Platform(Protocol):
         """The request that would be sent. Pure: the same spec renders the same request, offline."""
 
     def submit(self, request: Request) -> str:
-        """Send it once and return the job's id. Unreachable means nobody knows whether it arrived: ask `find`."""
+        """Send it once and return the job's id. Unreachable means that it may have arrived: ask `find`."""
 
     def find(self, request: Request) -> str | None:
         """The id of the job that this request made, if it arrived: by an exact match, never by a part of a name."""
 
     def named(self, name: str) -> str | None:
-        """The id of the newest job that is called exactly so, whoever made it."""
+        """The id of the newest job with exactly this name, also one that is not ours."""
 
     def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
         """What the platform says of each; a job it does not know is LOST."""
@@ -196,10 +196,10 @@ class Platform(Protocol):
 
 @runtime_checkable
 class HasConsole(Protocol):
-    """A platform with a page on which it shows its jobs to people."""
+    """A platform with a web page for each job."""
 
     def console(self, job_id: str) -> str:
-        """Its address; empty where there is none, or none that is known for certain."""
+        """The address of the job's page; empty if it is not known for certain."""
 
 
 @runtime_checkable
@@ -257,9 +257,9 @@ class Reporter(Protocol):
 
 @runtime_checkable
 class Ordered(Protocol):
-    """A reporter class that cares when it is told. The built-in ones have 10, 20, …; a class without `order` has 0.
+    """A reporter class with a place in the order. The built-in ones have 10, 20, …; a class without `order` has 0.
 
-    The lower number is built and told first. pytest calls hooks in the opposite order: the highest first.
+    The lowest number is built and called first. pytest calls hooks in the opposite order: the highest first.
     """
 
     order: int

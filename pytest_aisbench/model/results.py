@@ -1,4 +1,4 @@
-"""What reporters read: a run, its cases and their trials, in the shape of `results.json`."""
+"""What reporters read (a run, its cases and their trials, as in `results.json`), and what is uploaded to the Tester."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from pytest_aisbench.model.job import Power
 from pytest_aisbench.model.messages import message
 from pytest_aisbench.model.verdict import Background, Finding, Ruling
 
-# -- Who ran it.
-
 
 @dataclass(frozen=True)
 class Executor:
-    """A CI server and its build; without a name, a person."""
+    """The CI server and build that started a run; without a name, a person did."""
 
     name: str = ""
     build: str = ""  # as its people call it: `nightly #12`
@@ -108,7 +106,7 @@ class CaseEntry:
 
     @property
     def single_server(self) -> bool:
-        """Whether every node trains by itself."""
+        """True if every node trains alone."""
         return self.mode == Mode.SINGLE_SERVER.value
 
 
@@ -145,16 +143,16 @@ class RunEntry:
     executor: Executor = Executor()
 
 
-# -- A result on its way to the Tester: a parcel, where it is bound, and what became of it.
+# Uploads to the Tester.
 
 UPLOAD_SCHEMA = "ais-tester/1"
-RESULTS, ATTACHMENTS, RUNS = "results", "attachments", "runs"  # the kinds of parcels, as the Tester's paths name them
-RUN_END = "end"  # what stands in the place of a case where a parcel is about a whole run
-PRIVATE = "private local cloud"  # label of a Tester that ends with its run
+RESULTS, ATTACHMENTS, RUNS = "results", "attachments", "runs"  # kinds of uploads, as in the Tester's paths
+RUN_END = "end"  # stands for the case if an upload is about a whole run
+PRIVATE = "private local cloud"  # labels a Tester that ends with its run
 
 
 class UploadState(enum.Enum):
-    """What became of a parcel; WAITING is kept until it is one of the others."""
+    """Where an upload is: WAITING until the Tester takes or refuses it."""
 
     WAITING = "spooled"
     DELIVERED = "delivered"
@@ -163,7 +161,7 @@ class UploadState(enum.Enum):
 
 @dataclass(frozen=True)
 class Destination:
-    """Where the results of a run go, and the papers that travel with each of them. It holds no secret."""
+    """The Tester that gets the results of a run, and what accompanies each of them. It holds no secret."""
 
     tester: str  # the address
     platform: str
@@ -176,7 +174,7 @@ class Destination:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How a run ended, which no result of a case can tell: a case without a verdict has none."""
+    """How a run ended; cases without a verdict have no result of their own that could say so."""
 
     run: str
     started: float
@@ -189,12 +187,12 @@ class RunEnd:
 
 @dataclass(frozen=True)
 class UploadItem:
-    """One thing to be stored by the Tester exactly once, however often it is sent."""
+    """One upload, which the Tester stores exactly once however often it is sent."""
 
-    key: str  # tells it from every other: the Tester stores one parcel per key
+    key: str  # unique: the Tester stores one upload per key
     run: str
     case: str  # or the name of an attachment, or END
-    attempt: int  # counts what was said of the same case, from 1
+    attempt: int  # counts the uploads about the same case, from 1
     kind: str
     testid: str
     tester: str
@@ -211,7 +209,7 @@ class UploadItem:
 class Transport(Protocol):
     """A way to a Tester."""
 
-    def send(self, parcel: UploadItem) -> None:
+    def send(self, upload: UploadItem) -> None:
         """Return once the Tester has it. A retryable error or `Refused`: send it again, now or another day; any other
         AisbenchError: it will never be taken."""
 
@@ -220,12 +218,12 @@ class Transport(Protocol):
 
 
 def canonical(value: Any) -> str:
-    """The one spelling of a JSON value, in ASCII: half a character of a mangled log survives every encoding."""
+    """The canonical JSON of a value, in ASCII: half a character of a garbled log survives every encoding."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def make_upload(bound: Destination, run: str, name: str, kind: str, body: Mapping[str, Any]) -> UploadItem:
-    """`body` has testid, run_id and attempt: with all else that it says, they make the key."""
+    """An upload with a key made of its body, which has testid, run_id and attempt."""
     attempt, testid = int(body["attempt"]), str(body["testid"])
     text = canonical(body)
     named = f"{testid}|{body['run_id']}|{attempt}|{text}"

@@ -1,4 +1,4 @@
-"""One attempt at a case, as the ledger remembers it."""
+"""A trial: one attempt at a case, as the ledger remembers it; and the record that history keeps of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_aisbench.model.verdict import Background, Past, Ruling, Verdict
 
 
 class Step(enum.IntEnum):
-    """What a trial will do next; SUBMIT in the ledger is the intent that precedes the request."""
+    """What a trial does next. SUBMIT in the ledger is an intent: it is saved before the request leaves."""
 
     STAGE = 0
     SUBMIT = 1
@@ -28,7 +28,7 @@ class Step(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Fault:
-    """What went wrong around a trial, and who must act."""
+    """What ended a trial before its results could be judged, and who must act."""
 
     blame: Blame
     text: str
@@ -42,7 +42,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Trial:
-    """A value: each step returns the next one."""
+    """Immutable: each step of the engine returns a changed copy."""
 
     id: str  # "<run>/<case>/<number>"
     run: str
@@ -52,13 +52,13 @@ class Trial:
     step: Step = Step.STAGE
     stage: Stage | None = None
     request: Request | None = None
-    attempts: int = 0  # submissions whose answer was lost
+    attempts: int = 0  # submissions without an answer
     job_id: str | None = None
     job: Job | None = None
     logs: tuple[str, ...] = ()  # files beside the report, relative to the run's folder
     measurements: tuple[Measurement, ...] = ()
     missing_results: tuple[MissingResult, ...] = field(default=(), metadata={"alias": "flaws"})
-    curve: Curve | None = None  # what its log told of loss and speed
+    curve: Curve | None = None  # loss and speed, from its log
     fault: Fault | None = None  # what ended it before its results could be judged
     judged: Verdict | None = None
     another_trial: str = field(default="", metadata={"alias": "due"})  # why one must decide; empty if none is due
@@ -70,7 +70,7 @@ class Trial:
     # Tells the platform it runs on from every other; empty for a platform that ends with the run.
     platform_id: str = field(default="", metadata={"alias": "place"})
     fingerprint: str = ""  # of everything that decides what its job does
-    expected_s: float = 0.0  # how long its job should run; 0 where nobody knows
+    expected_s: float = 0.0  # how long its job should run; 0 if unknown
     traits: Mapping[str, str] = field(default_factory=dict)  # what history must share to be compared, by name
     background: Background | None = None  # what it was judged against
     console: str = ""  # where the platform shows its job to people
@@ -79,12 +79,12 @@ class Trial:
 
     @property
     def verdict(self) -> Verdict:
-        """What was decided; a trial that is still under way has decided nothing."""
+        """The verdict; BROKEN for a trial that was not judged."""
         return self.judged or Verdict(Ruling.BROKEN, f"{self.case.id} was not judged")
 
     @property
     def may_run(self) -> bool:
-        """Its job may run, and cost: also one that was given up because it could not be stopped."""
+        """True if its job may still run, and cost: also a job that could not be cancelled."""
         if self.step in {Step.SUBMIT, Step.WATCH}:
             return True
         return self.job_id is not None and self.job is not None and not self.job.phase.is_final
@@ -94,7 +94,7 @@ class Trial:
 
     def moved(self, step: Step, now: float, **changes: Any) -> Trial:
         """The trial at its next step, which begins now."""
-        times = {key: at for key, at in self.times.items() if key != "silent"}  # an outage is over
+        times = {key: at for key, at in self.times.items() if key != "silent"}  # the platform answers again
         return replace(self, step=step, times={**times, step.name.lower(): now}, **changes)
 
     def noted(self, text: str) -> Trial:

@@ -1,4 +1,4 @@
-"""A claim on a metric, and the band that it allows."""
+"""Thresholds and verdicts: the claim on a metric with its band, what became of it, and the ruling on a case."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExpectedFailure:
-    """Why a claim is known not to hold yet, and the last day on which that is no fault."""
+    """Why a threshold is not expected to be met yet, and the last day on which a miss is waived."""
 
     reason: str
     until: str  # as `2027-01-31`, so that days are compared as they are written
     source: str = field(default="", metadata={"alias": "place"})  # file and line, for messages
 
     def holds(self, today: str) -> bool:
-        """Never where nobody knows what day it is."""
+        """True until its last day; False if today is unknown."""
         return bool(today) and today <= self.until
 
 
@@ -57,7 +57,7 @@ class Threshold:
         return None if self.reference is None else self.reference * self.times(shape)
 
     def times(self, shape: Shape) -> int:
-        """By what every bound is multiplied."""
+        """The factor of every bound: nodes, devices or 1."""
         return {"node": shape.nodes, "device": shape.world}.get(self.per or "", 1)
 
     def _band_of_one(self) -> tuple[float, float]:
@@ -84,7 +84,7 @@ class Threshold:
         return message("below" if value < low else "above", share=f"{abs(value / bound - 1):.1%}")
 
     def sides(self, shape: Shape) -> int:
-        """How many bounds there are; a claim with none claims nothing."""
+        """How many bounds the band has."""
         return sum(not math.isinf(bound) for bound in self.band(shape))
 
     def wanted(self, shape: Shape) -> str:
@@ -106,12 +106,12 @@ def quantity(value: float, unit: str) -> str:
 
 
 def number(value: float, digits: int = 6) -> str:
-    """With so many significant digits at least, and no exponent where a person would not write one."""
+    """A number with so many significant digits, and no exponent below 1e15."""
     text = f"{value:.{digits}g}"
     return f"{value:.0f}" if "e+" in text and abs(value) < 1e15 else text
 
 
-# -- Verdicts, their findings, and the background that a report shows beside them.
+# Verdicts.
 
 
 class Outcome(enum.Enum):
