@@ -1,12 +1,16 @@
-"""The command `aisbench`: one module per command that is not a test.
+"""The command `aisbench`: everything that is not a test, such as `aisbench jobs` or `aisbench doctor`.
 
-Begin with `options.py`, which the commands share, and the module named after the command. Nothing imports this
-package but `__main__`; the commands do not import each other.
+Begin with `_MODULES` below: it names the module of each command. A module has `register`, which adds the command's
+parser, and the functions that carry the command out; `options.py` holds what the commands share. The modules import
+what they need at their top, because `main` imports only the module of the command that was typed.
+
+Only `__main__` and the entry point `aisbench` import this package, and the commands do not import each other.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import os
 import sys
@@ -14,22 +18,26 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from pytest_aisbench import __version__
-from pytest_aisbench.cli import cloud, doctor, flush, history, jobs, judge, ranktable, report, require, tester
 from pytest_aisbench.cli.options import FAILED, INTERNAL, INTERRUPTED, USAGE
 from pytest_aisbench.errors import AisbenchError, LedgerError, UsageFault
 
-_COMMANDS = (
-    cloud,
-    jobs,
-    doctor,
-    flush,
-    ranktable,
-    judge,
-    history,
-    require,
-    report,
-    tester,
-)
+_MODULES = {  # the module of each command, in the order in which --help shows them
+    "cloud": "cloud",
+    "jobs": "jobs",
+    "stop": "jobs",
+    "logs": "jobs",
+    "doctor": "doctor",
+    "flush": "flush",
+    "stubs": "flush",
+    "ranktable": "ranktable",
+    "judge": "judge",
+    "mllog": "judge",
+    "history": "history",
+    "references": "history",
+    "require": "require",
+    "report": "report",
+    "tester": "tester",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -39,7 +47,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = _parser(arguments[0] if arguments else "").parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a log may hold what this terminal cannot show
     try:
@@ -47,20 +56,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except AisbenchError as error:
-        # Settings name the options as pytest has them.
+        # Errors about settings name pytest's options; here they have no prefix.
         print(f"aisbench {options.command}: {str(error).replace('--aisbench-', '--')}", file=sys.stderr)
         return USAGE if isinstance(error, UsageFault) else INTERNAL if isinstance(error, LedgerError) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # whoever read us has had enough; the interpreter must not try to write the rest
+    except BrokenPipeError:  # the reader closed the pipe; the interpreter must not try to write the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(command: str) -> argparse.ArgumentParser:
+    """The parser of one command; of all commands if `command` is none of them, for --help and errors."""
     parser = _Parser("aisbench", description="Train, and let pytest judge the result.")
     parser.add_argument("--version", action="version", version=f"pytest-aisbench {__version__}")
-    acts = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    for more in _COMMANDS:
-        more.register(acts)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    for module in dict.fromkeys([_MODULES[command]] if command in _MODULES else _MODULES.values()):
+        importlib.import_module(f"{__name__}.{module}").register(commands)
     return parser

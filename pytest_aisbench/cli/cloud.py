@@ -1,4 +1,4 @@
-"""`aisbench cloud`: the local cloud alone, for other clients."""
+"""`aisbench cloud`: serve the local cloud for other clients, until it is stopped."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_aisbench.cli.options import USAGE
+from pytest_aisbench.config.settings import parse_frameworks, python_by_framework
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.localcloud import faults as faults_module
+from pytest_aisbench.localcloud.server import DataInUseError, serve
 
 
-def register(acts: Any) -> None:
-    cloud = acts.add_parser("cloud", help="serve the local cloud alone, for other clients, until stopped")
+def register(commands: Any) -> None:
+    cloud = commands.add_parser("cloud", help="serve the local cloud alone, for other clients, until stopped")
     cloud.add_argument("--json", action="store_true", help="print endpoints and keys as one JSON line")
     cloud.add_argument("--data", type=Path, metavar="DIR", help="keep buckets here (default: a temporary folder)")
     cloud.add_argument(
@@ -33,9 +36,6 @@ def register(acts: Any) -> None:
 
 
 def _cloud(options: argparse.Namespace) -> int:
-    from pytest_aisbench.localcloud import faults as faults_module
-    from pytest_aisbench.localcloud.server import DataInUseError, serve
-
     try:
         faults = faults_module.read(options.faults) if options.faults else []
         serve(
@@ -53,19 +53,14 @@ def _cloud(options: argparse.Namespace) -> int:
 
 
 def _interpreters(text: str | None) -> dict[str, str]:
-    from pytest_aisbench.config.settings import parse_frameworks, python_by_framework
-
     try:
-        return (
-            {name: python for name, python in python_by_framework(parse_frameworks(text)).items() if python}
-            if text
-            else {}
-        )
+        pythons = python_by_framework(parse_frameworks(text)) if text else {}
     except ValueError as error:
         raise UsageFault(f"--frameworks: {error}") from None
+    return {name: python for name, python in pythons.items() if python}
 
 
 def _card(card: dict[str, str]) -> str:
-    """The secret key too: whoever starts the cloud needs it."""
+    """The card for a person to read, with the secret key: the user who starts the cloud needs it."""
     lines = [f"  {key:<20} {value}" for key, value in card.items()]
     return "\n".join(["The local cloud serves until it is stopped (Ctrl-C).", *lines])

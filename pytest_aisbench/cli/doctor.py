@@ -1,4 +1,4 @@
-"""`aisbench doctor`: everything that a run needs, checked before it is needed."""
+"""`aisbench doctor`: check everything that a run needs, one line each, with the fix for what is wrong."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from pytest_aisbench.cli import options as options_module
-from pytest_aisbench.cli.options import FAILED, ledger_options, platform_options
+from pytest_aisbench import registry
+from pytest_aisbench.cli.options import FAILED, add_ledger_options, add_platform_options, read_settings
 from pytest_aisbench.config.platform_kind import PlatformKind
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.engine import preflight
@@ -36,9 +36,13 @@ from pytest_aisbench.model.ports import (
 from pytest_aisbench.session import collection
 from pytest_aisbench.session.collection import load_suite
 
+SCHEMA = "aisbench-doctor/1"
+_PACKAGES = ("pytest-aisbench", "pytest", "huaweicloudsdkcore", "esdk-obs-python", "requests")
+_KEYS = "keys: "  # how the note about the source of the keys begins; all other notes are warnings
 
-def register(acts: Any) -> None:
-    doctor = acts.add_parser("doctor", help="check everything that a run needs; nothing is submitted or paid for")
+
+def register(commands: Any) -> None:
+    doctor = commands.add_parser("doctor", help="check everything that a run needs; nothing is submitted or paid for")
     doctor.add_argument("suites", nargs="*", type=Path, metavar="DIR", help="folders of suites (default: suites/)")
     doctor.add_argument("--json", action="store_true", help="for programs")
     doctor.add_argument("--package", metavar="DIR", help="an unpacked ais-bench package")
@@ -48,47 +52,37 @@ def register(acts: Any) -> None:
     doctor.add_argument(
         "--single-server", action="store_const", const="true", help="every node trains alone with its own cards"
     )
-    ledger_options(doctor)
-    platform_options(doctor)
+    add_ledger_options(doctor)
+    add_platform_options(doctor)
     doctor.set_defaults(act=_doctor)
 
 
 def _doctor(options: argparse.Namespace) -> int:
-
     checks: list[Check] = []
-    for check in _examined(options):
+    for check in _checks_of(options):
         checks.append(check)
         if not options.json:
-            print(line(check).replace("--aisbench-", "--"), flush=True)
+            print(check_line(check).replace("--aisbench-", "--"), flush=True)
     print(json.dumps(document(checks), indent=2, ensure_ascii=False) if options.json else summary(checks))
     return FAILED if any(check.failed for check in checks) else 0
 
 
-def _examined(options: argparse.Namespace) -> Iterator[Check]:
-    """What is wrong with the settings themselves is a finding too."""
-    from pytest_aisbench import registry
-    from pytest_aisbench.model.ports import failure_from
-
+def _checks_of(options: argparse.Namespace) -> Iterator[Check]:
+    """All checks, as the doctor makes them; settings that cannot be read are a failed check too."""
     try:
-        settings = options_module.settings(options)
-        offered = registry.of_commands()
-        kind = offered.kind(settings.platform)
+        settings = read_settings(options)
+        names = registry.of_commands()
+        kind = names.kind(settings.platform)
     except UsageFault as fault:
         yield failure_from("configuration", fault)
         return
     usual = Path("suites")
     folders = options.suites or ([usual] if usual.is_dir() and not settings.package else [])
-    yield from Doctor(settings, kind, offered.platforms).examine(folders)
-
-
-# -- `aisbench doctor`: everything that a run needs, looked at one by one, with the fix beside what is wrong.
-
-_PACKAGES = ("pytest-aisbench", "pytest", "huaweicloudsdkcore", "esdk-obs-python", "requests")
-_KEYS = "keys: "  # how the note begins that says where they are from; all others are warnings
+    yield from Doctor(settings, kind, names.platforms).examine(folders)
 
 
 class Doctor:
-    """`kind` is that of the platform that `settings` name, `platforms` are the names of all."""
+    """Checks what a run on one platform needs: `kind` is that platform's, `platforms` are the names of all."""
 
     def __init__(self, settings: Settings, kind: PlatformKind, platforms: Collection[str]) -> None:
         self._settings = settings
@@ -96,7 +90,7 @@ class Doctor:
         self._platforms = platforms
 
     def examine(self, folders: Sequence[Path]) -> Iterator[Check]:
-        """`folders` hold suites, at any depth. What is so of several cases is told once."""
+        """All checks, each once even if it holds for several cases; `folders` hold suites, at any depth."""
         seen: set[Check] = set()
         for check in self._checks(folders):
             if check not in seen:
@@ -104,7 +98,7 @@ class Doctor:
             seen.add(check)
 
     def _checks(self, folders: Sequence[Path]) -> Iterator[Check]:
-        """What is known without the platform comes first."""
+        """All checks; those that need no platform come first."""
         yield from self._configuration()
         yield from self._machine()
         cases: list[Case] = []
@@ -115,11 +109,11 @@ class Doctor:
             yield failure_from("platform", error)
             return
         with closing(platform):
-            yield from self._asked(platform, cases)
+            yield from self._platform(platform, cases)
 
     def _configuration(self) -> Iterator[Check]:
-        told = [f"{key} by {source}" for key, source in self._settings.sources.items()]
-        yield ok("configuration", f"platform {self._settings.platform}; " + (", ".join(told) or "all by default"))
+        sources = [f"{key} by {source}" for key, source in self._settings.sources.items()]
+        yield ok("configuration", f"platform {self._settings.platform}; " + (", ".join(sources) or "all by default"))
         for note in self._settings.notes:
             yield ok("credentials", note) if note.startswith(_KEYS) else warning("configuration", note)
 
@@ -132,12 +126,12 @@ class Doctor:
             yield _containers()
 
     def _suites(self, folders: Sequence[Path], cases: list[Case]) -> Iterator[Check]:
-        """Their cases are added to `cases`: without a test to say otherwise, of one node."""
+        """Check the suites, and add their cases to `cases`: of one node, unless settings or package say more."""
         loads: dict[str, Callable[[], tuple[Suite, int]]] = {}
         for folder in folders:
-            found = sorted(file.parent for file in folder.rglob(WORKLOAD_FILE))
-            loads |= {str(each): partial(self._suite, each) for each in found}
-            if not found:
+            suites = sorted(file.parent for file in folder.rglob(WORKLOAD_FILE))
+            loads |= {str(each): partial(self._suite, each) for each in suites}
+            if not suites:
                 yield failure("suites", f"{folder} holds no {WORKLOAD_FILE}", "name a folder of suites")
         if self._settings.package:
             loads[str(self._settings.package)] = self._packaged
@@ -165,13 +159,13 @@ class Doctor:
         package = load_package(self._settings, self._kind, self._platforms)
         return package.suite, package.nodes
 
-    def _asked(self, platform: Platform, cases: Sequence[Case]) -> Iterator[Check]:
+    def _platform(self, platform: Platform, cases: Sequence[Case]) -> Iterator[Check]:
         run_s = self._settings.run_timeout
         sound, broken = [], False
         for case in cases:
-            found = list(preflight.request_checks(platform, [case], run_s))
-            yield from found
-            sound += [] if any(check.failed for check in found) else [case]
+            checks = list(preflight.request_checks(platform, [case], run_s))
+            yield from checks
+            sound += [] if any(check.failed for check in checks) else [case]
         for check in platform.connection_checks() if isinstance(platform, ChecksConnection) else [_access(platform)]:
             yield check
             broken = broken or check.failed
@@ -216,22 +210,17 @@ def _containers() -> Check:
     return ok("containers", text) if supported else warning("containers", text, "allow user namespaces, or be root")
 
 
-# -- A checkup for whoever asks from a shell: as lines, and as JSON.
-
-SCHEMA = "aisbench-doctor/1"
-
-
-def line(check: Check) -> str:
+def check_line(check: Check) -> str:
     text = f"{check.text}; {check.fix}" if check.fix else check.text
     return f"{check.health.value:<8} {check.name}: {plain(text)}"
 
 
 def summary(checks: Sequence[Check]) -> str:
     counts = {health: sum(check.health is health for check in checks) for health in Health}
-    told = [
+    parts = [
         f"{counts[health]} {health.value}{'s' * (counts[health] != 1)}" for health in (Health.FAILURE, Health.WARNING)
     ]
-    return f"{len(checks)} checks: {', '.join(told)}"
+    return f"{len(checks)} checks: {', '.join(parts)}"
 
 
 def document(checks: Sequence[Check]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`aisbench jobs`, `stop` and `logs`: what runs, from another shell."""
+"""`aisbench jobs`, `stop` and `logs`: show the jobs of the ledger, cancel them, print their logs."""
 
 from __future__ import annotations
 
@@ -10,37 +10,45 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.cli import options
-from pytest_aisbench.cli import options as options_module
-from pytest_aisbench.cli.options import FAILED, at_least, ledger_options, platform_options, settings
+from pytest_aisbench.cli.options import (
+    FAILED,
+    add_ledger_options,
+    add_platform_options,
+    at_least,
+    connect_platform,
+    open_ledger,
+    read_settings,
+)
 from pytest_aisbench.config.settings import LOCAL
-from pytest_aisbench.engine.cancel import CancelReport
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.ledger.runs import HeldTrial
-from pytest_aisbench.model.clock import stamp
+from pytest_aisbench.model.clock import SystemClock, stamp
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.report.text import span
 
 if TYPE_CHECKING:
     from pytest_aisbench.config.settings import Settings
+    from pytest_aisbench.engine.cancel import CancelReport
 
-_SHOWN = 50  # trials of `jobs --all`
+_MOST_TRIALS = 50  # that `jobs --all` shows
+SCHEMA = "aisbench-jobs/1"
+_ROW = "{:<34} {:<7} {:<10} {:<14} {}"
 
 
-def register(acts: Any) -> None:
-    jobs = acts.add_parser("jobs", help="what runs, as the ledger says, and who owns it")
+def register(commands: Any) -> None:
+    jobs = commands.add_parser("jobs", help="what runs, as the ledger says, and who owns it")
     jobs.add_argument("--json", action="store_true", help="for programs")
-    jobs.add_argument("--all", action="store_true", help=f"the last {_SHOWN} trials, whatever became of them")
-    ledger_options(jobs)
+    jobs.add_argument("--all", action="store_true", help=f"the last {_MOST_TRIALS} trials, whatever became of them")
+    add_ledger_options(jobs)
     jobs.set_defaults(act=_jobs)
-    stop = acts.add_parser("stop", help="stop jobs of the ledger, and wait until the platform confirms")
+    stop = commands.add_parser("stop", help="stop jobs of the ledger, and wait until the platform confirms")
     stop.add_argument("job", nargs="*", metavar="JOB_ID", help="the id of a job (of V1: JOB/VERSION), or its name")
     stop.add_argument("--all-mine", action="store_true", help="every job of the ledger that no live run holds")
     stop.add_argument("--force", action="store_true", help="also what a live run holds, or the ledger does not know")
-    ledger_options(stop)
-    platform_options(stop)
+    add_ledger_options(stop)
+    add_platform_options(stop)
     stop.set_defaults(act=_stop)
-    logs = acts.add_parser("logs", help="print the log of a job")
+    logs = commands.add_parser("logs", help="print the log of a job")
     _log_options(logs)
     logs.set_defaults(act=_logs)
 
@@ -54,52 +62,49 @@ def _log_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--curve", action="store_true", help="instead: how loss and speed went so far")
     ranks = at_least(1, "a number of ranks")
     parser.add_argument("--ranks", type=ranks, metavar="N", help="as many write to it (--curve; default: the ledger's)")
-    ledger_options(parser)
-    platform_options(parser)
+    add_ledger_options(parser)
+    add_platform_options(parser)
 
 
 def _jobs(options: argparse.Namespace) -> None:
-    from pytest_aisbench.model.clock import SystemClock
-
-    # No platform is asked, so no key of one needs to be set.
-    with closing(options_module.ledger(settings(options, platform=LOCAL))) as ledger:
+    # This command asks no platform, so the user needs no keys for one.
+    with closing(open_ledger(read_settings(options, platform=LOCAL))) as ledger:
         now = SystemClock().now()
-        found = ledger.latest(_SHOWN, now) if options.all else ledger.in_flight(now)
+        trials = ledger.latest(_MOST_TRIALS, now) if options.all else ledger.in_flight(now)
     if options.json:
-        print(json.dumps(document(found), indent=2, ensure_ascii=False, allow_nan=False))
+        print(json.dumps(document(trials), indent=2, ensure_ascii=False, allow_nan=False))
     else:
-        print("\n".join(table(found)) or "no job is in flight")
+        print("\n".join(table(trials)) or "no job is in flight")
 
 
 def _stop(options: argparse.Namespace) -> int:
     from pytest_aisbench.engine.cancel import CancelCommand
-    from pytest_aisbench.model.clock import SystemClock
-    from pytest_aisbench.model.messages import plain
 
     if bool(options.job) == options.all_mine:
         raise UsageFault("name jobs, or --all-mine", advice="`aisbench jobs` shows them")
-    settings, code = options_module.settings(options), 0
-    with closing(options_module.ledger(settings)) as ledger, closing(options_module.platform(settings)) as platform:
+    settings, code = read_settings(options), 0
+    with closing(open_ledger(settings)) as ledger, closing(connect_platform(settings)) as platform:
         command = CancelCommand(ledger, platform, SystemClock(), options.force)
         for report in command.all_mine() if options.all_mine else command.named(options.job):
-            print(plain(stopped(report)).replace("--aisbench-", "--"), flush=True)
+            print(plain(cancel_line(report)).replace("--aisbench-", "--"), flush=True)
             code = code if report.settled else FAILED
     return code
 
 
 def _logs(options: argparse.Namespace) -> None:
     from pytest_aisbench.engine.watch import stream_log
-    from pytest_aisbench.model.clock import SystemClock
 
-    settings = options_module.settings(options)
-    with closing(options_module.platform(settings)) as platform:
+    settings = read_settings(options)
+    with closing(connect_platform(settings)) as platform:
         if options.curve:
             from pytest_aisbench.report.terminal import curve_lines
             from pytest_aisbench.traininglog.curve import read_curve
 
-            whole, _, _ = platform.logs(options.job, options.node).text.rpartition("\n")  # half a number is another one
-            told = curve_lines(read_curve(whole, options.ranks or _writers(options.job, settings)))
-            print("\n".join(told) or "its log tells neither loss nor speed")
+            whole, _, _ = platform.logs(options.job, options.node).text.rpartition(
+                "\n"
+            )  # a half-written number would be another number
+            lines = curve_lines(read_curve(whole, options.ranks or _ranks_writing(options.job, settings)))
+            print("\n".join(lines) or "its log tells neither loss nor speed")
             return
         if not options.follow:
             print(platform.logs(options.job, options.node).text, end="", flush=True)
@@ -108,12 +113,10 @@ def _logs(options: argparse.Namespace) -> None:
             print(text, end="", flush=True)
 
 
-def _writers(job: str, settings: Settings) -> int:
-    """How many ranks write to a log of this job: without that, each would seem to begin the training again."""
-    from pytest_aisbench.model.clock import SystemClock
-
+def _ranks_writing(job: str, settings: Settings) -> int:
+    """How many ranks write to one log of this job. A wrong number would make each rank look like a new training."""
     try:
-        with closing(options.ledger(settings)) as ledger:
+        with closing(open_ledger(settings)) as ledger:
             held = ledger.named(job, SystemClock().now())
     except UsageFault:
         held = None
@@ -123,14 +126,8 @@ def _writers(job: str, settings: Settings) -> int:
     return 1
 
 
-# -- The jobs of a ledger, for a person's 80 columns or for a program.
-
-SCHEMA = "aisbench-jobs/1"
-_ROW = "{:<34} {:<7} {:<10} {:<14} {}"
-
-
 def table(jobs: Iterable[HeldTrial]) -> Iterator[str]:
-    """Three lines of a job: identifiers are long, and a shortened one is of no use."""
+    """Three lines for each job, because identifiers are long and a shortened one is of no use."""
     rows = list(jobs)
     if rows:
         yield _ROW.format("CASE", "STEP", "PHASE", "SINCE", "OWNER")
@@ -166,7 +163,7 @@ def document(jobs: Iterable[HeldTrial]) -> dict[str, Any]:
     }
 
 
-def stopped(report: CancelReport) -> str:
+def cancel_line(report: CancelReport) -> str:
     """`3043/13231 (aisbench-debug): stopped (KILLED); it was RUNNING, and ran for 12.3 s`."""
     name = f" ({report.name})" if report.name and report.name != report.job else ""
     was = [f"it was {report.before}"] if report.before else []
@@ -179,7 +176,7 @@ def _phase(held: HeldTrial) -> str | None:
 
 
 def _since(held: HeldTrial) -> float:
-    """When it came to where it is: to its phase while it is watched, else to its step."""
+    """When the trial reached its phase, while its job is watched; otherwise, when it reached its step."""
     times, step = held.trial.times, held.trial.step.name.lower()
     at_step = times.get(step, 0.0)
     return times.get((_phase(held) or "").lower(), at_step) if step == "watch" else at_step

@@ -1,4 +1,4 @@
-"""`aisbench judge` and `aisbench mllog`: results of MLPerf's judged by our claims, and ours told in its words."""
+"""`aisbench judge` judges result files of MLPerf by our thresholds; `aisbench mllog` writes our results as its log."""
 
 from __future__ import annotations
 
@@ -7,28 +7,36 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from pytest_aisbench import registry
-from pytest_aisbench.cli import options as options_module
+from pytest_aisbench.cli.options import write_text
 from pytest_aisbench.config.settings import LOCAL
+from pytest_aisbench.engine import suites as suites_module
+from pytest_aisbench.engine.collect import first_worker_log, read_curve
 from pytest_aisbench.engine.suites import suite_folders
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.judge.evaluate import evaluate
-from pytest_aisbench.judge.values import CaseValues, mean, target_accuracy
-from pytest_aisbench.model.case import Case
-from pytest_aisbench.model.clock import seconds_of
-from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, TIME_TO_ACCURACY, MissingResult
-from pytest_aisbench.model.verdict import Ruling, Verdict
-from pytest_aisbench.traininglog.mlperf import BENCHMARKS, Result, benchmark_name, parse_result
+from pytest_aisbench.judge.exit_code import Tally
+from pytest_aisbench.judge.mlperf import judge_file, judge_set
+from pytest_aisbench.model.case import Case, Shape
+from pytest_aisbench.model.clock import SystemClock, day
+from pytest_aisbench.model.messages import plain
+from pytest_aisbench.model.metric import THROUGHPUT, MissingResult
+from pytest_aisbench.model.verdict import Verdict
+from pytest_aisbench.report.results import finding_document
+from pytest_aisbench.traininglog.mlperf import Result, mlperf_log, parse_result
 from pytest_aisbench.traininglog.readers import MLLOG
 
+_SUFFIXES = frozenset({".txt", ".log", ".out"})  # checkpoints and data may lie beside the results, and are large
+_PACKED = ".gz"
+_RESULT = "result"  # MLPerf calls the file of a run `result_0.txt`
 
-def register(acts: Any) -> None:
-    verdict = acts.add_parser("judge", help="judge results of MLPerf's that exist already, and run nothing")
+
+def register(commands: Any) -> None:
+    verdict = commands.add_parser("judge", help="judge results of MLPerf's that exist already, and run nothing")
     verdict.add_argument("folder", type=Path, metavar="FOLDER", help="where they are, or one of them")
     verdict.add_argument("--workload", required=True, metavar="NAME", help="whose thresholds hold")
     verdict.add_argument("--suites", type=Path, default=Path("suites"), metavar="DIR", help="default: suites/")
@@ -37,7 +45,7 @@ def register(acts: Any) -> None:
     verdict.add_argument("--shape", metavar="2x8", help="what trained (default: one node with the workload's cards)")
     verdict.add_argument("--json", action="store_true", help="for programs")
     verdict.set_defaults(act=_judge)
-    mllog = acts.add_parser("mllog", help="write a case of results.json as a log of MLPerf's")
+    mllog = commands.add_parser("mllog", help="write a case of results.json as a log of MLPerf's")
     mllog.add_argument("case", metavar="CASE", help="such as resnet50-2x8")
     mllog.add_argument(
         "--results", type=Path, default=Path("reports/latest/results.json"), metavar="FILE", help="of which run"
@@ -48,11 +56,8 @@ def register(acts: Any) -> None:
 
 
 def _judge(options: argparse.Namespace) -> int:
-    from pytest_aisbench.judge.exit_code import Tally
-    from pytest_aisbench.model.clock import SystemClock, day
-
     case, today = _case(options), day(SystemClock().now())
-    results = read(options.folder)
+    results = read_results(options.folder)
     files = [(each, judge_file(case, each, today)) for each in results]
     whole = judge_set(case, files, today) if files else None
     code = Tally(expected={case.id}).code(0, {case.id: whole.ruling} if whole else {})
@@ -70,9 +75,6 @@ def _judge(options: argparse.Namespace) -> int:
 
 
 def _case(options: argparse.Namespace) -> Case:
-    from pytest_aisbench.engine import suites as suites_module
-    from pytest_aisbench.model.case import Shape
-
     folder = suite_of(options.workload, options.suites)
     offered = registry.of_commands()
     own_keys = offered.kind(options.platform).options
@@ -84,8 +86,6 @@ def _case(options: argparse.Namespace) -> Case:
 
 
 def _show(folder: Path, files: Sequence[tuple[Result, Verdict]], whole: Verdict | None) -> None:
-    from pytest_aisbench.model.messages import plain
-
     if whole is None:
         print(f"{folder}: there is no result of MLPerf's, and nothing was judged")
         return
@@ -115,8 +115,6 @@ def _document(files: Sequence[tuple[Result, Verdict]], whole: Verdict | None, co
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    from pytest_aisbench.report.results import finding_document
-
     return {
         "verdict": verdict.ruling.value,
         "reason": verdict.reason,
@@ -125,25 +123,25 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def _mllog(options: argparse.Namespace) -> None:
-
     try:
         results = json.loads(options.results.read_bytes())
-        found = {case["id"]: case for case in results["cases"] if case["trials"]}
-        case = found.get(options.case)
-        text = (
-            mlperf_log(results, case, options.org, _epochs(options.results.parent, case), _is_emulation) if case else ""
-        )
+        cases = {case["id"]: case for case in results["cases"] if case["trials"]}
+        case = cases.get(options.case)
+        platform = str(results["settings"].get("platform", LOCAL))
+        status = "research" if _is_emulation(platform) else "cloud"
+        submission = {"org": options.org, "platform": platform, "status": status}
+        text = mlperf_log(results["started"], case, _epochs(options.results.parent, case), submission) if case else ""
     except OSError as error:
         raise UsageFault(f"{options.results}: {error.strerror}", advice="name it with --results") from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageFault(f"{options.results} is not a results.json: {error}") from None
     if not text:
-        known = ", ".join(sorted(found)) or "none"
-        raise UsageFault(f"{options.results}: no trial of {options.case!r}", advice=f"known: {known}")
+        names = ", ".join(sorted(cases)) or "none"
+        raise UsageFault(f"{options.results}: no trial of {options.case!r}", advice=f"known: {names}")
     if options.output is None:
         print(text, end="")
     else:
-        options_module.write(options.output, text)
+        write_text(options.output, text)
 
 
 def _is_emulation(platform: str) -> bool:
@@ -152,121 +150,45 @@ def _is_emulation(platform: str) -> bool:
 
 
 def _epochs(run: Path, case: Mapping[str, Any]) -> int:
-    """How many its log tells of, where that still lies beside the results; at least one."""
-    from pytest_aisbench.engine.collect import first_worker_log, read_curve
-
+    """How many epochs the log beside the results shows; 1 if it shows none, or is gone."""
     name = first_worker_log(case["trials"][-1].get("logs", ()))
     curve = read_curve(run / name, case["devices_per_node"]) if name else None
     points = (*curve.loss.points, *curve.speed.points) if curve else ()
     return max((1, *(point.epoch for point in points)))
 
 
-# -- A case of `results.json` as MLPerf's log, for tools that read that.
-
-_START, _END, _POINT = "INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"
-_FILE = {"file": "results.json", "lineno": 0}
-
-
-def mlperf_log(
-    results: Mapping[str, Any], case: Mapping[str, Any], org: str, epochs: int, is_emulation: Callable[[str], bool]
-) -> str:
-    """One line per event. What is not known, such as the number of samples or whether caches were cleared, is null.
-
-    `is_emulation` says of a platform's name whether its jobs run on the client's machine. The clock is that of the
-    run's start: only differences of these times mean anything.
-    """
-    lines = (
-        ":::MLLOG "
-        + json.dumps(
-            {
-                "namespace": "",
-                "time_ms": time,
-                "event_type": kind,
-                "key": key,
-                "value": value,
-                "metadata": {**_FILE, **metadata},
-            },
-            allow_nan=False,
-        )
-        for time, kind, key, value, metadata in _events(results, case, org, epochs, is_emulation)
-    )
-    return "\n".join(lines) + "\n"
-
-
-def _events(
-    results: Mapping[str, Any], case: Mapping[str, Any], org: str, epochs: int, is_emulation: Callable[[str], bool]
-) -> Iterator[tuple[int, str, str, Any, dict[str, Any]]]:
-    trial = case["trials"][-1]
-    platform = str(results["settings"].get("platform", LOCAL))
-    begun = int(seconds_of(results["started"]) * 1000)
-    start = begun + int((trial["queued_s"] or 0.0) * 1000)
-    stop = start + max(1, int((trial["ran_s"] or 0.0) * 1000))
-    throughput, accuracy = (case["metrics"].get(name, {}).get("value") for name in ("throughput", "accuracy"))
-    learnt = [finding["outcome"] == "met" for finding in case["findings"] if finding["metric"] == "accuracy"]
-    converged = trial["phase"] == "SUCCEEDED" and accuracy is not None and bool(learnt) and all(learnt)
-
-    yield begun, _POINT, "submission_org", org, {}
-    yield begun, _POINT, "submission_platform", f"{platform} {case['nodes']}x{case['devices_per_node']}", {}
-    yield begun, _POINT, "submission_division", "open", {}
-    yield begun, _POINT, "submission_status", "research" if is_emulation(platform) else "cloud", {}
-    yield begun, _POINT, "submission_benchmark", benchmark_name(case["workload"]), {}
-    yield begun, _POINT, "cache_clear", None, {}
-    yield begun, _START, "init_start", None, {}
-    yield start, _END, "init_stop", None, {}
-    yield start, _START, "run_start", None, {}
-    yield start, _POINT, "train_samples", None, {}
-    yield start, _POINT, "eval_samples", None, {}
-    block = {"first_epoch_num": 1, "epoch_count": epochs}
-    yield start, _START, "block_start", None, block
-    yield stop, _END, "block_stop", None, block
-    if throughput is not None:
-        yield stop, _POINT, "tracked_stats", {"throughput": throughput}, {"epoch_num": epochs}
-    yield stop, _START, "eval_start", None, {"epoch_num": epochs}
-    if accuracy is not None:
-        yield stop, _POINT, "eval_accuracy", accuracy, {"epoch_num": epochs}
-    yield stop, _END, "eval_stop", None, {"epoch_num": epochs}
-    yield stop, _END, "run_stop", None, {"status": "success" if converged else "aborted"}
-
-
-# -- `aisbench judge`: find MLPerf results in a folder, and judge them by the thresholds of a suite.
-
-_SUFFIXES = frozenset({".txt", ".log", ".out"})  # checkpoints and data may stand beside them, and are large
-_PACKED = ".gz"
-_NAMED = "result"  # MLPerf's own name of a run is `result_0.txt`
-
-
-def read(place: Path) -> list[Result]:
-    """Every file that is a result, or is named as one: an empty `result_3.txt` is a run that failed."""
+def read_results(place: Path) -> list[Result]:
+    """Every file with events of MLPerf, and every file named as a result: an empty `result_3.txt` is a failed run."""
     if not place.exists():
         raise UsageFault(f"{place}: there is no such folder")
-    files = [place] if place.is_file() else sorted(path for path in place.rglob("*") if _may_be_one(path))
+    files = [place] if place.is_file() else sorted(path for path in place.rglob("*") if _may_be_result(path))
     results: list[Result] = []
     runs: dict[bytes, str] = {}
     for file in files:
         name = file.name if file == place else file.relative_to(place).as_posix()
-        found = _lines(file)
-        if file == place or file.name.startswith(_NAMED) or any(found):
-            run = hashlib.sha256("".join(found).encode("utf-8", "replace")).digest()
-            same = runs.setdefault(run, name) if any(found) else name
-            results.append(_not_a_copy(parse_result(name, found), same))
+        lines = _lines(file)
+        if file == place or file.name.startswith(_RESULT) or any(lines):
+            run = hashlib.sha256("".join(lines).encode("utf-8", "replace")).digest()
+            same = runs.setdefault(run, name) if any(lines) else name
+            results.append(_without_copy(parse_result(name, lines), same))
     return results
 
 
-def _may_be_one(path: Path) -> bool:
+def _may_be_result(path: Path) -> bool:
     name = path.name.lower().removesuffix(_PACKED)
     suffix = Path(name).suffix
-    return (suffix in _SUFFIXES or (not suffix and name.startswith(_NAMED))) and path.is_file()
+    return (suffix in _SUFFIXES or (not suffix and name.startswith(_RESULT))) and path.is_file()
 
 
-def _not_a_copy(result: Result, same: str) -> Result:
-    """A copy of another file is not a second run: its throughput does not count."""
+def _without_copy(result: Result, same: str) -> Result:
+    """The result, without its throughput if the file is a copy of `same`: a copy is not a second run."""
     if same == result.name:
         return result
     return replace(result, missing=(*result.missing, MissingResult(THROUGHPUT, f"it is the same run as {same}")))
 
 
 def _lines(file: Path) -> list[str]:
-    """Only what may be an event, in its line."""
+    """The lines of a file, each empty unless it may hold an event."""
     opened: Callable[..., TextIO] = gzip.open if file.name.lower().endswith(_PACKED) else open
     try:
         with opened(file, "rt", encoding="utf-8", errors="replace") as log:
@@ -281,45 +203,8 @@ def suite_of(workload: str, suites: Path) -> Path:
     """The folder of the suite that holds this workload."""
     if not suites.is_dir():
         raise UsageFault(f"there is no folder {suites}", advice="name it with --suites DIR")
-    names = suite_folders(suites)
-    if workload not in names:
-        known = ", ".join(sorted(filter(None, names))) or "none"
-        raise UsageFault(f"no suite in {suites} holds a workload {workload!r}", advice=f"known: {known}")
-    return names[workload]
-
-
-def judge_file(case: Case, result: Result, today: str = "") -> Verdict:
-    """Judge one file as a trial of the case without a history."""
-    missing = (*result.missing, *_other_benchmark(case, result))
-    return evaluate(CaseValues(case, _values(case, result), missing), today=today).verdict
-
-
-def judge_set(case: Case, files: Sequence[tuple[Result, Verdict]], today: str = "") -> Verdict:
-    """Judge all files together: every file must pass, and so must the mean over them."""
-    values = [_values(case, each) for each, _ in files]
-    means = {
-        metric: mean([each[metric] for each in values])
-        for metric in (THROUGHPUT, ACCURACY, TIME_TO_ACCURACY)
-        if all(metric in each for each in values)
-    }
-    whole = evaluate(CaseValues(case, means), today=today).verdict
-    failed = [each.name for each, verdict in files if not verdict.passed]
-    if not failed:
-        return whole
-    named = ", ".join(failed[:5]) + (" …" if len(failed) > 5 else "")
-    return Verdict(Ruling.FAILED, f"{len(failed)} of {len(files)} did not pass: {named}", whole.findings)
-
-
-def _other_benchmark(case: Case, result: Result) -> Iterable[MissingResult]:
-    """The speed and accuracy of another model must not be compared with these thresholds."""
-    ours, theirs = benchmark_name(case.workload.name), result.benchmark
-    if theirs and ours in BENCHMARKS and not theirs.startswith(ours):
-        text = f"submission_benchmark is {theirs!r}, and {case.workload.name} is {ours!r} in MLPerf's words"
-        yield MissingResult(THROUGHPUT, text)
-
-
-def _values(case: Case, result: Result) -> dict[str, float]:
-    """What the file measured; a metric with a missing result has no value."""
-    target = target_accuracy(case)
-    times = [seconds for seconds, accuracy in result.evaluations if target is not None and accuracy >= target]
-    return {**result.measured, **({TIME_TO_ACCURACY: times[0]} if times else {})}
+    folders = suite_folders(suites)
+    if workload not in folders:
+        names = ", ".join(sorted(filter(None, folders))) or "none"
+        raise UsageFault(f"no suite in {suites} holds a workload {workload!r}", advice=f"known: {names}")
+    return folders[workload]

@@ -1,4 +1,4 @@
-"""What commands have in common: the options that name a ledger or a platform, and opening what they name."""
+"""What the commands share: exit codes, the options that name a ledger or a platform, and opening these."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from pytest_aisbench.ledger.runs import JobLedger
     from pytest_aisbench.model.ports import Platform
 
-FAILED, INTERRUPTED, INTERNAL, USAGE = 1, 2, 3, 4  # how a command ends that did not do what it was asked
+FAILED, INTERRUPTED, INTERNAL, USAGE = 1, 2, 3, 4  # exit codes of a command that did not do what it was asked
 
 
-def ledger_options(parser: argparse.ArgumentParser) -> None:
+def add_ledger_options(parser: argparse.ArgumentParser) -> None:
     one = parser.add_mutually_exclusive_group()
     one.add_argument("--ledger", metavar="FILE", help="the record of all runs (default: ledger.db among the reports)")
     one.add_argument("--reports", metavar="DIR", help="where it is (default: reports/)")
 
 
-def platform_options(parser: argparse.ArgumentParser) -> None:
+def add_platform_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--platform", metavar="NAME", help="where the job runs")
     parser.add_argument("--cloud", metavar="FILE", help="a local cloud that runs: what `aisbench cloud --json` printed")
     parser.add_argument("--config", metavar="FILE", help="settings in TOML (default: aisbench.toml in this folder)")
@@ -34,7 +34,7 @@ def platform_options(parser: argparse.ArgumentParser) -> None:
 
 
 def at_least(least: int, what: str) -> Callable[[str], int]:
-    """A whole number from there on, as a type of argparse's."""
+    """A type for argparse: a whole number that is `least` or more."""
 
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -44,30 +44,30 @@ def at_least(least: int, what: str) -> Callable[[str], int]:
     return parse
 
 
-def write(file: Path, text: str) -> None:
-    """Where somebody said, with the ends of lines as they are."""
+def write_text(file: Path, text: str) -> None:
+    """Write a file that the user named, with line ends as they are."""
     try:
         file.write_bytes(text.encode())
     except OSError as error:
         raise UsageFault(f"{file}: {error.strerror}") from None
 
 
-def settings(options: argparse.Namespace, **given: str) -> Settings:
-    """As pytest reads them, in this folder and without its ini file."""
+def read_settings(options: argparse.Namespace, **given: str) -> Settings:
+    """The settings as pytest would read them in this folder, without its ini file; `given` overrides the options."""
     from pytest_aisbench.config.loading import load_settings
     from pytest_aisbench.config.settings import option_table
 
-    told = {row.name: getattr(options, row.name, None) for row in option_table()}
-    return load_settings({**told, **given}, {}, os.environ, Path.cwd(), registry.of_commands())
+    values = {row.name: getattr(options, row.name, None) for row in option_table()}
+    return load_settings({**values, **given}, {}, os.environ, Path.cwd(), registry.of_commands())
 
 
-def ledger(settings: Settings, *, new: bool = False) -> JobLedger:
+def open_ledger(settings: Settings, *, new: bool = False) -> JobLedger:
     from pytest_aisbench.ledger.runs import JobLedger
 
     return JobLedger(settings.ledger_file, new=new)
 
 
-def platform(settings: Settings) -> Platform:
+def connect_platform(settings: Settings) -> Platform:
     offered = registry.of_commands()
     offered.kind(settings.platform).require_lasting_jobs(settings)
     return offered.connect(settings)

@@ -8,22 +8,21 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pytest_aisbench.cli import options as options_module
-from pytest_aisbench.cli.options import FAILED
+from pytest_aisbench.cli.options import FAILED, write_text
 from pytest_aisbench.errors import UsageFault
-
-if TYPE_CHECKING:
-    from pytest_aisbench.ranktable.parse import Problem
-    from pytest_aisbench.ranktable.table import RankTable
+from pytest_aisbench.ranktable.check import check, checked
+from pytest_aisbench.ranktable.environment import Process, alone, together
+from pytest_aisbench.ranktable.parse import Problem, read
+from pytest_aisbench.ranktable.table import Form, Order, RankTable, chosen, converted, hccn, make, written
 
 _FORMS = ("lab", "cloud", "1.0")
 _CHIPS = ("910", "910B", "310P", "A3")
 
 
-def register(acts: Any) -> None:
-    table = acts.add_parser("ranktable", help="make, check and convert the rank tables that HCCL reads")
+def register(commands: Any) -> None:
+    table = commands.add_parser("ranktable", help="make, check and convert the rank tables that HCCL reads")
     verbs = table.add_subparsers(required=True, metavar="make|check|convert", dest="verb")
     make = verbs.add_parser("make", help="from addresses, or from hccn.conf files")
     make.add_argument(
@@ -79,53 +78,51 @@ def _order_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _make(options: argparse.Namespace) -> int:
-    from pytest_aisbench.ranktable.table import Form, make
-
     devices = _devices(options.devices) if options.devices else []
     servers: dict[str, dict[int, str]] = {}
-    for told in options.server:
-        name, _, cards = told.partition("=")
+    for argument in options.server:
+        name, _, cards = argument.partition("=")
         if not name or name in servers:
             advice = "write 192.168.3.6=192.168.10.1,192.168.20.1 or 192.168.3.6=hccn.conf, each server once"
-            raise UsageFault(f"{told!r} is not one server's cards", advice=advice)
-        servers[name] = _addresses(cards, devices, told)
+            raise UsageFault(f"{argument!r} is not one server's cards", advice=advice)
+        servers[name] = _addresses(cards, devices, argument)
     return _write(make(servers, Form(options.format)), options, [])
 
 
-def _addresses(cards: str, devices: Sequence[int], told: str) -> dict[int, str]:
-    from pytest_aisbench.ranktable.table import chosen, hccn
-
+def _addresses(cards: str, devices: Sequence[int], argument: str) -> dict[int, str]:
     if not cards:
         if not devices:
-            raise UsageFault(f"{told!r} names no cards", advice="give their addresses, a hccn.conf, or --devices 0-7")
+            raise UsageFault(
+                f"{argument!r} names no cards", advice="give their addresses, a hccn.conf, or --devices 0-7"
+            )
         return dict.fromkeys(devices, "")
     if "," not in cards and Path(cards).is_file():
-        found = hccn(_text(Path(cards)), cards)
-        return chosen(found, devices, cards) if devices else found
+        addresses = hccn(_text(Path(cards)), cards)
+        return chosen(addresses, devices, cards) if devices else addresses
     ips = [ip.strip() for ip in cards.split(",")]
     if devices and len(devices) != len(ips):
-        raise UsageFault(f"{told!r} has {len(ips)} addresses, and --devices {len(devices)} cards")
+        raise UsageFault(f"{argument!r} has {len(ips)} addresses, and --devices {len(devices)} cards")
     return dict(zip(devices or range(len(ips)), ips, strict=True))
 
 
 def _devices(text: str) -> list[int]:
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         low, _, high = part.partition("-")
         if not (low.isdecimal() and (high or low).isdecimal() and int(low) <= int(high or low) < 64):
             raise UsageFault(f"--devices: {part!r} is no card", advice="write 0-7, or 0,1,2,3")
-        found += range(int(low), int(high or low) + 1)
-    return sorted(set(found))
+        numbers += range(int(low), int(high or low) + 1)
+    return sorted(set(numbers))
 
 
 def _check(options: argparse.Namespace) -> int:
     table, problems = _read(options)
-    told = _environments(options, table) if options.env is not None else []
-    faulty = bool(told) or any(not problem.warning for problem in problems)
+    contradictions = _environments(options, table) if options.env is not None else []
+    faulty = bool(contradictions) or any(not problem.warning for problem in problems)
     if options.json:
-        print(json.dumps(_document(options.file, table, problems, told), indent=2, ensure_ascii=False))
+        print(json.dumps(_document(options.file, table, problems, contradictions), indent=2, ensure_ascii=False))
         return FAILED if faulty else 0
-    for line in [*map(str, problems), *told]:
+    for line in [*map(str, problems), *contradictions]:
         print(f"{options.file}: {line}")
     if not faulty and table:
         ranks = len(table.ranks)
@@ -133,21 +130,19 @@ def _check(options: argparse.Namespace) -> int:
     return FAILED if faulty else 0
 
 
-def _document(file: Path, table: RankTable | None, problems: Sequence[Problem], told: Sequence[str]) -> Any:
+def _document(file: Path, table: RankTable | None, problems: Sequence[Problem], contradictions: Sequence[str]) -> Any:
     return {
         "schema": "aisbench-ranktable/1",
         "file": str(file),
         "form": table.form.value if table else None,
         "servers": len(table.servers) if table else None,
         "cards": len(table.ranks) if table else None,
-        "errors": [problem.text for problem in problems if not problem.warning] + list(told),
+        "errors": [problem.text for problem in problems if not problem.warning] + list(contradictions),
         "warnings": [problem.text for problem in problems if problem.warning],
     }
 
 
 def _environments(options: argparse.Namespace, table: RankTable | None) -> list[str]:
-    from pytest_aisbench.ranktable.environment import Process, alone, together
-
     if not options.env:
         return alone(os.environ, table)
     return together([Process(str(file), _environment(file)) for file in options.env], table)
@@ -159,8 +154,6 @@ def _environment(file: Path) -> dict[str, str]:
 
 
 def _convert(options: argparse.Namespace) -> int:
-    from pytest_aisbench.ranktable.table import Form, converted
-
     table, problems = _read(options)
     if table is None or any(not problem.warning for problem in problems):
         return _refused(options.file, problems)
@@ -169,9 +162,6 @@ def _convert(options: argparse.Namespace) -> int:
 
 
 def _write(table: RankTable, options: argparse.Namespace, notes: Sequence[str]) -> int:
-    from pytest_aisbench.ranktable.check import check
-    from pytest_aisbench.ranktable.table import written
-
     text = written(table, group=options.group)
     problems = check(text, options.chip)
     if any(not problem.warning for problem in problems):
@@ -183,7 +173,7 @@ def _write(table: RankTable, options: argparse.Namespace, notes: Sequence[str]) 
         return 0
     if options.output.suffix != ".json":
         raise UsageFault(f"--output {options.output}: HCCL reads files whose name ends in .json")
-    options_module.write(options.output, text)
+    write_text(options.output, text)
     return 0
 
 
@@ -194,10 +184,6 @@ def _refused(place: Path, problems: Sequence[Problem]) -> int:
 
 
 def _read(options: argparse.Namespace) -> tuple[RankTable | None, list[Problem]]:
-    from pytest_aisbench.ranktable.check import checked
-    from pytest_aisbench.ranktable.parse import Problem, read
-    from pytest_aisbench.ranktable.table import Order
-
     table, problems = read(_text(options.file), Order(options.order))
     if table:
         problems += checked(table, options.chip)

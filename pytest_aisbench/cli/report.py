@@ -1,4 +1,4 @@
-"""`aisbench report`: the reports of an old run from the ledger, its page of Allure, and the list of runs."""
+"""`aisbench report`: write the reports of an old run again from the ledger, its Allure page, or the list of runs."""
 
 from __future__ import annotations
 
@@ -14,33 +14,158 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pytest_aisbench.cli import options as options_module
-from pytest_aisbench.config.settings import LOCAL
+from pytest_aisbench.cli.options import open_ledger, read_settings
+from pytest_aisbench.config.settings import LOCAL, Settings
 from pytest_aisbench.errors import LedgerError, PlatformError, UsageFault
 from pytest_aisbench.i18n import languages
+from pytest_aisbench.ledger import runs as runs_module
+from pytest_aisbench.ledger.ledger import Ledger
+from pytest_aisbench.ledger.runs import find_run, past_runs, request_name, write_request
+from pytest_aisbench.model.clock import SystemClock
+from pytest_aisbench.report.allure import history_lines, page_config
+from pytest_aisbench.session import replay
+from pytest_aisbench.session.reporters import write_index
 
-if TYPE_CHECKING:
-    from pytest_aisbench.config.settings import Settings
-    from pytest_aisbench.ledger.ledger import Ledger
+_PAGE = "allure.html"
+_RESULTS = "allure-results"
+_COPIED = ("logs", "requests")  # what the run left in its folder and the ledger does not have
 
-# -- Allure 3 from npm, in a folder of its own: it renders results to one file that needs no network.
+
+def register(commands: Any) -> None:
+    report = commands.add_parser("report", help="write the reports of an old run again, from the ledger")
+    report.add_argument("run", nargs="?", default="latest", metavar="RUN", help="its id, or how it begins; or latest")
+    report.add_argument("--output", type=Path, metavar="DIR", help="where to (default: the run's folder)")
+    report.add_argument("--lang", metavar="|".join(languages()), help="the language of the reports")
+    what = report.add_mutually_exclusive_group()
+    what.add_argument("--allure", action="store_true", help=f"render {_RESULTS} to one file, {_PAGE}, by Node.js")
+    what.add_argument("--index", action="store_true", help="only the list of runs, index.html among the reports")
+    what.add_argument("--install-allure", action="store_true", help="get what --allure needs, from npm's registry")
+    report.add_argument("--config", metavar="FILE", help="settings in TOML (default: aisbench.toml in this folder)")
+    report.add_argument(
+        "--ledger", metavar="FILE", help="the record of all runs (default: ledger.db among the reports)"
+    )
+    report.add_argument("--reports", metavar="DIR", help="where the folders of the runs are (default: reports/)")
+    report.set_defaults(act=_report)
+
+
+def _report(options: argparse.Namespace) -> None:
+    if options.install_allure:
+        print(f"getting {PACKAGE} and what it needs from npm's registry into {allure_home()}", flush=True)
+        print(f"installed in {install_allure()}")
+        return
+    settings = read_settings(options, platform=LOCAL)
+    with closing(open_ledger(settings)) as ledger:
+        if options.index:
+            _index(settings)
+        elif options.allure:
+            _allure_page(options, settings, ledger)
+        else:
+            _report_again(options, settings, ledger)
+
+
+def _index(settings: Settings) -> None:
+    if not settings.reports.is_dir():
+        raise UsageFault(f"there is no folder {settings.reports}", advice="name it with --reports DIR")
+    print(write_index(settings))
+
+
+def _run(options: argparse.Namespace, ledger: Ledger) -> str:
+    run = find_run(ledger.database, options.run)
+    if runs_module.is_under_way(ledger.database, run, SystemClock().now()):
+        raise UsageFault(f"the run {run} is still under way, and writes its reports itself", advice="wait for its end")
+    return run
+
+
+def _report_again(options: argparse.Namespace, settings: Settings, ledger: Ledger) -> None:
+    run = _run(options, ledger)
+    target = (options.output or settings.reports / run).absolute()
+    for line in _rewrite(run, settings, ledger, target):
+        print(f"aisbench report: {line}", file=sys.stderr)
+    names = sorted(path.name for path in target.iterdir() if not path.name.startswith("."))
+    print(f"{run}: {', '.join(names)}\n{target}")
+    if options.output is None:
+        _index(settings)
+
+
+def _rewrite(run: str, settings: Settings, ledger: Ledger, target: Path) -> list[str]:
+    """Write the reports beside `target`, then move them there: if that fails, the old reports stay as they were."""
+    entry, tests = ledger.entry(run), runs_module.read_tests(ledger.database, run)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".report-", dir=target.parent) as place:
+            draft = Path(place) / run
+            draft.mkdir()
+            _copy_from_run(settings.reports / run, target, draft)
+            _write_requests(ledger, run, draft)
+            warnings = replay.write_reports(entry, tests, draft, settings)
+            for path in draft.iterdir():
+                if path.is_symlink():
+                    continue
+                if path.is_dir():
+                    shutil.rmtree(target / path.name, ignore_errors=True)
+                path.replace(target / path.name)
+    except OSError as error:
+        why = error.strerror or error  # shutil.Error, of a folder that was copied in part, has no strerror
+        raise LedgerError(f"{target} cannot be written: {why}", advice="name another --output") from None
+    missing = sum(not (target / log).is_file() for case in entry.cases for trial in case.trials for log in trial.logs)
+    return [
+        *warnings,
+        *([f"{missing} log files are not here: the ledger has their last lines only"] if missing else []),
+    ]
+
+
+def _copy_from_run(run: Path, target: Path, draft: Path) -> None:
+    """Copy what the run left in its folder and the ledger does not have, and link it into the draft."""
+    for name in _COPIED:
+        if (run / name).is_dir() and not (target / name).exists():
+            shutil.copytree(run / name, target / name)
+        if (target / name).is_dir():
+            (draft / name).symlink_to(target / name, target_is_directory=True)
+    executor = Path(_RESULTS) / "executor.json"  # it names who ran the run, not who reports it again
+    if (run / executor).is_file():
+        (draft / _RESULTS).mkdir()
+        shutil.copy(run / executor, draft / executor)
+
+
+def _write_requests(ledger: Ledger, run: str, draft: Path) -> None:
+    if not (draft / "requests").exists():
+        for trial in ledger.trials(run):
+            if trial.request:
+                write_request(draft, request_name(trial.case.id, trial.number), trial.request)
+
+
+def _allure_page(options: argparse.Namespace, settings: Settings, ledger: Ledger) -> None:
+    run = _run(options, ledger)
+    folder = (options.output or settings.reports / run).absolute()
+    if not (folder / _RESULTS).is_dir():
+        for line in _rewrite(run, settings, ledger, folder):
+            print(f"aisbench report: {line}", file=sys.stderr)
+    lines = history_lines(past_runs(ledger.database, run, measured=True))
+    config = page_config(run, settings.lang)
+    render_allure(folder / _RESULTS, folder / _PAGE, config, lines)
+    print(f"{folder / _PAGE}: {(folder / _PAGE).stat().st_size / 1e6:.1f} MB, one file that needs no network")
+    if options.output is None:
+        _index(settings)
+
+
+# Allure 3, installed by npm in a folder of its own
 
 PACKAGE = "allure@3.18.0"
 NODE = 20  # the oldest that it works with
-_INSTALL_S, _RENDER_S = 600, 600
+_NPM_S = 600
 _INSTALL = "aisbench report --install-allure"
 _TAG = re.compile(
     r"<script[^>]*\ssrc=\"https://www\.googletagmanager\.com/[^>]*></script>\s*<script>[^<]*\bgtag\([^<]*</script>"
 )
 _POLICY = "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'"
-_ALONE = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+_POLICY_TAG = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
 _PASSED_ON = ("PATH", "TMPDIR", "LANG", "LC_ALL")
 
 
 def allure_home() -> Path:
-    """Where it is kept: in the user's cache, by its version."""
+    """The folder of Allure in the user's cache, named by its version."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(cache) / "pytest-aisbench" / PACKAGE.replace("@", "-")
 
@@ -54,7 +179,7 @@ def _program() -> Path:
 
 
 def install_allure() -> Path:
-    """From the registry that npm knows, without running scripts of packages; whole or not at all."""
+    """Install Allure from npm's registry without running the packages' scripts, completely or not at all."""
     _node()
     npm = shutil.which("npm")
     if npm is None:
@@ -63,32 +188,32 @@ def install_allure() -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".allure-", dir=target.parent) as draft:
         options = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
-        _run_npm([npm, "install", "--prefix", draft, *options, PACKAGE], Path(draft), dict(os.environ), _INSTALL_S)
+        _run_npm([npm, "install", "--prefix", draft, *options, PACKAGE], Path(draft), dict(os.environ), _NPM_S)
         if not is_allure_installed():
             shutil.rmtree(target, ignore_errors=True)
             Path(draft).rename(target)
-            Path(draft).mkdir()  # for the end of the block
+            Path(draft).mkdir()  # the temporary folder that the block deletes
     return target
 
 
 def render_allure(results: Path, target: Path, config: Mapping[str, Any], history: str) -> None:
-    """`results` is a folder of results, `target` the page; `history` has a line for each earlier run."""
+    """Render the folder `results` to the page `target`; `history` has a line for each earlier run."""
     node = _node()
     if not is_allure_installed():
         raise UsageFault(f"Allure is not installed in {allure_home()}", advice=f"`{_INSTALL}` gets {PACKAGE} from npm")
     with tempfile.TemporaryDirectory(prefix="aisbench-allure-") as folder:
         place = Path(folder)
         (place / "history.jsonl").write_text(history, encoding="utf-8")
-        told = {**config, "historyPath": str(place / "history.jsonl"), "appendHistory": False}
-        (place / "allurerc.json").write_text(json.dumps(told), encoding="utf-8")
-        # A CI server's variables would be read, and a token among them is none of its business.
+        settings = {**config, "historyPath": str(place / "history.jsonl"), "appendHistory": False}
+        (place / "allurerc.json").write_text(json.dumps(settings), encoding="utf-8")
+        # Allure would read a CI server's variables, and must not see the tokens among them.
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         environment |= {"HOME": folder, "ALLURE_NO_ANALYTICS": "true"}
         options = ("--config", str(place / "allurerc.json"), "--output", str(place / "page"), "--cwd", folder)
-        said = _run_npm([node, str(_program()), "generate", *options, str(results)], place, environment, _RENDER_S)
+        output = _run_npm([node, str(_program()), "generate", *options, str(results)], place, environment, _NPM_S)
         page = place / "page" / "index.html"
         if not page.is_file():
-            raise PlatformError(f"Allure wrote no page: {said.strip()[-300:]}", advice=f"try `{_INSTALL}` again")
+            raise PlatformError(f"Allure wrote no page: {output.strip()[-300:]}", advice=f"try `{_INSTALL}` again")
         text = without_network(page.read_text(encoding="utf-8"))
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     draft.write_text(text, encoding="utf-8")
@@ -96,34 +221,34 @@ def render_allure(results: Path, target: Path, config: Mapping[str, Any], histor
 
 
 def without_network(page: str) -> str:
-    """The page without the stranger's tag, and forbidden to ask for anything from elsewhere."""
+    """The page without Google's tag, and with a policy that forbids it every other address."""
     text = _TAG.sub("", page)
-    strangers = _strangers(text)
-    if strangers or "googletagmanager" in text:
-        asked = ", ".join(strangers) or "googletagmanager"
+    addresses = _foreign_addresses(text)
+    if addresses or "googletagmanager" in text:
+        asked = ", ".join(addresses) or "googletagmanager"
         raise PlatformError(
             f"Allure's page asks for {asked}", advice=f"{PACKAGE} is what this version knows; report it"
         )
-    return text.replace("<head>", f"<head>\n    {_ALONE}", 1)
+    return text.replace("<head>", f"<head>\n    {_POLICY_TAG}", 1)
 
 
-class _Sources(HTMLParser):
+class _ForeignAddresses(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.addresses: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         for name, value in attrs:
             if (name == "src" or (tag == "link" and name == "href")) and (value or "").lower().startswith(
                 ("http:", "https:", "//")
             ):
-                self.found.append(value or "")
+                self.addresses.append(value or "")
 
 
-def _strangers(page: str) -> Sequence[str]:
-    parser = _Sources()
+def _foreign_addresses(page: str) -> Sequence[str]:
+    parser = _ForeignAddresses()
     parser.feed(page)
-    return parser.found
+    return parser.addresses
 
 
 def _node() -> str:
@@ -131,10 +256,10 @@ def _node() -> str:
     advice = f"install Node.js {NODE} or newer (https://nodejs.org); all other reports need none"
     if node is None:
         raise UsageFault("the page of Allure is made by Node.js, which is not installed here", advice=advice)
-    said = _run_npm([node, "--version"], Path.cwd(), dict(os.environ), 60).strip()
-    version = re.match(r"v(\d+)\.", said)
+    text = _run_npm([node, "--version"], Path.cwd(), dict(os.environ), 60).strip()
+    version = re.match(r"v(\d+)\.", text)
     if version is None or int(version[1]) < NODE:
-        raise UsageFault(f"Node.js {said} is too old for {PACKAGE}", advice=advice)
+        raise UsageFault(f"Node.js {text} is too old for {PACKAGE}", advice=advice)
     return node
 
 
@@ -161,139 +286,3 @@ def _run_npm(command: Sequence[str], folder: Path, environment: Mapping[str, str
         lines = [line for line in done.stdout.splitlines() if line.strip()]
         raise PlatformError(f"{name} ended with {done.returncode}: {' '.join(lines[-3:])[-400:]}", advice="see above")
     return done.stdout
-
-
-_PAGE = "allure.html"
-_RESULTS = "allure-results"
-_BROUGHT = ("logs", "requests")  # what the run itself left, which no ledger has
-
-
-def register(acts: Any) -> None:
-    report = acts.add_parser("report", help="write the reports of an old run again, from the ledger")
-    report.add_argument("run", nargs="?", default="latest", metavar="RUN", help="its id, or how it begins; or latest")
-    report.add_argument("--output", type=Path, metavar="DIR", help="where to (default: the run's folder)")
-    report.add_argument("--lang", metavar="|".join(languages()), help="the language of the reports")
-    what = report.add_mutually_exclusive_group()
-    what.add_argument("--allure", action="store_true", help=f"render {_RESULTS} to one file, {_PAGE}, by Node.js")
-    what.add_argument("--index", action="store_true", help="only the list of runs, index.html among the reports")
-    what.add_argument("--install-allure", action="store_true", help="get what --allure needs, from npm's registry")
-    report.add_argument("--config", metavar="FILE", help="settings in TOML (default: aisbench.toml in this folder)")
-    report.add_argument(
-        "--ledger", metavar="FILE", help="the record of all runs (default: ledger.db among the reports)"
-    )
-    report.add_argument("--reports", metavar="DIR", help="where the folders of the runs are (default: reports/)")
-    report.set_defaults(act=_report)
-
-
-def _report(options: argparse.Namespace) -> None:
-    if options.install_allure:
-        print(f"getting {PACKAGE} and what it needs from npm's registry into {allure_home()}", flush=True)
-        print(f"installed in {install_allure()}")
-        return
-    settings = options_module.settings(options, platform=LOCAL)
-    with closing(options_module.ledger(settings)) as ledger:
-        if options.index:
-            _index(settings)
-        elif options.allure:
-            _allure(options, settings, ledger)
-        else:
-            _again(options, settings, ledger)
-
-
-def _index(settings: Settings) -> None:
-    from pytest_aisbench.session.reporters import write_index
-
-    if not settings.reports.is_dir():
-        raise UsageFault(f"there is no folder {settings.reports}", advice="name it with --reports DIR")
-    print(write_index(settings))
-
-
-def _run(options: argparse.Namespace, ledger: Ledger) -> str:
-    from pytest_aisbench.ledger import runs as runs_module
-    from pytest_aisbench.ledger.runs import find_run
-    from pytest_aisbench.model.clock import SystemClock
-
-    run = find_run(ledger.database, options.run)
-    if runs_module.is_under_way(ledger.database, run, SystemClock().now()):
-        raise UsageFault(f"the run {run} is still under way, and writes its reports itself", advice="wait for its end")
-    return run
-
-
-def _again(options: argparse.Namespace, settings: Settings, ledger: Ledger) -> None:
-    run = _run(options, ledger)
-    target = (options.output or settings.reports / run).absolute()
-    for line in _retell(run, settings, ledger, target):
-        print(f"aisbench report: {line}", file=sys.stderr)
-    names = sorted(path.name for path in target.iterdir() if not path.name.startswith("."))
-    print(f"{run}: {', '.join(names)}\n{target}")
-    if options.output is None:
-        _index(settings)
-
-
-def _retell(run: str, settings: Settings, ledger: Ledger, target: Path) -> list[str]:
-    """Beside the target first, then in its place: a report that cannot be written leaves the old one as it was."""
-    from pytest_aisbench.ledger import runs as runs_module
-    from pytest_aisbench.session import replay
-
-    entry, tests = ledger.entry(run), runs_module.read_tests(ledger.database, run)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".report-", dir=target.parent) as place:
-            draft = Path(place) / run
-            draft.mkdir()
-            _bring(settings.reports / run, target, draft)
-            _requests(ledger, run, draft)
-            warnings = replay.write_reports(entry, tests, draft, settings)
-            for path in draft.iterdir():
-                if path.is_symlink():
-                    continue
-                if path.is_dir():
-                    shutil.rmtree(target / path.name, ignore_errors=True)
-                path.replace(target / path.name)
-    except OSError as error:
-        why = error.strerror or error  # of a folder that was copied in part, there are many
-        raise LedgerError(f"{target} cannot be written: {why}", advice="name another --output") from None
-    missing = sum(not (target / log).is_file() for case in entry.cases for trial in case.trials for log in trial.logs)
-    return [
-        *warnings,
-        *([f"{missing} log files are not here: the ledger has their last lines only"] if missing else []),
-    ]
-
-
-def _bring(run: Path, target: Path, draft: Path) -> None:
-    """What the run left beside its reports, and no ledger has, is copied where it is not yet; the reporters see it."""
-    for name in _BROUGHT:
-        if (run / name).is_dir() and not (target / name).exists():
-            shutil.copytree(run / name, target / name)
-        if (target / name).is_dir():
-            (draft / name).symlink_to(target / name, target_is_directory=True)
-    executor = Path(_RESULTS) / "executor.json"  # whoever tells it again did not run it
-    if (run / executor).is_file():
-        (draft / _RESULTS).mkdir()
-        shutil.copy(run / executor, draft / executor)
-
-
-def _requests(ledger: Ledger, run: str, draft: Path) -> None:
-    from pytest_aisbench.ledger.runs import request_name, write_request
-
-    if not (draft / "requests").exists():
-        for trial in ledger.trials(run):
-            if trial.request:
-                write_request(draft, request_name(trial.case.id, trial.number), trial.request)
-
-
-def _allure(options: argparse.Namespace, settings: Settings, ledger: Ledger) -> None:
-    from pytest_aisbench.ledger.runs import past_runs
-    from pytest_aisbench.report.allure import history_lines, page_config
-
-    run = _run(options, ledger)
-    folder = (options.output or settings.reports / run).absolute()
-    if not (folder / _RESULTS).is_dir():
-        for line in _retell(run, settings, ledger, folder):
-            print(f"aisbench report: {line}", file=sys.stderr)
-    lines = history_lines(past_runs(ledger.database, run, measured=True))
-    config = page_config(run, settings.lang)
-    render_allure(folder / _RESULTS, folder / _PAGE, config, lines)
-    print(f"{folder / _PAGE}: {(folder / _PAGE).stat().st_size / 1e6:.1f} MB, one file that needs no network")
-    if options.output is None:
-        _index(settings)

@@ -1,4 +1,4 @@
-"""`aisbench tester`: serve an open Tester, and keep its tokens and its audit."""
+"""`aisbench tester`: serve an open Tester, manage its tokens, print its audit."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _PACKAGES = frozenset({"starlette", "uvicorn", "sqlalchemy", "psycopg", "jinja2"
 _MEGABYTE = 1024 * 1024
 
 
-def register(acts: Any) -> None:
-    tester = acts.add_parser("tester", help="serve an open Tester: it keeps results, and shows them")
+def register(commands: Any) -> None:
+    tester = commands.add_parser("tester", help="serve an open Tester: it keeps results, and shows them")
     _db(tester, default=None)
     tester.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default 127.0.0.1)")
     tester.add_argument("--port", type=int, default=9527, metavar="N", help="default 9527; 0: any that is free")
@@ -45,30 +45,30 @@ def register(acts: Any) -> None:
 
 
 def _tokens(parser: Any) -> None:
-    acts = parser.add_subparsers(required=True, metavar="add|list|revoke")
-    add = acts.add_parser("add", help="print a new token, once: only its digest is kept")
+    commands = parser.add_subparsers(required=True, metavar="add|list|revoke")
+    add = commands.add_parser("add", help="print a new token, once: only its digest is kept")
     add.add_argument("project", metavar="PROJECT", help="what its results belong to")
     add.add_argument("--read", action="store_true", help="to read the project's pages, and not to send")
     add.add_argument("--label", default="", metavar="TEXT", help="who holds it, for the audit")
     add.set_defaults(act=_guarded(_add))
-    shown = acts.add_parser("list", help="every token, without the token itself")
-    shown.set_defaults(act=_guarded(_list))
-    revoke = acts.add_parser("revoke", help="nobody is let in by it any more")
+    listing = commands.add_parser("list", help="every token, without the token itself")
+    listing.set_defaults(act=_guarded(_list))
+    revoke = commands.add_parser("revoke", help="nobody is let in by it any more")
     revoke.add_argument("number", type=int, metavar="ID", help="as `token list` shows it")
     revoke.set_defaults(act=_guarded(_revoke))
-    for each in (add, shown, revoke):
+    for each in (add, listing, revoke):
         _db(each)
-    for each in (add, shown):
+    for each in (add, listing):
         each.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="for programs")
 
 
 def _db(parser: Any, default: Any = argparse.SUPPRESS) -> None:
-    told = f"a SQLite file, or postgresql://… (default {_DB}, or what {_VARIABLE} says)"
-    parser.add_argument("--db", metavar="URL", default=default, help=told)
+    text = f"a SQLite file, or postgresql://… (default {_DB}, or what {_VARIABLE} says)"
+    parser.add_argument("--db", metavar="URL", default=default, help=text)
 
 
 def _guarded(act: Any) -> Any:
-    """The packages behind it are an extra: whoever only runs tests does not need them."""
+    """The command, with a usage error if a package is missing: they are an extra, since running tests needs none."""
 
     def run(options: argparse.Namespace) -> int:
         options.db = options.db or os.environ.get(_VARIABLE) or _DB
@@ -107,8 +107,8 @@ def _serve(options: argparse.Namespace) -> None:
             return
         print(f"The Tester serves {url} until it is stopped (Ctrl-C).", flush=True)
         if not is_loopback(options.host):
-            told = "this is plain http: tokens and results can be read on the way. Put TLS before it."
-            print(f"aisbench tester: {told}", file=sys.stderr, flush=True)
+            warning = "this is plain http: tokens and results can be read on the way. Put TLS before it."
+            print(f"aisbench tester: {warning}", file=sys.stderr, flush=True)
 
     serve(serve_options, show)
 
@@ -137,14 +137,14 @@ def _list(options: argparse.Namespace) -> None:
     from pytest_aisbench.tester_server.auth import every_token
 
     with open_database(options.db) as engine, engine.connect() as connection:
-        found = every_token(connection)
-    for each in found:
+        tokens = every_token(connection)
+    for each in tokens:
         each.update({name: stamp(each[name]) for name in ("created", "revoked", "used") if each[name] is not None})
     if options.json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print(json.dumps(tokens, indent=2, ensure_ascii=False))
         return
     print(f"{'id':>4}  {'project':<20} {'may':<5} {'created':<21} {'last used':<21} {'revoked':<21} label")
-    for each in found:
+    for each in tokens:
         times = " ".join(f"{each[name] or '-':<21}" for name in ("created", "used", "revoked"))
         print(f"{each['id']:>4}  {each['project']:<20} {each['kind']:<5} {times} {each['label']}")
 
@@ -173,11 +173,10 @@ def _audit(options: argparse.Namespace) -> None:
                 print(text, end="")
             return
         for row in rows:
-            told = {**row, "at": stamp(row["at"])}
+            action = {**row, "at": stamp(row["at"])}
             if options.json:
-                print(json.dumps(told, ensure_ascii=False))
+                print(json.dumps(action, ensure_ascii=False))
                 continue
-            what = " ".join(str(told[name]) for name in ("act", "run_id", "status", "why") if told[name])
-            print(
-                f"{told['at']}  {told['project']}  #{told['token']} {told['label']}  {told['address'] or '-'}  {what}"
-            )
+            what = " ".join(str(action[name]) for name in ("act", "run_id", "status", "why") if action[name])
+            sender = f"{action['project']}  #{action['token']} {action['label']}  {action['address'] or '-'}"
+            print(f"{action['at']}  {sender}  {what}")

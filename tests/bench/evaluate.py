@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_aisbench.cli import history as history_module
-from pytest_aisbench.cli.history import chronicle
+from pytest_aisbench.cli.history import read_history
 from pytest_aisbench.engine.submit import new_trial
 from pytest_aisbench.engine.trial import VerdictStep
 from pytest_aisbench.judge.comparison import traits_key
@@ -72,7 +72,7 @@ def fill(ledger: Ledger, count: int, dice: random.Random) -> None:
 def shown(file: Path, case_id: str) -> str:
     """What `aisbench history CASE` prints."""
     with closing(Ledger(file)) as ledger:
-        return "\n".join(history_module.history_lines(chronicle(ledger, case_id, NEWEST)))
+        return "\n".join(history_module.history_lines(read_history(ledger, case_id, NEWEST)))
 
 
 def command_ms(file: Path, case_id: str) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.cli.jobs import stopped, table
+from pytest_aisbench.cli.jobs import cancel_line, table
 from pytest_aisbench.engine.cancel import (
     CONFIRM_S,
     CancelCommand,
@@ -415,4 +415,4 @@ def test_a_platform_that_cannot_be_asked_for_a_name(ledger: JobLedger, clock: An
     ],
 )
 def test_what_is_said_of_a_job_that_was_stopped(report: CancelReport, line: str) -> None:
-    assert stopped(report) == line
+    assert cancel_line(report) == line
