@@ -19,6 +19,7 @@ from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.model.case import Case, Mode, Shape
 from pytest_aisbench.model.trial import Step
+from pytest_aisbench.session.outcome import errors_in_one_line
 
 if TYPE_CHECKING:
     from pytest_aisbench.platforms.modelarts.package import Package
@@ -255,6 +256,17 @@ def check(config: pytest.Config, items: list[pytest.Item]) -> None:
         if idle and item.get_closest_marker("workload"):
             advice = "let it ask for `trial`, or take the marker away"
             raise UsageFault(f"{item.nodeid}: a workload is marked, and nothing is asked of it", advice=advice)
+
+
+class ChecksSelection:
+    """The part that the owners of a session share: after -k and all other plugins, the selected suites must be right."""
+
+    _config: pytest.Config
+
+    @pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
+    def pytest_collection_modifyitems_check(self, items: list[pytest.Item]) -> None:
+        with errors_in_one_line():
+            check(self._config, items)
 
 
 def leave_out(config: pytest.Config, items: Iterable[pytest.Item]) -> None:

@@ -35,7 +35,7 @@ _LOG = get_logger("session")
 _GLANCE_S = 0.5  # how long the main thread waits before it shows again what runs and what is logged
 
 
-class Controller:
+class Controller(collection.ChecksSelection):
     """A pytest plugin object. It opens and writes nothing before pytest has collected the first workload item."""
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
@@ -95,12 +95,6 @@ class Controller:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         collection.select(self._config, items, self._settings.nodes, self._say)
-
-    @pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
-    def pytest_collection_modifyitems_check(self, items: list[pytest.Item]) -> None:
-        """After -k and all other plugins: only suites whose tests are selected must be right."""
-        with errors_in_one_line():
-            collection.check(self._config, items)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         collection.leave_out(self._config, items)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_aisbench.model.trial import Step, Trial
 
 
-class DryRunOwner:
+class DryRunOwner(collection.ChecksSelection):
     """A pytest plugin object in the Controller's place: it plans, and runs no test, so that none can pass."""
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
@@ -51,11 +51,6 @@ class DryRunOwner:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         collection.select(self._config, items, self._settings.nodes, partial(write_line, self._config))
-
-    @pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
-    def pytest_collection_modifyitems_check(self, items: list[pytest.Item]) -> None:
-        with errors_in_one_line():
-            collection.check(self._config, items)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
