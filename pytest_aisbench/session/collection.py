@@ -259,7 +259,7 @@ def check(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 class ChecksSelection:
-    """The part that the owners of a session share: after -k and all other plugins, the selected suites must be right."""
+    """What the owners of a session share: after -k and all other plugins, they check the selected suites."""
 
     _config: pytest.Config
 
