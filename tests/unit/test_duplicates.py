@@ -90,12 +90,12 @@ def test_no_constant_is_written_twice() -> None:
 ONE = """
 def one(path):
     'Why it is there.'
-    text = path.read_text(encoding='utf-8')
+    text = path.read_text(encoding='utf-8', errors='replace')
     return [line for line in text.splitlines() if line.strip()]
 """
 OTHER = """
 def _other(file):
-    lines = file.read_text(encoding='utf-8')
+    lines = file.read_text(encoding='utf-8', errors='replace')
     return [each for each in lines.splitlines() if each.strip()]
 """
 
