@@ -11,7 +11,6 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from html import escape
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.results import TrialEntry
 from pytest_aisbench.model.trial import Step
 from pytest_aisbench.model.verdict import Background, ScalePoint, number
-from pytest_aisbench.report.text import cut, display_width, span
+from pytest_aisbench.report.text import cut, display_width, span, utc_time
 
 WIDTH = 760
 LEFT, RIGHT, TOP = 64, 676, 50  # the edges of most plots
@@ -41,7 +40,7 @@ _COLUMN = 5.9  # pixels that a column of small text takes, at most
 
 @dataclass(frozen=True)
 class Scale:
-    """From values to pixels; both ends are values, `at` and `to` their pixels."""
+    """Maps values to pixels: `low` lies at the pixel `at`, `high` at the pixel `to`."""
 
     low: float
     high: float
@@ -54,6 +53,7 @@ class Scale:
 
 
 def picture(title: str, story: str, parts: Iterable[str], height: int, name: str) -> str:
+    """A card with a title, the chart in words, and the chart itself."""
     title, story = escape(fitted(title, 90)), escape(fitted(story, (WIDTH - 24) / _COLUMN))
     return "".join(
         (
@@ -71,35 +71,35 @@ def picture(title: str, story: str, parts: Iterable[str], height: int, name: str
 
 
 def picture_id(*facts: object) -> str:
-    """A name that no other picture of a page has: a reference into one that is not displayed draws nothing."""
+    """An id that no other picture of the page has: a reference into a hidden picture draws nothing."""
     return f"h{zlib.crc32(repr(facts).encode('utf-8', 'replace')):08x}"
 
 
 def fitted(text: str, size: float) -> str:
-    """At most so many columns."""
+    """The text on one line, cut to `size` columns."""
     return cut(plain(text), int(size))
 
 
 def grid_lines(scale: Scale, values: Sequence[float], *, in_percent: bool = False) -> str:
-    """Lines across the plot, each with its number."""
+    """Horizontal lines across the plot, each with its number."""
     lines = "".join(f"M{LEFT} {short(scale(value))}H{RIGHT}" for value in values)
     named = [(scale(value) + 4, f"{value:.0%}" if in_percent else number(value)) for value in values]
     texts = "".join(f"<text x='{LEFT - 6}' y='{short(y)}'>{name}</text>" for y, name in named)
     return f"<path d='{lines}' stroke='{GRID}'/><g text-anchor='end'>{texts}</g>"
 
 
-def value_line(scale: Scale, value: float, name: str, told: str = "") -> str:
-    """A dashed line at a value, named and told at its end."""
+def value_line(scale: Scale, value: float, name: str, label: str = "") -> str:
+    """A dashed line at a value, with its name and its label at the end."""
     y = scale(value)
     return (
         f"<path d='M{LEFT} {short(y)}H{RIGHT}' stroke='{INK}' stroke-dasharray='5 4'/>"
         f"<text x='{RIGHT + 5}' y='{short(y)}'>{escape(name)}"
-        f"<tspan x='{RIGHT + 5}' dy='12'>{told or number(value)}</tspan></text>"
+        f"<tspan x='{RIGHT + 5}' dy='12'>{label or number(value)}</tspan></text>"
     )
 
 
 def ticks(low: float, high: float, most: int = 4) -> list[float]:
-    """Round numbers from below the lowest to above the highest."""
+    """Round numbers for an axis, from below `low` to above `high`."""
     if not high > low:
         low, high = low - (abs(low) * 0.1 or 1.0), high + (abs(high) * 0.1 or 1.0)
     rough = (high - low) / most
@@ -119,25 +119,24 @@ def short(value: float) -> str:
 
 # Speed and loss through a training, with its warm-up and the band that the speed should be in
 
-HEIGHT, FLOOR = 210, 172
+CURVE_HEIGHT, CURVE_FLOOR = 210, 172
 _FEWEST = 2
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Where the speed of a curve should be, in the curve's own unit."""
+    """The band and the reference for the speed of a curve, in the curve's unit."""
 
     reference: float | None = None
     low: float | None = None
     high: float | None = None
 
     def per(self, share: float) -> Claim:
-        found = (None if bound is None else bound / share for bound in (self.reference, self.low, self.high))
-        return Claim(*found)
+        return Claim(*(None if limit is None else limit / share for limit in (self.reference, self.low, self.high)))
 
 
 def speed_chart(curve: Curve, *, title: str, claim: Claim | None = None, say: Language = ENGLISH) -> str:
-    """'' where the log told less than two speeds."""
+    """Empty if the log has fewer than two speeds."""
     points = _finite(curve.speed.points)
     if len(points) < _FEWEST:
         return ""
@@ -151,7 +150,7 @@ def speed_chart(curve: Curve, *, title: str, claim: Claim | None = None, say: La
     if slow:
         parts.append(say("warm-up story", count=slow * curve.speed.stride))
     parts.append(say("speed story", last=f"{number(float(f'{values[-1]:.4g}'))} {unit}"))
-    return _drawn(points, values, (title, " · ".join(parts), unit), say, slow=slow or 0, claim=claim)
+    return _curve_picture(points, values, (title, " · ".join(parts), unit), say, slow=slow or 0, claim=claim)
 
 
 def loss_chart(curve: Curve, *, title: str, say: Language = ENGLISH) -> str:
@@ -160,14 +159,14 @@ def loss_chart(curve: Curve, *, title: str, say: Language = ENGLISH) -> str:
         return ""
     values = [point.value for point in points]
     story = say("loss story", first=number(values[0]), last=number(values[-1]))
-    return _drawn(points, values, (title, story, ""), say)
+    return _curve_picture(points, values, (title, story, ""), say)
 
 
 def _finite(points: Sequence[Point]) -> list[Point]:
     return [point for point in points if math.isfinite(point.value)]
 
 
-def _drawn(
+def _curve_picture(
     points: Sequence[Point],
     values: Sequence[float],
     named: tuple[str, str, str],
@@ -179,7 +178,7 @@ def _drawn(
     title, story, unit = named
     bounds = [bound for bound in (claim.reference, claim.low, claim.high) if bound is not None] if claim else []
     marks = ticks(min([*values, *bounds]), max([*values, *bounds]))
-    y, x = Scale(marks[0], marks[-1], FLOOR, TOP), Scale(0, len(values) - 1, LEFT, RIGHT)
+    y, x = Scale(marks[0], marks[-1], CURVE_FLOOR, TOP), Scale(0, len(values) - 1, LEFT, RIGHT)
     parts = [_band(claim, y) if claim else "", grid_lines(y, marks)]
     if slow:
         parts.append(_warm_up(x(slow - 0.5), say))
@@ -189,27 +188,28 @@ def _drawn(
         parts.append(value_line(y, claim.reference, say("reference")))
     parts += _steps(points, x, say)
     if unit:
-        parts.append(f"<text x='12' y='{HEIGHT - 8}' fill='{FAINT}'>{escape(fitted(unit, 20))}</text>")
-    return picture(title, story, parts, HEIGHT, picture_id(title, values))
+        parts.append(f"<text x='12' y='{CURVE_HEIGHT - 8}' fill='{FAINT}'>{escape(fitted(unit, 20))}</text>")
+    return picture(title, story, parts, CURVE_HEIGHT, picture_id(title, values))
 
 
-def _band(claim: Claim, y: Scale) -> str:
-    if claim.low is None and claim.high is None:
+def _band(limits: Claim | Background, y: Scale) -> str:
+    if limits.low is None and limits.high is None:
         return ""
-    top, floor = (TOP if claim.high is None else y(claim.high)), (FLOOR if claim.low is None else y(claim.low))
+    top, floor = (TOP if limits.high is None else y(limits.high)), (y.at if limits.low is None else y(limits.low))
     return f"<path d='M{LEFT} {short(top)}H{RIGHT}V{short(floor)}H{LEFT}z' fill='{BAND}'/>"
 
 
 def _warm_up(x: float, say: Language) -> str:
     return (
-        f"<path d='M{short(x)} {TOP}V{FLOOR}' stroke='{FAINT}' stroke-dasharray='2 3'/>"
-        f"<path d='M{LEFT} {TOP}H{short(x)}V{FLOOR}H{LEFT}z' fill='{GRID}' fill-opacity='.5'/>"
-        f"<text x='{short(min(x + 4, RIGHT - 50))}' y='{FLOOR - 5}' fill='{FAINT}'>← {escape(say('warm-up'))}</text>"
+        f"<path d='M{short(x)} {TOP}V{CURVE_FLOOR}' stroke='{FAINT}' stroke-dasharray='2 3'/>"
+        f"<path d='M{LEFT} {TOP}H{short(x)}V{CURVE_FLOOR}H{LEFT}z' fill='{GRID}' fill-opacity='.5'/>"
+        f"<text x='{short(min(x + 4, RIGHT - 50))}' y='{CURVE_FLOOR - 5}' fill='{FAINT}'>"
+        f"← {escape(say('warm-up'))}</text>"
     )
 
 
 def _steps(points: Sequence[Point], x: Scale, say: Language) -> Iterator[str]:
-    """Where in the training the first point is, the middle one and the last."""
+    """The epoch and step of the first, the middle and the last point."""
     last = len(points) - 1
     for index, anchor in {0: "start", last // 2: "middle", last: "end"}.items():
         point = points[index]
@@ -217,7 +217,7 @@ def _steps(points: Sequence[Point], x: Scale, say: Language) -> Iterator[str]:
             say(name, count=count) for name, count in (("epoch", point.epoch), ("step", point.step)) if count
         )
         text = escape(where or say("point", count=index + 1))
-        yield f"<text x='{short(x(index))}' y='{FLOOR + 15}' text-anchor='{anchor}'>{text}</text>"
+        yield f"<text x='{short(x(index))}' y='{CURVE_FLOOR + 15}' text-anchor='{anchor}'>{text}</text>"
 
 
 # A case beside its earlier trials, and beside its other shapes
@@ -225,26 +225,28 @@ def _steps(points: Sequence[Point], x: Scale, say: Language) -> Iterator[str]:
 MOST_PAST = 100
 MOST_SHAPES = 12
 PAST_HEIGHT, PAST_FLOOR = 190, 154
-_REACH, _LEAST_REACH = 2.0, 0.1  # of the values' range, and of a value: how far bounds may stretch a plot
+_REACH, _LEAST_REACH = 2.0, 0.1  # how far limits may stretch a plot: in ranges of the values, and as share of one
 
 
 def history_chart(
     background: Background, now: float | None, *, title: str, unit: str = "", day: str = "", say: Language = ENGLISH
 ) -> str:
-    """Every comparable trial of before as a dot, this run's, or that of a `day`, as a diamond, and a line where the
-    level changed; '' without a past."""
+    """A dot for each earlier comparable trial, a diamond for this run (or for `day`), a line where the level changed.
+
+    Empty if there is no earlier trial.
+    """
     past = [each for each in background.history if math.isfinite(each.value)][-MOST_PAST:]
     if not past:
         return ""
     values = [each.value for each in past]
     interval = background.interval or ()
-    known = [*values, *interval, *([now] if now is not None else [])]
-    known += _near((background.low, background.high, background.reference), min(known), max(known))
-    marks = ticks(min(known), max(known))
+    plotted = [*values, *interval, *([now] if now is not None else [])]
+    plotted += _near((background.low, background.high, background.reference), min(plotted), max(plotted))
+    marks = ticks(min(plotted), max(plotted))
     y, x = Scale(marks[0], marks[-1], PAST_FLOOR, TOP), Scale(0, len(past), LEFT + 10, RIGHT - 12)
-    parts = [_past_band(background, y), grid_lines(y, marks)]
+    parts = [_band(background, y), grid_lines(y, marks)]
     parts += [
-        _step(x(change.index - 0.5), change.share)
+        _level_change(x(change.index - 0.5), change.share)
         for change in change_points(values if now is None else [*values, now])
     ]
     places = [(x(index), y(value)) for index, value in enumerate(values)]
@@ -267,7 +269,7 @@ def history_chart(
     return picture(title, " · ".join(story), parts, PAST_HEIGHT, picture_id(title, past, now))
 
 
-def _step(at: float, share: float) -> str:
+def _level_change(at: float, share: float) -> str:
     return (
         f"<path d='M{short(at)} {TOP}V{PAST_FLOOR}' stroke='{FAINT}' stroke-dasharray='2 3'/>"
         f"<text x='{short(at + 4)}' y='{TOP + 10}' fill='{FAINT}'>{share:+.1%}</text>"
@@ -275,21 +277,13 @@ def _step(at: float, share: float) -> str:
 
 
 def _near(bounds: Sequence[float | None], low: float, high: float) -> list[float]:
-    """Those that are worth their room: a floor far below would make a flat line of every history."""
+    """The limits near the values: a limit far away would make every history a flat line."""
     reach = max(_REACH * (high - low), _LEAST_REACH * abs(high))
     return [bound for bound in bounds if bound is not None and low - reach <= bound <= high + reach]
 
 
-def _past_band(background: Background, y: Scale) -> str:
-    if background.low is None and background.high is None:
-        return ""
-    top = TOP if background.high is None else y(background.high)
-    floor = PAST_FLOOR if background.low is None else y(background.low)
-    return f"<path d='M{LEFT} {short(top)}H{RIGHT}V{short(floor)}H{LEFT}z' fill='{BAND}'/>"
-
-
 def _current(at: float, y: Scale, now: float, interval: Sequence[float], background: Background) -> Iterator[str]:
-    """A diamond, and a whisker for what the trials tell; outside the band it is of another colour."""
+    """A diamond, in another colour outside the band, and a whisker for the interval of the trials."""
     low, high = background.low, background.high
     inside = (low is None or now >= low) and (high is None or now <= high)
     if interval:
@@ -302,43 +296,45 @@ def _current(at: float, y: Scale, now: float, interval: Sequence[float], backgro
 def scaling_chart(
     points: Sequence[ScalePoint], shape: str = "", *, title: str, unit: str = "", say: Language = ENGLISH
 ) -> str:
-    """A bar for each shape: what share of the base's speed its cards keep; that of `shape` stands out, and is told.
-    One that this run did not measure is hollow. '' for fewer than two."""
-    shown = [point for point in points if math.isfinite(point.value) and point.value > 0][:MOST_SHAPES]
-    if len(shown) < 2:
+    """A bar for each shape: the share of the base's speed that its cards keep. The bar of `shape` stands out; bars from
+    history are hollow. Empty for fewer than two shapes."""
+    measured = [point for point in points if math.isfinite(point.value) and point.value > 0][:MOST_SHAPES]
+    if len(measured) < 2:
         return ""
-    shares = [_share(point, shown[0]) for point in shown]
-    y, slot = Scale(0.0, max([1.1, *shares]), PAST_FLOOR, TOP), (RIGHT - LEFT) / len(shown)
+    shares = [_share(point, measured[0]) for point in measured]
+    y, slot = Scale(0.0, max([1.1, *shares]), PAST_FLOOR, TOP), (RIGHT - LEFT) / len(measured)
     wide = min(64.0, slot * 0.6)
     parts = [grid_lines(y, (0.0, 0.5), in_percent=True)]
-    for index, (point, share) in enumerate(zip(shown, shares, strict=True)):
+    for index, (point, share) in enumerate(zip(measured, shares, strict=True)):
         x, top = LEFT + slot * (index + 0.5), y(share)
         own = point.shape == shape
         look = f"fill='{BAR}'" + (f" stroke='{INK}' stroke-width='1.5'" if own else "")
         ink, bold = PAPER, " font-weight='bold'" if own else ""
-        if _is_remembered(point):
+        if _from_history(point):
             look, ink = f"fill='{PAPER}' stroke='{BAR}' stroke-width='1.5' stroke-dasharray='4 3'", INK
-        told = f"{point.shape}: {number(point.value)} {unit}, {say('efficiency', share=f'{share:.1%}')}, {point.source}"
+        tooltip = (
+            f"{point.shape}: {number(point.value)} {unit}, {say('efficiency', share=f'{share:.1%}')}, {point.source}"
+        )
         parts.append(
             f"<path d='M{short(x - wide / 2)} {PAST_FLOOR}V{short(top)}h{short(wide)}V{PAST_FLOOR}z' {look}>"
-            f"<title>{escape(fitted(told, 120))}</title></path><g text-anchor='middle'>"
+            f"<title>{escape(fitted(tooltip, 120))}</title></path><g text-anchor='middle'>"
             f"<text x='{short(x)}' y='{short(top + 14)}' fill='{ink}'>{share:.0%}</text>"
             f"<text x='{short(x)}' y='{PAST_FLOOR + 14}'{bold}>{escape(fitted(point.shape, 12))}</text>"
             f"<text x='{short(x)}' y='{PAST_FLOOR + 27}' fill='{FAINT}'>{number(point.value)}</text></g>"
         )
     parts.append(value_line(y, 1.0, say("ideal"), "100%"))
     parts.append(f"<text x='12' y='{PAST_FLOOR + 27}' fill='{FAINT}'>{escape(fitted(unit, 9))}</text>")
-    told_of, share = next(
-        (each for each in zip(shown, shares, strict=True) if each[0].shape == shape), (shown[-1], shares[-1])
+    named, share = next(
+        (each for each in zip(measured, shares, strict=True) if each[0].shape == shape), (measured[-1], shares[-1])
     )
-    story = say("scaling story", value=f"{number(told_of.value)} {unit}".strip(), shape=told_of.shape)
+    story = say("scaling story", value=f"{number(named.value)} {unit}".strip(), shape=named.shape)
     story = f"{story} · {say('efficiency', share=f'{share:.1%}')}"
-    if any(map(_is_remembered, shown)):
+    if any(map(_from_history, measured)):
         story = f"{story} · {say('from history')}"
-    return picture(title, story, parts, PAST_HEIGHT, picture_id(title, shown))
+    return picture(title, story, parts, PAST_HEIGHT, picture_id(title, measured))
 
 
-def _is_remembered(point: ScalePoint) -> bool:
+def _from_history(point: ScalePoint) -> bool:
     return not point.source.startswith(THIS_RUN)
 
 
@@ -364,24 +360,24 @@ _CLOCK = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600
 
 
 def timeline(trials: Sequence[TrialEntry], *, title: str, say: Language = ENGLISH) -> str:
-    """'' where nothing was timed. The newest trials, where there are many."""
+    """Empty if no step has a time. Of many trials, the newest."""
     rows = [(trial.trial, step_spans(trial.times, trial.queued_s)) for trial in trials[-MOST_ROWS:]]
-    rows = [(name, lived) for name, lived in rows if lived]
+    rows = [(name, steps) for name, steps in rows if steps]
     if not rows:
         return ""
-    start, stop = min(lived[0].start for _, lived in rows), max(lived[-1].stop for _, lived in rows)
-    story = " · ".join(_worded(each, say) for each in rows[-1][1])
+    start, stop = min(steps[0].start for _, steps in rows), max(steps[-1].stop for _, steps in rows)
+    story = " · ".join(_step_text(each, say) for each in rows[-1][1])
     scale = Scale(0.0, stop - start or 1.0, _LEFT, _RIGHT)
     floor = TOP + _ROW * len(rows)
     parts = [*_axis(scale, floor, start, say)]
-    for index, (name, lived) in enumerate(rows):
+    for index, (name, steps) in enumerate(rows):
         y = TOP + _ROW * index
         parts.append(f"<text x='12' y='{y + 15}'>{escape(say('trial'))} {name}</text>")
-        parts += [_piece(each, scale, start, y + 3, say) for each in lived]
+        parts += [_piece(each, scale, start, y + 3, say) for each in steps]
     return picture(title, story, parts, floor + 36, picture_id(title, rows))
 
 
-def _worded(each: StepSpan, say: Language) -> str:
+def _step_text(each: StepSpan, say: Language) -> str:
     return f"{say(f'life {each.name}')} {span(each.stop - each.start, say)}"
 
 
@@ -390,7 +386,7 @@ def _piece(each: StepSpan, scale: Scale, start: float, y: float, say: Language) 
     wide = max(to - at, _LEAST)
     shape = (
         f"<rect x='{short(min(at, _RIGHT - wide))}' y='{short(y)}' width='{short(wide)}' height='17'"
-        f" fill='{COLOURS[each.name]}'><title>{escape(_worded(each, say))}</title></rect>"
+        f" fill='{COLOURS[each.name]}'><title>{escape(_step_text(each, say))}</title></rect>"
     )
     label = say(f"life {each.name}")
     if wide < 6.2 * display_width(label) + 8:
@@ -408,29 +404,28 @@ def _axis(scale: Scale, floor: float, start: float, say: Language) -> Iterator[s
         anchor = "start" if mark == 0 else "end" if scale(mark) > _RIGHT - 20 else "middle"
         text = escape(span(mark, say) if mark else "0")
         yield f"<text x='{short(scale(mark))}' y='{short(floor + 14)}' text-anchor='{anchor}'>{text}</text>"
-    clock = datetime.fromtimestamp(start, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
-    told = escape(say("from the start", clock=clock))
-    yield f"<text x='{_LEFT}' y='{short(floor + 29)}' fill='{FAINT}'>{told}</text>"
+    text = escape(say("from the start", clock=utc_time(start)))
+    yield f"<text x='{_LEFT}' y='{short(floor + 29)}' fill='{FAINT}'>{text}</text>"
 
 
 _STEP_NAMES = [step.name.lower() for step in Step]
 
 
 class StepSpan(NamedTuple):
-    name: str  # stage, submit, queue, train, harvest or judge; watch where nobody knows how long it queued
+    name: str  # stage, submit, queue, train, harvest or judge; watch if the time in the queue is unknown
     start: float
     stop: float
 
 
 def step_spans(times: Mapping[str, float], queued_s: float | None) -> list[StepSpan]:
-    """Each step from when it began until the next did; the watch is told as the queue and the training."""
+    """The steps of a trial, each until the next begins; the watch is split into the queue and the training."""
     began = sorted((at, _STEP_NAMES.index(name)) for name, at in times.items() if name in _STEP_NAMES)
-    told: list[StepSpan] = []
+    steps: list[StepSpan] = []
     for (start, step), (stop, _) in itertools.pairwise(began):
         name = _STEP_NAMES[step]
         if name != "watch" or queued_s is None:
-            told.append(StepSpan(name, start, stop))
+            steps.append(StepSpan(name, start, stop))
         else:
             middle = min(max(start + queued_s, start), stop)
-            told += [StepSpan("queue", start, middle), StepSpan("train", middle, stop)]
-    return told
+            steps += [StepSpan("queue", start, middle), StepSpan("train", middle, stop)]
+    return steps

@@ -20,14 +20,14 @@ from pytest_aisbench.model.messages import plain, translated
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.model.results import CaseEntry, RunEntry, TrialEntry
 from pytest_aisbench.model.verdict import Outcome, Ruling, number
-from pytest_aisbench.report.columns import Column, Output, efficiency, shown_in, total
+from pytest_aisbench.report.columns import Column, Output, columns_of, efficiency, total, verdict_text
 from pytest_aisbench.report.host_plugins import case_id_of_report, warn
-from pytest_aisbench.report.text import as_typed, safe_link, what_to_do, worst_first, write_text
+from pytest_aisbench.report.text import as_typed, safe_link, verdict_counts, what_to_do, worst_first, write_text
 from pytest_aisbench.stash import language
 
 
 class Files:
-    """Reporter: the files that are the same wherever they are written."""
+    """Reporter: writes the files, on every CI server alike."""
 
     order = 40
 
@@ -35,7 +35,7 @@ class Files:
         self._folder, self._lang = folder, language(config)
 
     def case(self, entry: CaseEntry) -> None:
-        """All is written at the end."""
+        """The files are written at the end of the run."""
 
     def run(self, entry: RunEntry) -> None:
         write_text(self._folder / "metrics.txt", openmetrics_text(entry))
@@ -51,10 +51,10 @@ _MOST = 10  # annotations of a kind that GitHub shows of one step
 
 
 class GitHub:
-    """Reporter: the summary of a workflow's step, and annotations; inert anywhere else."""
+    """Reporter: the summary of a workflow's step, and annotations; does nothing elsewhere."""
 
     order = 50
-    once = True  # an old run that is told again is no news
+    once = True  # not for the replay of an old run
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config, self._folder = config, folder
@@ -62,7 +62,7 @@ class GitHub:
         self._run: RunEntry | None = None
 
     def case(self, entry: CaseEntry) -> None:
-        """All is said at the end."""
+        """Everything is written at the end of the run."""
 
     def run(self, entry: RunEntry) -> None:
         self._run = entry
@@ -77,7 +77,7 @@ class GitHub:
                 file.write(text)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Where the test of a case stands."""
+        """Remember the file and line of the case's test."""
         file, line, _ = report.location
         if case := case_id_of_report(report):
             self._places.setdefault(case, (str(self._config.rootpath / file), (line or 0) + 1))
@@ -90,18 +90,18 @@ class GitHub:
 
 
 def github_annotations(run: RunEntry, places: dict[str, tuple[str, int]], workspace: str) -> list[str]:
-    """Commands of GitHub's workflows, for the cases that did not pass; of each kind no more than are shown."""
-    found: dict[str, list[str]] = {"error": [], "warning": []}
+    """Workflow commands for the cases that did not pass; of each kind as many as GitHub shows."""
+    commands: dict[str, list[str]] = {"error": [], "warning": []}
     for name in missing_cases(run):
-        found["error"].append(_command("error", {"title": f"{name} is missing"}, "required, and not judged"))
+        commands["error"].append(_command("error", {"title": f"{name} is missing"}, "required, and not judged"))
     for case in worst_first(run.cases):
         if case.verdict in {Ruling.FAILED, Ruling.BROKEN, Ruling.INCONCLUSIVE}:
             kind = "warning" if case.verdict is Ruling.INCONCLUSIVE else "error"
-            found[kind].append(_command(kind, _about(case, places, workspace), case.reason))
-    return [line for lines in found.values() for line in lines[:_MOST]]
+            commands[kind].append(_command(kind, _annotation(case, places, workspace), case.reason))
+    return [line for lines in commands.values() for line in lines[:_MOST]]
 
 
-def _about(case: CaseEntry, places: dict[str, tuple[str, int]], workspace: str) -> dict[str, str]:
+def _annotation(case: CaseEntry, places: dict[str, tuple[str, int]], workspace: str) -> dict[str, str]:
     assert case.verdict is not None
     title = {"title": f"{case.id} {case.verdict.value}"}
     if case.id not in places:
@@ -111,20 +111,20 @@ def _about(case: CaseEntry, places: dict[str, tuple[str, int]], workspace: str) 
 
 
 def _command(kind: str, properties: dict[str, str], message: str) -> str:
-    told = ",".join(f"{name}={_escaped(value, ':,')}" for name, value in properties.items())
-    return f"::{kind} {told}::{_escaped(message)}"
+    pairs = ",".join(f"{name}={_escaped(value, ':,')}" for name, value in properties.items())
+    return f"::{kind} {pairs}::{_escaped(message)}"
 
 
 def _escaped(value: str, more: str = "") -> str:
-    shown = plain(value).replace("%", "%25")
+    text = plain(value).replace("%", "%25")
     for char in more:
-        shown = shown.replace(char, f"%{ord(char):02X}")
-    return shown
+        text = text.replace(char, f"%{ord(char):02X}")
+    return text
 
 
 # `summary.md`: the verdicts of a run in Markdown, failures first
 
-MOST = 900_000  # bytes; GitHub takes 1 MiB from a step, and nothing of what is longer
+MOST = 900_000  # bytes; GitHub drops a summary of more than 1 MiB
 _MOST_TROUBLES = 50
 _LONGEST = 300  # characters of a reason or a log line
 _MEANING = re.compile(r"([\\`*_\[\]|~#$])")
@@ -132,7 +132,7 @@ FILES = ("report.html", "junit.xml", "results.json", "metrics.txt", "metrics.csv
 
 
 def markdown_summary(run: RunEntry, say: Language = ENGLISH, most: int = MOST) -> str:
-    """No longer than `most` bytes: the cases that do not fit are counted."""
+    """The summary in at most `most` bytes; it counts the cases that do not fit."""
     cases = worst_first(run.cases)
     head = [f"## {_title(run, say)}", "", _facts(run, say), ""]
     head += [f"- **{escaped(case)}**: {say('required')}" for case in missing_cases(run)[:_MOST_TROUBLES]]
@@ -141,7 +141,7 @@ def markdown_summary(run: RunEntry, say: Language = ENGLISH, most: int = MOST) -
         head += _trouble(case, say)
     if len(bad) > _MOST_TROUBLES:
         head.append(f"- {say('more cases in results', count=len(bad) - _MOST_TROUBLES)}")
-    columns = shown_in(Output.MARKDOWN)
+    columns = columns_of(Output.MARKDOWN)
     headings = " | ".join(column.inline_head(say) for column in columns)
     head += ["", f"| {headings} |", f"|{'---|' * len(columns)}"]
     tail = ["", *_uploads(run, say), f"{say('files beside')}: {', '.join(f'[{name}]({name})' for name in FILES)}", ""]
@@ -153,7 +153,7 @@ def markdown_summary(run: RunEntry, say: Language = ENGLISH, most: int = MOST) -
 
 
 def escaped(text: str, limit: int = _LONGEST) -> str:
-    """The text of a job, a platform or a user as plain text: no markup, no HTML, no second cell."""
+    """Text of a job, a platform or a user, without effect as Markdown or HTML, in one cell."""
     escaped_html = plain(text, limit).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _MEANING.sub(r"\\\1", escaped_html)
 
@@ -165,11 +165,8 @@ def _title(run: RunEntry, say: Language) -> str:
 
 
 def _facts(run: RunEntry, say: Language) -> str:
-    counts: dict[str, int] = {}
-    for case in worst_first(run.cases):
-        word = case.verdict.value if case.verdict else say("not judged")
-        counts[word] = counts.get(word, 0) + 1
-    verdicts = ", ".join(f"{count} {word}" for word, count in counts.items())
+    counts = verdict_counts(run.cases).items()
+    verdicts = ", ".join(f"{count} {verdict.value if verdict else say('not judged')}" for verdict, count in counts)
     cost = number(sum(case.card_hours for case in run.cases))
     where = escaped(str(run.settings.get("platform", "-")))
     cases = say("cases", count=len(run.cases)) + (f": {verdicts}" if verdicts else "")
@@ -179,8 +176,7 @@ def _facts(run: RunEntry, say: Language) -> str:
 
 
 def _trouble(case: CaseEntry, say: Language) -> Iterator[str]:
-    verdict = say.word(case.verdict.value) if case.verdict else say("not judged")
-    yield f"- **{escaped(case.id)}** {verdict}: {escaped(translated(case.reason, say))}"
+    yield f"- **{escaped(case.id)}** {verdict_text(case, say)}: {escaped(translated(case.reason, say))}"
     for finding in case.findings:
         if finding.outcome not in {Outcome.MET, Outcome.WAIVED} and finding.text != case.reason:
             yield f"  - {say.word(finding.outcome.value)}: {escaped(translated(finding.text, say))}"
@@ -194,7 +190,7 @@ def _trouble(case: CaseEntry, say: Language) -> Iterator[str]:
             yield f"  - {say('job')} {escaped(newest.job_id)}, {escaped(newest.platform_phase or '-')}{console}"
         for log in [name for name in newest.logs if "worker" in name][:1]:
             yield f"  - {say('log')} {escaped(log)}"
-        notes = [note for note in newest.notes if note not in _warnings(case)]  # a warning is a note of its trial too
+        notes = [note for note in newest.notes if note not in _warnings(case)]  # a warning is also a note of its trial
         yield from (f"  - {say.inline('note')}: {escaped(translated(note, say))}" for note in notes[:5])
     if todo := what_to_do(case, say):
         yield f"  - {say.inline('what to do')}: {todo}"
@@ -225,8 +221,8 @@ def _fitting(rows: Iterator[str], room: int) -> Iterator[str]:
 
 # `metrics.txt`, in the text format of OpenMetrics, and `metrics.csv`, for Jenkins' plot plugin
 
-_DIGITS = 4  # of what is measured
-_FEW = 2  # of times and costs, which differ with every run
+_DIGITS = 4  # of measurements
+_FEW = 2  # digits of times and costs, which differ with every run
 _PREFIX = "aisbench_"
 
 
@@ -244,7 +240,7 @@ class Family(NamedTuple):
 
 
 def openmetrics_text(run: RunEntry) -> str:
-    """The whole file."""
+    """The content of `metrics.txt`."""
     lines: list[str] = []
     for family in _families(run):
         if family.samples:
@@ -258,13 +254,13 @@ def openmetrics_text(run: RunEntry) -> str:
 
 
 def csv_table(run: RunEntry) -> str:
-    """A row of names and a row of values. What was not measured has no column: the plot then has a gap there."""
+    """The content of `metrics.csv`: a row of names, a row of values. What was not measured has no column."""
     columns: dict[str, float] = {}
-    for case in _sorted(run):
+    for case in _cases_by_name(run):
         for name, metric in case.metrics.items():
-            columns |= _known(f"{case.id} {name}", metric.value, _DIGITS)
-        for column in shown_in(Output.CSV):
-            columns |= _known(f"{case.id} {column.key}", column.value(case) if column.value else None, column.digits)
+            columns |= _finite(f"{case.id} {name}", metric.value, _DIGITS)
+        for column in columns_of(Output.CSV):
+            columns |= _finite(f"{case.id} {column.key}", column.value(case) if column.value else None, column.digits)
     written = io.StringIO()
     writer = csv.writer(written, quoting=csv.QUOTE_ALL, lineterminator="\n")
     writer.writerow(plain(name) for name in columns)
@@ -273,7 +269,7 @@ def csv_table(run: RunEntry) -> str:
 
 
 def _families(run: RunEntry) -> Iterator[Family]:
-    cases = _sorted(run)
+    cases = _cases_by_name(run)
     for name, help_text in (
         (THROUGHPUT, "What all cards of the case did together, in its unit."),
         (ACCURACY, "What the trained model reached."),
@@ -304,48 +300,48 @@ def _measured(cases: Iterable[CaseEntry], names: Iterable[str]) -> Iterator[Samp
         for case in cases:
             if name in case.metrics and (value := case.metrics[name].value) is not None and math.isfinite(value):
                 candidates = {"metric": "" if name in {THROUGHPUT, ACCURACY} else name, "unit": case.metrics[name].unit}
-                labels = {key: text for key, text in candidates.items() if text}  # an empty one is none
-                yield Sample({**_help_text(case), **labels}, rounded(value, _DIGITS))
+                labels = {key: text for key, text in candidates.items() if text}  # an empty label counts as none
+                yield Sample({**_case_labels(case), **labels}, rounded(value, _DIGITS))
 
 
 def _paces(cases: Iterable[CaseEntry]) -> Iterator[Sample]:
     for case in cases:
         if case.trials and (pace := case.trials[-1].pace):
-            labels = {**_help_text(case), "of": pace.of, "unit": pace.unit}
+            labels = {**_case_labels(case), "of": pace.of, "unit": pace.unit}
             for part, speed in (("whole", pace.whole), ("warm_up", pace.warm_up), ("steady", pace.steady)):
-                for value in _known("", speed, _DIGITS).values():
+                for value in _finite("", speed, _DIGITS).values():
                     yield Sample({**labels, "part": part}, value)
 
 
 def _each(cases: Iterable[CaseEntry], of: Callable[[CaseEntry], float | None], digits: int = _FEW) -> Iterator[Sample]:
     for case in cases:
-        for value in _known("", of(case), digits).values():
-            yield Sample(_help_text(case), value)
+        for value in _finite("", of(case), digits).values():
+            yield Sample(_case_labels(case), value)
 
 
 def _verdicts(cases: Iterable[CaseEntry]) -> Iterator[Sample]:
     for case in cases:
         for ruling in Ruling:
-            yield Sample({**_help_text(case), f"{_PREFIX}verdict": ruling.value}, float(case.verdict is ruling))
+            yield Sample({**_case_labels(case), f"{_PREFIX}verdict": ruling.value}, float(case.verdict is ruling))
 
 
-def _help_text(case: CaseEntry) -> dict[str, str]:
+def _case_labels(case: CaseEntry) -> dict[str, str]:
     return {"case": case.id, "workload": case.workload, "nodes": str(case.nodes)}
 
 
-def _sorted(run: RunEntry) -> list[CaseEntry]:
-    """By name: the order in which cases end is another one with xdist."""
+def _cases_by_name(run: RunEntry) -> list[CaseEntry]:
+    """In the order of names: the order in which cases end differs with xdist."""
     return sorted(run.cases, key=lambda case: case.id)
 
 
-def _known(name: str, value: float | None, digits: int) -> dict[str, float]:
+def _finite(name: str, value: float | None, digits: int) -> dict[str, float]:
     return {} if value is None or not math.isfinite(value) else {name: rounded(value, digits)}
 
 
 def rounded(value: float, digits: int) -> float:
     """A finite number to so many significant digits."""
     result = float(f"{value:.{digits}g}")
-    return result if math.isfinite(result) else rounded(0.99 * value, digits)  # up was past the largest there is
+    return result if math.isfinite(result) else rounded(0.99 * value, digits)  # rounding up exceeded the largest float
 
 
 def _number(value: float) -> str:
@@ -366,7 +362,7 @@ def _escaped_label(value: str) -> str:
 
 
 def case_properties(case: CaseEntry, where: str = "") -> dict[str, str]:
-    """What the ledger has of a case; `where` is the platform."""
+    """What the ledger has about a case; `where` is the platform."""
     facts = dict(_case(case, where))
     return {name: plain(str(value)) for name, value in facts.items() if value is not None}
 
@@ -399,7 +395,7 @@ def _trial(case: CaseEntry, newest: TrialEntry) -> Iterator[tuple[str, Any]]:
 
 
 def run_properties(run: RunEntry) -> dict[str, str]:
-    """What it was, where it ran, by which versions, and how it ended."""
+    """The run, its platform, the versions that it used, and how it ended."""
     facts: dict[str, Any] = {"run": run.run, "schema": run.schema, "started": run.started, "finished": run.finished}
     facts |= {name: as_typed(run.settings[name]) for name in ("platform", "nodes") if name in run.settings}
     facts |= {"version": __version__, "python": platform.python_version(), "pytest": pytest.__version__}
@@ -410,6 +406,6 @@ def run_properties(run: RunEntry) -> dict[str, str]:
 
 
 def missing_cases(run: RunEntry) -> list[str]:
-    """The required cases that nobody judged."""
+    """The required cases without a verdict."""
     judged = {case.id for case in run.cases if case.verdict}
     return [case for case in run.settings.get("required") or () if case not in judged]

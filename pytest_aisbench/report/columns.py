@@ -58,12 +58,12 @@ class Column:
         return self.text(case, say) if self.text else ""
 
 
-def shown_in(output: Output) -> list[Column]:
+def columns_of(output: Output) -> list[Column]:
     return [column for column in COLUMNS if output in column.outputs]
 
 
 def efficiency(case: CaseEntry) -> float | None:
-    """The share of the base's speed that a card keeps at this shape, where that is known."""
+    """The share of the base's speed that a card keeps at this shape; None if it was not compared."""
     points = case.background.scaling if case.background else ()
     return next((point.efficiency for point in points if point.shape == str(case.shape)), None)
 
@@ -79,7 +79,8 @@ def wanted(case: CaseEntry, metric: str) -> str:
     return next((finding.wanted for finding in case.findings if finding.metric == metric), "")
 
 
-def _verdict(case: CaseEntry, say: Language) -> str:
+def verdict_text(case: CaseEntry, say: Language) -> str:
+    """The verdict with its meaning in the language of the report."""
     return say.word(case.verdict.value) if case.verdict else say("not judged")
 
 
@@ -138,7 +139,7 @@ def _both_wanted(case: CaseEntry, _say: Language) -> str:
 
 
 def _remark_counts(case: CaseEntry) -> dict[str, int]:
-    """What one should look at although it decided nothing."""
+    """Counts of what deserves a look although it did not decide the verdict."""
     if not case.trials:
         return {}
     last, trials = case.trials[-1], len(case.trials)
@@ -151,7 +152,7 @@ def _remarks(case: CaseEntry, say: Language) -> str:
 
 COLUMNS = (
     Column("case", _PEOPLE, text=lambda case, _say: case.id, narrow=((0, 16), (1, 12), (3, 8))),
-    Column("verdict", Output.PAGE | _PEOPLE, text=_verdict, brief=_bare_verdict, brief_from=1),
+    Column("verdict", Output.PAGE | _PEOPLE, text=verdict_text, brief=_bare_verdict, brief_from=1),
     *_of_metric(THROUGHPUT, narrow=((2, 0),), wanted_narrow=(4, 10)),
     *_of_metric(ACCURACY, narrow=(), wanted_narrow=(5, 8)),
     # A row of the page has the two in one cell.

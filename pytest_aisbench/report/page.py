@@ -20,18 +20,20 @@ from pytest_aisbench.model.case import Mode
 from pytest_aisbench.model.results import CaseBrief, CaseEntry, RunEntry
 from pytest_aisbench.model.verdict import Ruling
 from pytest_aisbench.report.charts import NIGHT
-from pytest_aisbench.report.columns import Column, Output, shown_in, total
+from pytest_aisbench.report.columns import Column, Output, columns_of, total
 from pytest_aisbench.report.host_plugins import case_id_of_report, collection_problems, guarded, session_of, switch_on
 from pytest_aisbench.report.page_case import BUDGET, CaseContext, case_details, column_cell, overview
 from pytest_aisbench.report.text import safe_link
 from pytest_aisbench.stash import language
 
 COLUMN = 2  # after the result and the name of the test
-WHOLE = 10_000_000  # bytes that cases which passed may weigh together, so that a browser opens the page in seconds
-LEAST = 6_000  # of a case, in a run of thousands
+WHOLE = 10_000_000  # bytes of all passed cases together: a browser then opens the page in seconds
+LEAST = 6_000  # bytes of a case, in a run of thousands
 
 
 class Html:
+    """Reporter: adds our columns, details and summary to the page of pytest-html."""
+
     order = 10
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
@@ -39,11 +41,11 @@ class Html:
         self._say = language(config)
         self._cases: dict[str, CaseEntry] = {}
         self._run: RunEntry | None = None
-        self._past: dict[str, CaseBrief] = {}  # what the last run said of each case
-        self._shown: list[tuple[str, dict[str, Any]]] = []  # case and what is shown of it
+        self._past: dict[str, CaseBrief] = {}  # the cases of the run before
+        self._details: list[tuple[str, dict[str, Any]]] = []  # case, and the extra of pytest-html with its details
         self._ours = False
-        self._styled = False  # in the head of the page, where a style belongs
-        self._columns = False  # a row with more cells than the header stops pytest-html
+        self._styled = False  # our style is in the head of the page
+        self._columns = False  # the header has our columns: pytest-html fails on a row with more cells than that
         self._page = folder  # the folder that the page is in: links start there
         with guarded(config, "no report.html"):
             if not getattr(config.option, "htmlpath", None):
@@ -60,8 +62,8 @@ class Html:
             host.pytest_sessionstart(session_of(self._config))
             for missed in collection_problems(self._config):
                 host.pytest_collectreport(missed)
-            for name, told in report.outcomes.items():
-                told["label"] = self._say(f"outcome {name}")
+            for name, counted in report.outcomes.items():
+                counted["label"] = self._say(f"outcome {name}")
             host._css += STYLE + page_style(self._say)  # noqa: SLF001
             self._styled = True
         report.table_header[:] = [translated_header(cell, self._say) for cell in report.table_header]
@@ -83,47 +85,47 @@ class Html:
         self._past = {case.id: case for case in entry.before.cases} if entry.before else {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """The details hang on the report that decided the case. They are written when everything is known, or after
-        each test where pytest-html writes its page as often."""
+        """Attach the details to the report that decided the case. They are written at the end of the run, or after each
+        test if pytest-html writes its page as often."""
         entry = self._cases.get(case_id_of_report(report) or "")
         if entry is None or not self._columns:
             return
         with guarded(self._config, f"no details of {entry.id} in report.html"):
             if report.when != "teardown" and (report.when == "call" or report.failed):
-                self._show(report, entry)
+                self._attach(report, entry)
             elif report.when == "teardown" and self._config.getini("generate_report_on_test"):
-                self._fill([(name, shown) for name, shown in self._shown if name == entry.id])
+                self._fill([(name, extra) for name, extra in self._details if name == entry.id])
 
-    def _show(self, report: Any, entry: CaseEntry) -> None:
+    def _attach(self, report: Any, entry: CaseEntry) -> None:
         from pytest_html import extras
 
-        shown = extras.html("")
-        self._shown.append((entry.id, shown))
+        extra = extras.html("")
+        self._details.append((entry.id, extra))
         last = entry.trials[-1] if entry.trials else None
         request = self._request(entry)
         files = {"log": last.logs[0] if last and last.logs else "", "request": request}
         links = [extras.url(self._link(file), name=self._say(key)) for key, file in files.items() if file]
         if last and (console := safe_link(last.console)):
             links.append(extras.url(console, name=self._say("console")))
-        report.extras = [*getattr(report, "extras", ()), shown, *links]
+        report.extras = [*getattr(report, "extras", ()), extra, *links]
 
-    def _fill(self, shown: list[tuple[str, dict[str, Any]]]) -> None:
-        """Cases that did not pass have all the room that a case may have, the others share what the page may weigh."""
-        share = min(max(WHOLE // max(len(self._shown), 1), LEAST), BUDGET)
-        for name, part in shown:
+    def _fill(self, details: list[tuple[str, dict[str, Any]]]) -> None:
+        """Write the details: cases that did not pass get the full budget, the others share what the page may weigh."""
+        share = min(max(WHOLE // max(len(self._details), 1), LEAST), BUDGET)
+        for name, extra in details:
             with guarded(self._config, f"no details of {name} in report.html"):
                 case = self._cases[name]
-                part["content"] = case_details(
-                    case, self._frame(name), share if case.verdict is Ruling.PASSED else BUDGET
+                extra["content"] = case_details(
+                    case, self._context(name), share if case.verdict is Ruling.PASSED else BUDGET
                 )
 
-    def _frame(self, name: str) -> CaseContext:
+    def _context(self, name: str) -> CaseContext:
         before = self._run.before if self._run else None
         past = (before.run, self._past[name]) if before and name in self._past else None
         return CaseContext(self._link, self._say, self._request(self._cases[name]), past)
 
     def _request(self, entry: CaseEntry) -> str:
-        """The newest that there is of it."""
+        """The file of its newest request; empty if there is none."""
         number = entry.trials[-1].trial if entry.trials else 1
         names = (f"requests/{request_name(entry.id, each)}.json" for each in (number, 1))
         return next((name for name in names if (self._folder / name).is_file()), "")
@@ -133,29 +135,29 @@ class Html:
 
     @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_html_results_table_row(self, report: Any, cells: list[Any]) -> None:
-        if not self._columns or not cells:  # no cells: somebody took the row away
+        if not self._columns or not cells:  # another plugin removed the row
             return
         case = case_id_of_report(report)
         entry = self._cases.get(case, UNJUDGED) if case else None
         if entry and entry.trials:
-            told = duration_cell(entry)
-            cells[:] = [told if 'class="col-duration"' in str(cell) else cell for cell in cells]
+            lasted = duration_cell(entry)
+            cells[:] = [lasted if 'class="col-duration"' in str(cell) else cell for cell in cells]
         if self._ours:
             cells[:] = [outcome_cell(str(cell), self._say) for cell in cells]
         cells[COLUMN:COLUMN] = case_cells(entry, self._say)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_html(self, data: list[str]) -> None:
-        """A test that said nothing has no empty box for it."""
+        """Remove the empty box of a test without output."""
         if self._ours and data == [NO_OUTPUT]:
             data.clear()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_summary(self, prefix: list[Any], postfix: list[Any]) -> None:
-        """The last call before the page is written."""
+        """pytest-html calls this last before it writes the page."""
         if not self._columns:
             return
-        self._fill(self._shown)
+        self._fill(self._details)
         cases = self._run.cases if self._run else self._cases.values()
         style = "" if self._styled else f"<style>{STYLE}</style>"
         prefix += [style, overview(cases, self._run, self._say, _versions())]
@@ -176,9 +178,9 @@ def _versions() -> str:
 
 NO_OUTPUT = "No log output captured."  # pytest-html writes it for a test without output
 _LONGEST = 200  # characters of a cell
-# What a row shows of a case that its test has not begun to judge.
+# For the row of a test whose case is not judged yet.
 UNJUDGED = CaseEntry("", "", 1, 1, Mode.CLUSTER.value, None, "", 0.0, metrics={}, findings=(), trials=())
-# Where pytest-html writes words of its own, and what they are.
+# Texts of pytest-html itself: where they are, and their keys in i18n.
 _HOST = {
     "#environment-header h2": "environment",
     ".summary__data > h2": "summary",
@@ -191,24 +193,24 @@ _HOST = {
 def header_cells(say: Language = ENGLISH) -> list[str]:
     return [
         f'<th class="sortable" data-column-type="{column.key}">{escape(column.head(say))}</th>'
-        for column in shown_in(Output.PAGE)
+        for column in columns_of(Output.PAGE)
     ]
 
 
 def translated_header(cell: str, say: Language) -> str:
-    """A heading of pytest-html's own, in the language of the page; its duration is that of the jobs."""
+    """A heading of pytest-html in the language of the page; the duration becomes that of the jobs."""
     for name, key in (("result", "result"), ("testId", "test"), ("duration", "job time")):
         if f'data-column-type="{name}"' in cell:
-            about = f' title="{escape(say("job time means"))}"' if name == "duration" else ""
-            return f'<th class="sortable" data-column-type="{name}"{about}>{escape(say(key))}</th>'
+            title = f' title="{escape(say("job time means"))}"' if name == "duration" else ""
+            return f'<th class="sortable" data-column-type="{name}"{title}>{escape(say(key))}</th>'
     return f"<th>{escape(say('links'))}</th>" if "Links" in cell else cell
 
 
 def case_cells(case: CaseEntry | None, say: Language = ENGLISH) -> list[str]:
-    """Our cells of a row; empty ones for a test that has no case."""
+    """Our cells of a row; empty ones for a test without a case."""
     return [
         f'<td class="col-{column.key}">{_cell_of(column, case, say) if case else ""}</td>'
-        for column in shown_in(Output.PAGE)
+        for column in columns_of(Output.PAGE)
     ]
 
 
@@ -217,8 +219,8 @@ def _cell_of(column: Column, case: CaseEntry, say: Language) -> str:
 
 
 def _order(value: float | None) -> str:
-    """The page sorts cells as strings, so each number begins with a hidden one that sorts alike: the bits of a float
-    are in numeric order once the sign is flipped (and all of them, below zero)."""
+    """A hidden text that sorts like the number, because the page sorts cells as strings: the bits of a float are in
+    numeric order once the sign is flipped (and all bits, below zero)."""
     if value is None:
         return ""
     bits = int.from_bytes(struct.pack(">d", value), "big")
@@ -227,7 +229,7 @@ def _order(value: float | None) -> str:
 
 
 def duration_cell(case: CaseEntry) -> str:
-    """The cell that says how long its jobs ran, as pytest-html writes and sorts it."""
+    """How long the jobs of the case ran, as pytest-html writes and sorts durations."""
     seconds = total(case, "ran_s") or 0.0
     whole = round(seconds)
     clock = f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
@@ -236,19 +238,19 @@ def duration_cell(case: CaseEntry) -> str:
 
 
 def outcome_cell(cell: str, say: Language) -> str:
-    """A cell of pytest-html's with the result of a test, in the language of the page."""
+    """pytest-html's cell with the result of a test, in the language of the page."""
     match = re.fullmatch(r'<td class="col-result">(\w+)</td>', cell)
     return _cell("result", match[1], say(f"one {match[1].lower()}")) if match else cell
 
 
 def _cell(name: str, value: str, text: str) -> str:
-    """pytest-html sorts and filters by the first cell that it finds in the text, be it in a comment."""
+    """A cell that shows `text` and sorts by `value`: pytest-html sorts by the first cell, even in a comment."""
     cell = f'<td class="col-{name}">{escape(text)}</td>'
     return cell if text == value else f'<!--<td class="col-{name}">{escape(value)}</td>-->{cell}'
 
 
 def translation_script(say: Language) -> str:
-    """A script that says in which language the page is, and gives pytest-html's own words that language."""
+    """A script that sets the language of the page and translates the texts of pytest-html."""
     lines = [f"document.documentElement.lang='{say.code}'"]
     if not say.is_source:
         table = {selector: say(key) for selector, key in _HOST.items()}
@@ -270,7 +272,7 @@ def _literal(value: object) -> str:
 
 
 def page_style(say: Language) -> str:
-    """For a page that is ours alone: also dark where the reader's screen is, never on paper."""
+    """The style of a page that is ours alone: dark if the reader's screen is, never on paper."""
     pictures = "".join(
         f".aisbench svg[{name}='{day}'],.aisbench svg [{name}='{day}']{{{name}:{night}}}"
         for day, night in NIGHT.items()
@@ -280,7 +282,7 @@ def page_style(say: Language) -> str:
 
 
 def _hints(say: Language) -> str:
-    """The words that pytest-html keeps in its style."""
+    """The texts that pytest-html keeps in its style."""
     hide, show, more, less = (say(key) for key in ("hide details", "show details", "expand", "collapse"))
     return (
         f".col-result:hover::after{{content:' ({hide})'}}.col-result.collapsed:hover::after{{content:' ({show})'}}"
@@ -291,7 +293,7 @@ def _hints(say: Language) -> str:
     )
 
 
-# Of our own parts, on any page that they are in.
+# Of our own parts, also in a page that the user asked pytest-html for.
 STYLE = """
 .aisbench{color:#1f2933;font-size:13px;line-height:1.5;margin:6px 4px 10px}
 .aisbench table{border-collapse:collapse;margin:4px 0 8px}
@@ -333,8 +335,8 @@ td.col-remarks,td.col-verdict{white-space:nowrap}
 .aisbench .sign td{height:44px;width:33%;vertical-align:top;color:#5f6b78}
 }
 """
-# Where the page is ours: the verdicts before the versions of packages, and darker ink than pytest-html's grey. How many
-# tests took how long is not shown: it leaves some tests out, and of a run told again it is the retelling's time.
+# Where the page is ours: the verdicts before the versions of packages, and darker ink than pytest-html's grey. It hides
+# pytest-html's count of tests and time, which leaves some tests out, and of an old run shows the time of the replay.
 _PAGE = """
 body{color:#3e4a56;max-width:1560px;margin:16px auto;padding:0 16px;font-size:13px;display:flex;flex-direction:column;
  min-width:0;font-family:Helvetica,Arial,"PingFang SC","Microsoft YaHei","Noto Sans CJK SC",sans-serif}

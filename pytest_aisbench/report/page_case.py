@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from html import escape
 from typing import NamedTuple
 
@@ -17,9 +16,9 @@ from pytest_aisbench.model.clock import seconds_of
 from pytest_aisbench.model.messages import plain, translated
 from pytest_aisbench.model.results import CaseBrief, CaseEntry, Executor, RunEntry, TrialEntry
 from pytest_aisbench.model.verdict import Finding, Outcome, Ruling, number
-from pytest_aisbench.report.columns import Column, Output, shown_in
+from pytest_aisbench.report.columns import Column, Output, columns_of
 from pytest_aisbench.report.rank_charts import case_charts
-from pytest_aisbench.report.text import as_typed, safe_link, span, what_to_do, worst_first
+from pytest_aisbench.report.text import as_typed, safe_link, span, utc_time, verdict_counts, what_to_do, worst_first
 
 # The head of the page: what was run, where, at what cost, with what result, and what changed
 
@@ -30,10 +29,10 @@ _STEADY = 0.01  # changes of speed that are not worth a table
 
 
 def overview(cases: Iterable[CaseEntry], run: RunEntry | None, say: Language = ENGLISH, versions: str = "") -> str:
-    """The prefix of the page."""
+    """The head of the page."""
     all_cases = list(cases)
-    counts = {verdict: sum(case.verdict is verdict for case in all_cases) for verdict in (*Ruling, None)}
-    verdicts = ", ".join(f"{many} {ruling(verdict, say)}" for verdict, many in counts.items() if many)
+    counts = verdict_counts(all_cases)
+    verdicts = ", ".join(f"{counts[verdict]} {ruling(verdict, say)}" for verdict in (*Ruling, None) if counts[verdict])
     hours = number(sum(case.card_hours for case in all_cases))
     lead = f"{escape(say('cases', count=len(all_cases)))}: {verdicts or escape(say('none judged'))}"
     lines = [f"<div class='lead'>{lead}; {escape(say('card-hours', count=hours))}</div>"]
@@ -65,14 +64,14 @@ def _facts(cases: Sequence[CaseEntry], run: RunEntry, say: Language, versions: s
 
 
 def _executor(executor: Executor) -> str:
-    """A CI server, with a link to its build; nothing where a person ran it."""
+    """The CI server, with a link to its build; empty if a person ran it."""
     build = text(executor.build)
     linked = f"<a href='{escape(executor.url)}'>{build or text(executor.url)}</a>" if executor.url else build
     return f"{text(executor.name)} {linked}".strip() if executor.name else ""
 
 
 def _distinct_traits(cases: Iterable[CaseEntry], names: Iterable[str]) -> list[str]:
-    """What the trials say of themselves, each once."""
+    """The traits of the newest trials, each once."""
     newest = [case.trials[-1].traits for case in cases if case.trials]
     pairs = ((name, traits[name]) for name in names for traits in newest if traits.get(name))
     return list(dict.fromkeys(f"{name} {value}" for name, value in pairs))[:MOST]
@@ -101,7 +100,7 @@ def _since(run: RunEntry, cases: Sequence[CaseEntry], say: Language) -> Iterator
             (say("run"), text(f"{run.before.run}, {_clock(run.before.started)}")),
             (
                 say("turned"),
-                turned + _more_of_summary(difference.turned, say) if turned else escape(say("turned none")),
+                turned + _and_more(difference.turned, say) if turned else escape(say("turned none")),
             ),
             (say("new cases"), _names(difference.new, say)),
             (say("gone cases"), _names(difference.gone, say)),
@@ -115,7 +114,7 @@ def _since(run: RunEntry, cases: Sequence[CaseEntry], say: Language) -> Iterator
             for move in moved[:MOST]
         )
         headings = [say(key) for key in ("case", "before", "now", "change")]
-        yield table(headings, rows, numbers=(1, 2, 3)) + _more_of_summary(moved, say)
+        yield table(headings, rows, numbers=(1, 2, 3)) + _and_more(moved, say)
 
 
 def _alike(difference: RunDifference, say: Language) -> str:
@@ -126,16 +125,16 @@ def _alike(difference: RunDifference, say: Language) -> str:
 
 
 def _names(names: Sequence[str], say: Language) -> str:
-    return ", ".join(map(text, names[:MOST])) + _more_of_summary(names, say)
+    return ", ".join(map(text, names[:MOST])) + _and_more(names, say)
 
 
-def _more_of_summary(things: Sequence[object], say: Language) -> str:
+def _and_more(things: Sequence[object], say: Language) -> str:
     return f" {escape(say('more', count=len(things) - MOST))}" if len(things) > MOST else ""
 
 
 def _roll(cases: Sequence[CaseEntry], say: Language) -> str:
-    """On paper only, where the table of tests is spread over as many sheets as there are details: what is signed."""
-    columns = shown_in(Output.PAPER)
+    """The list of cases that people sign, on paper only: there the table of tests is spread over many sheets."""
+    columns = columns_of(Output.PAPER)
     rows = ([column_cell(column, case, say, 60, attempt=0) for column in columns] for case in worst_first(cases))
     numbers = [index for index, column in enumerate(columns) if column.value]
     headings = [column.head(say) for column in columns]
@@ -143,41 +142,40 @@ def _roll(cases: Sequence[CaseEntry], say: Language) -> str:
 
 
 def _signatures(say: Language) -> str:
-    """On paper only."""
+    """Room for signatures, on paper only."""
     cells = "".join(f"<td>{escape(say(key))}</td>" for key in ("tested by", "reviewed by", "date"))
     return f"<table class='sign'><tbody><tr>{cells}</tr></tbody></table>"
 
 
 # The details of a case
 
-# A case may weigh this much, as the page carries it, or the page of a large run opens slowly.
-BUDGET = 48_000
+BUDGET = 48_000  # bytes of a case in the page: with more, the page of a large run opens slowly
 MOST_ROWS = 10
 MOST_LOGS = 32
 MOST_TRAITS = 60
-_AROUND = 1000  # bytes of the frame, and of the line that says what is left out
-_LIMITS = (1000, 200, 40)  # words that need much escaping are cut shorter
+_AROUND = 1000  # bytes around the parts, with the line that names what is left out
+_LIMITS = (1000, 200, 40)  # characters of a text; if escaping makes the details too large, the next is tried
 
 
 @dataclass(frozen=True)
 class CaseContext:
-    """What a case is told with: how a file of the run is reached from the page, and what was there before."""
+    """What the details of a case need: links to the files of the run, and the case in the run before."""
 
     link: Callable[[str], str]
     say: Language = ENGLISH
-    request: str = ""  # its file
-    before: tuple[str, CaseBrief] | None = None  # the run, and the case there
+    request: str = ""  # the file of the job's request
+    before: tuple[str, CaseBrief] | None = None  # the run before, and the case in it
 
 
 class Part(NamedTuple):
     name: str
     body: str
-    rank: int  # the highest is left out first where there is no room; 0 stays
+    rank: int  # where room is short, the highest is left out first; 0 stays
 
 
 def case_details(case: CaseEntry, frame: CaseContext, budget: int = BUDGET) -> str:
-    """As much as the budget holds: pictures go before words do."""
-    said = ""
+    """As many parts as the budget holds: charts are left out before texts are."""
+    html = ""
     for limit in _LIMITS:
         parts = [part for part in _parts(case, frame, limit) if part.body]
         spare = sorted((part for part in parts if part.rank), key=lambda part: part.rank)
@@ -187,28 +185,28 @@ def case_details(case: CaseEntry, frame: CaseContext, budget: int = BUDGET) -> s
             size -= weight(left_out[-1].body)
         names = ", ".join(part.name for part in parts if part in left_out and part.name)
         note = frame.say("left out", names=names) if names else ""
-        said = _joined([part for part in parts if part not in left_out], note, frame.say)
-        if weight(said) < budget:
+        html = _joined([part for part in parts if part not in left_out], note, frame.say)
+        if weight(html) < budget:
             break
-    return said
+    return html
 
 
 def weight(html: str) -> int:
-    """Bytes that the page needs for it: it lies in an attribute, as JSON."""
+    """Bytes that the HTML takes in the page, where it is JSON in an attribute."""
     return len(escape(json.dumps(html)))
 
 
 def _joined(parts: Sequence[Part], note: str, say: Language) -> str:
-    """Pictures that follow each other stand side by side where the screen is wide."""
-    told, row = "", ""
+    """The parts as one block; charts that follow each other stand side by side on a wide screen."""
+    html, row = "", ""
     for part in parts:
         if part.body.startswith("<svg"):
             row += part.body
             continue
-        told += (f"<div class='charts'>{row}</div>" if row else "") + part.body
+        html += (f"<div class='charts'>{row}</div>" if row else "") + part.body
         row = ""
-    told += f"<div class='charts'>{row}</div>" if row else ""
-    return f"<div class='aisbench' lang='{say.code}'>{told}{f'<div>{escape(note)}</div>' if note else ''}</div>"
+    html += f"<div class='charts'>{row}</div>" if row else ""
+    return f"<div class='aisbench' lang='{say.code}'>{html}{f'<div>{escape(note)}</div>' if note else ''}</div>"
 
 
 def _parts(case: CaseEntry, frame: CaseContext, limit: int) -> Iterator[Part]:
@@ -243,10 +241,10 @@ def _lead(case: CaseEntry, frame: CaseContext, limit: int) -> str:
     speed = case.metrics.get("throughput")
     if frame.before and speed and speed.value and frame.before[1].throughput and frame.before[1].unit == speed.unit:
         run, was = frame.before[0], frame.before[1].throughput
-        told = say(
+        comparison = say(
             "against last run", run=run, was=number(was), now=number(speed.value), share=f"{speed.value / was - 1:+.1%}"
         )
-        lines.append(f"<div>{text(told, limit)}</div>")
+        lines.append(f"<div>{text(comparison, limit)}</div>")
     return "".join(lines)
 
 
@@ -281,8 +279,8 @@ def _stragglers(trial: TrialEntry, say: Language) -> str:
         for each in trial.stragglers[:MOST_ROWS]
     )
     headings = [say(key) for key in ("node", "card", "rank", "of the others", "costs")]
-    told = table(headings, rows, numbers=range(5)) + _more(trial.stragglers, say)
-    return f"<h3>{escape(say('stragglers'))}</h3>{told}"
+    rows_html = table(headings, rows, numbers=range(5)) + _more(trial.stragglers, say)
+    return f"<h3>{escape(say('stragglers'))}</h3>{rows_html}"
 
 
 def _trials(trials: Sequence[TrialEntry], say: Language, limit: int) -> str:
@@ -292,7 +290,7 @@ def _trials(trials: Sequence[TrialEntry], say: Language, limit: int) -> str:
 
 def _trial(trial: TrialEntry, say: Language, limit: int) -> tuple[str, ...]:
     began = min(trial.times.values(), default=None)
-    when = "-" if began is None else datetime.fromtimestamp(began, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    when = "-" if began is None else utc_time(began)
     phase = " / ".join(word for word in (trial.phase, trial.platform_phase) if word)
     stage = f"<code>{text(trial.stage, limit)}</code>" if trial.stage else "-"
     job = f"<code>{text(trial.job_id, limit)}</code>" if trial.job_id else "-"
@@ -301,23 +299,25 @@ def _trial(trial: TrialEntry, say: Language, limit: int) -> tuple[str, ...]:
 
 
 def _standard(case: CaseEntry, say: Language, limit: int) -> str:
-    """What is known as a table, what is not by its reason."""
-    known: list[tuple[str, ...]] = []
-    unknown: dict[str, list[str]] = {}
+    """The figures that standards ask for: measured ones in a table, missing ones by reason."""
+    measured: list[tuple[str, ...]] = []
+    missing: dict[str, list[str]] = {}
     for name, field in standard_fields(case).items():
         if field.value is None:
-            unknown.setdefault(field.null_reason or "-", []).append(name)
+            missing.setdefault(field.null_reason or "-", []).append(name)
         else:
-            known.append((text(name), text(_value(field), limit), text(field.source or "", limit)))
-    gone = "".join(f"<div>{text(', '.join(names), limit)}: {text(why, limit)}</div>" for why, names in unknown.items())
-    return table([say(key) for key in ("field", "value", "source")], known) + gone
+            measured.append((text(name), text(_value(field), limit), text(field.source or "", limit)))
+    reasons = "".join(
+        f"<div>{text(', '.join(names), limit)}: {text(why, limit)}</div>" for why, names in missing.items()
+    )
+    return table([say(key) for key in ("field", "value", "source")], measured) + reasons
 
 
 def _value(field: Field) -> str:
     if isinstance(field.value, float) and field.unit == TIME:
-        return f"{datetime.fromtimestamp(field.value, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-    shown = number(field.value) if isinstance(field.value, float) else str(field.value)
-    return f"{shown} {field.unit}".rstrip()
+        return f"{utc_time(field.value)} UTC"
+    value = number(field.value) if isinstance(field.value, float) else str(field.value)
+    return f"{value} {field.unit}".rstrip()
 
 
 def _traits(traits: Mapping[str, str], limit: int) -> str:
@@ -325,25 +325,25 @@ def _traits(traits: Mapping[str, str], limit: int) -> str:
 
 
 def _lines(name: str, lines: Sequence[str], say: Language, limit: int) -> str:
-    told = "".join(f"<div>{escape(name)}: {text(translated(each, say), limit)}</div>" for each in lines[:MOST_ROWS])
-    return told + _more(lines, say)
+    rows = (f"<div>{escape(name)}: {text(translated(each, say), limit)}</div>" for each in lines[:MOST_ROWS])
+    return "".join(rows) + _more(lines, say)
 
 
 def _files(trial: TrialEntry, frame: CaseContext, limit: int) -> str:
     say = frame.say
     logs = [f"<a href='{escape(frame.link(log))}'>{text(log, limit)}</a>" for log in trial.logs[:MOST_LOGS]]
-    told = f"<div>{escape(say('logs'))}: {', '.join(logs)}</div>" if logs else ""
-    told += _more(trial.logs, say, MOST_LOGS)
+    html = f"<div>{escape(say('logs'))}: {', '.join(logs)}</div>" if logs else ""
+    html += _more(trial.logs, say, MOST_LOGS)
     if frame.request:
         href, name = escape(frame.link(frame.request)), text(frame.request, limit)
-        told += f"<div>{escape(say('request file'))}: <a href='{href}'>{name}</a></div>"
+        html += f"<div>{escape(say('request file'))}: <a href='{href}'>{name}</a></div>"
     if console := safe_link(trial.console):
-        told += f"<div>{escape(say('console page'))}: <a href='{escape(console)}'>{text(console, limit)}</a></div>"
-    return told
+        html += f"<div>{escape(say('console page'))}: <a href='{escape(console)}'>{text(console, limit)}</a></div>"
+    return html
 
 
-def _more(things: Sequence[object], say: Language, shown: int = MOST_ROWS) -> str:
-    return f"<div>{escape(say('more in results', count=len(things) - shown))}</div>" if len(things) > shown else ""
+def _more(things: Sequence[object], say: Language, most: int = MOST_ROWS) -> str:
+    return f"<div>{escape(say('more in results', count=len(things) - most))}</div>" if len(things) > most else ""
 
 
 # Pieces of HTML; everything that goes in is escaped or made by us
@@ -354,7 +354,7 @@ def text(words: str, limit: int = 200) -> str:
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[str]], *, numbers: Sequence[int] = ()) -> str:
-    """Cells are HTML already; `numbers` are the columns to be set to the right."""
+    """Cells are HTML already; `numbers` are the columns that are aligned to the right."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     kinds = dict.fromkeys(numbers, " class='number'")
     body = "".join(
@@ -370,18 +370,18 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def folded(title: str, inside: str) -> str:
-    """Closed on a screen, open on paper."""
+    """A part that is closed on a screen and open on paper."""
     return f"<details><summary>{escape(title)}</summary>{inside}</details>" if inside else ""
 
 
 def block(title: str, lines: Iterable[str], limit: int) -> str:
-    """Lines as a machine wrote them."""
+    """Lines of a log, as they were written."""
     body = "\n".join(text(line, limit) for line in lines)
     return f"<h3>{escape(title)}</h3><pre>{body}</pre>" if body else ""
 
 
 def column_cell(column: Column, case: CaseEntry, say: Language, limit: int, attempt: int | None = None) -> str:
-    """What the column shows of the case; a verdict in its colour."""
+    """The cell of a case in a column; a verdict has its colour."""
     if column.key == "verdict":
         return ruling(case.verdict, say)
     return text(column.cell(case, say, attempt), limit)
@@ -392,7 +392,7 @@ def ruling(verdict: Ruling | None, say: Language) -> str:
 
 
 def word(name: str, say: Language) -> str:
-    """A verdict or an outcome: the word that programs know, in its colour."""
+    """A verdict or an outcome in its colour."""
     return f"<span class='aisbench-{name}'>{escape(say.word(name))}</span>"
 
 

@@ -44,11 +44,13 @@ from pytest_aisbench.report.charts import (
 from pytest_aisbench.report.text import display_width
 
 _MAPPED = 4  # nodes from which on a map is clearer than bars
-_COUNTED = frozenset({"images/s", "samples/s", "examples/s", "sequences/s", "sentences/s"})  # what logs call samples
+_COUNTED = frozenset(
+    {"images/s", "samples/s", "examples/s", "sequences/s", "sentences/s"}
+)  # units that count what a log calls samples
 
 
 def case_charts(case: CaseEntry, say: Language) -> Iterator[tuple[str, str, int]]:
-    """Name, picture, and its place among what is left out where there is no room: the highest first."""
+    """Name, picture, and rank of each chart: where room is short, the highest rank is left out first."""
 
     def named(key: str) -> str:
         return say(key, case=case.id)
@@ -59,9 +61,9 @@ def case_charts(case: CaseEntry, say: Language) -> Iterator[tuple[str, str, int]
     speed = case.metrics.get(THROUGHPUT)
     unit, now = (speed.unit, speed.value) if speed else ("", None)
     yield named("lifecycle"), timeline(case.trials, title=named("lifecycle"), say=say), 7
-    drawn = heat_map if case.nodes >= _MAPPED and case.devices_per_node > 1 else rank_chart
-    key = "heat map" if drawn is heat_map else "rank chart"
-    ranks = drawn(last.throughput_by_rank, case.devices_per_node, title=named(key), unit=unit, say=say)
+    draw = heat_map if case.nodes >= _MAPPED and case.devices_per_node > 1 else rank_chart
+    key = "heat map" if draw is heat_map else "rank chart"
+    ranks = draw(last.throughput_by_rank, case.devices_per_node, title=named(key), unit=unit, say=say)
     yield named(key), ranks, 5
     if last.curve:
         claim = _claim(case, last, unit)
@@ -76,17 +78,17 @@ def case_charts(case: CaseEntry, say: Language) -> Iterator[tuple[str, str, int]
 
 
 def _claim(case: CaseEntry, trial: TrialEntry, unit: str) -> Claim | None:
-    """The claim on the throughput of the case, for the speed that its log tells: a rank's share, if it is of one.
+    """The band of the case's throughput, for the speed in its log: a rank's share of it if the log is of one rank.
 
-    None where the log counts something else, such as steps of a size that it does not say.
+    None if the log counts something else, such as steps of unknown size.
     """
-    told, known = trial.curve, case.background
-    if told is None or known is None or unit not in _COUNTED:
+    curve, background = trial.curve, case.background
+    if curve is None or background is None or unit not in _COUNTED:
         return None
-    if told.unit != "samples/s" and not (told.unit == "steps/s" and told.batch):
+    if curve.unit != "samples/s" and not (curve.unit == "steps/s" and curve.batch):
         return None
-    whole = Claim(known.reference, known.low, known.high)
-    if told.of == "job":
+    whole = Claim(background.reference, background.low, background.high)
+    if curve.of == "job":
         return whole
     nodes = 1 if case.mode == Mode.SINGLE_SERVER.value else case.nodes
     return whole.per(nodes * case.devices_per_node)
@@ -94,7 +96,7 @@ def _claim(case: CaseEntry, trial: TrialEntry, unit: str) -> Claim | None:
 
 # Bars: one for each rank, so that a slow or missing card stands out
 
-HEIGHT, FLOOR = 236, 202
+BARS_HEIGHT, BARS_FLOOR = 236, 202
 MOST_BARS = 256
 MOST_TOOLTIPS = 64
 
@@ -102,29 +104,29 @@ MOST_TOOLTIPS = 64
 def rank_chart(
     values: Sequence[float | None], devices: int, *, title: str, unit: str = "", say: Language = ENGLISH
 ) -> str:
-    """One bar per rank, grouped by node; above 256 ranks a bar is the slowest of several. '' without any number."""
+    """One bar per rank, grouped by node; above 256 ranks a bar is the slowest of several. Empty without numbers."""
     ranks = [value if value is not None and math.isfinite(value) else None for value in values]
     if all(value is None for value in ranks):
         return ""
-    return _Chart(ranks, devices, title, plain(unit, 20), say).drawn()
+    return _BarChart(ranks, devices, title, plain(unit, 20), say).draw()
 
 
 @dataclass(frozen=True)
 class _Bar:
-    first: int  # its ranks
+    first: int  # the first of its ranks
     last: int
-    value: float | None  # of the slowest of them; None where one is missing
+    value: float | None  # the slowest of them; None if one is missing
     odd: bool
     x: float
 
 
-class _Chart:
+class _BarChart:
     def __init__(self, ranks: Sequence[float | None], devices: int, title: str, unit: str, say: Language) -> None:
-        known = [value for value in ranks if value is not None]
+        values = [value for value in ranks if value is not None]
         self.ranks, self.devices, self.title, self.unit, self.say = ranks, devices, title, unit, say
-        self.median = statistics.median(known)
+        self.median = statistics.median(values)
         self.odd = odd_ranks(ranks, devices)
-        self.scale = _round_above(max(known))
+        self.scale = _round_above(max(values))
         self.size = _bucket(len(ranks), devices)  # ranks per bar
         self.per_node = max(1, devices // self.size)  # bars per node
         self.gap = 0.8 if self.per_node > 1 else 0.0  # between nodes, in bars
@@ -134,16 +136,16 @@ class _Chart:
         self.wide = self.slot * (0.82 if self.slot > 3 else 0.94)
         self.mark = picture_id(title, ranks)
 
-    def drawn(self) -> str:
+    def draw(self) -> str:
         hatched = (
             f"<pattern id='{self.mark}' width='6' height='6' patternUnits='userSpaceOnUse'"
             f" patternTransform='rotate(45)'><path d='M0 0V6' stroke='{ODD}' stroke-width='2'/></pattern>"
         )
         parts = (hatched, *self.axes(), *self.shapes(), *self.signs(), *self.line())
-        return picture(self.title, self.story(), parts, HEIGHT, self.mark)
+        return picture(self.title, self.story(), parts, BARS_HEIGHT, self.mark)
 
     def story(self) -> str:
-        """The picture in words, for those who cannot see it and for those in a hurry."""
+        """The chart in words, for people who cannot see it or have no time."""
         parts = [self.say("median story", value=self.amount(self.median))]
         if self.size > 1:
             parts.append(self.say("each bar", count=self.size))
@@ -153,24 +155,24 @@ class _Chart:
         return f"{number(value)} {self.unit}".strip()
 
     def y(self, value: float) -> str:
-        return short(FLOOR - max(value, 0.0) / self.scale * (FLOOR - TOP))
+        return short(BARS_FLOOR - max(value, 0.0) / self.scale * (BARS_FLOOR - TOP))
 
     def bars(self) -> Iterator[_Bar]:
         for index in range(self.count):
             first = index * self.size
             ranks = range(first, min(first + self.size, len(self.ranks)))
-            known = [value for rank in ranks if (value := self.ranks[rank]) is not None]
-            slowest = min(known) if len(known) == len(ranks) else None
+            values = [value for rank in ranks if (value := self.ranks[rank]) is not None]
+            slowest = min(values) if len(values) == len(ranks) else None
             x = LEFT + 4 + self.slot * (index + self.gap * (index // self.per_node))
             yield _Bar(first, ranks[-1], slowest, any(rank in self.odd for rank in ranks), x)
 
     def shapes(self) -> Iterator[str]:
-        """Bars with a tooltip each, or one path per colour where there are too many for that."""
+        """Bars with a tooltip each, or one path per colour if there are too many for that."""
         by_colour: dict[str, str] = {}
         for bar in self.bars():
             top = str(TOP) if bar.value is None else self.y(bar.value)
             colour = f"url(#{self.mark})" if bar.value is None else ODD if bar.odd else BAR
-            shape = f"M{short(bar.x)} {FLOOR}V{top}h{short(self.wide)}V{FLOOR}z"
+            shape = f"M{short(bar.x)} {BARS_FLOOR}V{top}h{short(self.wide)}V{BARS_FLOOR}z"
             if self.count <= MOST_TOOLTIPS:
                 yield f"<path d='{shape}' fill='{colour}'><title>{escape(self.tooltip(bar))}</title></path>"
             else:
@@ -183,13 +185,13 @@ class _Chart:
         return f"{who}: {self.say('no result') if bar.value is None else self.amount(bar.value)}"
 
     def signs(self) -> Iterator[str]:
-        """What colour alone would say is also said by a sign."""
+        """Arrows and words for what the colour shows, for people who do not see colours."""
         arrows = ""
         for bar in self.bars():
             middle = bar.x + self.wide / 2
             if bar.value is None and self.wide >= 9:
                 yield (
-                    f"<text transform='translate({short(middle + 4)} {FLOOR - 6})rotate(-90)'"
+                    f"<text transform='translate({short(middle + 4)} {BARS_FLOOR - 6})rotate(-90)'"
                     f" stroke='{PAPER}' stroke-width='4' paint-order='stroke'>{escape(self.say('missing'))}</text>"
                 )
             elif bar.value is None or bar.odd:
@@ -199,7 +201,7 @@ class _Chart:
             yield f"<path d='{arrows}' fill='{ODD}'/>"
 
     def axes(self) -> Iterator[str]:
-        yield f"<text x='12' y='{HEIGHT - 6}' fill='{FAINT}'>{escape(self.unit)}</text>"
+        yield f"<text x='12' y='{BARS_HEIGHT - 6}' fill='{FAINT}'>{escape(self.unit)}</text>"
         for value in (0.0, self.scale / 2, self.scale):
             y = self.y(value)
             yield f"<path d='M{LEFT} {y}H{RIGHT}' stroke='{GRID}'/>"
@@ -209,14 +211,14 @@ class _Chart:
         for index in range(0, self.groups, max(1, math.ceil(58 / group))):
             x = LEFT + 4 + index * group + self.slot * self.per_node / 2
             node = escape(self.say("node n", node=index * nodes))
-            yield f"<text x='{short(x)}' y='{FLOOR + 14}' text-anchor='middle'>{node}</text>"
+            yield f"<text x='{short(x)}' y='{BARS_FLOOR + 14}' text-anchor='middle'>{node}</text>"
 
     def line(self) -> Iterator[str]:
-        yield value_line(Scale(0.0, self.scale, FLOOR, TOP), max(self.median, 0.0), self.say("median"))
+        yield value_line(Scale(0.0, self.scale, BARS_FLOOR, TOP), max(self.median, 0.0), self.say("median"))
 
 
 def _bucket(ranks: int, devices: int) -> int:
-    """How many ranks share a bar: a part of a node or whole nodes, never pieces of two."""
+    """How many ranks share a bar: a part of a node or whole nodes, never parts of two."""
     size = math.ceil(ranks / MOST_BARS)
     while devices % size and size % devices:
         size += 1
@@ -238,21 +240,21 @@ MOST_SIGNS = 200
 _LEFT, _RIGHT, _FULL = 76, 676, 0.20  # a card that is 20 % off has the full colour
 _ROOMY = 12.0  # pixels from which on a cell has lines around it
 _STEPS = 10  # of colour on each side
-_SLOW, _FAST = (214, 80, 20), (58, 122, 200)  # the more so, the less of the paper is seen through
+_SLOW, _FAST = (214, 80, 20), (58, 122, 200)  # the further from the median, the more opaque
 
 
 def heat_map(
     values: Sequence[float | None], devices: int, *, title: str, unit: str = "", say: Language = ENGLISH
 ) -> str:
-    """'' for fewer than two nodes, which bars show better, and where nothing was measured."""
+    """Empty for fewer than two nodes, which bars show better, and if nothing was measured."""
     ranks = [value if value is not None and math.isfinite(value) else None for value in values]
     nodes = math.ceil(len(ranks) / devices)
     if nodes < 2 or devices < 2 or all(value is None for value in ranks):
         return ""
-    return _Map(ranks, devices, nodes, plain(unit, 20), say).drawn(title)
+    return _HeatMap(ranks, devices, nodes, plain(unit, 20), say).draw(title)
 
 
-class _Map:
+class _HeatMap:
     def __init__(self, ranks: Sequence[float | None], devices: int, nodes: int, unit: str, say: Language) -> None:
         self.ranks, self.devices, self.unit, self.say = ranks, devices, unit, say
         self.median = statistics.median(value for value in ranks if value is not None)
@@ -264,7 +266,7 @@ class _Map:
         self.wide = min(96.0, (_RIGHT - _LEFT) / self.columns)
         self.right, self.floor = _LEFT + self.wide * self.columns, TOP + self.high * devices
 
-    def drawn(self, title: str) -> str:
+    def draw(self, title: str) -> str:
         image = b64encode(_png([[_colour(value, self.median) for value in row] for row in self.cells])).decode()
         size = f"width='{short(self.right - _LEFT)}' height='{short(self.floor - TOP)}' preserveAspectRatio='none'"
         parts = [
@@ -275,20 +277,22 @@ class _Map:
             *self.names(),
             *_key(self.say),
         ]
-        told = [self.say("median story", value=f"{number(self.median)} {self.unit}".strip())]
+        story = [self.say("median story", value=f"{number(self.median)} {self.unit}".strip())]
         if self.per > 1:
-            told.append(self.say("each cell", count=self.per))
-        story = " · ".join((*told, *odd_ones(self.ranks, self.odd, self.median, self.say)))
-        return picture(title, story, parts, math.ceil(self.floor) + 28, picture_id(title, self.ranks, "map"))
+            story.append(self.say("each cell", count=self.per))
+        story += odd_ones(self.ranks, self.odd, self.median, self.say)
+        return picture(
+            title, " · ".join(story), parts, math.ceil(self.floor) + 28, picture_id(title, self.ranks, "map")
+        )
 
     def slowest(self, column: int, card: int) -> float | None:
         nodes = range(column * self.per, (column + 1) * self.per)
-        found = [self.ranks[at] for node in nodes if (at := node * self.devices + card) < len(self.ranks)]
-        known = [value for value in found if value is not None]
-        return min(known) if known and len(known) == len(found) else None
+        cards = [self.ranks[at] for node in nodes if (at := node * self.devices + card) < len(self.ranks)]
+        values = [value for value in cards if value is not None]
+        return min(values) if values and len(values) == len(cards) else None
 
     def grid(self) -> str:
-        """Around every cell, or around all where they are narrow: cells at the median have no colour."""
+        """Lines around every cell, or around the map if cells are narrow: a cell at the median has no colour."""
         frame = f"M{_LEFT} {TOP}H{short(self.right)}V{short(self.floor)}H{_LEFT}z"
         if self.wide < _ROOMY:
             return frame
@@ -300,7 +304,7 @@ class _Map:
         return f"M{short(_LEFT + self.wide * column)} {short(TOP + self.high * card)}"
 
     def signs(self) -> Iterator[str]:
-        """A ring around what is odd and a cross where nothing was told: colour alone does not say it."""
+        """A ring around each outlier and a cross on each missing card, for people who do not see colours."""
         wide, high = short(self.wide), short(self.high)
         odd = sorted({((rank // self.devices) // self.per, rank % self.devices) for rank in self.odd})
         gone = [(column, card) for card, row in enumerate(self.cells) for column, at in enumerate(row) if at is None]
@@ -324,7 +328,7 @@ class _Map:
 
 
 def _colour(value: float | None, median: float) -> int:
-    """An index: 0 is missing, then from slow to fast."""
+    """The index of a colour: 0 for missing, then from slow to fast."""
     if value is None:
         return 0
     share = (value / median - 1) / _FULL if median else 0.0
@@ -332,7 +336,7 @@ def _colour(value: float | None, median: float) -> int:
 
 
 def _png(rows: Sequence[Sequence[int]]) -> bytes:
-    """Indexed colours, as solid as they are far from the median: the same on a light and on a dark page."""
+    """A PNG with indexed colours, more opaque the further from the median: it looks right on light and dark pages."""
     sides = [(_SLOW, step / _STEPS) for step in range(_STEPS, -1, -1)]
     sides = [(_SLOW, 0.0), *sides, *((_FAST, step / _STEPS) for step in range(1, _STEPS + 1))]
     palette, solid = b"".join(bytes(colour) for colour, _ in sides), bytes(round(255 * share) for _, share in sides)
@@ -340,13 +344,13 @@ def _png(rows: Sequence[Sequence[int]]) -> bytes:
     data = zlib.compress(b"".join(b"\0" + bytes(row) for row in rows), 9)
     chunks = ((b"IHDR", size), (b"PLTE", palette), (b"tRNS", solid), (b"IDAT", data), (b"IEND", b""))
     body = b"".join(
-        struct.pack(">I", len(told)) + name + told + struct.pack(">I", zlib.crc32(name + told)) for name, told in chunks
+        struct.pack(">I", len(part)) + name + part + struct.pack(">I", zlib.crc32(name + part)) for name, part in chunks
     )
     return b"\x89PNG\r\n\x1a\n" + body
 
 
 def _key(say: Language) -> Iterator[str]:
-    """What the colours mean."""
+    """The legend of the colours."""
     x, away = WIDTH - 68, f"{_FULL:.0%}"
     for index, (colour, text) in enumerate(((_SLOW, f"-{away}"), (None, say("median")), (_FAST, f"+{away}"))):
         y, filled = TOP + 18 * index, "none" if colour is None else "rgb({},{},{})".format(*colour)
@@ -358,18 +362,18 @@ def _key(say: Language) -> Iterator[str]:
 
 
 def outliers(ranks: Sequence[float | None]) -> set[int]:
-    """Ranks further from the median than 5% of it and than the noise of the others explains."""
-    known = [value for value in ranks if value is not None]
-    if len(known) < 3:
+    """Ranks further from the median than 5 % of it, and further than the noise of the others explains."""
+    values = [value for value in ranks if value is not None]
+    if len(values) < 3:
         return set()
-    middle = statistics.median(known)
-    noise = 1.4826 * statistics.median(abs(value - middle) for value in known)
+    middle = statistics.median(values)
+    noise = 1.4826 * statistics.median(abs(value - middle) for value in values)
     far = max(3.5 * noise, 0.05 * abs(middle))
     return {rank for rank, value in enumerate(ranks) if value is not None and abs(value - middle) > far}
 
 
 def odd_ranks(ranks: Sequence[float | None], devices: int) -> set[int]:
-    """Those, and all whom the verdict calls slow: a picture does not contradict the words beside it."""
+    """The outliers, and all that the verdict calls slow: the chart must agree with the text beside it."""
     slow = find_stragglers(ranks, Shape(math.ceil(len(ranks) / devices), devices))
     cards = (range(devices) if each.card is None else (each.card,) for each in slow)
     named = {each.node * devices + card for each, mine in zip(slow, cards, strict=True) for card in mine}
@@ -377,13 +381,13 @@ def odd_ranks(ranks: Sequence[float | None], devices: int) -> set[int]:
 
 
 def odd_ones(ranks: Sequence[float | None], odd: set[int], median: float, say: Language) -> Iterator[str]:
-    """Who is far from the others and who said nothing, in words."""
+    """The ranks that are far from the others, and those without a result, in words."""
     far = [f"{rank} ({(ranks[rank] or 0.0) / (median or 1.0) - 1:+.0%})" for rank in sorted(odd)]
     gone = [str(rank) for rank, value in enumerate(ranks) if value is None]
     for names, key in ((far, "outliers"), (gone, "missing ranks")):
         if names:
-            told = ", ".join(names[:4])
-            told = say("and more", names=told, count=len(names) - 4) if len(names) > 4 else told
-            yield say(key, count=len(names), names=told)
+            text = ", ".join(names[:4])
+            text = say("and more", names=text, count=len(names) - 4) if len(names) > 4 else text
+            yield say(key, count=len(names), names=text)
     if not far and not gone and len(ranks) > 1:
         yield say("no outlier", count=len(ranks))

@@ -82,7 +82,7 @@ _STRAGGLER: Table[Straggler] = {
 
 
 def results_document(entry: RunEntry) -> Any:
-    """The run in the published shape, no more: what people read beside it is in other reports."""
+    """The run as `results.json` has it."""
     return _row(_RUN, entry)
 
 
@@ -104,14 +104,14 @@ def write_results(entry: RunEntry, folder: Path) -> Path:
 
 
 class Results:
-    """The file of one run. It is rewritten whole after every case; a case that did not change is serialized once."""
+    """The file of one run, rewritten whole after every case. A case that did not change is serialized once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._cases: dict[str, tuple[CaseEntry, bytes]] = {}
 
     def write(self, entry: RunEntry) -> Path:
-        """Strict JSON: no NaN, and a lone surrogate of a mangled log becomes `?`."""
+        """Write strict JSON: no NaN, and a lone surrogate of a mangled log becomes `?`."""
         path = self._folder / NAME
         write_bytes(path, list(self._parts(entry)))  # serialized first: an error leaves no half-written draft
         return path
@@ -130,8 +130,8 @@ class Results:
     def _case_parts(self, cases: Iterable[CaseEntry]) -> Iterator[bytes]:
         comma = b"[\n  "
         for case in cases:
-            known, text = self._cases.get(case.id, (None, b""))
-            if known is not case:
+            written, text = self._cases.get(case.id, (None, b""))
+            if written is not case:
                 text = _text(case_document(case), 2)
                 self._cases[case.id] = (case, text)
             yield comma
@@ -141,7 +141,7 @@ class Results:
 
 
 def _text(value: Any, depth: int) -> bytes:
-    """Indented as a part of the whole; JSON has no line ends within strings."""
+    """JSON, indented as a part of the document; its strings hold no line ends."""
     text = json.dumps(value, allow_nan=False, ensure_ascii=False, indent=1)
     return text.replace("\n", "\n" + " " * depth).encode("utf-8", "replace")
 
@@ -154,7 +154,7 @@ ABOUT = "Named after IEEE 2937 and T/CESA 1169 as ais-bench reports them; no con
 
 
 class Fields:
-    """Reporter."""
+    """Reporter: `fields.json`, the figures that IEEE 2937 and T/CESA 1169 ask for, case by case."""
 
     order = 60
 
@@ -163,7 +163,7 @@ class Fields:
         self._config = config.stash[SETTINGS].tester_access.config
 
     def case(self, entry: CaseEntry) -> None:
-        """All are written together, at the end."""
+        """The file is written at the end of the run."""
 
     def run(self, entry: RunEntry) -> None:
         cases = {case.id: fields_as_json(standard_fields(case, self._config)) for case in entry.cases}
@@ -172,12 +172,12 @@ class Fields:
         write_text(self._folder / FIELDS_NAME, f"{text}\n")
 
 
-def fields_as_json(found: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
-    """As JSON has it: a moment is a date."""
-    return {name: _shown(field) for name, field in found.items()}
+def fields_as_json(fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
+    """The fields as JSON data: a time is a date in UTC."""
+    return {name: _field_as_json(field) for name, field in fields.items()}
 
 
-def _shown(field: Field) -> dict[str, Any]:
+def _field_as_json(field: Field) -> dict[str, Any]:
     value, unit = field.value, field.unit
     if unit == TIME:
         unit = "UTC"

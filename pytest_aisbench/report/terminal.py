@@ -19,8 +19,8 @@ from pytest_aisbench.model.messages import plain, translated
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.model.results import CaseEntry, RunEntry
 from pytest_aisbench.model.verdict import Outcome, Ruling, number
-from pytest_aisbench.report.columns import Column, Output, common_unit, shown_in
-from pytest_aisbench.report.text import cut, display_width, fit, padded, what_to_do, worst_first, wrap
+from pytest_aisbench.report.columns import Column, Output, columns_of, common_unit, verdict_text
+from pytest_aisbench.report.text import cut, display_width, fit, padded, verdict_counts, what_to_do, worst_first, wrap
 from pytest_aisbench.stash import language
 
 Line = tuple[str, dict[str, bool]]
@@ -43,7 +43,7 @@ def write_summary(
     *,
     unrecorded: str = "",
 ) -> None:
-    """Write the summary to pytest's own terminal, which knows whether there may be colours."""
+    """Write the summary to pytest's own terminal, which decides about colours."""
     width = shutil.get_terminal_size((80, 24)).columns
     say = language(config)
     terminal.section("aisbench")
@@ -73,7 +73,7 @@ def summary_lines(run: RunEntry, folder: str, page: str, width: int, say: Langua
     cases = worst_first(run.cases)
     troubles = [*_troubles(cases, folder, width, say), *_notes(cases, width, say)]
     return [
-        *([*troubles[1:], ("", {})] if troubles else ()),  # each begins with an empty line
+        *([*troubles[1:], ("", {})] if troubles else ()),  # the first line is empty
         *_table(cases, width, say),
         *_nodes(cases),
         *_end(run, cases, page, width, say),
@@ -81,9 +81,9 @@ def summary_lines(run: RunEntry, folder: str, page: str, width: int, say: Langua
 
 
 def _table(cases: Sequence[CaseEntry], width: int, say: Language) -> Iterator[Line]:
-    """If the table is too wide, long names are cut first, then verdicts lose their meaning, then a unit that all
-    cases share moves into a line of its own; numbers are what the table is for."""
-    columns, unit = shown_in(Output.TERMINAL), plain(common_unit(cases), _LONGEST)
+    """The table of all cases. If it is too wide, long names are cut first, then verdicts lose their meaning, then the
+    unit that all cases share moves into a line of its own; numbers stay to the last."""
+    columns, unit = columns_of(Output.TERMINAL), plain(common_unit(cases), _LONGEST)
     headings = [column.inline_head(say) for column in columns]
     cuts = sorted((turn, index, least) for index, column in enumerate(columns) for turn, least in column.narrow)
     for attempt in range(3 if unit else 2):
@@ -123,7 +123,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _nodes(cases: Sequence[CaseEntry]) -> Iterator[Line]:
-    """Every node's result and their mean, in the words of ais-bench-stubs: scripts look for them."""
+    """The result of each node and their mean, in the format of ais-bench-stubs, because scripts look for it."""
     for case in cases:
         if case.mode == Mode.SINGLE_SERVER.value and case.trials:
             yield "", {}
@@ -150,9 +150,13 @@ def _troubles(cases: Sequence[CaseEntry], folder: str, width: int, say: Language
             continue
         yield "", {}
         why = plain(translated(case.reason, say))
-        word = say.word(case.verdict.value) if case.verdict else say("not judged")
         is_repeated = case.verdict is None and "not judged" in case.reason
-        yield from wrapped(f"{case.id} {why if is_repeated else f'{word}: {why}'}", "  ", width, MARKUP[case.verdict])
+        yield from wrapped(
+            f"{case.id} {why if is_repeated else f'{verdict_text(case, say)}: {why}'}",
+            "  ",
+            width,
+            MARKUP[case.verdict],
+        )
         for finding in case.findings:
             if finding.outcome is not Outcome.MET and finding.text != case.reason:
                 line = labelled(say.word(finding.outcome.value), plain(translated(finding.text, say)))
@@ -164,7 +168,10 @@ def _troubles(cases: Sequence[CaseEntry], folder: str, width: int, say: Language
         if trial and trial.logs:
             quoted = [name for name in trial.logs if name in case.reason]
             log = next(iter([*quoted, *(name for name in trial.logs if "worker" in name), *trial.logs]))
-            yield labelled(say("log"), f"{folder.rstrip('/')}/{plain(log)}"), {}  # unbroken, to be copied
+            yield (
+                labelled(say("log"), f"{folder.rstrip('/')}/{plain(log)}"),
+                {},
+            )  # not wrapped, so that people can copy it
         if todo := what_to_do(case, say):
             yield from wrapped(labelled(say.inline("what to do"), todo), indent, width)
 
@@ -173,7 +180,7 @@ def _notes(cases: Sequence[CaseEntry], width: int, say: Language) -> Iterator[Li
     kinds = {(case.id, text): "warning" for case in cases if case.background for text in case.background.warnings}
     for case in cases:
         for note in (note for trial in case.trials for note in trial.notes):
-            kinds.setdefault((case.id, note), "note")  # a warning is a note of its trial too
+            kinds.setdefault((case.id, note), "note")  # a warning is also a note of its trial
         slow = stragglers_message(case.trials[-1].stragglers) if case.trials else ""
         is_above = case.verdict is not Ruling.PASSED and slow in case.reason
         if slow and not is_above:
@@ -192,20 +199,18 @@ def wrapped(text: str, indent: str, width: int, markup: dict[str, bool] | None =
 
 
 def _end(run: RunEntry, cases: Sequence[CaseEntry], page: str, width: int, say: Language) -> Iterator[Line]:
-    counts: dict[str, int] = {}
-    for case in cases:
-        word = say.catalogue.inline(say.meaning(case.verdict.value)) if case.verdict else say("not judged")
-        counts[word] = counts.get(word, 0) + 1
-    verdicts = ", ".join(f"{count} {word}" for word, count in counts.items())
+    words = {verdict: say.catalogue.inline(say.meaning(verdict.value)) for verdict in Ruling}
+    counts = verdict_counts(cases).items()
+    verdicts = ", ".join(f"{count} {words[verdict] if verdict else say('not judged')}" for verdict, count in counts)
     hours = say("card-hours", count=number(sum(case.card_hours for case in run.cases)))
     yield "", {}
     yield from wrapped(f"{say('cases', count=len(run.cases))}: {verdicts or say('none')}; {hours}", "  ", width)
     yield from _uploads(run, width)
-    yield f"{say('report')}: {page}", {}  # unbroken, to be copied
+    yield f"{say('report')}: {page}", {}  # not wrapped, so that people can copy it
 
 
 def _uploads(run: RunEntry, width: int) -> Iterator[Line]:
-    """Where the results went, and what is left to be done."""
+    """Which Tester has the results, and what to do about those that it has not."""
     for tester in dict.fromkeys(upload["tester"] for upload in run.uploads):
         bound = [upload for upload in run.uploads if upload["tester"] == tester]
         counts = {
@@ -226,15 +231,15 @@ _WIDTH = 60
 
 
 def curve_lines(curve: Curve) -> list[str]:
-    """Loss, speed, and the pace in words; nothing where the log told nothing."""
-    found = []
+    """Loss, speed, and the pace in words; empty if the log has none."""
+    lines = []
     if curve.loss.points:
-        found.append(f"loss   {_curve_row(curve.loss)}")
+        lines.append(f"loss   {_curve_row(curve.loss)}")
     if curve.speed.points:
-        found.append(f"speed  {_curve_row(curve.speed)} {curve.unit}")
-    if told := curve.pace:
-        found.append(f"pace   {told}")
-    return found
+        lines.append(f"speed  {_curve_row(curve.speed)} {curve.unit}")
+    if pace := curve.pace:
+        lines.append(f"pace   {pace}")
+    return lines
 
 
 def _curve_row(series: Series) -> str:
@@ -244,7 +249,7 @@ def _curve_row(series: Series) -> str:
 
 
 def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
-    """One sign per value, or per the mean of several where there are more than fit."""
+    """One character per value, or per mean of several if there are more values than `width`."""
     size = math.ceil(len(values) / width)
     means = [sum(part) / len(part) for at in range(0, len(values), size) if (part := values[at : at + size])]
     low, high = min(means), max(means)

@@ -1,11 +1,13 @@
-"""Text as reports write it: durations, order of cases, width in a terminal, links, and the way to the disk."""
+"""Text for all reports: durations and times, the order of cases, width in a terminal, links, writing files."""
 
 from __future__ import annotations
 
 import os
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,16 +15,16 @@ from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.model.results import CaseEntry
 from pytest_aisbench.model.verdict import Ruling
 
-_COMMAND = "::"  # GitHub takes a line that begins so for a command, whatever blanks stand before it
-_CLAUSE_ENDS = "、。，：；？！）"  # what ends a clause begins no line
+_COMMAND = "::"  # GitHub reads a line that begins so as a command, even after blanks
+_CLAUSE_ENDS = "、。，：；？！）"  # no line begins with one of these
 _PIECES = re.compile(rf"\s+|(?:[^\s\u1100-\uffff]+|[\u1100-\uffff])[{_CLAUSE_ENDS}]*")
 _LONGEST_ADDRESS = 2000
 _ADDRESS = re.compile(r"[!-~]+")
-_MARKUP = frozenset("\"'<>\\`")  # what HTML or Markdown would take for its own
+_MARKUP = frozenset("\"'<>\\`")  # characters that mean something in HTML or Markdown
 
 
 def what_to_do(case: CaseEntry, say: Language = ENGLISH) -> str:
-    """Who must act, and how; empty for a case that passed or was not judged."""
+    """What a person should do about the case; empty if it passed or was not judged."""
     if case.verdict is None or case.verdict is Ruling.PASSED:
         return ""
     ran = any(trial.job_id for trial in case.trials)
@@ -35,8 +37,13 @@ def worst_first(cases: Iterable[CaseEntry]) -> list[CaseEntry]:
     return sorted(cases, key=lambda case: order.index(case.verdict))
 
 
+def verdict_counts(cases: Iterable[CaseEntry]) -> Counter[Ruling | None]:
+    """How many cases have which verdict, in the order of `worst_first`."""
+    return Counter(case.verdict for case in worst_first(cases))
+
+
 def span(seconds: float | None, say: Language = ENGLISH) -> str:
-    """A duration as a person says it: `3.2 s`, `4 min 05 s`, `2 h 10 min`."""
+    """A duration for people: `3.2 s`, `4 min 05 s`, `2 h 10 min`."""
     if seconds is None:
         return "-"
     if seconds < 59.95:
@@ -47,13 +54,17 @@ def span(seconds: float | None, say: Language = ENGLISH) -> str:
     return say("hours", hours=minutes // 60, minutes=f"{minutes % 60:02d}")
 
 
+def utc_time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+
+
 def as_typed(value: object) -> str:
     """A setting as it is typed: lists with commas."""
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def display_width(text: str) -> int:
-    """How many columns a terminal needs for it: a Chinese character is as wide as two letters."""
+    """How many columns of a terminal the text takes: a Chinese character is as wide as two letters."""
     return len(text) if text.isascii() else sum(map(_char_width, text))
 
 

@@ -53,7 +53,7 @@ def test_every_column_for_people_has_a_heading_in_every_language(code: str) -> N
 
 def test_the_columns_are_those_that_readers_know() -> None:
     def headings(output: Output) -> list[str]:
-        return [column.inline_head(ENGLISH) for column in columns.shown_in(output)]
+        return [column.inline_head(ENGLISH) for column in columns.columns_of(output)]
 
     table = ["case", "verdict", "throughput", "wanted", "accuracy", "wanted"]
     assert headings(Output.TERMINAL) == headings(Output.PAPER) == table
