@@ -12,10 +12,19 @@ from typing import Any
 
 from pytest_aisbench.cli.options import FAILED, write_text
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.ranktable.check import check, checked
-from pytest_aisbench.ranktable.environment import Process, alone, together
-from pytest_aisbench.ranktable.parse import Problem, read
-from pytest_aisbench.ranktable.table import Form, Order, RankTable, chosen, converted, hccn, make, written
+from pytest_aisbench.ranktable.check import check_table, check_text
+from pytest_aisbench.ranktable.environment import Process, contradictions, together
+from pytest_aisbench.ranktable.parse import Problem, read_table
+from pytest_aisbench.ranktable.table import (
+    Form,
+    Order,
+    RankTable,
+    convert,
+    make_table,
+    read_hccn,
+    select_devices,
+    table_text,
+)
 
 _FORMS = ("lab", "cloud", "1.0")
 _CHIPS = ("910", "910B", "310P", "A3")
@@ -86,7 +95,7 @@ def _make(options: argparse.Namespace) -> int:
             advice = "write 192.168.3.6=192.168.10.1,192.168.20.1 or 192.168.3.6=hccn.conf, each server once"
             raise UsageFault(f"{argument!r} is not one server's cards", advice=advice)
         servers[name] = _addresses(cards, devices, argument)
-    return _write(make(servers, Form(options.format)), options, [])
+    return _write(make_table(servers, Form(options.format)), options, [])
 
 
 def _addresses(cards: str, devices: Sequence[int], argument: str) -> dict[int, str]:
@@ -97,8 +106,8 @@ def _addresses(cards: str, devices: Sequence[int], argument: str) -> dict[int, s
             )
         return dict.fromkeys(devices, "")
     if "," not in cards and Path(cards).is_file():
-        addresses = hccn(_text(Path(cards)), cards)
-        return chosen(addresses, devices, cards) if devices else addresses
+        addresses = read_hccn(_text(Path(cards)), cards)
+        return select_devices(addresses, devices, cards) if devices else addresses
     ips = [ip.strip() for ip in cards.split(",")]
     if devices and len(devices) != len(ips):
         raise UsageFault(f"{argument!r} has {len(ips)} addresses, and --devices {len(devices)} cards")
@@ -144,7 +153,7 @@ def _document(file: Path, table: RankTable | None, problems: Sequence[Problem], 
 
 def _environments(options: argparse.Namespace, table: RankTable | None) -> list[str]:
     if not options.env:
-        return alone(os.environ, table)
+        return contradictions(os.environ, table)
     return together([Process(str(file), _environment(file)) for file in options.env], table)
 
 
@@ -157,13 +166,13 @@ def _convert(options: argparse.Namespace) -> int:
     table, problems = _read(options)
     if table is None or any(not problem.warning for problem in problems):
         return _refused(options.file, problems)
-    made, notes = converted(table, Form(options.to), options.job)
+    made, notes = convert(table, Form(options.to), options.job)
     return _write(made, options, notes)
 
 
 def _write(table: RankTable, options: argparse.Namespace, notes: Sequence[str]) -> int:
-    text = written(table, group=options.group)
-    problems = check(text, options.chip)
+    text = table_text(table, group=options.group)
+    problems = check_text(text, options.chip)
     if any(not problem.warning for problem in problems):
         return _refused(Path("the table"), problems)
     for line in [*map(str, problems), *(f"note: {note}" for note in notes)]:
@@ -184,9 +193,9 @@ def _refused(place: Path, problems: Sequence[Problem]) -> int:
 
 
 def _read(options: argparse.Namespace) -> tuple[RankTable | None, list[Problem]]:
-    table, problems = read(_text(options.file), Order(options.order))
+    table, problems = read_table(_text(options.file), Order(options.order))
     if table:
-        problems += checked(table, options.chip)
+        problems += check_table(table, options.chip)
     if options.file.suffix != ".json":
         problems.append(Problem("HCCL reads files whose name ends in .json"))
     return table, problems

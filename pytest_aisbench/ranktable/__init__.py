@@ -1,5 +1,7 @@
-"""HCCL's rank tables: read, checked, converted, and compared with the environment of a rank.
+"""HCCL's rank tables: which card of which server is which rank.
 
-Begin with `table.py`. The commands and training scripts import this package; it is pure but for `environment.py`,
-which runs on a node.
+Begin with `table.py`, the values. `parse.py` reads a file, `check.py` finds what HCCL would refuse, and
+`environment.py` compares a rank's environment with its table before training begins.
+
+The commands and training scripts import this package. It is pure, but for `environment.py`, which runs on a node.
 """

@@ -1,4 +1,4 @@
-"""The rules of a rank table: what HCCL would refuse, or wait for in vain, told before anything is started."""
+"""Checks a rank table before a job starts: which entries HCCL would refuse, or wait for until its timeout."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from collections import Counter
 from collections.abc import Iterator
 
 from pytest_aisbench.model.messages import plain
-from pytest_aisbench.ranktable.parse import Problem, read
+from pytest_aisbench.ranktable.parse import Problem, read_table
 from pytest_aisbench.ranktable.table import Device, Form, Order, RankTable, Server, SuperPod, hosts
 
 CHIPS = {"910": 8, "910B": 16, "310P": 16, "A3": 16}  # device ids of a server are below that
 _RING = 4  # an Ascend 910 server has its cards 0-3 and 4-7 in two rings
-_WHOLE = re.compile(r"\d+\Z", re.ASCII)
+_DIGITS = re.compile(r"\d+\Z", re.ASCII)
 
 
-def check(text: str, chip: str = "", order: Order = Order.PODS) -> list[Problem]:
-    """Everything that is wrong with a table, each in one line that names the entry; `chip` if the table does not."""
-    table, problems = read(text, order)
-    return problems + (checked(table, chip) if table else [])
+def check_text(text: str, chip: str = "", order: Order = Order.PODS) -> list[Problem]:
+    """All problems of a table's text, each in a line that names the entry; `chip` is used if the table names none."""
+    table, problems = read_table(text, order)
+    return problems + (check_table(table, chip) if table else [])
 
 
-def checked(table: RankTable, chip: str = "") -> list[Problem]:
-    """What is wrong with a table that could be read."""
+def check_table(table: RankTable, chip: str = "") -> list[Problem]:
+    """All problems of a table that could be read."""
     chip = chip or (table.chip if table.chip in CHIPS else "A3" if table.form is Form.V1_2 else "910")
-    found = [*_ranks(table), *_servers(table, chip), *_addresses(table)]
+    problems = [*_ranks(table), *_servers(table, chip), *_addresses(table)]
     if table.form is Form.V1_2:
-        found += _super_pods(table)
+        problems += _super_pods(table)
     if chip == "910":
-        found += _rings(table)
-    return [Problem(plain(problem.text, 300), problem.warning) for problem in found]
+        problems += _rings(table)
+    return [Problem(plain(problem.text, 300), problem.warning) for problem in problems]
 
 
 def _place(server: Server, device: Device) -> str:
@@ -38,7 +38,7 @@ def _place(server: Server, device: Device) -> str:
 
 
 def _ranks(table: RankTable) -> Iterator[Problem]:
-    """Sorted they are 0 to n-1."""
+    """The ranks must be 0 to n-1, each once."""
     cards = table.ranks
     seen: dict[int, str] = {}
     for server, device in cards:
@@ -50,8 +50,8 @@ def _ranks(table: RankTable) -> Iterator[Problem]:
         seen.setdefault(device.rank, here)
     missing = [str(rank) for rank in range(len(cards)) if rank not in seen]
     if missing:
-        shown = ", ".join(missing[:8]) + (" …" if len(missing) > 8 else "")
-        yield Problem(f"no card has rank {shown}: ranks must be 0 to {len(cards) - 1} without a gap")
+        text = ", ".join(missing[:8]) + (" …" if len(missing) > 8 else "")
+        yield Problem(f"no card has rank {text}: ranks must be 0 to {len(cards) - 1} without a gap")
 
 
 def _servers(table: RankTable, chip: str) -> Iterator[Problem]:
@@ -86,7 +86,7 @@ def _servers(table: RankTable, chip: str) -> Iterator[Problem]:
 
 def _addresses(table: RankTable) -> Iterator[Problem]:
     if table.form is Form.CLOUD and len(table.servers) == 1:
-        return  # nobody connects by them
+        return  # on one server, no card connects by address
     needed = table.form is Form.LAB or len(table.servers) > 1
     owner: dict[str, str] = {}
     families: dict[int, str] = {}
@@ -139,8 +139,8 @@ def _super_pods(table: RankTable) -> Iterator[Problem]:
     for name in known.keys() - home.keys():
         yield Problem(f"server {name}: is in no super pod")
     if len({len(pod.servers) for pod in table.pods}) > 1:
-        told = ", ".join(f"{pod.id} has {len(pod.servers)}" for pod in table.pods)
-        yield Problem(f"super pods must have the same number of servers: {told}")
+        sizes = ", ".join(f"{pod.id} has {len(pod.servers)}" for pod in table.pods)
+        yield Problem(f"super pods must have the same number of servers: {sizes}")
     yield from _super_devices(table, known)
 
 
@@ -148,7 +148,7 @@ def _super_devices(table: RankTable, known: dict[str, Server]) -> Iterator[Probl
     for server, device in table.ranks:
         if not device.super_id:
             yield Problem(f"{_place(server, device)}: super_device_id is missing")
-        elif not _WHOLE.match(device.super_id):
+        elif not _DIGITS.match(device.super_id):
             yield Problem(f"{_place(server, device)}: super_device_id {device.super_id!r} is not a whole number")
     for pod in table.pods:
         seen: dict[str, str] = {}
@@ -162,28 +162,30 @@ def _super_devices(table: RankTable, known: dict[str, Server]) -> Iterator[Probl
 
 
 def _rings(table: RankTable) -> Iterator[Problem]:
-    """By the guides of the 910, not by HCCL's parser: such a table is taken, and may not train."""
+    """What the guides of the 910 forbid: HCCL's parser accepts such a table, and the job may not train."""
     servers = hosts(table)
     for server in servers:
         cards = {device.id: device for device in server.devices if device.id < 2 * _RING}
-        told = ", ".join(map(str, sorted(cards)))
+        numbers = ", ".join(map(str, sorted(cards)))
         if len(server.devices) not in {1, 2, 4, 8}:
-            yield _doubt(f"server {server.id}: {len(server.devices)} cards; a 910 server uses 1, 2, 4 or 8")
+            yield _warning(f"server {server.id}: {len(server.devices)} cards; a 910 server uses 1, 2, 4 or 8")
         elif table.form is Form.LAB and len(servers) > 1 and len(server.devices) != 2 * _RING:
             text = f"server {server.id}: {len(server.devices)} cards"
-            yield _doubt(f"{text}; MindSpore 0.x, whose form this is, trains on several servers with 8 each")
+            yield _warning(f"{text}; MindSpore 0.x, whose form this is, trains on several servers with 8 each")
         elif 1 < len(cards) < 2 * _RING and len({number // _RING for number in cards}) > 1:
-            yield _doubt(f"server {server.id}: cards {told} are of both rings, 0-3 and 4-7")
+            yield _warning(f"server {server.id}: cards {numbers} are of both rings, 0-3 and 4-7")
         elif cards and max(cards) - min(cards) >= len(cards):
-            yield _doubt(f"server {server.id}: cards {told} do not follow one another, as Huawei's hccl_tools wants it")
+            yield _warning(
+                f"server {server.id}: cards {numbers} do not follow one another, as Huawei's hccl_tools wants it"
+            )
         for number, device in cards.items():
             other = cards.get(number + _RING)
             if other and _net(device) and _net(other) and _net(device) != _net(other):
                 text = f"device_ip {device.ips[0]} and {other.ips[0]} of device {other.id} are usually of one subnet"
-                yield _doubt(f"{_place(server, device)}: {text}")
+                yield _warning(f"{_place(server, device)}: {text}")
 
 
-def _doubt(text: str) -> Problem:
+def _warning(text: str) -> Problem:
     return Problem(text, warning=True)
 
 

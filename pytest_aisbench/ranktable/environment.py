@@ -1,7 +1,8 @@
-"""What a rank was told of itself, against the rank table and the other ranks: a contradiction is a hang later.
+"""Checks the environment of a rank against the rank table and the other ranks, before a contradiction makes HCCL hang.
 
-HCCL waits for a rank that nobody is. Two nodes that both number their cards 0 to 7 of 16 pass its own check, since the
-devices' numbers are right, and wait for ranks 8 to 15 until their time is up.
+A training script calls `before_training` in its first line. HCCL itself waits for a rank that no process has: two nodes
+that both number their cards 0 to 7 of 16 pass HCCL's check, since the device numbers are right, and then wait for ranks
+8 to 15 until their timeout.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from pathlib import Path
 
 from pytest_aisbench.errors import WorkloadError
 from pytest_aisbench.model.messages import plain
-from pytest_aisbench.ranktable.check import checked
-from pytest_aisbench.ranktable.parse import WHOLE, read
+from pytest_aisbench.ranktable.check import check_table
+from pytest_aisbench.ranktable.parse import WHOLE_NUMBER, read_table
 from pytest_aisbench.ranktable.table import Form, Order, RankTable, Server
 
-# Which server this is: the platform's words for the address, and for the number of the node.
+_TABLE_NAME = "jobstart_hccl.json"  # ModelArts' name of the file, in the folder that RANK_TABLE_FILE names
+_PATIENCE_S = 1800.0  # as HCCL: a platform may complete the table after it started the script
+_PAUSE_S = 1.0
+_TABLE_VARIABLES = ("MINDSPORE_HCCL_CONFIG_PATH", "RANK_TABLE_FILE")  # MindSpore 0.x looks in this order
+# The variables in which platforms put a node's address, and its number.
 _ADDRESSES = ("MA_CURRENT_HOST_IP", "MA_CURRENT_IP", "DLWS_SD_SELF_HOST_IP", "DLWS_SD_SELF_IP", "POD_IP")
 _NUMBERS = ("DLWS_ROLE_IDX", "VC_TASK_INDEX", "DLS_TASK_INDEX")
 
@@ -27,15 +32,71 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Process:
-    """One rank as it is about to start."""
+    """The process of one rank, as it is about to start."""
 
     name: str  # for messages: `node 1, card 3`, or the file that its environment was kept in
     environment: Environment
     node: str = ""  # where it runs, if its environment does not say
 
 
-def alone(environment: Environment, table: RankTable | None, node: str = "") -> list[str]:
-    """What one process can tell by itself; `node` is its server's id, if known better than by the environment."""
+def before_training(
+    environment: Mapping[str, str] | None = None,
+    *,
+    wait_s: float = _PATIENCE_S,
+    pause: Callable[[float], None] = time.sleep,
+) -> RankTable | None:
+    """Raise WorkloadError if this rank cannot train. Call it first in a training script, or in what starts the script.
+
+    Waits until the platform has completed the rank table, and returns it; None if there is one rank and no table.
+    """
+    environment = os.environ if environment is None else environment
+    file = table_file(environment)
+    if file is None:
+        faults = contradictions(environment, None)
+        if environment.get("RANK_SIZE", "1") != "1":
+            faults.append(
+                f"RANK_SIZE is {environment['RANK_SIZE'][:40]}, and neither {' nor '.join(_TABLE_VARIABLES)} is set"
+            )
+        _require(faults)
+        return None
+    text = _completed_text(file, wait_s, pause)
+    table, problems = read_table(text, Order.PODS)
+    problems += check_table(table) if table else []
+    faults = [f"{file}: {problem.text}" for problem in problems if not problem.warning]
+    if table is not None and not faults:
+        faults = contradictions(environment, table)
+    _require(faults)
+    return table
+
+
+def table_file(environment: Mapping[str, str]) -> Path | None:
+    for name in _TABLE_VARIABLES:
+        if environment.get(name):
+            path = Path(environment[name])
+            return path / _TABLE_NAME if path.is_dir() else path
+    return None
+
+
+def _completed_text(file: Path, wait_s: float, pause: Callable[[float], None]) -> str:
+    waited = 0.0
+    while True:
+        try:
+            text = file.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise WorkloadError(f"the rank table {file} cannot be read: {error.strerror}") from None
+        if '"initializing"' not in text or waited >= wait_s:
+            return text
+        pause(_PAUSE_S)
+        waited += _PAUSE_S
+
+
+def _require(faults: list[str]) -> None:
+    if faults:
+        raise WorkloadError(f"this rank cannot train: {faults[0]}", trail="; ".join(faults[1:4]))
+
+
+def contradictions(environment: Environment, table: RankTable | None, node: str = "") -> list[str]:
+    """What contradicts the table in one rank's environment; `node` is its server's id, if the environment lacks it."""
     size, faults = _number(environment, "RANK_SIZE")
     if table is not None:
         cards = len(table.ranks)
@@ -52,13 +113,13 @@ def alone(environment: Environment, table: RankTable | None, node: str = "") -> 
 
 
 def together(processes: Sequence[Process], table: RankTable | None = None) -> list[str]:
-    """What only shows when all ranks are looked at; one line per contradiction."""
+    """All contradictions in the environments of all ranks, a line each."""
     faults: list[str] = []
     ranks: dict[int, list[Process]] = {}
     cards: dict[tuple[str, int], list[Process]] = {}
     sizes: dict[int, str] = {}
     for process in processes:
-        faults += [f"{process.name}: {fault}" for fault in alone(process.environment, table, process.node)]
+        faults += [f"{process.name}: {fault}" for fault in contradictions(process.environment, table, process.node)]
         rank, _ = _rank(process.environment, table)
         size, _ = _number(process.environment, "RANK_SIZE")
         device, _ = _number(process.environment, "DEVICE_ID")
@@ -76,8 +137,8 @@ def together(processes: Sequence[Process], table: RankTable | None = None) -> li
         if len(users) > 1
     ]
     if len(sizes) > 1:
-        told = ", ".join(f"{size} ({name})" for size, name in sorted(sizes.items()))
-        faults.append(f"the ranks do not agree on RANK_SIZE: {told}")
+        text = ", ".join(f"{size} ({name})" for size, name in sorted(sizes.items()))
+        faults.append(f"the ranks do not agree on RANK_SIZE: {text}")
     wanted = len(table.ranks) if table else max(sizes, default=len(processes))
     missing = [rank for rank in range(min(wanted, 100_000)) if rank not in ranks]
     if missing:
@@ -114,12 +175,12 @@ def _against(environment: Environment, table: RankTable, rank: int, node: str) -
 
 
 def _server(environment: Environment, table: RankTable, node: str) -> Server | None:
-    """The table's server that this process is on; None where nothing says so."""
+    """The server of the table that this process runs on; None if neither `node` nor the environment names it."""
     addresses = [node, *(environment.get(name, "") for name in _ADDRESSES)]
     for address in filter(None, addresses):
-        if found := next((server for server in table.servers if address in {server.id, server.host_ip}), None):
-            return found
-    number = next((environment[name] for name in _NUMBERS if WHOLE.match(environment.get(name, ""))), None)
+        if here := next((server for server in table.servers if address in {server.id, server.host_ip}), None):
+            return here
+    number = next((environment[name] for name in _NUMBERS if WHOLE_NUMBER.match(environment.get(name, ""))), None)
     return table.nodes[int(number)] if number is not None and int(number) < len(table.nodes) else None
 
 
@@ -128,24 +189,29 @@ def _node(environment: Environment) -> str:
 
 
 def _rank(environment: Environment, table: RankTable | None) -> tuple[int | None, list[str]]:
-    """With a cloud table RANK_ID may be the pod's name; the rank is then in DEVICE_INDEX."""
-    told = environment.get("RANK_ID", "")
-    if table is not None and table.form is Form.CLOUD and told and any(told == server.pod for server in table.servers):
+    """The rank, and its problems. With a cloud table RANK_ID may be the pod's name; then DEVICE_INDEX has the rank."""
+    rank_id = environment.get("RANK_ID", "")
+    if (
+        table is not None
+        and table.form is Form.CLOUD
+        and rank_id
+        and any(rank_id == server.pod for server in table.servers)
+    ):
         return _number(environment, "DEVICE_INDEX", needed=True)
     return _number(environment, "RANK_ID", needed=True)
 
 
 def _number(environment: Environment, name: str, *, needed: bool = False) -> tuple[int | None, list[str]]:
-    told = environment.get(name, "")
-    if not told:
+    text = environment.get(name, "")
+    if not text:
         return None, [f"{name} is not set"] if needed else []
-    if not WHOLE.match(told):
-        return None, [f"{name} is {told[:40]!r}, which is not a whole number"]
-    return int(told), []
+    if not WHOLE_NUMBER.match(text):
+        return None, [f"{name} is {text[:40]!r}, which is not a whole number"]
+    return int(text), []
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """`0-7, 9`."""
+    """The numbers in short: `0-7, 9`."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][1] + 1:
@@ -153,65 +219,3 @@ def _spans(numbers: Sequence[int]) -> str:
         else:
             spans.append([number, number])
     return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans[:8])
-
-
-# -- Looking at a rank's environment and its rank table before it trains: a line now, instead of a hang.
-
-_FILE = "jobstart_hccl.json"  # what ModelArts calls it in the folder that RANK_TABLE_FILE names
-_PATIENCE_S = 1800.0  # HCCL's own: a platform may fill the table in after it started the script
-_PAUSE_S = 1.0
-_FIRST = ("MINDSPORE_HCCL_CONFIG_PATH", "RANK_TABLE_FILE")  # MindSpore 0.x looks in this order
-
-
-def before_training(
-    environment: Mapping[str, str] | None = None,
-    *,
-    wait_s: float = _PATIENCE_S,
-    pause: Callable[[float], None] = time.sleep,
-) -> RankTable | None:
-    """Call it first in a training script, or in what starts it: raises WorkloadError where this rank cannot train.
-
-    The table is None where there is one rank and no table. Waits while the platform has not completed the table.
-    """
-    told = os.environ if environment is None else environment
-    file = table_file(told)
-    if file is None:
-        faults = alone(told, None)
-        if told.get("RANK_SIZE", "1") != "1":
-            faults.append(f"RANK_SIZE is {told['RANK_SIZE'][:40]}, and neither {' nor '.join(_FIRST)} is set")
-        _require(faults)
-        return None
-    text = _completed(file, wait_s, pause)
-    table, problems = read(text, Order.PODS)
-    found = [*problems, *(checked(table) if table else [])]
-    faults = [f"{file}: {problem.text}" for problem in found if not problem.warning]
-    if table is not None and not faults:
-        faults = alone(told, table)
-    _require(faults)
-    return table
-
-
-def table_file(environment: Mapping[str, str]) -> Path | None:
-    for name in _FIRST:
-        if environment.get(name):
-            path = Path(environment[name])
-            return path / _FILE if path.is_dir() else path
-    return None
-
-
-def _completed(file: Path, wait_s: float, pause: Callable[[float], None]) -> str:
-    waited = 0.0
-    while True:
-        try:
-            text = file.read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise WorkloadError(f"the rank table {file} cannot be read: {error.strerror}") from None
-        if '"initializing"' not in text or waited >= wait_s:
-            return text
-        pause(_PAUSE_S)
-        waited += _PAUSE_S
-
-
-def _require(faults: list[str]) -> None:
-    if faults:
-        raise WorkloadError(f"this rank cannot train: {faults[0]}", trail="; ".join(faults[1:4]))

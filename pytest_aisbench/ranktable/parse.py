@@ -1,4 +1,4 @@
-"""Reading a rank table: every entry that is not as its form wants it is named, and the rest is read on."""
+"""Reads the text of a rank table, and names every entry that its format does not allow; reading goes on after it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from typing import Any
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.ranktable.table import Device, Form, Order, RankTable, Server, SuperPod, renumbered
 
-# -- One entry of a rank table's file, and what is wrong with it in a line that names it.
-
-WHOLE = re.compile(r"\d{1,9}\Z", re.ASCII)
+WHOLE_NUMBER = re.compile(r"\d{1,9}\Z", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One line that names the entry."""
+    """What is wrong with one entry, in a line that names it."""
 
     text: str
-    warning: bool = False  # HCCL takes it
+    warning: bool = False  # HCCL accepts it
 
     def __str__(self) -> str:
         return f"{'warning: ' if self.warning else ''}{self.text}"
@@ -29,40 +27,40 @@ class Problem:
 
 @dataclass
 class Entry:
-    """One object of the file; what it lacks goes to the list that all entries share."""
+    """One object of the file. Its methods read a value, and add what is wrong to the list that all entries share."""
 
     data: dict[str, Any]
     where: str
     problems: list[Problem] = field(default_factory=list)
 
-    def say(self, text: str, *, warning: bool = False) -> None:
+    def add(self, text: str, *, warning: bool = False) -> None:
         self.problems.append(Problem(plain(f"{self.where}: {text}" if self.where else text, 300), warning))
 
     def named(self, name: str) -> Entry:
-        """The same entry, once it is known whose it is."""
+        """The same entry under the name that problems call it by, such as `server 10.0.0.1`."""
         return Entry(self.data, f"{self.where.rpartition(', ')[0]}, {name}".removeprefix(", "), self.problems)
 
     def text(self, key: str, *, needed: bool = True, empty: bool = False) -> str:
         value = self.data.get(key)
         if key not in self.data:
             if needed:
-                self.say(f"{key} is missing")
+                self.add(f"{key} is missing")
             return ""
         if not isinstance(value, str):
-            self.say(f"{key} is {json.dumps(value)[:40]}, and every value is text: write it in quotes")
+            self.add(f"{key} is {json.dumps(value)[:40]}, and every value is text: write it in quotes")
             return ""
         if not value and not empty:
-            self.say(f"{key} is empty")
+            self.add(f"{key} is empty")
         return value
 
     def optional(self, key: str) -> str:
-        """Missing and empty are the same."""
+        """A text that may be missing or empty."""
         return self.text(key, needed=False, empty=True)
 
     def whole(self, key: str, *, needed: bool = True) -> int | None:
         value = self.text(key, needed=needed)
-        if value and not WHOLE.match(value):
-            self.say(f"{key} is {value!r}, which is not a whole number")
+        if value and not WHOLE_NUMBER.match(value):
+            self.add(f"{key} is {value!r}, which is not a whole number")
             return None
         return int(value) if value else None
 
@@ -70,29 +68,29 @@ class Entry:
         rows = self.data.get(key)
         if not isinstance(rows, list):
             if needed or key in self.data:
-                self.say(f"{key} is missing" if key not in self.data else f"{key} is not a list")
+                self.add(f"{key} is missing" if key not in self.data else f"{key} is not a list")
             return
         for index, row in enumerate(rows):
             where = f"{self.where}, {kind} number {index}" if self.where else f"{kind} number {index}"
             if isinstance(row, dict):
                 yield Entry(row, where, self.problems)
             else:
-                self.say(f"{kind} number {index} is {json.dumps(row)[:40]}, not an object")
+                self.add(f"{kind} number {index} is {json.dumps(row)[:40]}, not an object")
 
-    def counts(self, key: str, found: int, what: str, *, needed: bool = True) -> None:
-        told = self.whole(key, needed=needed)
-        if told is not None and told != found:
-            self.say(f"{key} says {told}, and there are {found} {what}")
+    def check_count(self, key: str, actual: int, what: str, *, needed: bool = True) -> None:
+        count = self.whole(key, needed=needed)
+        if count is not None and count != actual:
+            self.add(f"{key} says {count}, and there are {actual} {what}")
 
 
-_LONGEST = 64  # characters of a server_id, by HCCL's guide
+_MOST_CHARACTERS = 64  # characters of a server_id, by HCCL's guide
 _PER_SERVER = (1, 2, 4, 8, 16)
-_UNUSED = ("device_port", "backup_device_ip", "backup_device_port", "host_port")  # only that they are text
+_UNUSED = ("device_port", "backup_device_ip", "backup_device_port", "host_port")  # checked only to be text
 _BOARDS = {"0x0000": "x86", "0x0020": "ARM"}
 
 
-def read(text: str, order: Order = Order.PODS) -> tuple[RankTable | None, list[Problem]]:
-    """The table as far as it can be read; `order` numbers the cards of a cloud table, which has no ranks."""
+def read_table(text: str, order: Order = Order.PODS) -> tuple[RankTable | None, list[Problem]]:
+    """The table as far as it can be read, and its problems; `order` numbers the cards of a cloud table."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -119,24 +117,24 @@ def _form(top: Entry) -> Form | None:
             return Form.LAB
         if "group_list" in top.data:
             return Form.CLOUD
-        top.say("not a rank table: it has neither version nor group_list")
+        top.add("not a rank table: it has neither version nor group_list")
         return None
     version = top.text("version")
     if version in {Form.V1_0.value, Form.V1_2.value}:
         return Form(version)
     if version == "1.1":
-        top.say("version 1.1 is for clusters of different chips, and is not read here")
+        top.add("version 1.1 is for clusters of different chips, and is not read here")
     elif version:
-        top.say(f"version {version!r} is not supported (HCCL's EI0004): 1.0, 1.2, or a table without version")
+        top.add(f"version {version!r} is not supported (HCCL's EI0004): 1.0, 1.2, or a table without version")
     return None
 
 
 def _status(top: Entry) -> None:
     status = top.text("status")
     if status == "initializing":
-        top.say("status is 'initializing': the platform has not filled it in yet; wait until it says 'completed'")
+        top.add("status is 'initializing': the platform has not filled it in yet; wait until it says 'completed'")
     elif status and status != "completed":
-        top.say(f"status is {status!r}, wanted 'completed'")
+        top.add(f"status is {status!r}, wanted 'completed'")
 
 
 def _device(entry: Entry, *, rank: int | None) -> Device | None:
@@ -144,7 +142,7 @@ def _device(entry: Entry, *, rank: int | None) -> Device | None:
     if number is None:
         return None
     entry = entry.named(f"device {number}")
-    ips = entry.optional("device_ip")  # who needs one is a rule
+    ips = entry.optional("device_ip")  # check.py knows which tables need it
     for key in _UNUSED:
         entry.optional(key)
     if rank is None:
@@ -157,35 +155,35 @@ def _device(entry: Entry, *, rank: int | None) -> Device | None:
 
 def _server_id(entry: Entry) -> str:
     name = entry.text("server_id")
-    if len(name) > _LONGEST:
-        entry.say(f"server_id has {len(name)} characters, {_LONGEST} are allowed")
+    if len(name) > _MOST_CHARACTERS:
+        entry.add(f"server_id has {len(name)} characters, {_MOST_CHARACTERS} are allowed")
     return name
 
 
 def _groups(top: Entry) -> list[Entry]:
     groups = list(top.entries("group_list", "group"))
     if isinstance(top.data.get("group_list"), list):
-        top.counts("group_count", len(top.data["group_list"]), "groups")
+        top.check_count("group_count", len(top.data["group_list"]), "groups")
         if not top.data["group_list"]:
-            top.say("group_list is empty")
+            top.add("group_list is empty")
     names = [group.data.get("group_name") for group in groups]
     for index, group in enumerate(groups):
         group.text("group_name", empty=True)
         if names[index] in names[:index]:
-            group.say(f"group_name {names[index]!r} is used by an earlier group too")
+            group.add(f"group_name {names[index]!r} is used by an earlier group too")
     return groups
 
 
 def _lab(top: Entry) -> RankTable:
     where = top.text("para_plane_nic_location")
     if where and where != "device":
-        top.say(f"para_plane_nic_location is {where!r}, wanted 'device'")
+        top.add(f"para_plane_nic_location is {where!r}, wanted 'device'")
     top.text("deploy_mode", empty=True)
     top.optional("para_plane_nic_num")
     board = top.optional("board_id")
     if board and board.lower() not in _BOARDS:
-        known = ", ".join(f"{number} ({machine})" for number, machine in _BOARDS.items())
-        top.say(f"board_id is {board!r}, and guides know {known}", warning=True)
+        boards = ", ".join(f"{number} ({machine})" for number, machine in _BOARDS.items())
+        top.add(f"board_id is {board!r}, and guides know {boards}", warning=True)
     cards: dict[str, list[Device]] = {}
     for group in _groups(top):
         instances, devices, servers = list(group.entries("instance_list", "instance")), 0, set()
@@ -197,23 +195,23 @@ def _lab(top: Entry) -> RankTable:
             rows = list(instance.entries("devices", "device"))
             devices += len(rows)
             if len(rows) != 1:
-                instance.say(f"has {len(rows)} devices, and in this form an instance is one card")
+                instance.add(f"has {len(rows)} devices, and in this form an instance is one card")
             for row in rows:
                 device = _device(row, rank=rank if rank is not None else -1)
                 if device and rank is not None and server:
                     cards.setdefault(server, []).append(device)
-        group.counts("instance_count", len(instances), "instances")
-        group.counts("device_num", devices, "devices")
-        group.counts("server_num", len(servers), "servers")
+        group.check_count("instance_count", len(instances), "instances")
+        group.check_count("device_num", devices, "devices")
+        group.check_count("server_num", len(servers), "servers")
         each = devices // len(servers) if servers else 0
         if servers and (devices % len(servers) or each not in _PER_SERVER):
             wanted = ", ".join(map(str, _PER_SERVER))
-            group.say(f"{devices} devices on {len(servers)} servers, and each server must have {wanted} of them")
-    nics, told = top.data.get("para_plane_nic_name"), top.data.get("para_plane_nic_num")
-    if isinstance(nics, list) and isinstance(told, str) and told != str(len(nics)):
-        top.say(f"para_plane_nic_num says {told}, and para_plane_nic_name has {len(nics)}", warning=True)
-    found = tuple(Server(name, tuple(devices)) for name, devices in cards.items())
-    return RankTable(Form.LAB, found, top.optional("chip_info"))
+            group.add(f"{devices} devices on {len(servers)} servers, and each server must have {wanted} of them")
+    nics, count = top.data.get("para_plane_nic_name"), top.data.get("para_plane_nic_num")
+    if isinstance(nics, list) and isinstance(count, str) and count != str(len(nics)):
+        top.add(f"para_plane_nic_num says {count}, and para_plane_nic_name has {len(nics)}", warning=True)
+    lab_servers = tuple(Server(name, tuple(devices)) for name, devices in cards.items())
+    return RankTable(Form.LAB, lab_servers, top.optional("chip_info"))
 
 
 def _cloud(top: Entry) -> RankTable:
@@ -225,25 +223,25 @@ def _cloud(top: Entry) -> RankTable:
             if name:
                 instance = instance.named(f"server {name}")  # noqa: PLW2901
             if pod and any(pod == other.pod for other in servers):
-                instance.say(f"pod_name {pod!r} is used by another server too")
+                instance.add(f"pod_name {pod!r} is used by another server too")
             rows = list(instance.entries("devices", "device"))
             if not rows:
-                instance.say("has no device")
+                instance.add("has no device")
             devices += len(rows)
-            found = [_device(row, rank=-1) for row in rows]
-            servers.append(Server(name, tuple(device for device in found if device), pod))
-        group.counts("instance_count", len(instances), "instances")
-        group.counts("device_count", devices, "devices")
+            cards = filter(None, (_device(row, rank=-1) for row in rows))
+            servers.append(Server(name, tuple(cards), pod))
+        group.check_count("instance_count", len(instances), "instances")
+        group.check_count("device_count", devices, "devices")
     return RankTable(Form.CLOUD, tuple(servers))
 
 
 def _versioned(top: Entry, form: Form) -> RankTable:
     entries = list(top.entries("server_list", "server"))
-    top.counts("server_count", len(entries), "servers", needed=False)
+    top.check_count("server_count", len(entries), "servers", needed=False)
     if entries and "server_count" not in top.data:
-        top.say(f"server_count is missing; it should say {len(entries)}", warning=True)
+        top.add(f"server_count is missing; it should say {len(entries)}", warning=True)
     if isinstance(top.data.get("server_list"), list) and not entries:
-        top.say("server_list has no server")
+        top.add("server_list has no server")
     servers = []
     for entry in entries:
         name = _server_id(entry)
@@ -251,11 +249,11 @@ def _versioned(top: Entry, form: Form) -> RankTable:
             entry = entry.named(f"server {name}")  # noqa: PLW2901
         rows = list(entry.entries("device", "device"))
         if isinstance(entry.data.get("device"), list) and not rows:
-            entry.say("has no device")
-        found = [_device(row, rank=None) for row in rows]
+            entry.add("has no device")
+        cards = tuple(filter(None, [_device(row, rank=None) for row in rows]))
         host = entry.optional("host_ip")
         entry.optional("host_nic_ip")
-        servers.append(Server(name, tuple(device for device in found if device), host_ip=host))
+        servers.append(Server(name, cards, host_ip=host))
     pods = []
     if form is Form.V1_2:
         for pod in top.entries("super_pod_list", "super pod", needed=False):

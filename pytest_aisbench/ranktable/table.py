@@ -1,4 +1,4 @@
-"""Rank tables: which card of which server is which rank, as HCCL is told before it connects them."""
+"""A rank table says which card of which server is which rank: the values, how to make, convert and write one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from typing import Any
 from pytest_aisbench.errors import UsageFault
 
 _ADDRESS = re.compile(r"\s*address_(\d{1,3})\s*=\s*(\S+)\s*\Z", re.ASCII)
+
 _TRAILING = re.compile(r"(\d{1,9})\Z", re.ASCII)
 
 
 class Form(enum.Enum):
-    """How a table is written down."""
+    """The file format of a table."""
 
     LAB = "lab"  # `deploy_mode`, one instance per card: MindSpore 0.x
     CLOUD = "cloud"  # one instance per pod and no rank: ModelArts' v0.1, Huawei's template 2
@@ -26,7 +27,7 @@ class Form(enum.Enum):
 
 
 class Order(enum.Enum):
-    """Who numbers the ranks of a cloud table, which has none; the two can disagree."""
+    """Who numbers the cards of a cloud table, which has no ranks; the two can disagree."""
 
     PODS = "pods"  # ModelArts' launcher: by the number at the end of the pod's name, cards as listed
     SERVERS = "servers"  # HCCL: by server_id as text, then by device_id
@@ -61,7 +62,7 @@ class SuperPod:
 class RankTable:
     form: Form
     servers: tuple[Server, ...]
-    chip: str = ""  # where the table says it
+    chip: str = ""  # if the table names it
     pods: tuple[SuperPod, ...] = ()
 
     @cached_property
@@ -73,7 +74,7 @@ class RankTable:
     @cached_property
     def nodes(self) -> tuple[Server, ...]:
         """The servers in the order of their first ranks, by which platforms number their nodes."""
-        return tuple(sorted(self.servers, key=_first))
+        return tuple(sorted(self.servers, key=_first_rank))
 
     def at(self, rank: int) -> Card | None:
         return self._by_rank.get(rank)
@@ -85,15 +86,15 @@ class RankTable:
 
 def hosts(table: RankTable) -> tuple[Server, ...]:
     """The servers, each once: a cloud table has one for every pod, and pods may share a machine."""
-    found: dict[str, Server] = {}
+    by_id: dict[str, Server] = {}
     for server in table.servers:
-        known = found.get(server.id)
-        found[server.id] = replace(known, devices=known.devices + server.devices) if known else server
-    return tuple(found.values())
+        same = by_id.get(server.id)
+        by_id[server.id] = replace(same, devices=same.devices + server.devices) if same else server
+    return tuple(by_id.values())
 
 
-def make(servers: Mapping[str, Mapping[int, str]], form: Form = Form.V1_0) -> RankTable:
-    """Ranks in the order of the servers as given, then of the cards; `servers` has an address by device."""
+def make_table(servers: Mapping[str, Mapping[int, str]], form: Form = Form.V1_0) -> RankTable:
+    """A table with ranks in the order of `servers`, then of their cards; `servers` maps each device to its address."""
     made, rank = [], 0
     for name, addresses in servers.items():
         devices = []
@@ -104,23 +105,23 @@ def make(servers: Mapping[str, Mapping[int, str]], form: Form = Form.V1_0) -> Ra
     return RankTable(form, tuple(made))
 
 
-def hccn(text: str, place: str = "hccn.conf") -> dict[int, str]:
-    """The addresses by device, as a server's `/etc/hccn.conf` has them."""
-    found: dict[int, str] = {}
+def read_hccn(text: str, place: str = "hccn.conf") -> dict[int, str]:
+    """The addresses by device in the text of a server's `/etc/hccn.conf`."""
+    addresses: dict[int, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if match := _ADDRESS.match(line):
             device, ip = int(match[1]), match[2]
-            if found.setdefault(device, ip) != ip:
+            if addresses.setdefault(device, ip) != ip:
                 raise UsageFault(
-                    f"{place}:{number}: device {device} has a second address {ip}, besides {found[device]}"
+                    f"{place}:{number}: device {device} has a second address {ip}, besides {addresses[device]}"
                 )
-    if not found:
+    if not addresses:
         raise UsageFault(f"{place}: no line address_<device>=<ip>", advice="give a server's /etc/hccn.conf")
-    return found
+    return addresses
 
 
 def renumbered(table: RankTable, order: Order) -> RankTable:
-    """With the ranks that a table without ranks gets."""
+    """The table with the ranks that `order` gives its cards."""
     servers = list(table.servers)
     if order is Order.PODS and all(_TRAILING.search(server.pod) for server in servers):
         servers.sort(key=lambda server: int(_TRAILING.findall(server.pod)[0]))
@@ -136,8 +137,8 @@ def renumbered(table: RankTable, order: Order) -> RankTable:
     return replace(table, servers=tuple(made))
 
 
-def converted(table: RankTable, form: Form, job: str = "job") -> tuple[RankTable, list[str]]:
-    """The same cards in another form, and what a person should know of it."""
+def convert(table: RankTable, form: Form, job: str = "job") -> tuple[RankTable, list[str]]:
+    """The same cards with the same ranks in another form, and notes for the user."""
     if form is Form.V1_2:
         raise UsageFault("a table of version 1.2 cannot be made", advice="it is written by who knows the super pods")
     notes = []
@@ -156,16 +157,16 @@ def converted(table: RankTable, form: Form, job: str = "job") -> tuple[RankTable
     made = replace(table, form=form, servers=servers, pods=())
     without_ranks = table if table.form is Form.CLOUD else made
     for order in Order if without_ranks.form is Form.CLOUD else ():
-        notes += _moved(made, renumbered(without_ranks, order), order)
+        notes += _rank_differences(made, renumbered(without_ranks, order), order)
     return made, notes
 
 
-def _first(server: Server) -> int:
+def _first_rank(server: Server) -> int:
     return min((device.rank for device in server.devices), default=0)
 
 
-def _moved(table: RankTable, other: RankTable, order: Order) -> list[str]:
-    """Where a rank would be another card's if `order` numbered them."""
+def _rank_differences(table: RankTable, other: RankTable, order: Order) -> list[str]:
+    """A note on the first rank that would be another card's if `order` numbered the cards."""
     for (mine, device), (theirs, card) in zip(table.ranks, other.ranks, strict=True):
         if (mine.id, device.id) != (theirs.id, card.id):
             who = "HCCL, by server_id," if order is Order.SERVERS else "ModelArts, by the pods' numbers,"
@@ -174,19 +175,20 @@ def _moved(table: RankTable, other: RankTable, order: Order) -> list[str]:
     return []
 
 
-def chosen(addresses: Mapping[int, str], devices: Sequence[int], place: str) -> dict[int, str]:
-    """Only these cards of a server."""
+def select_devices(addresses: Mapping[int, str], devices: Sequence[int], place: str) -> dict[int, str]:
+    """The addresses of these cards only."""
     for device in devices:
         if device not in addresses:
             raise UsageFault(f"{place}: there is no device {device}", advice=f"known: {', '.join(map(str, addresses))}")
     return {device: addresses[device] for device in devices}
 
 
-# -- Writing a rank table down: every value is text.
+def table_text(table: RankTable, *, group: str = "") -> str:
+    return json.dumps(_document(table, group=group), indent=2, ensure_ascii=False) + "\n"
 
 
 def _document(table: RankTable, *, group: str = "") -> dict[str, Any]:
-    """As the file has it: every value is text."""
+    """The table as JSON data: HCCL wants every value as text."""
     if table.form is Form.LAB:
         return _lab(table, group)
     if table.form is Form.CLOUD:
@@ -198,17 +200,13 @@ def _document(table: RankTable, *, group: str = "") -> dict[str, Any]:
         "server_list": [
             {
                 "server_id": server.id,
-                "device": [{"device_id": str(d.id), **_addressed(d), "rank_id": str(d.rank)} for d in server.devices],
+                "device": [{"device_id": str(d.id), **_device_ip(d), "rank_id": str(d.rank)} for d in server.devices],
                 **({"host_ip": server.host_ip} if server.host_ip else {"host_nic_ip": "reserve"}),
             }
             for server in table.servers
         ],
         "status": "completed",
     }
-
-
-def written(table: RankTable, *, group: str = "") -> str:
-    return json.dumps(_document(table, group=group), indent=2, ensure_ascii=False) + "\n"
 
 
 def _lab(table: RankTable, group: str) -> dict[str, Any]:
@@ -227,7 +225,7 @@ def _lab(table: RankTable, group: str) -> dict[str, Any]:
                 "instance_count": str(len(ranks)),
                 "instance_list": [
                     {
-                        "devices": [{"device_id": str(device.id), **_addressed(device)}],
+                        "devices": [{"device_id": str(device.id), **_device_ip(device)}],
                         "rank_id": str(device.rank),
                         "server_id": server.id,
                     }
@@ -254,7 +252,7 @@ def _cloud(table: RankTable, group: str) -> dict[str, Any]:
                     {
                         "pod_name": server.pod or f"{group}-{index}",
                         "server_id": server.id,
-                        "devices": [{"device_id": str(d.id), **_addressed(d)} for d in server.devices],
+                        "devices": [{"device_id": str(d.id), **_device_ip(d)} for d in server.devices],
                     }
                     for index, server in enumerate(table.servers)
                 ],
@@ -264,5 +262,5 @@ def _cloud(table: RankTable, group: str) -> dict[str, Any]:
     }
 
 
-def _addressed(device: Device) -> dict[str, str]:
+def _device_ip(device: Device) -> dict[str, str]:
     return {"device_ip": ",".join(device.ips)} if device.ips else {}

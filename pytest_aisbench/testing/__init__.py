@@ -1,4 +1,8 @@
-"""One contract per port. Inherit the class in a test module, give it its fixtures, and it proves the adapter."""
+"""Tests that every platform, store, reporter and clock must pass, for plugins of third parties and for our own.
+
+Inherit the contract class of your port in a test module and give it its fixtures; `contracts.py` has all four. This
+package imports `errors` and `model` only, and nothing of ours but tests imports it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every Platform must do."""
+"""The contracts of the ports: one test class each for Clock, Platform, Reporter and Store."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ from pytest_aisbench.model.ports import Clock, Platform, Reporter, Store, Upload
 from pytest_aisbench.model.results import SCHEMA, CaseEntry, RunEntry, TrialEntry, Value
 from pytest_aisbench.model.verdict import Finding, Outcome, Ruling
 
-# -- What every Clock must do.
-
 
 class ClockContract:
-    """Needs a fixture `clock`."""
+    """What every Clock must do. Needs a fixture `clock`."""
 
     @pytest.fixture
     def clock(self) -> Clock:
@@ -46,12 +44,14 @@ class ClockContract:
 
 
 class PlatformContract:
-    """Needs a fixture `platform`, whose store holds what the tests put below its root. Jobs run plain Python."""
+    """What every Platform must do. Needs a fixture `platform`; the tests write below the root of its store.
+
+    Jobs run plain Python."""
 
     OPTIONS: Mapping[str, Any] = {}  # the platform's own keys of workload.toml
     NODE = Shape(1, 1)
     TWO_NODES = Shape(2, 1)
-    SECRETS: tuple[str, ...] = ()  # texts that nothing may show
+    SECRETS: tuple[str, ...] = ()  # texts that no output may contain
     UNKNOWN = "00000000-0000-0000-0000-000000000000"
     PATIENCE_S = 60.0
     SAVE = "pathlib.Path(given['train_url'], name).write_text(text)"  # how a job leaves `text` as a result `name`
@@ -62,7 +62,7 @@ class PlatformContract:
 
     @pytest.fixture
     def spec(self, platform: Platform) -> Iterator[Callable[..., JobSpec]]:
-        """`spec(code)`: a job of its own that runs this code."""
+        """`spec(code)` returns a new job that runs this code."""
         places = []
 
         def make(code: str, **changed: Any) -> JobSpec:
@@ -99,9 +99,9 @@ class PlatformContract:
         one = spec("pass", parameters={"epochs": "3"}, environment={"GLOG_v": "3"}, max_run_s=60.0)
         request = platform.render(one)
         assert request == platform.render(one)
-        shown = f"{request!r} {json.dumps(request.body)}"
-        assert one.name in shown
-        assert not [secret for secret in self.SECRETS if secret in shown]
+        text = f"{request!r} {json.dumps(request.body)}"
+        assert one.name in text
+        assert not [secret for secret in self.SECRETS if secret in text]
         assert platform.find(request) is None
 
     def test_a_job_runs_and_stays_ended(self, platform: Platform, spec: Callable[..., JobSpec]) -> None:
@@ -202,13 +202,11 @@ class PlatformContract:
         assert set.union(*ranks) == {f"rank {rank} of {self.TWO_NODES.world}" for rank in range(self.TWO_NODES.world)}
 
 
-# -- What every Reporter must do.
-
 HOSTILE = "<script>alert('x')</script> ]]> \x1b[31m \u202e \ud800 & 训练"
 
 
 def case_entry(ruling: Ruling | None, reason: str = "as it was judged", measured: float | None = 1200.0) -> CaseEntry:
-    """A case of two nodes with two cards, one rank missing where nothing was measured."""
+    """A case of two nodes with two cards each; one rank has no value if `measured` is None."""
     name = ruling.value.lower() if ruling else "unjudged"
     outcome = Outcome.MET if ruling is Ruling.PASSED else Outcome.UNMEASURED if measured is None else Outcome.MISSED
     finding = Finding(THROUGHPUT, outcome, measured, ">= 1000 images/s", f"{THROUGHPUT}: {reason}")
@@ -245,7 +243,7 @@ def case_entry(ruling: Ruling | None, reason: str = "as it was judged", measured
 
 
 class ReporterContract:
-    """Needs a fixture `reporter`, built as the plugin would build it."""
+    """What every Reporter must do. Needs a fixture `reporter`, built as the plugin would build it."""
 
     @pytest.fixture
     def reporter(self) -> Reporter:
@@ -283,11 +281,8 @@ class ReporterContract:
         reporter.run(self.run_of(case_entry(None), exit_code=2))
 
 
-# -- What every Store must do.
-
-
 class StoreContract:
-    """Needs two fixtures: `store`, and `place`, a folder in it that is this test's alone."""
+    """What every Store must do. Needs two fixtures: `store`, and `place`, a folder in it that only this test uses."""
 
     HOSTILE = ("../outside", "a/../../outside", "/absolute", "a\\..\\outside", "a//b", "./c")
 
@@ -359,9 +354,9 @@ class StoreContract:
         names = [f"{number:04d}" for number in range(1000)] + ["a/b", "a/c/d"]
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(lambda name: store.write(place / name, name.encode()), reversed(names)))
-        found = list(store.objects(place))
-        assert [head.url for head in found] == [place / name for name in names]
-        assert [head.size for head in found] == [len(name) for name in names]
+        objects = list(store.objects(place))
+        assert [head.url for head in objects] == [place / name for name in names]
+        assert [head.size for head in objects] == [len(name) for name in names]
         store.delete(place / "a/")
         assert [head.url for head in store.objects(place / "a/")] == []
         store.delete(place)

@@ -16,7 +16,7 @@ from waiting import wait_until
 from pytest_aisbench.localcloud.engine import process_engine
 from pytest_aisbench.localcloud.engine.private_root import container_support
 from pytest_aisbench.localcloud.server import LocalCloud
-from pytest_aisbench.ranktable.check import check
+from pytest_aisbench.ranktable.check import check_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,7 +137,7 @@ bash ~/.npu/$DLWS_JOB_ID/train.sh bash -c 'echo rank $RANK_ID device $DEVICE_ID 
     assert lines[:4] == [RULE, RULE, RULE, banners[0]]
 
     path = apulis.storage / "work" / apulis.of("GetJobDetailV2", job)["jobParams"]["jobPath"]
-    assert [check((path / name).read_text()) for name in ("hccl_ms.json", "hccl_tf.json")] == [[], []]
+    assert [check_text((path / name).read_text()) for name in ("hccl_ms.json", "hccl_tf.json")] == [[], []]
     lab = json.loads((path / "hccl_ms.json").read_text())
     (group,) = lab["group_list"]
     assert (lab["deploy_mode"], lab["para_plane_nic_num"], group["group_name"]) == ("lab", "8", "test")

@@ -191,9 +191,9 @@ def test_a_server_of_apulis_that_trains_alone_has_a_table_of_its_own(tmp_path: P
     told = f"__import__('collective').ascend_variables(job, {str(path)!r})"
     variables = read("resnet50", ["--train_url=/x"], told, alone)
     assert variables["MINDSPORE_HCCL_CONFIG_PATH"] == variables["RANK_TABLE_FILE"]
-    table, problems = parse.read(Path(variables["RANK_TABLE_FILE"]).read_text(), Order.PODS)
+    table, problems = parse.read_table(Path(variables["RANK_TABLE_FILE"]).read_text(), Order.PODS)
     assert table is not None
-    assert [*problems, *check.checked(table)] == []
+    assert [*problems, *check.check_table(table)] == []
     (group,) = json.loads(Path(variables["RANK_TABLE_FILE"]).read_text())["group_list"]
     assert [(card["rank_id"], card["server_id"]) for card in group["instance_list"]] == [
         ("0", "10.0.0.1"),

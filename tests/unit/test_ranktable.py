@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.ranktable.check import check
-from pytest_aisbench.ranktable.parse import read
-from pytest_aisbench.ranktable.table import Form, Order, RankTable, converted, hccn, make, written
+from pytest_aisbench.ranktable.check import check_text
+from pytest_aisbench.ranktable.parse import read_table
+from pytest_aisbench.ranktable.table import Form, Order, RankTable, convert, make_table, read_hccn, table_text
 
 LAB = (Path(__file__).parent / "golden" / "ranktable_lab_16.json").read_text(encoding="utf-8")
 V1_0: dict[str, Any] = {
@@ -69,7 +69,7 @@ for _server in V1_2["server_list"]:
 
 
 def table(document: Any, order: Order = Order.PODS) -> RankTable:
-    found, problems = read(document if isinstance(document, str) else json.dumps(document), order)
+    found, problems = read_table(document if isinstance(document, str) else json.dumps(document), order)
     assert not problems
     assert found
     return found
@@ -80,11 +80,11 @@ def cards(found: RankTable) -> list[tuple[str, int, tuple[str, ...]]]:
 
 
 def told(document: Any, **kwargs: Any) -> list[str]:
-    return [str(problem) for problem in check(json.dumps(document), **kwargs)]
+    return [str(problem) for problem in check_text(json.dumps(document), **kwargs)]
 
 
 def test_the_table_of_sixteen_cards_passes() -> None:
-    assert check(LAB) == []
+    assert check_text(LAB) == []
     found = table(LAB)
     assert (found.form, found.chip, len(found.servers)) == (Form.LAB, "910", 2)
     assert cards(found)[9] == ("192.168.3.2", 1, ("192.168.20.3",))
@@ -246,7 +246,7 @@ def test_two_groups_have_names_of_their_own() -> None:
 )
 def test_servers_of_a_lab_table_share_the_cards_evenly(sizes: tuple[int, ...], said: str) -> None:
     servers = {str(server): {i: f"10.{server}.{i}.1" for i in range(size)} for server, size in enumerate(sizes)}
-    lines = [line for line in told(json.loads(written(make(servers, Form.LAB)))) if line.startswith("group")]
+    lines = [line for line in told(json.loads(table_text(make_table(servers, Form.LAB)))) if line.startswith("group")]
     assert lines == ([f"group number 0: {said}"] if said else [])
 
 
@@ -291,9 +291,9 @@ def test_pods_of_a_cloud_table_may_share_a_server() -> None:
         device["device_id"] = str(2 + card)
     assert told(document) == []
     for form in (Form.V1_0, Form.LAB):
-        made, _ = converted(table(document), form)
+        made, _ = convert(table(document), form)
         assert [len(server.devices) for server in made.servers] == [4]
-        assert cards(table(written(made))) == cards(table(document))
+        assert cards(table(table_text(made))) == cards(table(document))
 
 
 def test_pods_of_one_server_need_not_follow_one_another() -> None:
@@ -309,7 +309,7 @@ def test_pods_of_one_server_need_not_follow_one_another() -> None:
     group = {"group_name": "g", "device_count": "8", "instance_count": "4", "instance_list": rows}
     document = {"status": "completed", "group_count": "1", "group_list": [group]}
     assert told(document) == []
-    made, notes = converted(table(document), Form.V1_0)
+    made, notes = convert(table(document), Form.V1_0)
     assert [(server, card) for server, card, _ in cards(made)] == [
         (server, card) for server, own in pods for card in own
     ]
@@ -324,9 +324,9 @@ def test_fewer_cards_on_one_server_are_named() -> None:
 
 
 def test_the_chip_decides_the_numbers_of_the_cards() -> None:
-    document = written(make({"a": {card: f"10.0.0.{card + 1}" for card in range(16)}}))
-    assert not check(document, "910B")
-    assert "device_id is not between 0 and 7 (chip 910)" in str(check(document)[0])
+    document = table_text(make_table({"a": {card: f"10.0.0.{card + 1}" for card in range(16)}}))
+    assert not check_text(document, "910B")
+    assert "device_id is not between 0 and 7 (chip 910)" in str(check_text(document)[0])
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_the_chip_decides_the_numbers_of_the_cards() -> None:
     ],
 )
 def test_rings_of_a_910_are_a_warning(chosen: tuple[int, ...], said: str) -> None:
-    found = check(written(make({"a": {card: f"10.0.{card % 4}.{card + 1}" for card in chosen}})))
+    found = check_text(table_text(make_table({"a": {card: f"10.0.{card % 4}.{card + 1}" for card in chosen}})))
     assert [problem.warning for problem in found] == [True] * bool(said)
     assert said in "".join(map(str, found))
 
@@ -350,7 +350,9 @@ def test_rings_of_a_910_are_a_warning(chosen: tuple[int, ...], said: str) -> Non
     ("form", "servers", "doubted"), [(Form.LAB, "12", "12"), (Form.LAB, "1", ""), (Form.V1_0, "12", "")]
 )
 def test_mindspore_0_wants_eight_cards_on_each_of_several_servers(form: Form, servers: str, doubted: str) -> None:
-    found = check(written(make({name: {0: f"10.0.{name}.1", 1: f"10.0.{name}.2"} for name in servers}, form)))
+    found = check_text(
+        table_text(make_table({name: {0: f"10.0.{name}.1", 1: f"10.0.{name}.2"} for name in servers}, form))
+    )
     assert [str(problem) for problem in found] == [
         f"warning: server {name}: 2 cards; MindSpore 0.x, whose form this is, trains on several servers with 8 each"
         for name in doubted
@@ -366,7 +368,7 @@ def test_a_single_server_needs_no_addresses() -> None:
 
 
 def test_a_lab_table_has_an_address_for_every_card() -> None:
-    (problem,) = check(written(make({"a": {0: ""}}, Form.LAB)))
+    (problem,) = check_text(table_text(make_table({"a": {0: ""}}, Form.LAB)))
     assert str(problem) == "server a, device 0, rank 0: device_ip is missing, by which the others reach it"
 
 
@@ -374,13 +376,13 @@ def test_conversion_keeps_every_card_its_rank() -> None:
     for form in (Form.LAB, Form.V1_0, Form.CLOUD):
         for document in (LAB, V1_0, V1_2, CLOUD):
             source = table(document)
-            made, _ = converted(source, form)
-            assert [str(problem) for problem in check(written(made)) if not problem.warning] == []
-            assert cards(table(written(made))) == cards(source)
+            made, _ = convert(source, form)
+            assert [str(problem) for problem in check_text(table_text(made)) if not problem.warning] == []
+            assert cards(table(table_text(made))) == cards(source)
 
 
 def test_a_conversion_says_where_hccl_would_number_otherwise() -> None:
-    made, notes = converted(table(LAB), Form.CLOUD)
+    made, notes = convert(table(LAB), Form.CLOUD)
     assert notes == [
         (
             "HCCL, by server_id, would make server 192.168.3.2, device 0 rank 0; "
@@ -388,12 +390,12 @@ def test_a_conversion_says_where_hccl_would_number_otherwise() -> None:
         )
     ]
     assert [server.pod for server in made.servers] == ["job-0", "job-1"]
-    assert cards(table(written(made), Order.SERVERS))[0][0] == "192.168.3.2"
-    assert cards(table(written(made), Order.PODS))[0][0] == "192.168.3.6"
-    assert converted(table(V1_0), Form.CLOUD)[1] == []
-    assert "super pods" in converted(table(V1_2), Form.V1_0)[1][0]
+    assert cards(table(table_text(made), Order.SERVERS))[0][0] == "192.168.3.2"
+    assert cards(table(table_text(made), Order.PODS))[0][0] == "192.168.3.6"
+    assert convert(table(V1_0), Form.CLOUD)[1] == []
+    assert "super pods" in convert(table(V1_2), Form.V1_0)[1][0]
     with pytest.raises(UsageFault, match=r"1\.2 cannot be made"):
-        converted(table(V1_0), Form.V1_2)
+        convert(table(V1_0), Form.V1_2)
 
 
 def test_pods_are_counted_by_their_number_not_their_text() -> None:
@@ -409,18 +411,18 @@ def test_pods_without_a_number_are_taken_as_listed() -> None:
 
 
 def test_a_conversion_keeps_the_names_that_there_are() -> None:
-    again = json.loads(written(converted(table(CLOUD), Form.CLOUD)[0], group="job-trainjob"))
+    again = json.loads(table_text(convert(table(CLOUD), Form.CLOUD)[0], group="job-trainjob"))
     assert again == CLOUD
-    assert json.loads(written(converted(table(CLOUD), Form.CLOUD)[0])) == CLOUD, "the group's usual name"
+    assert json.loads(table_text(convert(table(CLOUD), Form.CLOUD)[0])) == CLOUD, "the group's usual name"
     lab = changed(json.loads(LAB), "chip_info", "910B")
-    assert json.loads(written(converted(table(json.dumps(lab)), Form.LAB)[0])) == lab
-    assert json.loads(written(converted(table(V1_0), Form.LAB)[0]))["chip_info"] == "910"
+    assert json.loads(table_text(convert(table(json.dumps(lab)), Form.LAB)[0])) == lab
+    assert json.loads(table_text(convert(table(V1_0), Form.LAB)[0]))["chip_info"] == "910"
 
 
 def test_made_of_two_hccn_files() -> None:
     conf = "# by hccn_tool\naddress_0=192.168.10.1\nnetmask_0=255.255.255.0\n address_1 = 192.168.20.1 \narp_0=x\n"
-    made = make({"b": hccn(conf), "a": {1: "192.168.20.2", 0: "192.168.10.2"}})
-    assert check(written(made)) == []
+    made = make_table({"b": read_hccn(conf), "a": {1: "192.168.20.2", 0: "192.168.10.2"}})
+    assert check_text(table_text(made)) == []
     assert cards(made)[1:3] == [("b", 1, ("192.168.20.1",)), ("a", 0, ("192.168.10.2",))]
 
 
@@ -430,12 +432,12 @@ def test_made_of_two_hccn_files() -> None:
 )
 def test_a_hccn_file_that_is_none(conf: str, said: str) -> None:
     with pytest.raises(UsageFault, match=said):
-        hccn(conf, "x")
+        read_hccn(conf, "x")
 
 
 @pytest.mark.parametrize("bad", ["", "[]", "{}", "null", "[" * 100_000, '{"version": 1}', "\ud800", "1" * 5000])
 def test_what_is_no_table_is_one_line(bad: str) -> None:
-    (problem,) = check(bad)
+    (problem,) = check_text(bad)
     assert "\n" not in str(problem)
 
 

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench.errors import WorkloadError
-from pytest_aisbench.ranktable.environment import Process, alone, before_training, together
-from pytest_aisbench.ranktable.parse import read
-from pytest_aisbench.ranktable.table import Form, RankTable, make, written
+from pytest_aisbench.ranktable.environment import Process, before_training, contradictions, together
+from pytest_aisbench.ranktable.parse import read_table
+from pytest_aisbench.ranktable.table import Form, RankTable, make_table, table_text
 
 GOLDEN = Path(__file__).parent / "golden" / "ranktable_lab_16.json"
 SERVERS = ("192.168.3.6", "192.168.3.2")
 
 
 def lab() -> RankTable:
-    table, _ = read(GOLDEN.read_text(encoding="utf-8"))
+    table, _ = read_table(GOLDEN.read_text(encoding="utf-8"))
     assert table
     return table
 
@@ -58,13 +58,13 @@ def test_ranks_repeated_on_both_nodes_are_caught_without_a_table() -> None:
 )
 def test_one_process_on_the_second_node_sees_it_by_itself(variable: dict[str, str]) -> None:
     mistaken = {"RANK_SIZE": "16", "RANK_ID": "3", "DEVICE_ID": "3", **variable}
-    assert alone(mistaken, lab()) == [
+    assert contradictions(mistaken, lab()) == [
         (
             "RANK_ID is 3, which the rank table has on server 192.168.3.6, and this is server 192.168.3.2: "
             "its ranks are 8-15"
         )
     ]
-    assert alone({**mistaken, "RANK_ID": "11"}, lab()) == []
+    assert contradictions({**mistaken, "RANK_ID": "11"}, lab()) == []
 
 
 @pytest.mark.parametrize(
@@ -78,22 +78,22 @@ def test_one_process_on_the_second_node_sees_it_by_itself(variable: dict[str, st
     ],
 )
 def test_each_contradiction_is_named(change: dict[str, str], said: str) -> None:
-    (fault,) = alone({"RANK_SIZE": "16", "RANK_ID": "3", "DEVICE_ID": "3", **change}, lab())
+    (fault,) = contradictions({"RANK_SIZE": "16", "RANK_ID": "3", "DEVICE_ID": "3", **change}, lab())
     assert said in fault
 
 
 def test_what_is_not_told_contradicts_nothing() -> None:
-    assert alone({"RANK_ID": "3"}, lab()) == []
-    assert alone({"RANK_ID": "3"}, None) == []
+    assert contradictions({"RANK_ID": "3"}, lab()) == []
+    assert contradictions({"RANK_ID": "3"}, None) == []
     ranks = [Process(rank, {"RANK_SIZE": "2", "RANK_ID": rank}, "node") for rank in "01"]
     assert together(ranks) == []
 
 
 def test_a_container_may_count_its_cards_from_0() -> None:
-    table = make({"a": {4: "", 5: ""}})
-    assert alone({"RANK_SIZE": "2", "RANK_ID": "1", "DEVICE_ID": "1"}, table) == []
-    assert alone({"RANK_SIZE": "2", "RANK_ID": "1", "DEVICE_ID": "5"}, table) == []
-    assert alone({"RANK_SIZE": "2", "RANK_ID": "1", "DEVICE_ID": "4"}, table) != []
+    table = make_table({"a": {4: "", 5: ""}})
+    assert contradictions({"RANK_SIZE": "2", "RANK_ID": "1", "DEVICE_ID": "1"}, table) == []
+    assert contradictions({"RANK_SIZE": "2", "RANK_ID": "1", "DEVICE_ID": "5"}, table) == []
+    assert contradictions({"RANK_SIZE": "2", "RANK_ID": "1", "DEVICE_ID": "4"}, table) != []
 
 
 def test_with_a_cloud_table_the_rank_may_be_in_another_variable() -> None:
@@ -111,14 +111,14 @@ def test_with_a_cloud_table_the_rank_may_be_in_another_variable() -> None:
             }
         ],
     }
-    table, problems = read(json.dumps(document))
+    table, problems = read_table(json.dumps(document))
     assert table
     assert table.form is Form.CLOUD
     assert not problems
-    assert alone({"RANK_ID": "job-0", "DEVICE_INDEX": "1", "DEVICE_ID": "1"}, table) == []
-    assert alone({"RANK_ID": "job-0", "DEVICE_ID": "1"}, table) == ["DEVICE_INDEX is not set"]
-    assert alone({"RANK_ID": "1", "DEVICE_INDEX": "0", "DEVICE_ID": "1"}, table) == []
-    assert alone({"RANK_ID": "job-1", "DEVICE_INDEX": "0"}, table) == [
+    assert contradictions({"RANK_ID": "job-0", "DEVICE_INDEX": "1", "DEVICE_ID": "1"}, table) == []
+    assert contradictions({"RANK_ID": "job-0", "DEVICE_ID": "1"}, table) == ["DEVICE_INDEX is not set"]
+    assert contradictions({"RANK_ID": "1", "DEVICE_INDEX": "0", "DEVICE_ID": "1"}, table) == []
+    assert contradictions({"RANK_ID": "job-1", "DEVICE_INDEX": "0"}, table) == [
         "RANK_ID is 'job-1', which is not a whole number"
     ]
 
@@ -151,7 +151,7 @@ def test_ranks_that_nobody_is_are_listed() -> None:
 def test_a_node_that_the_table_does_not_have_says_nothing() -> None:
     told = {"RANK_SIZE": "16", "RANK_ID": "3", "DEVICE_ID": "3"}
     for node in ("2", "99"):
-        assert alone({**told, "DLWS_ROLE_IDX": node}, lab()) == []
+        assert contradictions({**told, "DLWS_ROLE_IDX": node}, lab()) == []
 
 
 WORD = st.sampled_from(["", "0", "1", "7", "16", "-1", "x", "٣", "9" * 30, "192.168.3.2"])
@@ -181,7 +181,7 @@ def test_a_script_is_stopped_before_it_trains(tmp_path: Path) -> None:
 
 def test_it_waits_for_a_table_that_the_platform_completes_later(tmp_path: Path) -> None:
     file = tmp_path / "jobstart_hccl.json"
-    table = written(make({"a": {0: "", 1: ""}}))
+    table = table_text(make_table({"a": {0: "", 1: ""}}))
     file.write_text(table.replace("completed", "initializing"), encoding="utf-8")
     pauses: list[float] = []
 
