@@ -41,19 +41,21 @@ FOLDER = "allure-results"
 
 
 class Allure:
+    """Reporter: amends the results of allure-pytest when the run has ended."""
+
     order = 30
     on_workers = True
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config, self._folder = config, folder
-        self._stories: dict[str, ReportedTest] = {}
+        self._tests: dict[str, ReportedTest] = {}
         self._say = language(config)
         with guarded(config, "no allure-results"):
             switch_on(config, "allure_pytest", "allure_report_dir", folder / FOLDER)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """In the test's process, at its end: which result it writes."""
+        """Remember, in the process of the test, which result allure-pytest writes for it."""
         report = yield
         listener: Any = self._config.pluginmanager.get_plugin("allure_listener")
         if listener and report.when == "teardown":
@@ -63,12 +65,12 @@ class Allure:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.outcome == RERUN:
-            self._stories.pop(report.nodeid, None)
+            self._tests.pop(report.nodeid, None)
         else:
-            self._stories.setdefault(report.nodeid, ReportedTest(report.nodeid)).hear(report)
+            self._tests.setdefault(report.nodeid, ReportedTest(report.nodeid)).add(report)
 
     def case(self, entry: CaseEntry) -> None:
-        """Files are amended when all are written."""
+        """The files are amended at the end of the run."""
 
     def run(self, entry: RunEntry) -> None:
         target = getattr(self._config.option, "allure_report_dir", None)
@@ -79,10 +81,10 @@ class Allure:
             place.mkdir(parents=True, exist_ok=True)
             write(place, entry, self._past(entry.run))
         cases = {case.id: case for case in entry.cases}
-        known = _by_uuid(place, {story.uuid for story in self._stories.values()} - {""})
-        for story in self._stories.values():
-            with guarded(self._config, f"no lifecycle of {story.nodeid} in allure-results"):
-                self._tell(known.get(story.uuid), place, story, cases.get(story.case), entry)
+        files = _by_uuid(place, {test.uuid for test in self._tests.values()} - {""})
+        for test in self._tests.values():
+            with guarded(self._config, f"no lifecycle of {test.nodeid} in allure-results"):
+                self._amend(files.get(test.uuid), place, test, cases.get(test.case), entry)
 
     def _past(self, run: str) -> list[PastRun]:
         settings = self._config.stash.get(SETTINGS, None)
@@ -92,32 +94,30 @@ class Allure:
         with closing(Database(ledger)) as database:
             return past_runs(database, run)
 
-    def _tell(
-        self, found: Path | None, place: Path, story: ReportedTest, case: CaseEntry | None, run: RunEntry
-    ) -> None:
-        story.uuid = story.uuid or str(uuid.uuid5(uuid.NAMESPACE_OID, f"{run.run} {story.nodeid}"))
-        if found and not case:
-            return  # allure-pytest has said all
-        result = json.loads(found.read_bytes()) if found else new_result(story)
+    def _amend(self, file: Path | None, place: Path, test: ReportedTest, case: CaseEntry | None, run: RunEntry) -> None:
+        test.uuid = test.uuid or str(uuid.uuid5(uuid.NAMESPACE_OID, f"{run.run} {test.nodeid}"))
+        if file and not case:
+            return  # the result of allure-pytest is complete
+        result = json.loads(file.read_bytes()) if file else new_result(test)
         if case:
-            result = amended_result(result, story, case, run, self._say)
-            Attachments(place, self._folder, f"{run.run} {story.nodeid}", self._say).add(result, case)
-        file = found or place / f"{story.uuid}-result.json"
+            result = amended_result(result, test, case, run, self._say)
+            Attachments(place, self._folder, f"{run.run} {test.nodeid}", self._say).add(result, case)
+        file = file or place / f"{test.uuid}-result.json"
         write_text(file, json.dumps(result, ensure_ascii=True))
 
 
 def _by_uuid(place: Path, wanted: set[str]) -> dict[str, Path]:
-    """Which file holds which result: the newest first, since a folder of the user's may hold those of a year."""
-    found: dict[str, Path] = {}
+    """Which file holds which result; searched from the newest, since the folder may hold results of a year."""
+    files: dict[str, Path] = {}
     for file in sorted(place.glob("*-result.json"), key=_age) if wanted else ():
-        # A file of somebody else's.
+        # Another program's file.
         with ignored(_LOG, (ValueError, LookupError, TypeError), "which test %s is the result of", file):
-            told = json.loads(file.read_bytes())["uuid"]
-            if told in wanted:
-                found[told] = file
-        if len(found) == len(wanted):
+            result_id = json.loads(file.read_bytes())["uuid"]
+            if result_id in wanted:
+                files[result_id] = file
+        if len(files) == len(wanted):
             break
-    return found
+    return files
 
 
 def _age(file: Path) -> float:
@@ -127,14 +127,14 @@ def _age(file: Path) -> float:
 # One result: the trials of its case as steps at their true times, labels, parameters, links
 
 OWNERS = {Ruling.FAILED: "workload", Ruling.BROKEN: "platform", Ruling.INCONCLUSIVE: "noise"}
-# Who writes them decides by process and machine; we decide by case, so that they are alike with and without xdist.
+# allure-pytest sets these by process and machine; we set them by case, so that xdist makes no difference.
 _REPLACED = {"parentSuite", "suite", "subSuite", "host", "thread"}
 
 
-def new_result(story: ReportedTest) -> dict[str, Any]:
-    """The result of a test whose own process wrote none: its worker crashed, or the run is an old one."""
-    path, _, rest = story.nodeid.partition("::")
-    *classes, name = rest.split("::") if rest else [story.nodeid]
+def new_result(test: ReportedTest) -> dict[str, Any]:
+    """A result for a test without one: its worker crashed, or it belongs to an old run."""
+    path, _, rest = test.nodeid.partition("::")
+    *classes, name = rest.split("::") if rest else [test.nodeid]
     folders, _, file = path.rpartition("/")
     package = ".".join(filter(None, [folders.replace("/", "."), file.rsplit(".", 1)[0]]))
     full = f"{'.'.join([package, *classes])}#{name.partition('[')[0]}"
@@ -144,16 +144,16 @@ def new_result(story: ReportedTest) -> dict[str, Any]:
         "subSuite": " > ".join(classes),
     }
     labels = {**suites, "framework": "pytest", "language": "cpython3", "package": package}
-    start, stop = story.span(None)
+    start, stop = test.span(None)
     return {
-        "uuid": story.uuid,
+        "uuid": test.uuid,
         "name": plain(name),
         "fullName": plain(full),
         "titlePath": [part for part in (*path.split("/"), *classes) if part],
         "testCaseId": _md5(full),
-        "historyId": _md5(story.nodeid),
-        "status": story.status(None),
-        "statusDetails": {"message": _first_line(story.text), "trace": story.text} if story.text else {},
+        "historyId": _md5(test.nodeid),
+        "status": test.status(None),
+        "statusDetails": {"message": _first_line(test.text), "trace": test.text} if test.text else {},
         "labels": [{"name": key, "value": plain(value)} for key, value in labels.items() if value],
         "start": _ms(start),
         "stop": _ms(stop),
@@ -161,21 +161,21 @@ def new_result(story: ReportedTest) -> dict[str, Any]:
 
 
 def amended_result(
-    result: Mapping[str, Any], story: ReportedTest, case: CaseEntry, run: RunEntry, say: Language = ENGLISH
+    result: Mapping[str, Any], test: ReportedTest, case: CaseEntry, run: RunEntry, say: Language = ENGLISH
 ) -> dict[str, Any]:
-    """The result with all that the ledger has of its case; only the attachments are missing."""
-    start, stop = story.span(case)
-    status = story.status(case)
+    """The result with all that the ledger has about its case, except the attachments."""
+    start, stop = test.span(case)
+    status = test.status(case)
     ours = [{"name": name, "value": plain(value)} for name, value in labels(case, run) if value]
     kept = [label for label in result.get("labels", ()) if label["name"] not in _REPLACED and label not in ours]
     links = [link for link in result.get("links", ()) if link.get("name") not in {"console", "Tester"}]
     theirs = [step for step in result.get("steps", ()) if not step["name"].startswith("trial ")]
     return {
         **result,
-        "testCaseId": case_id_of(story.nodeid),
-        "historyId": _md5(story.nodeid),
+        "testCaseId": case_id_of(test.nodeid),
+        "historyId": _md5(test.nodeid),
         "status": status,
-        "statusDetails": _details(result.get("statusDetails") or {}, story, case, status),
+        "statusDetails": _details(result.get("statusDetails") or {}, test, case, status),
         "description": result.get("description") or description(case, say),
         "labels": [*kept, *ours],
         "parameters": [{"name": name, "value": value, "excluded": True} for name, value in parameters(case, run)],
@@ -187,31 +187,31 @@ def amended_result(
 
 
 def description(case: CaseEntry, say: Language) -> str:
-    """What is to be done; and why, where the message, which is English for the categories, does not say it."""
+    """What to do, and the reason in the report's language: the message stays English for the categories."""
     why = "" if say.is_source or case.verdict in {None, Ruling.PASSED} else translated(case.reason, say)
     return "\n\n".join(filter(None, (plain(why), what_to_do(case, say))))
 
 
 def case_id_of(nodeid: str) -> str:
-    """A test at each of its shapes is a case of its own, whatever its parameters are called."""
+    """A test at each of its shapes has an id of its own, whatever its parameters are called."""
     return _md5(f"aisbench {nodeid}")
 
 
 def history_ids(nodeid: str) -> tuple[str, str]:
-    """By which the history of a case is found: Allure 2 takes ours, Allure 3 makes one of the test case's."""
+    """The ids of a test in the history of Allure 2, which takes ours, and of Allure 3, which derives its own."""
     return _md5(nodeid), f"{_md5(case_id_of(nodeid))}.{_md5('')}"
 
 
-def _details(found: Mapping[str, Any], story: ReportedTest, case: CaseEntry, status: str) -> dict[str, Any]:
-    """What the categories look at: the verdict, without an exception's name before it."""
+def _details(details: Mapping[str, Any], test: ReportedTest, case: CaseEntry, status: str) -> dict[str, Any]:
+    """The message by which Allure sorts into categories: the verdict, without the name of an exception before it."""
     if status == "passed":
         return {}
     if status == "skipped":
-        return {"message": _first_line(story.text), "trace": found.get("trace") or story.text}
+        return {"message": _first_line(test.text), "trace": details.get("trace") or test.text}
     if case.verdict is None or case.verdict is Ruling.PASSED:
-        return {**found, "message": found.get("message") or _first_line(story.text)}
+        return {**details, "message": details.get("message") or _first_line(test.text)}
     verdict = Verdict(case.verdict, case.reason, case.findings)
-    return {**found, "message": str(verdict), "trace": found.get("trace") or story.text}
+    return {**details, "message": str(verdict), "trace": details.get("trace") or test.text}
 
 
 def labels(case: CaseEntry, run: RunEntry) -> list[tuple[str, str]]:
@@ -233,7 +233,7 @@ def labels(case: CaseEntry, run: RunEntry) -> list[tuple[str, str]]:
 
 
 def parameters(case: CaseEntry, run: RunEntry) -> list[tuple[str, str]]:
-    """What was measured first: of a long list the page shows the beginning."""
+    """Measurements first: of a long list Allure shows the beginning."""
     facts: dict[str, object] = {}
     for name, metric in case.metrics.items():
         facts[name] = "not measured" if metric.value is None else f"{number(metric.value)} {metric.unit}".strip()
@@ -246,13 +246,13 @@ def parameters(case: CaseEntry, run: RunEntry) -> list[tuple[str, str]]:
 
 def links_of(case: CaseEntry, run: RunEntry) -> list[tuple[str, str]]:
     consoles = [("console", trial.console) for trial in case.trials]
-    # One that is labelled, as that of a private local cloud, has ended with its run: `web` wants a bare address.
+    # `safe_link` drops a labelled address, such as that of a private local cloud, which ended with its run.
     testers = [("Tester", str(upload["tester"])) for upload in run.uploads if upload["case"] == case.id]
     return list(dict.fromkeys(link for link in (*consoles, *testers) if safe_link(link[1])))
 
 
 def trial_step(case: CaseEntry, trial: TrialEntry) -> dict[str, Any]:
-    """A trial: what became of it, and each step of its life."""
+    """A trial as a step, with the steps of its life below."""
     is_last = trial is case.trials[-1]
     status = STATUS[case.verdict] if is_last and case.verdict else _outcome(trial)
     life = step_spans(trial.times, trial.queued_s)
@@ -268,9 +268,9 @@ def trial_step(case: CaseEntry, trial: TrialEntry) -> dict[str, Any]:
 
 
 def _outcome(trial: TrialEntry) -> str:
-    """Of a trial that was followed by another, or never judged."""
-    known = {Phase.SUCCEEDED.value: "passed", Phase.FAILED.value: "failed"}
-    return known.get(trial.phase or "", "broken")
+    """The status of a trial that another one followed, or that was never judged."""
+    statuses = {Phase.SUCCEEDED.value: "passed", Phase.FAILED.value: "failed"}
+    return statuses.get(trial.phase or "", "broken")
 
 
 def _part(trial: TrialEntry, span: StepSpan, status: str, *, last: bool) -> dict[str, Any]:
@@ -284,7 +284,7 @@ def _part(trial: TrialEntry, span: StepSpan, status: str, *, last: bool) -> dict
 
 
 def _first_line(text: str) -> str:
-    """Of a traceback, the line that says what was raised."""
+    """The line of a traceback that names what was raised, else the first line."""
     lines = [line for line in text.splitlines() if line.strip()]
     raised = [line[1:].strip() for line in lines if line.startswith("E ")]
     return plain(next(iter((*raised, *lines)), ""))
@@ -301,29 +301,27 @@ def _ms(seconds: float) -> int:
 # Attachments of a result: charts, logs, documents
 
 MOST_LOGS = 16  # of a trial
-LONGEST = 256_000  # bytes of a log; its end is what matters, and the whole lies among the reports
+LONGEST = 256_000  # bytes of the end of a log; the whole log lies among the reports
 _TYPES = {"svg": "image/svg+xml", "txt": "text/plain", "json": "application/json"}
 
 
 class Attachments:
-    """Named by what they are of: a run that is told again writes the same files again."""
+    """Adds attachments to a result. Their names follow from what they show: a replayed run writes the same files."""
 
     def __init__(self, place: Path, folder: Path, of: str, say: Language) -> None:
         """`place` is where the results are, `folder` the run's own."""
         self._place, self._folder, self._of, self._say = place, folder, of, say
 
     def add(self, result: dict[str, Any], case: CaseEntry) -> None:
-        """What is of the case on top, what is of a trial with its step."""
-        ours = [self._attached("case", *each) for each in self._of_case(case)]
+        """Attach charts and documents of the case to the result, files of a trial to its step."""
+        ours = [self._write("case", *each) for each in self._of_case(case)]
         mine = {attachment["source"] for attachment in ours}
         theirs = [each for each in result.get("attachments", ()) if each["source"] not in mine]
         result["attachments"] = [*ours, *theirs]
         for step, trial in zip(result["steps"], case.trials, strict=False):
-            step["attachments"] = [
-                self._attached(f"trial {trial.trial}", *each) for each in self._of_trial(case, trial)
-            ]
+            step["attachments"] = [self._write(f"trial {trial.trial}", *each) for each in self._of_trial(case, trial)]
 
-    def _attached(self, whose: str, name: str, body: str | bytes, kind: str) -> dict[str, str]:
+    def _write(self, whose: str, name: str, body: str | bytes, kind: str) -> dict[str, str]:
         file = f"{uuid.uuid5(uuid.NAMESPACE_OID, f'{self._of} {whose} {name}')}-attachment.{kind}"
         data = body if isinstance(body, bytes) else body.encode("utf-8", "replace")
         write_bytes(self._place / file, [data])
@@ -349,7 +347,7 @@ class Attachments:
             yield "last lines", "\n".join(map(plain, trial.last_lines)), "txt"
 
     def _is_there(self, log: str) -> bool:
-        """And below the run's folder: a name in the ledger may be anything."""
+        """True if the file exists below the run's folder: a name in the ledger may be anything."""
         path = Path(log)
         return not path.is_absolute() and ".." not in path.parts and (self._folder / path).is_file()
 
@@ -364,18 +362,18 @@ class Attachments:
 
 # Files beside the results: environment, executor, categories, metrics, history
 
-# Our messages begin with the ruling. `[\s\S]` is any character, in Java's and in JavaScript's expressions alike.
+# Our messages begin with the verdict. `[\s\S]` is any character, in Java's and in JavaScript's expressions alike.
 CATEGORIES = (
     {"name": "Platform (BROKEN)", "matchedStatuses": ["broken"], "messageRegex": r"BROKEN: [\s\S]*"},
     {"name": "Workload (FAILED)", "matchedStatuses": ["failed"], "messageRegex": r"FAILED: [\s\S]*"},
     {"name": "Noise (INCONCLUSIVE)", "matchedStatuses": ["failed"], "messageRegex": r"INCONCLUSIVE: [\s\S]*"},
 )
-BETTER = {"throughput": "higher", "accuracy": "higher", "loss": "lower"}  # of others nobody knows
+BETTER = {"throughput": "higher", "accuracy": "higher", "loss": "lower"}  # of other metrics we do not know
 STATUSES = ("failed", "broken", "skipped", "passed", "unknown")
 
 
 def write(place: Path, run: RunEntry, past: Sequence[PastRun]) -> None:
-    """A folder of the user's may hold files of the user's, or what a CI server's plugin put there: they stay."""
+    """Write the files beside the results. Files that the user or a CI server put there stay."""
     _unless_there(place / "categories.json", _json(CATEGORIES))
     _unless_there(place / "environment.properties", environment(run))
     _unless_there(place / "executor.json", _json(executor(run.executor, run.run)))
@@ -409,16 +407,16 @@ def _escaped(text: str) -> str:
     return "".join(chr(unit) if unit < 127 else f"\\u{unit:04x}" for unit in pairs)
 
 
-def executor(told: Executor, run: str) -> dict[str, Any]:
-    """Allure draws the sign of a CI server by its type."""
-    facts: dict[str, Any] = {"name": told.name or "local", "type": told.name.lower() or "local"}
-    facts |= {"buildName": told.build or run, "reportName": f"aisbench {run}", "buildUrl": told.url}
-    facts |= {"buildOrder": told.number}
+def executor(server: Executor, run: str) -> dict[str, Any]:
+    """The CI server that ran the tests; Allure chooses its icon by the type."""
+    facts: dict[str, Any] = {"name": server.name or "local", "type": server.name.lower() or "local"}
+    facts |= {"buildName": server.build or run, "reportName": f"aisbench {run}", "buildUrl": server.url}
+    facts |= {"buildOrder": server.number}
     return {name: value for name, value in facts.items() if value not in {"", None}}
 
 
 def metrics(run: RunEntry) -> list[dict[str, Any]]:
-    """What Allure 3 shows on its page of metrics, with a trend through the runs."""
+    """The metrics that Allure 3 shows, with a trend through the runs."""
     return [dict(sample) for case in run.cases for sample in _samples(case, run)]
 
 
@@ -444,23 +442,23 @@ def _samples(case: CaseEntry, run: RunEntry) -> Iterable[Mapping[str, Any]]:
 
 
 def history(past: Sequence[PastRun]) -> dict[str, Any]:
-    """As Allure 2 leaves it in a report, for the next one to read; made from the ledger, it misses no run."""
-    found: dict[str, Any] = {}
+    """The history as Allure 2 reads it from the report before; made from the ledger, it lacks no run."""
+    tests: dict[str, Any] = {}
     for run in past:
         for test in run.tests:
-            known = found.setdefault(
+            entry = tests.setdefault(
                 history_ids(test.nodeid)[0], {"statistic": dict.fromkeys((*STATUSES, "total"), 0), "items": []}
             )
-            known["statistic"][test.status] += 1
-            known["statistic"]["total"] += 1
+            entry["statistic"][test.status] += 1
+            entry["statistic"]["total"] += 1
             start, stop = round(test.started * 1000), round(test.stopped * 1000)
             times = {"start": start, "stop": stop, "duration": stop - start}
-            known["items"].append({"uid": run.run, "status": test.status, "time": times})
-    return found
+            entry["items"].append({"uid": run.run, "status": test.status, "time": times})
+    return tests
 
 
 def trend(past: Sequence[PastRun]) -> list[dict[str, Any]]:
-    """Newest first; the newest has the highest number."""
+    """Counts of each run, newest first; the newest has the highest number."""
     return [
         {"buildOrder": len(past) - at, "reportName": f"aisbench {run.run}", "data": _counts(run)}
         for at, run in enumerate(past)
@@ -468,19 +466,19 @@ def trend(past: Sequence[PastRun]) -> list[dict[str, Any]]:
 
 
 def _counts(run: PastRun) -> dict[str, int]:
-    said = [test.status for test in run.tests]
-    return {**{status: said.count(status) for status in STATUSES}, "total": len(said)}
+    statuses = [test.status for test in run.tests]
+    return {**{status: statuses.count(status) for status in STATUSES}, "total": len(statuses)}
 
 
 def page_config(run: str, lang: str) -> dict[str, Any]:
-    """What Allure 3 is told: it reads categories from here only."""
+    """The configuration of Allure 3, which reads categories from here only."""
     options = {"singleFile": True, "reportLanguage": lang, "reportName": f"aisbench {run}"}
     options |= {"groupBy": ["epic", "feature", "story"], "sections": ["charts", "timeline", "metrics"]}
     return {"name": f"aisbench {run}", "categories": CATEGORIES, "plugins": {"awesome": {"options": options}}}
 
 
 def history_lines(past: Sequence[PastRun]) -> str:
-    """As Allure 3 keeps it: a line per report, the oldest first."""
+    """The history as Allure 3 keeps it: a line per report, the oldest first."""
     return "".join(f"{json.dumps(_line(run), ensure_ascii=True, allow_nan=False)}\n" for run in reversed(past))
 
 

@@ -1,8 +1,8 @@
-"""Late entrance into the plugins that write the files: pytest-html, allure-pytest, pytest's own JUnit.
+"""Switches on the plugins that write files for us (pytest-html, allure-pytest, pytest's JUnit), and follows tests.
 
-They make up their mind in `pytest_configure`; whether a run has a workload is known after collection. So we give them
-their option then and let them configure themselves again. Some names we touch are not promised by their authors:
-everything is done under `guarded`, since a missing report is worth a warning and never a run.
+These plugins read their options in `pytest_configure`, but whether a run has a workload is known only after collection.
+So we set their option then and let them configure themselves again. We touch names that their authors do not promise;
+all of it is done under `guarded`, because a missing report deserves a warning and must not end a run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOG = get_logger("report")
 
 
 def warn(config: pytest.Config, text: str) -> None:
-    """A line in pytest's summary of warnings; unlike `warnings.warn` it stops no run under `-W error`."""
+    """Add a line to pytest's summary of warnings; unlike `warnings.warn` it ends no run under `-W error`."""
     with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         warnings.warn(pytest.PytestWarning(text), stacklevel=2)
@@ -39,7 +39,7 @@ def warn(config: pytest.Config, text: str) -> None:
 
 
 def write_line(config: pytest.Config, line: str) -> None:
-    """A line on pytest's terminal, between those of the tests."""
+    """Write a line to pytest's terminal, between those of the tests."""
     terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
     if terminal:
         terminal.ensure_newline()
@@ -48,6 +48,7 @@ def write_line(config: pytest.Config, line: str) -> None:
 
 @contextmanager
 def guarded(config: pytest.Config, what: str) -> Iterator[None]:
+    """Turn any error into a warning that begins with `what`."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - another version of a host may fail in any way
@@ -56,7 +57,7 @@ def guarded(config: pytest.Config, what: str) -> Iterator[None]:
 
 
 def switch_on(config: pytest.Config, host: str, option: str, path: Path) -> bool:
-    """Switch a host plugin on; False where it is on already, because the user asked for it, or cannot be."""
+    """Switch a host plugin on; False if the user did so already, or it is not loaded."""
     if getattr(config.option, option, None):
         return False
     plugin: Any = config.pluginmanager.get_plugin(host)
@@ -79,14 +80,14 @@ def session_of(config: pytest.Config) -> pytest.Session:
 
 
 def collection_problems(config: pytest.Config) -> list[pytest.CollectReport]:
-    """What failed or was skipped while collecting: a host that enters late has missed it, and would look green."""
+    """Modules that collection failed at or skipped: a host that enters late has missed them, and would look green."""
     terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
     stats: dict[str, list[Any]] = getattr(terminal, "stats", {})
-    found = [*stats.get("error", ()), *stats.get("skipped", ())]
-    return [report for report in found if isinstance(report, pytest.CollectReport)]
+    reports = [*stats.get("error", ()), *stats.get("skipped", ())]
+    return [report for report in reports if isinstance(report, pytest.CollectReport)]
 
 
-# -- What a workload item's report carries from the process that ran the test to whoever reads it.
+# Properties: what the report of a test carries from the process that ran it to the process of the run
 
 PREFIX = "aisbench."
 TRIAL: pytest.StashKey[Trial] = pytest.StashKey()
@@ -115,32 +116,32 @@ def trial_properties(trial: Trial, platform: str = "") -> list[tuple[str, str | 
 
 
 def replace_properties(pairs: list[tuple[str, Any]], ours: list[tuple[str, str | float]]) -> None:
-    """Put our pairs in place of the earlier ones; whatever else a test records stays."""
+    """Put our pairs in place of the earlier ones; what the test recorded itself stays."""
     pairs[:] = [(name, value) for name, value in pairs if not str(name).startswith(PREFIX)] + ours
 
 
 def properties_of(report: Any) -> dict[str, Any]:
-    """Ours, without the prefix; empty for other tests and for reports of collection, which carry none."""
+    """Our properties without the prefix; empty for other tests and for reports of collection."""
     pairs = getattr(report, "user_properties", ())
     return {name.removeprefix(PREFIX): value for name, value in pairs if str(name).startswith(PREFIX)}
 
 
 def case_id_of_report(report: Any) -> str | None:
-    """The id of the case that this report is of."""
+    """The id of the case that this report is about."""
     case = properties_of(report).get("case")
     return None if case is None else str(case)
 
 
-# -- One test as its reports tell it, whichever process ran it.
+# One test, put together from its reports, in whichever process it ran
 
-# In Allure's words. What noise left undecided has not passed; a category of its own tells it from the rest.
+# Allure's statuses. INCONCLUSIVE has not passed; Allure shows it as a category of its own.
 STATUS = {Ruling.PASSED: "passed", Ruling.FAILED: "failed", Ruling.BROKEN: "broken", Ruling.INCONCLUSIVE: "failed"}
-RERUN = "rerun"  # the outcome of a report on a worker that crashed, where another judges
+RERUN = "rerun"  # the outcome of a test whose worker crashed, if another worker runs it again
 
 
 @dataclass
 class ReportedTest:
-    """The first report that did not pass decides, as it does for pytest."""
+    """A test as its reports describe it. As in pytest, the first report that did not pass decides."""
 
     nodeid: str
     case: str = ""
@@ -150,13 +151,13 @@ class ReportedTest:
     start: float = math.inf  # seconds since the epoch
     stop: float = 0.0
     uuid: str = ""  # of the Allure result that the test's process writes
-    is_over: bool = False  # its teardown was told too
+    is_over: bool = False  # its teardown was reported too
 
-    def hear(self, report: pytest.TestReport) -> None:
+    def add(self, report: pytest.TestReport) -> None:
         self.case = self.case or case_id_of_report(report) or ""
         self.uuid = getattr(report, "allure_uuid", self.uuid)
         self.is_over = self.is_over or report.when == "teardown"
-        stop = report.stop or time.time()  # a worker that crashed did not look at the clock
+        stop = report.stop or time.time()  # a crashed worker wrote no time
         self.start, self.stop = min(self.start, report.start or stop), max(self.stop, stop)
         if self.outcome == "passed" and not report.passed:
             self.outcome, self.when, self.text = report.outcome, str(report.when), _text(report)
@@ -171,7 +172,7 @@ class ReportedTest:
         return "failed" if self.when == "call" else "broken"
 
     def span(self, entry: CaseEntry | None) -> tuple[float, float]:
-        """From when to when; of a case: its trials, since the test itself only asked what became of them."""
+        """Start and end: of the trials if it has a case, since the test itself only waits for them."""
         times = [at for trial in entry.trials for at in trial.times.values()] if entry else []
         return (min(times), max(times)) if times else (self.start, self.stop)
 

@@ -17,37 +17,36 @@ from pytest_aisbench.ledger.runs import UNJUDGED, RunSummary, newest_runs
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.verdict import Ruling
-from pytest_aisbench.report.text import as_typed, span, write_text
+from pytest_aisbench.report.text import as_typed, span, utc_time, write_text
 
 _LOG = get_logger("report")
 NAME = "index.html"
 MOST = 500  # runs on the page
-_PAGE = "report.html"
+_REPORT = "report.html"
 _LINKS = ("allure.html", "results.json", "junit.xml")
 _BATCH = 200
 
 
 def write(database: Database, reports: Path, say: Language = ENGLISH) -> Path:
-    """Whole or not at all, and one after the other: who comes last has seen what the others had to tell."""
+    """Write the page. Runs that end together write one after the other, so that the last one lists all of them."""
     path = reports / NAME
-    with _alone(reports):
+    with _exclusively(reports):
         runs, more = _present(database, reports)
         write_text(path, page(runs, reports, say, more=more))
     return path
 
 
 @contextmanager
-def _alone(reports: Path) -> Iterator[None]:
+def _exclusively(reports: Path) -> Iterator[None]:
     with (reports / f".{NAME}.lock").open("w") as lock:
-        # A file system without locks: then the last one wins.
+        # On a file system without locks, the last writer wins.
         with ignored(_LOG, OSError, "the lock of %s", lock.name):
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _present(database: Database, reports: Path) -> tuple[list[RunSummary], bool]:
-    """The newest whose folder is here, and whether there are more: a ledger may serve several workspaces, and outlive
-    them."""
+    """The newest runs whose folder is here, and whether there are more: several workspaces may share a ledger."""
     here = {entry.name for entry in os.scandir(reports) if entry.is_dir(follow_symlinks=False)}
     runs: list[RunSummary] = []
     skip = 0
@@ -90,13 +89,13 @@ COLUMNS = (
 
 
 def _row(run: RunSummary, reports: Path, say: Language) -> str:
-    started = datetime.fromtimestamp(run.started, timezone.utc)
+    started = datetime.fromtimestamp(run.started, timezone.utc).isoformat()
     seconds = None if run.finished is None else max(run.finished - run.started, 0.0)
     nodes = as_typed(run.settings.get("nodes") or [say("all")])
     code = say("not finished") if run.exit_code is None else str(run.exit_code)
     cells = [
-        (run.run, f"<code>{_linked(run.run, _PAGE, escape(plain(run.run)), reports)}</code>"),
-        (str(run.started), f'<time datetime="{started.isoformat()}">{started:%Y-%m-%d %H:%M:%S}</time>'),
+        (run.run, f"<code>{_linked(run.run, _REPORT, escape(plain(run.run)), reports)}</code>"),
+        (str(run.started), f'<time datetime="{started}">{utc_time(run.started)}</time>'),
         ("", escape(plain(str(run.settings.get("platform", ""))))),
         ("", escape(plain(nodes))),
         (str(_weight(run)), _verdicts(run, say)),
@@ -111,7 +110,7 @@ def _row(run: RunSummary, reports: Path, say: Language) -> str:
 
 
 def _weight(run: RunSummary) -> int:
-    """By how much a run went wrong: a run with failures sorts before one that is merely broken."""
+    """How badly a run ended, to sort by: failures weigh more than broken cases."""
     counts = run.verdicts
     return sum(
         factor * counts.get(ruling.value, 0)

@@ -1,4 +1,4 @@
-"""`junit.xml`, what a CI server reads; pytest writes it."""
+"""`junit.xml`, for CI servers: pytest writes it, we add the properties of each case and of the run."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from pytest_aisbench.report.host_plugins import (
 
 
 class Junit:
+    """Reporter: adds our properties to the file before pytest writes it."""
+
     order = 20
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config = config
         self._cases: dict[str, str] = {}  # by test
-        self._begun: dict[str, pytest.TestReport] = {}  # the last word of tests that have not ended
+        self._begun: dict[str, pytest.TestReport] = {}  # the last report of each test that has not ended
         with guarded(config, "no junit.xml"):
             if switch_on(config, "junitxml", "xmlpath", folder / "junit.xml"):
                 log = self._log()
@@ -41,7 +43,7 @@ class Junit:
         return self._config.stash[xml_key]
 
     def case(self, entry: CaseEntry) -> None:
-        """All is told at the end: a test that comes later may change the story of its case."""
+        """Properties are written at the end of the run: a later test may change the verdict of the case."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._begun[report.nodeid] = report
@@ -52,7 +54,7 @@ class Junit:
 
     @pytest.hookimpl(specname="pytest_runtest_logreport", trylast=True)
     def pytest_runtest_logreport_forget(self, report: pytest.TestReport) -> None:
-        """What a crashed worker began and another judges is one test, not a second one without an outcome."""
+        """A test that a crashed worker began and another one ran again is one test, not two."""
         outcome: str = report.outcome
         if outcome == RERUN:
             with guarded(self._config, "a test twice in junit.xml"):
@@ -63,46 +65,46 @@ class Junit:
                     del log.node_reporters[key]
 
     def run(self, entry: RunEntry) -> None:
-        """Before pytest writes the file. Its own fixture for properties of the suite is deaf under xdist."""
+        """Add the properties; pytest's own fixture for properties of the suite does not work under xdist."""
         if not getattr(self._config.option, "xmlpath", None):
             return
         with guarded(self._config, "no properties of cases in junit.xml"):
             cases, where = {case.id: case for case in entry.cases}, str(entry.settings.get("platform", ""))
-            for told in self._log().node_reporters_ordered:
-                case = self._cases.get(str(getattr(told, "id", "")), "")
-                element = self._ended(told)
-                if found := cases.get(case or _property(element, "case")):
-                    _retell(element, case_properties(found, where))
+            for node in self._log().node_reporters_ordered:
+                case_id = self._cases.get(str(getattr(node, "id", "")), "")
+                element = self._finished_element(node)
+                if case := cases.get(case_id or _property(element, "case")):
+                    _set_properties(element, case_properties(case, where))
         with guarded(self._config, "no suite properties in junit.xml"):
             log = self._log()
             for name, value in run_properties(entry).items():
                 log.add_global_property(PREFIX + name, value)
 
-    def _ended(self, told: Any) -> ET.Element:
-        """What pytest writes of a test. One that was interrupted, or took its worker with it, would have no name there,
-        and no outcome, which reads as a pass."""
-        if "properties" in vars(told):
-            report = self._begun.get(str(told.id))
-            if report is not None and not told.attrs:
-                told.record_testreport(report)
-            if report is not None and report.when == "setup" and not told.nodes:
-                told._add_simple("skipped", "the run ended before this test did")  # noqa: SLF001
-            told.finalize()
-        element: ET.Element = told.to_xml()
+    def _finished_element(self, node: Any) -> ET.Element:
+        """The XML of a test. Without this, an interrupted test would have no name and no outcome, which reads as a
+        pass."""
+        if "properties" in vars(node):
+            report = self._begun.get(str(node.id))
+            if report is not None and not node.attrs:
+                node.record_testreport(report)
+            if report is not None and report.when == "setup" and not node.nodes:
+                node._add_simple("skipped", "the run ended before this test did")  # noqa: SLF001
+            node.finalize()
+        element: ET.Element = node.to_xml()
         return element
 
 
 def _property(element: ET.Element, name: str) -> str:
-    found = element.find(f"./properties/property[@name='{PREFIX}{name}']")
-    return "" if found is None else found.get("value", "")
+    entry = element.find(f"./properties/property[@name='{PREFIX}{name}']")
+    return "" if entry is None else entry.get("value", "")
 
 
-def _retell(element: ET.Element, told: Mapping[str, str]) -> None:
-    """Ours in place of what was known when the test ended; whatever else a test recorded stays."""
+def _set_properties(element: ET.Element, values: Mapping[str, str]) -> None:
+    """Replace our properties by these; what the test recorded itself stays."""
     properties = element.find("properties")
     if properties is None:
         properties = ET.Element("properties")
         element.insert(0, properties)
     for old in [each for each in properties if each.get("name", "").startswith(PREFIX)]:
         properties.remove(old)
-    properties.extend(ET.Element("property", name=PREFIX + name, value=value) for name, value in told.items())
+    properties.extend(ET.Element("property", name=PREFIX + name, value=value) for name, value in values.items())

@@ -25,13 +25,13 @@ from pytest_aisbench.model.trial import Step, Trial
 from pytest_aisbench.model.verdict import number
 from pytest_aisbench.report.terminal import sparkline
 from pytest_aisbench.report.text import clip, display_width, fit, padded
-from pytest_aisbench.traininglog import activity
 from pytest_aisbench.traininglog.activity import (
     JobActivity,
     epochs_of,
     seconds_in_phase,
     seconds_left,
     seconds_until_all_end,
+    share_done,
     throughput,
 )
 
@@ -48,9 +48,8 @@ _ROOM = 4  # lines of the terminal that are not bars
 
 
 class Live:
-    """A pytest plugin object. Everything is written by `tick` and `close`: outside of tests, when nothing is captured.
-
-    Under xdist nobody is there to call `tick`: a thread does.
+    """Shows the progress of a run; also a pytest plugin. It writes only in `tick` and `close`, which the session calls
+    outside of tests, when pytest captures nothing. Under xdist a thread of its own calls `tick`.
     """
 
     def __init__(self, config: pytest.Config, run: Run, settings: Settings, clock: Clock, *, threaded: bool) -> None:
@@ -60,7 +59,7 @@ class Live:
         self._clock = clock
         self._heartbeat_s = settings.heartbeat
         self._began = self._beaten = clock.now()
-        self._said: deque[str] = deque()
+        self._lines: deque[str] = deque()
         self._bars = Bars(self._terminal) if not threaded and has_room_for_bars(config, self._terminal) else None
         self._follower = LogMonitor(
             run.platform,
@@ -78,17 +77,17 @@ class Live:
             threading.Thread(target=self._run, name="aisbench-heartbeat", daemon=True).start()
 
     def say(self, line: str) -> None:
-        """Shown as soon as nothing else is being written."""
-        self._said.append(line)
+        """Write a line at the next `tick`."""
+        self._lines.append(line)
 
     def tick(self) -> None:
-        """Show what there is to show; called as often as one likes."""
+        """Write lines, log and progress that are due; cheap enough to be called often."""
         if self._log:
             self._log.write()
         if self._terminal is None:
             return
-        while self._said:
-            self._write(f"aisbench: {self._said.popleft()}")
+        while self._lines:
+            self._write(f"aisbench: {self._lines.popleft()}")
         now = self._clock.now()
         if self._bars and now - self._beaten >= _FRAME_S:
             self._beaten = now
@@ -101,8 +100,8 @@ class Live:
         self._closing.set()
         self._follower.close()
         self._clear()
-        while self._terminal and self._said:
-            self._write(f"aisbench: {self._said.popleft()}")
+        while self._terminal and self._lines:
+            self._write(f"aisbench: {self._lines.popleft()}")
         if self._log:
             self._log.close()
 
@@ -118,20 +117,19 @@ class Live:
 
     def _run(self) -> None:
         while not self._closing.wait(min(_FRAME_S, self._heartbeat_s)):
-            with ignored(_LOG, Exception, "one line of progress"):  # a terminal that is gone is no reason to end a run
+            with ignored(_LOG, Exception, "one line of progress"):  # a closed terminal must not end a run
                 self.tick()
 
     def _scene(self, now: float) -> Scene:
         newest = {trial.case.id: trial for trial in self._fleet.trials()}
-        heard = {trial.id: self._follower.activity(trial) for trial in newest.values()}
-        told = {key: value for key, value in heard.items() if value}
-        return Scene(now, self._began, list(newest.values()), told, self._max_jobs)
+        activities = {trial.id: job for trial in newest.values() if (job := self._follower.activity(trial))}
+        return Scene(now, self._began, list(newest.values()), activities, self._max_jobs)
 
     def _write(self, line: str) -> None:
-        """On a line of its own, at once: whoever reads a log of CI waits for it."""
+        """Write a line of its own, and flush it for people who follow a log of CI."""
         self._clear()
         self._terminal.ensure_newline()
-        if self._terminal._tw.width_of_current_line:  # noqa: SLF001 - xdist's dots are known to the writer only
+        if self._terminal._tw.width_of_current_line:  # noqa: SLF001 - only the writer knows of xdist's dots
             self._terminal.write("\n")
         self._terminal.write(f"{line}\n", flush=True)
 
@@ -141,7 +139,7 @@ class Live:
 
 
 def has_room_for_bars(config: pytest.Config, terminal: Any) -> bool:
-    """Not where somebody else draws, such as pytest-sugar or live logs, nor where nobody looks."""
+    """False if another plugin draws (pytest-sugar, live logs), and if no person looks at a terminal."""
     return (
         type(terminal) is TerminalReporter
         and bool(terminal.isatty)
@@ -174,7 +172,7 @@ class LiveLog:
         self._handler.addFilter(self._admit)
 
     def write(self) -> None:
-        """Only the main thread may."""
+        """Write the kept records; does nothing outside of the main thread."""
         while self._records and threading.current_thread() is threading.main_thread():
             self._handler.acquire()
             try:
@@ -188,16 +186,16 @@ class LiveLog:
 
     def _admit(self, record: logging.LogRecord) -> bool:
         if threading.current_thread() is threading.main_thread():
-            self.write()  # what came before
+            self.write()  # the records before this one
             return True
         self._records.append(record)
         return False
 
 
 class Bars:
-    """Lines below what pytest wrote, drawn over and over, and taken away without a trace.
+    """Lines below the output of pytest, redrawn again and again, and removed without a trace.
 
-    They bypass pytest's own writer: it counts columns, and must go on where it was.
+    They bypass pytest's own writer, which counts columns and must continue where it was.
     """
 
     def __init__(self, terminal: Any) -> None:
@@ -228,13 +226,13 @@ class Bars:
 
     def _put(self, text: str) -> None:
         encoding = self._file.encoding or "ascii"
-        # A terminal that is gone is no reason to end a run.
+        # A closed terminal must not end a run.
         with ignored(_LOG, (OSError, ValueError), "bars that were drawn"):
             self._file.write(text.encode(encoding, "replace").decode(encoding))
             self._file.flush()
 
     def _size(self) -> tuple[int, int]:
-        """Of the terminal itself: while a test is captured, standard output is something else."""
+        """The size of the terminal, not of standard output, which pytest replaces during a test."""
         with ignored(_LOG, (OSError, ValueError), "the size of the terminal"):
             size = os.get_terminal_size(self._file.fileno())
             if size.columns and size.lines:
@@ -253,27 +251,30 @@ _FEWEST = 3  # points of one
 
 @dataclass(frozen=True)
 class Scene:
-    """All that is drawn, at one moment."""
+    """The state of a run at one moment."""
 
     now: float
     began: float
     trials: Sequence[Trial]  # the newest of each case
-    heard: Mapping[str, JobActivity]  # by trial
+    activities: Mapping[str, JobActivity]  # by trial
     max_jobs: int
 
 
 def bar_lines(scene: Scene, width: int, most: int = MOST_BARS, *, curves: bool = True) -> list[str]:
     """Bars of the cases that have a job, then one line for all; none wider than `width` columns."""
-    shown = sorted(filter(_is_shown, scene.trials), key=lambda trial: not _is_at_work(trial))
-    hidden = shown[most:]
-    name = min(max((display_width(trial.case.id) for trial in shown[:most]), default=0), max(_LEAST_NAME, width // 3))
-    lines = [_bar(scene, trial, name, width, curves=curves) for trial in shown[:most]]
+    in_flight = sorted(filter(_is_in_flight, scene.trials), key=lambda trial: not _is_at_work(trial))
+    hidden = in_flight[most:]
+    name = min(
+        max((display_width(trial.case.id) for trial in in_flight[:most]), default=0), max(_LEAST_NAME, width // 3)
+    )
+    lines = [_bar(scene, trial, name, width, curves=curves) for trial in in_flight[:most]]
     if hidden:
         lines.append(f"and {len(hidden)} more in flight")
     return [clip(line, width).rstrip() for line in [*lines, _counts(scene)]]
 
 
 def heartbeat_line(scene: Scene) -> str:
+    """The progress of all cases in one line, for a log."""
     running = [trial for trial in scene.trials if _is_at_work(trial)]
     named = ", ".join(_short(scene, trial) for trial in running[:_NAMED])
     more = f" and {len(running) - _NAMED} more" if len(running) > _NAMED else ""
@@ -282,62 +283,62 @@ def heartbeat_line(scene: Scene) -> str:
 
 
 def _bar(scene: Scene, trial: Trial, name: int, width: int, *, curves: bool) -> str:
-    told = scene.heard.get(trial.id)
+    activity = scene.activities.get(trial.id)
     lasted = seconds_in_phase(trial, scene.now)
-    start = f"{padded(fit(plain(trial.case.id), name), name)}  {_state(trial, told):<7}  {_hours(lasted):>7}"
+    start = f"{padded(fit(plain(trial.case.id), name), name)}  {_state(trial, activity):<7}  {_hours(lasted):>7}"
     if not _is_running(trial):
         return start
-    share = activity.share_done(trial, told, scene.now)
-    left = seconds_left(trial, told, scene.now)
+    share = share_done(trial, activity, scene.now)
+    left = seconds_left(trial, activity, scene.now)
     size = 20 if width >= _WIDE else 10 if width >= _NARROW else 0
     bar = f"[{'#' * int(size * share):-<{size}}] {share:>4.0%}" if share is not None and size else ""
     done = "" if share is None else bar or f"{share:>4.0%}"
     eta = "" if left is None else f"eta {_hours(left)}"
     row = start
-    for beside in _beside(trial, told, curves=curves):
+    for beside in _beside(trial, activity, curves=curves):
         row = "  ".join(filter(None, (start, done, eta, beside)))
         if display_width(row) <= width:
             break
     return row
 
 
-def _beside(trial: Trial, told: JobActivity | None, *, curves: bool) -> Iterator[str]:
-    """What is told beside a bar, then less and less of it: half a figure is a wrong one."""
-    if told:
+def _beside(trial: Trial, activity: JobActivity | None, *, curves: bool) -> Iterator[str]:
+    """The figures beside a bar, then fewer and fewer of them: a figure is never cut in half."""
+    if activity:
         epoch, speed, loss, curve = (
-            _epoch(trial, told),
-            _speed(trial, told),
-            _loss(told),
-            _curve(told) if curves else "",
+            _epoch(trial, activity),
+            _speed(trial, activity),
+            _loss(activity),
+            _curve(activity) if curves else "",
         )
         for parts in ((epoch, speed, f"{loss} {curve}".strip()), (epoch, speed, loss), (speed, loss), (speed,)):
             yield ", ".join(filter(None, parts))
     yield ""
 
 
-def _epoch(trial: Trial, told: JobActivity) -> str:
-    progress, total = told.progress, epochs_of(trial.case)
+def _epoch(trial: Trial, activity: JobActivity) -> str:
+    progress, total = activity.progress, epochs_of(trial.case)
     if not progress.epoch:
         return ""
     return f"epoch {progress.epoch}/{total}" if total else f"epoch {progress.epoch} step {progress.step}"
 
 
-def _speed(trial: Trial, told: JobActivity) -> str:
-    fast = throughput(trial.case, told.progress)
+def _speed(trial: Trial, activity: JobActivity) -> str:
+    fast = throughput(trial.case, activity.progress)
     metric = trial.case.workload.metrics.get(THROUGHPUT)
     if fast is not None and metric:
         return f"~{_figure(fast)} {plain(metric.unit, 20)}"
-    return "" if told.progress.ms_per_step is None else f"{_figure(told.progress.ms_per_step)} ms/step"
+    return "" if activity.progress.ms_per_step is None else f"{_figure(activity.progress.ms_per_step)} ms/step"
 
 
-def _loss(told: JobActivity) -> str:
-    if told.progress.loss is not None:
-        return f"loss {_figure(told.progress.loss)}"
-    return "loss nan" if told.curve.loss.points else ""  # it was a number
+def _loss(activity: JobActivity) -> str:
+    if activity.progress.loss is not None:
+        return f"loss {_figure(activity.progress.loss)}"
+    return "loss nan" if activity.curve.loss.points else ""  # it was a number before
 
 
-def _curve(told: JobActivity) -> str:
-    values = told.curve.loss.values
+def _curve(activity: JobActivity) -> str:
+    values = activity.curve.loss.values
     return sparkline(values, _CURVE) if len(values) >= _FEWEST else ""
 
 
@@ -346,11 +347,11 @@ def _figure(value: float) -> str:
 
 
 def _short(scene: Scene, trial: Trial) -> str:
-    told = scene.heard.get(trial.id)
-    share = activity.share_done(trial, told, scene.now) if _is_running(trial) else 1.0
+    activity = scene.activities.get(trial.id)
+    share = share_done(trial, activity, scene.now) if _is_running(trial) else 1.0
     how_far = f" {share:.0%}" if share is not None else f" {_hours(seconds_in_phase(trial, scene.now))}"
-    figures = (_speed(trial, told), _loss(told)) if told and _is_running(trial) else ()
-    stalled = "stalled" if told and told.stalled else ""
+    figures = (_speed(trial, activity), _loss(activity)) if activity and _is_running(trial) else ()
+    stalled = "stalled" if activity and activity.stalled else ""
     return " ".join(filter(None, (plain(trial.case.id) + how_far, stalled, *figures)))
 
 
@@ -368,7 +369,7 @@ def _until_all(scene: Scene) -> float | None:
     waiting: list[float | None] = []
     for trial in scene.trials:
         if _is_running(trial):
-            running.append(seconds_left(trial, scene.heard.get(trial.id), scene.now))
+            running.append(seconds_left(trial, scene.activities.get(trial.id), scene.now))
         elif _is_at_work(trial):
             running.append(0.0)
         elif trial.step is not Step.DONE:
@@ -376,12 +377,12 @@ def _until_all(scene: Scene) -> float | None:
     return seconds_until_all_end(running, waiting, scene.max_jobs)
 
 
-def _is_shown(trial: Trial) -> bool:
+def _is_in_flight(trial: Trial) -> bool:
     return Step.SUBMIT < trial.step < Step.DONE
 
 
 def _is_at_work(trial: Trial) -> bool:
-    """Its job runs, or what it left is being read."""
+    """True if its job runs, or its results are being collected or judged."""
     return _is_running(trial) or trial.step in {Step.HARVEST, Step.JUDGE}
 
 
@@ -389,9 +390,9 @@ def _is_running(trial: Trial) -> bool:
     return trial.step is Step.WATCH and trial.job is not None and trial.job.phase is Phase.RUNNING
 
 
-def _state(trial: Trial, told: JobActivity | None) -> str:
+def _state(trial: Trial, activity: JobActivity | None) -> str:
     if _is_running(trial):
-        return "stalled" if told and told.stalled else "stops" if trial.fault else "running"
+        return "stalled" if activity and activity.stalled else "stops" if trial.fault else "running"
     return "queued" if trial.step is Step.WATCH else "harvest"
 
 

@@ -90,7 +90,7 @@ class TestRecorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         with guarded(self._config, f"no transcript of {report.nodeid}"):
             test, reports = self._begun.setdefault(report.nodeid, (ReportedTest(report.nodeid), []))
-            test.hear(report)
+            test.add(report)
             reports.append(self._serialized(report))
             if report.outcome == RERUN:
                 del self._begun[report.nodeid]  # another worker runs it again
