@@ -16,14 +16,14 @@ from functools import partial
 from typing import IO, Any
 from urllib.parse import unquote
 
-from pytest_aisbench.config.access import NO_HOSTS, Access, Hosts, service_endpoint
+from pytest_aisbench.config.access import Access, service_endpoint
 from pytest_aisbench.engine.staging import PIECE
 from pytest_aisbench.errors import BadAnswer, StagingFailed, Unreachable
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.model.ports import Head, Upload
 from pytest_aisbench.net.retry import CHECK_S
-from pytest_aisbench.secret import NO_SECRET, Secret
+from pytest_aisbench.secret import Secret
 from pytest_aisbench.stores.local_files import (
     FileSlice,
     content_md5,
@@ -42,37 +42,13 @@ _METADATA = ("x-obs-meta-", "x-amz-meta-")
 
 
 class Obs:
-    """A Store. `through` (`127.0.0.1:PORT`) is a tunnel to a domain's buckets whose names do not resolve."""
+    """A Store."""
 
     def __init__(
-        self,
-        endpoint: str,
-        access_key: Secret,
-        secret_key: Secret,
-        *,
-        ca_file: str = "",
-        security_token: Secret = NO_SECRET,
-        signature: str = "",
-        region: str = "",
-        hosts: Hosts = NO_HOSTS,
-        through: str = "",
-        threads: int = 32,
-        patience: float = 120.0,
-        why_gone: Callable[[], str] = lambda: "",
+        self, endpoint: str, access_key: Secret, secret_key: Secret, *, threads: int = 32, **options: Any
     ) -> None:
-        self._client = ObsClient(
-            endpoint,
-            access_key,
-            secret_key,
-            ca_file=ca_file,
-            security_token=security_token,
-            signature=signature,
-            region=region,
-            hosts=hosts,
-            through=through,
-            patience=patience,
-            why_gone=why_gone,
-        )
+        """`options` are those of `ObsClient`."""
+        self._client = ObsClient(endpoint, access_key, secret_key, **options)
         self._threads = threads
 
     @classmethod

@@ -39,7 +39,7 @@ from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.net import retry
 from pytest_aisbench.net.http import ServerClock, mask, parse_retry_after
 from pytest_aisbench.net.huawei import retry_after_note
-from pytest_aisbench.secret import Secret
+from pytest_aisbench.secret import NO_SECRET, Secret
 
 _LOG = get_logger("store")
 # The vendor's client calls utcnow() with every request, and has invalid escapes.
@@ -113,6 +113,7 @@ class ObsClient:
     """Sends requests, and repeats them after transient errors for `patience` seconds from the first failure.
 
     Safe to share between threads. `why_gone` returns why the server will never answer again; empty while it may.
+    `through` (`127.0.0.1:PORT`) is a tunnel to a domain's buckets whose names do not resolve.
     """
 
     def __init__(
@@ -121,14 +122,14 @@ class ObsClient:
         access_key: Secret,
         secret_key: Secret,
         *,
-        ca_file: str,
-        security_token: Secret,
-        signature: str,
-        region: str,
-        hosts: Hosts,
-        through: str,
-        patience: float,
-        why_gone: Callable[[], str],
+        ca_file: str = "",
+        security_token: Secret = NO_SECRET,
+        signature: str = "",
+        region: str = "",
+        hosts: Hosts = NO_HOSTS,
+        through: str = "",
+        patience: float = 120.0,
+        why_gone: Callable[[], str] = lambda: "",
     ) -> None:
         address = urlsplit(endpoint)
         if address.scheme not in {"http", "https"} or not address.hostname or ":" in address.hostname:
