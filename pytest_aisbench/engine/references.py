@@ -16,7 +16,7 @@ from typing import Any
 from pytest_aisbench.config import toml_document
 from pytest_aisbench.config.settings import FRAMEWORKS
 from pytest_aisbench.config.toml_document import Document, assigned_key, opened_table
-from pytest_aisbench.engine.suites import ANY, NUMBERS, THRESHOLDS_FILE, Suite, suite_folders
+from pytest_aisbench.engine.suites import ANY, THRESHOLDS_FILE, Suite, suite_folders
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.judge.references import Basis, Replay, is_upper_limit, propose, replay
 from pytest_aisbench.ledger.history import History
@@ -24,7 +24,7 @@ from pytest_aisbench.model.case import Case, Mode, Shape
 from pytest_aisbench.model.clock import day
 from pytest_aisbench.model.metric import THROUGHPUT
 from pytest_aisbench.model.trial import TrialRecord, values_of
-from pytest_aisbench.model.verdict import Threshold
+from pytest_aisbench.model.verdict import BOUND_KEYS, Threshold
 
 MARK = "# From history: "  # begins the line of evidence above a threshold; the next proposal replaces that line
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
@@ -132,8 +132,8 @@ def _review(each: CaseHistory, threshold: Threshold, rows: dict[str, tuple[dict[
     )
     if _stands(threshold, proposal.threshold, shape):
         return replace(review, text=f"stands: {evidence}")
-    kept = {key: value for key, value in _row(each, metric).items() if key not in NUMBERS}
-    numbers = {key: value for key in NUMBERS if (value := getattr(proposal.threshold, key)) is not None}
+    kept = {key: value for key, value in _row(each, metric).items() if key not in BOUND_KEYS}
+    numbers = {key: value for key in BOUND_KEYS if (value := getattr(proposal.threshold, key)) is not None}
     rows[metric] = ({**numbers, **kept}, evidence)
     return replace(review, new=proposal.threshold.wanted(shape), text=evidence)
 

@@ -23,14 +23,13 @@ from pytest_aisbench.judge.values import DERIVED
 from pytest_aisbench.model.case import NAME, Case, Mode, Shape, Update, Workload
 from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.model.metric import ACCURACY, SCALING, THROUGHPUT, Metric
-from pytest_aisbench.model.verdict import ExpectedFailure, Threshold
+from pytest_aisbench.model.verdict import BOUND_KEYS, ExpectedFailure, Threshold
 
 WORKLOAD_FILE = "workload.toml"
 THRESHOLDS_FILE = "thresholds.toml"
 ANY = "*"
 EXPECTED_FAILURE = "expected_failure"
-NUMBERS = ("reference", "lower", "upper", "at_least", "at_most")
-_CLAIM = frozenset({*NUMBERS, "unit", "per", "base", EXPECTED_FAILURE})
+_CLAIM = frozenset({*BOUND_KEYS, "unit", "per", "base", EXPECTED_FAILURE})
 _LONGEST_REASON = 200
 _POSITIVE = frozenset({THROUGHPUT, ACCURACY, *DERIVED})
 _DEVICES = "devices"
@@ -456,9 +455,9 @@ def _threshold(document: Document, workload: Workload, keys: tuple[str, ...], ro
     for key, value in claim.items():
         if key not in _CLAIM:
             raise fault("unknown key", key, advice=f"known: {', '.join(sorted(_CLAIM))}")
-        if key in NUMBERS and not _is_number(value):
+        if key in BOUND_KEYS and not _is_number(value):
             raise fault(f"{str(value)[:40]!r} is not a finite number", key)
-        if key not in {*NUMBERS, EXPECTED_FAILURE} and not isinstance(value, str):
+        if key not in {*BOUND_KEYS, EXPECTED_FAILURE} and not isinstance(value, str):
             raise fault(f"{value!r} is not text", key)
     unit = units[metric]
     if claim.get("unit", unit) != unit:
@@ -475,7 +474,7 @@ def _threshold(document: Document, workload: Workload, keys: tuple[str, ...], ro
         except UsageFault as wrong:
             raise fault(wrong.message, "base", advice=wrong.advice) from None
     _check_bounds(claim, fault)
-    numbers = {key: float(claim[key]) for key in NUMBERS if key in claim}
+    numbers = {key: float(claim[key]) for key in BOUND_KEYS if key in claim}
     expected = (
         _expected_failure(claim[EXPECTED_FAILURE], document.location(*keys), fault)
         if EXPECTED_FAILURE in claim

@@ -86,7 +86,7 @@ def _with_reference(old: Threshold, shape: Shape, mean: float, margin: float) ->
     times = old.times(shape)
     above, bare = is_upper_limit(old, shape), old.reference is None and not old.unit
     limit = mean * (1 + margin if above else 1 - margin) / times
-    new = replace(old, reference=None, lower=None, upper=None, at_least=None, at_most=None)
+    new = old.without_bounds()
     if bare:
         at_least, at_most = (None, _four_digits(limit, math.ceil)) if above else (_four_digits(limit), old.at_most)
         return replace(new, at_least=at_least, at_most=at_most)

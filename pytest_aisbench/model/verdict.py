@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.errors import NotPassed
 from pytest_aisbench.model.messages import message, plain
@@ -27,6 +27,9 @@ class ExpectedFailure:
         return bool(today) and today <= self.until
 
 
+BOUND_KEYS = ("reference", "lower", "upper", "at_least", "at_most")  # the fields of a Threshold that bound its metric
+
+
 @dataclass(frozen=True)
 class Threshold:
     """`reference` with `lower`/`upper` as ReFrame reads them, or `at_least`/`at_most`; never both kinds.
@@ -45,6 +48,11 @@ class Threshold:
     per: str | None = None
     base: str | None = None  # the shape that a scaling claim is measured against
     expected_failure: ExpectedFailure | None = None
+
+    def without_bounds(self) -> Threshold:
+        """For a proposal that sets the bounds anew."""
+        none: dict[str, Any] = dict.fromkeys(BOUND_KEYS)
+        return replace(self, **none)
 
     def band(self, shape: Shape) -> tuple[float, float]:
         """The smallest and the largest value that meet the claim at this shape."""

@@ -251,7 +251,7 @@ def _cell(name: str, value: str, text: str) -> str:
 
 def translation_script(say: Language) -> str:
     """A script that sets the language of the page and translates the texts of pytest-html."""
-    lines = [f"document.documentElement.lang='{say.code}'"]
+    lines = [f"document.documentElement.lang='{say.catalogue.html_lang}'"]
     if not say.is_source:
         table = {selector: say(key) for selector, key in _HOST.items()}
         lines += [

@@ -42,7 +42,7 @@ def overview(cases: Iterable[CaseEntry], run: RunEntry | None, say: Language = E
             f"<div class='sides'><div>{facts(_facts(all_cases, run, say, versions))}</div><div>{since}</div></div>"
         )
         lines += [_roll(all_cases, say), _signatures(say)]
-    return f"<div class='aisbench' lang='{say.code}'>{''.join(lines)}</div>"
+    return f"<div class='aisbench' lang='{say.catalogue.html_lang}'>{''.join(lines)}</div>"
 
 
 def _facts(cases: Sequence[CaseEntry], run: RunEntry, say: Language, versions: str) -> Iterator[tuple[str, str]]:
@@ -206,7 +206,8 @@ def _joined(parts: Sequence[Part], note: str, say: Language) -> str:
         html += (f"<div class='charts'>{row}</div>" if row else "") + part.body
         row = ""
     html += f"<div class='charts'>{row}</div>" if row else ""
-    return f"<div class='aisbench' lang='{say.code}'>{html}{f'<div>{escape(note)}</div>' if note else ''}</div>"
+    html += f"<div>{escape(note)}</div>" if note else ""
+    return f"<div class='aisbench' lang='{say.catalogue.html_lang}'>{html}</div>"
 
 
 def _parts(case: CaseEntry, frame: CaseContext, limit: int) -> Iterator[Part]:

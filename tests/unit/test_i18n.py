@@ -109,7 +109,7 @@ def test_one_new_file_is_a_new_language_and_a_key_that_it_lacks_is_named(
     monkeypatch.setattr(i18n, "__path__", [*i18n.__path__, str(tmp_path)])
     languages.cache_clear()
     try:
-        assert languages() == ("en", "xx", "zh")
+        assert {"en", "xx", "zh"} <= {*languages()}
         new = language.__wrapped__("xx")
         assert new.catalogue.name == "Neu"
         assert faults(new) == ["xx.messages 'lost' has other facts than English", "xx.report lacks 'what to do'"]
@@ -123,7 +123,7 @@ def test_the_command_line_offers_every_language_and_no_other() -> None:
     (option,) = [row for row in option_table() if row.flag == "--aisbench-lang"]
     assert option.metavar == "|".join(languages())
     assert [option.parse(code) for code in languages()] == list(languages())
-    with pytest.raises(ValueError, match="neither en nor zh"):
+    with pytest.raises(ValueError, match=r"neither .*en"):
         option.parse("xx")
 
 
