@@ -76,7 +76,7 @@ def read_results(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Meas
     wanted = {
         each.source: each for each in (_single_server_files(case) if case.single_server else _cluster_files(case))
     }
-    with ThreadPoolExecutor(_READERS, thread_name_prefix="aisbench-harvest") as pool:
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="aisbench-collect") as pool:
         texts = dict(zip(wanted, pool.map(lambda name: _text(store, present.get(name)), wanted), strict=True))
     measurements: list[Measurement] = []
     missing: list[MissingResult] = list(_unexpected_results(present.keys() - wanted.keys(), case))

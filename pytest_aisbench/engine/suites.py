@@ -104,10 +104,10 @@ def load_suite(
 
 def suite_folders(root: Path) -> dict[str, Path]:
     """The folders of all suites below `root` by the name of their workload; of several with one name the first."""
-    found: dict[str, Path] = {}
+    by_name: dict[str, Path] = {}
     for file in sorted(root.rglob(WORKLOAD_FILE)):
-        found.setdefault(str(toml_document.read(file).data.get("name", "")), file.parent)
-    return found
+        by_name.setdefault(str(toml_document.read(file).data.get("name", "")), file.parent)
+    return by_name
 
 
 # Which sections of workload.toml apply.
@@ -144,12 +144,12 @@ class Sections:
 
     def of(self, document: Document, platform: str) -> tuple[Callable[[str], tuple[str, ...]], dict[str, Any]]:
         """Where each key stands, and the values; keys of later sections replace those of earlier ones."""
-        found = self._keys(document, platform)
+        rows = self._keys(document, platform)
         if self.stand_in and self.stand_in.name in document.data:
-            pods = {key: row for key, row in found.items() if self.stand_in.leaves(key)}
+            pods = {key: row for key, row in rows.items() if self.stand_in.leaves(key)}
             trained = self._keys(document, self.stand_in.name)
-            found = pods | {key: row for key, row in trained.items() if key in KEYS - {_DEVICES}}
-        return lambda key: found[key][0] if key in found else (), {key: value for key, (_, value) in found.items()}
+            rows = pods | {key: row for key, row in trained.items() if key in KEYS - {_DEVICES}}
+        return lambda key: rows[key][0] if key in rows else (), {key: value for key, (_, value) in rows.items()}
 
     def _keys(self, document: Document, platform: str) -> dict[str, tuple[tuple[str, ...], Any]]:
         """The keys of the platform, replaced by those of the framework to train with."""
@@ -413,13 +413,13 @@ def read_thresholds(
 
 def expired_claims(cases: Iterable[Case], today: str) -> list[str]:
     """A line for every expected failure whose last day is over, so that it no longer excuses a miss."""
-    found = {
+    lines = {
         f"{expected.source}: {claim.metric} was expected to fail until {expected.until} ({expected.reason}): it counts"
         for case in cases
         for claim in case.thresholds
         if (expected := claim.expected_failure) and not expected.holds(today)
     }
-    return sorted(found)
+    return sorted(lines)
 
 
 def _scope(document: Document, workload: Workload, keys: tuple[str, ...], rows: Any) -> dict[str, Threshold]:

@@ -154,7 +154,7 @@ PRIVATE = "private local cloud"  # labels a Tester that ends with its run
 class UploadState(enum.Enum):
     """Where an upload is: WAITING until the Tester takes or refuses it."""
 
-    WAITING = "spooled"
+    WAITING = "spooled"  # as ledgers have it
     DELIVERED = "delivered"
     DEAD = "dead"  # the Tester will never take it as it is
 
