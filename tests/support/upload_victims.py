@@ -64,9 +64,9 @@ class _Traced:
 
 def main(file: Path, tester: str, point: str) -> None:
     clock, ledger = SystemClock(), Ledger(file)
-    spool = Outbox(ledger.database)
+    outbox = Outbox(ledger.database)
     ledger.begin(RUN, {}, clock.now(), ledger_module.this_process(), clock.now() + 3600)
-    spool.set_destination(RUN, Destination(tester, "local", str(file.parent)))
+    outbox.set_destination(RUN, Destination(tester, "local", str(file.parent)))
     ledger.save_case(RUN, 0, CASE)
     at: dict[str, Callable[[], Any]] = {point: die}
 
@@ -76,35 +76,35 @@ def main(file: Path, tester: str, point: str) -> None:
     reach("judged")
     if point == "while spooling":
         _Traced(ledger, "INSERT INTO uploads")
-    uploader.fill_outbox(spool, clock.now(), RUN)
+    uploader.fill_outbox(outbox, clock.now(), RUN)
     reach("spooled")
     way = make_transport(tester, TesterAccess(token=Secret(TOKEN)))
 
-    def send(parcel: UploadItem) -> None:
+    def send(upload: UploadItem) -> None:
         if point in {"while sending", "sent", "stored"}:
-            _half(tester, parcel, point)
-        way.send(parcel)
+            _half(tester, upload, point)
+        way.send(upload)
         reach("answered")
 
     if point == "while marking":
         _Traced(ledger, "UPDATE uploads")
-    (parcel,) = spool.waiting(RUN)
-    assert uploader.send_once(spool, parcel, send, clock) is None
+    (upload,) = outbox.waiting(RUN)
+    assert uploader.send_once(outbox, upload, send, clock) is None
     reach("marked")
-    assert spool.of(RUN)[0].state is UploadState.DELIVERED
+    assert outbox.of(RUN)[0].state is UploadState.DELIVERED
     ledger.finish(RUN, 0, clock.now())
     reach("ended")
-    uploader.fill_outbox(spool, clock.now(), RUN)
+    uploader.fill_outbox(outbox, clock.now(), RUN)
     reach("end spooled")
 
 
-def _half(tester: str, parcel: UploadItem, point: str) -> None:
+def _half(tester: str, upload: UploadItem, point: str) -> None:
     """The request by hand: half of it, or all of it without waiting for the answer, or with, unread."""
     address = urlsplit(tester)
-    body = parcel.body.encode()
+    body = upload.body.encode()
     head = (
-        f"POST /api/v1/tests/{parcel.testid}/results HTTP/1.1\r\nHost: {address.netloc}\r\n"
-        f"Idempotency-Key: {parcel.key}\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"POST /api/v1/tests/{upload.testid}/results HTTP/1.1\r\nHost: {address.netloc}\r\n"
+        f"Idempotency-Key: {upload.key}\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     with socket.create_connection((address.hostname or "", address.port or 0)) as connection:
         connection.sendall(head.encode() + (body[: len(body) // 2] if point == "while sending" else body))

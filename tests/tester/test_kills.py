@@ -43,7 +43,7 @@ def test_a_tester_that_is_killed_has_all_of_a_result_or_nothing(tester: Serving,
             victim.send(token, sent)
         assert victim.process.wait(60) == -signal.SIGKILL
     assert stored(tester, token, "run-1") == (["resnet50-2x8"] if there else [])
-    tester.send(token, sent)  # as the spool of the run does
+    tester.send(token, sent)  # as the outbox of the run does
     assert stored(tester, token, "run-1") == ["resnet50-2x8"]
     assert [row["status"] for row in tester.audited(project)] == ([201, 200] if there else [201])
     assert shown(tester, project) == [("run-1", 1, 1)]
@@ -68,9 +68,9 @@ def test_a_run_that_is_killed_loses_nothing_and_doubles_nothing(on_sqlite: Servi
     before = ["toy-1x1"] if upload_victims.POINTS.index(point) >= upload_victims.POINTS.index("stored") else []
     assert point == "sent" or stored(tester, token, RUN) == before  # `sent`: the Tester may be at it
     with closing(Ledger(file)) as ledger:
-        spool = Outbox(ledger.database)
-        flush(spool, lambda _: tester.way(token), SystemClock(), patience_s=30)
-        assert [each.state for each in spool.of(RUN)] == [UploadState.DELIVERED] * 2
+        outbox = Outbox(ledger.database)
+        flush(outbox, lambda _: tester.way(token), SystemClock(), patience_s=30)
+        assert [each.state for each in outbox.of(RUN)] == [UploadState.DELIVERED] * 2
     assert stored(tester, token, RUN) == ["toy-1x1"]
     assert shown(tester, project) == [(RUN, 1, 1)]
     (run,) = tester.get(f"/p/{project}?format=json").json["rows"]

@@ -1,4 +1,4 @@
-"""What is to be uploaded is neither lost nor doubled, whatever becomes of whoever uploads it."""
+"""Uploads in the outbox are neither lost nor doubled, even if the process that sends them is killed."""
 
 from __future__ import annotations
 
