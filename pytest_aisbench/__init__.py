@@ -45,31 +45,10 @@ _HOMES = {
     "config.access": ("Access",),
     "config.platform_kind": ("PlatformKind",),
     "config.settings": ("Settings",),
-    "errors": (
-        "AisbenchError",
-        "PlatformError",
-        "UsageFault",
-        "WorkloadError",
-    ),
-    "model.case": (
-        "Case",
-        "Shape",
-        "Workload",
-    ),
-    "model.job": (
-        "Job",
-        "JobSpec",
-        "LogPart",
-        "Phase",
-        "Request",
-        "Sample",
-        "Stage",
-        "StoreUrl",
-    ),
-    "model.metric": (
-        "Measurement",
-        "Metric",
-    ),
+    "errors": ("AisbenchError", "PlatformError", "UsageFault", "WorkloadError"),
+    "model.case": ("Case", "Shape", "Workload"),
+    "model.job": ("Job", "JobSpec", "LogPart", "Phase", "Request", "Sample", "Stage", "StoreUrl"),
+    "model.metric": ("Measurement", "Metric"),
     "model.ports": (
         "AddsFiles",
         "Check",
@@ -87,22 +66,9 @@ _HOMES = {
         "Store",
         "Upload",
     ),
-    "model.results": (
-        "CaseEntry",
-        "RunEntry",
-        "TrialEntry",
-    ),
-    "model.trial": (
-        "Step",
-        "Trial",
-    ),
-    "model.verdict": (
-        "Finding",
-        "Outcome",
-        "Ruling",
-        "Threshold",
-        "Verdict",
-    ),
+    "model.results": ("CaseEntry", "RunEntry", "TrialEntry"),
+    "model.trial": ("Step", "Trial"),
+    "model.verdict": ("Finding", "Outcome", "Ruling", "Threshold", "Verdict"),
     "secret": ("Secret",),
 }
 

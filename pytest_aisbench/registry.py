@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 from pytest_aisbench.config.platform_kind import PlatformKind
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.logs import get_logger, log_ignored
-from pytest_aisbench.model.ports import ActsOnce, OnWorkers, Ordered
+from pytest_aisbench.model.ports import ActsOnce, OnWorkers, Ordered, Platform
 
 if TYPE_CHECKING:
     import pytest
 
     from pytest_aisbench.config.settings import Settings
     from pytest_aisbench.engine.collect import PowerMeter
-    from pytest_aisbench.model.ports import Platform
 
 _LOG = get_logger("platform")
 

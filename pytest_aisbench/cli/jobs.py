@@ -19,7 +19,7 @@ from pytest_aisbench.cli.options import (
     open_ledger,
     read_settings,
 )
-from pytest_aisbench.config.settings import LOCAL
+from pytest_aisbench.config.settings import LOCAL, Settings
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.ledger.runs import HeldTrial
 from pytest_aisbench.model.clock import SystemClock, stamp
@@ -27,7 +27,6 @@ from pytest_aisbench.model.messages import plain
 from pytest_aisbench.report.text import span
 
 if TYPE_CHECKING:
-    from pytest_aisbench.config.settings import Settings
     from pytest_aisbench.engine.cancel import CancelReport
 
 _MOST_TRIALS = 50  # that `jobs --all` shows

@@ -59,11 +59,7 @@ def estimate(case: Case, lasted: Sequence[float], run_s: float) -> Estimate:
 
 
 def estimates(
-    wants: Iterable[tuple[Case, Step]],
-    platform_id: str,
-    run_s: float,
-    ledger: Path,
-    identify: Callable[[Case], str],
+    wants: Iterable[tuple[Case, Step]], platform_id: str, run_s: float, ledger: Path, identify: Callable[[Case], str]
 ) -> dict[str, Estimate]:
     """An estimate for each case that will be submitted, by case id; the ledger need not exist yet.
 

@@ -20,11 +20,7 @@ FREE_BYTES = 16 * 1024 * 1024  # bytes; the reports of a small run and its logs
 
 
 def require_checks(
-    platform: Platform,
-    cases: Iterable[Case],
-    run_s: float,
-    reports: Path,
-    say: Callable[[str], None] | None = None,
+    platform: Platform, cases: Iterable[Case], run_s: float, reports: Path, say: Callable[[str], None] | None = None
 ) -> None:
     """Raise UsageFault for what the user must change. What may pass by itself is one line to `say`: if it does not
     pass, it ends the cases that it concerns."""

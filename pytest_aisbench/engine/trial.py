@@ -184,10 +184,7 @@ class VerdictStep:
         """
         evaluation, incomparable = self.evaluate(trial, others, today)
         trial = replace(
-            trial,
-            judged=evaluation.verdict,
-            background=evaluation.background,
-            another_trial=evaluation.another_trial,
+            trial, judged=evaluation.verdict, background=evaluation.background, another_trial=evaluation.another_trial
         )
         for text in filter(None, (incomparable, *evaluation.notes)):
             trial = trial.noted(text)

@@ -47,11 +47,7 @@ class Limits:
 
 
 def watch_job(
-    trial: Trial,
-    platform: Platform,
-    clock: Clock,
-    limits: Limits,
-    inspect: Callable[[str], Job] | None = None,
+    trial: Trial, platform: Platform, clock: Clock, limits: Limits, inspect: Callable[[str], Job] | None = None
 ) -> Trial:
     """The trial after one look at its job: at HARVEST if the job has ended, or does not end after a cancel."""
     now = clock.now()

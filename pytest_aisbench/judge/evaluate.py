@@ -336,10 +336,7 @@ def drift_anchor(metric: str, case: Case, oldest: Sequence[TrialRecord]) -> floa
 
 
 def _background(
-    measured: CaseValues,
-    evidence: Evidence,
-    decisions: Sequence[tuple[Threshold, Decision]],
-    warnings: Sequence[str],
+    measured: CaseValues, evidence: Evidence, decisions: Sequence[tuple[Threshold, Decision]], warnings: Sequence[str]
 ) -> Background:
     case = measured.case
     threshold = next((each for each in case.thresholds if each.metric == THROUGHPUT and each.base is None), None)

@@ -21,7 +21,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from pytest_aisbench.localcloud.apulis.rules import VC
 from pytest_aisbench.localcloud.apulis.service import Apulis
 from pytest_aisbench.localcloud.engine.simulated import CAPACITY as SIMULATED_CAPACITY
 from pytest_aisbench.localcloud.engine.simulated import SimulatedEngine
-from pytest_aisbench.localcloud.faults import Faults, Faulty
+from pytest_aisbench.localcloud.faults import Fault, Faults, Faulty
 from pytest_aisbench.localcloud.http import Listener, Request, Response
 from pytest_aisbench.localcloud.iam import Accounts, AuthenticationFailed, Iam, authenticate
 from pytest_aisbench.localcloud.modelarts.api import error_response
@@ -44,11 +44,7 @@ from pytest_aisbench.localcloud.obs.storage import Objects
 from pytest_aisbench.localcloud.tester import Tester
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from typing_extensions import Self
-
-    from pytest_aisbench.localcloud.faults import Fault
 
 
 log = logging.getLogger(__name__)
@@ -312,11 +308,7 @@ def serve(
         if watch_stdin:
             _ask_for_parents_death()
         with LocalCloud(
-            data,
-            engine=engine,
-            faults=faults,
-            v1_status_strings=v1_status_strings,
-            interpreters=interpreters,
+            data, engine=engine, faults=faults, v1_status_strings=v1_status_strings, interpreters=interpreters
         ) as cloud:
             try:
                 sys.stdout.write(show(cloud.card()) + "\n")

@@ -90,8 +90,7 @@ def from_json(data: Mapping[str, Any]) -> str:
         made = Message(
             *(
                 Clause(
-                    key,
-                    {name: from_json(fact) if isinstance(fact, Mapping) else fact for name, fact in facts.items()},
+                    key, {name: from_json(fact) if isinstance(fact, Mapping) else fact for name, fact in facts.items()}
                 )
                 for key, facts in data["said"]
             )

@@ -151,10 +151,7 @@ class Local(ModelArts):
             resource={"flavor_id": f"modelarts.local.{spec.shape.devices}", "node_count": spec.shape.nodes},
             engine={"image_url": own["image"]}
             if own
-            else {
-                "engine_name": ASCEND,
-                "engine_version": _ENGINES.get(spec.framework, _PLAIN_ENGINE),
-            },
+            else {"engine_name": ASCEND, "engine_version": _ENGINES.get(spec.framework, _PLAIN_ENGINE)},
         )
 
 

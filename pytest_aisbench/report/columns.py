@@ -162,12 +162,7 @@ COLUMNS = (
         text=_both_wanted,
         value=lambda case: _first_number(wanted(case, THROUGHPUT) or wanted(case, ACCURACY)),
     ),
-    Column(
-        "remarks",
-        Output.PAGE,
-        text=_remarks,
-        value=lambda case: float(sum(_remark_counts(case).values())) or None,
-    ),
+    Column("remarks", Output.PAGE, text=_remarks, value=lambda case: float(sum(_remark_counts(case).values())) or None),
     Column("trials", Output.MARKDOWN, text=lambda case, _say: str(len(case.trials)), heading="trials column"),
     Column("efficiency", Output.CSV, value=efficiency),
     Column("ran seconds", Output.CSV, value=lambda case: total(case, "ran_s"), digits=2),

@@ -98,10 +98,7 @@ def _since(run: RunEntry, cases: Sequence[CaseEntry], say: Language) -> Iterator
     yield facts(
         (
             (say("run"), text(f"{run.before.run}, {_clock(run.before.started)}")),
-            (
-                say("turned"),
-                turned + _and_more(difference.turned, say) if turned else escape(say("turned none")),
-            ),
+            (say("turned"), turned + _and_more(difference.turned, say) if turned else escape(say("turned none"))),
             (say("new cases"), _names(difference.new, say)),
             (say("gone cases"), _names(difference.gone, say)),
             (say("speed"), _alike(difference, say)),

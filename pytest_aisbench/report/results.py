@@ -47,10 +47,7 @@ _CASE: Table[CaseEntry] = {
     "findings": lambda case: [finding_document(finding) for finding in case.findings],
     "trials": lambda case: [_row(_TRIAL, trial) for trial in case.trials],
 }
-_METRIC: Table[Value] = {
-    "value": lambda metric: metric.value,
-    "unit": lambda metric: metric.unit,
-}
+_METRIC: Table[Value] = {"value": lambda metric: metric.value, "unit": lambda metric: metric.unit}
 _FINDING: Table[Finding] = {
     "metric": lambda finding: finding.metric,
     "outcome": lambda finding: finding.outcome,

@@ -129,10 +129,7 @@ def _nodes(cases: Sequence[CaseEntry]) -> Iterator[Line]:
             yield "", {}
             yield f"{case.id}:", {}
             newest = case.trials[-1]
-            for metric, by_server in (
-                (THROUGHPUT, newest.throughput_by_server),
-                (ACCURACY, newest.accuracy_by_server),
-            ):
+            for metric, by_server in ((THROUGHPUT, newest.throughput_by_server), (ACCURACY, newest.accuracy_by_server)):
                 values = [value for value in by_server if value is not None]
                 average = mean(values) if values and len(values) == len(by_server) == case.nodes else None
                 yield f"report >> {metric}_list:{list(by_server)} average:{average}", {}

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.stash import RUN_OWNER, SETTINGS
+from pytest_aisbench.stash import RUN_OWNER, SETTINGS, RunOwner
 
 if TYPE_CHECKING:
     import pytest
 
     from pytest_aisbench.config.settings import Settings
-    from pytest_aisbench.stash import RunOwner
 
 
 def run_owner(config: pytest.Config) -> RunOwner:

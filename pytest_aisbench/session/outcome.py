@@ -23,7 +23,7 @@ from pytest_aisbench.judge import exit_code
 from pytest_aisbench.judge.exit_code import Tally
 from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.model.messages import message, plain
-from pytest_aisbench.model.results import UploadState
+from pytest_aisbench.model.results import RunEntry, UploadState
 from pytest_aisbench.model.trial import Trial
 from pytest_aisbench.model.verdict import Ruling, Verdict
 from pytest_aisbench.report.host_plugins import TRIAL, properties_of, replace_properties, trial_properties
@@ -32,7 +32,6 @@ from pytest_aisbench.stash import VERDICT_DUE
 if TYPE_CHECKING:
     from pytest_aisbench.config.settings import Settings
     from pytest_aisbench.engine.run import Run
-    from pytest_aisbench.model.results import RunEntry
     from pytest_aisbench.session.collection import Plan
 _LOG = get_logger("session")
 

@@ -187,11 +187,7 @@ class Tester:
 
     def _start_uploader(self) -> Uploader:
         return Uploader(
-            self._outbox,
-            self._run,
-            transport=self._transport,
-            clock=self._clock,
-            warn=self._refusals.append,
+            self._outbox, self._run, transport=self._transport, clock=self._clock, warn=self._refusals.append
         )
 
     def case(self, entry: CaseEntry) -> None:

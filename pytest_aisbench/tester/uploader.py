@@ -26,7 +26,7 @@ from pytest_aisbench.ledger.runs import run_id
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.clock import SystemClock
 from pytest_aisbench.model.messages import plain
-from pytest_aisbench.model.ports import Clock, HasTester
+from pytest_aisbench.model.ports import Clock, HasTester, Platform
 from pytest_aisbench.model.results import (
     ATTACHMENTS,
     PRIVATE,
@@ -45,7 +45,6 @@ from pytest_aisbench.tester.transports import make_transport, read_stub_log
 
 if TYPE_CHECKING:
     from pytest_aisbench.config.settings import Settings
-    from pytest_aisbench.model.ports import Platform
 
 _LOG = get_logger("uploads")
 PATIENCE_S = 5.0  # at the end of a run, and of each call of TesterClient

@@ -78,10 +78,7 @@ def submitted(platform: Any, cloud: LocalCloud, folder: Path, fault: Fault) -> t
     """A trial that is about to be submitted, as the platform's answer leaves it; and after the next attempt."""
     (folder / "code").mkdir()
     (folder / "code" / "train.py").write_text("pass")
-    options = {
-        "flavor": "modelarts.kat1",
-        "framework_version": "mindspore_1.3.0-cann_5.0.2-py_3.7-euler_2.8.3-aarch64",
-    }
+    options = {"flavor": "modelarts.kat1", "framework_version": "mindspore_1.3.0-cann_5.0.2-py_3.7-euler_2.8.3-aarch64"}
     metrics = {name: Metric(name, "") for name in ("throughput", "accuracy")}
     workload = Workload("codes", str(folder), ("code",), "train.py", "mindspore", 1, metrics, options=options)
     tools = Tools(platform, SystemClock(), Limits(60.0, 60.0), folder)

@@ -18,10 +18,7 @@ from pytest_aisbench.platforms.modelarts.jobs import JobsV1
 from pytest_aisbench.platforms.modelarts.platform import ModelArts
 from pytest_aisbench.testing import PlatformContract
 
-OPTIONS = {
-    "framework_version": "mindspore_1.3.0-cann_5.0.2-py_3.7-euler_2.8.3-aarch64",
-    "flavor": "modelarts.kat1",
-}
+OPTIONS = {"framework_version": "mindspore_1.3.0-cann_5.0.2-py_3.7-euler_2.8.3-aarch64", "flavor": "modelarts.kat1"}
 SAVE = "import moxing as mox; mox.file.write(given['train_url'].rstrip('/') + '/' + name, text)"
 
 

@@ -150,11 +150,7 @@ def test_it_ends_with_a_parent_that_is_killed(environment: dict[str, str]) -> No
         "time.sleep(60)\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", parent_code],
-        stdout=subprocess.PIPE,
-        env=environment,
-        pass_fds=[reader],
-        text=True,
+        [sys.executable, "-c", parent_code], stdout=subprocess.PIPE, env=environment, pass_fds=[reader], text=True
     ) as parent:
         card = card_of(parent)
         assert listens(card["obs_endpoint"])

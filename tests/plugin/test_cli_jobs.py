@@ -209,11 +209,7 @@ def test_a_live_run_keeps_its_job_unless_forced(yard: Yard, card: Path) -> None:
     ids=" ".join,
 )
 def test_what_was_typed_wrong_is_one_line_and_exit_4(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    says: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
 ) -> None:
     from pytest_aisbench.cli import main
 

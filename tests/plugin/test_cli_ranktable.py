@@ -80,11 +80,7 @@ def test_made_of_files_and_addresses_then_converted_and_back(
     assert main(["ranktable", "make", f"10.0.0.1={conf}", f"10.0.0.2={ips}", "--output", str(made)]) == 0
     document = json.loads(made.read_text(encoding="utf-8"))
     assert (document["version"], document["server_count"]) == ("1.0", "2")
-    assert document["server_list"][1]["device"][7] == {
-        "device_id": "7",
-        "device_ip": "192.168.40.4",
-        "rank_id": "15",
-    }
+    assert document["server_list"][1]["device"][7] == {"device_id": "7", "device_ip": "192.168.40.4", "rank_id": "15"}
     assert main(["ranktable", "convert", str(made), "--to", "cloud", "--job", "j", "--output", str(cloud)]) == 0
     assert main(["ranktable", "convert", str(cloud), "--to", "1.0", "--output", str(back)]) == 0
     assert json.loads(back.read_text(encoding="utf-8")) == document

@@ -43,12 +43,7 @@ def test_devices_on_the_command_line_win(yard: Yard) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [
-        (["--collect-only"], 0),
-        (["--setup-plan"], 0),
-        (["-k", "nothing_like_it"], 5),
-        (["-m", "not workload"], 5),
-    ],
+    [(["--collect-only"], 0), (["--setup-plan"], 0), (["-k", "nothing_like_it"], 5), (["-m", "not workload"], 5)],
 )
 def test_what_runs_no_test_submits_no_job(yard: Yard, card: Path, arguments: list[str], code: int) -> None:
     yard.suite()

@@ -38,8 +38,7 @@ except contract.ContractError as error:
 
 
 @pytest.mark.parametrize(
-    ("suite", "size"),
-    [("resnet50_cifar10", [[3, 4, 6, 3], 64, 224, 92]), ("resnet50", [[3, 4, 6, 3], 64, 224, 90])],
+    ("suite", "size"), [("resnet50_cifar10", [[3, 4, 6, 3], 64, 224, 92]), ("resnet50", [[3, 4, 6, 3], 64, 224, 90])]
 )
 def test_by_default_it_is_the_real_resnet_50(suite: str, size: list[Any]) -> None:
     told = "[job.arguments.blocks, job.arguments.width, job.arguments.image_size, job.arguments.epoch_size]"

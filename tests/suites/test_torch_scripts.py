@@ -39,7 +39,7 @@ def test_a_node_that_trains_alone_knows_of_no_other(tmp_path: Path) -> None:
     """Nor does it need the port that the platform named: two such nodes may be one machine."""
     command = told("launch.command(node.by_itself(), 'logs')", V2, tmp_path)
     assert set(command[3:]) == {
-        *("--standalone", "--nproc_per_node=2", "--local_addr=127.0.0.3", "--log_dir=logs", "--tee=3"),
+        *("--standalone", "--nproc_per_node=2", "--local_addr=127.0.0.3", "--log_dir=logs", "--tee=3")
     }
 
 

@@ -72,10 +72,7 @@ class CloudClient:
     def job(self, name: str = "", *, out_bucket: str = "", **wishes: Any) -> dict[str, Any]:
         """A request to create a job; wishes that are not named here are its hyper-parameters."""
         out = f"/{out_bucket or self.bucket}/{wishes.pop('out', 'out/')}"
-        resource = {
-            "flavor_id": wishes.pop("flavor", "modelarts.kat1.xlarge"),
-            "node_count": wishes.pop("nodes", 1),
-        }
+        resource = {"flavor_id": wishes.pop("flavor", "modelarts.kat1.xlarge"), "node_count": wishes.pop("nodes", 1)}
         auto_stop = wishes.pop("auto_stop", None)
         entry = wishes.pop("entry", "train.py")
         return {

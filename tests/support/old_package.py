@@ -68,18 +68,8 @@ def config(parameters: dict[str, str], *, code: str, boot: str, data: str) -> st
     """modelarts_config.py with both sessions."""
     text = _ACCESS
     for session, word, label, engine in (
-        (
-            "session_config",
-            "hyperparameters",
-            "label",
-            "MindSpore-1.3-cann_5.0.2-python3.7-euleros2.8-aarch64",
-        ),
-        (
-            "session_config_v2",
-            "parameters",
-            "name",
-            "mindspore_1.3.0-cann_5.0.2-py_3.7-euler_2.8.3-aarch64",
-        ),
+        ("session_config", "hyperparameters", "label", "MindSpore-1.3-cann_5.0.2-python3.7-euleros2.8-aarch64"),
+        ("session_config_v2", "parameters", "name", "mindspore_1.3.0-cann_5.0.2-py_3.7-euler_2.8.3-aarch64"),
     ):
         rows = "\n".join(f"        {{'{label}': '{name}', 'value': '{value}'}}," for name, value in parameters.items())
         text += _SESSION.format(

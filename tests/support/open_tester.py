@@ -154,9 +154,7 @@ def case(
         trials=(trial,),
         target_accuracy=0.759,
         background=Background(
-            reference=reference,
-            low=0.95 * reference,
-            scaling=(ScalePoint("1x8", 7200.0, 1.0, "this run"),),
+            reference=reference, low=0.95 * reference, scaling=(ScalePoint("1x8", 7200.0, 1.0, "this run"),)
         ),
     )
 

@@ -33,13 +33,7 @@ class Screen:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
+            command, cwd=folder, env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
         )
         os.close(slave)
 

@@ -71,12 +71,7 @@ def test_the_local_cloud_asks_nobody_for_keys(tmp_path: Path, home: Path) -> Non
     (home / ".huaweicloud/credentials").write_text("nonsense")
     assert keys(
         load_settings({}, {}, {"HOME": str(home), "HUAWEICLOUD_SDK_AK": "x"}, tmp_path, registry.of_commands())
-    ) == (
-        "",
-        "",
-        "",
-        "",
-    )
+    ) == ("", "", "", "")
 
 
 def test_without_keys_all_three_ways_are_named_in_one_line(tmp_path: Path) -> None:

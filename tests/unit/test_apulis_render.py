@@ -138,11 +138,7 @@ def test_pods_know_the_share_by_their_own_path_or_by_ours() -> None:
 
 @pytest.mark.parametrize(
     ("changed", "nodes", "speakers"),
-    [
-        ({"shape": Shape(1, 8)}, 1, 1),
-        ({}, 2, 2),
-        ({"options": {**GPU, "launcher": "horovod"}}, 2, 1),
-    ],
+    [({"shape": Shape(1, 8)}, 1, 1), ({}, 2, 2), ({"options": {**GPU, "launcher": "horovod"}}, 2, 1)],
 )
 def test_a_job_tells_who_says_that_it_is_done(changed: dict[str, Any], nodes: int, speakers: int) -> None:
     """To whoever takes it over: a launcher speaks for all nodes."""

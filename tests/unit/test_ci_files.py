@@ -193,9 +193,7 @@ def test_a_summary_of_thousands_of_cases_is_one_that_is_taken() -> None:
 def test_annotations_name_the_place_and_cannot_be_forged() -> None:
     noisy = replace(FAILED, id="n-1x1", verdict=Ruling.INCONCLUSIVE, reason="100% noise\n::error::forged")
     told = github_annotations(
-        run(PASSED, FAILED, noisy, required=["never-1x1"]),
-        {"b-2x8": ("/work/suites/b/test_b, c.py", 6)},
-        "/work",
+        run(PASSED, FAILED, noisy, required=["never-1x1"]), {"b-2x8": ("/work/suites/b/test_b, c.py", 6)}, "/work"
     )
     assert told == [
         "::error title=never-1x1 is missing::required, and not judged",

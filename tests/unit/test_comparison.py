@@ -113,10 +113,7 @@ def test_keys_are_alike_where_nothing_differs(old: dict[str, str], new: dict[str
 @pytest.mark.parametrize(
     ("place", "known"),
     [
-        (
-            "modelarts https://modelarts.north.example.com obs://bucket/aisbench/ V1",
-            "modelarts.north.example.com",
-        ),
+        ("modelarts https://modelarts.north.example.com obs://bucket/aisbench/ V1", "modelarts.north.example.com"),
         ("apulis https://me:word@apulis.example:8443/x me file:///", "apulis.example:8443"),
         ("a platform of somebody else's", "a platform of somebody else's"),
     ],

@@ -146,10 +146,7 @@ def forecast_of(case: Case, limit: float | None, *rows: tuple[str, Shape, float,
     )
 
 
-ROWS = (
-    ("resnet50", Shape(1, 8), 3 * HOUR, "expected"),
-    ("bert", Shape(16, 8), 4000.0, "history of 3 trials"),
-)
+ROWS = (("resnet50", Shape(1, 8), 3 * HOUR, "expected"), ("bert", Shape(16, 8), 4000.0, "history of 3 trials"))
 
 
 def test_the_plan_is_a_table_and_a_sum(case: Case) -> None:

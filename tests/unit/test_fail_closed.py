@@ -92,10 +92,7 @@ def test_a_rank_that_wrote_for_another_is_told() -> None:
     case = make_case("1x2", *CLAIMS)
     twice = [replace(each, rank=0) if each.rank == 1 else each for each in make_measurements(case)]
     told = [finding.text for finding in verdict(case, twice).findings]
-    assert told[:2] == [
-        "throughput: the value of rank 0 occurs 2 times",
-        "throughput: the value of rank 1 is missing",
-    ]
+    assert told[:2] == ["throughput: the value of rank 0 occurs 2 times", "throughput: the value of rank 1 is missing"]
 
 
 @given(
@@ -122,11 +119,7 @@ def test_a_rank_that_wrote_for_another_is_told() -> None:
     st.just("") | days,
 )
 def test_whatever_passes_was_measured_and_has_met_a_bounded_claim_on_both_or_missed_it_as_expected(
-    measured: dict[str, float],
-    thresholds: list[Threshold],
-    missing: list[MissingResult],
-    shape: Shape,
-    today: str,
+    measured: dict[str, float], thresholds: list[Threshold], missing: list[MissingResult], shape: Shape, today: str
 ) -> None:
     judged = verdict_of(thresholds, measured, missing, shape, today)
     assert "\n" not in judged.reason

@@ -77,8 +77,7 @@ def with_devices(devices: int) -> ModelArts:
 
 
 @pytest.mark.parametrize(
-    ("golden", "spec"),
-    [("resnet50-2x8", RESNET50), ("pool-1x8", BERT_IN_A_POOL), ("single-1x1", LENET_ON_ONE_CARD)],
+    ("golden", "spec"), [("resnet50-2x8", RESNET50), ("pool-1x8", BERT_IN_A_POOL), ("single-1x1", LENET_ON_ONE_CARD)]
 )
 def test_the_request_is_the_documented_one(platform: ModelArts, golden: str, spec: JobSpec) -> None:
     request = platform.render(spec)

@@ -78,9 +78,7 @@ def test_what_may_pass_is_told_and_everything_else_still_looked_at(healthy: Make
     platform, said = healthy(), list[str]()
     platform.vetted = [Check("quota", Health.FAILURE, "10 of 10 jobs are there", "delete some", lasting=False)]
     preflight.require_checks(platform, [case], 60.0, tmp_path, said.append)
-    assert said == [
-        "scripted is not well, the run goes on trying: toy-2x2: 10 of 10 jobs are there; delete some",
-    ]
+    assert said == ["scripted is not well, the run goes on trying: toy-2x2: 10 of 10 jobs are there; delete some"]
     platform.vetted.append(failure("flavor", "there is no flavor 'x'"))
     with pytest.raises(UsageFault, match="no flavor 'x'"):
         preflight.require_checks(platform, [case], 60.0, tmp_path)

@@ -106,10 +106,7 @@ def test_what_is_proposed_lets_the_mean_pass_and_claims_something(values: list[f
 
 @pytest.mark.parametrize(
     "claim",
-    [
-        Threshold("time_to_accuracy", "s", at_most=700.0),
-        Threshold("time_to_accuracy", "s", reference=600.0, upper=0.2),
-    ],
+    [Threshold("time_to_accuracy", "s", at_most=700.0), Threshold("time_to_accuracy", "s", reference=600.0, upper=0.2)],
 )
 def test_a_time_is_bounded_from_above_as_before(claim: Threshold) -> None:
     values = noisy(500.0, 0.005, 20)

@@ -139,8 +139,7 @@ def test_noise_never_makes_green_what_the_plain_limit_does_not(speed: Speed, bas
 
 
 @pytest.mark.parametrize(
-    "base",
-    [None, Speed(ONE, math.nan), Speed(ONE, math.inf), Speed(ONE, 0.0), Speed(Shape(1, 4), 16_000.0)],
+    "base", [None, Speed(ONE, math.nan), Speed(ONE, math.inf), Speed(ONE, 0.0), Speed(Shape(1, 4), 16_000.0)]
 )
 def test_without_its_base_the_claim_is_waived_and_says_so(base: Speed | None) -> None:
     finding = waived_finding(CLAIM, case_at(TWO), base)

@@ -96,10 +96,7 @@ def test_time_to_accuracy_is_judged_where_the_log_tells_it() -> None:
     [
         ("", "the log shows no evaluation"),
         ("eval ckpt result:{'accuracy': 0.95}\n", "the log does not show when its evaluations happened"),
-        (
-            "eval epoch: 5, accuracy: 0.85, elapsed: 40 s\n",
-            "no evaluation in the log reached 0.9; the best is 0.85",
-        ),
+        ("eval epoch: 5, accuracy: 0.85, elapsed: 40 s\n", "no evaluation in the log reached 0.9; the best is 0.85"),
         (
             "eval epoch: 5, accuracy: 85, elapsed: 40 s\n",
             "the log's evaluations are not ratios between 0 and 1, but the accuracy is",

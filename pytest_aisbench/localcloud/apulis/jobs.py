@@ -234,11 +234,7 @@ def detail_json(entry: Entry) -> dict[str, Any]:
 
 def row_json(entry: Entry) -> dict[str, Any]:
     """A job in the lists ListJobsV2 and ListJobsV3."""
-    return detail_json(entry) | {
-        "errorMsg": entry.message,
-        "priority": entry.priority,
-        "duration": entry.duration,
-    }
+    return detail_json(entry) | {"errorMsg": entry.message, "priority": entry.priority, "duration": entry.duration}
 
 
 def encoded_row_json(entry: Entry) -> dict[str, Any]:

@@ -14,20 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.localcloud.engine.container import (
-    LOGS,
-    PACKAGES,
-    TEMPORARY,
-    Container,
-    Layout,
-    base_environment,
-)
-from pytest_aisbench.localcloud.engine.launch import card_address, node_address
+from pytest_aisbench.localcloud.engine.container import LOGS, PACKAGES, TEMPORARY, Container, Layout, base_environment
+from pytest_aisbench.localcloud.engine.launch import Launch, card_address, node_address
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from pytest_aisbench.localcloud.engine.launch import Launch
     from pytest_aisbench.localcloud.engine.node import Spec
     from pytest_aisbench.localcloud.obs.storage import Objects
 
@@ -180,10 +172,7 @@ def write_common(pods: Pods) -> None:
 
 def lab_table(pods: Pods) -> dict[str, Any]:
     instances = [
-        {
-            "devices": [{"device_id": str(card), "device_ip": address}],
-            "server_id": role.address,
-        }
+        {"devices": [{"device_id": str(card), "device_ip": address}], "server_id": role.address}
         for role in pods.trainers
         for card, address in enumerate(role.cards_addresses)
     ]

@@ -23,6 +23,7 @@ from pytest_aisbench.localcloud.apulis.jobs import (
     ENDED,
     QUEUED,
     ApulisJobs,
+    Entry,
     JobLog,
     detail_json,
     encoded_row_json,
@@ -34,15 +35,13 @@ from pytest_aisbench.localcloud.apulis.jobs import (
 )
 from pytest_aisbench.localcloud.apulis.rules import ADMIN, DEVICES, VC, Rejected
 from pytest_aisbench.localcloud.engine.process_engine import USAGE_PERIOD_S
-from pytest_aisbench.localcloud.http import Response
+from pytest_aisbench.localcloud.http import Request, Response
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pytest_aisbench.localcloud.apulis.jobs import Entry
     from pytest_aisbench.localcloud.engine.launch import Engine
-    from pytest_aisbench.localcloud.http import Request
     from pytest_aisbench.localcloud.iam import Account
     from pytest_aisbench.localcloud.modelarts.jobs import Jobs
     from pytest_aisbench.localcloud.modelarts.rules import Catalog

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.localcloud.engine.launch import node_address, rank_table
+from pytest_aisbench.localcloud.engine.launch import Channel, Launch, node_address, rank_table
 from pytest_aisbench.localcloud.engine.private_root import PATHS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_aisbench.localcloud.engine.launch import Channel, Launch
     from pytest_aisbench.localcloud.engine.node import Rank, Spec
     from pytest_aisbench.localcloud.obs.storage import Objects
 

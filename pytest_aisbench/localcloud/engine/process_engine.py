@@ -23,17 +23,25 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from pytest_aisbench.localcloud.apulis.pods import Pod
 from pytest_aisbench.localcloud.engine import processes
 from pytest_aisbench.localcloud.engine.container import Container, inherited_environment, log_folder
-from pytest_aisbench.localcloud.engine.launch import Ended, Ports, Started, TaskEnded, TaskStarted, node_address
+from pytest_aisbench.localcloud.engine.launch import (
+    Ended,
+    Launch,
+    Place,
+    Ports,
+    Report,
+    Started,
+    TaskEnded,
+    TaskStarted,
+    node_address,
+)
 from pytest_aisbench.localcloud.engine.private_root import container_support
-from pytest_aisbench.localcloud.obs.storage import ObjectError
+from pytest_aisbench.localcloud.obs.storage import ObjectError, Objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pytest_aisbench.localcloud.engine.launch import Launch, Place, Report
     from pytest_aisbench.localcloud.engine.node import Spec
     from pytest_aisbench.localcloud.iam import Accounts
-    from pytest_aisbench.localcloud.obs.storage import Objects
 
 
 log = logging.getLogger(__name__)
@@ -52,12 +60,7 @@ _Node = tuple[str, str]  # job and task
 
 class ProcessEngine:
     def __init__(
-        self,
-        objects: Objects,
-        work: Path,
-        obs_endpoint: str,
-        grace: float = GRACE,
-        accounts: Accounts | None = None,
+        self, objects: Objects, work: Path, obs_endpoint: str, grace: float = GRACE, accounts: Accounts | None = None
     ) -> None:
         """`accounts` lends jobs the keys for OBS; without it they have none."""
         self._objects = objects

@@ -13,15 +13,13 @@ import time
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.localcloud.engine.launch import Alarm, Ended, Started, TaskEnded, TaskStarted
+from pytest_aisbench.localcloud.engine.launch import Alarm, Ended, Launch, Report, Started, TaskEnded, TaskStarted
 from pytest_aisbench.localcloud.engine.process_engine import MAX_SAMPLES
-from pytest_aisbench.localcloud.obs.storage import ObjectError
+from pytest_aisbench.localcloud.obs.storage import ObjectError, Objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_aisbench.localcloud.engine.launch import Launch, Report
-    from pytest_aisbench.localcloud.obs.storage import Objects
 
 CAPACITY = 100_000  # jobs that may run at once
 _TERMINATED = 128 + 15

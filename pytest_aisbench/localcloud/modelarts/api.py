@@ -9,12 +9,11 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_aisbench.localcloud.http import Response
+from pytest_aisbench.localcloud.http import Request, Response
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pytest_aisbench.localcloud.http import Request
     from pytest_aisbench.localcloud.iam import Account
 
 

@@ -15,12 +15,20 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.localcloud.engine.launch import Alarm, Ended, Started, TaskEnded, TaskStarted
+from pytest_aisbench.localcloud.engine.launch import (
+    Alarm,
+    Ended,
+    Engine,
+    Event,
+    Launch,
+    Started,
+    TaskEnded,
+    TaskStarted,
+)
 from pytest_aisbench.localcloud.modelarts import rules
 from pytest_aisbench.localcloud.modelarts.api import Refusal
 
 if TYPE_CHECKING:
-    from pytest_aisbench.localcloud.engine.launch import Engine, Event, Launch
     from pytest_aisbench.localcloud.faults import Fault, Faults
     from pytest_aisbench.localcloud.iam import Account
     from pytest_aisbench.localcloud.modelarts.rules import Rules

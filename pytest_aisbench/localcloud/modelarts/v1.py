@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.localcloud.http import Response
-from pytest_aisbench.localcloud.iam import AuthenticationFailed, authenticate, gateway_error
+from pytest_aisbench.localcloud.http import Request, Response
+from pytest_aisbench.localcloud.iam import Account, Accounts, AuthenticationFailed, authenticate, gateway_error
 from pytest_aisbench.localcloud.modelarts import rules
 from pytest_aisbench.localcloud.modelarts.api import (
     Refusal,
@@ -18,19 +18,21 @@ from pytest_aisbench.localcloud.modelarts.api import (
     query_number,
     with_request_id,
 )
-from pytest_aisbench.localcloud.modelarts.jobs import FINAL, now_ms
-from pytest_aisbench.localcloud.modelarts.rules import QUOTA, USAGE_METRICS
-from pytest_aisbench.localcloud.modelarts.v1_jobs import Numbers, V1Jobs, V1Rules, engine_json, spec_json, status
+from pytest_aisbench.localcloud.modelarts.jobs import FINAL, Job, Jobs, now_ms
+from pytest_aisbench.localcloud.modelarts.rules import QUOTA, USAGE_METRICS, Catalog
+from pytest_aisbench.localcloud.modelarts.v1_jobs import (
+    Numbers,
+    Series,
+    V1Jobs,
+    V1Rules,
+    Version,
+    engine_json,
+    spec_json,
+    status,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pytest_aisbench.localcloud.engine.launch import Engine
-    from pytest_aisbench.localcloud.http import Request
-    from pytest_aisbench.localcloud.iam import Account, Accounts
-    from pytest_aisbench.localcloud.modelarts.jobs import Job, Jobs
-    from pytest_aisbench.localcloud.modelarts.rules import Catalog
-    from pytest_aisbench.localcloud.modelarts.v1_jobs import Series, Version
     from pytest_aisbench.localcloud.obs.storage import Objects
 
 

@@ -19,6 +19,9 @@ from pytest_aisbench.localcloud.modelarts.rules import (
     ASCEND,
     POOL,
     POOL_FLAVOR,
+    Catalog,
+    Engine,
+    Flavor,
     Rules,
     environment,
     invalid,
@@ -32,7 +35,6 @@ from pytest_aisbench.localcloud.modelarts.rules import (
 if TYPE_CHECKING:
     from pytest_aisbench.localcloud.iam import Account
     from pytest_aisbench.localcloud.modelarts.jobs import Job, Jobs
-    from pytest_aisbench.localcloud.modelarts.rules import Catalog, Engine, Flavor
     from pytest_aisbench.localcloud.obs.storage import Objects
 
 

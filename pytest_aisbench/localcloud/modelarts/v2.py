@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.localcloud.engine.launch import node_address
+from pytest_aisbench.localcloud.engine.launch import Engine, node_address
 from pytest_aisbench.localcloud.engine.process_engine import ProcessEngine
-from pytest_aisbench.localcloud.http import Response
-from pytest_aisbench.localcloud.iam import AuthenticationFailed, authenticate, gateway_error
+from pytest_aisbench.localcloud.http import Request, Response
+from pytest_aisbench.localcloud.iam import Account, Accounts, AuthenticationFailed, authenticate, gateway_error
 from pytest_aisbench.localcloud.modelarts import rules
 from pytest_aisbench.localcloud.modelarts.api import (
     Refusal,
@@ -18,7 +18,7 @@ from pytest_aisbench.localcloud.modelarts.api import (
     query_number,
     with_request_id,
 )
-from pytest_aisbench.localcloud.modelarts.jobs import CAPACITY, Jobs
+from pytest_aisbench.localcloud.modelarts.jobs import CAPACITY, Job, Jobs
 from pytest_aisbench.localcloud.modelarts.rules import (
     ASCEND,
     POOL,
@@ -37,11 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pytest_aisbench.localcloud.engine.launch import Engine
     from pytest_aisbench.localcloud.faults import Faults
-    from pytest_aisbench.localcloud.http import Request
-    from pytest_aisbench.localcloud.iam import Account, Accounts
-    from pytest_aisbench.localcloud.modelarts.jobs import Job
     from pytest_aisbench.localcloud.obs.storage import Objects
 
 

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from pytest_aisbench.localcloud.http import Response
+from pytest_aisbench.localcloud.http import Request, Response
 from pytest_aisbench.localcloud.obs.storage import ObjectError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from pytest_aisbench.localcloud.http import Request
 
 
 # The bucket precedes the endpoint in the name of a virtual host; other hosts have it in the path.

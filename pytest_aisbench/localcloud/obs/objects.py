@@ -7,13 +7,11 @@ from email.utils import formatdate, parsedate_to_datetime
 from typing import TYPE_CHECKING, BinaryIO
 
 from pytest_aisbench.localcloud.http import Response
-from pytest_aisbench.localcloud.obs.dialect import element, parse, stamp, text, texts
+from pytest_aisbench.localcloud.obs.dialect import Call, element, parse, stamp, text, texts
 from pytest_aisbench.localcloud.obs.storage import Meta, ObjectError, Objects, Uploads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from pytest_aisbench.localcloud.obs.dialect import Call
 
 
 PAGE = 1000
@@ -145,10 +143,7 @@ class UploadCalls:
 
     def begin(self, call: Call) -> Response:
         upload = self._uploads.begin(
-            call.bucket,
-            call.key,
-            metadata=call.metadata,
-            content_type=call.request.headers.get("content-type"),
+            call.bucket, call.key, metadata=call.metadata, content_type=call.request.headers.get("content-type")
         )
         inner = texts(Bucket=call.bucket, Key=call.encode(call.key), UploadId=upload)
         return call.answer("InitiateMultipartUploadResult", inner)

@@ -7,15 +7,11 @@ import hashlib
 import hmac
 import time
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from pytest_aisbench.localcloud.iam import BASIC_TIME, SKEW, UNSIGNED, seconds
+from pytest_aisbench.localcloud.iam import BASIC_TIME, SKEW, UNSIGNED, Account, Accounts, seconds
 from pytest_aisbench.localcloud.obs.dialect import OBS, Call
 from pytest_aisbench.localcloud.obs.storage import ObjectError
-
-if TYPE_CHECKING:
-    from pytest_aisbench.localcloud.iam import Account, Accounts
 
 # The parameters that V2 and OBS sign, because they name a resource or change the answer.
 SUBRESOURCES = frozenset(
@@ -152,8 +148,7 @@ def _check(signature: str, expected: str) -> None:
 def _check_skew(stamp: float, accounts: Accounts) -> None:
     if abs(stamp - accounts.now()) > SKEW:
         raise ObjectError(
-            "RequestTimeTooSkewed",
-            "The difference between the request time and the server's time is too large.",
+            "RequestTimeTooSkewed", "The difference between the request time and the server's time is too large."
         )
 
 

@@ -368,8 +368,7 @@ class Uploads:
             row = db.execute(query, (upload, bucket, key.encode())).fetchone()
         if row is None:
             raise ObjectError(
-                "NoSuchUpload",
-                "The specified multipart upload does not exist. It may have been aborted or completed.",
+                "NoSuchUpload", "The specified multipart upload does not exist. It may have been aborted or completed."
             )
         return row[0], row[1]
 

@@ -30,10 +30,7 @@ _MOST_NODES = 99_999
 _LONGEST_NAME = 40
 _ENVIRONMENTS = ("mindspore_env.sh", "tensorflow_env.sh")
 # What the guide of ais-bench-stubs reports per node of eight Ascend 910, for models that a parameter names.
-_KNOWN = {
-    "bert_network": ("sentences/s", "450.58", "0.7139"),
-    "config_path": ("images/s", "14151.18", "0.7706"),
-}
+_KNOWN = {"bert_network": ("sentences/s", "450.58", "0.7139"), "config_path": ("images/s", "14151.18", "0.7706")}
 
 
 @dataclass(frozen=True)

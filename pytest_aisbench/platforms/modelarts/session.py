@@ -130,11 +130,7 @@ class Session:
                     from pytest_aisbench.platforms.modelarts.vendor_http import VendorHttp
 
                 self._client = VendorHttp(
-                    *self._keys,
-                    ca_file=self._ca_file,
-                    hosts=self._hosts,
-                    timeout=self._timeout,
-                    clock=self._clock,
+                    *self._keys, ca_file=self._ca_file, hosts=self._hosts, timeout=self._timeout, clock=self._clock
                 )
             return self._client
 

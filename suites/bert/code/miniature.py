@@ -26,12 +26,7 @@ def main(job: Job) -> None:
     shard = [sentences([seed, 1, s], s * DIALECTS // batch, PER_STREAM) for s in streams_of(job)]
     held_out = [sentences([seed, 2, d], d, HELD_OUT) for d in range(DIALECTS)]
     network = Encoder(
-        np.random.default_rng([seed, job.rank]),
-        vocabulary=MASK + 1,
-        length=LENGTH,
-        features=32,
-        heads=4,
-        depth=2,
+        np.random.default_rng([seed, job.rank]), vocabulary=MASK + 1, length=LENGTH, features=32, heads=4, depth=2
     )
     train(
         job,

@@ -135,11 +135,7 @@ def scan_dir(url: str) -> Iterator[Any]:
 
 
 def list_directory(
-    url: str,
-    recursive: bool = False,
-    remove_sep: bool = True,
-    skip_file: bool = False,
-    skip_dir: bool = False,
+    url: str, recursive: bool = False, remove_sep: bool = True, skip_file: bool = False, skip_dir: bool = False
 ) -> list[str]:
     """Names, or with `recursive` relative paths; folders end with a slash if `remove_sep` is False."""
     separator = "" if remove_sep else "/"
@@ -155,10 +151,7 @@ def list_directory(
 
 
 def walk(
-    url: str,
-    topdown: bool = True,
-    onerror: Callable[[OSError], object] | None = None,
-    followlinks: bool = False,
+    url: str, topdown: bool = True, onerror: Callable[[OSError], object] | None = None, followlinks: bool = False
 ) -> Iterator[tuple[str, list[str], list[str]]]:
     if not is_remote(url):
         yield from os.walk(url, topdown, onerror, followlinks)
