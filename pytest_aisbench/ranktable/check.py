@@ -124,27 +124,27 @@ def _super_pods(table: RankTable) -> Iterator[Problem]:
     if not table.pods:
         yield Problem("super_pod_list has no super pod")
         return
-    known = {server.id: server for server in table.servers}
+    servers = {server.id: server for server in table.servers}
     for name, count in Counter(pod.id for pod in table.pods).items():
         if count > 1:
             yield Problem(f"super pod {name}: super_pod_id is used {count} times")
     home: dict[str, SuperPod] = {}
     for pod in table.pods:
         for name in pod.servers:
-            if name not in known:
+            if name not in servers:
                 yield Problem(f"super pod {pod.id}: server {name} is not in server_list")
             elif name in home:
                 yield Problem(f"super pod {pod.id}: server {name} is in super pod {home[name].id} too")
             home.setdefault(name, pod)
-    for name in known.keys() - home.keys():
+    for name in servers.keys() - home.keys():
         yield Problem(f"server {name}: is in no super pod")
     if len({len(pod.servers) for pod in table.pods}) > 1:
         sizes = ", ".join(f"{pod.id} has {len(pod.servers)}" for pod in table.pods)
         yield Problem(f"super pods must have the same number of servers: {sizes}")
-    yield from _super_devices(table, known)
+    yield from _super_devices(table, servers)
 
 
-def _super_devices(table: RankTable, known: dict[str, Server]) -> Iterator[Problem]:
+def _super_devices(table: RankTable, servers: dict[str, Server]) -> Iterator[Problem]:
     for server, device in table.ranks:
         if not device.super_id:
             yield Problem(f"{_place(server, device)}: super_device_id is missing")
@@ -153,8 +153,8 @@ def _super_devices(table: RankTable, known: dict[str, Server]) -> Iterator[Probl
     for pod in table.pods:
         seen: dict[str, str] = {}
         for name in dict.fromkeys(pod.servers):
-            for device in known[name].devices if name in known else ():
-                here = _place(known[name], device)
+            for device in servers[name].devices if name in servers else ():
+                here = _place(servers[name], device)
                 if device.super_id and device.super_id in seen:
                     text = f"{here}: super_device_id {device.super_id} is that of {seen[device.super_id]} too"
                     yield Problem(f"super pod {pod.id}, {text}")

@@ -156,9 +156,6 @@ def benchmark_name(workload: str) -> str:
     return next((name for name in BENCHMARKS if workload.lower().startswith(name)), workload)
 
 
-# -- A case of `results.json` as MLPerf's log, for tools that read that.
-
-
 # Our results as a log of MLPerf
 
 

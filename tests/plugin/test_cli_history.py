@@ -50,8 +50,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, card: Path) -> Yard:
     yard.suite(thresholds='[local."*"]\nthroughput = { at_least = 1 }  # a floor\naccuracy = { at_least = 0.5 }\n')
     assert yard.pytest("suites", "--nodes", "1").code == 0
     with closing(Ledger(yard.folder / "reports" / "ledger.db")) as ledger:
-        found = history.History(ledger.database)
-        last = found.all("toy-1x2")[-1]
+        past = history.History(ledger.database)
+        last = past.all("toy-1x2")[-1]
         chance = random.Random(3)
         for number in range(30):
             value = chance.gauss(last.throughput, 0.01 * last.throughput)
@@ -63,7 +63,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, card: Path) -> Yard:
                 throughput=value,
                 metrics={**last.metrics, "throughput": value},
             )
-            history.add_record(ledger.database, earlier, found.traits(last.key))
+            history.add_record(ledger.database, earlier, past.traits(last.key))
     return yard
 
 
@@ -80,14 +80,14 @@ def claims(yard: Yard) -> Path:
 
 
 def test_a_case_tells_its_past(yard: Yard, newest: TrialRecord, aisbench: Command) -> None:
-    told = aisbench("history", "toy-1x2", "--svg", "past.svg")
-    assert told.code == 0, told.err
-    assert "toy-1x2: 31 trials" in told.out
-    assert "claimed at last: throughput >= 1 images/s" in told.out
-    assert f"fingerprint {newest.key}: 31 trials" in told.out
-    assert "31 that count: mean" in told.out
-    assert "past-07" in told.out
-    assert all(len(line) <= 80 for line in told.out.splitlines())
+    output = aisbench("history", "toy-1x2", "--svg", "past.svg")
+    assert output.code == 0, output.err
+    assert "toy-1x2: 31 trials" in output.out
+    assert "claimed at last: throughput >= 1 images/s" in output.out
+    assert f"fingerprint {newest.key}: 31 trials" in output.out
+    assert "31 that count: mean" in output.out
+    assert "past-07" in output.out
+    assert all(len(line) <= 80 for line in output.out.splitlines())
     assert (yard.folder / "past.svg").read_text(encoding="utf-8").startswith("<svg")
     machine = json.loads(aisbench("history", "toy-1x2", "--json", "--limit", "5").out)
     assert machine["schema"] == "aisbench-history/1"
@@ -106,10 +106,10 @@ def test_a_decline_is_held_against_the_beginning_however_few_trials_are_shown(
     slowly = [25.0 * (1 - 0.0004 * number) + chance.gauss(0.0, 0.05) for number in range(150)]
     remember(yard.folder / "reports" / "ledger.db", "toy-1x2", slowly, Ruling.INCONCLUSIVE)
     for limit in ("12", "100", "150"):
-        told = aisbench("history", "toy-1x2", "--limit", limit).out
-        assert "throughput has drifted to 23.5" in " ".join(told.split())
-        assert "from the anchor 24.9" in " ".join(told.split())
-        assert all(len(line) <= 80 for line in told.splitlines())
+        output = aisbench("history", "toy-1x2", "--limit", limit).out
+        assert "throughput has drifted to 23.5" in " ".join(output.split())
+        assert "from the anchor 24.9" in " ".join(output.split())
+        assert all(len(line) <= 80 for line in output.splitlines())
     assert "toy-1x2: the newest 100 of 150 trials" in aisbench("history", "toy-1x2").out
 
 
@@ -124,10 +124,10 @@ def test_a_decline_is_held_against_the_beginning_however_few_trials_are_shown(
 def test_a_picture_that_cannot_be_drawn_is_one_line(
     yard: Yard, newest: TrialRecord, aisbench: Command, arguments: list[str], why: str
 ) -> None:
-    told = aisbench("history", *arguments)
-    assert told.code == 4
-    assert why in told.err
-    assert (told.out, told.err.count("\n")) == ("", 1)
+    output = aisbench("history", *arguments)
+    assert output.code == 4
+    assert why in output.err
+    assert (output.out, output.err.count("\n")) == ("", 1)
     assert not (yard.folder / "past.svg").exists()
 
 
@@ -138,27 +138,27 @@ def test_a_change_of_what_is_trained_opens_a_chapter_that_says_what_changed(
         traits = {**history.History(ledger.database).traits(newest.key), "image": "mindspore-9"}
         later = replace(newest, trial="later", run="later", at=newest.at + DAY, key=traits_key(traits))
         history.add_record(ledger.database, later, traits)
-    told = aisbench("history", "toy-1x2").out
-    assert f"fingerprint {newest.key}: 31 trials" in told
-    assert "  changed  image: none -> mindspore-9" in told
-    assert "fingerprint" in told.rpartition("changed")[0].rpartition("past-29")[2]
+    output = aisbench("history", "toy-1x2").out
+    assert f"fingerprint {newest.key}: 31 trials" in output
+    assert "  changed  image: none -> mindspore-9" in output
+    assert "fingerprint" in output.rpartition("changed")[0].rpartition("past-29")[2]
 
 
 def test_an_unknown_case_names_those_that_are_known(yard: Yard, newest: TrialRecord, aisbench: Command) -> None:
-    told = aisbench("history", "toy-9x9")
-    assert told.code == 4
-    assert told.err.count("\n") == 1
-    assert "known: toy-1x2" in told.err
+    output = aisbench("history", "toy-9x9")
+    assert output.code == 4
+    assert output.err.count("\n") == 1
+    assert "known: toy-1x2" in output.err
 
 
 def test_a_proposal_is_a_diff_that_applies_and_then_stands(yard: Yard, newest: TrialRecord, aisbench: Command) -> None:
     before = claims(yard).read_text(encoding="utf-8")
-    told = aisbench("references", "propose")
-    assert told.code == 0, told.err
+    output = aisbench("references", "propose")
+    assert output.code == 0, output.err
     assert claims(yard).read_text(encoding="utf-8") == before
-    assert "toy-1x2 throughput: >= 1 images/s -> >= " in told.err
-    assert f"fingerprint {newest.key}" in " ".join(told.err.split())
-    applied = subprocess.run(["git", "apply"], input=told.out, cwd=yard.folder, text=True, check=False)
+    assert "toy-1x2 throughput: >= 1 images/s -> >= " in output.err
+    assert f"fingerprint {newest.key}" in " ".join(output.err.split())
+    applied = subprocess.run(["git", "apply"], input=output.out, cwd=yard.folder, text=True, check=False)
     assert applied.returncode == 0
     text = claims(yard).read_text(encoding="utf-8")
     assert before.rstrip() in text
@@ -182,10 +182,10 @@ def test_the_proposal_is_written_where_one_asks_for_it(yard: Yard, newest: Trial
 def test_what_is_known_to_be_too_slow_is_no_reference(yard: Yard, newest: TrialRecord, aisbench: Command) -> None:
     late = '1000, expected_failure = { reason = "a slow switch", until = 2999-01-31 } }'
     claims(yard).write_text(claims(yard).read_text().replace("1 }  # a floor", late))
-    told = aisbench("references", "propose")
-    assert told.code == 0, told.err
-    assert "+throughput" not in told.out
-    assert "expected to fail until 2999-01-31: what it does meanwhile is no reference" in " ".join(told.err.split())
+    output = aisbench("references", "propose")
+    assert output.code == 0, output.err
+    assert "+throughput" not in output.out
+    assert "expected to fail until 2999-01-31: what it does meanwhile is no reference" in " ".join(output.err.split())
 
 
 def test_a_claim_is_held_against_the_past(yard: Yard, newest: TrialRecord, aisbench: Command) -> None:
@@ -193,11 +193,11 @@ def test_a_claim_is_held_against_the_past(yard: Yard, newest: TrialRecord, aisbe
     claims(yard).write_text(
         f'[local."*"]\nthroughput = {{ at_least = {floor} }}\naccuracy = {{ at_least = 0.5 }}\n', encoding="utf-8"
     )
-    told = aisbench("references", "check")
-    assert told.code == 0, told.err
-    assert "toy-1x2 throughput" in told.out
-    assert "  31 runs: 0 met, 31 missed, first in past-00, 0 undecided; at worst " in told.out
-    assert "toy-1x2 accuracy >= 0.5\n  31 runs: 31 met, 0 missed, 0 undecided; at worst 0.9\n" in told.out
+    output = aisbench("references", "check")
+    assert output.code == 0, output.err
+    assert "toy-1x2 throughput" in output.out
+    assert "  31 runs: 0 met, 31 missed, first in past-00, 0 undecided; at worst " in output.out
+    assert "toy-1x2 accuracy >= 0.5\n  31 runs: 31 met, 0 missed, 0 undecided; at worst 0.9\n" in output.out
     machine = json.loads(aisbench("references", "check", "--json").out)
     assert [(each["metric"], each["met"], each["missed"], each["first_missed"]) for each in machine["claims"]] == [
         ("throughput", 0, 31, "past-00"),
@@ -207,11 +207,11 @@ def test_a_claim_is_held_against_the_past(yard: Yard, newest: TrialRecord, aisbe
 
 def test_a_diff_of_suites_elsewhere_says_where_it_applies(yard: Yard, newest: TrialRecord, aisbench: Command) -> None:
     (yard.folder / "below").mkdir()
-    told = aisbench("references", "propose", "../suites", "--reports", "../reports", folder="below")
-    assert told.code == 0, told.err
-    assert told.err.endswith(f"the diff applies in {yard.folder}\n")
-    assert all(len(line) <= 80 for line in told.err.splitlines()[:-1])
-    applied = subprocess.run(["git", "apply"], input=told.out, cwd=yard.folder, text=True, check=False)
+    output = aisbench("references", "propose", "../suites", "--reports", "../reports", folder="below")
+    assert output.code == 0, output.err
+    assert output.err.endswith(f"the diff applies in {yard.folder}\n")
+    assert all(len(line) <= 80 for line in output.err.splitlines()[:-1])
+    applied = subprocess.run(["git", "apply"], input=output.out, cwd=yard.folder, text=True, check=False)
     assert applied.returncode == 0
     assert "# From history" in claims(yard).read_text(encoding="utf-8")
 
@@ -246,7 +246,7 @@ def test_nobody_needs_the_keys_of_a_platform_to_look_at_what_it_did(
 def test_what_history_does_not_have_is_one_line(
     yard: Yard, newest: TrialRecord, aisbench: Command, arguments: list[str], why: str
 ) -> None:
-    told = aisbench("references", "check", *arguments)
-    assert told.code == 4
-    assert why in told.err
-    assert told.err.count("\n") == 1
+    output = aisbench("references", "check", *arguments)
+    assert output.code == 4
+    assert why in output.err
+    assert output.err.count("\n") == 1

@@ -100,35 +100,35 @@ def test_a_job_left_behind_is_seen_heard_and_stopped(yard: Yard, card: Path, gat
     assert job in table.stdout
     (row,) = [line.split() for line in table.stdout.splitlines() if line.startswith("toy-1x2")]
     assert (row[1], row[2], row[-1]) == ("WATCH", "RUNNING", "dead")
-    (told,) = json.loads(yard.aisbench("jobs", "--json").stdout)["jobs"]
-    assert (told["case"], told["job_id"], told["phase"], told["owner_state"]) == ("toy-1x2", job, "RUNNING", "dead")
-    assert told["job_name"].startswith(f"toy-1x2-{told['run']}")
+    (row,) = json.loads(yard.aisbench("jobs", "--json").stdout)["jobs"]
+    assert (row["case"], row["job_id"], row["phase"], row["owner_state"]) == ("toy-1x2", job, "RUNNING", "dead")
+    assert row["job_name"].startswith(f"toy-1x2-{row['run']}")
 
     followers = [started(yard, [*AISBENCH, "logs", job, "--follow", *cloud]) for _ in range(2)]
-    heard = []
+    texts = []
     for follower in followers:
         assert follower.stdout is not None
-        heard.append("")
-        while "first words" not in heard[-1]:
-            heard[-1] += follower.stdout.readline()
+        texts.append("")
+        while "first words" not in texts[-1]:
+            texts[-1] += follower.stdout.readline()
     followers[1].send_signal(signal.SIGINT)
     quiet, _ = followers[1].communicate(timeout=30)
     assert (followers[1].returncode, "Traceback" in quiet) == (2, False)
     gates.speak.open()
     assert followers[0].stdout is not None
-    while "zweite" not in heard[0]:
-        heard[0] += followers[0].stdout.readline()
+    while "zweite" not in texts[0]:
+        texts[0] += followers[0].stdout.readline()
 
     stop = yard.aisbench("stop", job, *cloud)
     assert stop.returncode == 0, stop.stderr
-    name = re.escape(told["job_name"])
+    name = re.escape(row["job_name"])
     line = rf"{job} \({name}\): stopped \(Terminated\); it was Running, and ran for \d+\.\d s\n"
     assert re.fullmatch(line, stop.stdout), stop.stdout
     assert phase(card, job) is Phase.CANCELLED
     rest, _ = followers[0].communicate(timeout=30)
     assert followers[0].returncode == 0
     whole = yard.aisbench("logs", job, *cloud)
-    assert heard[0] + rest == whole.stdout
+    assert texts[0] + rest == whole.stdout
     assert "zweite Wörter 二" in whole.stdout
     curve = yard.aisbench("logs", job, "--curve", *cloud)
     assert (curve.returncode, curve.stdout[:4], curve.stderr) == (0, "loss", "")
@@ -140,13 +140,13 @@ def test_a_job_left_behind_is_seen_heard_and_stopped(yard: Yard, card: Path, gat
 
     again = yard.aisbench("stop", job, *cloud)
     assert again.returncode == 0
-    assert f"{job} ({told['job_name']}): was over before (Terminated); it ran for " in again.stdout
+    assert f"{job} ({row['job_name']}): was over before (Terminated); it ran for " in again.stdout
     assert yard.aisbench("jobs").stdout == "no job is in flight\n"
     everything = yard.aisbench("jobs", "--all", "--json")
     assert [entry["step"] for entry in json.loads(everything.stdout)["jobs"]] == ["HARVEST"]
     secret = json.loads(card.read_text())["secret_key"]
-    for said in (table, stop, whole, again, everything):
-        assert secret not in said.stdout + said.stderr
+    for output in (table, stop, whole, again, everything):
+        assert secret not in output.stdout + output.stderr
     ledger = b"".join(file.read_bytes() for file in (yard.folder / "reports").glob("ledger.db*"))
     assert secret.encode() not in ledger
 

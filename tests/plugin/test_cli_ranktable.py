@@ -29,13 +29,13 @@ def test_the_guides_table_can_be_used(table: Path) -> None:
 def test_a_fault_is_exit_1_and_names_the_entry(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table.write_text(table.read_text(encoding="utf-8").replace("192.168.20.3", "192.168.20.1"), encoding="utf-8")
     assert main(["ranktable", "check", str(table)]) == 1
-    said = (
+    text = (
         "server 192.168.3.2, device 1, rank 9: device_ip 192.168.20.1 is that of server 192.168.3.6, device 1, rank 1"
     )
-    assert capsys.readouterr().out == f"{table}: {said} too\n"
+    assert capsys.readouterr().out == f"{table}: {text} too\n"
     assert main(["ranktable", "check", "--json", str(table)]) == 1
     answer = json.loads(capsys.readouterr().out)
-    assert (answer["schema"], answer["cards"], answer["errors"]) == ("aisbench-ranktable/1", 16, [f"{said} too"])
+    assert (answer["schema"], answer["cards"], answer["errors"]) == ("aisbench-ranktable/1", 16, [f"{text} too"])
 
 
 def test_the_environments_that_the_guides_script_keeps_show_its_mistake(
@@ -53,10 +53,10 @@ def test_the_environments_that_the_guides_script_keeps_show_its_mistake(
         return files
 
     assert main(["ranktable", "check", str(table), "--env", *kept(repeated=True)]) == 1
-    told = capsys.readouterr().out
-    assert "RANK_ID 0-7 is used repeatedly" in told
-    assert "nobody is rank 8-15 of 16" in told
-    assert "hidden" not in told
+    output = capsys.readouterr().out
+    assert "RANK_ID 0-7 is used repeatedly" in output
+    assert "nobody is rank 8-15 of 16" in output
+    assert "hidden" not in output
     assert main(["ranktable", "check", str(table), "--env", *kept(repeated=False)]) == 0
 
 
@@ -95,7 +95,7 @@ def test_a_conversion_that_hccl_would_number_otherwise_says_so(table: Path, caps
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "text"),
     [
         (["check", "none.json"], 4, "none.json: No such file or directory"),
         (["make", "a"], 4, "'a' names no cards"),
@@ -110,15 +110,15 @@ def test_a_conversion_that_hccl_would_number_otherwise_says_so(table: Path, caps
 def test_what_is_typed_wrong_is_one_line(
     arguments: list[str],
     code: int,
-    said: str,
+    text: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["ranktable", *arguments]) == code
-    told = capsys.readouterr()
-    assert said in told.err
-    assert told.err.count("\n") == 1
-    assert told.out == ""
+    output = capsys.readouterr()
+    assert text in output.err
+    assert output.err.count("\n") == 1
+    assert output.out == ""
     assert not list(tmp_path.iterdir())

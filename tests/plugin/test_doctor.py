@@ -31,16 +31,16 @@ def examine(yard: Yard, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
     def run(*arguments: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
         code = main(["doctor", "--json", *arguments])
-        found: dict[str, list[dict[str, str]]] = {}
+        by_name: dict[str, list[dict[str, str]]] = {}
         for check in json.loads(capsys.readouterr().out)["checks"]:
-            found.setdefault(check["name"], []).append(check)
-        return code, found
+            by_name.setdefault(check["name"], []).append(check)
+        return code, by_name
 
     return run
 
 
-def states(found: Mapping[str, list[dict[str, str]]], state: str) -> dict[str, str]:
-    return {name: check["text"] for name, checks in found.items() for check in checks if check["state"] == state}
+def states(by_name: Mapping[str, list[dict[str, str]]], state: str) -> dict[str, str]:
+    return {name: check["text"] for name, checks in by_name.items() for check in checks if check["state"] == state}
 
 
 def configure(yard: Yard, access: Mapping[str, str] | None = None, hosts: Mapping[str, str] | None = None) -> None:
@@ -72,11 +72,11 @@ def workload(yard: Yard, section: str) -> None:
 def test_a_healthy_local_cloud(yard: Yard, card: Path, examine: Examine) -> None:
     yard.suite()
     before = submitted(card)
-    code, found = examine("suites", "--cloud", str(card))
-    assert (code, states(found, "failure")) == (0, {})
+    code, by_name = examine("suites", "--cloud", str(card))
+    assert (code, states(by_name, "failure")) == (0, {})
     looked_at = "configuration versions room ledger containers suites request code credentials project bucket quota"
-    assert set(looked_at.split()) <= found.keys()
-    assert {"write access", "bucket's region", "clock of obs", "answer of iam", "flavor", "engine"} <= found.keys()
+    assert set(looked_at.split()) <= by_name.keys()
+    assert {"write access", "bucket's region", "clock of obs", "answer of iam", "flavor", "engine"} <= by_name.keys()
     assert submitted(card) == before
     with closing(Local(Settings(cloud=card))) as local:
         assert not [head for head in local.store.objects(local.root) if "doctor" in head.url.key]
@@ -100,9 +100,9 @@ def test_lines_for_people(yard: Yard, card: Path, capsys: pytest.CaptureFixture[
 
 def test_a_configuration_that_cannot_be_read(yard: Yard, examine: Examine) -> None:
     (yard.folder / "aisbench.toml").write_text('[access]\nacces_key = "x"\n')
-    code, found = examine()
+    code, by_name = examine()
     assert code == 1
-    (check,) = found["configuration"]
+    (check,) = by_name["configuration"]
     assert (check["state"], "unknown key 'acces_key'" in check["text"]) == ("failure", True)
     assert check["fix"] == "did you mean 'access_key'?"
 
@@ -114,14 +114,14 @@ def test_modelarts_from_name_to_quota(yard: Yard, examine: Examine) -> None:
         yard,
         f'framework_version = "{ENGINE}"\nflavor = "modelarts.kat1"\ndata = "{data}"\ndata_contains = ["train/"]\n',
     )
-    code, found = examine("--devices", "8", "--nodes", "1,2")
-    assert (code, states(found, "failure")) == (1, {"data": f"toy-1x8: {data} has no train/"})
-    assert states(found, "warning") == {}
-    assert [check["text"] for check in found["suites"]] == ["suites/toy: toy-1x8, toy-2x8"]
-    assert found["flavor"][0]["text"] == "modelarts.kat1.8xlarge is offered, up to 64 nodes"
-    assert [len(found[name]) for name in ("flavor", "engine", "code", "request")] == [1, 1, 1, 2]
+    code, by_name = examine("--devices", "8", "--nodes", "1,2")
+    assert (code, states(by_name, "failure")) == (1, {"data": f"toy-1x8: {data} has no train/"})
+    assert states(by_name, "warning") == {}
+    assert [check["text"] for check in by_name["suites"]] == ["suites/toy: toy-1x8, toy-2x8"]
+    assert by_name["flavor"][0]["text"] == "modelarts.kat1.8xlarge is offered, up to 64 nodes"
+    assert [len(by_name[name]) for name in ("flavor", "engine", "code", "request")] == [1, 1, 1, 2]
     secret = json.loads(yard.card.read_text())["secret_key"]
-    assert secret not in json.dumps(found)
+    assert secret not in json.dumps(by_name)
 
 
 @pytest.mark.parametrize(
@@ -139,23 +139,23 @@ def test_what_is_wrong_on_the_way(
     yard: Yard, examine: Examine, access: dict[str, str], name: str, text: str, fix: str
 ) -> None:
     configure(yard, access)
-    code, found = examine()
+    code, by_name = examine()
     assert code == 1
-    assert list(states(found, "failure")) == [name]
-    (check,) = found[name]
+    assert list(states(by_name, "failure")) == [name]
+    (check,) = by_name[name]
     assert text in check["text"]
     assert fix in check["fix"]
-    assert "not checked" in found["offer"][0]["text"]
+    assert "not checked" in by_name["offer"][0]["text"]
 
 
 def test_names_by_the_hosts_table(yard: Yard, examine: Examine) -> None:
     port = json.loads(yard.card.read_text())["obs_endpoint"].rpartition(":")[2]
     configure(yard, {"obs_endpoint": f"https://obs.centre.invalid:{port}"}, {"obs.centre.invalid": "127.0.0.1"})
-    code, found = examine()
+    code, by_name = examine()
     assert code == 1
     bucket = json.loads(yard.card.read_text())["bucket"]
-    assert found["name of obs"][0]["text"] == f"{bucket}.obs.centre.invalid is 127.0.0.1, by [hosts]"
-    assert list(states(found, "failure")) == ["answer of obs"]  # there is no TLS
+    assert by_name["name of obs"][0]["text"] == f"{bucket}.obs.centre.invalid is 127.0.0.1, by [hosts]"
+    assert list(states(by_name, "failure")) == ["answer of obs"]  # there is no TLS
 
 
 class _Tomorrow(BaseHTTPRequestHandler):
@@ -176,24 +176,24 @@ def test_a_clock_that_is_wrong(yard: Yard, examine: Examine) -> None:
         try:
             project = json.loads(yard.card.read_text())["project_id"]
             configure(yard, {"iam_endpoint": f"http://127.0.0.1:{server.server_port}", "project_id": project})
-            code, found = examine()
+            code, by_name = examine()
         finally:
             server.shutdown()
             thread.join()
-    assert (code, states(found, "failure")) == (0, {})
-    (clock,) = found["clock of iam"]
+    assert (code, states(by_name, "failure")) == (0, {})
+    (clock,) = by_name["clock of iam"]
     assert clock["state"] == "warning"
     assert clock["text"].endswith(" s behind")
     assert "set this machine's clock" in clock["fix"]
-    assert found["clock of obs"][0]["state"] == "ok"
+    assert by_name["clock of obs"][0]["state"] == "ok"
 
 
 def test_a_bucket_of_another_region(yard: Yard, examine: Examine) -> None:
     project = json.loads(yard.card.read_text())["project_id"]
     configure(yard, {"region_name": "mars-1", "project_id": project})
-    code, found = examine()
+    code, by_name = examine()
     assert code == 1
-    assert states(found, "failure") == {"bucket's region": "aisbench is in local-1, and jobs run in mars-1"}
+    assert states(by_name, "failure") == {"bucket's region": "aisbench is in local-1, and jobs run in mars-1"}
 
 
 def test_a_suite_that_cannot_be_asked_for_hides_no_other(yard: Yard, examine: Examine) -> None:
@@ -202,26 +202,26 @@ def test_a_suite_that_cannot_be_asked_for_hides_no_other(yard: Yard, examine: Ex
     workload(yard, f'framework_version = "{ENGINE}"\nflavor = "modelarts.kat1"\npool_id = "pool-local"\n')
     (yard.folder / "suites/broken").mkdir()
     (yard.folder / "suites/broken/workload.toml").write_text("name = 7\n")
-    code, found = examine("--devices", "8")
+    code, by_name = examine("--devices", "8")
     assert code == 1
-    assert "suites/broken/workload.toml" in states(found, "failure")["suites"]
-    assert "both flavor and pool_id" in states(found, "failure")["request"]
-    assert "offer" not in found, "what cannot be asked for is not looked up"
-    assert found["write access"][0]["state"] == "ok"
+    assert "suites/broken/workload.toml" in states(by_name, "failure")["suites"]
+    assert "both flavor and pool_id" in states(by_name, "failure")["request"]
+    assert "offer" not in by_name, "what cannot be asked for is not looked up"
+    assert by_name["write access"][0]["state"] == "ok"
 
 
 def test_a_package(yard: Yard, card: Path, examine: Examine) -> None:
     unpack(yard.folder / "unpacked")
-    code, found = examine("--package", "unpacked", "--cloud", str(card))
-    assert (code, states(found, "failure")) == (0, {})
-    assert [check["text"] for check in found["suites"]] == [f"{yard.folder}/unpacked: aisbench-debug-1x8"]
+    code, by_name = examine("--package", "unpacked", "--cloud", str(card))
+    assert (code, states(by_name, "failure")) == (0, {})
+    assert [check["text"] for check in by_name["suites"]] == [f"{yard.folder}/unpacked: aisbench-debug-1x8"]
 
 
 def test_a_machine_without_namespaces_is_told_what_still_works(
     card: Path, examine: Examine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(private_root, "container_support", lambda: (False, "no private mounts; TMPDIR works"))
-    code, found = examine("--cloud", str(card))
+    code, by_name = examine("--cloud", str(card))
     assert code == 0
-    (check,) = found["containers"]
+    (check,) = by_name["containers"]
     assert (check["state"], check["text"]) == ("warning", "no private mounts; TMPDIR works")

@@ -44,12 +44,12 @@ DONE = (
 
 
 def event(key: str, value: object = "null", **metadata: object) -> str:
-    told = ", ".join(f'"{name}": {number}' for name, number in metadata.items())
-    return f':::MLLOG {{"time_ms": 1, "key": "{key}", "value": {value}, "metadata": {{{told}}}}}'
+    pairs = ", ".join(f'"{name}": {number}' for name, number in metadata.items())
+    return f':::MLLOG {{"time_ms": 1, "key": "{key}", "value": {value}, "metadata": {{{pairs}}}}}'
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         (CLAS, {"epoch": 1, "step": 0, "loss": 4.64081, "throughput": 40.64869, "ms_per_step": pytest.approx(3148.93)}),
         (PADDLE, {"epoch": 1, "step": 4780, "loss": 5.34719, "throughput": 1156.08863}),
@@ -81,12 +81,12 @@ def event(key: str, value: object = "null", **metadata: object) -> str:
     ],
 )
 @pytest.mark.parametrize("prefix", ["", "[1,3]<stdout>:", "[3]<stdout>:", "[rank3]: ", "[default3]:"])
-def test_a_line(prefix: str, line: str, said: dict[str, object]) -> None:
-    found = read_line(prefix + line.lstrip(" ").removeprefix("0: "))
-    assert found
-    rank, told = found
+def test_a_line(prefix: str, line: str, expected: dict[str, object]) -> None:
+    parsed = read_line(prefix + line.lstrip(" ").removeprefix("0: "))
+    assert parsed
+    rank, log_line = parsed
     assert rank.rpartition(",")[2] == ("3" if prefix else "")
-    assert {name: getattr(told, name) for name in said} == said
+    assert {name: getattr(log_line, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -111,14 +111,14 @@ def test_other_lines_say_nothing(line: str) -> None:
 
 def test_keras_counts_epochs_and_an_evaluation_is_not_one() -> None:
     log = "".join(f"Epoch {epoch}/3\n{KERAS_3}\n" for epoch in (1, 2, 3))
-    told = read_progress(Progress(), f"{log}10/10 - 0s - 5ms/step - accuracy: 0.7 - loss: 9.0\n")
-    assert (told.epoch, told.step, told.loss, told.ms_per_step) == (3, 80, 0.6697, 10.0)
+    progress = read_progress(Progress(), f"{log}10/10 - 0s - 5ms/step - accuracy: 0.7 - loss: 9.0\n")
+    assert (progress.epoch, progress.step, progress.loss, progress.ms_per_step) == (3, 80, 0.6697, 10.0)
     assert read_curve(f"{log}10/10 - 0s - 5ms/step - accuracy: 0.7 - loss: 9.0\n").speed.values == [100.0] * 3
 
 
 def test_the_throughput_of_a_whole_job_is_not_taken_for_a_ranks() -> None:
-    told = read_progress(Progress(), f"{MLLOG}\n")
-    assert (told.total, told.throughput) == (14214.65962521748, None)
+    progress = read_progress(Progress(), f"{MLLOG}\n")
+    assert (progress.total, progress.throughput) == (14214.65962521748, None)
 
 
 def mindspore(*milliseconds: float) -> str:
@@ -129,17 +129,17 @@ def mindspore(*milliseconds: float) -> str:
 
 
 def test_a_curve_of_losses_and_speeds() -> None:
-    found = read_curve(mindspore(200, 100, 100, 100, 100))
-    assert [(point.epoch, point.step, point.value) for point in found.loss.points][:2] == [(1, 10, 1.0), (2, 10, 0.5)]
-    assert (found.speed.values, found.unit, found.of) == ([5.0, 10.0, 10.0, 10.0, 10.0], "steps/s", "rank")
+    curve = read_curve(mindspore(200, 100, 100, 100, 100))
+    assert [(point.epoch, point.step, point.value) for point in curve.loss.points][:2] == [(1, 10, 1.0), (2, 10, 0.5)]
+    assert (curve.speed.values, curve.unit, curve.of) == ([5.0, 10.0, 10.0, 10.0, 10.0], "steps/s", "rank")
 
 
 def test_warm_up_and_steady_state_stand_beside_the_whole() -> None:
-    found = read_curve(mindspore(200, 100, 100, 100, 100)).pace
-    assert found
-    assert (found.warm_up_points, found.warm_up, found.steady, found.unit) == (1, 5.0, 10.0, "steps/s")
-    assert found.whole == pytest.approx(50 / 6)  # five epochs in six times the time of a quick one
-    assert str(found) == (
+    pace = read_curve(mindspore(200, 100, 100, 100, 100)).pace
+    assert pace
+    assert (pace.warm_up_points, pace.warm_up, pace.steady, pace.unit) == (1, 5.0, 10.0, "steps/s")
+    assert pace.whole == pytest.approx(50 / 6)  # five epochs in six times the time of a quick one
+    assert str(pace) == (
         "8.33333 steps/s over the whole run, 10 in steady state, 5 in the warm-up of 1 point (one rank, from its log)"
     )
     with_batch = read_curve(mindspore(200, 100, 100, 100, 100) + DONE).pace
@@ -214,11 +214,11 @@ def test_evaluations_stand_in_the_curve_with_their_epochs() -> None:
 
 
 def test_of_very_many_evaluations_some_are_kept_and_no_time_is_too_short() -> None:
-    told = [(number / 1000, float(number)) for number in range(900)]
-    known = read_curve("".join(f"eval epoch: 1, accuracy: {much}, elapsed: {after} s\n" for much, after in told))
-    assert len(known.evaluations) <= MOST
-    assert seconds_to_accuracy(known, 0.899) == 899.0
-    late = seconds_to_accuracy(known, 0.5)
+    points = [(number / 1000, float(number)) for number in range(900)]
+    curve = read_curve("".join(f"eval epoch: 1, accuracy: {much}, elapsed: {after} s\n" for much, after in points))
+    assert len(curve.evaluations) <= MOST
+    assert seconds_to_accuracy(curve, 0.899) == 899.0
+    late = seconds_to_accuracy(curve, 0.5)
     assert late is not None
     assert late >= 500
 
@@ -244,34 +244,34 @@ def test_stamps_count_days_months_and_leap_years(line: str, seconds: float) -> N
 
 def test_ranks_that_share_a_log_make_one_curve() -> None:
     log = "".join(line * 8 for line in mindspore(200, 100, 100, 100).splitlines(keepends=True))
-    found = read_curve(log, ranks=8)
-    assert (found.speed.values, len(found.loss.points)) == ([5.0, 10.0, 10.0, 10.0], 4)
+    curve = read_curve(log, ranks=8)
+    assert (curve.speed.values, len(curve.loss.points)) == ([5.0, 10.0, 10.0, 10.0], 4)
 
 
 def test_a_log_without_speeds_or_with_only_the_last_word() -> None:
     assert read_curve("epoch: 1 step: 2, loss is 3\n").pace is None
-    told = read_curve("Total img/sec on 4 CPU(s): 104.5 +-0.1").pace
-    assert told
-    assert (told.whole, told.steady, told.of) == (104.5, None, "job")
+    pace = read_curve("Total img/sec on 4 CPU(s): 104.5 +-0.1").pace
+    assert pace
+    assert (pace.whole, pace.steady, pace.of) == (104.5, None, "job")
 
 
 @pytest.mark.parametrize(("mean", "whole"), [("", 4 / (1 / 10 + 3 / 26)), ("Img/sec per CPU: 25.5 +-0.0\n", 25.5)])
 def test_the_total_of_a_job_is_no_speed_of_one_rank(mean: str, whole: float) -> None:
     lines = "".join(f"Iter #{at}: {speed} img/sec per CPU\n" for at, speed in enumerate((10, 26, 26, 26)))
-    told = read_curve(f"{lines}{mean}Total img/sec on 4 CPU(s): 104.5 +-0.1\n").pace
-    assert told
-    assert told.whole == pytest.approx(whole)
-    assert (told.warm_up, told.steady, told.of) == (10.0, 26.0, "rank")
+    pace = read_curve(f"{lines}{mean}Total img/sec on 4 CPU(s): 104.5 +-0.1\n").pace
+    assert pace
+    assert pace.whole == pytest.approx(whole)
+    assert (pace.warm_up, pace.steady, pace.of) == (10.0, 26.0, "rank")
 
 
 def test_a_long_log_keeps_its_shape_and_few_points() -> None:
     log = "".join(f"epoch: 1 step: {step}, loss is {10_000 - step}\n" for step in range(1, 10_000))
-    found = read_curve(log).loss
-    assert MOST // 2 <= len(found.points) <= MOST
-    assert found.points[0].step == 1
-    assert found.points[-1].step > 10_000 - 2 * found.stride
-    gaps = {b.step - a.step for a, b in itertools.pairwise(found.points)}
-    assert gaps <= {found.stride, found.stride // 2}
+    losses = read_curve(log).loss
+    assert MOST // 2 <= len(losses.points) <= MOST
+    assert losses.points[0].step == 1
+    assert losses.points[-1].step > 10_000 - 2 * losses.stride
+    gaps = {b.step - a.step for a, b in itertools.pairwise(losses.points)}
+    assert gaps <= {losses.stride, losses.stride // 2}
 
 
 LINES = st.sampled_from(
@@ -328,12 +328,12 @@ def test_no_log_breaks_a_reader_and_its_pieces_make_no_difference(
     lines: list[str], cuts: list[int], ranks: int
 ) -> None:
     text = "\n".join(lines) + "\n"
-    found = read_curve(text, ranks)
-    told = found.pace
-    for value in [*found.loss.values, *found.speed.values, *((told.whole,) if told else ())]:
+    whole = read_curve(text, ranks)
+    pace = whole.pace
+    for value in [*whole.loss.values, *whole.speed.values, *((pace.whole,) if pace else ())]:
         assert math.isfinite(value)
-    known, progress = Curve(), Progress(ranks=ranks)
+    curve, progress = Curve(), Progress(ranks=ranks)
     for start, end in itertools.pairwise([0, *cuts, len(text)]):
-        known, progress = extend_curve(known, progress, text[start:end])
+        curve, progress = extend_curve(curve, progress, text[start:end])
         assert len(progress.rest) <= 2 * MOST_CHARACTERS
-    assert known == found
+    assert curve == whole

@@ -45,11 +45,11 @@ def without(key: str) -> list[str]:
 
 
 def test_what_a_file_says() -> None:
-    found = parse_result("a", ran())
-    assert found.measured == {"throughput": pytest.approx(1_280_000 * 2 / 180), "accuracy": 0.76}
-    assert (found.status, found.seconds, found.missing) == ("success", 180.0, ())
-    assert found.throughput_from == "train_samples × epochs / (run_stop − run_start)"
-    assert judge_file(CASE, found).passed
+    result = parse_result("a", ran())
+    assert result.measured == {"throughput": pytest.approx(1_280_000 * 2 / 180), "accuracy": 0.76}
+    assert (result.status, result.seconds, result.missing) == ("success", 180.0, ())
+    assert result.throughput_from == "train_samples × epochs / (run_stop − run_start)"
+    assert judge_file(CASE, result).passed
 
 
 def test_the_time_to_accuracy_is_in_its_evaluations_and_a_set_has_the_mean() -> None:
@@ -65,11 +65,11 @@ def test_the_time_to_accuracy_is_in_its_evaluations_and_a_set_has_the_mean() -> 
 
 
 def test_a_failure_of_mlperfs_may_be_expected_too() -> None:
-    known = replace(CLAIMS[1], expected_failure=ExpectedFailure("the old data", "2027-01-31"))
-    case, found = replace(CASE, thresholds=(CLAIMS[0], known)), parse_result("a", ran(accuracy=0.7))
-    assert judge_file(case, found, "2027-01-31").passed
-    assert judge_file(case, found, "2027-02-01").ruling is Ruling.FAILED
-    assert judge_set(case, [(found, judge_file(case, found, "2027-01-31"))], "2027-01-31").passed
+    claim = replace(CLAIMS[1], expected_failure=ExpectedFailure("the old data", "2027-01-31"))
+    case, result = replace(CASE, thresholds=(CLAIMS[0], claim)), parse_result("a", ran(accuracy=0.7))
+    assert judge_file(case, result, "2027-01-31").passed
+    assert judge_file(case, result, "2027-02-01").ruling is Ruling.FAILED
+    assert judge_set(case, [(result, judge_file(case, result, "2027-01-31"))], "2027-01-31").passed
 
 
 def test_a_benchmark_of_another_name_is_another_only_where_mlperf_has_ours() -> None:
@@ -109,13 +109,13 @@ def test_blocks_of_epochs_count_as_their_epochs() -> None:
 def test_where_samples_are_counted_instead_of_epochs_the_tracked_throughput_is_taken() -> None:
     lines = [line.replace('"epoch_num": ', '"epoch_num": 79950') for line in ran()]
     lines[2:2] = [f" 0: {event('tracked_stats', 2, {'throughput': speed})}" for speed in (10.0, 30.0)]
-    found = parse_result("bert", lines)
-    assert found.measured["throughput"] == 15.0  # work by time
-    assert found.throughput_from == "the mean of tracked_stats"
+    result = parse_result("bert", lines)
+    assert result.measured["throughput"] == 15.0  # work by time
+    assert result.throughput_from == "the mean of tracked_stats"
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "text"),
     [
         (ran(status="aborted"), "accuracy: run_stop says 'aborted'"),
         (ran(status=""), "run_stop has no status"),
@@ -141,10 +141,10 @@ def test_where_samples_are_counted_instead_of_epochs_the_tracked_throughput_is_t
         ([], "there is no line with :::MLLOG"),
     ],
 )
-def test_nothing_passes_by_accident(lines: list[str], said: str) -> None:
+def test_nothing_passes_by_accident(lines: list[str], text: str) -> None:
     verdict = judge_file(CASE, parse_result("a", lines))
     assert verdict.ruling is Ruling.FAILED
-    assert said in str(verdict)
+    assert text in str(verdict)
 
 
 KEYS = st.sampled_from(
@@ -202,8 +202,8 @@ def test_a_folder_is_judged_file_by_file_and_as_a_set(
 ) -> None:
     folder = results(tmp_path, a=ran(), b=ran(seconds=185))
     assert judge(suites, folder) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in told if not line.startswith(" ")] == [
+    output = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in output if not line.startswith(" ")] == [
         "PASSED a/result_a.txt",
         "PASSED b/result_b.txt",
         "PASSED the set of 2",
@@ -217,11 +217,11 @@ def test_one_file_that_does_not_pass_fails_the_set(
 ) -> None:
     folder = results(tmp_path, a=ran(), b=ran(status="aborted"), c=[])
     assert judge(suites, folder, "--json") == 1
-    told = json.loads(capsys.readouterr().out)
-    assert (told["schema"], told["exit_code"], told["set"]["verdict"]) == ("aisbench-judge/1", 1, "FAILED")
-    assert told["set"]["reason"] == "2 of 3 did not pass: b/result_b.txt, c/result_c.txt"
-    assert [each["verdict"] for each in told["files"]] == ["PASSED", "FAILED", "FAILED"]
-    assert told["files"][1]["status"] == "aborted"
+    output = json.loads(capsys.readouterr().out)
+    assert (output["schema"], output["exit_code"], output["set"]["verdict"]) == ("aisbench-judge/1", 1, "FAILED")
+    assert output["set"]["reason"] == "2 of 3 did not pass: b/result_b.txt, c/result_c.txt"
+    assert [each["verdict"] for each in output["files"]] == ["PASSED", "FAILED", "FAILED"]
+    assert output["files"][1]["status"] == "aborted"
 
 
 def test_packed_results_and_those_without_a_suffix_count_too(
@@ -235,9 +235,9 @@ def test_packed_results_and_those_without_a_suffix_count_too(
     (folder / "RUN.LOG").write_text("\n".join(ran(accuracy=0.1)), encoding="utf-8")
     capsys.readouterr()
     assert judge(suites, folder) == 1
-    told = capsys.readouterr().out
-    assert "PASSED result_0.txt.gz" in told
-    assert "FAILED the set of 3: 2 of 3 did not pass: RUN.LOG, result_1" in told
+    output = capsys.readouterr().out
+    assert "PASSED result_0.txt.gz" in output
+    assert "FAILED the set of 3: 2 of 3 did not pass: RUN.LOG, result_1" in output
     (folder / "result_0.txt.gz").write_bytes((folder / "result_0.txt.gz").read_bytes()[:-20])
     assert judge(suites, folder) == 4
     assert "result_0.txt.gz cannot be unpacked" in capsys.readouterr().err
@@ -246,10 +246,10 @@ def test_packed_results_and_those_without_a_suffix_count_too(
 def test_one_run_is_no_set_of_two(suites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = results(tmp_path, a=ran(), b=["another banner", *ran()], c=[], d=[])
     assert judge(suites, folder) == 1
-    told = capsys.readouterr().out
-    assert "PASSED a/result_a.txt" in told
-    assert "FAILED b/result_b.txt: throughput: it is the same run as a/result_a.txt" in told
-    assert "the same run as c" not in told, "two empty files are two runs that failed"
+    output = capsys.readouterr().out
+    assert "PASSED a/result_a.txt" in output
+    assert "FAILED b/result_b.txt: throughput: it is the same run as a/result_a.txt" in output
+    assert "the same run as c" not in output, "two empty files are two runs that failed"
 
 
 def test_the_platform_chooses_the_claims_and_no_result_is_no_pass(
@@ -265,7 +265,7 @@ def test_the_platform_chooses_the_claims_and_no_result_is_no_pass(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "text"),
     [
         (["--workload", "bert"], "holds a workload 'bert'; known: resnet50"),
         (["--shape", "8"], "'8' is not a shape"),
@@ -274,25 +274,25 @@ def test_the_platform_chooses_the_claims_and_no_result_is_no_pass(
     ],
 )
 def test_what_is_typed_wrong_is_one_line(
-    change: list[str], said: str, suites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: list[str], text: str, suites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert judge(suites, results(tmp_path, a=ran()), *change) == 4
-    told = capsys.readouterr().err
-    assert said in told
-    assert told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert text in output
+    assert output.count("\n") == 1
 
 
-def told(results: dict[str, Any]) -> Result:
+def read_back(results: dict[str, Any]) -> Result:
     submission = {"org": "us", "platform": "local", "status": "research"}
     return parse_result("ours", mlperf_log(results["started"], results["cases"][0], 1, submission).splitlines())
 
 
 def test_a_run_of_ours_in_mlperfs_words_says_what_it_measured() -> None:
-    found = told(results_json())
-    assert found.measured == {"throughput": pytest.approx(3772.4), "accuracy": 0.998}
-    assert (found.status, found.seconds, found.missing) == ("success", 6.04, ())
-    assert told(results_json(outcome="missed")).status == "aborted"
-    assert [each.text for each in told(results_json(accuracy=None)).missing] == [
+    result = read_back(results_json())
+    assert result.measured == {"throughput": pytest.approx(3772.4), "accuracy": 0.998}
+    assert (result.status, result.seconds, result.missing) == ("success", 6.04, ())
+    assert read_back(results_json(outcome="missed")).status == "aborted"
+    assert [each.text for each in read_back(results_json(accuracy=None)).missing] == [
         "run_stop says 'aborted'",
         "eval_accuracy is missing",
     ]
@@ -304,7 +304,7 @@ def test_a_run_of_ours_in_mlperfs_words_says_what_it_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "case", "said"),
+    ("content", "case", "text"),
     [
         (None, "resnet50-1x8", "No such file"),
         ("[]", "resnet50-1x8", "is not a results.json"),
@@ -314,10 +314,10 @@ def test_a_run_of_ours_in_mlperfs_words_says_what_it_measured() -> None:
     ],
 )
 def test_what_cannot_be_written_is_one_line(
-    content: str | None, case: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str | None, case: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "results.json"
     if content is not None:
         file.write_text(content, encoding="utf-8")
     assert main(["mllog", case, "--results", str(file)]) == 4
-    assert said in capsys.readouterr().err
+    assert text in capsys.readouterr().err

@@ -44,8 +44,8 @@ def after(*lines: str, ranks: int = 1) -> Progress:
     ],
 )
 def test_a_line_of_loss(line: str, epoch: int, step: int, loss: float | None) -> None:
-    told = after(line)
-    assert (told.epoch, told.step, told.loss, told.lines) == (epoch, step, loss, 1)
+    progress = after(line)
+    assert (progress.epoch, progress.step, progress.loss, progress.lines) == (epoch, step, loss, 1)
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_a_line_of_loss(line: str, epoch: int, step: int, loss: float | None) ->
     ],
 )
 def test_a_line_of_time_throughput_or_accuracy(line: str, field: str, value: float) -> None:
-    told = after(line)
-    assert getattr(told, field) == value
-    assert (told.epoch, told.loss, told.lines) == (0, None, 1)
+    progress = after(line)
+    assert getattr(progress, field) == value
+    assert (progress.epoch, progress.loss, progress.lines) == (0, None, 1)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_other_lines_are_only_counted(line: str) -> None:
 
 
 def test_what_a_miniature_prints() -> None:
-    told = after(
+    progress = after(
         "[ModelArts Service Log]2024-01-01 10:00:00,000 - INFO - user script started",
         "epoch: 1 step: 10, loss is 2.302585",
         "Train epoch time: 12.345 ms, per step time: 1.234 ms",
@@ -93,8 +93,8 @@ def test_what_a_miniature_prints() -> None:
         "weights crc32:0badcafe",
         "eval ckpt result:{'accuracy': 0.96875}",
     )
-    assert (told.epoch, told.step, told.loss, told.ms_per_step) == (2, 10, 0.5, 1.0)
-    assert (told.throughput, told.accuracy, told.lines) == (161.25, 0.96875, 8)
+    assert (progress.epoch, progress.step, progress.loss, progress.ms_per_step) == (2, 10, 0.5, 1.0)
+    assert (progress.throughput, progress.accuracy, progress.lines) == (161.25, 0.96875, 8)
 
 
 def test_a_loop_of_trainings_that_each_begin_at_epoch_1_is_counted_on() -> None:
@@ -117,8 +117,8 @@ def test_of_ranks_that_are_named_one_is_followed() -> None:
     lines = [
         f"[1,{rank}]<stdout>:epoch: {epoch} step: 5, loss is {rank}.5" for epoch in (1, 2) for rank in (3, 0, 1, 2)
     ]
-    told = after(*lines)
-    assert (told.epoch, told.loss) == (2, 3.5)
+    progress = after(*lines)
+    assert (progress.epoch, progress.loss) == (2, 3.5)
 
 
 def test_a_line_without_an_end_is_held_back_and_does_not_grow_for_ever() -> None:
@@ -150,7 +150,7 @@ SPOKEN = st.sampled_from(
 def test_the_pieces_in_which_a_log_arrives_make_no_difference(lines: list[str], cuts: list[int], ranks: int) -> None:
     text = "\n".join(lines)
     places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    told = Progress(ranks=ranks)
+    progress = Progress(ranks=ranks)
     for begin, end in itertools.pairwise(places):
-        told = read_progress(told, text[begin:end])
-    assert told == read_progress(Progress(ranks=ranks), text)
+        progress = read_progress(progress, text[begin:end])
+    assert progress == read_progress(Progress(ranks=ranks), text)

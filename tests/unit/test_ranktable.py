@@ -69,30 +69,30 @@ for _server in V1_2["server_list"]:
 
 
 def table(document: Any, order: Order = Order.PODS) -> RankTable:
-    found, problems = read_table(document if isinstance(document, str) else json.dumps(document), order)
+    read, problems = read_table(document if isinstance(document, str) else json.dumps(document), order)
     assert not problems
-    assert found
-    return found
+    assert read
+    return read
 
 
-def cards(found: RankTable) -> list[tuple[str, int, tuple[str, ...]]]:
-    return [(server.id, device.id, device.ips) for server, device in found.ranks]
+def cards(read: RankTable) -> list[tuple[str, int, tuple[str, ...]]]:
+    return [(server.id, device.id, device.ips) for server, device in read.ranks]
 
 
-def told(document: Any, **kwargs: Any) -> list[str]:
+def problems_of(document: Any, **kwargs: Any) -> list[str]:
     return [str(problem) for problem in check_text(json.dumps(document), **kwargs)]
 
 
 def test_the_table_of_sixteen_cards_passes() -> None:
     assert check_text(LAB) == []
-    found = table(LAB)
-    assert (found.form, found.chip, len(found.servers)) == (Form.LAB, "910", 2)
-    assert cards(found)[9] == ("192.168.3.2", 1, ("192.168.20.3",))
+    lab = table(LAB)
+    assert (lab.form, lab.chip, len(lab.servers)) == (Form.LAB, "910", 2)
+    assert cards(lab)[9] == ("192.168.3.2", 1, ("192.168.20.3",))
 
 
 @pytest.mark.parametrize("document", [V1_0, CLOUD, V1_2])
 def test_sound_tables_of_every_form_pass(document: dict[str, Any]) -> None:
-    assert told(document) == []
+    assert problems_of(document) == []
 
 
 def _at(document: Any, path: str) -> tuple[Any, Any]:
@@ -190,11 +190,11 @@ BAD: list[tuple[dict[str, Any], str, Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("document", "path", "value", "said"), BAD)
-def test_each_rule_names_the_entry(document: dict[str, Any], path: str, value: Any, said: str) -> None:
-    lines = told(changed(document, path, value))
-    assert any(said in line for line in lines), lines
-    assert any(not line.startswith("warning") for line in lines) is not said.startswith("warning")
+@pytest.mark.parametrize(("document", "path", "value", "text"), BAD)
+def test_each_rule_names_the_entry(document: dict[str, Any], path: str, value: Any, text: str) -> None:
+    lines = problems_of(changed(document, path, value))
+    assert any(text in line for line in lines), lines
+    assert any(not line.startswith("warning") for line in lines) is not text.startswith("warning")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_each_rule_names_the_entry(document: dict[str, Any], path: str, value: A
     ],
 )
 def test_what_no_rule_forbids_passes(document: dict[str, Any], path: str, value: Any) -> None:
-    assert told(changed(document, path, value)) == []
+    assert problems_of(changed(document, path, value)) == []
 
 
 POD = "group_list.0.instance_list.1.pod_name"
@@ -224,7 +224,7 @@ POD = "group_list.0.instance_list.1.pod_name"
     ],
 )
 def test_one_mistake_is_one_line(document: dict[str, Any], key: str, value: Any) -> None:
-    (line,) = told(changed(document, key, value))
+    (line,) = problems_of(changed(document, key, value))
     assert key.rpartition(".")[2] in line
 
 
@@ -233,36 +233,38 @@ def test_two_groups_have_names_of_their_own() -> None:
         broken = copy.deepcopy(document)
         broken["group_count"], name = "2", broken["group_list"][0]["group_name"]
         broken["group_list"].append(copy.deepcopy(broken["group_list"][0]))
-        assert f"group number 1: group_name {name!r} is used by an earlier group too" in told(broken)
+        assert f"group number 1: group_name {name!r} is used by an earlier group too" in problems_of(broken)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "said"),
+    ("sizes", "text"),
     [
         ((8, 8), ""),
         ((6, 6), "12 devices on 2 servers, and each server must have 1, 2, 4, 8, 16 of them"),
         ((5, 4), "9 devices on 2 servers, and each server must have 1, 2, 4, 8, 16 of them"),
     ],
 )
-def test_servers_of_a_lab_table_share_the_cards_evenly(sizes: tuple[int, ...], said: str) -> None:
+def test_servers_of_a_lab_table_share_the_cards_evenly(sizes: tuple[int, ...], text: str) -> None:
     servers = {str(server): {i: f"10.{server}.{i}.1" for i in range(size)} for server, size in enumerate(sizes)}
-    lines = [line for line in told(json.loads(table_text(make_table(servers, Form.LAB)))) if line.startswith("group")]
-    assert lines == ([f"group number 0: {said}"] if said else [])
+    lines = [
+        line for line in problems_of(json.loads(table_text(make_table(servers, Form.LAB)))) if line.startswith("group")
+    ]
+    assert lines == ([f"group number 0: {text}"] if text else [])
 
 
 def test_all_servers_have_a_host_ip_that_is_one_or_none_has() -> None:
     document = copy.deepcopy(V1_0)
     for index, server in enumerate(document["server_list"]):
         server["host_ip"] = f"10.0.0.{index}"
-    assert told(document) == []
+    assert problems_of(document) == []
     document["server_list"][1]["host_ip"] = "nowhere"
-    assert told(document) == ["server 10.0.0.1: host_ip 'nowhere' is not an address"]
+    assert problems_of(document) == ["server 10.0.0.1: host_ip 'nowhere' is not an address"]
 
 
 def test_kinds_of_addresses_matter_between_servers_only() -> None:
     document = changed(V1_0, "server_list.0.device.4.device_ip", "fe80::1")
-    assert told({**document, "server_count": "1", "server_list": document["server_list"][:1]}) == []
-    assert len(told(document)) == 1
+    assert problems_of({**document, "server_count": "1", "server_list": document["server_list"][:1]}) == []
+    assert len(problems_of(document)) == 1
 
 
 def test_several_addresses_of_a_card_are_as_many_on_all() -> None:
@@ -270,16 +272,16 @@ def test_several_addresses_of_a_card_are_as_many_on_all() -> None:
     for server in document["server_list"]:
         for device in server["device"]:
             device["device_ip"] += "," + device["device_ip"].replace("192.", "193.")
-    assert told(document) == []
+    assert problems_of(document) == []
     document["server_list"][1]["device"][2]["device_ip"] = ""
-    assert len(told(document)) == 1
+    assert len(problems_of(document)) == 1
 
 
 def test_cards_without_a_super_device_id_do_not_share_one() -> None:
     document = copy.deepcopy(V1_2)
     for device in document["server_list"][1]["device"][:2]:
         del device["super_device_id"]
-    assert [line.rpartition(": ")[2] for line in told(document)] == ["super_device_id is missing"] * 2
+    assert [line.rpartition(": ")[2] for line in problems_of(document)] == ["super_device_id is missing"] * 2
 
 
 def test_pods_of_a_cloud_table_may_share_a_server() -> None:
@@ -289,7 +291,7 @@ def test_pods_of_a_cloud_table_may_share_a_server() -> None:
     second["server_id"] = first["server_id"]
     for card, device in enumerate(second["devices"]):
         device["device_id"] = str(2 + card)
-    assert told(document) == []
+    assert problems_of(document) == []
     for form in (Form.V1_0, Form.LAB):
         made, _ = convert(table(document), form)
         assert [len(server.devices) for server in made.servers] == [4]
@@ -308,7 +310,7 @@ def test_pods_of_one_server_need_not_follow_one_another() -> None:
     ]
     group = {"group_name": "g", "device_count": "8", "instance_count": "4", "instance_list": rows}
     document = {"status": "completed", "group_count": "1", "group_list": [group]}
-    assert told(document) == []
+    assert problems_of(document) == []
     made, notes = convert(table(document), Form.V1_0)
     assert [(server, card) for server, card, _ in cards(made)] == [
         (server, card) for server, own in pods for card in own
@@ -319,8 +321,8 @@ def test_pods_of_one_server_need_not_follow_one_another() -> None:
 def test_fewer_cards_on_one_server_are_named() -> None:
     broken = copy.deepcopy(V1_0)
     broken["server_list"][1]["device"] = broken["server_list"][1]["device"][:4]
-    assert "server 10.0.0.1: has 4 devices, and others have 8" in told(broken)
-    assert [line for line in told(broken, chip="910B") if not line.startswith("warning")] == []
+    assert "server 10.0.0.1: has 4 devices, and others have 8" in problems_of(broken)
+    assert [line for line in problems_of(broken, chip="910B") if not line.startswith("warning")] == []
 
 
 def test_the_chip_decides_the_numbers_of_the_cards() -> None:
@@ -330,7 +332,7 @@ def test_the_chip_decides_the_numbers_of_the_cards() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "said"),
+    ("chosen", "text"),
     [
         ((2, 3, 4, 5), "cards 2, 3, 4, 5 are of both rings"),
         ((3, 4), "cards 3, 4 are of both rings"),
@@ -340,20 +342,20 @@ def test_the_chip_decides_the_numbers_of_the_cards() -> None:
         ((5,), ""),
     ],
 )
-def test_rings_of_a_910_are_a_warning(chosen: tuple[int, ...], said: str) -> None:
-    found = check_text(table_text(make_table({"a": {card: f"10.0.{card % 4}.{card + 1}" for card in chosen}})))
-    assert [problem.warning for problem in found] == [True] * bool(said)
-    assert said in "".join(map(str, found))
+def test_rings_of_a_910_are_a_warning(chosen: tuple[int, ...], text: str) -> None:
+    problems = check_text(table_text(make_table({"a": {card: f"10.0.{card % 4}.{card + 1}" for card in chosen}})))
+    assert [problem.warning for problem in problems] == [True] * bool(text)
+    assert text in "".join(map(str, problems))
 
 
 @pytest.mark.parametrize(
     ("form", "servers", "doubted"), [(Form.LAB, "12", "12"), (Form.LAB, "1", ""), (Form.V1_0, "12", "")]
 )
 def test_mindspore_0_wants_eight_cards_on_each_of_several_servers(form: Form, servers: str, doubted: str) -> None:
-    found = check_text(
+    problems = check_text(
         table_text(make_table({name: {0: f"10.0.{name}.1", 1: f"10.0.{name}.2"} for name in servers}, form))
     )
-    assert [str(problem) for problem in found] == [
+    assert [str(problem) for problem in problems] == [
         f"warning: server {name}: 2 cards; MindSpore 0.x, whose form this is, trains on several servers with 8 each"
         for name in doubted
     ]
@@ -364,7 +366,7 @@ def test_a_single_server_needs_no_addresses() -> None:
     document["server_count"], document["server_list"] = "1", document["server_list"][:1]
     for device in document["server_list"][0]["device"]:
         del device["device_ip"]
-    assert told(document) == []
+    assert problems_of(document) == []
 
 
 def test_a_lab_table_has_an_address_for_every_card() -> None:
@@ -427,11 +429,11 @@ def test_made_of_two_hccn_files() -> None:
 
 
 @pytest.mark.parametrize(
-    ("conf", "said"),
+    ("conf", "text"),
     [("", "no line address_"), ("address_0=1.1.1.1\naddress_0=1.1.1.2", "x:2: device 0 has a second address 1.1.1.2")],
 )
-def test_a_hccn_file_that_is_none(conf: str, said: str) -> None:
-    with pytest.raises(UsageFault, match=said):
+def test_a_hccn_file_that_is_none(conf: str, text: str) -> None:
+    with pytest.raises(UsageFault, match=text):
         read_hccn(conf, "x")
 
 
@@ -461,5 +463,5 @@ def test_no_table_breaks_the_check(document: dict[str, Any], data: st.DataObject
             continue
         where[key] = data.draw(JSON)
         break
-    for line in told(broken):
+    for line in problems_of(broken):
         assert "\n" not in line

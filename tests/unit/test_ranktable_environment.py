@@ -43,8 +43,8 @@ def test_ranks_counted_through_all_nodes_are_right() -> None:
 
 
 def test_ranks_repeated_on_both_nodes_are_caught_without_a_table() -> None:
-    found = together(started(repeated=True))
-    assert found == [
+    result = together(started(repeated=True))
+    assert result == [
         (
             "RANK_ID 0-7 is used repeatedly, such as 0 by node 0, card 0 and node 1, card 0; "
             "count through all nodes: RANK_ID = number of the node × cards per node + card"
@@ -68,7 +68,7 @@ def test_one_process_on_the_second_node_sees_it_by_itself(variable: dict[str, st
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "text"),
     [
         ({"RANK_ID": ""}, "RANK_ID is not set"),
         ({"RANK_ID": "x"}, "RANK_ID is 'x', which is not a whole number"),
@@ -77,9 +77,9 @@ def test_one_process_on_the_second_node_sees_it_by_itself(variable: dict[str, st
         ({"DEVICE_ID": "4"}, "DEVICE_ID is 4, and the rank table has rank 3 on device 3 of server 192.168.3.6"),
     ],
 )
-def test_each_contradiction_is_named(change: dict[str, str], said: str) -> None:
+def test_each_contradiction_is_named(change: dict[str, str], text: str) -> None:
     (fault,) = contradictions({"RANK_SIZE": "16", "RANK_ID": "3", "DEVICE_ID": "3", **change}, lab())
-    assert said in fault
+    assert text in fault
 
 
 def test_what_is_not_told_contradicts_nothing() -> None:
@@ -149,9 +149,9 @@ def test_ranks_that_nobody_is_are_listed() -> None:
 
 
 def test_a_node_that_the_table_does_not_have_says_nothing() -> None:
-    told = {"RANK_SIZE": "16", "RANK_ID": "3", "DEVICE_ID": "3"}
+    environment = {"RANK_SIZE": "16", "RANK_ID": "3", "DEVICE_ID": "3"}
     for node in ("2", "99"):
-        assert contradictions({**told, "DLWS_ROLE_IDX": node}, lab()) == []
+        assert contradictions({**environment, "DLWS_ROLE_IDX": node}, lab()) == []
 
 
 WORD = st.sampled_from(["", "0", "1", "7", "16", "-1", "x", "٣", "9" * 30, "192.168.3.2"])
@@ -166,14 +166,14 @@ def test_no_environment_breaks_the_check(environments: list[dict[str, str]]) -> 
 
 
 def test_a_script_is_stopped_before_it_trains(tmp_path: Path) -> None:
-    told = {"RANK_TABLE_FILE": str(GOLDEN), "RANK_SIZE": "16", "RANK_ID": "3", "DEVICE_ID": "3"}
-    found = before_training({**told, "POD_IP": "192.168.3.6"})
-    assert found
-    assert len(found.ranks) == 16
+    environment = {"RANK_TABLE_FILE": str(GOLDEN), "RANK_SIZE": "16", "RANK_ID": "3", "DEVICE_ID": "3"}
+    result = before_training({**environment, "POD_IP": "192.168.3.6"})
+    assert result
+    assert len(result.ranks) == 16
     with pytest.raises(WorkloadError, match=r"this rank cannot train: RANK_ID is 3, .* server 192\.168\.3\.6"):
-        before_training({**told, "POD_IP": "192.168.3.2"})
+        before_training({**environment, "POD_IP": "192.168.3.2"})
     with pytest.raises(WorkloadError, match=r"cannot be read: No such file"):
-        before_training({**told, "RANK_TABLE_FILE": str(tmp_path / "none.json")})
+        before_training({**environment, "RANK_TABLE_FILE": str(tmp_path / "none.json")})
     assert before_training({"RANK_ID": "0", "RANK_SIZE": "1"}) is None
     with pytest.raises(WorkloadError, match="neither MINDSPORE_HCCL_CONFIG_PATH nor RANK_TABLE_FILE is set"):
         before_training({"RANK_ID": "0", "RANK_SIZE": "2"})
@@ -190,9 +190,9 @@ def test_it_waits_for_a_table_that_the_platform_completes_later(tmp_path: Path) 
         if len(pauses) == 3:
             file.write_text(table, encoding="utf-8")
 
-    told = {"RANK_TABLE_FILE": str(tmp_path), "RANK_SIZE": "2", "RANK_ID": "1", "DEVICE_ID": "1"}
-    assert before_training(told, pause=pause)
+    environment = {"RANK_TABLE_FILE": str(tmp_path), "RANK_SIZE": "2", "RANK_ID": "1", "DEVICE_ID": "1"}
+    assert before_training(environment, pause=pause)
     assert len(pauses) == 3
     file.write_text(table.replace("completed", "initializing"), encoding="utf-8")
     with pytest.raises(WorkloadError, match="status is 'initializing'"):
-        before_training(told, wait_s=5, pause=lambda _: None)
+        before_training(environment, wait_s=5, pause=lambda _: None)

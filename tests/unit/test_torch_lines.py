@@ -77,62 +77,62 @@ TRAINER = LAUNCHER + (
 )
 
 
-def losses(known: Curve) -> list[tuple[int, int, float]]:
-    return [(point.epoch, point.step, point.value) for point in known.loss.points]
+def losses(curve: Curve) -> list[tuple[int, int, float]]:
+    return [(point.epoch, point.step, point.value) for point in curve.loss.points]
 
 
 def test_two_ranks_of_the_imagenet_example_make_one_curve() -> None:
-    known = read_curve(IMAGENET, ranks=2)
+    curve = read_curve(IMAGENET, ranks=2)
     steps = [(1, 1), (1, 6), (1, 11), (2, 1), (2, 6), (2, 11)]
-    assert losses(known) == [
+    assert losses(curve) == [
         (*at, loss) for at, loss in zip(steps, (2.2982, 2.2951, 2.2522, 2.2667, 2.2481, 2.2142), strict=True)
     ]
-    assert known.speed.values == pytest.approx([1 / took for took in (0.033, 0.013, 0.012, 0.011, 0.011, 0.011)])
-    assert [each.epoch for each in known.evaluations] == [1, 1, 2, 2]
-    assert [each.accuracy for each in known.evaluations] == pytest.approx([0.09943, 0.09943, 0.13636, 0.13636])
-    told = known.pace
-    assert told
-    assert (told.unit, told.warm_up_points) == ("steps/s", 3)
-    assert told.steady == pytest.approx(1 / 0.011)
-    assert told.warm_up == pytest.approx(3 / (0.033 + 0.013 + 0.012))
+    assert curve.speed.values == pytest.approx([1 / took for took in (0.033, 0.013, 0.012, 0.011, 0.011, 0.011)])
+    assert [each.epoch for each in curve.evaluations] == [1, 1, 2, 2]
+    assert [each.accuracy for each in curve.evaluations] == pytest.approx([0.09943, 0.09943, 0.13636, 0.13636])
+    pace = curve.pace
+    assert pace
+    assert (pace.unit, pace.warm_up_points) == ("steps/s", 3)
+    assert pace.steady == pytest.approx(1 / 0.011)
+    assert pace.warm_up == pytest.approx(3 / (0.033 + 0.013 + 0.012))
 
 
 def test_the_rank_that_speaks_first_is_followed() -> None:
-    known = read_curve(MNIST, ranks=2)
-    assert losses(known) == [(1, 0, 2.298178), (1, 160, 2.295064), (2, 0, 2.266685), (2, 160, 2.248124)]
-    assert [each.accuracy for each in known.evaluations] == [0.9833]
+    curve = read_curve(MNIST, ranks=2)
+    assert losses(curve) == [(1, 0, 2.298178), (1, 160, 2.295064), (2, 0, 2.266685), (2, 160, 2.248124)]
+    assert [each.accuracy for each in curve.evaluations] == [0.9833]
 
 
 def test_torchvision_tells_images_per_second() -> None:
-    known = read_curve(VISION, ranks=2)
-    assert (known.unit, known.of) == ("samples/s", "rank")
-    assert known.speed.values == [1531.361705040732, 2672.38228735266, 2187.8093499380584, 1867.766880044531]
-    assert losses(known) == [(1, 0, 2.2982), (1, 10, 2.2522), (2, 0, 2.2667), (2, 10, 2.2142)]
-    assert [each.accuracy for each in known.evaluations] == pytest.approx([0.19044])
+    curve = read_curve(VISION, ranks=2)
+    assert (curve.unit, curve.of) == ("samples/s", "rank")
+    assert curve.speed.values == [1531.361705040732, 2672.38228735266, 2187.8093499380584, 1867.766880044531]
+    assert losses(curve) == [(1, 0, 2.2982), (1, 10, 2.2522), (2, 0, 2.2667), (2, 10, 2.2142)]
+    assert [each.accuracy for each in curve.evaluations] == pytest.approx([0.19044])
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 def test_the_trainer_writes_behind_its_bar(size: int) -> None:
-    known, progress = Curve(), Progress(ranks=2)
+    curve, progress = Curve(), Progress(ranks=2)
     for at in range(0, len(TRAINER), size):
-        known, progress = extend_curve(known, progress, TRAINER[at : at + size])
-    assert losses(known) == [(1, 0, 10.61), (1, 0, 10.59), (2, 0, 10.6)]
-    assert [(each.epoch, each.accuracy) for each in known.evaluations] == [(1, 0.5)]
-    assert str(known.pace) == "363.9 samples/s over the whole run (the whole job, from its log)"
+        curve, progress = extend_curve(curve, progress, TRAINER[at : at + size])
+    assert losses(curve) == [(1, 0, 10.61), (1, 0, 10.59), (2, 0, 10.6)]
+    assert [(each.epoch, each.accuracy) for each in curve.evaluations] == [(1, 0.5)]
+    assert str(curve.pace) == "363.9 samples/s over the whole run (the whole job, from its log)"
     assert (progress.epoch, progress.loss) == (2, 10.6)
 
 
 def test_a_bar_of_any_length_counts_by_its_end() -> None:
     bar = "\r".join(f"{step}/938 [==>...] - ETA: 9s - loss: {1 / step:.4f} - accuracy: 0.5" for step in range(1, 938))
     line = f"[1,0]<stdout>:{bar}\r938/938 [====] - 4s 5ms/step - loss: 0.1111 - accuracy: 0.99"
-    found = read_line(line)
-    assert found
-    assert (found[0], found[1].step, found[1].loss, found[1].ms_per_step) == ("1,0", 938, 0.1111, 5.0)
-    assert read_line(f"{line}\r") == read_line(f"{line}\r   ") == found
+    parsed = read_line(line)
+    assert parsed
+    assert (parsed[0], parsed[1].step, parsed[1].loss, parsed[1].ms_per_step) == ("1,0", 938, 0.1111, 5.0)
+    assert read_line(f"{line}\r") == read_line(f"{line}\r   ") == parsed
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         ("[default1]:[rank1]: Epoch: [3][ 9/11]\tTime  0.5 ( 0.5)\tLoss nan (nan)", {"epoch": 4, "loss": None}),
         ("Epoch: [3][ 9/11]\tTime  0.000 ( 0.000)\tData  0.5 ( 0.5)", {"has_loss": False, "ms_per_step": None}),
@@ -145,10 +145,10 @@ def test_a_bar_of_any_length_counts_by_its_end() -> None:
         ("Test: EMA Acc@1 76.130 Acc@5 92.862", {"accuracy": pytest.approx(0.7613)}),
     ],
 )  # fmt: skip
-def test_a_line(line: str, said: dict[str, object]) -> None:
-    found = read_line(line)
-    assert found
-    assert {name: getattr(found[1], name) for name in said} == said
+def test_a_line(line: str, expected: dict[str, object]) -> None:
+    parsed = read_line(line)
+    assert parsed
+    assert {name: getattr(parsed[1], name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(

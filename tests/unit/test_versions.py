@@ -47,9 +47,9 @@ SILENT = (
 )
 
 
-@pytest.mark.parametrize(("line", "told"), SAID.items(), ids=range(len(SAID)))
-def test_a_line_that_names_the_software_and_its_version_is_understood(line: str, told: dict[str, str]) -> None:
-    assert software_versions(line) == told
+@pytest.mark.parametrize(("line", "expected"), SAID.items(), ids=range(len(SAID)))
+def test_a_line_that_names_the_software_and_its_version_is_understood(line: str, expected: dict[str, str]) -> None:
+    assert software_versions(line) == expected
 
 
 @pytest.mark.parametrize("line", SILENT)
@@ -64,7 +64,7 @@ def test_ranks_that_say_the_same_count_once_and_those_that_differ_all_show() -> 
 
 @given(st.text())
 def test_any_text_may_be_asked(text: str) -> None:
-    assert all(told for told in software_versions(f"version {text}").values())
+    assert all(expected for expected in software_versions(f"version {text}").values())
 
 
 def test_a_long_line_costs_no_more_than_its_beginning() -> None:
