@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_aisbench.config.access import Access
-    from pytest_aisbench.config.platform_kind import PlatformKind
-    from pytest_aisbench.config.settings import Settings
+    from pytest_aisbench.config.settings import PlatformKind, Settings
     from pytest_aisbench.errors import AisbenchError, PlatformError, UsageFault, WorkloadError
     from pytest_aisbench.model.case import Case, Shape, Workload
     from pytest_aisbench.model.job import Job, JobSpec, LogPart, Phase, Request, Sample, Stage, StoreUrl
@@ -42,88 +41,32 @@ __version__ = "0.1.0"
 
 # Where each public name lives. Imported on first use: every pytest run imports this package, few use it.
 _HOMES = {
-    "config.access": ("Access",),
-    "config.platform_kind": ("PlatformKind",),
-    "config.settings": ("Settings",),
-    "errors": ("AisbenchError", "PlatformError", "UsageFault", "WorkloadError"),
-    "model.case": ("Case", "Shape", "Workload"),
-    "model.job": ("Job", "JobSpec", "LogPart", "Phase", "Request", "Sample", "Stage", "StoreUrl"),
-    "model.metric": ("Measurement", "Metric"),
-    "model.ports": (
-        "AddsFiles",
-        "Check",
-        "ChecksCode",
-        "ChecksConnection",
-        "Clock",
-        "HasConsole",
-        "HasTester",
-        "HasVendorSession",
-        "Head",
-        "Health",
-        "Platform",
-        "PowerSource",
-        "Reporter",
-        "Store",
-        "Upload",
-    ),
-    "model.results": ("CaseEntry", "RunEntry", "TrialEntry"),
-    "model.trial": ("Step", "Trial"),
-    "model.verdict": ("Finding", "Outcome", "Ruling", "Threshold", "Verdict"),
-    "secret": ("Secret",),
+    "config.access": "Access",
+    "config.settings": "PlatformKind Settings",
+    "errors": "AisbenchError PlatformError UsageFault WorkloadError",
+    "model.case": "Case Shape Workload",
+    "model.job": "Job JobSpec LogPart Phase Request Sample Stage StoreUrl",
+    "model.metric": "Measurement Metric",
+    "model.ports": "AddsFiles Check ChecksCode ChecksConnection Clock HasConsole HasTester HasVendorSession Head "
+    "Health Platform PowerSource Reporter Store Upload",
+    "model.results": "CaseEntry RunEntry TrialEntry",
+    "model.trial": "Step Trial",
+    "model.verdict": "Finding Outcome Ruling Threshold Verdict",
+    "secret": "Secret",
 }
 
 __all__ = [
-    "Access",
-    "AddsFiles",
-    "AisbenchError",
-    "Case",
-    "CaseEntry",
-    "Check",
-    "ChecksCode",
-    "ChecksConnection",
-    "Clock",
-    "Finding",
-    "HasConsole",
-    "HasTester",
-    "HasVendorSession",
-    "Head",
-    "Health",
-    "Job",
-    "JobSpec",
-    "LogPart",
-    "Measurement",
-    "Metric",
-    "Outcome",
-    "Phase",
-    "Platform",
-    "PlatformError",
-    "PlatformKind",
-    "PowerSource",
-    "Reporter",
-    "Request",
-    "Ruling",
-    "RunEntry",
-    "Sample",
-    "Secret",
-    "Settings",
-    "Shape",
-    "Stage",
-    "Step",
-    "Store",
-    "StoreUrl",
-    "Threshold",
-    "Trial",
-    "TrialEntry",
-    "Upload",
-    "UsageFault",
-    "Verdict",
-    "Workload",
-    "WorkloadError",
-]
+    "Access", "AddsFiles", "AisbenchError", "Case", "CaseEntry", "Check", "ChecksCode", "ChecksConnection",
+    "Clock", "Finding", "HasConsole", "HasTester", "HasVendorSession", "Head", "Health", "Job", "JobSpec",
+    "LogPart", "Measurement", "Metric", "Outcome", "Phase", "Platform", "PlatformError", "PlatformKind",
+    "PowerSource", "Reporter", "Request", "Ruling", "RunEntry", "Sample", "Secret", "Settings", "Shape",
+    "Stage", "Step", "Store", "StoreUrl", "Threshold", "Trial", "TrialEntry", "Upload", "UsageFault", "Verdict",
+    "Workload", "WorkloadError",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
-        if name in names:
+        if name in names.split():
             return getattr(importlib.import_module(f"{__name__}.{home}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

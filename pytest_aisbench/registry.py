@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from pytest_aisbench.config.platform_kind import PlatformKind
+from pytest_aisbench.config.settings import PlatformKind
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.model.ports import ActsOnce, OnWorkers, Ordered, Platform

@@ -14,8 +14,7 @@ from typing import Any
 
 from pytest_aisbench import registry
 from pytest_aisbench.cli.options import FAILED, add_ledger_options, add_platform_options, read_settings
-from pytest_aisbench.config.platform_kind import PlatformKind
-from pytest_aisbench.config.settings import Settings
+from pytest_aisbench.config.settings import PlatformKind, Settings
 from pytest_aisbench.engine import preflight
 from pytest_aisbench.engine.suites import WORKLOAD_FILE, Suite
 from pytest_aisbench.errors import AisbenchError, UsageFault

@@ -19,11 +19,12 @@ from pytest_aisbench.config.access import (
     read_hosts,
     read_tester,
 )
-from pytest_aisbench.config.platform_kind import PlatformKind, PlatformKinds
 from pytest_aisbench.config.settings import (
     CONFIG_FILE,
     LEGACY_FILE,
     Option,
+    PlatformKind,
+    PlatformKinds,
     Settings,
     option_table,
     parse_path,

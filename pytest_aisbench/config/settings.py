@@ -1,7 +1,8 @@
-"""The table of all options, and the frozen value that holds them.
+"""The table of all options, the frozen value that holds them, and what a platform brings before it is connected.
 
 Each field of `Settings` with `option(…)` is an option of the command line, an ini name, an environment variable and a
-key of aisbench.toml. To add an option, add a field. `loading.py` reads them.
+key of aisbench.toml. To add an option, add a field. `loading.py` reads them. Settings, suites and commands ask a
+`PlatformKind` instead of comparing the platform's name; it is cheap to import, and `connect` imports the clients.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pytest_aisbench.config.access import Access, TesterAccess, parse_tester_address
 from pytest_aisbench.i18n import SOURCE, languages
+from pytest_aisbench.secret import Secret
 
+if TYPE_CHECKING:
+    from pytest_aisbench.config.toml_document import Document
 CONFIG_FILE = "aisbench.toml"
 LEGACY_FILE = ".py"  # the suffix of a modelarts_config.py
 # The default platform, which needs no keys. A local cloud that stands in for another platform uses its sections too.
@@ -27,9 +31,10 @@ _DECIMAL = r"[0-9]{1,9}(?:\.[0-9]+)?"  # enough digits for any time or budget, a
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
+# Reading the value of one option
+
+
 # Values of options: each function reads a text, or says in a ValueError what is wrong with it.
-
-
 def parse_node_counts(text: str) -> tuple[int, ...]:
     return tuple(sorted({parse_positive(part.strip()) for part in text.split(",")}))
 
@@ -104,9 +109,15 @@ def parse_name(text: str) -> str:
     return text
 
 
+def machine_cores() -> int:
+    """The cores that this process may use: in a container, fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 # The table
 
 
+# The table
 def option(parse: Callable[[str], Any], metavar: str, text: str, *, default: Any = None, flag: str = "") -> Any:
     return field(default=default, metadata={"parse": parse, "metavar": metavar, "help": text, "flag": flag})
 
@@ -229,6 +240,65 @@ def option_table() -> Iterator[Option]:
             yield Option(row.name, row.metadata["parse"], row.metadata["metavar"], row.metadata["help"], flag)
 
 
-def machine_cores() -> int:
-    """The cores that this process may use: in a container, fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+# What a platform brings before anything connects to it
+
+
+class PlatformKind:
+    """The defaults. A platform with settings of its own derives a class from this one, which its hook names.
+
+    A hook may also name the platform's class itself: then these defaults apply, with the class's own `options`.
+    """
+
+    name: str
+    options: Collection[str] = frozenset()  # its own keys, in its section of workload.toml
+    training_options: Collection[str] = frozenset()  # those of them that say what is trained; see `engine.suites`
+    table_keys: Collection[str] = ()  # of the table `[name]` in aisbench.toml; without keys there is no such table
+    table_secrets: Collection[str] = ()  # those of them that are secrets
+    emulation = False  # jobs run on this machine: no keys, no data from the real platform, nothing to publish
+
+    def connect(self, settings: Settings) -> Any:
+        """The Platform, see `model.ports`."""
+        raise NotImplementedError(f"the platform {self.name!r} has no connect()")
+
+    # Reading settings, in this order.
+
+    def read_table(
+        self, document: Document, environment: Mapping[str, str], *, used: bool
+    ) -> tuple[Any, frozenset[str]]:
+        """The value for `settings.tables[name]`, and the names that were taken from the environment.
+
+        `used` is false where another platform was chosen: then values may be missing, but not misspelt.
+        """
+        texts, taken = document.texts(self.name, self.table_keys, environment, used=used)
+        return {key: Secret(text) if key in self.table_secrets else text for key, text in texts.items()}, taken
+
+    def uses_access(self, table: Any, *, on_local_cloud: bool) -> bool:
+        """True if `[access]` must be complete. `table` is the result of `read_table`, or None."""
+        return True
+
+    def complete_access(self, access: Access, environment: Mapping[str, str]) -> tuple[Access, tuple[str, ...]]:
+        """The access with keys from the places where the vendor's tools look, and notes for the user."""
+        return access, ()
+
+    def check(self, settings: Settings) -> None:
+        """Raise UsageFault for settings that contradict each other, or lack what the platform needs."""
+
+    # What a suite or a command asks.
+
+    def missing_framework(self, framework: str, settings: Settings) -> str:
+        """Why jobs cannot train with this framework, in one line, so that its cases are skipped; empty if they can."""
+        return ""
+
+    def require_lasting_jobs(self, settings: Settings) -> None:
+        """Raise UsageFault if no job outlives its run, so that a command would find none."""
+
+
+class PlatformKinds(Protocol):
+    """Looks up kinds by name; the registry is one."""
+
+    @property
+    def platforms(self) -> Collection[str]:
+        """The names of all platforms."""
+
+    def find_kind(self, name: str) -> PlatformKind | None:
+        """None if there is no platform of this name, or if it cannot be imported."""

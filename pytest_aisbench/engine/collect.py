@@ -21,10 +21,9 @@ from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.judge.standards import MARGIN_S, power_in_window
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.case import Case
-from pytest_aisbench.model.curve import Curve
 from pytest_aisbench.model.job import LogPart, Phase, Power, StoreUrl
 from pytest_aisbench.model.messages import message, plain
-from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Measurement, MissingResult
+from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Curve, Measurement, MissingResult
 from pytest_aisbench.model.ports import Head, Platform, PowerSource, Store
 from pytest_aisbench.model.trial import Trial
 from pytest_aisbench.traininglog.activity import software_versions

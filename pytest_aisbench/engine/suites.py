@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_aisbench.config import settings, toml_document
-from pytest_aisbench.config.platform_kind import PlatformKind
-from pytest_aisbench.config.settings import FRAMEWORKS, LOCAL, MOST_CARDS, Settings
+from pytest_aisbench.config.settings import FRAMEWORKS, LOCAL, MOST_CARDS, PlatformKind, Settings
 from pytest_aisbench.config.toml_document import Document
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.judge.values import DERIVED

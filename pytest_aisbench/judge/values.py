@@ -17,7 +17,6 @@ from typing import Protocol
 from pytest_aisbench.judge.comparison import family_key, traits_key
 from pytest_aisbench.judge.stragglers import find_stragglers, stragglers_message
 from pytest_aisbench.model.case import Case, Shape
-from pytest_aisbench.model.curve import Curve, points_of
 from pytest_aisbench.model.messages import joined, message
 from pytest_aisbench.model.metric import (
     ACCURACY,
@@ -26,8 +25,10 @@ from pytest_aisbench.model.metric import (
     STEADY_THROUGHPUT,
     THROUGHPUT,
     TIME_TO_ACCURACY,
+    Curve,
     Measurement,
     MissingResult,
+    points_of,
 )
 from pytest_aisbench.model.trial import Step, Trial, TrialRecord
 from pytest_aisbench.model.verdict import Threshold, number

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pytest_aisbench.model.case import Mode, Shape
-from pytest_aisbench.model.curve import Curve, Pace
 from pytest_aisbench.model.job import Power
 from pytest_aisbench.model.messages import message
+from pytest_aisbench.model.metric import Curve, Pace
 from pytest_aisbench.model.verdict import Background, Finding, Ruling
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from pytest_aisbench.errors import AisbenchError, Blame
 from pytest_aisbench.model.case import Case
-from pytest_aisbench.model.curve import Curve
 from pytest_aisbench.model.job import Job, Power, Request, Stage
-from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Measurement, MissingResult
+from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Curve, Measurement, MissingResult
 from pytest_aisbench.model.verdict import Background, Past, Ruling, Verdict
 
 

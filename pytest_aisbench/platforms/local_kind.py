@@ -7,8 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.config.platform_kind import PlatformKind
-from pytest_aisbench.config.settings import FRAMEWORKS, LOCAL, Settings, python_by_framework
+from pytest_aisbench.config.settings import FRAMEWORKS, LOCAL, PlatformKind, Settings, python_by_framework
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.logs import get_logger, log_ignored
 

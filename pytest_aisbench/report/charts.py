@@ -18,8 +18,8 @@ from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.judge.scaling import THIS_RUN
 from pytest_aisbench.judge.trend import change_points
 from pytest_aisbench.model.clock import day as date_of
-from pytest_aisbench.model.curve import Curve, Point, warm_up
 from pytest_aisbench.model.messages import plain
+from pytest_aisbench.model.metric import Curve, Point, warm_up
 from pytest_aisbench.model.results import TrialEntry
 from pytest_aisbench.model.trial import Step
 from pytest_aisbench.model.verdict import Background, ScalePoint, number

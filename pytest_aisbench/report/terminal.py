@@ -14,9 +14,8 @@ from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.judge.stragglers import stragglers_message
 from pytest_aisbench.judge.values import mean
 from pytest_aisbench.model.case import Mode
-from pytest_aisbench.model.curve import Curve, Series
 from pytest_aisbench.model.messages import plain, translated
-from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
+from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Curve, Series
 from pytest_aisbench.model.results import CaseEntry, RunEntry
 from pytest_aisbench.model.verdict import Outcome, Ruling, number
 from pytest_aisbench.report.columns import Column, Output, columns_of, common_unit, verdict_text

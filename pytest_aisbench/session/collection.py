@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_aisbench import registry
-from pytest_aisbench.config.platform_kind import PlatformKind
-from pytest_aisbench.config.settings import Settings, python_by_framework
+from pytest_aisbench.config.settings import PlatformKind, Settings, python_by_framework
 from pytest_aisbench.engine import suites
 from pytest_aisbench.engine.suites import Suite, stand_in
 from pytest_aisbench.errors import UsageFault

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_aisbench.model.case import Case
-from pytest_aisbench.model.curve import Curve
 from pytest_aisbench.model.job import LogPart
+from pytest_aisbench.model.metric import Curve
 from pytest_aisbench.model.trial import Trial
 from pytest_aisbench.traininglog.curve import extend_curve
 from pytest_aisbench.traininglog.readers import MOST_CHARACTERS, Progress

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_aisbench.model.curve import MOST, AccuracyPoint, Curve, Point
+from pytest_aisbench.model.metric import MOST, AccuracyPoint, Curve, Point
 from pytest_aisbench.traininglog.readers import LogLine, Progress, progress_by_line
 
 

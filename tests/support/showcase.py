@@ -10,8 +10,8 @@ from factories import make_case_entry, make_trial_entry
 
 from pytest_aisbench.judge.stragglers import find_stragglers
 from pytest_aisbench.model.case import Shape
-from pytest_aisbench.model.curve import Curve, Point, Series
 from pytest_aisbench.model.messages import message
+from pytest_aisbench.model.metric import Curve, Point, Series
 from pytest_aisbench.model.results import SCHEMA, CaseBrief, CaseEntry, PreviousRun, RunEntry, TrialEntry, Value
 from pytest_aisbench.model.verdict import Background, Finding, Outcome, Past, Ruling, ScalePoint
 

@@ -15,7 +15,7 @@ import showcase
 
 from pytest_aisbench.i18n import ENGLISH, Language, language
 from pytest_aisbench.model.case import Shape
-from pytest_aisbench.model.curve import Curve, Point, Series
+from pytest_aisbench.model.metric import Curve, Point, Series
 from pytest_aisbench.model.results import CaseEntry
 from pytest_aisbench.model.verdict import Background, Past, ScalePoint
 from pytest_aisbench.report.charts import (

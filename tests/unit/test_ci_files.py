@@ -17,8 +17,8 @@ from markdown_page import Page
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from pytest_aisbench.i18n import language
-from pytest_aisbench.model.curve import Pace
 from pytest_aisbench.model.messages import plain
+from pytest_aisbench.model.metric import Pace
 from pytest_aisbench.model.results import CaseEntry, RunEntry, Straggler, Value
 from pytest_aisbench.model.verdict import Background, Finding, Outcome, Ruling, ScalePoint
 from pytest_aisbench.report import ci

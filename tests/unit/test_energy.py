@@ -15,8 +15,8 @@ from pytest_aisbench import Platform, Settings
 from pytest_aisbench.engine.collect import PowerMeter, with_usage_and_power
 from pytest_aisbench.errors import Unreachable, UsageFault
 from pytest_aisbench.judge.standards import power_in_window
-from pytest_aisbench.model.curve import Curve
 from pytest_aisbench.model.job import Power, Sample
+from pytest_aisbench.model.metric import Curve
 from pytest_aisbench.model.trial import Trial
 from pytest_aisbench.platforms.power_file import PowerFile
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_aisbench.model.curve import MOST, AccuracyPoint, Curve, warm_up
+from pytest_aisbench.model.metric import MOST, AccuracyPoint, Curve, warm_up
 from pytest_aisbench.traininglog.curve import extend_curve, read_curve, seconds_to_accuracy
 from pytest_aisbench.traininglog.readers import MOST_CHARACTERS, Progress, line_time, read_line, read_progress
 

@@ -9,9 +9,8 @@ import pytest
 
 from pytest_aisbench.engine.submit import new_trial
 from pytest_aisbench.model.case import Case, Shape
-from pytest_aisbench.model.curve import Curve
 from pytest_aisbench.model.job import Job, Phase
-from pytest_aisbench.model.metric import Metric
+from pytest_aisbench.model.metric import Curve, Metric
 from pytest_aisbench.model.trial import Step, Trial
 from pytest_aisbench.report.live import Scene, bar_lines, heartbeat_line
 from pytest_aisbench.report.text import display_width

@@ -9,8 +9,7 @@ import pytest
 
 from pytest_aisbench import registry
 from pytest_aisbench.config.loading import load_settings
-from pytest_aisbench.config.platform_kind import PlatformKind
-from pytest_aisbench.config.settings import Settings
+from pytest_aisbench.config.settings import PlatformKind, Settings
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.registry import REPORTERS, Registry
 

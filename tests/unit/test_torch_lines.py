@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_aisbench.model.curve import Curve
+from pytest_aisbench.model.metric import Curve
 from pytest_aisbench.traininglog.curve import extend_curve, read_curve
 from pytest_aisbench.traininglog.readers import Progress, read_line
 

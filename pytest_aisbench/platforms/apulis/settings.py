@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.config.access import NO_HOSTS, Access, Hosts, address_fault, read_hosts
-from pytest_aisbench.config.platform_kind import PlatformKind
+from pytest_aisbench.config.settings import PlatformKind
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.secret import NO_SECRET, Secret
 
