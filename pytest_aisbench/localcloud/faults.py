@@ -28,9 +28,6 @@ _OF_JOBS = {"name", "after", "job", "phase", "phases"}
 _OUTCOMES = {"status", "html", "drop", "truncate", "job", "phase", "phases"}
 
 
-# -- One rule, and how it is read
-
-
 @dataclass(frozen=True)
 class Fault:
     """One rule. An empty field does not restrict; times are in seconds."""
@@ -184,9 +181,6 @@ def _expression(key: str, pattern: str) -> None:
 def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
     if value and value not in choices:
         raise UsageFault(f"{key} cannot be {value!r}; it is {', '.join(choices)}")
-
-
-# -- The rules in force, and the services they strike
 
 
 class Faults:

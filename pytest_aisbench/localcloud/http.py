@@ -38,9 +38,6 @@ DRAIN_LIMIT = 64 * 1024 * 1024  # close the connection rather than read more of 
 BLOCK = 1024 * 1024
 
 
-# -- What a service sees and gives back
-
-
 @dataclass(frozen=True)
 class Request:
     method: str
@@ -178,9 +175,6 @@ class Body:
                 pass  # trailers
             self._ended = True
         return not self._ended
-
-
-# -- The server
 
 
 class Listener:

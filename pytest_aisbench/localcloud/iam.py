@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# -- Accounts, tokens and temporary keys
+# Accounts, tokens and temporary keys.
 
 REGION = "local-1"
 BUCKET = "aisbench"
@@ -143,7 +143,7 @@ def _random(length: int, alphabet: str) -> str:
     return "".join(secrets.choice(alphabet) for _ in range(length))
 
 
-# -- How the gateway in front of IAM and ModelArts checks who sends a request: a signature with AK/SK, or a token
+# How the gateway in front of IAM and ModelArts checks who sends a request: a signature with AK/SK, or a token.
 
 SKEW = 15 * 60  # seconds by which the time of a signature may be off
 BASIC_TIME = "%Y%m%dT%H%M%SZ"
@@ -261,7 +261,7 @@ def _fail(why: str) -> NoReturn:
     raise AuthenticationFailed("APIGW.0301", f"Incorrect IAM authentication information: {why}")
 
 
-# -- The service
+# The service.
 
 _SHORTEST, _LONGEST = 15 * 60, 24 * 3600  # seconds that temporary keys may be valid
 

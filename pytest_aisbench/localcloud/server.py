@@ -182,7 +182,7 @@ class LocalCloud:
         }
 
 
-# -- The data folder: the caller's, or a temporary one that ends with the cloud
+# The data folder: the caller's, or a temporary one that ends with the cloud.
 
 
 def _folder(data: Path | None, stack: ExitStack) -> Path:
@@ -216,9 +216,6 @@ def _sweep() -> None:
                     shutil.rmtree(folder, ignore_errors=True)
         except OSError as error:  # most often the lock of a cloud that runs
             log.debug("%s stays: %s", folder, error)
-
-
-# -- The local cloud's own calls, below /_local/ of the ModelArts endpoint: its faults and its books
 
 
 class Control:
@@ -289,7 +286,7 @@ def _json(request: Request) -> object:
         raise UsageFault("the body is not JSON") from None
 
 
-# -- The cloud as a process of its own
+# The cloud as a process of its own.
 
 
 def serve(

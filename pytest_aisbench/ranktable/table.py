@@ -74,7 +74,9 @@ class RankTable:
     @cached_property
     def nodes(self) -> tuple[Server, ...]:
         """The servers in the order of their first ranks, by which platforms number their nodes."""
-        return tuple(sorted(self.servers, key=_first_rank))
+        return tuple(
+            sorted(self.servers, key=lambda server: min((device.rank for device in server.devices), default=0))
+        )
 
     def at(self, rank: int) -> Card | None:
         return self._by_rank.get(rank)
@@ -159,10 +161,6 @@ def convert(table: RankTable, form: Form, job: str = "job") -> tuple[RankTable, 
     for order in Order if without_ranks.form is Form.CLOUD else ():
         notes += _rank_differences(made, renumbered(without_ranks, order), order)
     return made, notes
-
-
-def _first_rank(server: Server) -> int:
-    return min((device.rank for device in server.devices), default=0)
 
 
 def _rank_differences(table: RankTable, other: RankTable, order: Order) -> list[str]:

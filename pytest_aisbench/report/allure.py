@@ -109,7 +109,7 @@ class Allure:
 def _by_uuid(place: Path, wanted: set[str]) -> dict[str, Path]:
     """Which file holds which result; searched from the newest, since the folder may hold results of a year."""
     files: dict[str, Path] = {}
-    for file in sorted(place.glob("*-result.json"), key=_age) if wanted else ():
+    for file in sorted(place.glob("*-result.json"), key=lambda file: -file.stat().st_mtime) if wanted else ():
         # Another program's file.
         with ignored(_LOG, (ValueError, LookupError, TypeError), "which test %s is the result of", file):
             result_id = json.loads(file.read_bytes())["uuid"]
@@ -118,10 +118,6 @@ def _by_uuid(place: Path, wanted: set[str]) -> dict[str, Path]:
         if len(files) == len(wanted):
             break
     return files
-
-
-def _age(file: Path) -> float:
-    return -file.stat().st_mtime
 
 
 # One result: the trials of its case as steps at their true times, labels, parameters, links

@@ -262,7 +262,8 @@ class Scene:
 
 def bar_lines(scene: Scene, width: int, most: int = MOST_BARS, *, curves: bool = True) -> list[str]:
     """Bars of the cases that have a job, then one line for all; none wider than `width` columns."""
-    in_flight = sorted(filter(_is_in_flight, scene.trials), key=lambda trial: not _is_at_work(trial))
+    in_flight = [trial for trial in scene.trials if Step.SUBMIT < trial.step < Step.DONE]
+    in_flight.sort(key=lambda trial: not _is_at_work(trial))
     hidden = in_flight[most:]
     name = min(
         max((display_width(trial.case.id) for trial in in_flight[:most]), default=0), max(_LEAST_NAME, width // 3)
@@ -375,10 +376,6 @@ def _until_all(scene: Scene) -> float | None:
         elif trial.step is not Step.DONE:
             waiting.append(trial.expected_s or None)
     return seconds_until_all_end(running, waiting, scene.max_jobs)
-
-
-def _is_in_flight(trial: Trial) -> bool:
-    return Step.SUBMIT < trial.step < Step.DONE
 
 
 def _is_at_work(trial: Trial) -> bool:

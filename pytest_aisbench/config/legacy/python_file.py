@@ -97,7 +97,9 @@ class _Reader:
         elif not _changes_nothing(node):
             # The statement may change any name in it.
             self._spoil(
-                _mentioned(node), Unreadable(node.lineno, f"changed by a statement of kind {_word(node)}"), scope
+                _mentioned(node),
+                Unreadable(node.lineno, f"changed by a statement of kind {type(node).__name__}"),
+                scope,
             )
 
     def _spoil(self, names: set[str], why: Unreadable, scope: Table) -> None:
@@ -231,10 +233,6 @@ def _is_main(node: ast.If) -> bool:
     """True for `if __name__ == …`, which an import does not enter."""
     test = node.test
     return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
-
-
-def _word(node: ast.AST) -> str:
-    return type(node).__name__
 
 
 def _mentioned(node: ast.AST) -> set[str]:

@@ -209,7 +209,7 @@ class Entry:
             self.job.count_answer()
 
 
-# -- Jobs as the API shows them. Apulis gives local times, though it stamps them as UTC
+# Jobs as the API shows them. Apulis gives local times, though it stamps them as UTC.
 
 
 def status_json(entry: Entry) -> dict[str, Any]:
@@ -295,7 +295,7 @@ def stamp(moment: float) -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(moment))}.{fraction:06d}+00:00"
 
 
-# -- The log of a job: one text of all pods, cut into pages, in the job's shared folder
+# The log of a job: one text of all pods, cut into pages, in the job's shared folder.
 
 LINES = 2000  # in a page
 _RULE = ("=" * 57 + "\n") * 3

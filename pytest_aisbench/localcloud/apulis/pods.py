@@ -113,7 +113,7 @@ def on_host(path: str, mounts: Mapping[str, Path]) -> Path | None:
     return None
 
 
-# -- What the platform tells the pods of a job about each other: variables, host files and rank tables
+# What the platform tells the pods of a job about each other: variables, host files and rank tables.
 
 
 def pod_variables(pods: Pods, role: Role) -> dict[str, str]:
@@ -256,7 +256,7 @@ exit "$code"
 """
 
 
-# -- The inside of one pod
+# The inside of one pod.
 
 _OWN = ("/pod", "/dlts-runtime", TEMPORARY)
 _FILES = ("/pod.env", "/etc/hosts")

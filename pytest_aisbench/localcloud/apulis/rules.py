@@ -203,7 +203,7 @@ def _count(value: object) -> int:
     return int(str(value or 0)) or 1
 
 
-# -- The machines of the local Apulis, and how many of their cards are free
+# The machines of the local Apulis, and how many of their cards are free.
 
 GPU = "nvidia_gpu_amd64"
 CARDS = 8  # in each machine

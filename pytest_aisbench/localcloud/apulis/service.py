@@ -109,7 +109,7 @@ class BrokenError(Exception):
     """The platform's own code would fail here: the answer is its 500, a page."""
 
 
-# -- Who logs in: one user with a password, and the signed tokens that stand for him
+# Who logs in: one user with a password, and the signed tokens that stand for him.
 
 TOKEN_LIFE = 2 * 24 * 3600
 LOGINS, PERIOD = 10, 600.0
@@ -192,7 +192,7 @@ def _decoded(text: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) and isinstance(content.get("exp"), int) else None
 
 
-# -- Calls that read: one job, its log, lists of jobs, machines
+# Calls that read: one job, its log, lists of jobs, machines.
 
 _HOLDING = {"Running", "Terminating"}  # cards
 _PAGE_SIZE = 10
@@ -343,7 +343,7 @@ def _number(text: str | None, default: int) -> int:
     return int(text) if text and text.isdigit() else default
 
 
-# -- Calls that change something: they submit, kill, pause and delete jobs, and set what a job has
+# Calls that change something: they submit, kill, pause and delete jobs, and set what a job has.
 
 _SUBMIT_NEEDS = ("jobName", "vcName", "resourcegpu", "gpuType", "dataPath", "image", "jobType")
 _ENDPOINTS = ("ssh", "ipython", "tensorboard", "vscode")
@@ -495,7 +495,7 @@ def _result(text: str) -> Response:
     return Response.json(200, {"result": text})
 
 
-# -- Charts: Prometheus behind Grafana, which tells how busy the pods of a job are
+# Charts: Prometheus behind Grafana, which tells how busy the pods of a job are.
 
 CHARTS_PATH = "/endpoints/grafana/api/datasources/proxy/1/api/v1/query_range"
 _QUERY = re.compile(r'(\w+)\{job_name="([^"]*)"\}')

@@ -229,9 +229,6 @@ def _workspace(card: int) -> str:
     return f"{MODELARTS}/workspace/device{card}"
 
 
-# -- Where the folders of a node lie, for the host and for the node's processes
-
-
 @dataclass(frozen=True)
 class Layout:
     root: Path
@@ -274,7 +271,7 @@ def is_covered(path: str, paths: tuple[str, ...] = PATHS) -> bool:
     return any(PurePosixPath(path).is_relative_to(covered) for covered in paths)
 
 
-# -- The environment of a node's processes, which inherits almost nothing
+# The environment of a node's processes, which inherits almost nothing.
 
 _INHERITED = {"PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH"}
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")

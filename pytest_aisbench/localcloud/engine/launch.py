@@ -169,7 +169,7 @@ Event = Started | TaskStarted | TaskEnded | Ended
 Report = Callable[[Event], None]
 
 
-# -- Where the ranks of a job find each other: addresses on loopback, a port, and the rank table
+# Where the ranks of a job find each other: addresses on loopback, a port, and the rank table.
 
 
 def node_address(node: int) -> str:
@@ -243,9 +243,6 @@ def rank_table(job_id: str, nodes: int, cards: int, status: str) -> dict[str, An
         "instance_list": instances,
     }
     return {"status": status, "group_count": "1", "group_list": [group]}
-
-
-# -- Timed calls
 
 
 class Alarm:

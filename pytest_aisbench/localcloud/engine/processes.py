@@ -54,7 +54,7 @@ def namespace() -> tuple[str, ...]:
     return ()
 
 
-# -- For the node process
+# For the node process.
 
 
 def adopt_orphans() -> None:
@@ -119,7 +119,7 @@ def libc() -> CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-# -- For the engine: what /proc says about the processes of nodes
+# For the engine: what /proc says about the processes of nodes.
 
 
 def kill_marked(mark: str) -> None:

@@ -51,9 +51,6 @@ _UNITS = {"HOURS": 3600.0, "MINUTES": 60.0, "SECONDS": 1.0}
 _MOST_HOURS = 72
 
 
-# -- What there is to choose from
-
-
 class Catalog:
     def __init__(self, interpreters: Mapping[str, str] | None = None) -> None:
         """`interpreters`: the Python of each framework, by name; the others use the one of this process."""
@@ -128,9 +125,6 @@ class Flavor:
     def as_json(self) -> dict[str, Any]:
         named = {"flavor_id": self.id, "flavor_name": f"Computing NPU({self.cards}*Ascend) instance"}
         return named | {"pool_id": self.pool, "max_num": self.max_nodes} | self.details()
-
-
-# -- Requests of V2
 
 
 class Rules:
@@ -264,7 +258,7 @@ def _time_limit(auto_stop: object) -> float | None:
     return seconds
 
 
-# -- Fields of a request, for V1 as well
+# Fields of a request, for V1 as well.
 
 
 def invalid(what: str) -> Refusal:

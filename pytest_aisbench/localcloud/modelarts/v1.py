@@ -258,9 +258,6 @@ def _page(request: Request, entries: list[Any], *, first: int) -> list[Any]:
     return entries[(page - 1) * size : page * size] if page else entries
 
 
-# -- Jobs, versions and logs as V1 shows them
-
-
 class Answers:
     def __init__(self, rules: V1Rules, *, status_strings: bool) -> None:
         self._rules = rules
@@ -345,9 +342,6 @@ def log_page(job: Job, log: tuple[bytes, int], base: str, count: int, order: str
     first, last = (str(lines[0][0]), str(lines[-1][0])) if lines else (base, base)
     text = b"".join(line for _, line in lines).decode(errors="replace")
     return {"is_success": True, "content": text, "lines": len(lines), "start_line": first, "end_line": last}
-
-
-# -- Configurations: parameters of jobs, kept under a name
 
 
 class Configs:

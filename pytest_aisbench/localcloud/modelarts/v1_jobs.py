@@ -182,9 +182,6 @@ def status(job: Job) -> int:
     return NAMES.index(name) if name in NAMES else 0
 
 
-# -- A request's `config` becomes a `Launch`, or is refused
-
-
 class V1Rules(Rules):
     def __init__(self, catalog: Catalog, objects: Objects, numbers: Numbers) -> None:
         super().__init__(catalog, objects)
@@ -272,9 +269,6 @@ def _volumes(config: dict[str, Any]) -> tuple[Volume, ...]:
     if len(volumes) > _MOST_VOLUMES:
         raise invalid(f"more than {_MOST_VOLUMES} volumes")
     return volumes
-
-
-# -- V1 names engines and flavors by numbers
 
 
 class Numbers:

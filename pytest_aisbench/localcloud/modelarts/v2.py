@@ -252,7 +252,7 @@ def _is_v1(request: Request) -> bool:
     return request.path.startswith("/v1/")
 
 
-# -- Jobs as V2 shows them
+# Jobs as V2 shows them.
 
 
 def job_json(job: Job, catalog: Catalog) -> dict[str, Any]:
@@ -337,7 +337,7 @@ def _resource(job: Job, catalog: Catalog) -> dict[str, Any]:
     return resource
 
 
-# -- The filters, the order and the page of a list request
+# The filters, the order and the page of a list request.
 
 _KEYS: dict[str, Callable[[Job], Any]] = {
     "name": lambda job: job.name,

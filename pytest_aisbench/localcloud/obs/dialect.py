@@ -116,7 +116,7 @@ def _dialect(request: Request) -> Dialect:
     return OBS  # not signed at all
 
 
-# -- XML, written by hand because it is fast: a listing has a thousand keys
+# XML, written by hand because it is fast: a listing has a thousand keys.
 
 MIME = "application/xml"
 _HEAD = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>\n'

@@ -133,9 +133,6 @@ def byte_range(header: str, size: int) -> tuple[int, int] | None:
     return start, end - start + 1
 
 
-# -- Objects that arrive in parts
-
-
 class UploadCalls:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects

@@ -34,7 +34,9 @@ def authenticate(call: Call, accounts: Accounts) -> Account:
     scheme, _, rest = headers.get("authorization", "").partition(" ")
     if scheme == _V4:
         fields = dict(field.strip().partition("=")[::2] for field in rest.split(","))
-        stamp = headers.get("x-amz-date") or _as_basic(headers.get("date", ""))
+        stamp = headers.get("x-amz-date") or time.strftime(
+            BASIC_TIME, time.gmtime(_http_seconds(headers.get("date", "")))
+        )
         _check_skew(seconds(stamp, BASIC_TIME), accounts)
         return _check_v4(call, accounts, fields, stamp)
     if "X-Amz-Algorithm" in query:
@@ -166,7 +168,3 @@ def _http_seconds(stamp: str) -> float:
         return parsedate_to_datetime(stamp).timestamp()
     except ValueError:
         return seconds(stamp, BASIC_TIME)
-
-
-def _as_basic(stamp: str) -> str:
-    return time.strftime(BASIC_TIME, time.gmtime(_http_seconds(stamp)))

@@ -270,9 +270,6 @@ def _as_folder(prefix: str) -> str:
     return f"{prefix.rstrip('/')}/" if prefix.strip("/") else ""
 
 
-# -- Objects that arrive in parts
-
-
 class Uploads:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
@@ -387,9 +384,6 @@ class Part(NamedTuple):
     blob: str
 
 
-# -- Contents: files that are written once under a random name, then only read
-
-
 class Blobs:
     def __init__(self, root: Path) -> None:
         self._root = str(root)
@@ -450,9 +444,6 @@ class Blob:
 
 class Readable(Protocol):
     def read(self, size: int = ..., /) -> bytes: ...
-
-
-# -- The index: an SQLite file, so that a listing reads a range of a sorted table
 
 
 class Index:

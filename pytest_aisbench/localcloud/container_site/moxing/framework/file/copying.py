@@ -146,7 +146,7 @@ def _join(folder: str, path: str) -> str:
     return f"{folder.rstrip('/')}/{path}"
 
 
-# -- `mox.file.shift('os', 'mox')`: Python's own functions take paths of OBS
+# `mox.file.shift('os', 'mox')`: Python's own functions take paths of OBS.
 
 
 def shift(src: str, dst: str) -> None:

@@ -46,7 +46,7 @@ def split(url: object) -> tuple[str, str]:
     return bucket, key
 
 
-# -- Which OBS, and which keys: the environment says it, or `set_auth`
+# Which OBS, and which keys: the environment says it, or `set_auth`.
 
 
 def store() -> Store:
@@ -285,9 +285,6 @@ def _without_namespace(root: ET.Element) -> ET.Element:
 
 def _seconds(stamp: str) -> float:
     return float(calendar.timegm(time.strptime(stamp.partition(".")[0].rstrip("Z"), "%Y-%m-%dT%H:%M:%S")))
-
-
-# -- The exceptions of MoXing; each is the OSError that a local file would raise
 
 
 class Response:
