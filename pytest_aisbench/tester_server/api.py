@@ -50,50 +50,21 @@ class ReceivedUpload:
 
 def store_upload(connection: Connection, sent: ReceivedUpload, now: float) -> int:
     """The HTTP status: 201 stored, 200 stored before, 409 the key belongs to another upload."""
+    names = {"project": sent.holder.project, "token": sent.holder.id, "key": sent.key}
+    names |= {name: sent.body[name] for name in ("testid", "run_id")}
     digest = hashlib.sha256(sent.content).hexdigest()
-    number = _insert(connection, sent, digest, now)
+    upload = {"kind": sent.kind, "attempt": sent.body["attempt"], "digest": digest, "body": sent.content.decode()}
+    # A second sender of the same key waits here for the first to commit.
+    number = connection.execute(_INSERT, {**names, **upload, "received": now}).scalar_one_or_none()
     if number is not None:
         status = CREATED
         derive_rows(connection, StoredUpload(number, sent.kind, sent.holder.project, sent.body, now))
     else:
-        stored_digest = connection.execute(
-            _STORED_DIGEST, {"project": sent.holder.project, "key": sent.key}
-        ).scalar_one()
-        status = REPLAYED if stored_digest == digest else CONFLICT
-    write_audit(
-        connection,
-        at=now,
-        project=sent.holder.project,
-        token=sent.holder.id,
-        label=sent.holder.label,
-        address=sent.address,
-        act=sent.kind,
-        testid=sent.body["testid"],
-        run_id=sent.body["run_id"],
-        key=sent.key,
-        status=status,
-        size=len(sent.content),
-        why=OTHER if status == CONFLICT else "",
-    )
+        status = REPLAYED if connection.execute(_STORED_DIGEST, names).scalar_one() == digest else CONFLICT
+    why, size = OTHER if status == CONFLICT else "", len(sent.content)
+    sender = {"label": sent.holder.label, "address": sent.address}
+    write_audit(connection, at=now, act=sent.kind, status=status, size=size, why=why, **names, **sender)
     return status
-
-
-def _insert(connection: Connection, sent: ReceivedUpload, digest: str, now: float) -> int | None:
-    """The new row's id; None if the key is taken. A second sender of the same key waits for the first to commit."""
-    row = {
-        "project": sent.holder.project,
-        "key": sent.key,
-        "kind": sent.kind,
-        "testid": sent.body["testid"],
-        "run_id": sent.body["run_id"],
-        "attempt": sent.body["attempt"],
-        "digest": digest,
-        "received": now,
-        "token": sent.holder.id,
-        "body": sent.content.decode(),
-    }
-    number: int | None = connection.execute(_INSERT, row).scalar_one_or_none()
-    return number
 
 
 _STOCK_S = 10.0
