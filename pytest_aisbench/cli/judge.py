@@ -7,7 +7,7 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,15 +19,16 @@ from pytest_aisbench.engine import suites as suites_module
 from pytest_aisbench.engine.collect import first_worker_log, read_curve
 from pytest_aisbench.engine.suites import suite_folders
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.judge.evaluate import evaluate
 from pytest_aisbench.judge.exit_code import Tally
-from pytest_aisbench.judge.mlperf import judge_file, judge_set
+from pytest_aisbench.judge.values import CaseValues, mean, target_accuracy
 from pytest_aisbench.model.case import Case, Shape
 from pytest_aisbench.model.clock import SystemClock, day
 from pytest_aisbench.model.messages import plain
-from pytest_aisbench.model.metric import THROUGHPUT, MissingResult
-from pytest_aisbench.model.verdict import Verdict
+from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, TIME_TO_ACCURACY, MissingResult
+from pytest_aisbench.model.verdict import Ruling, Verdict
 from pytest_aisbench.report.results import finding_document
-from pytest_aisbench.traininglog.mlperf import Result, mlperf_log, parse_result
+from pytest_aisbench.traininglog.mlperf import BENCHMARKS, Result, benchmark_name, mlperf_log, parse_result
 from pytest_aisbench.traininglog.readers import MLLOG
 
 _SUFFIXES = frozenset({".txt", ".log", ".out"})  # checkpoints and data may lie beside the results, and are large
@@ -72,6 +73,43 @@ def _judge(options: argparse.Namespace) -> int:
     else:
         _show(options.folder, files, whole)
     return code
+
+
+def judge_file(case: Case, result: Result, today: str = "") -> Verdict:
+    """Judge one file as a trial of the case without a history."""
+    missing = (*result.missing, *_other_benchmark(case, result))
+    return evaluate(CaseValues(case, _values(case, result), missing), today=today).verdict
+
+
+def judge_set(case: Case, files: Sequence[tuple[Result, Verdict]], today: str = "") -> Verdict:
+    """Judge all files together: every file must pass, and so must the mean over them."""
+    values = [_values(case, each) for each, _ in files]
+    means = {
+        metric: mean([each[metric] for each in values])
+        for metric in (THROUGHPUT, ACCURACY, TIME_TO_ACCURACY)
+        if all(metric in each for each in values)
+    }
+    whole = evaluate(CaseValues(case, means), today=today).verdict
+    failed = [each.name for each, verdict in files if not verdict.passed]
+    if not failed:
+        return whole
+    named = ", ".join(failed[:5]) + (" …" if len(failed) > 5 else "")
+    return Verdict(Ruling.FAILED, f"{len(failed)} of {len(files)} did not pass: {named}", whole.findings)
+
+
+def _other_benchmark(case: Case, result: Result) -> Iterable[MissingResult]:
+    """The speed and accuracy of another model must not be compared with these thresholds."""
+    ours, theirs = benchmark_name(case.workload.name), result.benchmark
+    if theirs and ours in BENCHMARKS and not theirs.startswith(ours):
+        text = f"submission_benchmark is {theirs!r}, and {case.workload.name} is {ours!r} in MLPerf's words"
+        yield MissingResult(THROUGHPUT, text)
+
+
+def _values(case: Case, result: Result) -> dict[str, float]:
+    """What the file measured; a metric with a missing result has no value."""
+    target = target_accuracy(case)
+    times = [seconds for seconds, accuracy in result.evaluations if target is not None and accuracy >= target]
+    return {**result.measured, **({TIME_TO_ACCURACY: times[0]} if times else {})}
 
 
 def _case(options: argparse.Namespace) -> Case:

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench.cli import main
+from pytest_aisbench.cli.judge import judge_file, judge_set
 from pytest_aisbench.engine.trial import VerdictStep
 from pytest_aisbench.judge.evaluate import Rules
-from pytest_aisbench.judge.mlperf import judge_file, judge_set
 from pytest_aisbench.model.trial import Step
 from pytest_aisbench.model.verdict import ExpectedFailure, Ruling, Threshold
 from pytest_aisbench.traininglog.mlperf import Result, benchmark_name, mlperf_log, parse_result
