@@ -53,7 +53,7 @@ def _tokens(parser: Any) -> None:
     add.set_defaults(act=_guarded(_add))
     listing = commands.add_parser("list", help="every token, without the token itself")
     listing.set_defaults(act=_guarded(_list))
-    revoke = commands.add_parser("revoke", help="nobody is let in by it any more")
+    revoke = commands.add_parser("revoke", help="make the token invalid")
     revoke.add_argument("number", type=int, metavar="ID", help="as `token list` shows it")
     revoke.set_defaults(act=_guarded(_revoke))
     for each in (add, listing, revoke):

@@ -334,7 +334,7 @@ class CancelCommand:
         try:
             job_id = self.platform.find(trial.request) if trial.request else None
         except AisbenchError as error:
-            return CancelReport(job, f"nobody knows whether it was created: {error}")
+            return CancelReport(job, f"unknown whether it was created: {error}")
         if job_id:
             return _Target(job_id, held)
         if alive:
@@ -395,7 +395,7 @@ class CancelCommand:
         """How the job ended, for the person and the ledger; a job that did not end stays claimed."""
         job = cancellation.job
         if cancellation.silence or job is None:
-            return CancelReport(target.id, f"nobody knows whether it stopped: {cancellation.silence}")
+            return CancelReport(target.id, f"unknown whether it stopped: {cancellation.silence}")
         if not cancellation.is_over:
             return CancelReport(target.id, f"was asked to stop and is still {job.platform_phase}")
         by_itself = job.phase in {Phase.SUCCEEDED, Phase.FAILED}

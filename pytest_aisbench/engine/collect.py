@@ -322,7 +322,7 @@ class PowerMeter:
             return None
         window = power_window(trial)
         if window is None:
-            return Power(why="nobody saw the job run, and its log does not tell when it trained")
+            return Power(why="the job was never seen running, and its log does not show when it trained")
         start, end, which = window
         reasons: list[str] = []
         for name, source in self._sources.items():

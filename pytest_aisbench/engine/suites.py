@@ -450,7 +450,7 @@ def _threshold(document: Document, workload: Workload, keys: tuple[str, ...], ro
     units = _units(workload)
     if metric not in units:
         advice = f"[metrics] in workload.toml has {', '.join(sorted(workload.metrics))}"
-        raise fault("nobody writes this metric", advice=advice)
+        raise fault("no script writes this metric", advice=advice)
     for key, value in claim.items():
         if key not in _CLAIM:
             raise fault("unknown key", key, advice=f"known: {', '.join(sorted(_CLAIM))}")

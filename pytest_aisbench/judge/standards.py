@@ -70,13 +70,13 @@ def _phases(trial: TrialEntry | None) -> dict[str, Field]:
         "total": (started, times.get("done"), _CLOCK, "the case was not judged"),
         "proc": (*(window or (None, None)), _LOG, "the log does not tell when training began and ended"),
         "prepare": (None, None, "", "the log does not tell when training began"),
-        "dataload": (None, None, "", "nobody tells when the data were loaded"),
+        "dataload": (None, None, "", "no source tells when the data were loaded"),
     }
     if window and running is not None and running <= window[0]:
         source = f"from the job's start ({_CLOCK}) to the training's ({_LOG}), loading of data included"
         spans["prepare"] = (running, window[0], source, "")
     elif window:
-        spans["prepare"] = (None, None, "", "nobody saw the job run before training began")
+        spans["prepare"] = (None, None, "", "the job was never seen running before training began")
     fields: dict[str, Field] = {}
     for phase in PHASES:
         start, end, source, why = spans[phase]
@@ -121,7 +121,7 @@ def _power(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
     return {
         "average_power": average,
         "max_power": _value(power.max_w, "W", source, power.why),
-        "idle_power": _value(None, "W", "", "nobody tells what the nodes draw when they are idle"),
+        "idle_power": _value(None, "W", "", "no source tells what the nodes draw when they are idle"),
         "energy_consumption": _value(power.energy_j, "J", source, power.why),
         "efficientcy": _value(efficiency, work, "throughput by average power", average.null_reason or _NO_SPEED),
         "resource_util_ratio": _value(

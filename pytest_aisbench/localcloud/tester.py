@@ -84,7 +84,7 @@ class Tester:
         if not key or len(key) > 200:
             return self.refuse(request, 400, message="the header Idempotency-Key is missing")
         if request.length is None or request.length > _LARGEST:
-            return self.refuse(request, 413, message=f"more than {_LARGEST} bytes, or nobody knows how many")
+            return self.refuse(request, 413, message=f"more than {_LARGEST} bytes, or of unknown length")
         content = request.bytes()
         try:
             body = json.loads(content)

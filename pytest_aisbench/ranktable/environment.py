@@ -142,7 +142,7 @@ def together(processes: Sequence[Process], table: RankTable | None = None) -> li
     wanted = len(table.ranks) if table else max(sizes, default=len(processes))
     missing = [rank for rank in range(min(wanted, 100_000)) if rank not in ranks]
     if missing:
-        faults.append(f"nobody is rank {_spans(missing)} of {wanted}: the others would wait for ever")
+        faults.append(f"no process is rank {_spans(missing)} of {wanted}: the others would wait for ever")
     return [plain(fault, 300) for fault in dict.fromkeys(faults)]
 
 

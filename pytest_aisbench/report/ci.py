@@ -290,7 +290,7 @@ def _families(run: RunEntry) -> Iterator[Family]:
     yield Family("trials", "Attempts that decided the case.", [*_each(cases, lambda c: len(c.trials))])
     if run.settings.get("required"):
         absent = Sample({}, len(missing_cases(run)))
-        yield Family("missing_cases", "Required cases that nobody judged.", [absent])
+        yield Family("missing_cases", "Required cases without a verdict.", [absent])
     if run.exit_code is not None:
         yield Family("exit_code", "What the run told its shell.", [Sample({}, run.exit_code)])
 

@@ -61,7 +61,7 @@ _CODES: Mapping[str, tuple[type[AisbenchError], str]] = {
     "RequestTimeout": (Unreachable, ""),  # 400s that were not our fault
     "IncompleteBody": (Unreachable, ""),
     "OperationAborted": (Unreachable, ""),
-    "NoSuchUpload": (StagingFailed, "the upload was ended by somebody else; try again"),
+    "NoSuchUpload": (StagingFailed, "another client ended the upload; try again"),
     "BadDigest": (StagingFailed, "the bytes changed on the way or on disk; try again"),
     "InvalidDigest": (StagingFailed, "the bytes changed on the way or on disk; try again"),
 }

@@ -176,7 +176,7 @@ def _holder(connection: Connection, token: str) -> Holder:
         raise Denied(401, "a token is needed: Authorization: Bearer …")
     holder = find_token(connection, token)
     if holder is None:
-        raise Denied(401, "nobody knows this token")
+        raise Denied(401, "unknown token")
     if holder.revoked:
         raise Denied(403, "this token was revoked", holder)
     return holder

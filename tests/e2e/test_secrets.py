@@ -162,7 +162,7 @@ def test_nor_are_temporary_keys_and_their_token(yard: Yard, card: Path, tmp_path
         ended = yard.pytest("suites", "-vv", "--showlocals", *LOGS, *where, cloud=False, env=env)
     assert ended.code == 1, ended.out
     assert ended.results["cases"][0]["metrics"]["throughput"]["value"] == 25.0
-    assert "nobody listens there" in ended.out
+    assert "nothing listens there" in ended.out
     assert "request    = " in ended.out  # the frame that holds the headers
     assert ("chmod 600" in ended.out) == (source == "file")
     assert ("keys: HUAWEICLOUD_SDK_AK" in ended.out) == (source == "environment")

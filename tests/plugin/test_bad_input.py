@@ -67,7 +67,10 @@ def usage(ended: Ended) -> str:
             {"workload": WORKLOAD.replace('"train.py"', '"no.py"')},
             "workload.toml:3: entry: there is no 'no.py' in code",
         ),
-        ({"thresholds": THRESHOLDS + "loss = { at_most = 1 }\n"}, "thresholds.toml:4: loss: nobody writes this metric"),
+        (
+            {"thresholds": THRESHOLDS + "loss = { at_most = 1 }\n"},
+            "thresholds.toml:4: loss: no script writes this metric",
+        ),
         ({"thresholds": '[local."*"]\naccuracy = { at_least = 0.5 }\n'}, "toy-1x2 has no claim on throughput"),
         (
             {"thresholds": THRESHOLDS.replace("= 0.5", "= 0.5, expected_failure = { until = 2027-01-31 }")},

@@ -80,7 +80,7 @@ def test_a_run_that_claims_what_its_log_tells_expects_a_failure_and_measures_pow
     assert told["average_power"]["source"].startswith("bmc, over the training")
     assert told["efficientcy"]["value"] == pytest.approx(25 / 2150)
     assert (told["time_to_accuracy"]["value"], told["target_accuracy"]["value"]) == (0.2, 0.5)
-    assert told["dataload_time"]["null_reason"] == "nobody tells when the data were loaded"
+    assert told["dataload_time"]["null_reason"] == "no source tells when the data were loaded"
 
 
 def test_power_from_a_file_is_in_what_the_tester_is_sent(yard: Yard) -> None:

@@ -55,7 +55,7 @@ def test_the_environments_that_the_guides_script_keeps_show_its_mistake(
     assert main(["ranktable", "check", str(table), "--env", *kept(repeated=True)]) == 1
     output = capsys.readouterr().out
     assert "RANK_ID 0-7 is used repeatedly" in output
-    assert "nobody is rank 8-15 of 16" in output
+    assert "no process is rank 8-15 of 16" in output
     assert "hidden" not in output
     assert main(["ranktable", "check", str(table), "--env", *kept(repeated=False)]) == 0
 

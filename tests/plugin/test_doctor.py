@@ -130,7 +130,7 @@ def test_modelarts_from_name_to_quota(yard: Yard, examine: Examine) -> None:
         ({"secret_access_key": "wrong"}, "credentials", "HTTP 401", "check access_key, secret_access_key"),
         ({"bucket": "of-nobody"}, "bucket", "of-nobody", "bucket"),
         ({"project_id": "0" * 32}, "credentials", "Project", "project_id"),
-        ({"modelarts_endpoint": "http://127.0.0.1:9"}, "answer of modelarts", "nobody listens", "[access]"),
+        ({"modelarts_endpoint": "http://127.0.0.1:9"}, "answer of modelarts", "nothing listens", "[access]"),
         ({"iam_endpoint": "https://iam.centre.invalid"}, "name of iam", "has no address", "to [hosts]"),
     ],
     ids=["keys", "bucket", "project", "port", "name"],

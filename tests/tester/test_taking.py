@@ -205,7 +205,7 @@ def test_a_key_is_needed(tester: Serving) -> None:
 def test_only_the_holder_of_a_live_send_token_may_send(tester: Serving) -> None:
     token, reader = tester.token("door"), tester.token("door", read=True)
     assert post(tester, "", SENT.body).headers["www-authenticate"] == "Bearer"
-    with pytest.raises(Refused, match=r"nobody knows this token \(HTTP 401\)"):
+    with pytest.raises(Refused, match=r"unknown token \(HTTP 401\)"):
         tester.send("aisbt_made-up", SENT)
     with pytest.raises(Refused, match=r"may read, and not send \(HTTP 403\)"):
         tester.send(reader, SENT)

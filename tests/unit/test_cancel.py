@@ -235,7 +235,7 @@ def test_a_platform_that_falls_silent_after_it_was_asked(
 ) -> None:
     report = stop(ledger, healthy(Phase.RUNNING, Unreachable("no route")), clock)
     assert not report.settled
-    assert report.text == "nobody knows whether it stopped: no route"
+    assert report.text == "unknown whether it stopped: no route"
 
 
 def test_what_the_platform_would_not_stop_is_left_as_it_was(

@@ -180,7 +180,7 @@ def test_the_first_source_that_knows_of_the_job_counts_and_a_broken_one_breaks_n
     elsewhere = replace(TRIAL, times={"running": 9000.0, "harvest": 9100.0})
     assert meter.power_of(elsewhere) == Power(why="bmc: the BMC does not answer; file: it has no sample of the job")
     assert PowerMeter({}).power_of(TRIAL) is None
-    unseen = "nobody saw the job run, and its log does not tell when it trained"
+    unseen = "the job was never seen running, and its log does not show when it trained"
     assert meter.power_of(replace(TRIAL, times={})) == Power(why=unseen)
 
 

@@ -49,7 +49,7 @@ def test_ranks_repeated_on_both_nodes_are_caught_without_a_table() -> None:
             "RANK_ID 0-7 is used repeatedly, such as 0 by node 0, card 0 and node 1, card 0; "
             "count through all nodes: RANK_ID = number of the node × cards per node + card"
         ),
-        "nobody is rank 8-15 of 16: the others would wait for ever",
+        "no process is rank 8-15 of 16: the others would wait for ever",
     ]
 
 
@@ -145,7 +145,7 @@ def test_a_card_that_two_ranks_of_a_node_use_is_seen_by_what_the_platform_told_t
 
 def test_ranks_that_nobody_is_are_listed() -> None:
     ranks = [Process(rank, {"RANK_SIZE": "9", "RANK_ID": rank}) for rank in ("0", "2", "5")]
-    assert together(ranks) == ["nobody is rank 1, 3-4, 6-8 of 9: the others would wait for ever"]
+    assert together(ranks) == ["no process is rank 1, 3-4, 6-8 of 9: the others would wait for ever"]
 
 
 def test_a_node_that_the_table_does_not_have_says_nothing() -> None:

@@ -127,7 +127,7 @@ def test_a_bad_workload_is_one_line(folder: Path, before: str, after: str, messa
 @pytest.mark.parametrize(
     ("claim", "message"),
     [
-        ("loss = { at_most = 1 }", "thresholds.toml:2: loss: nobody writes this metric"),
+        ("loss = { at_most = 1 }", "thresholds.toml:2: loss: no script writes this metric"),
         ("throughput = { at_least = 'x' }", "throughput.at_least: 'x' is not a finite number"),
         ("throughput = { at_least = nan }", "throughput.at_least: 'nan' is not a finite number"),
         ("throughput = { at_least = -inf }", "is not a finite number"),

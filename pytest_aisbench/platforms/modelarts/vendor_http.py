@@ -222,7 +222,7 @@ def translate_error(error: Exception, place: str, address: str = "") -> Aisbench
     if isinstance(error, (sdk.RequestTimeoutException, requests.Timeout)) or "timed out" in str(error):
         return Unreachable(f"{place}: no answer in time")
     if "refused" in str(error):
-        return Unreachable(f"{place}: nobody listens there", advice="check the endpoints in [access]")
+        return Unreachable(f"{place}: nothing listens there", advice="check the endpoints in [access]")
     if isinstance(error, (sdk.SdkException, urllib3.exceptions.HTTPError, OSError)):
         return Unreachable(f"{place}: the connection broke")
     _LOG.debug("the vendor's HTTP client failed", exc_info=error)
