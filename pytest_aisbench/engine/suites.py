@@ -30,7 +30,7 @@ ANY = "*"
 EXPECTED_FAILURE = "expected_failure"
 _CLAIM = frozenset({*BOUND_KEYS, "unit", "per", "base", EXPECTED_FAILURE})
 _LONGEST_REASON = 200
-_POSITIVE = frozenset({THROUGHPUT, ACCURACY, *DERIVED})
+_POSITIVE = frozenset({THROUGHPUT, ACCURACY, *(name for name, metric in DERIVED.items() if metric.is_positive)})
 _DEVICES = "devices"
 KEYS = frozenset({
     *("name", "code", "entry"),
@@ -464,7 +464,7 @@ def _threshold(document: Document, workload: Workload, keys: tuple[str, ...], ro
     if claim.get("per") not in {None, "node", "device"}:
         raise fault(f"{claim['per']!r} is neither 'node' nor 'device'", "per")
     if metric in DERIVED and not DERIVED[metric].is_additive and "per" in claim:
-        raise fault("a time is not shared out", "per")
+        raise fault("it is not shared out among nodes or devices", "per")
     if (metric == SCALING) != ("base" in claim):
         raise fault("a scaling claim, and only that, has a base", "base", advice='such as base = "1x8"')
     if "base" in claim:

@@ -83,14 +83,16 @@ def is_upper_limit(threshold: Threshold, shape: Shape) -> bool:
 
 
 def _with_reference(old: Threshold, shape: Shape, mean: float, margin: float) -> Threshold:
-    times = old.times(shape)
+    times, high = old.times(shape), old.band(shape)[1]
     above, bare = is_upper_limit(old, shape), old.reference is None and not old.unit
     limit = mean * (1 + margin if above else 1 - margin) / times
     new = old.without_bounds()
+    if bare and above:
+        return replace(new, at_most=_four_digits(limit, math.ceil))
     if bare:
-        at_least, at_most = (None, _four_digits(limit, math.ceil)) if above else (_four_digits(limit), old.at_most)
-        return replace(new, at_least=at_least, at_most=at_most)
-    lower, upper = (None, round(margin, 4)) if above else (round(-margin, 4), old.upper)
+        return replace(new, at_least=_four_digits(limit), at_most=None if math.isinf(high) else high / times)
+    upper = old.upper if old.upper is not None or math.isinf(high) else round(max(high / mean - 1, 0.0), 4)
+    lower, upper = (None, round(margin, 4)) if above else (round(-margin, 4), upper)
     return replace(new, reference=float(f"{mean / times:.{_DIGITS}g}"), lower=lower, upper=upper)
 
 

@@ -46,6 +46,7 @@ class DerivedMetric:
     unit: str | None  # None: the unit of throughput
     is_speed: bool = False  # it means nothing if the model learnt nothing
     is_additive: bool = True  # a claim on it may be per node or per device
+    is_positive: bool = True  # every value is above 0, so that a bound at 0 claims nothing
 
 
 DERIVED = {

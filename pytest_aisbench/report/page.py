@@ -283,7 +283,8 @@ def page_style(say: Language) -> str:
 
 def _hints(say: Language) -> str:
     """The texts that pytest-html keeps in its style."""
-    hide, show, more, less = (say(key) for key in ("hide details", "show details", "expand", "collapse"))
+    keys = ("hide details", "show details", "expand", "collapse")
+    hide, show, more, less = (say(key).replace("\\", r"\\").replace("'", r"\'") for key in keys)
     return (
         f".col-result:hover::after{{content:' ({hide})'}}.col-result.collapsed:hover::after{{content:' ({show})'}}"
         f"#environment-header h2:hover::after{{content:' ({hide})'}}"

@@ -158,7 +158,7 @@ def test_a_bad_workload_is_one_line(folder: Path, before: str, after: str, messa
         ("steady_throughput = { at_least = 0 }", "steady_throughput: claims nothing: every value meets it"),
         ("time_to_accuracy = { at_least = 0 }", "time_to_accuracy: claims nothing: every value meets it"),
         ("time_to_accuracy = { at_most = -1 }", "time_to_accuracy: no value meets it"),
-        ("time_to_accuracy = { at_most = 9, per = 'node' }", "time_to_accuracy.per: a time is not shared out"),
+        ("time_to_accuracy = { at_most = 9, per = 'node' }", "time_to_accuracy.per: it is not shared out among nodes"),
         (_expected("'soon'"), "thresholds.toml:2: accuracy.expected_failure: 'soon' is not a table"),
         (_expected("{ until = 2027-01-31 }"), "thresholds.toml:2: accuracy.expected_failure: reason is missing"),
         (_expected("{ reason = 'x' }"), "thresholds.toml:2: accuracy.expected_failure: until is missing"),
