@@ -182,7 +182,7 @@ def test_paper_shows_everything_and_clips_nothing(browser: Browser, made: Made) 
 def test_it_speaks_chinese(browser: Browser, made: Made) -> None:
     page = browser.open(made("zh"), locale="zh-CN")
 
-    assert page.evaluate("document.documentElement.lang") == "zh"
+    assert page.evaluate("document.documentElement.lang") == "zh-CN"
     headings = page.locator("#results-table-head th").all_inner_texts()
     assert headings == ["结果", "测试", "判定", "吞吐量", "精度", "要求", "备注", "作业时长", "链接"]
     assert page.inner_text("#show_all_details") == "展开全部"
