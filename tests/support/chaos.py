@@ -192,7 +192,8 @@ class Arena:
         began, window, start = time.monotonic(), WINDOWS[round_.window], self._sight()
         interrupted = not window.interrupted
         while process.poll() is None and window.opened(self._sight()) - window.opened(start) < round_.nth:
-            if not interrupted and self._sight().looks >= start.looks + MAX_JOBS:
+            # As soon as jobs are in flight: they last a second, and there must be some left to stop.
+            if not interrupted and self._sight().jobs >= start.jobs + MAX_JOBS:
                 process.terminate()
                 interrupted = True
             time.sleep(_POLL)
