@@ -1,4 +1,4 @@
-"""What a pytest session shares by its stash: the settings, and the object that owns the run."""
+"""What a pytest session shares by its stash: the settings, the object that owns the run, the run's ledger."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pytest_aisbench import i18n
 from pytest_aisbench.config.settings import Settings
 
 if TYPE_CHECKING:
+    from pytest_aisbench.ledger.database import Database
     from pytest_aisbench.model.case import Case
     from pytest_aisbench.model.ports import Platform
     from pytest_aisbench.model.trial import Step, Trial
@@ -33,6 +34,7 @@ class RunOwner(Protocol):
 
 SETTINGS = pytest.StashKey[Settings]()
 RUN_OWNER = pytest.StashKey[RunOwner]()
+LEDGER: pytest.StashKey[Database] = pytest.StashKey()  # open while the run is: who writes through it shares its commits
 VERDICT_DUE = pytest.StashKey[bool]()  # of a test: a fixture gave it its trial, so that it must pass its verdict
 
 

@@ -123,8 +123,12 @@ class Budget:
 
     def check(self) -> None:
         """Raise BudgetSpent once the run has cost more than it may, as of the last `refresh`."""
-        if self.is_exceeded(self._spent):
+        if self.is_spent:
             raise BudgetSpent(self._cost, advice=_ADVICE)
+
+    @property
+    def is_spent(self) -> bool:
+        return self.is_exceeded(self._spent)
 
     def check_another(self, case: Case) -> None:
         """Raise BudgetSpent unless one more trial of the case still fits."""

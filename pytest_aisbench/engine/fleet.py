@@ -1,20 +1,25 @@
-"""The scheduler: keeps all jobs of a run in flight at once.
+"""Keeps all jobs of a run in flight at once.
 
-One thread watches the jobs: it asks the platform about all of them in one request, so that a thousand jobs cost little
-more than one. Eight worker threads do the slow steps (staging, submitting, collecting); one thread owns a trial at a
-time. Tests wait in `Fleet.reached` for the trial of their case.
+One thread looks at the jobs: it asks the platform about all of them together, so that a thousand jobs cost little more
+than one. Eight worker threads do the slow steps (staging, submitting, collecting); one thread owns a trial at a time.
+Tests wait in `Fleet.reached` for the trial of their case. The scheduler has the threads and the clock.
+
+Nothing here searches all trials for what to do next: each change of a trial is followed by what it makes possible. So
+a job costs the same whether ten or ten thousand are in flight.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
-import queue
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from pytest_aisbench.engine import watch
 from pytest_aisbench.engine.cancel import WORKERS, cancel_unfinished
+from pytest_aisbench.engine.scheduler import Action, Scheduler, Threads
 from pytest_aisbench.engine.trial import Tools, advance, taken_by_another_run, why_another_trial, without_another_trial
 from pytest_aisbench.errors import BudgetSpent, Crashed, GivenUp
 from pytest_aisbench.judge.scaling import base_case_id
@@ -28,8 +33,8 @@ from pytest_aisbench.model.trial import Step, Trial
 _LOG = get_logger("fleet")
 NewTrial = Callable[[Case, int], Trial]  # makes the trial of a case with this number
 WhyRefused = Callable[[Case], str]  # why the case gets no other trial; empty if it may get one
-_REST_FACTOR = 4  # the watching thread rests four times as long as it worked: a thousand jobs take no whole core
-_LONGEST_REST_S = 0.25  # after that the watching thread sees new wishes at the latest
+_REST_FACTOR = 4  # after a look at the jobs, the next follows at the earliest after four times as long as it took
+_BUDGET_S = 0.25  # how often the cost of what runs is added up
 _LAST_REQUEST_S = 30.0  # beyond the time to stop: for a request that is under way
 
 
@@ -45,27 +50,26 @@ class Fleet:
         max_jobs: int,
         max_trials: int,
         saved: Callable[[Trial], None] = lambda _: None,
+        scheduler: Scheduler | None = None,
     ) -> None:
-        """`saved` is called with every changed trial once the ledger has it."""
+        """`saved` is called with every intent to submit a job once the ledger has it on disk."""
         self._ledger = ledger
         self._saved = saved
-        self._table = TrialTable(new_trial, self._why_refused, max_jobs, max_trials)
+        self._scheduler = scheduler or Threads(WORKERS)
+        self._table = TrialTable(self._scheduler, new_trial, self._why_refused, max_jobs, max_trials)
         self._tools = replace(tools, others=self._table.trials)
-        self._changed = self._table.changed
-        self._looks: dict[str, float] = {}  # when each trial is due
-        self._next_look = 0.0
-        self._work: queue.Queue[Trial] = queue.Queue()
-        self._closing = threading.Event()
+        self._due: dict[str, float] = {}  # by trial: its next step, or look at its job, begins then at the earliest
+        self._look_at: float | None = None  # when the next look is planned
+        self._next_look = 0.0  # no look before that
+        self._closing = False
         self._leaving = False
-        self._waiting = 0  # trials without a free slot, when last counted
+        self._ended = True  # nothing was started yet
         self._crash: BaseException | None = None
-        self._thread = threading.Thread(target=self._watch, name="aisbench-fleet", daemon=True)
 
     def start(self) -> None:
-        # Daemon threads: a worker that waits for a dead platform must not keep the process alive.
-        for number in range(WORKERS):
-            threading.Thread(target=self._do_steps, name=f"aisbench-worker-{number}", daemon=True).start()
-        self._thread.start()
+        self._ended = False
+        if self._tools.budget and self._tools.budget.limit is not None:
+            self._scheduler.at(self._scheduler.now(), self._guarded(self._refresh_budget))
 
     def adopt(self, trial: Trial) -> None:
         """Continue a trial that another run began; it does not move before `want` names its case."""
@@ -75,29 +79,44 @@ class Fleet:
 
     def want(self, case: Case, until: Step) -> None:
         """Let the case's trial go as far as `until`; asking again only ever moves that further."""
-        self._table.want(case, until)
+        self.want_all([(case, until)])
+
+    def want_all(self, wants: Iterable[tuple[Case, Step]]) -> None:
+        """The same for many cases at once: of those, the longest expected job goes first."""
+        with self._scheduler:
+            for case_id in [case.id for case, until in wants if self._table.want(case, until)]:
+                self._consider(case_id)
+            self._fill_slots()
 
     def reached(self, case: Case, until: Step) -> Trial:
         """Wait until the case's trial reaches the step `until`, and return it."""
         self.want(case, until)
-        with self._changed:
+        with self._scheduler:
             while True:
                 if trial := self._table.reached(case, until):
                     return trial
                 if self._crash:
                     raise Crashed.of(self._crash)
-                if self._closing.is_set():
+                if self._closing:
                     raise GivenUp(f"{case.id} was given up: the run is ending")
-                self._changed.wait(0.5)  # a bound, so that signals are seen
+                self._scheduler.wait(0.5)  # a bound, so that signals are seen
 
     def is_ready(self, case: Case, until: Step) -> bool:
         """True if `reached` would return, or raise, at once."""
-        return not self._table.knows(case) or self._closing.is_set() or self._table.reached(case, until) is not None
+        return not self._table.knows(case) or self._closing or self._table.reached(case, until) is not None
 
-    def wait(self, seconds: float) -> None:
-        """Wait until a trial changes, or for so long."""
-        with self._changed:
-            self._changed.wait(seconds)
+    @property
+    def closing(self) -> bool:
+        """True if the Fleet begins no more trials: `reached` raises for all that have not come far enough."""
+        return self._closing
+
+    def wait(self, seconds: float) -> set[str]:
+        """Wait until trials change, or for so long; the cases that changed since the last call."""
+        with self._scheduler:
+            if not self._table.changed_cases and not self._closing:
+                self._scheduler.wait(seconds)
+            changed, self._table.changed_cases = self._table.changed_cases, set()
+            return changed
 
     def trials(self) -> list[Trial]:
         """All trials of the run; those of one case in their order."""
@@ -117,18 +136,23 @@ class Fleet:
 
     def give_up(self) -> None:
         """Begin no more trials and wake all waiting tests; returns at once, while the jobs are being cancelled."""
-        with self._changed:
-            if not self._closing.is_set():
+        with self._scheduler:
+            if not self._closing:
                 _LOG.info("the Fleet begins no more trials")
-            self._closing.set()
-            self._changed.notify_all()
+                self._closing = True
+                if not self._ended:
+                    self._scheduler.at(self._scheduler.now(), self._wind_up)
+            self._scheduler.notify()
 
     def close(self) -> None:
         """Cancel every job of ours that still runs, and wait for the platform to confirm."""
         self.give_up()
-        if self._thread.is_alive():
-            # Bounded: a dead platform must not hold a person who pressed Ctrl-C. The ledger names the jobs that remain.
-            self._thread.join(self._tools.limits.stop_s + _LAST_REQUEST_S)
+        # Bounded: a dead platform must not hold a person who pressed Ctrl-C. The ledger names the jobs that remain.
+        deadline = self._scheduler.now() + self._tools.limits.stop_s + _LAST_REQUEST_S
+        with self._scheduler:
+            while not self._ended and (left := deadline - self._scheduler.now()) > 0:
+                self._scheduler.wait(min(left, 0.5))  # a bound, so that signals are seen
+        self._scheduler.close()
 
     def leave(self) -> None:
         """Stop watching and let the jobs run; the next run finds them in the ledger."""
@@ -139,104 +163,136 @@ class Fleet:
             if trial.step is Step.WATCH:
                 self._keep(trial.noted(message("left running")))
 
-    # The watching thread.
+    # What happens next. The caller has the scheduler's lock.
 
-    def _watch(self) -> None:
+    def _consider(self, case_id: str) -> None:
+        """Begin, or plan, the next step of the case's trial; nothing if it is far enough, or must wait for another."""
+        trial = None if self._closing else self._table.movable(case_id)
+        if trial is None:
+            return
+        due = self._due.get(trial.id, 0.0)
+        if trial.step is Step.WATCH:
+            self._plan_look(due)
+        elif due > self._scheduler.now():
+            self._scheduler.at(due, self._guarded(partial(self._reconsider, case_id)))
+        elif self._table.needs_slot(trial):
+            self._table.queue(trial)
+        else:
+            self._hand_out(trial)
+
+    def _reconsider(self, case_id: str) -> None:
+        with self._scheduler:
+            self._consider(case_id)
+            self._fill_slots()
+
+    def _fill_slots(self) -> None:
+        """Begin trials that wait for a slot, as many as there are free ones."""
+        while not self._closing and (trial := self._table.take_queued()):
+            self._hand_out(trial)
+
+    def _hand_out(self, trial: Trial) -> None:
+        _LOG.debug("%s: %s begins", trial.name, trial.step.name)
+        self._table.take(trial)
+        self._scheduler.soon(self._guarded(partial(self._do_step, trial)))
+
+    def _plan_look(self, due: float) -> None:
+        at = max(due, self._next_look, self._scheduler.now())
+        if self._look_at is None or at < self._look_at:
+            self._look_at = at
+            self._scheduler.at(at, self._guarded(partial(self._look, at)))
+
+    # The thread that has the time.
+
+    def _look(self, planned: float) -> None:
+        """When one job is due, ask about all jobs: one request costs the same for all."""
+        with self._scheduler:
+            if self._look_at != planned or self._closing:
+                return  # an earlier look was planned meanwhile
+        begun, tools = self._scheduler.now(), self._tools
+        watched = [trial for trial in self._table.watched() if watch.may_ask(trial, tools.clock.now())]
+        inspect = watch.inspect_together(tools.platform, [trial.job_id or "" for trial in watched])
+        tools = replace(tools, inspect=inspect)
+        spent = tools.budget is not None and tools.budget.is_spent
+        for trial in watched:
+            if spent or not watch.is_as_before(trial, inspect, tools.clock.now(), tools.limits):
+                self._keep_if_changed(trial, advance(trial, tools))
+            else:
+                self._due[trial.id] = self._scheduler.now() + self._pause_s(trial)
+        ended = self._scheduler.now()
+        _LOG.debug("asked about %d jobs in %.3f s", len(watched), ended - begun)
+        with self._scheduler:
+            self._look_at, self._next_look = None, ended + _REST_FACTOR * (ended - begun)
+            dues = [self._due.get(trial.id, 0.0) for trial in self._table.watched()]
+            if dues and not self._closing:
+                self._plan_look(min(dues))
+
+    def _refresh_budget(self) -> None:
+        assert self._tools.budget
+        self._tools.budget.refresh(self.trials(), self._tools.clock.now())
+        if not self._closing:
+            self._scheduler.at(self._scheduler.now() + _BUDGET_S, self._guarded(self._refresh_budget))
+
+    def _wind_up(self) -> None:
         try:
-            while not self._closing.is_set():
-                begun = self._tools.clock.now()
-                if self._tools.budget:
-                    self._tools.budget.refresh(self.trials(), self._tools.clock.now())
-                self._hand_out()
-                took = self._tools.clock.now() - begun
-                self._look()
-                self._closing.wait(min(_REST_FACTOR * took, _LONGEST_REST_S))
-                self._rest()
-        except BaseException as crash:  # noqa: BLE001 - waiting tests must get the error, or they wait for ever
-            self._failed(crash)
-        finally:
-            self.give_up()
             self._await_workers()
             if not self._leaving:
                 cancel_unfinished(self.trials(), self._tools, self._keep)
-            with self._changed:
-                self._changed.notify_all()
-
-    def _rest(self) -> None:
-        with self._changed:
-            due = [self._looks[trial.id] for trial in self._table.open() if trial.id in self._looks]
-            if not self._closing.is_set():
-                seconds = max(min(due, default=float("inf")), self._next_look) - self._tools.clock.now()
-                self._changed.wait(min(max(seconds, 0.0), _LONGEST_REST_S))
-
-    def _hand_out(self) -> None:
-        """Give the due trials to the workers; a trial without a job waits for a free slot."""
-        slots, waiting = self._table.free_slots(), 0
-        for trial in self._table.open():
-            if trial.step is Step.WATCH or not self._is_due(trial):
-                continue
-            if self._table.needs_slot(trial):
-                if slots <= 0:
-                    waiting += 1
-                    continue
-                slots -= 1
-            _LOG.debug("%s: %s begins", trial.name, trial.step.name)
-            self._table.take(trial)
-            self._work.put(trial)
-        if waiting != self._waiting:
-            _LOG.info("%d trials wait until one of the jobs in flight ends", waiting)
-            self._waiting = waiting
-
-    def _is_due(self, trial: Trial) -> bool:
-        return self._looks.get(trial.id, 0.0) <= self._tools.clock.now()
-
-    def _look(self) -> None:
-        """When one job is due, ask about all jobs: one request costs the same for all."""
-        begun = self._tools.clock.now()
-        watched = [trial for trial in self._table.open() if watch.may_ask(trial, begun)]
-        if begun < self._next_look or not any(map(self._is_due, watched)):
-            return
-        inspect = watch.inspect_together(self._tools.platform, [trial.job_id or "" for trial in watched])
-        tools = replace(self._tools, inspect=inspect)
-        for trial in watched:
-            self._keep_if_changed(trial, advance(trial, tools))
-        ended = self._tools.clock.now()
-        _LOG.debug("asked about %d jobs in %.3f s", len(watched), ended - begun)
-        self._next_look = ended + _REST_FACTOR * (ended - begun)
+        except BaseException as crash:  # noqa: BLE001 - the thread that closes the Fleet must not wait for ever
+            self._failed(crash)
+        finally:
+            with self._scheduler:
+                self._ended = True
+                self._scheduler.notify()
 
     # The worker threads.
 
-    def _do_steps(self) -> None:
-        while True:
-            trial = self._work.get()
-            try:
-                if not self._closing.is_set():
-                    self._keep_if_changed(trial, advance(trial, self._tools))
-            except BaseException as crash:  # noqa: BLE001 - as in the watching thread
-                self._failed(crash)
-            finally:
+    def _do_step(self, trial: Trial) -> None:
+        after = trial
+        try:
+            if not self._closing:
+                after = advance(trial, self._tools)
+                self._keep_if_changed(trial, after)
+        finally:
+            with self._scheduler:
                 self._table.give_back(trial)
+                self._consider(trial.case.id)
+                self._fill_slots()
 
     def _await_workers(self) -> None:
         """Wait for the workers' last steps: a submission under way would leave a job that the ledger does not have."""
-        deadline = self._tools.clock.now() + self._tools.limits.stop_s
-        with self._changed:
-            while self._table.busy and self._tools.clock.now() < deadline:
-                self._changed.wait(0.5)
+        deadline = self._scheduler.now() + self._tools.limits.stop_s
+        with self._scheduler:
+            while self._table.busy and (left := deadline - self._scheduler.now()) > 0:
+                self._scheduler.wait(min(left, 0.5))
+
+    def _guarded(self, action: Action) -> Action:
+        """The action; an error in it ends the Fleet, since waiting tests would wait for ever."""
+
+        def guarded() -> None:
+            try:
+                action()
+            except BaseException as crash:  # noqa: BLE001 - the tests that wait get the error
+                self._failed(crash)
+
+        return guarded
 
     def _failed(self, crash: BaseException) -> None:
         _LOG.error("the Fleet ends by an error", exc_info=crash)
         self._crash = self._crash or crash
         self.give_up()
 
+    # Changes of trials.
+
     def _keep_if_changed(self, before: Trial, after: Trial) -> None:
-        now = self._tools.clock.now()
         # A trial that stayed at its step (an answer was lost, or its job runs) is looked at again after a pause.
-        pause = watch.pause_s(after, now, self._tools.platform.poll_s) if after.step is before.step else 0.0
-        self._looks[after.id] = now + pause
+        pause = self._pause_s(after) if after.step is before.step else 0.0
+        self._due[after.id] = self._scheduler.now() + pause
         _log_change(before, after, pause)
         if watch.is_news(before, after):
             self._keep(after)
+
+    def _pause_s(self, trial: Trial) -> float:
+        return watch.pause_s(trial, self._tools.clock.now(), self._tools.platform.poll_s)
 
     def _why_refused(self, case: Case) -> str:
         try:
@@ -247,14 +303,47 @@ class Fleet:
         return ""
 
     def _keep(self, trial: Trial) -> None:
-        # The table before the ledger: a failing ledger must not hide a running job.
-        for kept in self._table.put(trial, last=self._closing.is_set()):
-            if self._ledger.save_trial(kept, self._tools.clock.now()):
-                self._saved(kept)
-            else:
-                # Our lease expired, perhaps while the machine slept: the job is now the other run's.
-                _LOG.warning("%s: another run has taken it over", kept.name)
-                self._table.put(taken_by_another_run(kept, self._tools.clock.now()), last=True)
+        """Store a changed trial in the table and the ledger, and begin what that makes possible."""
+        now, verdict = self._tools.clock.now(), trial.step is Step.DONE
+        try:
+            # A verdict counts if the ledger takes it: another run may have taken the job over meanwhile.
+            if verdict and not self._ledger.save_trial(trial, now):
+                trial = self._given_away(trial)
+        finally:
+            # Even if the ledger fails: that must not hide a job which runs, nor one which has ended.
+            kept = self._table.put(trial, last=self._closing)
+        for each in kept:
+            if verdict and each is trial:
+                continue
+            if not _is_intent(each):
+                self._ledger.save_trial_soon(each, now, self._lost)
+            elif not self._ledger.save_trial(each, now):
+                self._lost(each)
+            elif each.step is Step.SUBMIT:
+                self._saved(each)
+        with self._scheduler:
+            for case_id in self._table.affected_by(trial.case.id):
+                self._consider(case_id)
+            self._fill_slots()
+
+    def _lost(self, trial: Trial) -> None:
+        """End a trial that the ledger did not take. The ledger calls this inside its transaction, so that the table is
+        changed elsewhere: another thread may have the table's lock and wait for the ledger's."""
+
+        self._scheduler.soon(self._guarded(lambda: self._end_given_away(trial)))
+
+    def _end_given_away(self, trial: Trial) -> None:
+        self._table.put(self._given_away(trial), last=True)
+
+    def _given_away(self, trial: Trial) -> Trial:
+        # Our lease expired, perhaps while the machine slept: the job is now the other run's.
+        _LOG.warning("%s: another run has taken it over", trial.name)
+        return taken_by_another_run(trial, self._tools.clock.now())
+
+
+def _is_intent(trial: Trial) -> bool:
+    """True if the trial is about to submit or to cancel a job: the ledger must have that on disk before the request."""
+    return trial.step is Step.SUBMIT or (trial.step is Step.WATCH and trial.fault is not None)
 
 
 def _log_change(before: Trial, after: Trial, pause: float) -> None:
@@ -277,43 +366,53 @@ def _log_change(before: Trial, after: Trial, pause: float) -> None:
 
 
 class TrialTable:
-    """The trials of every case, the step that each is wanted to reach, and which of them a worker has.
+    """The trials of every case, the step that each is wanted to reach, and which wait for a worker or a slot."""
 
-    `changed` is the one lock of the Fleet; every change of the table notifies the threads that wait on it.
-    """
-
-    def __init__(self, new_trial: NewTrial, why_refused: WhyRefused, max_jobs: int, max_trials: int) -> None:
-        self.changed = threading.Condition()
+    def __init__(
+        self, scheduler: Scheduler, new_trial: NewTrial, why_refused: WhyRefused, max_jobs: int, max_trials: int
+    ) -> None:
+        """The scheduler's lock guards the table; every change of a step notifies the threads that wait."""
+        self._scheduler = scheduler
         self._new_trial = new_trial
         self._why_refused = why_refused
         self._max_jobs = max_jobs
         self._max_trials = max_trials
         self._latest: dict[str, Trial] = {}
-        self._past: list[Trial] = []  # trials that another trial of their case followed
+        self._past: dict[str, list[Trial]] = {}  # by case: trials that another followed
         self._until: dict[str, Step] = {}
         self._busy: set[str] = set()  # cases whose trial a worker has
+        self._holding: set[str] = set()  # cases that have a slot
+        self._watched: set[str] = set()  # cases whose jobs are looked at
+        self._queued: list[tuple[float, int, str]] = []  # a heap: cases that wait for a slot, the longest first
+        self._order = itertools.count()
+        self._parked: dict[str, set[str]] = {}  # by the case that is their base: cases that wait for its measurements
         self._remarks: dict[str, list[str]] = {}  # by trial; a worker that has the trial does not know them
+        self.changed_cases: set[str] = set()  # whose trial has another step since the main thread last looked
 
-    def want(self, case: Case, until: Step) -> None:
-        """Let the case's trial go as far as `until`; asking again only ever moves that further."""
-        with self.changed:
+    def want(self, case: Case, until: Step) -> bool:
+        """Let the case's trial go as far as `until`; False if it may already go that far."""
+        with self._scheduler:
             if case.id not in self._latest:
-                self._latest[case.id] = begun = self._new_trial(case, 1)
+                begun = self._new_trial(case, 1)
                 _LOG.info("%s: begins, trial 1 of %s", begun.name, case.id)
+                self._set(begun)
+            elif case.id in self._until and self._until[case.id] >= until:
+                return False
             self._until[case.id] = max(until, self._until.get(case.id, Step.STAGE))
-            self.changed.notify_all()
+            self._count(case.id)
+            return True
 
     def adopt(self, trial: Trial) -> None:
-        with self.changed:
+        with self._scheduler:
             self._until[trial.case.id] = Step.STAGE
-            self._latest[trial.case.id] = trial
+            self._set(trial)
 
     def put(self, trial: Trial, *, last: bool) -> list[Trial]:
         """Store a changed trial; begin another if it does not decide its case and the run is not ending (`last`).
 
         Both happen under one lock: otherwise a waiting test could take the first trial for the end of the case.
         """
-        with self.changed:
+        with self._scheduler:
             for text in self._remarks.get(trial.id, ()):
                 trial = trial.noted(text)
             why = "" if last and not trial.another_trial else why_another_trial(trial, self._max_trials)
@@ -322,16 +421,31 @@ class TrialTable:
             if refusal:
                 _LOG.info("%s: no other trial, though one is due (%s): %s", trial.name, why, refusal)
             elif why:
-                self._past.append(trial)
+                self._past.setdefault(trial.case.id, []).append(trial)
                 kept.append(self._new_trial(trial.case, trial.number + 1).noted(why))
                 _LOG.info("%s: begins, trial %d of %s: %s", kept[-1].name, kept[-1].number, trial.case.id, why)
-            self._latest[trial.case.id] = kept[-1]
-            self.changed.notify_all()
-        return kept
+            self._set(kept[-1])
+            return kept
+
+    def _set(self, trial: Trial) -> None:
+        case_id = trial.case.id
+        before = self._latest.get(case_id)
+        self._latest[case_id] = trial
+        self._count(case_id)
+        if before is None or before.step is not trial.step or before.id != trial.id:
+            self.changed_cases.add(case_id)
+            self._scheduler.notify()
+
+    def _count(self, case_id: str) -> None:
+        """Keep the sets of cases that have a slot, and whose jobs are looked at."""
+        trial, until = self._latest[case_id], self._until.get(case_id, Step.STAGE)
+        begun = trial.step is not Step.STAGE or case_id in self._busy
+        _set_member(self._holding, case_id, until is not Step.SUBMIT and begun and trial.step < Step.HARVEST)
+        _set_member(self._watched, case_id, trial.step is Step.WATCH and trial.step < _goal(trial, until))
 
     def remark(self, trial: Trial, text: str) -> None:
         """Add a note to a trial, even if a worker changes the trial at the same time."""
-        with self.changed:
+        with self._scheduler:
             self._remarks.setdefault(trial.id, []).append(text)
             latest = self._latest[trial.case.id]
             if latest.id == trial.id:
@@ -347,23 +461,25 @@ class TrialTable:
 
     def trials(self) -> list[Trial]:
         """All trials; those of one case in their order."""
-        with self.changed:
-            return [*self._past, *self._latest.values()]
+        with self._scheduler:
+            return [*itertools.chain.from_iterable(self._past.values()), *self._latest.values()]
 
     def trials_of(self, case_id: str) -> list[Trial]:
-        with self.changed:
-            past = [trial for trial in self._past if trial.case.id == case_id]
-            return [*past, self._latest[case_id]] if case_id in self._latest else past
+        with self._scheduler:
+            past = self._past.get(case_id, [])
+            return [*past, self._latest[case_id]] if case_id in self._latest else [*past]
 
-    def open(self) -> list[Trial]:
-        """The trials that are wanted further and that no worker has; the longest expected job first."""
-        with self.changed:
-            wanted = [
-                trial
-                for key, trial in self._latest.items()
-                if key not in self._busy and trial.step < _goal(trial, self._until[key]) and not self._waits(trial)
-            ]
-        return sorted(wanted, key=lambda trial: -trial.expected_s)
+    def watched(self) -> list[Trial]:
+        """The trials whose jobs are looked at."""
+        with self._scheduler:
+            return [self._latest[case_id] for case_id in self._watched]
+
+    def movable(self, case_id: str) -> Trial | None:
+        """The case's trial if it is wanted further, no worker has it, and it waits for no other case."""
+        trial, until = self._latest[case_id], self._until.get(case_id, Step.STAGE)
+        if case_id in self._busy or trial.step >= _goal(trial, until) or self._waits(trial):
+            return None
+        return trial
 
     def _waits(self, trial: Trial) -> bool:
         """True until the base of its scaling threshold has been measured, if this run measures it.
@@ -373,34 +489,52 @@ class TrialTable:
         base = self._latest.get(base_case_id(trial.case)) if trial.step is Step.JUDGE else None
         if base is None or base.step >= Step.JUDGE or self._until[base.case.id] < Step.JUDGE:
             return False
-        return not any(past.case.id == base.case.id and past.measurements for past in self._past)
+        if any(past.measurements for past in self._past.get(base.case.id, ())):
+            return False
+        self._parked.setdefault(base.case.id, set()).add(trial.case.id)
+        return True
+
+    def affected_by(self, case_id: str) -> list[str]:
+        """The case, and those that waited for it."""
+        return [case_id, *self._parked.pop(case_id, ())]
 
     def needs_slot(self, trial: Trial) -> bool:
         """True if the trial has no job yet and will get one."""
         return trial.step is Step.STAGE and self._until[trial.case.id] is not Step.SUBMIT
 
-    def free_slots(self) -> int:
-        """How many more jobs may be started."""
-        with self.changed:
-            taken = sum(
-                Step.STAGE < trial.step < Step.HARVEST or (trial.step is Step.STAGE and key in self._busy)
-                for key, trial in self._latest.items()
-                if self._until[key] is not Step.SUBMIT
-            )
-        return self._max_jobs - taken
+    def queue(self, trial: Trial) -> None:
+        """Let the trial wait for a slot."""
+        heapq.heappush(self._queued, (-trial.expected_s, next(self._order), trial.case.id))
+
+    def take_queued(self) -> Trial | None:
+        """The next trial that waited for a slot, if there is a free one."""
+        while self._queued and len(self._holding) < self._max_jobs:
+            _, _, case_id = heapq.heappop(self._queued)
+            trial = self._latest[case_id]
+            if case_id not in self._busy and self.needs_slot(trial):  # else it was queued twice
+                return trial
+        return None
 
     def take(self, trial: Trial) -> None:
-        with self.changed:
-            self._busy.add(trial.case.id)
+        self._busy.add(trial.case.id)
+        self._count(trial.case.id)
 
     def give_back(self, trial: Trial) -> None:
-        with self.changed:
-            self._busy.discard(trial.case.id)
-            self.changed.notify_all()
+        self._busy.discard(trial.case.id)
+        self._count(trial.case.id)
+        if not self._busy:
+            self._scheduler.notify()
 
     @property
     def busy(self) -> bool:
         return bool(self._busy)
+
+
+def _set_member(members: set[str], member: str, belongs: bool) -> None:  # noqa: FBT001
+    if belongs:
+        members.add(member)
+    else:
+        members.discard(member)
 
 
 def _goal(trial: Trial, until: Step) -> Step:

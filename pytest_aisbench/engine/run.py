@@ -61,7 +61,7 @@ class Run:
         self._shapes = Counter(case.workload.name for case in self._cases.values())
         self._verdicts: dict[str, Verdict] = {}
         self._ordinals: dict[str, int] = {}
-        self._entries: dict[str, CaseEntry] = {}  # as the ledger has them
+        self._entries: dict[str, CaseEntry] = {}  # as the ledger has them, or is about to
         preflight.require_checks(platform, self._cases.values(), settings.run_timeout, settings.reports, say)
         for line in expired_claims(self._cases.values(), day(clock.now())):
             say(line)
@@ -116,8 +116,7 @@ class Run:
         for case in self._cases.values() if self._takes_over else ():
             if trial := self._takeover.of(case):
                 self.fleet.adopt(replace(trial, traits=self._traits.of(case)))
-        for case, until in self._wants:
-            self.fleet.want(case, until)
+        self.fleet.want_all(self._wants)
 
     def reached(self, case: Case, until: Step) -> Trial:
         """Wait until the case's trial reaches the step `until`; a case that was not selected joins the run."""
@@ -142,7 +141,8 @@ class Run:
         return {case_id: verdict.ruling for case_id, verdict in self._verdicts.items()}
 
     def entry(self) -> RunEntry:
-        """The run as the ledger has it, without reading all its cases again."""
+        """The run as the ledger has it on disk, without reading all its cases again."""
+        self.ledger.sync()
         return replace(self._head, cases=tuple(self._entries.values()), uploads=self.ledger.uploads(self.id))
 
     def stop(self, *, leave: bool = False) -> list[str]:
@@ -186,8 +186,9 @@ class Run:
             # Other shapes may have been measured after this case was judged.
             scaling = self._verdict_step.scaling_chart(trials[-1], self.fleet.trials())
             entry = replace(entry, background=replace(entry.background, scaling=scaling))
-        self.ledger.save_case(self.id, self._ordinals.setdefault(case.id, len(self._ordinals)), entry)
-        self._entries[case.id] = entry
+        if entry != self._entries.get(case.id):
+            self.ledger.save_case_soon(self.id, self._ordinals.setdefault(case.id, len(self._ordinals)), entry)
+            self._entries[case.id] = entry
         return entry
 
     def _write_request(self, trial: Trial) -> None:

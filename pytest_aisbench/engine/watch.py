@@ -29,6 +29,7 @@ _MONITOR_LOG = get_logger("monitor")
 OUTAGE_S = 900.0  # after so long we stop waiting for a platform that does not answer
 _LONGEST_INTERVAL = 6.0  # times the platform's own interval
 _LOST_AFTER_POLLS = 6  # a job is lost if it is missing for so many intervals: half a minute on ModelArts
+_UNSETTLED = frozenset({"silent", "retry_after", "missed"})  # times of a job that the platform does not show now
 _SHORTEST_ROUND_S = 0.5  # between two rounds of reading logs
 _JOBS_PER_ROUND = 6  # however many run
 _LONGEST_READ_S = 60.0  # between two readings of one large log
@@ -132,6 +133,19 @@ def _interval(trial: Trial, now: float, shortest: float) -> float:
     return shortest * min(_LONGEST_INTERVAL, 1 + lasted / 10)
 
 
+def is_as_before(trial: Trial, inspect: Callable[[str], Job], now: float, limits: Limits) -> bool:
+    """True if a look at the trial's job changes nothing but the elapsed time: so it is with most looks."""
+    before = trial.job
+    if before is None or trial.fault or not trial.times.keys().isdisjoint(_UNSETTLED):
+        return False
+    try:
+        job = inspect(trial.job_id or "")
+    except AisbenchError:  # `watch_job` meets it too, and deals with it
+        return False
+    same = job.phase is before.phase and replace(job, ran_s=before.ran_s) == before
+    return same and not job.phase.is_final and _overdue_error(trial, job, now, limits) is None
+
+
 def is_news(before: Trial, after: Trial) -> bool:
     """True if anything but the elapsed time changed."""
     if before.job and after.job:
@@ -161,7 +175,7 @@ def _is_surely_lost(trial: Trial, now: float, poll_s: float) -> bool:
 
 
 def _with_job(trial: Trial, job: Job, now: float) -> Trial:
-    times = {key: at for key, at in trial.times.items() if key not in {"silent", "retry_after", "missed"}}
+    times = {key: at for key, at in trial.times.items() if key not in _UNSETTLED}
     if not trial.job or trial.job.phase is not job.phase:
         times[job.phase.value.lower()] = now
     trial = replace(trial, job=job, times=times)

@@ -1,4 +1,8 @@
-"""The SQLite file: opened safely on any file system, upgraded to our schema, written by several processes at once."""
+"""The SQLite file: opened safely on any file system, upgraded to our schema, written by several processes at once.
+
+A commit waits for the disk, so writes share commits: those that wait for theirs at the same moment, and those that may
+come a few milliseconds later (`write_soon`).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -27,6 +31,7 @@ _SHARES_MEMORY = frozenset({
 })  # fmt: skip
 _WAIT_S = 30.0  # for other processes to release their lock
 _OPEN_WAIT_S = 0.2  # the same for one attempt to open the file
+_SOON_S = 0.005  # after that, what `write_soon` was given is committed
 _OTHER_FILE = "name another file with --aisbench-ledger"
 _ADVICE = {  # by what SQLite says; its error codes reach Python only from 3.11 on
     "is full": "free some space",
@@ -39,12 +44,37 @@ _ADVICE = {  # by what SQLite says; its error codes reach Python only from 3.11 
 }
 
 
+class _Write:
+    """One write that waits for the next commit, and what became of it."""
+
+    __slots__ = ("done", "error", "result", "soon", "work")
+
+    def __init__(self, work: Callable[[], Any], *, soon: bool) -> None:
+        self.work = work
+        self.soon = soon
+        self.done = False
+        self.error: BaseException | None = None
+        self.result: Any = None
+
+
 class Database:
-    """One connection for all threads. A write is on disk when its call returns; every error is a LedgerError."""
+    """One connection for all threads; every error is a LedgerError.
+
+    What `write` and `transaction` wrote is on disk when they return. What `write_soon` was given follows within
+    milliseconds, and an error of it is raised by the next `write_soon` or `sync`.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.RLock()  # the Fleet's thread and pytest's own both write
+        self._inside = 0  # the thread whose transaction is open
+        self._queue: list[_Write] = []
+        self._keyed: dict[str, _Write] = {}  # of the queue: those that a newer one of the same key replaces
+        self._queue_lock = threading.Lock()
+        self._failure: BaseException | None = None  # of a write that was to be made soon
+        self._soon = threading.Event()
+        self._closed = False
+        self._committer: threading.Thread | None = None
         self._alien: Mount | None = None  # the file system, if a write-ahead log is not safe there
         with self._translated():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,29 +131,144 @@ class Database:
         db.execute(f"PRAGMA busy_timeout = {int(_WAIT_S * 1000)}")
 
     def read(self, statement: str, *values: Any) -> list[Any]:
+        """The rows, with everything that was written before, also soon."""
+        with self._translated(), self._lock:
+            if self._inside != threading.get_ident():
+                self._commit()
+            return self._db.execute(statement, values).fetchall()
+
+    def read_committed(self, statement: str, *values: Any) -> list[Any]:
+        """The rows without what is still to be written soon: for questions about other runs, which cost no commit."""
         with self._translated(), self._lock:
             return self._db.execute(statement, values).fetchall()
 
     def write(self, statement: str, *values: Any) -> int:
         """Execute a statement; returns how many rows it changed."""
+        return int(self.perform(lambda: self._db.execute(statement, values).rowcount))
+
+    def perform(self, work: Callable[[], Any], key: str = "") -> Any:
+        """Make the writes of `work` in one commit, perhaps with those of other threads; returns its result.
+
+        It replaces what waits under the same key to be written soon.
+        """
+        if self._inside == threading.get_ident():
+            return work()
+        write = _Write(work, soon=False)
+        with self._queue_lock:
+            if older := self._keyed.pop(key, None):
+                self._queue.remove(older)
+            self._queue.append(write)
+        with self._translated():
+            with self._lock:
+                if not write.done:
+                    self._commit()
+            if write.error:
+                raise write.error
+        return write.result
+
+    def write_soon(self, key: str, work: Callable[[], None]) -> None:
+        """Make the writes of `work` within milliseconds; a newer one of the same key replaces one that still waits."""
+        self._raise_failure()
+        with self._queue_lock:
+            if waiting := self._keyed.get(key):
+                waiting.work = work
+                return
+            self._keyed[key] = write = _Write(work, soon=True)
+            self._queue.append(write)
+            if self._committer is None:
+                self._committer = threading.Thread(target=self._commit_soon, name="aisbench-ledger", daemon=True)
+                self._committer.start()
+        self._soon.set()
+
+    def sync(self) -> None:
+        """Return once everything that was written before is on disk."""
         with self._translated(), self._lock:
-            return self._db.execute(statement, values).rowcount
+            self._commit()
+        self._raise_failure()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """One transaction: no other process writes meanwhile, and either all is written or nothing."""
         with self._translated(), self._lock:
+            if self._inside == threading.get_ident():
+                yield
+                return
+            self._commit()
             self._db.execute("BEGIN IMMEDIATE")
+            self._inside = threading.get_ident()
             try:
                 yield
                 self._db.execute("COMMIT")
             finally:
+                self._inside = 0
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
 
     def close(self) -> None:
         with self._lock:
+            try:
+                self.sync()
+            except LedgerError as error:
+                log_ignored(_LOG, error, "the last writes to %s", self.path)
+            self._closed = True
+            self._soon.set()
             self._db.close()
+
+    def _commit(self) -> None:
+        """Make all waiting writes in one transaction; the caller has the lock."""
+        with self._queue_lock:
+            batch, self._queue, self._keyed = self._queue, [], {}
+        if not batch:
+            return
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._inside = threading.get_ident()
+            for write in batch:
+                self._make(write)
+            self._db.execute("COMMIT")
+        except (sqlite3.Error, OSError) as error:
+            for write in batch:
+                write.error = error
+        except BaseException:
+            # Ctrl-C in this thread: the writes of other threads must not be lost with it.
+            with self._queue_lock:
+                self._queue[:0] = batch
+            raise
+        finally:
+            self._inside = 0
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+        for write in batch:
+            write.done = True
+            if write.soon and write.error:
+                self._failure = self._failure or write.error
+
+    def _make(self, write: _Write) -> None:
+        try:
+            write.result, write.error = write.work(), None
+        except Exception as error:
+            if not self._db.in_transaction:
+                raise  # a full disk ends the whole transaction
+            write.error = error
+
+    def _commit_soon(self) -> None:
+        while True:
+            self._soon.wait()
+            time.sleep(_SOON_S)
+            self._soon.clear()
+            with self._lock:
+                if self._closed:
+                    return
+                try:
+                    self._commit()
+                except sqlite3.Error as error:  # of the ROLLBACK
+                    self._failure = self._failure or error
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure:
+            with self._translated():
+                raise failure
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:

@@ -21,7 +21,7 @@ _ALL = f"SELECT {_FIELDS} FROM measures"  # noqa: S608 - made of our own words
 
 
 class History:
-    """Trial records, always the oldest first. `without` leaves out the trials of one run."""
+    """Trial records that are committed, always the oldest first. `without` leaves out the trials of one run."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -48,7 +48,7 @@ class History:
         shapes: list[str] = []
         while family and len(shapes) < limit:  # one step in the index each: DISTINCT would read all rows
             statement = "SELECT min(shape) FROM measures WHERE family = ? AND workload = ? AND shape > ?"
-            ((shape,),) = self._database.read(statement, family, workload, shapes[-1] if shapes else "")
+            ((shape,),) = self._database.read_committed(statement, family, workload, shapes[-1] if shapes else "")
             if shape is None:
                 break
             shapes.append(shape)
@@ -72,11 +72,11 @@ class History:
 
     def traits(self, key: str) -> Mapping[str, str]:
         """The traits that the key is made of; empty if unknown."""
-        rows = self._database.read("SELECT traits FROM fingerprints WHERE key = ?", key)
+        rows = self._database.read_committed("SELECT traits FROM fingerprints WHERE key = ?", key)
         return dict(json.loads(rows[0][0])) if rows else {}
 
     def _read(self, where: str, *values: Any) -> tuple[TrialRecord, ...]:
-        return tuple(_record(row) for row in self._database.read(f"{_ALL} {where}", *values))
+        return tuple(_record(row) for row in self._database.read_committed(f"{_ALL} {where}", *values))
 
 
 def add_record(database: Database, record: TrialRecord, traits: Mapping[str, str]) -> None:

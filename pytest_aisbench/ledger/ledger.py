@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +40,7 @@ ON CONFLICT (trial) DO UPDATE SET
 """
 _SAVE_IF_UNCHANGED = f"{_SAVE} WHERE trials.record = ?"
 _SAVE_IF_OURS = f"{_SAVE} WHERE trials.run = excluded.run"
+_SAVE_CASE = "INSERT OR REPLACE INTO cases VALUES (?, ?, ?, ?)"
 MAY_RUN = "(t.step IN ('SUBMIT', 'WATCH') OR json_extract(t.record, '$.job.phase') IN ('PENDING', 'RUNNING'))"
 _LEFT = f"""
 SELECT t.record, r.owner, r.lease, r.finished IS NULL FROM trials t JOIN runs r USING (run)
@@ -78,7 +80,11 @@ class LeftTrial(NamedTuple):
 
 
 class Ledger:
-    """Every write is on disk when its call returns, so that a kill at any point loses nothing."""
+    """A write is on disk when its call returns, but for those named `_soon`, which are within milliseconds.
+
+    Soon is early enough for everything but an intent: a kill before that moment loses only what the next run finds out
+    again, from the platform, the Store or the Tester.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -145,13 +151,21 @@ class Ledger:
 
     def save_trial(self, trial: Trial, now: float) -> bool:
         """Save a trial, and its measurements as history; False if another run has taken it over meanwhile."""
-        measured = trial_record(trial)
-        if measured is None:
-            return bool(self.database.write(_SAVE_IF_OURS, *_row(trial, now)))
-        with self.database.transaction():
-            saved = bool(self.database.write(_SAVE_IF_OURS, *_row(trial, now)))
-            if saved:
-                history.add_record(self.database, measured, trial.traits)
+        return bool(self.database.perform(lambda: self._save_trial(trial, now), _key(trial)))
+
+    def save_trial_soon(self, trial: Trial, now: float, lost: Callable[[Trial], None]) -> None:
+        """The same within milliseconds; `lost` is called if another run has taken the trial over."""
+
+        def save() -> None:
+            if not self._save_trial(trial, now):
+                lost(trial)
+
+        self.database.write_soon(_key(trial), save)
+
+    def _save_trial(self, trial: Trial, now: float) -> bool:
+        saved = bool(self.database.write(_SAVE_IF_OURS, *_row(trial, now)))
+        if saved and (measured := trial_record(trial)):
+            history.add_record(self.database, measured, trial.traits)
         return saved
 
     def swap_trial(self, trial: Trial, now: float, seen: str) -> bool:
@@ -164,7 +178,15 @@ class Ledger:
 
     def save_case(self, run: str, ordinal: int, entry: CaseEntry) -> None:
         """Save a case's entry, in place of an earlier one of this run."""
-        self.database.write("INSERT OR REPLACE INTO cases VALUES (?, ?, ?, ?)", run, entry.id, ordinal, record(entry))
+        self.database.write(_SAVE_CASE, run, entry.id, ordinal, record(entry))
+
+    def save_case_soon(self, run: str, ordinal: int, entry: CaseEntry) -> None:
+        """The same within milliseconds."""
+        self.database.write_soon(f"case {run} {entry.id}", partial(self.save_case, run, ordinal, entry))
+
+    def sync(self) -> None:
+        """Return once everything that was saved before is on disk."""
+        self.database.sync()
 
     def trials(self, run: str) -> list[Trial]:
         rows = self.database.read("SELECT record FROM trials WHERE run = ? ORDER BY case_id, number", run)
@@ -212,6 +234,10 @@ class Ledger:
 
     def close(self) -> None:
         self.database.close()
+
+
+def _key(trial: Trial) -> str:
+    return f"trial {trial.id}"
 
 
 def _row(trial: Trial, now: float) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -227,13 +228,16 @@ class RecordedTests:
         self._ordinals: dict[str, int] = {}
 
     def add(self, tests: Iterable[RecordedTest]) -> None:
-        with self._database.transaction():
-            for test in tests:
-                ordinal = self._ordinals.setdefault(test.nodeid, len(self._ordinals))
-                # Plugins put all kinds of things into reports: what JSON does not know becomes text.
-                reports = json.dumps(test.reports, separators=(",", ":"), default=str)
-                row = (self._run, test.nodeid, ordinal, *test[1:5], reports)
-                self._database.write("INSERT OR REPLACE INTO tests VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
+        """Store them within milliseconds."""
+        for test in tests:
+            self._ordinals.setdefault(test.nodeid, len(self._ordinals))
+            self._database.write_soon(f"test {self._run} {test.nodeid}", partial(self._add, test))
+
+    def _add(self, test: RecordedTest) -> None:
+        # Plugins put all kinds of things into reports: what JSON does not know becomes text.
+        reports = json.dumps(test.reports, separators=(",", ":"), default=str)
+        row = (self._run, test.nodeid, self._ordinals[test.nodeid], *test[1:5], reports)
+        self._database.write("INSERT OR REPLACE INTO tests VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
 
 
 def read_tests(database: Database, run: str) -> list[RecordedTest]:

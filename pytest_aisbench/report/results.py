@@ -7,21 +7,24 @@ dataclass may be renamed, a key may not. A new key is added here, in `docs/resul
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from pytest_aisbench.errors import LedgerError
 from pytest_aisbench.judge.standards import TIME, Field, standard_fields
 from pytest_aisbench.model.clock import stamp
 from pytest_aisbench.model.codec import dump
 from pytest_aisbench.model.results import CaseEntry, RunEntry, Straggler, TrialEntry, Value
 from pytest_aisbench.model.verdict import Finding
-from pytest_aisbench.report.text import write_bytes, write_text
+from pytest_aisbench.report.text import write_bytes
 from pytest_aisbench.stash import SETTINGS
 
 NAME = "results.json"
+_PAUSE_S = 1.5  # between two writings while cases end: readers are promised that the file is at most 2 s old
 T = TypeVar("T")
 Table = Mapping[str, Callable[[T], Any]]  # key of the document: how its value is taken from the entry
 _RUN: Table[RunEntry] = {
@@ -101,26 +104,28 @@ def write_results(entry: RunEntry, folder: Path) -> Path:
 
 
 class Results:
-    """The file of one run, rewritten whole after every case. A case that did not change is serialized once."""
+    """The file of one run, replaced whole each time. A case that did not change is serialized once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._cases: dict[str, tuple[CaseEntry, bytes]] = {}
+        self._lock = threading.Lock()
 
     def write(self, entry: RunEntry) -> Path:
         """Write strict JSON: no NaN, and a lone surrogate of a mangled log becomes `?`."""
         path = self._folder / NAME
-        write_bytes(path, list(self._parts(entry)))  # serialized first: an error leaves no half-written draft
+        with self._lock:
+            write_bytes(path, list(self._parts(entry)))  # serialized first: an error leaves no half-written draft
         return path
 
     def _parts(self, entry: RunEntry) -> Iterator[bytes]:
         comma = b"{\n "
         for key, take in _RUN.items():
-            yield comma + _text(key, 1) + b": "
+            yield comma + _text(key) + b": "
             if key == "cases" and entry.cases:
                 yield from self._case_parts(entry.cases)
             else:
-                yield _text(dump(take(entry)), 1)
+                yield _text(dump(take(entry)))
             comma = b",\n "
         yield b"\n}\n"
 
@@ -129,7 +134,7 @@ class Results:
         for case in cases:
             written, text = self._cases.get(case.id, (None, b""))
             if written is not case:
-                text = _text(case_document(case), 2)
+                text = _text(case_document(case))
                 self._cases[case.id] = (case, text)
             yield comma
             yield text
@@ -137,10 +142,55 @@ class Results:
         yield b"\n ]"
 
 
-def _text(value: Any, depth: int) -> bytes:
-    """JSON, indented as a part of the document; its strings hold no line ends."""
-    text = json.dumps(value, allow_nan=False, ensure_ascii=False, indent=1)
-    return text.replace("\n", "\n" + " " * depth).encode("utf-8", "replace")
+class ResultsWriter:
+    """Keeps `results.json` no older than 2 s while cases end, in a thread of its own.
+
+    The file holds all cases, so writing it after each would cost the more the more cases there are.
+    """
+
+    def __init__(self, folder: Path, entry: Callable[[], RunEntry]) -> None:
+        """`entry` is the run as it is at the moment of writing."""
+        self._results = Results(folder)
+        self._entry = entry
+        self._changed = threading.Event()
+        self._closing = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._work, name="aisbench-results", daemon=True)
+        self._thread.start()
+
+    def write(self, entry: RunEntry) -> None:
+        """Write the file now."""
+        self._results.write(entry)
+
+    def write_soon(self) -> None:
+        """Write the file within 2 s; raises what kept the last such writing from succeeding."""
+        error, self._error = self._error, None
+        if error:
+            raise error
+        self._changed.set()
+
+    def close(self) -> None:
+        """Write no more by itself; `write` still does."""
+        self._closing.set()
+        self._changed.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            self._changed.wait()
+            if self._closing.is_set():
+                return
+            self._changed.clear()
+            try:
+                self._results.write(self._entry())
+            except (LedgerError, OSError) as error:  # the next `write_soon` raises it
+                self._error = error
+            self._closing.wait(_PAUSE_S)
+
+
+def _text(value: Any) -> bytes:
+    """JSON on one line, since only that is encoded in C: each case is one line of the file."""
+    return json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
 
 
 # `fields.json`
@@ -163,10 +213,16 @@ class Fields:
         """The file is written at the end of the run."""
 
     def run(self, entry: RunEntry) -> None:
-        cases = {case.id: fields_as_json(standard_fields(case, self._config)) for case in entry.cases}
-        document = {"schema": SCHEMA, "about": ABOUT, "run": entry.run, "cases": cases}
-        text = json.dumps(document, allow_nan=False, ensure_ascii=False, indent=1)
-        write_text(self._folder / FIELDS_NAME, f"{text}\n")
+        head = b'{"schema": %b,\n "about": %b,\n "run": %b,\n "cases": {' % (
+            _text(SCHEMA),
+            _text(ABOUT),
+            _text(entry.run),
+        )
+        cases = [
+            b"\n  %b: %b" % (_text(case.id), _text(fields_as_json(standard_fields(case, self._config))))
+            for case in entry.cases
+        ]
+        write_bytes(self._folder / FIELDS_NAME, [head, b",".join(cases), b"\n }}\n"])
 
 
 def fields_as_json(fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:

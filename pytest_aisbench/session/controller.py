@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,13 +16,14 @@ from pytest_aisbench.judge import exit_code
 from pytest_aisbench.logs import get_logger
 from pytest_aisbench.model.clock import SystemClock
 from pytest_aisbench.model.ports import Platform
-from pytest_aisbench.report import results
 from pytest_aisbench.report.host_plugins import PREFIX, case_id_of_report, guarded, properties_of, write_line
+from pytest_aisbench.report.results import ResultsWriter
 from pytest_aisbench.report.terminal import write_summary
 from pytest_aisbench.session import collection
 from pytest_aisbench.session.collection import Plan
 from pytest_aisbench.session.outcome import RunOutcome, Signals, errors_in_one_line, failure_message
 from pytest_aisbench.session.reporters import Reporters
+from pytest_aisbench.stash import LEDGER
 
 if TYPE_CHECKING:
     from pytest_aisbench.config.settings import Settings
@@ -50,7 +52,7 @@ class Controller(collection.ChecksSelection):
         self._workers: Workers | None = None
         self._live: Live | None = None
         self._opening = threading.RLock()  # workers of xdist plan, and ask for the platform, at the same time
-        self._results: results.Results | None = None
+        self._results: ResultsWriter | None = None
         self._plan = Plan()
 
     # RunOwner: what the fixtures ask for.
@@ -153,7 +155,8 @@ class Controller(collection.ChecksSelection):
             if plan.wants and self._run is None:
                 settings, meter = self._settings, registry.of_session(self._config).meter(self._settings)
                 self._run = Run(settings, self.platform(), SystemClock(), plan.wants, self._say, meter=meter)
-                self._results = results.Results(self._run.folder)
+                self._config.stash[LEDGER] = self._run.ledger.database
+                self._results = ResultsWriter(self._run.folder, self._run.entry)
             return str(self._run.folder) if self._run else None
 
     def _say(self, line: str) -> None:
@@ -204,7 +207,8 @@ class Controller(collection.ChecksSelection):
         assert self._run is not None
         with self._outcome.noticing():
             self._reporters.case(self._run.rule(case_id, failed))
-            self._publish(self._run.entry())
+            if self._results:
+                self._results.write_soon()
         if unrecorded := self._outcome.tally.unrecorded:
             # The hosts would meet the same full disk next, and end the run with a traceback.
             pytest.exit(f"the run cannot be recorded: {unrecorded}", returncode=exit_code.INTERNAL)
@@ -220,6 +224,8 @@ class Controller(collection.ChecksSelection):
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, object, object]:
         """Inside the terminal's wrapper and around the hosts, whose files may meet a full disk too."""
+        if self._results:
+            self._results.close()
         code = self._outcome.code(exitstatus, self._run)
         session.exitstatus = code
         if self._run is None:
@@ -257,22 +263,17 @@ def run_ready_first(session: pytest.Session, fleet: Fleet, tick: Callable[[], No
 
     pytest sets fixtures of a module or class up again if the order jumps between modules.
     """
-    goals = {item: (collection.case_of(item), collection.needed_step(item)) for item in session.items}
-
-    def is_ready(item: pytest.Item) -> bool:
-        case, until = goals[item]
-        return case is None or until is None or fleet.is_ready(case, until)
-
-    waiting = list(session.items)
-    while waiting:
-        ready = [item for item in waiting if is_ready(item)]
+    waiting = _WaitingTests(session.items)
+    ready = waiting.take_ready(fleet, None)
+    while waiting or ready:
         if not ready:
             tick()
-            fleet.wait(_GLANCE_S)
+            changed = fleet.wait(_GLANCE_S)
+            ready = waiting.take_ready(fleet, None if fleet.closing else changed)
             continue
-        for item, following in zip(ready, [*ready[1:], None], strict=True):
-            waiting.remove(item)
-            session.config.hook.pytest_runtest_protocol(item=item, nextitem=following or _next(waiting))
+        batch, ready = ready, []
+        for item, following in zip(batch, [*batch[1:], None], strict=True):
+            session.config.hook.pytest_runtest_protocol(item=item, nextitem=following or waiting.nearest())
             if session.shouldfail:
                 raise session.Failed(session.shouldfail)
             if session.shouldstop:
@@ -280,17 +281,55 @@ def run_ready_first(session: pytest.Session, fleet: Fleet, tick: Callable[[], No
     return True
 
 
-def _next(waiting: Sequence[pytest.Item]) -> pytest.Item | None:
-    if not waiting:
-        return None
-    if len(waiting) == 1:
-        return waiting[0]
-    chains = [item.listchain()[:-1] for item in waiting]
-    shared = set(chains[0]).intersection(*chains[1:])
-    nearest = next(node for node in reversed(chains[0]) if node in shared)
-    assert isinstance(nearest, pytest.Collector)
-    anchor: _Anchor = _Anchor.from_parent(nearest, name="whichever is ready")
-    return anchor
+class _WaitingTests:
+    """The tests that have not begun, in their order; looks only at those whose trial changed."""
+
+    def __init__(self, items: Sequence[pytest.Item]) -> None:
+        self._goals = {item: (collection.case_of(item), collection.needed_step(item)) for item in items}
+        self._order = {item: number for number, item in enumerate(items)}
+        self._of_case: dict[str, list[pytest.Item]] = {}
+        self._below: Counter[pytest.Collector] = Counter()  # how many of the tests a module, class or folder has
+        self._anchors: dict[pytest.Collector, _Anchor] = {}
+        for item, (case, _) in self._goals.items():
+            self._below.update(_collectors(item))
+            if case:
+                self._of_case.setdefault(case.id, []).append(item)
+
+    def __bool__(self) -> bool:
+        return bool(self._goals)
+
+    def take_ready(self, fleet: Fleet, changed: Collection[str] | None) -> list[pytest.Item]:
+        """Take the tests that can run now: of the cases that changed, or of all if None is given."""
+        asked = (
+            self._goals
+            if changed is None
+            else (item for case_id in changed for item in self._of_case.get(case_id, ()) if item in self._goals)
+        )
+        ready = sorted((item for item in asked if self._is_ready(item, fleet)), key=self._order.__getitem__)
+        for item in ready:
+            del self._goals[item]
+            self._below.subtract(_collectors(item))
+        return ready
+
+    def _is_ready(self, item: pytest.Item, fleet: Fleet) -> bool:
+        case, until = self._goals[item]
+        return case is None or until is None or fleet.is_ready(case, until)
+
+    def nearest(self) -> pytest.Item | None:
+        """Stands for the test that follows: its fixtures are those that all waiting tests share."""
+        if not self._goals:
+            return None
+        first = next(iter(self._goals))
+        if len(self._goals) == 1:
+            return first
+        shared = next(node for node in reversed(_collectors(first)) if self._below[node] == len(self._goals))
+        if shared not in self._anchors:
+            self._anchors[shared] = _Anchor.from_parent(shared, name="whichever is ready")
+        return self._anchors[shared]
+
+
+def _collectors(item: pytest.Item) -> list[pytest.Collector]:
+    return [node for node in item.listchain()[:-1] if isinstance(node, pytest.Collector)]
 
 
 class _Anchor(pytest.Item):

@@ -23,7 +23,7 @@ from pytest_aisbench.model.results import PRIVATE, RUNS, CaseEntry, RunEntry
 from pytest_aisbench.registry import ReporterKind
 from pytest_aisbench.report import index
 from pytest_aisbench.report.host_plugins import RERUN, ReportedTest, guarded, warn
-from pytest_aisbench.stash import RUN_OWNER, SETTINGS
+from pytest_aisbench.stash import LEDGER, RUN_OWNER, SETTINGS
 from pytest_aisbench.tester.transports import make_transport
 from pytest_aisbench.tester.uploader import PATIENCE_S, Uploader, fill_outbox, find_destination
 
@@ -71,8 +71,7 @@ class TestRecorder:
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config = config
-        self._database = Database(config.stash[SETTINGS].ledger_file)
-        self._recorded = RecordedTests(self._database, folder.name)
+        self._recorded = RecordedTests(config.stash[LEDGER], folder.name)
         self._cases: dict[str, CaseEntry] = {}
         self._begun: dict[str, tuple[ReportedTest, list[Any]]] = {}  # tests that have not ended
         self._ended: list[RecordedTest] = []  # and are not written yet
@@ -113,9 +112,6 @@ class TestRecorder:
         ended, self._ended = self._ended, []
         if ended:
             self._recorded.add(ended)
-
-    def pytest_unconfigure(self) -> None:
-        self._database.close()
 
 
 _LONGEST = 64_000  # characters of what a test printed that are kept
@@ -175,8 +171,7 @@ class Tester:
             return
         self._private = destination.label == PRIVATE
         self._clock = SystemClock()
-        self._database = Database(settings.ledger_file)
-        self._outbox = Outbox(self._database)
+        self._outbox = Outbox(config.stash[LEDGER])
         self._outbox.set_destination(self._run, destination)
         self._transport = make_transport(destination.tester, settings.tester_access)
         self._refusals: list[str] = []
@@ -226,7 +221,6 @@ class Tester:
             return (yield)
         finally:
             self._transport.close()
-            self._database.close()
 
     def _bury(self) -> None:
         if self._private:
