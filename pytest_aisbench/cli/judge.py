@@ -21,11 +21,11 @@ from pytest_aisbench.engine.suites import suite_folders
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.judge.evaluate import evaluate
 from pytest_aisbench.judge.exit_code import Tally
-from pytest_aisbench.judge.values import CaseValues, mean, target_accuracy
+from pytest_aisbench.judge.values import CaseValues, logged_training, mean, values_from_log
 from pytest_aisbench.model.case import Case, Shape
 from pytest_aisbench.model.clock import SystemClock, day
 from pytest_aisbench.model.messages import plain
-from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, TIME_TO_ACCURACY, MissingResult
+from pytest_aisbench.model.metric import THROUGHPUT, AccuracyPoint, Curve, MissingResult
 from pytest_aisbench.model.verdict import Ruling, Verdict
 from pytest_aisbench.report.results import finding_document
 from pytest_aisbench.traininglog.mlperf import BENCHMARKS, Result, benchmark_name, mlperf_log, parse_result
@@ -86,7 +86,7 @@ def judge_set(case: Case, files: Sequence[tuple[Result, Verdict]], today: str = 
     values = [_values(case, each) for each, _ in files]
     means = {
         metric: mean([each[metric] for each in values])
-        for metric in (THROUGHPUT, ACCURACY, TIME_TO_ACCURACY)
+        for metric in values[0]
         if all(metric in each for each in values)
     }
     whole = evaluate(CaseValues(case, means), today=today).verdict
@@ -107,9 +107,10 @@ def _other_benchmark(case: Case, result: Result) -> Iterable[MissingResult]:
 
 def _values(case: Case, result: Result) -> dict[str, float]:
     """What the file measured; a metric with a missing result has no value."""
-    target = target_accuracy(case)
-    times = [seconds for seconds, accuracy in result.evaluations if target is not None and accuracy >= target]
-    return {**result.measured, **({TIME_TO_ACCURACY: times[0]} if times else {})}
+    points = enumerate(result.evaluations, start=1)
+    curve = Curve(evaluations=tuple(AccuracyPoint(number, accuracy, at) for number, (at, accuracy) in points))
+    derived = values_from_log(logged_training(case, curve))
+    return {**result.measured, **{name: value for name, value in derived.items() if isinstance(value, float)}}
 
 
 def _case(options: argparse.Namespace) -> Case:

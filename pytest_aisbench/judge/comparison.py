@@ -19,7 +19,10 @@ from pytest_aisbench.model.results import CaseBrief, PreviousRun
 from pytest_aisbench.model.verdict import Ruling
 
 _SHAPE = ("nodes", "devices")
-_LABELS = frozenset({"job_name", "job_description_prefix"})  # options that change nothing of what a job does
+# What the platforms' own options mean, the most telling first.
+HARDWARE_OPTIONS = ("flavor", "pool_id", "device_type")
+SOFTWARE_OPTIONS = ("image", "framework_version")  # an image replaces the engine
+LABEL_OPTIONS = ("job_name", "job_description_prefix")  # change nothing of what a job does
 _LONGEST = 80  # characters of a value; a longer one is cut, and its digest added
 _DIGITS = 12
 _SECRET_NAME = re.compile(r"token|passw|secret|credential|(^|_)(ak|sk|key|auth)($|_)|access_?key", re.IGNORECASE)
@@ -32,7 +35,7 @@ def traits_of(case: Case, *, platform: str, place: str, code: str, data: str = "
     given: dict[str, Any] = {
         "platform": platform,
         "place": place,
-        **{name: value for name, value in workload.options.items() if name not in _LABELS},
+        **{name: value for name, value in workload.options.items() if name not in LABEL_OPTIONS},
         "nodes": case.shape.nodes,
         "devices": case.shape.devices,
         "mode": case.mode.value,

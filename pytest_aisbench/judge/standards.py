@@ -20,10 +20,11 @@ from itertools import pairwise
 from statistics import fmean, median, stdev
 from typing import Any
 
-from pytest_aisbench.judge.values import exact_sum, steady_throughput, throughput_of_ranks, time_to_accuracy
+from pytest_aisbench.judge.comparison import HARDWARE_OPTIONS, SOFTWARE_OPTIONS
+from pytest_aisbench.judge.values import DERIVED, LoggedTraining, exact_sum, throughput_of_ranks, values_from_log
 from pytest_aisbench.model.job import Power, Sample
 from pytest_aisbench.model.messages import plain
-from pytest_aisbench.model.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
+from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.model.results import CaseEntry, TrialEntry
 from pytest_aisbench.model.verdict import number
 
@@ -91,17 +92,17 @@ def _results(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
     throughput = _metric(THROUGHPUT, case)
     cards = case.shape.devices if case.single_server else case.shape.world
     per_card = None if throughput.value is None else throughput.value / cards
-    curve, unit = trial.curve if trial else None, throughput.unit
-    accuracy = case.metrics[ACCURACY].unit if ACCURACY in case.metrics else ""
+    unit, accuracy = throughput.unit, case.metrics[ACCURACY].unit if ACCURACY in case.metrics else ""
+    curve = trial.curve if trial else None
+    log = LoggedTraining(curve, case.shape, case.single_server, case.target_accuracy, accuracy)
     return {
         "throughput_ratio": throughput,
         "throughput_per_card": _value(per_card, unit, f"throughput by {cards} cards", throughput.null_reason or ""),
-        STEADY_THROUGHPUT: _or_why(steady_throughput(curve, case), unit, f"{_LOG}, without its warm-up"),
         ACCURACY: _metric(ACCURACY, case),
         "target_accuracy": _value(
             case.target_accuracy, accuracy, "claim on accuracy", "no lower bound of the accuracy is claimed"
         ),
-        TIME_TO_ACCURACY: _or_why(time_to_accuracy(curve, case, case.target_accuracy, accuracy), "s", _LOG),
+        **{name: _derived(name, value, unit) for name, value in values_from_log(log).items()},
     }
 
 
@@ -164,10 +165,10 @@ def _context(case: CaseEntry, trial: TrialEntry | None, config: Mapping[str, Any
         "scenario": (config.get("Scenario"), "config.json", not_in_config),
         "test_object_type": ("single" if case.nodes == 1 else "cluster", "case", ""),
         "model": (config.get("Model") or case.workload, "config.json" if config.get("Model") else "workload.toml", ""),
-        "hardware": (_first(traits, "flavor", "pool_id"), "workload.toml", "it names neither a flavor nor a pool"),
+        "hardware": (_first(traits, *HARDWARE_OPTIONS), "workload.toml", "it names neither a flavor nor a pool"),
         "dataset": (traits.get("data"), "workload.toml", "the workload names no data"),
         "framework": (traits.get("framework"), "workload.toml", "not on record"),
-        "framework_version": (_first(traits, "framework_version", "image_url"), "workload.toml", "nothing names it"),
+        "framework_version": (_first(traits, *SOFTWARE_OPTIONS), "workload.toml", "nothing names it"),
         "cann": (traits.get("cann"), _LOG, "the log does not tell it"),
         "driver": (traits.get("driver"), _LOG, "the log does not tell it"),
     }
@@ -192,8 +193,13 @@ def _variation(speeds: Sequence[float]) -> float | None:
     return stdev(speeds) / fmean(speeds) if len(speeds) > 1 and fmean(speeds) > 0 else None
 
 
-def _or_why(value: float | str, unit: str, source: str) -> Field:
-    return Field(None, unit, null_reason=value) if isinstance(value, str) else Field(value, unit, source)
+def _derived(name: str, value: float | str, speed_unit: str) -> Field:
+    """`value` is a number, or the reason why there is none."""
+    metric = DERIVED[name]
+    unit = speed_unit if metric.unit is None else metric.unit
+    if isinstance(value, str):
+        return Field(None, unit, null_reason=value)
+    return Field(value, unit, f"{_LOG}, {metric.remark}" if metric.remark else _LOG)
 
 
 def _value(value: Any, unit: str, source: str, why: str) -> Field:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from pytest_aisbench.judge.comparison import family_key, traits_key
 from pytest_aisbench.judge.stragglers import find_stragglers, stragglers_message
@@ -33,31 +32,6 @@ from pytest_aisbench.model.metric import (
 from pytest_aisbench.model.trial import Step, Trial, TrialRecord
 from pytest_aisbench.model.verdict import Threshold, number
 from pytest_aisbench.traininglog.curve import seconds_to_accuracy
-
-
-@dataclass(frozen=True)
-class DerivedMetric:
-    """A metric that no training script writes: we compute it from the training log, or from other shapes.
-
-    To add one, add a row to `DERIVED`, its value to `_values_of_log`, and its name to each catalogue of `i18n`.
-    """
-
-    name: str
-    unit: str | None  # None: the unit of throughput
-    is_speed: bool = False  # it means nothing if the model learnt nothing
-    is_additive: bool = True  # a claim on it may be per node or per device
-    is_positive: bool = True  # every value is above 0, so that a bound at 0 claims nothing
-
-
-DERIVED = {
-    metric.name: metric
-    for metric in (
-        DerivedMetric(SCALING, unit="", is_speed=True),
-        DerivedMetric(STEADY_THROUGHPUT, unit=None, is_speed=True),  # without the warm-up
-        DerivedMetric(TIME_TO_ACCURACY, unit="s", is_additive=False),  # until an evaluation met the claim on accuracy
-    )
-}
-SPEEDS = frozenset({THROUGHPUT, *(metric.name for metric in DERIVED.values() if metric.is_speed)})
 
 _Label = tuple[int | None, int | None]  # rank, node
 
@@ -241,30 +215,26 @@ def _origin(label: _Label) -> str:
 # What the log of a training shows.
 
 
-class Spread(Protocol):
-    """Who trained together: a case, or the entry of one."""
+@dataclass(frozen=True)
+class LoggedTraining:
+    """The curve of a training by its log, and what decides how to read it."""
+
+    curve: Curve | None
+    shape: Shape
+    nodes_train_alone: bool
+    target: float | None  # the lower bound that is claimed of the accuracy
+    accuracy_unit: str
 
     @property
-    def shape(self) -> Shape: ...
-
-    @property
-    def single_server(self) -> bool: ...
-
-
-def _values_of_log(trial: Trial) -> dict[str, float | str]:
-    """By metric the value, or the reason why there is none."""
-    case = trial.case
-    unit = case.workload.metrics[ACCURACY].unit if ACCURACY in case.workload.metrics else ""
-    return {
-        STEADY_THROUGHPUT: steady_throughput(trial.curve, case),
-        TIME_TO_ACCURACY: time_to_accuracy(trial.curve, case, target_accuracy(case), unit),
-    }
+    def is_one_of_several(self) -> bool:
+        """True if other nodes trained too, each alone, and their logs are not in the curve."""
+        return self.nodes_train_alone and self.shape.nodes > 1
 
 
-def steady_throughput(curve: Curve | None, case: Spread) -> float | str:
+def steady_throughput(log: LoggedTraining) -> float | str:
     """The whole job's samples/s without the warm-up, or the reason why it is unknown."""
-    pace = curve.pace if curve else None
-    if case.single_server and case.shape.nodes > 1:
+    pace = log.curve.pace if log.curve else None
+    if log.is_one_of_several:
         return message("alone in speed")
     if pace is None:
         return message("no speed")
@@ -272,19 +242,20 @@ def steady_throughput(curve: Curve | None, case: Spread) -> float | str:
         return message("other speed", unit=pace.unit)
     if pace.steady is None:
         return message("few speeds")
-    value = pace.steady * (1 if pace.of == "job" else case.shape.world)
+    value = pace.steady * (1 if pace.of == "job" else log.shape.world)
     return value if math.isfinite(value) else message("infinite speed")
 
 
-def time_to_accuracy(curve: Curve | None, case: Spread, target: float | None, unit: str) -> float | str:
+def time_to_accuracy(log: LoggedTraining) -> float | str:
     """Seconds from the start of training to the first evaluation that meets the target, or why they are unknown."""
+    curve, target = log.curve, log.target
     if target is None:
         return message("no target")
-    if case.single_server and case.shape.nodes > 1:
+    if log.is_one_of_several:
         return message("alone in learning")
     if curve is None or not curve.evaluations:
         return message("no evaluation")
-    if not unit and any(not 0 <= each.accuracy <= 1 for each in curve.evaluations):
+    if not log.accuracy_unit and any(not 0 <= each.accuracy <= 1 for each in curve.evaluations):
         return message("no ratios")
     seconds = seconds_to_accuracy(curve, target)
     if seconds is not None:
@@ -293,6 +264,47 @@ def time_to_accuracy(curve: Curve | None, case: Spread, target: float | None, un
     if best < target:
         return message("not reached", target=number(target), best=number(best))
     return message("no time")
+
+
+@dataclass(frozen=True)
+class DerivedMetric:
+    """A metric that no training script writes: we compute it from the training log, or from other shapes.
+
+    To add one that the log shows, add a row to `DERIVED`, and its texts to each catalogue of `i18n`.
+    """
+
+    name: str
+    unit: str | None  # None: the unit of throughput
+    from_log: Callable[[LoggedTraining], float | str] | None = None  # the value, or the message why there is none
+    remark: str = ""  # what `fields.json` adds to its source
+    is_speed: bool = False  # it means nothing if the model learnt nothing
+    is_additive: bool = True  # a claim on it may be per node or per device
+    is_positive: bool = True  # every value is above 0, so that a bound at 0 claims nothing
+
+
+DERIVED = {
+    metric.name: metric
+    for metric in (
+        DerivedMetric(SCALING, unit="", is_speed=True),
+        DerivedMetric(STEADY_THROUGHPUT, None, steady_throughput, "without its warm-up", is_speed=True),
+        DerivedMetric(TIME_TO_ACCURACY, "s", time_to_accuracy, is_additive=False),
+    )
+}
+SPEEDS = frozenset({THROUGHPUT, *(metric.name for metric in DERIVED.values() if metric.is_speed)})
+
+
+def values_from_log(log: LoggedTraining) -> dict[str, float | str]:
+    """By derived metric the value, or the reason why there is none."""
+    return {name: metric.from_log(log) for name, metric in DERIVED.items() if metric.from_log}
+
+
+def logged_training(case: Case, curve: Curve | None) -> LoggedTraining:
+    unit = case.workload.metrics[ACCURACY].unit if ACCURACY in case.workload.metrics else ""
+    return LoggedTraining(curve, case.shape, case.single_server, target_accuracy(case), unit)
+
+
+def _values_of_log(trial: Trial) -> dict[str, float | str]:
+    return values_from_log(logged_training(trial.case, trial.curve))
 
 
 def target_accuracy(case: Case) -> float | None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.judge.entries import case_entry
 from pytest_aisbench.judge.standards import TIME, Field, standard_fields
+from pytest_aisbench.judge.values import DERIVED, DerivedMetric
 from pytest_aisbench.model.case import Mode
 from pytest_aisbench.model.codec import dump, load
 from pytest_aisbench.model.job import Power
@@ -218,3 +219,21 @@ def test_no_number_of_a_trial_makes_a_field_that_json_has_not(
     odd = replace(TRIAL, times=times, power=Power(watts, watts, watts, "x"), curve=None, measurements=ranks)
     for field in standard_fields(entry(odd)).values():
         json.dumps(field.value, allow_nan=False)
+
+
+def test_the_options_of_every_platform_name_its_machines_and_software() -> None:
+    def context(**traits: str) -> tuple[Any, ...]:
+        found = told(entry(replace(TRIAL, traits=traits)))
+        return found["hardware"], found["framework_version"]
+
+    assert context(pool_id="pool-1", image="org/img:1", framework_version="mindspore_1.3") == ("pool-1", "org/img:1")
+    assert context(device_type="a910", image="org/pod:2") == ("a910", "org/pod:2")
+    assert context(framework="python") == (None, None)
+
+
+def test_a_derived_metric_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = DerivedMetric("evaluations", "times", lambda log: float(len(log.curve.evaluations)) if log.curve else "none")
+    monkeypatch.setitem(DERIVED, row.name, row)
+    field = standard_fields(entry())["evaluations"]
+    assert (field.value, field.unit) == (len(read_curve(LOG).evaluations), "times")
+    assert standard_fields(entry(NEVER))["evaluations"].null_reason == "none"
