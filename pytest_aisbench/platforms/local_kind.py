@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_aisbench.config.settings import FRAMEWORKS, LOCAL, PlatformKind, Settings, python_by_framework
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.logs import get_logger, log_ignored
+from pytest_aisbench.platforms.modelarts.kind import LOCAL_OPTIONS
 
 if TYPE_CHECKING:
     from pytest_aisbench.platforms.local import Local
@@ -27,7 +28,7 @@ _PATIENCE_S = 30.0
 
 class LocalKind(PlatformKind):
     name = LOCAL
-    options = frozenset({"image", "command"})
+    options = LOCAL_OPTIONS
     emulation = True
 
     def connect(self, settings: Settings) -> Local:

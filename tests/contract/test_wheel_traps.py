@@ -93,9 +93,10 @@ def test_an_image_and_a_share_arrive_by_v2(alone: ModelArts, server: Server) -> 
 
 def test_what_the_wheel_cannot_be_told_is_not_dropped(alone: ModelArts, server: Server) -> None:
     body = json.loads((GOLDEN / "single-1x1.json").read_text())
-    body["spec"]["schedule_policy"] = {"priority": 1}
-    with pytest.raises(UsageFault, match="cannot be told schedule_policy"):
-        alone.submit(Request("POST", "/v2/{project_id}/training-jobs", body))
+    own = {"spec": {**body["spec"], "schedule_policy": {"priority": 1}}, "endpoints": {"ssh": {}}}
+    for key, name in (("spec", "schedule_policy"), ("endpoints", "endpoints")):
+        with pytest.raises(UsageFault, match=f"cannot be told {name}"):
+            alone.submit(Request("POST", "/v2/{project_id}/training-jobs", {**body, key: own[key]}))
     assert server.seen == []
 
 

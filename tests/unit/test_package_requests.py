@@ -110,6 +110,16 @@ def test_a_dedicated_pool_and_shared_storage(tmp_path: Path) -> None:
     assert body["spec"]["volumes"] == [{"nfs": nfs}]
 
 
+def test_an_image_in_the_session_is_used_and_a_stranger_is_named(tmp_path: Path) -> None:
+    text = config(BERT, code="bert", boot="run_pretrain.py", data="enwiki_small")
+    text = text.replace("    # 'nas_type' : None,", "'image': 'org/img:1', 'flavor': 'a', 'priority': 1,")
+    settings = frozen(unpack(tmp_path / "package", text))
+    body, _ = rendered(settings)
+    assert body["algorithm"]["engine"] == {"image_url": "org/img:1"}
+    unused = [note.split(".py:")[1] for note in load(settings).notes if "is not used" in note]
+    assert [note.partition(".")[2] for note in unused] == ["flavor is not used", "priority is not used"]
+
+
 def test_the_package_says_which_api_and_mode(tmp_path: Path) -> None:
     folder = package(tmp_path / "package", shell="export SINGLESERVER_MODE=True\n")
     settings = frozen(folder)

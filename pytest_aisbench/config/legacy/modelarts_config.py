@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,7 @@ _SECRETS = ("access_key", "secret_access_key")
 _ENDPOINTS = ("iam_endpoint", "obs_endpoint", "modelarts_endpoint")
 _ACCESS_KEYS = frozenset({*_SECRETS, *_ENDPOINTS, "server", "region_name", "project_id"})
 _SESSION_KEYS = frozenset({
-    *("inputs", "code_dir", "boot_file", "job_name", "framework_type", "framework_version", "pool_id"),
-    *("train_instance_type", "train_instance_count", "nas_type", "nas_share_addr", "nas_mount_path"),
-    *("out_base_url", "job_description_prefix"),
+    *("inputs", "code_dir", "boot_file", "train_instance_type", "train_instance_count", "out_base_url"),
 })  # fmt: skip
 _PARAMETERS = {"V1": ("hyperparameters", "label"), "V2": ("parameters", "name")}
 _TRUST = "write the value itself, or let the file be executed: --aisbench-trust-config"
@@ -207,9 +205,10 @@ class Config:
                 return path
         return ""
 
-    def unused_keys(self, version: str) -> list[str]:
+    def unused_keys(self, version: str, options: Collection[str] = ()) -> list[str]:
+        """`options` are the keys that the session shares with workload.toml."""
         key, _ = _PARAMETERS[version]
-        return self.session(version).unused_keys(_SESSION_KEYS | {key})
+        return self.session(version).unused_keys(_SESSION_KEYS | {key, *options})
 
 
 def read(path: Path, *, trusted: bool = False) -> Config:

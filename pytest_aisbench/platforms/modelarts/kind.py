@@ -12,10 +12,11 @@ from pytest_aisbench.errors import UsageFault
 if TYPE_CHECKING:
     from pytest_aisbench.platforms.modelarts.platform import ModelArts
 
+LOCAL_OPTIONS = frozenset({"image", "command"})  # the local cloud takes these too
 OPTIONS = frozenset({
     *("framework_type", "framework_version", "flavor", "pool_id", "job_description_prefix"),
     *("nas_type", "nas_share_addr", "nas_mount_path"),
-    *("image", "command"),
+    *LOCAL_OPTIONS,
     "job_name",  # V1: trials become versions of this job, as with ais-bench-stubs
 })  # fmt: skip
 

@@ -25,6 +25,7 @@ from pytest_aisbench.platforms.modelarts.kind import OPTIONS
 from pytest_aisbench.platforms.modelarts.request import POOL_FLAVORS
 
 _CODE = "code/code"
+_FLAVOR = "flavor"  # the session calls it train_instance_type
 _MOST_NODES = 99_999
 _LONGEST_NAME = 40
 _ENVIRONMENTS = ("mindspore_env.sh", "tensorflow_env.sh")
@@ -48,7 +49,7 @@ def load_package(settings: Settings, kind: PlatformKind, platforms: Collection[s
     named = settings.config if settings.config and settings.config.name.endswith(LEGACY_FILE) else None
     config = open_config(named, folder, trusted=settings.trust_config)
     session = config.session(version)
-    notes = config.unused_keys(version) + _offline_notes(folder)
+    notes = config.unused_keys(version, OPTIONS - {_FLAVOR}) + _offline_notes(folder)
     workload = _workload(folder, session, version)
     if kind.emulation:
         notes.append(f"{session.path}: the local cloud runs the package's code, without its inputs and its run/ folder")
@@ -115,8 +116,8 @@ def _options(session: Section) -> dict[str, str]:
         advice = "such as modelarts.kat1.8xlarge; or set pool_id for a dedicated pool"
         raise session.fault("train_instance_type", "is missing", advice)
     session.need("framework_version")
-    given = {"flavor": "" if pool else flavor}
-    for key in sorted(OPTIONS - {"flavor"}):
+    given = {_FLAVOR: "" if pool else flavor}
+    for key in sorted(OPTIONS - {_FLAVOR}):
         given[key] = session.text(key)
     return {key: value for key, value in given.items() if value}
 

@@ -327,6 +327,7 @@ def estimator_and_fit_v2(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
     The wheel has no `auto_stop`, which is only a second safeguard. Raises UsageFault for any other key it cannot take.
     """
     metadata, algorithm, spec = dict(body["metadata"]), dict(body["algorithm"]), dict(body["spec"])
+    others = body.keys() - {"kind", "metadata", "algorithm", "spec"}
     engine, resource = dict(algorithm.pop("engine")), dict(spec.pop("resource"))
     estimator = wheel_object(
         _ESTIMATOR_V2,
@@ -356,7 +357,7 @@ def estimator_and_fit_v2(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
         "job_name": metadata.pop("name"),
     }
     spec.pop("auto_stop", None)
-    _require_nothing_left([*engine, *resource, *algorithm, *spec, *(metadata.keys() - {"workspace_id"})])
+    _require_nothing_left([*engine, *resource, *algorithm, *spec, *(metadata.keys() - {"workspace_id"}), *others])
     return estimator, {key: value for key, value in fit.items() if value is not None}
 
 
@@ -469,5 +470,6 @@ def estimator_v1(body: Mapping[str, Any]) -> dict[str, Any]:
         nas_mount_path=config.pop("nas_mount_path", None),
         job_description=body["job_desc"],
     )
-    _require_nothing_left(config.keys() - {"data_url", "pre_version_id", "create_version"})
+    others = body.keys() - {"job_name", "job_desc", "workspace_id", "config"}
+    _require_nothing_left((config.keys() - {"data_url", "pre_version_id", "create_version"}) | others)
     return estimator
