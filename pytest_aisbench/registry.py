@@ -48,7 +48,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class ReporterKind(NamedTuple):
-    """A reporter's class, and what the class says about its use; see `domain.ports.Reporter`."""
+    """A reporter's class, and what the class says about its use; see `model.ports`."""
 
     name: str
     build: Callable[..., Any]
@@ -58,7 +58,7 @@ class ReporterKind(NamedTuple):
 
 
 class _PlainKind(PlatformKind):
-    """Of a platform that is named by its class alone."""
+    """The kind of a platform whose hook names its class: the defaults, with the class's own `options`."""
 
     def __init__(self, name: str, platform: Any) -> None:
         self.name = name

@@ -331,7 +331,7 @@ def _testid(config: Mapping[str, Any]) -> str:
 
 
 def read_paper(file: Path) -> dict[str, Any]:
-    """A JSON object, without what looks like a key, a token or a password: uploads contain papers."""
+    """The JSON object in config.json or system.json, without values that look like secrets: uploads contain it."""
     try:
         data = json.loads(file.read_text(encoding="utf-8-sig"), parse_constant=_no_constant)
     except OSError as error:

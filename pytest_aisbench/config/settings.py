@@ -31,10 +31,9 @@ _DECIMAL = r"[0-9]{1,9}(?:\.[0-9]+)?"  # enough digits for any time or budget, a
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-# Reading the value of one option
+# The value of one option: each function reads a text, or says in a ValueError what is wrong with it.
 
 
-# Values of options: each function reads a text, or says in a ValueError what is wrong with it.
 def parse_node_counts(text: str) -> tuple[int, ...]:
     return tuple(sorted({parse_positive(part.strip()) for part in text.split(",")}))
 
@@ -117,7 +116,6 @@ def machine_cores() -> int:
 # The table
 
 
-# The table
 def option(parse: Callable[[str], Any], metavar: str, text: str, *, default: Any = None, flag: str = "") -> Any:
     return field(default=default, metadata={"parse": parse, "metavar": metavar, "help": text, "flag": flag})
 

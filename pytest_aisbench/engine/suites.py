@@ -130,7 +130,7 @@ class StandIn:
     replaces: Collection[str]  # options of the chosen one that say what is trained
 
     def leaves(self, key: str) -> bool:
-        """To the section of the chosen one."""
+        """True if the section of the chosen platform gives this key."""
         return key == _DEVICES or key not in {*KEYS, *self.replaces}
 
 
