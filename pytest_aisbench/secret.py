@@ -20,7 +20,7 @@ _USER = re.compile(r"(://)[^/\s@:]*:[^/\s@]*@")
 
 
 class Secret:
-    """Holds a key, token or password; only `reveal()` gives it out, at the one place that signs with it."""
+    """Holds a key, token or password; only `reveal()` gives it out, where a request or another program needs it."""
 
     __slots__ = ("_value",)
 

@@ -247,7 +247,7 @@ class VerdictStep:
         return {**self._speeds_of_history(trial, speeds), **speeds}
 
     def _speed(self, trial: Trial) -> float | None:
-        """Of a trial with results, if it is comparable. Kept, because each of many shapes asks for all others."""
+        """The throughput of a trial that is comparable, else None; cached, since every shape asks for all others."""
         if trial.step < Step.JUDGE:
             return None
         if trial.id not in self._speeds:

@@ -154,7 +154,7 @@ class HeldTrial:
 
     @property
     def in_flight(self) -> bool:
-        """Its job may run: a private cloud, which has no place, ends with its run."""
+        """True if its job may run. A private cloud, which has no platform_id, ends with its run."""
         return self.trial.may_run and (bool(self.trial.platform_id) or self.holder is Holder.ALIVE)
 
 

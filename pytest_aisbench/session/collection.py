@@ -182,7 +182,7 @@ def _wants(config: pytest.Config, items: list[pytest.Item]) -> list[tuple[Case, 
 
 
 def _will_be_skipped(item: pytest.Item) -> bool:
-    """A job that no test will judge is money lost. pytest keeps this question to itself, hence the guard."""
+    """True if pytest will skip the item, so that no job is paid for. pytest has no public function for it."""
     try:
         from _pytest.skipping import evaluate_skip_marks, evaluate_xfail_marks
     except ImportError as error:

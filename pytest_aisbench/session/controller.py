@@ -223,7 +223,7 @@ class Controller(collection.ChecksSelection):
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, object, object]:
-        """Inside the terminal's wrapper and around the hosts, whose files may meet a full disk too."""
+        """Runs before the terminal prints its summary, and while junit and Allure write: their disk may be full too."""
         if self._results:
             self._results.close()
         code = self._outcome.code(exitstatus, self._run)

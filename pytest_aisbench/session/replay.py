@@ -54,7 +54,7 @@ def write_reports(entry: RunEntry, tests: Sequence[RecordedTest], folder: Path, 
 
 @contextmanager
 def _isolated(folder: Path) -> Iterator[None]:
-    """Away from the user's project, its settings and its CI server."""
+    """Run in this folder, without variables of our options and of a CI server; put both back at the end."""
     kept, here = dict(os.environ), Path.cwd()
     for name in kept:
         if name.startswith(_IGNORED_VARIABLES):

@@ -136,7 +136,7 @@ class Index:
         """A run that has not ended is not listed again."""
 
     def run(self, entry: RunEntry) -> None:
-        """Its page and its junit.xml, which the list links to, are not there yet."""
+        """Nothing yet: the list links to the page and junit.xml, which are written at the end of the session."""
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self) -> Generator[None, object, object]:
@@ -205,9 +205,9 @@ class Tester:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self) -> Generator[None, object, object]:
-        """Before the Controller's, which is the last: what it records at the end is the truth about uploads too.
+        """Ends the uploads before the Controller records the run, so that the record shows what was uploaded.
 
-        Not before that of pytest's log, which is the first, so that it has what is logged here."""
+        It begins after pytest's log, so that the log has what is logged here."""
         uploader, self._uploader = self._uploader, None
         if uploader is None:
             return (yield)
