@@ -1,7 +1,7 @@
 """Platforms, reporters and power sources by name. pytest and the `aisbench` commands look them up here.
 
-Each is named as `"module:Class"` by a hook (see `hookspecs`) and imported when it is asked for. The built-in ones are
-listed below and come by the same hooks.
+Each is named as `"module:Class"` by a hook (see `hookspecs`) and imported when it is asked for. The built-in ones come
+by the same hooks: they are listed below, and the platforms in `config.settings`, where the help names them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from pytest_aisbench.config import settings
 from pytest_aisbench.config.settings import PlatformKind
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.logs import get_logger, log_ignored
@@ -25,11 +26,7 @@ if TYPE_CHECKING:
 
 _LOG = get_logger("platform")
 
-PLATFORMS = {
-    "local": "pytest_aisbench.platforms.local_kind:LocalKind",
-    "modelarts": "pytest_aisbench.platforms.modelarts.kind:ModelArtsKind",
-    "apulis": "pytest_aisbench.platforms.apulis.settings:ApulisKind",
-}
+PLATFORMS = settings.PLATFORMS
 REPORTERS = {
     "html": "pytest_aisbench.report.page:Html",
     "junit": "pytest_aisbench.report.junit:Junit",

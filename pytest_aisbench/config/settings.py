@@ -25,6 +25,11 @@ CONFIG_FILE = "aisbench.toml"
 LEGACY_FILE = ".py"  # the suffix of a modelarts_config.py
 # The default platform, which needs no keys. A local cloud that stands in for another platform uses its sections too.
 LOCAL = "local"
+PLATFORMS = {  # the built-in ones by name: module and class of their PlatformKind
+    LOCAL: "pytest_aisbench.platforms.local_kind:LocalKind",
+    "modelarts": "pytest_aisbench.platforms.modelarts.kind:ModelArtsKind",
+    "apulis": "pytest_aisbench.platforms.apulis.settings:ApulisKind",
+}
 MOST_CARDS = 128  # of one node: no machine has more, and a typing error should not ask for a million ranks
 FRAMEWORKS = ("mindspore", "paddle", "torch", "horovod", "tensorflow")  # as an import names them
 _DECIMAL = r"[0-9]{1,9}(?:\.[0-9]+)?"  # enough digits for any time or budget, and not for infinity
@@ -128,7 +133,7 @@ class Settings:
         parse_node_counts, "N,N", "Select these node counts; other shapes are deselected", default=(), flag="--nodes"
     )
     platform: str = option(
-        parse_name, "NAME", "Where jobs run: local, modelarts, apulis, or one of a plugin's", default=LOCAL
+        parse_name, "NAME", f"Where jobs run: {', '.join(PLATFORMS)}, or one of a plugin's", default=LOCAL
     )
     cloud: Path | None = option(
         parse_path, "FILE", "A local cloud that already runs: what `aisbench cloud --json` printed"
