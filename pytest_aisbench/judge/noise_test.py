@@ -15,8 +15,8 @@ Noise cannot make a positive quantity fall to 0: where t · s / √k is more tha
 the mean less that but mean² / (4 · t · s / √k), which continues smoothly from there and stays above 0. So a machine
 whose speed doubles and halves from day to day still meets a floor that is far below.
 
-With fewer than three comparable values the noise is unknown. The mean is then compared with the plain band, and the
-text says "unqualified".
+With fewer than two degrees of freedom, or without any spread, the noise is unknown. The mean is then compared with the
+plain band, and the text says so.
 """
 
 from __future__ import annotations

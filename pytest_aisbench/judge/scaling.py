@@ -3,7 +3,7 @@
 The rule. The efficiency is a ratio of two means, and both are noisy. It is known to ± ratio · t · √(c² / k + b² / n),
 where c and b are the noise of one trial as a share of its mean, of the shape and of its base, and k and n their numbers
 of trials. The degrees of freedom are the smaller of both. The noise test decides by this interval. If the noise of
-either is unknown, the plain limit decides, and the text says "unqualified".
+either is unknown, the plain limit decides, and the text says so.
 """
 
 from __future__ import annotations
