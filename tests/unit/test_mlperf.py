@@ -17,6 +17,7 @@ from pytest_aisbench.cli import main
 from pytest_aisbench.cli.judge import judge_file, judge_set
 from pytest_aisbench.engine.trial import VerdictStep
 from pytest_aisbench.judge.evaluate import Rules
+from pytest_aisbench.judge.values import DERIVED, DerivedMetric
 from pytest_aisbench.model.trial import Step
 from pytest_aisbench.model.verdict import ExpectedFailure, Ruling, Threshold
 from pytest_aisbench.traininglog.mlperf import Result, benchmark_name, mlperf_log, parse_result
@@ -62,6 +63,15 @@ def test_the_time_to_accuracy_is_in_its_evaluations_and_a_set_has_the_mean() -> 
     assert judge_set(later, both).findings[-1].measured == 2.5
     never = judge_file(soon, parse_result("c", ran(accuracy=0.7)))
     assert [finding.outcome.value for finding in never.findings] == ["missed", "unmeasured", "undecided"]
+
+
+def test_a_claim_on_any_derived_metric_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = DerivedMetric("evaluations", "times", lambda log: float(len(log.curve.evaluations)) if log.curve else "none")
+    monkeypatch.setitem(DERIVED, row.name, row)
+    case = replace(CASE, thresholds=(*CLAIMS, Threshold("evaluations", "times", at_least=2)))
+    files = [(each, judge_file(case, each)) for each in (parse_result("a", ran()), parse_result("b", ran(epochs=3)))]
+    assert [verdict.passed for _, verdict in files] == [True, True]
+    assert judge_set(case, files).findings[-1].measured == 2.5
 
 
 def test_a_failure_of_mlperfs_may_be_expected_too() -> None:
