@@ -13,13 +13,14 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_aisbench.config import toml_document
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.localcloud.http import HungUp, Request, Response, Service
+from pytest_aisbench.localcloud.http import Service
+from pytest_aisbench.localcloud.messages import HungUp, Request, Response
 
 SERVICES = ("modelarts", "obs", "iam", "tester", "apulis")
 JOB_FAULTS = ("lost", "pending", "unstartable", "log-frozen")
@@ -192,6 +193,7 @@ class Faults:
         self._listeners: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self.delays = False  # True while a rule makes requests wait
 
     def set(self, faults: Iterable[Fault]) -> None:
         """Replace all rules; where one is invalid, raise and keep the old ones. Jobs are matched with the new rules."""
@@ -200,6 +202,7 @@ class Faults:
             self._check(number, fault)
         with self._lock:
             self._rules = [_Rule(fault) for fault in faults]
+            self.delays = any(fault.delay for fault in faults)
         for changed in self._listeners:
             changed()
 
@@ -212,6 +215,8 @@ class Faults:
             return [rule.as_json() for rule in self._rules]
 
     def on_request(self, service: str, operation: str, request: Request) -> Fault | None:
+        if not self._rules:
+            return None
         with self._lock:
             return next((r.fault for r in self._rules if r.strikes_request(service, operation, request)), None)
 
@@ -313,6 +318,9 @@ class Faulty:
         fault = self._faults.on_request(self.name, operation, request)
         return self._strike(fault, request) if fault else self._service.answer(request)
 
+    def quick(self, request: Request) -> bool:
+        return not self._faults.delays and self._service.quick(request)
+
     def crash(self, request: Request, error: Exception) -> Response:
         return self._service.crash(request, error)
 
@@ -325,7 +333,7 @@ class Faulty:
         if fault.status:
             error = self._service.refuse(request, fault.status, fault.code, fault.message)
             retry = {"Retry-After": f"{fault.retry_after:g}"} if fault.retry_after else {}
-            return replace(error, headers={**error.headers, **retry})
+            return error._replace(headers={**error.headers, **retry})
         response = self._service.answer(request)
         if fault.drop == "answer":
             if not isinstance(response.body, bytes):
@@ -338,7 +346,7 @@ def _cut(response: Response, size: int | None) -> Response:
     if size is None:
         return response
     length = len(response.body) if isinstance(response.body, bytes) else response.length or 0
-    return replace(response, cut=max(0, min(size, length - 1)))
+    return response._replace(cut=max(0, min(size, length - 1)))
 
 
 _PAGE = (

@@ -1,5 +1,9 @@
 """A small, fast HTTP/1.1 server on loopback. A `Listener` serves one `Service`: it turns a `Request` into a `Response`.
 
+One thread of the listener reads all connections, and answers at once what the service calls quick: a hand-over to
+another thread costs more than most answers. Everything that may wait goes to a thread of its own for one request: a
+large or chunked body, a large file, a client that is slow to read, a service that is not quick.
+
 The server reads and drops what a service leaves unread of a request, so that the connection can be used again. It
 opens CONNECT tunnels to itself: a client that names it as the proxy reaches the virtual host `bucket.obs.example`
 without DNS.
@@ -9,199 +13,133 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import logging
+import select
 import socket
-import socketserver
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from email.utils import formatdate
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
-from urllib.parse import parse_qsl, unquote
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Protocol
+
+from pytest_aisbench.localcloud.messages import (
+    BLOCK,
+    HEAD_LIMIT,
+    NO_BODY,
+    Body,
+    MalformedRequestError,
+    Request,
+    Response,
+    WholeBody,
+    body_length,
+    parse_head,
+    parse_target,
+    response_head,
+)
 
 if TYPE_CHECKING:
-    import io
-
     from typing_extensions import Self
 
 
 log = logging.getLogger(__name__)
 
 
-LINE_LIMIT = 64 * 1024
-HEADER_LIMIT = 200
-DRAIN_LIMIT = 64 * 1024 * 1024  # close the connection rather than read more of an unwanted body
-BLOCK = 1024 * 1024
-
-
-@dataclass(frozen=True)
-class Request:
-    method: str
-    path: str
-    """Percent-decoded, without the query."""
-    raw_path: str
-    """As on the wire, with the query; signatures are computed from it."""
-    query: dict[str, str]
-    headers: Mapping[str, str]
-    body: Body
-    length: int | None
-    """None for a chunked body."""
-    _read: list[bytes] = field(default_factory=list, repr=False, compare=False)
-
-    def bytes(self) -> bytes:
-        """The whole body; may be called repeatedly."""
-        if not self._read:
-            self._read.append(self.body.read())
-        return self._read[0]
-
-    def json(self) -> Any:
-        """The body as JSON; ValueError where it is not JSON."""
-        return json.loads(self.bytes())
-
-
-@dataclass(frozen=True)
-class Response:
-    status: int
-    body: bytes | BinaryIO = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    length: int | None = None
-    """How many bytes of a file to send from its position; in an answer to HEAD, what GET would have sent."""
-    cut: int | None = None
-    """Hang up after this many bytes of the body, whatever Content-Length says."""
-
-    @classmethod
-    def json(cls, status: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:
-        content = json.dumps(value, ensure_ascii=False).encode()
-        return cls(status, content, {"Content-Type": "application/json;charset=utf-8", **(headers or {})})
+SMALL = 256 * 1024  # bodies up to here are read whole before the request is answered
+_BACKLOG = 256
+_RECEIVE = 64 * 1024  # at a time; a larger buffer is memory that the kernel must map anew each time
+_AT_ONCE = socket.MSG_DONTWAIT
 
 
 class Service(Protocol):
     def answer(self, request: Request) -> Response: ...
 
+    def quick(self, request: Request) -> bool:
+        """True where `answer` neither waits nor works for more than a moment; other clients wait meanwhile."""
+
     def crash(self, request: Request, error: Exception) -> Response:
         """Word the 500 for an exception that `answer` let through."""
 
 
-class MalformedRequestError(Exception):
-    """The client did not send HTTP; the connection must be closed."""
+class _Connection:
+    """What was read of a connection and not yet used; while a body is incomplete, also its request."""
 
+    __slots__ = ("buffer", "close", "request", "socket", "wanted")
 
-class HungUp(ConnectionAbortedError):
-    """A service raises it to hang up instead of answering."""
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+        self.buffer = b""
+        self.wanted = 0  # bytes of the body that must be there before the request is answered
+        self.request: Request | None = None
+        self.close = False  # after the answer to this request
 
+    # As a `Stream`, for the thread that reads a body. The socket blocks there.
 
-class Headers(Mapping[str, str]):
-    """Names in any case; iterates over lower-case names; joins repeated fields as RFC 9110 says."""
-
-    def __init__(self, fields: Mapping[str, str] | None = None) -> None:
-        self._fields: dict[str, str] = {}
-        for name, value in (fields or {}).items():
-            self.add(name, value)
-
-    def add(self, name: str, value: str) -> None:
-        name = name.lower()
-        self._fields[name] = f"{self._fields[name]},{value}" if name in self._fields else value
-
-    def __getitem__(self, name: str) -> str:
-        return self._fields[name.lower()]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._fields)
-
-    def __len__(self) -> int:
-        return len(self._fields)
-
-
-class Body:
-    """The body of one request; reads from the connection up to its end and no further."""
-
-    def __init__(
-        self, stream: io.BufferedIOBase, length: int | None = 0, invite: Callable[[], None] | None = None
-    ) -> None:
-        self._stream = stream
-        self._chunked = length is None
-        self._left = length or 0  # of the body, or of the current chunk
-        self._ended = length == 0
-        self._invite = invite  # answers "Expect: 100-continue" before the first read
-
-    @property
-    def withheld(self) -> bool:
-        """True while the client waits for 100-continue: it may or may not send the body."""
-        return self._invite is not None and not self._ended
-
-    def read(self, size: int = -1) -> bytes:
-        if size < 0:
-            return b"".join(iter(functools.partial(self.read, BLOCK), b""))
-        if self._ended or size == 0:
-            return b""
-        if self._invite:
-            self._invite()
-            self._invite = None
-        if self._chunked and self._left == 0 and not self._next_chunk():
-            return b""
-        data = self._stream.read(min(size, self._left))
-        if not data:
-            raise ConnectionResetError("the client left in the middle of a body")
-        self._left -= len(data)
-        if self._left == 0:
-            if self._chunked:
-                self._stream.readline(LINE_LIMIT)
-            else:
-                self._ended = True
+    def read(self, size: int) -> bytes:
+        if not self.buffer:
+            return self.socket.recv(min(size, BLOCK), socket.MSG_WAITALL)
+        data, self.buffer = self.buffer[:size], self.buffer[size:]
         return data
 
-    def drain(self) -> bool:
-        """Read and drop the rest of the body; return False where it is too large for that."""
-        left = DRAIN_LIMIT
-        while left > 0:
-            data = self.read(BLOCK)
+    def readline(self, size: int) -> bytes:
+        while (end := self.buffer.find(b"\n")) < 0 and len(self.buffer) < size:
+            data = self.socket.recv(_RECEIVE)
             if not data:
-                return True
-            left -= len(data)
-        return False
+                break
+            self.buffer += data
+        return self.read(end + 1 if end >= 0 else size) if self.buffer else b""
 
-    def _next_chunk(self) -> bool:
-        line = self._stream.readline(LINE_LIMIT).split(b";")[0].strip()
-        try:
-            self._left = int(line, 16)
-        except ValueError as error:
-            raise MalformedRequestError("a chunk without a size") from error
-        if self._left == 0:
-            while self._stream.readline(LINE_LIMIT).strip():
-                pass  # trailers
-            self._ended = True
-        return not self._ended
+    def invite(self) -> None:
+        self.socket.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def hang_up(self) -> None:
+        """Close the socket, after the client was told that nothing more comes."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+        self.socket.close()
 
 
 class Listener:
     """One service on one port of 127.0.0.1. The constructor binds the port, and raises where it is taken."""
 
     def __init__(self, service: Service, port: int = 0, *, clock_skew: float = 0.0) -> None:
-        self._server = _Server(("127.0.0.1", port), service, clock_skew)
+        self._service = service
+        self._clock_skew = clock_skew  # seconds by which the Date of answers is ahead
+        self._socket = socket.create_server(("127.0.0.1", port), backlog=_BACKLOG)
+        self._socket.settimeout(0)
+        self._url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._woken, self._waker = socket.socketpair()
+        self._poll = select.poll()
+        self._connections: dict[int, _Connection] = {}  # by descriptor, those that this thread reads
+        self._returned: SimpleQueue[_Connection] = SimpleQueue()  # by a thread that had them for one request
+        self._lent: set[_Connection] = set()  # to such a thread
+        self._changed = threading.Condition()
+        self._threads = Threads()
         self._thread: threading.Thread | None = None
+        self._stopping = False
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return self._url
 
     def start(self) -> None:
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, name=self.url, daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name=self.url, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Accept and answer no more connections. May be called twice."""
+        self._stopping = True
         if self._thread:
-            self._server.shutdown()
+            self._wake()
             self._thread.join()
             self._thread = None
-        self._server.server_close()
-        self._server.hang_up(patience=5)
+        self._socket.close()
+        for connection in self._connections.values():
+            connection.socket.close()
+        self._connections.clear()
+        self._hang_up(patience=5)
+        self._threads.close()
+        self._woken.close()
+        self._waker.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -210,185 +148,284 @@ class Listener:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # closed: there is nobody to wake any more
+            self._waker.send(b"x", _AT_ONCE)
 
-class _Server(socketserver.ThreadingTCPServer):
-    allow_reuse_address = True
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 256
-
-    def __init__(self, address: tuple[str, int], service: Service, clock_skew: float) -> None:
-        self.service = service
-        self.clock_skew = clock_skew  # seconds by which the Date of answers is ahead
-        self._open: set[socket.socket] = set()
-        self._changed = threading.Condition()
-        super().__init__(address, _Connection)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._changed:
-            self._open.add(request)
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            with self._changed:
-                self._open.discard(request)
-                self._changed.notify_all()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        log.error("a connection died", exc_info=sys.exc_info()[1])
-
-    def hang_up(self, patience: float) -> None:
-        """End every open connection; leave the threads that take longer than `patience` seconds (they are daemons)."""
+    def _hang_up(self, patience: float) -> None:
+        """End the connections that threads have; leave the threads that take longer than `patience` seconds (they are
+        daemons)."""
         deadline = time.monotonic() + patience
         with self._changed:
-            for connection in self._open:
+            for connection in self._lent:
                 with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-            while self._open and (left := deadline - time.monotonic()) > 0:
+                    connection.socket.shutdown(socket.SHUT_RDWR)
+            while self._lent and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(left)
 
+    # In the listener's thread.
 
-class _Connection(socketserver.StreamRequestHandler):
-    rbufsize = 64 * 1024
-    disable_nagle_algorithm = True
-    server: _Server
+    def _run(self) -> None:
+        poll, connections = self._poll, self._connections
+        accepting, woken = self._socket.fileno(), self._woken.fileno()
+        poll.register(accepting, select.POLLIN)
+        poll.register(woken, select.POLLIN)
+        while not self._stopping:
+            for descriptor, _ in poll.poll():
+                if descriptor in connections:
+                    self._receive(connections[descriptor])
+                elif descriptor == accepting:
+                    self._accept()
+                elif descriptor == woken:
+                    self._woken.recv(4096)
+                    self._take_back()
 
-    def handle(self) -> None:
+    def _accept(self) -> None:
         try:
-            while self._serve_one():
+            connected, _ = self._socket.accept()
+        except OSError as error:  # it has gone again, or this process has no descriptor left
+            log.warning("a connection was not accepted: %s", error)
+            time.sleep(0.05)
+            return
+        connected.settimeout(None)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._watch(_Connection(connected))
+
+    def _watch(self, connection: _Connection) -> None:
+        descriptor = connection.socket.fileno()
+        self._connections[descriptor] = connection
+        self._poll.register(descriptor, select.POLLIN)
+
+    def _unwatch(self, connection: _Connection) -> None:
+        descriptor = connection.socket.fileno()
+        self._poll.unregister(descriptor)
+        del self._connections[descriptor]
+
+    def _take_back(self) -> None:
+        while not self._returned.empty():
+            connection = self._returned.get()
+            self._watch(connection)
+            if connection.buffer:
+                self._proceed(connection)
+
+    def _receive(self, connection: _Connection) -> None:
+        try:
+            data = connection.socket.recv(_RECEIVE, _AT_ONCE)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            log.debug("the client has left: %s", error)
+            data = b""
+        if not data:
+            self._drop(connection)
+            return
+        connection.buffer = connection.buffer + data if connection.buffer else data
+        self._proceed(connection)
+
+    def _drop(self, connection: _Connection) -> None:
+        self._unwatch(connection)
+        connection.hang_up()
+
+    def _proceed(self, connection: _Connection) -> None:
+        """Answer the requests that have arrived, as far as that takes no waiting."""
+        try:
+            while connection.buffer and self._serve_one(connection):
                 pass
         except MalformedRequestError as error:
-            self._send(Response(400, f"{error}\n".encode()), head=False, close=True)
+            self._lend(connection, functools.partial(self._refuse, connection, error))
         except (ConnectionError, TimeoutError) as error:
             log.debug("the client has left: %s", error)
+            self._drop(connection)
+        except Exception:
+            log.exception("a connection died")
+            self._drop(connection)
 
-    def finish(self) -> None:
-        try:
-            super().finish()
-        except OSError as error:
-            log.debug("the last answer did not reach the client: %s", error)
-
-    def _serve_one(self) -> bool:
-        line = self._line()
-        while line == "\r\n":  # RFC 9112 2.2: be lenient about an empty line before a request
-            line = self._line()
-        if not line:
+    def _serve_one(self, connection: _Connection) -> bool:
+        """False where the next request must be waited for, or where a thread has it."""
+        request = connection.request
+        if request is None:
+            request = self._read_head(connection)
+            if request is None:
+                return False
+            length = request.length
+            if length is None or length > SMALL or request.body.withheld:
+                self._lend(connection, functools.partial(self._serve_slowly, connection, request))
+                return False
+            connection.wanted = length
+        if wanted := connection.wanted:
+            buffer = connection.buffer
+            if len(buffer) < wanted:
+                connection.request = request
+                return False
+            request.body = WholeBody(buffer[:wanted])
+            connection.buffer = buffer[wanted:]
+        connection.request = None
+        if not self._service.quick(request):
+            self._lend(connection, functools.partial(self._serve_slowly, connection, request))
             return False
-        try:
-            method, target, version = line.split()
-        except ValueError:
-            raise MalformedRequestError("no HTTP request line") from None
-        if not version.startswith("HTTP/1."):
-            raise MalformedRequestError(f"{version[:20]!r} is not spoken here, HTTP/1.1 is")
-        headers = self._headers()
-        if method == "CONNECT":
-            self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            return True
-
-        request = self._request(method, target, headers)
         response = self._answer(request)
-        connection = headers.get("connection", "").lower()
-        close = "close" in connection or (version == "HTTP/1.0" and "keep-alive" not in connection)
-        close = close or request.body.withheld
-        self._send(response, head=method == "HEAD", close=close)
-        return not close and response.cut is None and request.body.drain()
+        return self._send(connection, response, head=request.method == "HEAD", close=connection.close)
 
-    def _line(self) -> str:
-        line = self.rfile.readline(LINE_LIMIT + 1)
-        if len(line) > LINE_LIMIT:
-            raise MalformedRequestError(f"a line of more than {LINE_LIMIT} bytes")
-        return line.decode("latin-1")
+    def _read_head(self, connection: _Connection) -> Request | None:
+        """The next request of the connection, with a body that is still to be read; None until its head is there."""
+        buffer = connection.buffer
+        end = buffer.find(b"\r\n\r\n")
+        after = end + 4
+        if end < 0:
+            end = buffer.find(b"\n\n")  # RFC 9112 2.2: be lenient about the ends of lines
+            after = end + 2
+        if end > HEAD_LIMIT or (end < 0 and len(buffer) > HEAD_LIMIT):
+            raise MalformedRequestError(f"a head of more than {HEAD_LIMIT} bytes")
+        if end < 0:
+            return None
+        head, connection.buffer = buffer[:end].lstrip(b"\r\n"), buffer[after:]
+        method, target, version, headers = parse_head(head)
+        if method == "CONNECT":
+            connection.socket.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            return self._read_head(connection) if connection.buffer else None
+        path, target, query = parse_target(target)
+        length = body_length(headers)
+        option = headers.get("connection", "").lower()
+        connection.close = "close" in option or (version == "HTTP/1.0" and "keep-alive" not in option)
+        if length == 0:
+            body: Body = NO_BODY
+        else:
+            expects = "expect" in headers and headers["expect"].lower() == "100-continue"
+            body = Body(connection, length, connection.invite if expects else None)
+        return Request(method, path, target, query, headers, body, length)
 
-    def _headers(self) -> Headers:
-        headers = Headers()
-        for _ in range(HEADER_LIMIT):
-            line = self._line()
-            if not line:
-                raise ConnectionResetError("the client left in the middle of the headers")
-            if line in {"\r\n", "\n"}:
-                return headers
-            name, colon, value = line.partition(":")
-            if not colon or name != name.strip():
-                raise MalformedRequestError("a header line without a name")
-            headers.add(name, value.strip())
-        raise MalformedRequestError(f"more than {HEADER_LIMIT} headers")
-
-    def _request(self, method: str, target: str, headers: Headers) -> Request:
-        if "://" in target.partition("?")[0]:  # the absolute form, as sent to a proxy
-            target = "/" + target.split("://", 1)[1].partition("/")[2]
-        path, _, query = target.partition("?")
+    def _send(self, connection: _Connection, response: Response, *, head: bool, close: bool) -> bool:
+        """Send what the connection takes at once, and lend the rest to a thread; True where the next may follow."""
+        body = response.body
+        start, length = self._start(response, close=close)
+        if not isinstance(body, bytes):
+            if not head and length > SMALL:
+                self._lend(connection, functools.partial(self._send_slowly, connection, response, close=close))
+                return False
+            with body:
+                data = start if head else start + body.read(length)
+        else:
+            data = start if head else start + body[:length]
+        close = close or response.cut is not None
         try:
-            path = unquote(path, errors="strict")
-            pairs = dict(parse_qsl(query, keep_blank_values=True, errors="strict"))
-        except UnicodeDecodeError:
-            raise MalformedRequestError("a path that is not UTF-8") from None
-        length = _body_length(headers)
-        expects = headers.get("expect", "").lower() == "100-continue"
-        body = Body(self.rfile, length, self._invite if expects else None)
-        return Request(method, path, target, pairs, headers, body, length)
+            sent = connection.socket.send(data, _AT_ONCE)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(data):
+            self._lend(connection, functools.partial(self._send_rest, connection, data[sent:], close=close))
+            return False
+        if close:
+            self._drop(connection)
+            return False
+        return True
 
-    def _invite(self) -> None:
-        self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    def _start(self, response: Response, *, close: bool) -> tuple[bytes, int]:
+        return response_head(response, time.time() + self._clock_skew, close=close)
 
     def _answer(self, request: Request) -> Response:
-        service = self.server.service
         try:
-            return service.answer(request)
+            return self._service.answer(request)
         except (ConnectionError, MalformedRequestError):
             raise
         except Exception as error:
             log.exception("%s %s failed", request.method, request.path)
             try:
-                return service.crash(request, error)
+                return self._service.crash(request, error)
             except Exception:
                 log.exception("the service could not word its own error")
                 return Response(500, b"internal error\n")
 
-    def _send(self, response: Response, *, head: bool, close: bool) -> None:
+    # In a thread that has the connection for one request.
+
+    def _lend(self, connection: _Connection, work: Callable[[], bool]) -> None:
+        """Have a thread do the work; it returns whether the connection goes on."""
+        self._unwatch(connection)
+        with self._changed:
+            self._lent.add(connection)
+        try:
+            self._threads.run(functools.partial(self._work, connection, work))
+        except RuntimeError as error:  # the machine has no thread left
+            log.warning("a request was not answered: %s", error)
+            connection.hang_up()
+            self._lent.discard(connection)
+
+    def _work(self, connection: _Connection, work: Callable[[], bool]) -> None:
+        goes_on = False
+        try:
+            goes_on = work()
+        except (ConnectionError, TimeoutError) as error:
+            log.debug("the client has left: %s", error)
+        except Exception:
+            log.exception("a connection died")
+        goes_on = goes_on and not self._stopping
+        if not goes_on:
+            connection.hang_up()
+        with self._changed:
+            self._lent.discard(connection)
+            self._changed.notify_all()
+        if goes_on:
+            self._returned.put(connection)
+            self._wake()
+
+    def _serve_slowly(self, connection: _Connection, request: Request) -> bool:
+        try:
+            response = self._answer(request)
+            close = connection.close or request.body.withheld
+            goes_on = self._send_slowly(connection, response, head=request.method == "HEAD", close=close)
+            return goes_on and request.body.drain()
+        except MalformedRequestError as error:  # in its body
+            return self._refuse(connection, error)
+
+    def _refuse(self, connection: _Connection, error: MalformedRequestError) -> bool:
+        return self._send_slowly(connection, Response(400, f"{error}\n".encode()), close=True)
+
+    def _send_slowly(self, connection: _Connection, response: Response, *, head: bool = False, close: bool) -> bool:
+        start, length = self._start(response, close=close)
         body = response.body
-        length = response.length
-        if length is None:
-            length = len(body) if isinstance(body, bytes) else 0
-        date = formatdate(time.time() + self.server.clock_skew, usegmt=True)
-        lines = [f"HTTP/1.1 {response.status} {_reason(response.status)}", f"Date: {date}"]
-        lines += [f"{name}: {value}" for name, value in response.headers.items()]
-        if response.status not in {204, 304}:
-            lines.append(f"Content-Length: {length}")
-        if close:
-            lines.append("Connection: close")
-        start = "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
-        if response.cut is not None:
-            length = min(length, response.cut)
+        goes_on = not close and response.cut is None
         if isinstance(body, bytes):
-            self.wfile.write(start if head else start + body[:length])
-            return
+            connection.socket.sendall(start if head else start + body[:length])
+            return goes_on
         with body:
             if head:
-                self.wfile.write(start)
-            elif length <= BLOCK:  # one packet less than sendfile: faster for small files
-                self.wfile.write(start + body.read(length))
+                connection.socket.sendall(start)
+            elif length <= SMALL:  # one packet less than sendfile: faster for small files
+                connection.socket.sendall(start + body.read(length))
             else:
-                self.wfile.write(start)
-                self.connection.sendfile(body, body.tell(), length)
+                connection.socket.sendall(start)
+                connection.socket.sendfile(body, body.tell(), length)
+        return goes_on
+
+    def _send_rest(self, connection: _Connection, data: bytes, *, close: bool) -> bool:
+        connection.socket.sendall(data)
+        return not close
 
 
-def _body_length(headers: Headers) -> int | None:
-    if "transfer-encoding" in headers:
-        if headers["transfer-encoding"].lower() != "chunked" or "content-length" in headers:
-            raise MalformedRequestError("the end of the body cannot be told")
-        return None
-    length = headers.get("content-length", "0")
-    if not (length.isascii() and length.isdigit()):
-        raise MalformedRequestError("Content-Length is not a number")
-    return int(length)
+class Threads:
+    """Makes calls in threads that stay for the next call; starts one where none is idle."""
 
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._idle = 0  # threads that wait, less the calls that wait for them
+        self._lock = threading.Lock()
 
-@functools.cache
-def _reason(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Unknown"
+    def run(self, call: Callable[[], None]) -> None:
+        with self._lock:
+            start = self._idle == 0
+            self._idle -= not start
+        if start:
+            threading.Thread(target=self._work, daemon=True).start()  # raises RuntimeError where none can be had
+        self._calls.put(call)
+
+    def close(self) -> None:
+        """End the idle threads; those at work are daemons."""
+        with self._lock:
+            idle, self._idle = self._idle, 0
+        for _ in range(idle):
+            self._calls.put(None)
+
+    def _work(self) -> None:
+        while call := self._calls.get():
+            call()
+            with self._lock:
+                self._idle += 1

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import parse_qsl, quote, unquote
 
-from pytest_aisbench.localcloud.http import Request, Response
+from pytest_aisbench.localcloud.messages import Request, Response
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -304,6 +304,9 @@ class Iam:
     def refuse(self, request: Request, status: int, code: str = "", message: str = "") -> Response:
         code, message = gateway_error(status, code, message)
         return Response.json(status, {"error_code": code, "error_msg": message}, _trace())
+
+    def quick(self, request: Request) -> bool:
+        return True
 
     def crash(self, request: Request, error: Exception) -> Response:
         return _error(500, "An unexpected error occurred.")

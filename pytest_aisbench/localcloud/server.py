@@ -33,8 +33,9 @@ from pytest_aisbench.localcloud.apulis.service import Apulis
 from pytest_aisbench.localcloud.engine.simulated import CAPACITY as SIMULATED_CAPACITY
 from pytest_aisbench.localcloud.engine.simulated import SimulatedEngine
 from pytest_aisbench.localcloud.faults import Fault, Faults, Faulty
-from pytest_aisbench.localcloud.http import Listener, Request, Response
+from pytest_aisbench.localcloud.http import Listener
 from pytest_aisbench.localcloud.iam import Accounts, AuthenticationFailed, Iam, authenticate
+from pytest_aisbench.localcloud.messages import Request, Response
 from pytest_aisbench.localcloud.modelarts.api import error_response
 from pytest_aisbench.localcloud.modelarts.jobs import CAPACITY, Jobs
 from pytest_aisbench.localcloud.modelarts.rules import Catalog
@@ -242,6 +243,9 @@ class Control:
             )
         except UsageFault as wrong:
             return error_response(400, "Local.0001", str(wrong), "See docs/local-cloud.md.")
+
+    def quick(self, request: Request) -> bool:
+        return not request.path.startswith(_OWN_CALLS) and self._endpoint.quick(request)
 
     def crash(self, request: Request, error: Exception) -> Response:
         return self._endpoint.crash(request, error)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_aisbench.localcloud.http import Listener, Request, Response
+from pytest_aisbench.localcloud.http import Listener
 from pytest_aisbench.localcloud.iam import Account, Accounts
+from pytest_aisbench.localcloud.messages import Request, Response
 from pytest_aisbench.localcloud.obs.service import Obs
 from pytest_aisbench.localcloud.obs.signature import presign
 from pytest_aisbench.localcloud.obs.storage import Blobs, Objects

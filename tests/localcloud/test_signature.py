@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl, unquote
 
 import pytest
 
-from pytest_aisbench.localcloud.http import Body, Headers, Request
 from pytest_aisbench.localcloud.iam import Accounts, AuthenticationFailed, authenticate
+from pytest_aisbench.localcloud.messages import Body, Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ def accounts() -> Accounts:
 def received(method: str, target: str, headers: dict[str, Any], body: bytes) -> Request:
     """What the listener would make of it."""
     path, _, query = target.partition("?")
-    fields = Headers({name: str(value) for name, value in headers.items()})
+    fields = {name.lower(): str(value) for name, value in headers.items()}
     stream = Body(io.BufferedReader(io.BytesIO(body)), len(body))
     pairs = dict(parse_qsl(query, keep_blank_values=True))
     return Request(method, unquote(path), target, pairs, fields, stream, len(body))

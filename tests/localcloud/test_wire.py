@@ -5,11 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_aisbench.localcloud.http import Listener, Request, Response
+from pytest_aisbench.localcloud.http import Listener
+from pytest_aisbench.localcloud.messages import Request, Response
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 class Echo:
     """Tells what it was asked, unless the path says otherwise."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, quick: bool = True) -> None:
+        self._quick = quick
         self.file = folder / "file"
         self.file.write_bytes(bytes(range(256)) * 20_000)
 
@@ -36,16 +39,19 @@ class Echo:
             case "/nothing":
                 return Response(204)
         told: dict[str, Any] = {"path": request.path, "raw": request.raw_path, "query": request.query}
-        told |= {"length": request.length, "read": len(request.bytes()), "host": request.headers.get("HOST")}
+        told |= {"length": request.length, "read": len(request.bytes()), "host": request.headers.get("host")}
         return Response.json(200, told, {"X-Method": request.method})
+
+    def quick(self, request: Request) -> bool:
+        return self._quick
 
     def crash(self, request: Request, error: Exception) -> Response:
         return Response.json(500, {"dialect": str(error)})
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> Iterator[tuple[str, int]]:
-    with Listener(Echo(tmp_path)) as listener:
+@pytest.fixture(params=[True, False], ids=["at once", "in a thread"])
+def address(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
+    with Listener(Echo(tmp_path, quick=request.param)) as listener:
         host, _, port = listener.url.removeprefix("http://").partition(":")
         yield host, int(port)
 
@@ -168,6 +174,55 @@ def test_old_clients_and_those_who_say_so_are_hung_up_on(address: tuple[str, int
         answer, end = talk(address, request, b"")
         assert answer.startswith(b"HTTP/1.1 200 OK")
         assert end == b""
+
+
+def test_requests_may_come_in_pieces_and_in_bunches(address: tuple[str, int]) -> None:
+    one = b"PUT /%d HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
+    with socket.create_connection(address, timeout=10) as plain:
+        for byte in one % 0:
+            plain.sendall(bytes([byte]))
+        plain.sendall(one % 1 + one % 2 + (one % 3)[:-1])
+        plain.sendall(b"c")
+        answers = b""
+        while answers.count(b"\r\n\r\n") < 4 or not answers.endswith(b"}"):
+            answers += plain.recv(65536)
+    assert [answers.count(b'"path": "/%d"' % number) for number in range(4)] == [1, 1, 1, 1]
+    assert answers.count(b'"read": 3') == 4
+
+
+def test_a_client_that_does_not_read_holds_nobody_up(address: tuple[str, int]) -> None:
+    with socket.create_connection(address, timeout=10) as lazy:
+        lazy.sendall(b"GET /file HTTP/1.1\r\nHost: x\r\n\r\n" * 20)  # 100 MiB of answers
+        for _ in range(20):
+            (answer,) = talk(address, b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_slow_answer_holds_nobody_up(tmp_path: Path) -> None:
+    class Slow(Echo):
+        def __init__(self) -> None:
+            super().__init__(tmp_path)
+            self.go_on = threading.Event()
+
+        def quick(self, request: Request) -> bool:
+            return request.path != "/slow"
+
+        def answer(self, request: Request) -> Response:
+            if request.path == "/slow":
+                assert self.go_on.wait(10)
+            return super().answer(request)
+
+    service = Slow()
+    with Listener(service) as listener:
+        host, _, port = listener.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=10) as waiting:
+            waiting.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+            (answer,) = talk((host, int(port)), b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 200 OK")
+            service.go_on.set()
+            assert b'"/slow"' in waiting.recv(65536)
+            waiting.sendall(b"GET /again HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b'"/again"' in waiting.recv(65536)
 
 
 def test_stopping_ends_idle_connections_and_frees_the_port(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from pytest_aisbench.localcloud.apulis.jobs import (
 )
 from pytest_aisbench.localcloud.apulis.rules import ADMIN, DEVICES, VC, Rejected
 from pytest_aisbench.localcloud.engine.process_engine import USAGE_PERIOD_S
-from pytest_aisbench.localcloud.http import Request, Response
+from pytest_aisbench.localcloud.messages import Request, Response
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,6 +90,10 @@ class Apulis:
             return call[1](request)
         except BrokenError as error:
             return self.crash(request, error)
+
+    def quick(self, request: Request) -> bool:
+        """Its jobs keep their logs and results as files, which are read for the answer."""
+        return False
 
     def crash(self, request: Request, error: Exception) -> Response:
         return Response(500, _PAGE, {"Content-Type": "text/html"})

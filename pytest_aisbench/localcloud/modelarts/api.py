@@ -5,11 +5,10 @@ words.
 from __future__ import annotations
 
 import re
-import uuid
-from dataclasses import replace
+import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_aisbench.localcloud.http import Request, Response
+from pytest_aisbench.localcloud.messages import Request, Response
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -98,4 +97,4 @@ def error_response(status: int, code: str, message: str, solution: str) -> Respo
 
 
 def with_request_id(response: Response) -> Response:
-    return replace(response, headers={**response.headers, "X-Request-Id": uuid.uuid4().hex})
+    return response._replace(headers={**response.headers, "X-Request-Id": secrets.token_hex(16)})

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.localcloud.http import Request, Response
 from pytest_aisbench.localcloud.iam import Account, Accounts, AuthenticationFailed, authenticate, gateway_error
+from pytest_aisbench.localcloud.messages import Request, Response
 from pytest_aisbench.localcloud.modelarts import rules
 from pytest_aisbench.localcloud.modelarts.api import (
     Refusal,

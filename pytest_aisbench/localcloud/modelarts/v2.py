@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.localcloud.engine.launch import Engine, node_address
 from pytest_aisbench.localcloud.engine.process_engine import ProcessEngine
-from pytest_aisbench.localcloud.http import Request, Response
 from pytest_aisbench.localcloud.iam import Account, Accounts, AuthenticationFailed, authenticate, gateway_error
+from pytest_aisbench.localcloud.messages import Request, Response
 from pytest_aisbench.localcloud.modelarts import rules
 from pytest_aisbench.localcloud.modelarts.api import (
     Refusal,
@@ -100,6 +100,10 @@ class ModelArts:
             return error_response(failure.status, failure.code, failure.message, "Check the keys, and the clock.")
         except Refusal as refusal:
             return error_response(refusal.status, refusal.code, refusal.message, refusal.solution)
+
+    def quick(self, request: Request) -> bool:
+        """All that is polled, and to create a job: engines start it in a thread of their own."""
+        return request.method != "DELETE" and not _is_v1(request)
 
     def crash(self, request: Request, error: Exception) -> Response:
         if _is_v1(request):

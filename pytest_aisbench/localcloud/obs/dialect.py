@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from pytest_aisbench.localcloud.http import Request, Response
+from pytest_aisbench.localcloud.messages import Request, Response
 from pytest_aisbench.localcloud.obs.storage import ObjectError
 
 if TYPE_CHECKING:

@@ -9,12 +9,11 @@ import errno
 import hashlib
 import re
 import secrets
-from dataclasses import replace
 from email.utils import formatdate, parsedate_to_datetime
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import unquote
 
-from pytest_aisbench.localcloud.http import Request, Response
+from pytest_aisbench.localcloud.messages import Request, Response
 from pytest_aisbench.localcloud.obs.dialect import MIME, OBS, Call, document, element, parse, stamp, text, texts
 from pytest_aisbench.localcloud.obs.signature import SUBRESOURCES, authenticate
 from pytest_aisbench.localcloud.obs.storage import Meta, ObjectError, Objects, Uploads, check_digest
@@ -91,6 +90,12 @@ class Obs:
             return _error(call, "InternalError", "We have no space left on device; nothing was stored.")
         return Response(response.status, response.body, {**response.headers, **_trace(call)}, response.length)
 
+    def quick(self, request: Request) -> bool:
+        """All but copies, which may be large, and the completion of multipart uploads, which are copies too."""
+        return request.method != "POST" and not (
+            "x-obs-copy-source" in request.headers or "x-amz-copy-source" in request.headers
+        )
+
     def crash(self, request: Request, error: Exception) -> Response:
         return self.refuse(request, 500)
 
@@ -100,7 +105,7 @@ class Obs:
 
     def refuse(self, request: Request, status: int, code: str = "", message: str = "") -> Response:
         usual, text = _USUAL.get(status, _USUAL[500])
-        return replace(_error(Call.of(request), code or usual, message or text), status=status)
+        return _error(Call.of(request), code or usual, message or text)._replace(status=status)
 
     def _route(self, call: Call, account: Account) -> Response:
         _, about, subresource = _target(call)

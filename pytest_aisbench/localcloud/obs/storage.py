@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
-from pytest_aisbench.localcloud.http import BLOCK
+from pytest_aisbench.localcloud.messages import BLOCK
 
 if TYPE_CHECKING:
     import io
