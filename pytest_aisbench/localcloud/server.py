@@ -121,7 +121,7 @@ class LocalCloud:
         accounts = Accounts.load_or_generate(data / "accounts.json")
         accounts.clock_skew = self._clock_skew
         account = accounts.first()
-        objects = Objects(data / "objects")
+        objects = Objects(data / "objects", kept=self._data is not None)
         stack.callback(objects.close)
         objects.create_bucket(account.bucket, account.region)
 

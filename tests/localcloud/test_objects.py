@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_aisbench.localcloud.obs.storage import MIN_PART, ObjectError, Objects, Uploads
+from pytest_aisbench.localcloud.obs import storage
+from pytest_aisbench.localcloud.obs.index import ObjectError
+from pytest_aisbench.localcloud.obs.storage import MEMORY_EACH, MIN_PART, Objects, Uploads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,9 +138,10 @@ def test_what_could_not_be_stored_leaves_nothing(objects: Objects, tmp_path: Pat
 
 
 def test_an_index_without_room_is_a_full_disk(objects: Objects, tmp_path: Path) -> None:
-    with objects.index.reading() as db:
-        pages = db.execute("PRAGMA page_count").fetchone()[0]
-        db.execute(f"PRAGMA max_page_count = {pages}")
+    assert objects.index.record
+    db = objects.index.record.connection
+    pages = db.execute("PRAGMA page_count").fetchone()[0]
+    db.execute(f"PRAGMA max_page_count = {pages}")
 
     def fill() -> None:
         for n in range(1000):
@@ -257,3 +260,50 @@ def test_parts_that_do_not_fit(objects: Objects, wanted: list[tuple[int, int]], 
     uploads.abort(upload, "b", "k")
     with pytest.raises(ObjectError, match="aborted or completed"):
         uploads.part(upload, "b", "k", number=1, data=b"late")
+
+
+def test_a_cloud_that_keeps_nothing_writes_nothing_small(tmp_path: Path) -> None:
+    objects = Objects(tmp_path / "store", kept=False)
+    objects.create_bucket("b")
+    objects.put("b", "small", b"data")
+    assert content(objects, "small") == b"data"
+    objects.put("b", "large", bytes(MEMORY_EACH + 1))
+    assert len(content(objects, "large")) == MEMORY_EACH + 1
+    assert [path.stat().st_size for path in (tmp_path / "store").rglob("*") if path.is_file()] == [MEMORY_EACH + 1]
+    objects.delete("b", "large")
+    assert blobs(tmp_path) == []
+
+
+def test_what_does_not_fit_into_memory_becomes_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "MEMORY", 10_000)
+    objects = Objects(tmp_path / "store", kept=False)
+    objects.create_bucket("b")
+    for n in range(4):
+        objects.put("b", f"{n}", bytes([n]) * 4000)
+    assert [content(objects, f"{n}")[:1] for n in range(4)] == [bytes([n]) for n in range(4)]
+    assert len(blobs(tmp_path)) == 2
+    for n in range(4):
+        objects.put("b", f"{n}", b"")
+    objects.put("b", "after", bytes(8000))
+    assert blobs(tmp_path) == []
+
+
+def test_uploads_survive_a_restart(tmp_path: Path) -> None:
+    first = Objects(tmp_path / "store")
+    first.create_bucket("b")
+    upload = Uploads(first).begin("b", "k", metadata={"who": "me"})
+    part = Uploads(first).part(upload, "b", "k", number=1, data=b"data")
+    gone = Uploads(first).begin("b", "gone")
+    Uploads(first).part(gone, "b", "gone", number=1, data=b"gone")
+    Uploads(first).abort(gone, "b", "gone")
+    first.close()
+
+    second = Objects(tmp_path / "store")
+    assert [each.id for each in Uploads(second).uploads("b")] == [upload]
+    meta = Uploads(second).complete(upload, "b", "k", [(1, part.etag)])
+    assert (content(second, "k"), meta.metadata) == (b"data", {"who": "me"})
+    second.close()
+    third = Objects(tmp_path / "store")
+    assert (content(third, "k"), Uploads(third).uploads("b")) == (b"data", [])
+    assert len(blobs(tmp_path)) == 1
+    third.close()

@@ -35,7 +35,8 @@ from pytest_aisbench.localcloud.engine.launch import (
     node_address,
 )
 from pytest_aisbench.localcloud.engine.private_root import container_support
-from pytest_aisbench.localcloud.obs.storage import ObjectError, Objects
+from pytest_aisbench.localcloud.obs.index import ObjectError
+from pytest_aisbench.localcloud.obs.storage import Objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

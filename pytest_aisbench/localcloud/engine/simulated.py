@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.localcloud.engine.launch import Alarm, Ended, Launch, Report, Started, TaskEnded, TaskStarted
 from pytest_aisbench.localcloud.engine.process_engine import MAX_SAMPLES
-from pytest_aisbench.localcloud.obs.storage import ObjectError, Objects
+from pytest_aisbench.localcloud.obs.index import ObjectError
+from pytest_aisbench.localcloud.obs.storage import Objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

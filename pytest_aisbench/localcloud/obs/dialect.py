@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from pytest_aisbench.localcloud.messages import Request, Response
-from pytest_aisbench.localcloud.obs.storage import ObjectError
+from pytest_aisbench.localcloud.obs.index import ObjectError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -13,10 +13,12 @@ from email.utils import formatdate, parsedate_to_datetime
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import unquote
 
+from pytest_aisbench.localcloud.http import SMALL
 from pytest_aisbench.localcloud.messages import Request, Response
 from pytest_aisbench.localcloud.obs.dialect import MIME, OBS, Call, document, element, parse, stamp, text, texts
+from pytest_aisbench.localcloud.obs.index import Meta, ObjectError
 from pytest_aisbench.localcloud.obs.signature import SUBRESOURCES, authenticate
-from pytest_aisbench.localcloud.obs.storage import Meta, ObjectError, Objects, Uploads, check_digest
+from pytest_aisbench.localcloud.obs.storage import Objects, Uploads, check_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -239,10 +241,11 @@ class ObjectCalls:
     def put(self, call: Call) -> Response:
         if call.copy_source:
             return self._copy(call)
+        request = call.request
         meta = self._objects.put(
             call.bucket,
             call.key,
-            call.request.body,
+            request.bytes() if request.length is not None and request.length <= SMALL else request.body,
             metadata=call.metadata,
             content_type=call.request.headers.get("content-type"),
             md5=call.content_md5(),

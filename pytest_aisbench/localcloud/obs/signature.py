@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from pytest_aisbench.localcloud.iam import BASIC_TIME, SKEW, UNSIGNED, Account, Accounts, seconds
 from pytest_aisbench.localcloud.obs.dialect import OBS, Call
-from pytest_aisbench.localcloud.obs.storage import ObjectError
+from pytest_aisbench.localcloud.obs.index import ObjectError
 
 # The parameters that V2 and OBS sign, because they name a resource or change the answer.
 SUBRESOURCES = frozenset(

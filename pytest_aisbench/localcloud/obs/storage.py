@@ -1,30 +1,27 @@
-"""Buckets and objects in a folder: contents as files (`Blobs`), everything else in an SQLite `Index` beside them.
+"""Buckets and objects: an `index` of them, their contents as files or in memory (`Blobs`).
 
-Begin with `Objects`. Keys never become file names, so any key is safe. A restarted cloud finds what it had; only a
-crash of the machine may lose the last writes, since nothing is fsynced.
+Begin with `Objects`. Keys never become file names, so any key is safe. Where the folder is kept, a restarted cloud
+finds what it had; only a crash of the machine may lose the last writes, since nothing is fsynced.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
-import errno
 import hashlib
-import json
+import io
 import os
 import secrets
 import shutil
-import sqlite3
 import threading
 import time
-import weakref
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
 from pytest_aisbench.localcloud.messages import BLOCK
+from pytest_aisbench.localcloud.obs.index import Bucket, Index, Meta, ObjectError, Part, Record, Upload
 
 if TYPE_CHECKING:
-    import io
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
@@ -32,70 +29,38 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "binary/octet-stream"
 MIN_PART = 100 * 1024
 MAX_PARTS = 10_000
-# Keys are BLOBs because BLOBs sort as bytes, the order in which OBS lists keys.
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS buckets (name TEXT PRIMARY KEY, created REAL, location TEXT) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS objects (
-    bucket TEXT, key BLOB, blob TEXT, size INTEGER, etag TEXT, content_type TEXT, metadata TEXT, modified REAL,
-    PRIMARY KEY (bucket, key)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS uploads (
-    id TEXT PRIMARY KEY, bucket TEXT, key BLOB, content_type TEXT, metadata TEXT, started REAL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS parts (
-    upload TEXT, number INTEGER, blob TEXT, size INTEGER, etag TEXT, modified REAL,
-    PRIMARY KEY (upload, number)) WITHOUT ROWID;
-"""
-COLUMNS = "key, blob, size, etag, content_type, metadata, modified"
-
-
-class ObjectError(Exception):
-    """OBS refuses a call, with this code."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+MEMORY = 64 * 1024 * 1024  # for the small contents of a cloud that keeps nothing; the others are files
+MEMORY_EACH = 64 * 1024
 
 
 class Objects:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, kept: bool = True) -> None:
+        """`kept`: a later cloud finds everything again. Otherwise nothing is written down, and small contents stay in
+        memory, which costs a third."""
         root.mkdir(parents=True, exist_ok=True)
-        self.blobs = Blobs(root / "blobs")
-        self.index = Index(root / "index.db")
-        with self.index.reading() as db:
-            recorded = db.execute("SELECT blob FROM objects UNION ALL SELECT blob FROM parts")
-            self.blobs.sweep({name for (name,) in recorded})
+        self.blobs = Blobs(root / "blobs", memory=0 if kept else MEMORY)
+        self.index = Index(Record(root / "index.db") if kept else None)
+        if kept:
+            self.blobs.sweep(self.index.blobs())
 
     def close(self) -> None:
         self.index.close()
 
     def create_bucket(self, name: str, location: str = "") -> None:
         """Create a bucket; one that exists stays as it is."""
-        with self.index.transaction() as db:
-            db.execute("INSERT OR IGNORE INTO buckets VALUES (?, ?, ?)", (name, time.time(), location))
+        self.index.add_bucket(name, location)
 
     def bucket(self, name: str) -> Bucket:
-        with self.index.reading() as db:
-            row = db.execute("SELECT name, created, location FROM buckets WHERE name = ?", (name,)).fetchone()
-        if row is None:
-            raise ObjectError("NoSuchBucket", "The specified bucket does not exist.")
-        return Bucket(*row)
+        return self.index.bucket(name)
 
     def has_bucket(self, name: str) -> bool:
-        with contextlib.suppress(ObjectError):
-            return bool(self.bucket(name))
-        return False
+        return name in self.index.buckets
 
     def buckets(self) -> list[Bucket]:
-        with self.index.reading() as db:
-            return [Bucket(*row) for row in db.execute("SELECT name, created, location FROM buckets")]
+        return sorted(self.index.buckets.values(), key=lambda bucket: bucket.name)
 
     def delete_bucket(self, name: str) -> None:
-        self.bucket(name)
-        with self.index.transaction() as db:
-            for table in ("objects", "uploads"):
-                query = f"SELECT 1 FROM {table} WHERE bucket = ? LIMIT 1"  # noqa: S608 (our own table names)
-                if db.execute(query, (name,)).fetchone():
-                    raise ObjectError("BucketNotEmpty", "The bucket you tried to delete is not empty.")
-            db.execute("DELETE FROM buckets WHERE name = ?", (name,))
+        self.index.delete_bucket(name)
 
     def put(
         self,
@@ -128,68 +93,53 @@ class Objects:
         content_type: str | None,
     ) -> Meta:
         """Make a blob the content of a key, and remove the blob that it had."""
-        meta = Meta(key, blob.size, etag, content_type or CONTENT_TYPE, dict(metadata or {}), time.time(), blob.name)
-        where = (bucket, key.encode())
-        with self.index.transaction() as db:
-            self.bucket(bucket)
-            old = db.execute("SELECT blob FROM objects WHERE bucket = ? AND key = ?", where).fetchall()
-            db.execute(
-                "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (*where, blob.name, blob.size, etag, meta.content_type, json.dumps(meta.metadata), meta.modified),
-            )
-        self.blobs.remove(name for (name,) in old)
+        meta = Meta(key, blob.size, etag, content_type or CONTENT_TYPE, metadata or {}, time.time(), blob.name)
+        old = self.index.set_object(bucket, meta)
+        if old:
+            self.blobs.remove([old.blob])
         return meta
 
     def open(self, bucket: str, key: str) -> tuple[Meta, BinaryIO]:
         """Open the content, which stays readable when the object is replaced or deleted."""
-        with self.index.reading():  # holds the lock, so that the object is not replaced before it is opened
+        with self.index.lock:  # so that the object is not replaced before it is opened
             meta = self.head(bucket, key)
             if meta is None:
                 raise ObjectError("NoSuchKey", "The specified key does not exist.")
             return meta, self.blobs.open(meta.blob)
 
     def head(self, bucket: str, key: str) -> Meta | None:
-        query = f"SELECT {COLUMNS} FROM objects WHERE bucket = ? AND key = ?"  # noqa: S608
-        with self.index.reading() as db:
-            row = db.execute(query, (bucket, key.encode())).fetchone()
-            if row is None:
-                self.bucket(bucket)
-        return meta_of(row) if row else None
+        return self.bucket(bucket).objects.get(key.encode())
 
     def delete(self, bucket: str, key: str) -> None:
         """Delete the object; do nothing where it does not exist."""
-        where = (bucket, key.encode())
-        with self.index.transaction() as db:
-            self.bucket(bucket)
-            old = db.execute("SELECT blob FROM objects WHERE bucket = ? AND key = ?", where).fetchall()
-            db.execute("DELETE FROM objects WHERE bucket = ? AND key = ?", where)
-        self.blobs.remove(name for (name,) in old)
+        old = self.index.delete_object(bucket, key)
+        if old:
+            self.blobs.remove([old.blob])
 
     def list(self, bucket: str, prefix: str = "", marker: str = "", delimiter: str = "", limit: int = 1000) -> Listing:
         """List the keys after the marker in the order of their UTF-8 bytes. Keys that share what lies between the
         prefix and the first delimiter after it make one common prefix."""
-        self.bucket(bucket)
         below, cut = prefix.encode(), delimiter.encode()
         start = max(below, marker.encode() + b"\0" if marker else b"")
-        query = f"SELECT {COLUMNS} FROM objects WHERE bucket = ? AND key >= ? ORDER BY key"  # noqa: S608
         entries: list[Meta] = []
         commons: list[str] = []
         last = ""
-        with self.index.reading() as db:
-            rows = db.execute(query, (bucket, start))
-            while (row := rows.fetchone()) and row[0].startswith(below):
-                end = row[0].find(cut, len(below)) if cut else -1
-                common = row[0][: end + len(cut)].decode() if end >= 0 else ""
+        with self.index.lock:
+            listed = self.bucket(bucket)
+            keys, place = listed.keys, bisect.bisect_left(listed.keys, start)
+            while place < len(keys) and keys[place].startswith(below):
+                key = keys[place]
+                end = key.find(cut, len(below)) if cut else -1
+                common = key[: end + len(cut)].decode() if end >= 0 else ""
                 if not common or common != marker:
                     if len(entries) + len(commons) == limit:
                         return Listing(entries, commons, last, truncated=limit > 0)
                     if common:
                         commons.append(common)
                     else:
-                        entries.append(meta_of(row))
+                        entries.append(listed.objects[key])
                     last = common or entries[-1].key
-                if common:
-                    rows = db.execute(query, (bucket, _successor(common.encode())))
+                place = bisect.bisect_left(keys, _successor(common.encode()), place) if common else place + 1
         return Listing(entries, commons, "", truncated=False)
 
     def walk(self, bucket: str, prefix: str) -> Iterator[Meta]:
@@ -225,31 +175,7 @@ class Objects:
             return self.put(bucket, key, file)
 
 
-class Bucket(NamedTuple):
-    name: str
-    created: float
-    location: str
-
-
-@dataclass(frozen=True)
-class Meta:
-    key: str
-    size: int
-    etag: str
-    """The MD5 in hex, without quotes; of a multipart object the MD5 of its parts' MD5s, and their number."""
-    content_type: str
-    metadata: Mapping[str, str]
-    modified: float
-    blob: str = field(repr=False)
-
-
-def meta_of(row: Any) -> Meta:
-    key, blob, size, etag, content_type, metadata, modified = row
-    return Meta(key.decode(), size, etag, content_type, json.loads(metadata), modified, blob)
-
-
-@dataclass(frozen=True)
-class Listing:
+class Listing(NamedTuple):
     entries: list[Meta]
     common_prefixes: list[str]
     next_marker: str
@@ -279,12 +205,9 @@ class Uploads:
     def begin(
         self, bucket: str, key: str, *, metadata: dict[str, str] | None = None, content_type: str | None = None
     ) -> str:
-        self._objects.bucket(bucket)
-        name = secrets.token_hex(16).upper()
-        row = (name, bucket, key.encode(), content_type, json.dumps(metadata or {}), time.time())
-        with self._index.transaction() as db:
-            db.execute("INSERT INTO uploads VALUES (?, ?, ?, ?, ?, ?)", row)
-        return name
+        upload = Upload(secrets.token_hex(16).upper(), bucket, key, content_type, metadata or {}, time.time(), {})
+        self._index.add_upload(upload)
+        return upload.id
 
     def part(
         self, upload: str, bucket: str, key: str, *, number: int, data: bytes | Readable, md5: bytes | None = None
@@ -292,40 +215,34 @@ class Uploads:
         """Store one part; a part that is sent again replaces the first."""
         if not 1 <= number <= MAX_PARTS:
             raise ObjectError("InvalidArgument", f"partNumber must be between 1 and {MAX_PARTS}")
-        self._find(upload, bucket, key)
+        self._index.upload(upload, bucket, key)
         blob = self._blobs.write(data)
         try:
             check_digest(blob.md5, md5)
             part = Part(number, blob.md5.hex(), blob.size, time.time(), blob.name)
-            with self._index.transaction() as db:
-                self._find(upload, bucket, key)  # the upload may have ended while the data came in
-                where = (upload, number)
-                old = db.execute("SELECT blob FROM parts WHERE upload = ? AND number = ?", where).fetchall()
-                row = (*where, part.blob, part.size, part.etag, part.modified)
-                db.execute("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?, ?)", row)
+            old = self._index.set_part(upload, bucket, key, part)  # raises if the upload has ended meanwhile
         except BaseException:
             self._blobs.remove([blob.name])
             raise
-        self._blobs.remove(name for (name,) in old)
+        if old:
+            self._blobs.remove([old.blob])
         return part
 
     def parts(self, upload: str, bucket: str, key: str) -> list[Part]:
-        self._find(upload, bucket, key)
-        query = "SELECT number, etag, size, modified, blob FROM parts WHERE upload = ? ORDER BY number"
-        with self._index.reading() as db:
-            return [Part(*row) for row in db.execute(query, (upload,))]
+        with self._index.lock:
+            return sorted(self._index.upload(upload, bucket, key).parts.values())
 
     def uploads(self, bucket: str, prefix: str = "") -> list[Upload]:
         """The uploads that are neither completed nor aborted, by key, then by id."""
         self._objects.bucket(bucket)
-        query = "SELECT id, key, started FROM uploads WHERE bucket = ? ORDER BY key, id"
-        with self._index.reading() as db:
-            uploads = [Upload(name, key.decode(), started) for name, key, started in db.execute(query, (bucket,))]
+        with self._index.lock:
+            uploads = [each for each in self._index.uploads.values() if each.bucket == bucket]
+        uploads.sort(key=lambda each: (each.key.encode(), each.id))
         return [upload for upload in uploads if upload.key.startswith(prefix)]
 
     def complete(self, upload: str, bucket: str, key: str, named: Sequence[tuple[int, str]]) -> Meta:
         """Make one object of the named parts (number and ETag); drop the other parts."""
-        metadata, content_type = self._find(upload, bucket, key)
+        begun = self._index.upload(upload, bucket, key)
         stored = {part.number: part for part in self.parts(upload, bucket, key)}
         if not named or [number for number, _ in named] != sorted({number for number, _ in named}):
             raise ObjectError("InvalidPartOrder", "The list of parts was not in ascending order.")
@@ -342,7 +259,7 @@ class Uploads:
         try:
             etag = f"{digest.hexdigest()}-{len(parts)}"
             meta = self._objects.record(
-                bucket, key, blob, etag=etag, metadata=json.loads(metadata), content_type=content_type
+                bucket, key, blob, etag=etag, metadata=begun.metadata, content_type=begun.content_type
             )
         except BaseException:
             self._blobs.remove([blob.name])
@@ -351,47 +268,27 @@ class Uploads:
         return meta
 
     def abort(self, upload: str, bucket: str, key: str) -> None:
-        with self._index.transaction() as db:
-            self._find(upload, bucket, key)
-            parts = db.execute("SELECT blob FROM parts WHERE upload = ?", (upload,)).fetchall()
-            db.execute("DELETE FROM parts WHERE upload = ?", (upload,))
-            db.execute("DELETE FROM uploads WHERE id = ?", (upload,))
-        self._blobs.remove(name for (name,) in parts)
-
-    def _find(self, upload: str, bucket: str, key: str) -> tuple[str, str | None]:
-        self._objects.bucket(bucket)
-        query = "SELECT metadata, content_type FROM uploads WHERE id = ? AND bucket = ? AND key = ?"
-        with self._index.reading() as db:
-            row = db.execute(query, (upload, bucket, key.encode())).fetchone()
-        if row is None:
-            raise ObjectError(
-                "NoSuchUpload", "The specified multipart upload does not exist. It may have been aborted or completed."
-            )
-        return row[0], row[1]
-
-
-class Upload(NamedTuple):
-    id: str
-    key: str
-    started: float
-
-
-class Part(NamedTuple):
-    number: int
-    etag: str
-    size: int
-    modified: float
-    blob: str
+        parts = self._index.delete_upload(upload, bucket, key)
+        self._blobs.remove(part.blob for part in parts)
 
 
 class Blobs:
-    def __init__(self, root: Path) -> None:
+    """Contents by name. Up to `memory` bytes of small ones have no file."""
+
+    def __init__(self, root: Path, memory: int = 0) -> None:
         self._root = str(root)
-        for fan in range(256):  # ten thousand files in one folder are slow to list and to delete
-            os.makedirs(f"{root}/{fan:02x}", exist_ok=True)  # noqa: PTH103 (Path costs a third of the start)
+        self._small: dict[str, bytes] = {}
+        self._room = memory
+        self._lock = threading.Lock()  # of the room
 
     def write(self, data: bytes | Readable) -> Blob:
         """Write a new blob; an error (the disk is full, the client leaves) leaves no file behind."""
+        if isinstance(data, bytes) and len(data) <= MEMORY_EACH and len(data) <= self._room:
+            name = secrets.token_hex(16)
+            with self._lock:
+                self._room -= len(data)
+            self._small[name] = data
+            return Blob(name, len(data), hashlib.md5(data, usedforsecurity=False).digest())
         digest = hashlib.md5(usedforsecurity=False)
         with self._new() as (name, file):
             for block in (data,) if isinstance(data, bytes) else iter(lambda: data.read(BLOCK), b""):
@@ -410,33 +307,51 @@ class Blobs:
             return Blob(name, file.tell(), b"")
 
     def open(self, name: str) -> BinaryIO:
+        small = self._small.get(name)
+        if small is not None:
+            return io.BytesIO(small)
         return open(self._path(name), "rb")  # noqa: PTH123
 
     def remove(self, names: Iterable[str]) -> None:
         for name in names:
-            os.unlink(self._path(name))  # noqa: PTH108
+            small = self._small.pop(name, None)
+            if small is None:
+                os.unlink(self._path(name))  # noqa: PTH108
+            else:
+                with self._lock:
+                    self._room += len(small)
 
     def sweep(self, recorded: Collection[str]) -> None:
         """Remove the blobs that a killed process wrote but did not record."""
-        for fan in range(256):
-            self.remove(name for name in os.listdir(f"{self._root}/{fan:02x}") if name not in recorded)  # noqa: PTH208
+        for folder, _, names in os.walk(self._root):
+            for name in names:
+                if name not in recorded:
+                    os.unlink(f"{folder}/{name}")  # noqa: PTH108
 
     @contextlib.contextmanager
     def _new(self) -> Iterator[tuple[str, io.FileIO]]:
         name = secrets.token_hex(16)
-        with open(self._path(name), "xb", buffering=0) as file:  # noqa: PTH123
+        path = self._path(name)
+        with self._create(path) as file:
             try:
                 yield name, file
             except BaseException:
-                os.unlink(self._path(name))  # noqa: PTH108
+                os.unlink(path)  # noqa: PTH108
                 raise
 
+    def _create(self, path: str) -> io.FileIO:
+        try:
+            return io.FileIO(path, "xb")
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+            return io.FileIO(path, "xb")
+
     def _path(self, name: str) -> str:
+        # Ten thousand files in one folder are slow to list and to delete.
         return f"{self._root}/{name[:2]}/{name}"
 
 
-@dataclass(frozen=True)
-class Blob:
+class Blob(NamedTuple):
     name: str
     size: int
     md5: bytes
@@ -444,36 +359,3 @@ class Blob:
 
 class Readable(Protocol):
     def read(self, size: int = ..., /) -> bytes: ...
-
-
-class Index:
-    """The SQLite file. One connection under one lock: a statement takes some twenty microseconds."""
-
-    def __init__(self, path: Path) -> None:
-        # weakref.finalize rather than __del__: it also closes where the owner forgot to.
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self.close = weakref.finalize(self, connection.close)
-        self._connection = connection
-        self._lock = threading.RLock()
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = OFF")
-        connection.executescript(_SCHEMA)
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            try:
-                self._connection.execute("BEGIN IMMEDIATE")
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException as error:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-                raise
-
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            yield self._connection
