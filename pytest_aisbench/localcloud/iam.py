@@ -5,11 +5,13 @@ ModelArts, OBS and Apulis take accounts from here; `authenticate` checks the req
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import json
 import math
 import os
+import re
 import secrets
 import string
 import threading
@@ -19,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import parse_qsl, quote, unquote
 
-from pytest_aisbench.localcloud.messages import Request, Response
+from pytest_aisbench.localcloud.messages import Request, Response, new_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,6 +151,7 @@ SKEW = 15 * 60  # seconds by which the time of a signature may be off
 BASIC_TIME = "%Y%m%dT%H%M%SZ"
 _ALGORITHM = "SDK-HMAC-SHA256"
 UNSIGNED = "UNSIGNED-PAYLOAD"
+_PLAIN = re.compile(r"[A-Za-z0-9_.~/-]*").fullmatch  # nothing in it is quoted in a signature
 
 
 # The gateway's code and message for a status, for errors that no service words better.
@@ -212,8 +215,9 @@ def authenticate(request: Request, accounts: Accounts) -> Account:
     return account
 
 
+@functools.lru_cache(maxsize=64)
 def seconds(stamp: str, form: str) -> float:
-    """Read a time in UTC as seconds since 1970; 0 where it cannot be read."""
+    """Read a time in UTC as seconds since 1970; 0 where it cannot be read. All requests of a second have the same."""
     try:
         return timegm(time.strptime(stamp, form))
     except ValueError:
@@ -222,8 +226,8 @@ def seconds(stamp: str, form: str) -> float:
 
 def _signature(request: Request, signed: list[str], payload: str, secret_key: str) -> str:
     path, _, query = request.raw_path.partition("?")
-    uri = "/".join(quote(segment, safe="~") for segment in unquote(path).split("/"))
-    pairs = sorted(parse_qsl(query, keep_blank_values=True))
+    uri = path if _PLAIN(path) else "/".join(quote(segment, safe="~") for segment in unquote(path).split("/"))
+    pairs = sorted(parse_qsl(query, keep_blank_values=True)) if query else []
     canonical = "\n".join(
         [
             request.method,
@@ -237,7 +241,7 @@ def _signature(request: Request, signed: list[str], payload: str, secret_key: st
     )
     stamp = request.headers.get("x-sdk-date", "")
     text = f"{_ALGORITHM}\n{stamp}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
-    return hmac.new(secret_key.encode(), text.encode(), hashlib.sha256).hexdigest()
+    return hmac.digest(secret_key.encode(), text.encode(), "sha256").hex()
 
 
 def _payloads(request: Request) -> list[str]:
@@ -251,6 +255,8 @@ def _payloads(request: Request) -> list[str]:
 
 def _utf8(value: str) -> str:
     """Undo the Latin-1 in which headers travel: the vendor's signer signs the UTF-8 text."""
+    if value.isascii():
+        return value
     try:
         return value.encode("latin-1").decode()
     except UnicodeError:
@@ -424,7 +430,7 @@ def _stamp(moment: float) -> str:
 
 
 def _trace() -> dict[str, str]:
-    return {"X-IAM-Trace-Id": f"local_{secrets.token_hex(16)}"}
+    return {"X-IAM-Trace-Id": f"local_{new_id()}"}
 
 
 def _error(status: int, message: str) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import random
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, NamedTuple, Protocol
@@ -16,7 +17,7 @@ BLOCK = 1024 * 1024
 
 
 class Request:
-    __slots__ = ("_read", "body", "headers", "length", "method", "path", "query", "raw_path")
+    __slots__ = ("_read", "body", "headers", "length", "method", "path", "query", "raw_path", "routed")
 
     def __init__(  # noqa: PLR0917 (a plain class: a dataclass costs more to make and to import)
         self,
@@ -38,6 +39,8 @@ class Request:
         self.body = body
         self.length = length
         self._read: bytes | None = None
+        self.routed: Any = None
+        """What its service made of its path, kept because it is asked for twice: to count the request and to answer."""
 
     def bytes(self) -> bytes:
         """The whole body; may be called repeatedly."""
@@ -61,11 +64,20 @@ class Response(NamedTuple):
 
     @classmethod
     def json(cls, status: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:
-        content = _ENCODER.encode(value).encode()
-        return cls(status, content, {"Content-Type": "application/json;charset=utf-8", **(headers or {})})
+        return cls.json_text(status, json_text(value), headers)
+
+    @classmethod
+    def json_text(cls, status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
+        """For JSON that has been worded already."""
+        return cls(status, text.encode(), {"Content-Type": "application/json;charset=utf-8", **(headers or {})})
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False)  # json.dumps makes one for each call
+json_text = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes an encoder for each call
+
+
+def new_id() -> str:
+    """32 hex digits that nobody else gets. They are no secret, so the kernel need not be asked for each."""
+    return f"{random.getrandbits(128):032x}"
 
 
 class MalformedRequestError(Exception):

@@ -258,10 +258,12 @@ class Alarm:
     def at(self, moment: float, call: Callable[[], None]) -> None:
         """Make the call at `moment` of time.monotonic, or at once if it has passed; never after `close`."""
         with self._changed:
-            heapq.heappush(self._calls, (moment, next(self._numbers), call))
+            entry = (moment, next(self._numbers), call)
+            heapq.heappush(self._calls, entry)
             if self._thread.ident is None and not self._closed:
                 self._thread.start()
-            self._changed.notify()
+            if self._calls[0] is entry:  # otherwise the thread wakes early enough
+                self._changed.notify()
 
     def close(self) -> None:
         """Return when no call runs any more."""

@@ -26,6 +26,7 @@ CAPACITY = 100_000  # jobs that may run at once
 _TERMINATED = 128 + 15
 _BAD_PARAMETERS = 2
 _STEPS = 100  # in an epoch
+_START = 0.002  # seconds until a job begins: jobs that are created together then begin together, at one wake-up
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class SimulatedEngine:
         job = _Job(launch, report)
         with self._lock:
             self._jobs[launch.job_id] = job
-        self._plan(job, 0, functools.partial(self._begin, job))
+        self._plan(job, time.monotonic() + _START, functools.partial(self._begin, job))
 
     def stop(self, job_id: str) -> None:
         if job := self._jobs.get(job_id):

@@ -5,10 +5,9 @@ words.
 from __future__ import annotations
 
 import re
-import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_aisbench.localcloud.messages import Request, Response
+from pytest_aisbench.localcloud.messages import Request, Response, new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -46,6 +45,11 @@ class Routes:
         return match
 
     def _match(self, request: Request) -> tuple[Route, dict[str, Any]] | None:
+        if request.routed is None:
+            request.routed = self._search(request) or ()
+        return request.routed or None
+
+    def _search(self, request: Request) -> tuple[Route, dict[str, Any]] | None:
         if (path := self._path.fullmatch(request.path)) is None:
             return None
         for route in self._routes:
@@ -97,4 +101,4 @@ def error_response(status: int, code: str, message: str, solution: str) -> Respo
 
 
 def with_request_id(response: Response) -> Response:
-    return response._replace(headers={**response.headers, "X-Request-Id": secrets.token_hex(16)})
+    return response._replace(headers={**response.headers, "X-Request-Id": new_id()})

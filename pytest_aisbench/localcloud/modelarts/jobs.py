@@ -5,12 +5,10 @@ V1, V2 and Apulis show the same jobs, each its own.
 
 from __future__ import annotations
 
-import copy
 import functools
 import itertools
 import threading
 import time
-import uuid
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -25,6 +23,7 @@ from pytest_aisbench.localcloud.engine.launch import (
     TaskEnded,
     TaskStarted,
 )
+from pytest_aisbench.localcloud.messages import new_id
 from pytest_aisbench.localcloud.modelarts import rules
 from pytest_aisbench.localcloud.modelarts.api import Refusal
 
@@ -38,6 +37,14 @@ CAPACITY = 64  # jobs that may run at once; the others wait
 FINAL = {"Completed", "Failed", "Terminated", "Abnormal"}
 _DISGUISED = {"Running", "Completed", "Failed", "Abnormal"}  # true phases that a fault may hide
 _SECONDARY = {"Pending": "Queuing"}  # the secondary phases that differ from the phase, beside those of Abnormal
+
+
+def job_id() -> str:
+    """A random UUID, as the vendor's ids are."""
+    digits = new_id()
+    return (
+        f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:]}"
+    )
 
 
 def now_ms() -> int:
@@ -67,6 +74,7 @@ class Job:
     fault: Fault | None = None  # has struck it
     times_shown: int = 0  # answers about the job since the fault struck
     gone: str = ""  # `deleted` or `lost`: only the books still have it
+    worded: tuple[object, str, str] | None = field(default=None, repr=False)  # by `v2.job_text`, for its next answer
 
     @property
     def id(self) -> str:
@@ -126,6 +134,7 @@ class Jobs:
         self._alarm = Alarm("faults of jobs")
         self._accepted: list[Job] = []
         self._jobs: dict[str, Job] = {}
+        self._listed: dict[tuple[str, str], dict[str, Job]] = {}  # the same by contract and project, in their order
         self._names: Counter[tuple[str, str, str]] = Counter()  # number of jobs by contract, project and name
         self._queue: deque[Job] = deque()
         self._stopped: list[Job] = []  # before they began; `admit` ends them
@@ -140,7 +149,7 @@ class Jobs:
         metadata = rules.section(body, "metadata")
         name = rules.job_name(metadata)
         description = rules.description(metadata.get("description"))
-        launch = self._rules.launch(str(uuid.uuid4()), body)
+        launch = self._rules.launch(job_id(), body)
         with self.lock:
             if self.has_name(account.project_id, name):
                 raise Refusal(400, "2751", f"Duplicate job name {name}.")
@@ -150,11 +159,12 @@ class Jobs:
         self, account: Account, launch: Launch, body: dict[str, Any], name: str, description: str, *, alias: str = ""
     ) -> Job:
         with self.lock:
-            request, order = copy.deepcopy(body), next(self._orders)
-            job = Job(launch, name, account.project_id, account.user, request, order, description, alias)
+            order = next(self._orders)
+            job = Job(launch, name, account.project_id, account.user, body, order, description, alias)
             job.note("Training job is created.")
             self._accepted.append(job)
             self._jobs[job.id] = job
+            self._listed.setdefault((launch.contract, job.project_id), {})[job.id] = job
             self._names[launch.contract, job.project_id, name] += 1
             self._queue.append(job)
             self._plan_fault(job)
@@ -196,9 +206,9 @@ class Jobs:
         return job
 
     def of_project(self, project_id: str) -> list[Job]:
+        """In the order of creation."""
         with self.lock:
-            jobs = self._jobs.values()
-            return [job for job in jobs if job.project_id == project_id and job.launch.contract == "V2"]
+            return list(self._listed.get(("V2", project_id), {}).values())
 
     def has_name(self, project_id: str, name: str, contract: str = "V2") -> bool:
         """V1 and V2 count names separately."""
@@ -257,6 +267,7 @@ class Jobs:
     def _remove(self, job: Job, gone: str) -> None:
         job.gone = gone
         del self._jobs[job.id]
+        del self._listed[job.launch.contract, job.project_id][job.id]
         self._names[job.launch.contract, job.project_id, job.name] -= 1
         if job in self._queue:
             self._queue.remove(job)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import secrets
-import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from pytest_aisbench.localcloud.engine.launch import Channel, Launch, Volume
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.modelarts import rules
 from pytest_aisbench.localcloud.modelarts.api import Refusal
+from pytest_aisbench.localcloud.modelarts.jobs import job_id
 from pytest_aisbench.localcloud.modelarts.rules import (
     ASCEND,
     POOL,
@@ -112,7 +112,7 @@ class V1Jobs:
 
     def _launch(self, name: str, body: dict[str, Any]) -> Launch:
         rules.description(body.get("job_desc"))
-        return self._rules.version(str(uuid.uuid4()), name, rules.section(body, "config"))
+        return self._rules.version(job_id(), name, rules.section(body, "config"))
 
     def _accept(self, account: Account, series: Series, launch: Launch, body: dict[str, Any], previous: int) -> Version:
         self._check_output(launch)

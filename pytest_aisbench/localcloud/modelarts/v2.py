@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_aisbench.localcloud.engine.launch import Engine, node_address
 from pytest_aisbench.localcloud.engine.process_engine import ProcessEngine
 from pytest_aisbench.localcloud.iam import Account, Accounts, AuthenticationFailed, authenticate, gateway_error
-from pytest_aisbench.localcloud.messages import Request, Response
+from pytest_aisbench.localcloud.messages import Request, Response, json_text
 from pytest_aisbench.localcloud.modelarts import rules
 from pytest_aisbench.localcloud.modelarts.api import (
     Refusal,
@@ -134,12 +134,12 @@ class ModelArts:
 
     def _create(self, request: Request, account: Account) -> Response:
         job = self._jobs.create(account, json_object(request))
-        answer = self._job_json(job)
+        answer = self._job_text(job)
         self._jobs.admit()
-        return Response.json(201, answer)
+        return Response.json_text(201, answer)
 
     def _show(self, request: Request, account: Account, job: Job) -> Response:
-        return Response.json(200, self._job_json(job))
+        return Response.json_text(200, self._job_text(job))
 
     def _describe(self, request: Request, account: Account, job: Job) -> Response:
         self._jobs.describe(job, json_object(request).get("description"))
@@ -155,18 +155,19 @@ class ModelArts:
             raise Refusal(400, "2812", f"Unsupported action_type {action}.")
         with self._jobs.lock:  # so that the answer says Terminating however quickly the job ends
             self._jobs.terminate(job)
-            answer = self._job_json(job)
+            answer = self._job_text(job)
         self._jobs.admit()
-        return Response.json(202, answer)
+        return Response.json_text(202, answer)
 
     def _search(self, request: Request, account: Account) -> Response:
         search = Search(json_object(request))
         with self._jobs.lock:
             total, page_jobs = search.select(self._jobs.of_project(account.project_id))
-            items = [self._job_json(job) for job in page_jobs]
+            items = [self._job_text(job) for job in page_jobs]
         page = {"total": total, "count": len(items), "limit": search.limit, "offset": search.offset}
         order = {"sort_by": search.sort_by, "order": search.order, "group_by": search.group_by}
-        return Response.json(200, page | order | {"workspace_id": search.workspace_id, "items": items})
+        head = json_text(page | order | {"workspace_id": search.workspace_id})
+        return Response.json_text(200, f'{head[:-1]}, "items": [{", ".join(items)}]}}')
 
     def _tasks(self, request: Request, account: Account, job: Job) -> Response:
         addresses = [node_address(node) for node in range(job.launch.nodes)]
@@ -245,9 +246,9 @@ class ModelArts:
         name = rules.job_name({"name": request.query.get("job_name")})
         return Response.json(200, {"is_duplicate": self._jobs.has_name(account.project_id, name)})
 
-    def _job_json(self, job: Job) -> dict[str, Any]:
+    def _job_text(self, job: Job) -> str:
         with self._jobs.lock:
-            answer = job_json(job, self._catalog)
+            answer = job_text(job, self._catalog)
             job.count_answer()
             return answer
 
@@ -259,10 +260,21 @@ def _is_v1(request: Request) -> bool:
 # Jobs as V2 shows them.
 
 
-def job_json(job: Job, catalog: Catalog) -> dict[str, Any]:
+def job_text(job: Job, catalog: Catalog) -> str:
+    """The job as JSON. All but its duration is worded once for each of its states, since thousands of jobs are asked
+    about again and again."""
+    state = (job.reported_phase, len(job.events), job.description)  # every change is an event, except of these two
+    worded = job.worded
+    if worded is None or worded[0] != state:
+        worded = job.worded = (state, *_around_duration(job, catalog))
+    return f"{worded[1]}{job.duration}{worded[2]}"
+
+
+def _around_duration(job: Job, catalog: Catalog) -> tuple[str, str]:
+    """What stands before the duration, and what stands behind it."""
     request = job.request
     metadata = request["metadata"]
-    return {
+    begin = {
         "kind": "job",
         "metadata": {
             "id": job.id,
@@ -273,29 +285,27 @@ def job_json(job: Job, catalog: Catalog) -> dict[str, Any]:
             "user_name": job.user,
             "annotations": metadata.get("annotations") or {},
         },
-        "status": _status(job),
+    }
+    phases = {"phase": job.reported_phase, "secondary_phase": job.secondary_phase}
+    status = {
+        "start_time": job.started,
+        "node_count_metrics": [[job.started, job.launch.nodes]] if job.started else None,
+        "tasks": job.tasks,
+        "task_statuses": job.task_statuses,
+        "running_records": _running_records(job),
+    }
+    end = {
         "algorithm": _algorithm(job),
         "spec": request["spec"] | {"resource": _resource(job, catalog)},
         "endpoints": request.get("endpoints") or {},
     }
+    before = f'{json_text(begin)[:-1]}, "status": {json_text(phases)[:-1]}, "duration": '
+    return before, f", {json_text(status)[1:]}, {json_text(end)[1:]}"
 
 
 def event_json(time_ms: int, level: str, message: str, source: str) -> dict[str, Any]:
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S+08:00", time.gmtime(time_ms / 1000 + 8 * 3600))
     return {"time": stamp, "level": level, "message": message, "source": source}
-
-
-def _status(job: Job) -> dict[str, Any]:
-    return {
-        "phase": job.reported_phase,
-        "secondary_phase": job.secondary_phase,
-        "duration": job.duration,
-        "start_time": job.started,
-        "node_count_metrics": [[job.started, job.launch.nodes]] if job.started else None,
-        "tasks": job.tasks,
-        "task_statuses": [dict(status) for status in job.task_statuses],
-        "running_records": _running_records(job),
-    }
 
 
 def _running_records(job: Job) -> list[dict[str, Any]]:
@@ -353,7 +363,7 @@ _KEYS: dict[str, Callable[[Job], Any]] = {
     "runtime_type": lambda _: "",
 }
 _SORTS: dict[str, Callable[[Job], Any]] = {
-    "create_time": lambda job: job.order,  # finer than its milliseconds
+    "create_time": lambda job: job.order,
     "name": lambda job: (job.name, job.order),
     "start_time": lambda job: (job.started, job.order),
     "duration": lambda job: (job.duration, job.order),
@@ -378,9 +388,15 @@ class Search:
         self._conditions = [_condition(entry) for entry in listed(body, "filters")]
 
     def select(self, jobs: list[Job]) -> tuple[int, list[Job]]:
-        """The number of jobs that match, and those of the page. The offset counts jobs, not pages."""
-        matches = [job for job in jobs if all(condition(job) for condition in self._conditions)]
-        matches.sort(key=_SORTS[self.sort_by], reverse=self.order == "desc")
+        """The number of jobs that match, and those of the page. The jobs are given in the order of creation. The
+        offset counts jobs, not pages."""
+        matches = jobs
+        for condition in self._conditions:
+            matches = [job for job in matches if condition(job)]
+        if self.sort_by != "create_time":
+            matches.sort(key=_SORTS[self.sort_by], reverse=self.order == "desc")
+        elif self.order == "desc":
+            matches.reverse()
         return len(matches), matches[self.offset : self.offset + self.limit]
 
 

@@ -34,6 +34,13 @@ class Call:
 
     @classmethod
     def of(cls, request: Request) -> Call:
+        if request.routed is None:
+            request.routed = cls._read(request)
+        call: Call = request.routed
+        return call
+
+    @classmethod
+    def _read(cls, request: Request) -> Call:
         host = request.headers.get("host", "").rsplit(":", 1)[0].lower()
         virtual = _VIRTUAL_HOST.fullmatch(host)
         path = request.path.removeprefix("/")

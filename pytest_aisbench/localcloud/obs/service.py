@@ -8,13 +8,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import re
-import secrets
-from email.utils import formatdate, parsedate_to_datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import unquote
 
 from pytest_aisbench.localcloud.http import SMALL
-from pytest_aisbench.localcloud.messages import Request, Response
+from pytest_aisbench.localcloud.messages import Request, Response, http_date, new_id
 from pytest_aisbench.localcloud.obs.dialect import MIME, OBS, Call, document, element, parse, stamp, text, texts
 from pytest_aisbench.localcloud.obs.index import Meta, ObjectError
 from pytest_aisbench.localcloud.obs.signature import SUBRESOURCES, authenticate
@@ -217,11 +216,7 @@ def _names_resource(name: str) -> bool:
 
 def _trace(call: Call) -> dict[str, str]:
     prefix = call.dialect.prefix
-    return {
-        "Server": "OBS",
-        f"{prefix}request-id": secrets.token_hex(16).upper(),
-        f"{prefix}id-2": secrets.token_hex(16),
-    }
+    return {"Server": "OBS", f"{prefix}request-id": new_id().upper(), f"{prefix}id-2": new_id()}
 
 
 def _error(call: Call, code: str, message: str) -> Response:
@@ -301,7 +296,7 @@ class ObjectCalls:
 def _headers(call: Call, meta: Meta) -> dict[str, str]:
     headers = {
         "ETag": f'"{meta.etag}"',
-        "Last-Modified": formatdate(meta.modified, usegmt=True),
+        "Last-Modified": http_date(meta.modified),
         "Accept-Ranges": "bytes",
         "Content-Type": meta.content_type,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import hmac
 import time
@@ -75,7 +76,7 @@ def _text_v2(call: Call, date: str) -> str:
     path, _, query = call.request.raw_path.partition("?")
     resource = f"/{call.bucket}{path}" if call.virtual else path
     signed = []
-    for item in filter(None, query.split("&")):
+    for item in filter(None, query.split("&") if query else ()):
         name, equals, value = item.partition("=")
         name = unquote(name)
         if name.lower() in SUBRESOURCES or name.lower().startswith(prefix):
@@ -131,8 +132,10 @@ def _hmac_sha1(account: Account, text: str) -> str:
 def _account(call: Call, accounts: Accounts, access_key: str) -> Account:
     """The account of an access key; temporary keys without their token count as unknown."""
     account = accounts.by_key(access_key)
-    query = {name.lower(): value for name, value in call.request.query.items()}
-    token = call.header("security-token") or query.get(f"{call.dialect.prefix}security-token", "")
+    token = call.header("security-token") or ""
+    if not token and call.request.query:
+        query = {name.lower(): value for name, value in call.request.query.items()}
+        token = query.get(f"{call.dialect.prefix}security-token", "")
     if account is None or not hmac.compare_digest(token.encode(), account.security_token.encode()):
         raise ObjectError("InvalidAccessKeyId", "The access key Id you provided does not exist in our records.")
     return account
@@ -163,7 +166,9 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
+@functools.lru_cache(maxsize=64)
 def _http_seconds(stamp: str) -> float:
+    """All requests of a second have the same stamp."""
     try:
         return parsedate_to_datetime(stamp).timestamp()
     except ValueError:

@@ -18,7 +18,7 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
-from pytest_aisbench.localcloud.messages import BLOCK
+from pytest_aisbench.localcloud.messages import BLOCK, new_id
 from pytest_aisbench.localcloud.obs.index import Bucket, Index, Meta, ObjectError, Part, Record, Upload
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ class Blobs:
     def write(self, data: bytes | Readable) -> Blob:
         """Write a new blob; an error (the disk is full, the client leaves) leaves no file behind."""
         if isinstance(data, bytes) and len(data) <= MEMORY_EACH and len(data) <= self._room:
-            name = secrets.token_hex(16)
+            name = new_id()
             with self._lock:
                 self._room -= len(data)
             self._small[name] = data
@@ -330,7 +330,7 @@ class Blobs:
 
     @contextlib.contextmanager
     def _new(self) -> Iterator[tuple[str, io.FileIO]]:
-        name = secrets.token_hex(16)
+        name = new_id()
         path = self._path(name)
         with self._create(path) as file:
             try:
