@@ -166,7 +166,7 @@ class Database:
                 raise write.error
         return write.result
 
-    def write_soon(self, key: str, work: Callable[[], None]) -> None:
+    def write_soon(self, key: str, work: Callable[[], object]) -> None:
         """Make the writes of `work` within milliseconds; a newer one of the same key replaces one that still waits."""
         self._raise_failure()
         with self._queue_lock:

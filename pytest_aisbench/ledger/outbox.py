@@ -7,11 +7,13 @@ upload a verdict whose own run was killed a moment after recording it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple
 
 from pytest_aisbench.ledger.database import Database
-from pytest_aisbench.ledger.ledger import is_held
+from pytest_aisbench.ledger.ledger import is_held, record
 from pytest_aisbench.ledger.runs import is_under_way
 from pytest_aisbench.model import codec
 from pytest_aisbench.model.results import PRIVATE, CaseEntry, Destination, RunEnd, UploadItem, UploadState
@@ -65,8 +67,20 @@ class Outbox:
 
     def set_destination(self, run: str, bound: Destination) -> None:
         """Name the Tester that gets the results of this run; from now on its verdicts are pending uploads."""
-        record = json.dumps(codec.dump(bound))
-        self._database.write("INSERT OR REPLACE INTO testers VALUES (?, ?)", run, record)
+        destination = json.dumps(codec.dump(bound))
+        self._database.write("INSERT OR REPLACE INTO testers VALUES (?, ?)", run, destination)
+
+    def together(self) -> AbstractContextManager[None]:
+        """What is put inside goes to disk by one commit."""
+        return self._database.transaction()
+
+    def results_of(self, run: str, entries: Sequence[CaseEntry]) -> list[PendingResult]:
+        """The results to upload of judged cases that the ledger was just given."""
+        if not entries:
+            return []
+        ((bound,),) = self._database.read_committed("SELECT record FROM testers WHERE run = ?", run)
+        destination = codec.load(Destination, json.loads(bound))
+        return [PendingResult(run, entry, record(entry), destination) for entry in entries]
 
     def pending_results(self, now: float, run: str | None = None) -> list[PendingResult]:
         """The results to upload: of this run, or of all ended runs."""
@@ -75,11 +89,11 @@ class Outbox:
             f"{_PENDING_RESULTS}{own} ORDER BY c.run, c.ordinal", *([] if run is None else [run])
         )
         pending = []
-        for of, record, bound, owner, lease, unfinished in rows:
+        for of, stored, bound, owner, lease, unfinished in rows:
             if run is None and unfinished and is_held(owner, lease, now):
                 continue  # a live run uploads its own results
-            entry = codec.load(CaseEntry, json.loads(record))
-            pending.append(PendingResult(of, entry, record, codec.load(Destination, json.loads(bound))))
+            entry = codec.load(CaseEntry, json.loads(stored))
+            pending.append(PendingResult(of, entry, stored, codec.load(Destination, json.loads(bound))))
         return pending
 
     def pending_ends(self, now: float, run: str | None = None) -> list[PendingEnd]:
@@ -87,8 +101,8 @@ class Outbox:
         own = "" if run is None else " AND r.run = ?"
         pending = []
         for row in self._database.read(f"{_PENDING_ENDS}{own} ORDER BY r.run", *([] if run is None else [run])):
-            of, started, finished, exit_code, settings, record, owner, lease, record_of_end = row
-            bound = codec.load(Destination, json.loads(record))
+            of, started, finished, exit_code, settings, destination, owner, lease, record_of_end = row
+            bound = codec.load(Destination, json.loads(destination))
             if finished is None and (run is not None or (is_held(owner, lease, now))):
                 continue  # the run is alive
             if run is None and bound.label == PRIVATE:
@@ -141,7 +155,9 @@ class Outbox:
     def set_state(self, key: str, state: UploadState, why: str, now: float) -> None:
         """Set the state of an upload. A delivered one stays delivered: two processes may have sent it at once."""
         statement = "UPDATE uploads SET state = ?, why = ?, updated = ? WHERE key = ? AND state != 'delivered'"
-        self._database.write(statement, state.value, why, now, key)
+        change = partial(self._database.write, statement, state.value, why, now, key)
+        # Soon is enough: an upload whose delivery is forgotten is sent again, and the Tester keeps it once.
+        self._database.write_soon(f"upload {key}", change)
 
     def drop_private(self, now: float, run: str | None = None) -> None:
         """Mark uploads to a private cloud that ended as dead: those of this run, or of all ended runs."""

@@ -187,7 +187,7 @@ class Tester:
 
     def case(self, entry: CaseEntry) -> None:
         if self._uploader:
-            self._uploader.wake()
+            self._uploader.add(entry)
 
     def run(self, entry: RunEntry) -> None:
         """Upload how the run ended: the exit code is set by now. It waits behind results that wait."""

@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -52,6 +52,8 @@ _LONGEST_PAUSE_S = 30.0
 _LONGEST_NAME = 80
 _PUNCTUATION = str.maketrans("", "", "-_.")
 _UNTRIED = "not tried yet"
+_GATHER_S = 0.05  # verdicts that come within that time enter the outbox by one commit
+_TOGETHER = 50  # so many at the most: other threads wait for the ledger meanwhile
 
 
 def find_destination(settings: Settings, platform: Callable[[], Platform], folder: Path) -> Destination | None:
@@ -73,14 +75,22 @@ def fill_outbox(outbox: Outbox, now: float, run: str | None = None) -> None:
 
     Of one run, or of all runs that are over.
     """
-    for verdict in outbox.pending_results(now, run):
-        outbox.put(verdict.run, verdict.entry.id, RESULTS, verdict.record, partial(_result, verdict), now=now)
+    put_results(outbox, outbox.pending_results(now, run), now)
     for end in outbox.pending_ends(now, run):
         outbox.put(end.end.run, RUN_END, RUNS, end.record, partial(end_upload, end.bound, end.end), now=now)
 
 
-def _result(verdict: PendingResult, attempt: int) -> UploadItem:
-    artifacts = _artifacts(verdict.bound, verdict.entry)
+def put_results(outbox: Outbox, results: Sequence[PendingResult], now: float) -> None:
+    for start in range(0, len(results), _TOGETHER):
+        some = results[start : start + _TOGETHER]
+        artifacts = [_artifacts(each.bound, each.entry) for each in some]  # reads files: not inside the transaction
+        with outbox.together():
+            for each, files in zip(some, artifacts, strict=True):
+                make = partial(_result, each, files)
+                outbox.put(each.run, each.entry.id, RESULTS, each.record, make, now=now)
+
+
+def _result(verdict: PendingResult, artifacts: list[dict[str, Any]], attempt: int) -> UploadItem:
     return result_upload(verdict.bound, verdict.run, verdict.entry, attempt, artifacts)
 
 
@@ -159,12 +169,15 @@ class Uploader:
         self._given_up = threading.Event()
         self._quiet_until = 0.0  # as the Tester asked
         self._refused: AisbenchError | None = None
+        self._new: deque[CaseEntry] = deque()
         self._thread = threading.Thread(target=self._work, name="aisbench-uploader", daemon=True)
         self._thread.start()
 
-    def wake(self) -> None:
-        """The ledger has a new verdict."""
-        self._woken.set()
+    def add(self, entry: CaseEntry) -> None:
+        """Upload the case's verdict, if it has one."""
+        if entry.verdict:
+            self._new.append(entry)
+            self._woken.set()
 
     def close(self, patience_s: float) -> None:
         """Put the last verdicts into the outbox and send for at most so long; the rest stays in the outbox."""
@@ -192,12 +205,14 @@ class Uploader:
                 self._given_up.wait(pause)
             elif pause is None:
                 self._woken.wait()
+                self._closing.wait(_GATHER_S)
             elif self._closing.wait(pause):
                 pauses.reset()  # the end of the run is worth another try
 
     def _round(self, pauses: retry.Pauses) -> float | None:
         """Send every upload that waits once; the pause before the next round, None if none is needed."""
-        fill_outbox(self._outbox, self._clock.now(), self._run)
+        new = [self._new.popleft() for _ in range(len(self._new))]
+        put_results(self._outbox, self._outbox.results_of(self._run, new), self._clock.now())
         pause: float | None = None
         for upload in self._outbox.waiting(self._run):
             if self._clock.now() < self._quiet_until:

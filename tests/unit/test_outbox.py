@@ -198,7 +198,7 @@ def test_a_run_that_ends_leaves_the_rest_spooled(ledger: Ledger, outbox: Outbox)
     way = Scripted(*[Unreachable("no answer")] * 10_000)
     running = uploader.Uploader(outbox, RUN, transport=way, clock=SystemClock(), warn=warnings.append)
     judge(ledger, "a-1x1")
-    running.wake()
+    running.add(replace(CASE, id="a-1x1"))
     running.close(0.3)
     assert states(outbox) == [("a-1x1", "spooled", "no answer")]
     assert warnings == []
@@ -209,7 +209,7 @@ def test_a_token_that_is_refused_is_said_once_and_not_tried_on_every_case(ledger
     way = Scripted(Refused("HTTP 401"))
     running = uploader.Uploader(outbox, RUN, transport=way, clock=SystemClock(), warn=warnings.append)
     judge(ledger, "a-1x1", "b-1x1")
-    running.wake()
+    running.add(replace(CASE, id="a-1x1"))
     running.close(20)
     assert states(outbox) == [("a-1x1", "spooled", "HTTP 401"), ("b-1x1", "spooled", "HTTP 401")]
     assert warnings == ["the Tester does not take results now, they are spooled: HTTP 401"]

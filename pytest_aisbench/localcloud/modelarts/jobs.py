@@ -42,9 +42,7 @@ _SECONDARY = {"Pending": "Queuing"}  # the secondary phases that differ from the
 def job_id() -> str:
     """A random UUID, as the vendor's ids are."""
     digits = new_id()
-    return (
-        f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:]}"
-    )
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:]}"
 
 
 def now_ms() -> int:
