@@ -157,7 +157,7 @@ class Outbox:
         statement = "UPDATE uploads SET state = ?, why = ?, updated = ? WHERE key = ? AND state != 'delivered'"
         change = partial(self._database.write, statement, state.value, why, now, key)
         # Soon is enough: an upload whose delivery is forgotten is sent again, and the Tester keeps it once.
-        self._database.write_soon(f"upload {key}", change)
+        self._database.write_soon(f"upload {key} {state.value}", change)
 
     def drop_private(self, now: float, run: str | None = None) -> None:
         """Mark uploads to a private cloud that ended as dead: those of this run, or of all ended runs."""
