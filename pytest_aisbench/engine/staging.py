@@ -12,8 +12,10 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import cached_property
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,11 +27,14 @@ from pytest_aisbench.model.ports import AddsFiles, Store, Upload
 
 _LOG = get_logger("store")
 FORMAT = "aisbench-tree/1"
-_IGNORED = ("__pycache__", ".git", "*.pyc", ".DS_Store")
+_IGNORED = re.compile("|".join(map(translate, ("__pycache__", ".git", "*.pyc", ".DS_Store"))))
 _GARBLED = re.compile(r"[\x00-\x1f\x7f\\]")
 PIECE = 1024 * 1024
 _LONGEST_PATH = 800  # bytes; a key may have 1,024, and the stage needs some of them
 _ID_DIGITS = 32
+_LARGE = PIECE  # bytes; larger files are read by several threads at once
+_READERS = min(4, os.cpu_count() or 1)
+_MD5_UP_TO = 100 * PIECE  # larger files go to OBS in parts, and no Store knows the MD5 of the whole
 
 
 def code_tree(workload: Workload, platform: object, variables: Mapping[str, str] | None = None) -> Tree:
@@ -74,7 +79,7 @@ def _missing(store: Store, url: StoreUrl, tree: Tree) -> list[Upload]:
     """The files that an interrupted upload of the same tree did not leave there; usually all."""
     present = {head.url: (head.size, head.md5) for head in store.objects(url)}
     uploads = [Upload(file.source, url / file.path, file.size, file.md5) for file in tree.files]
-    return [each for each in uploads if present.get(each.url) != (each.size, each.md5)]
+    return [each for each in uploads if not each.md5 or present.get(each.url) != (each.size, each.md5)]
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class Placement:
     tree: Tree
     root: StoreUrl
 
-    @property
+    @cached_property
     def url(self) -> StoreUrl:
         return self.root / f"{self._identity}/{self.tree.name}/"
 
@@ -122,7 +127,7 @@ class TreeFile:
     executable: bool
     stamp: Stamp
     sha256: str
-    md5: str
+    md5: str | None  # None for a file that goes to OBS in parts
     written: bytes | None = None
 
     @property
@@ -133,7 +138,7 @@ class TreeFile:
         if self.written is not None:
             return
         try:
-            still = Stamp.of(Path(self.source).stat()) == self.stamp
+            still = Stamp.of(os.stat(self.source)) == self.stamp  # noqa: PTH116 - a Path takes as long as the question
         except OSError as error:
             _raise_vanished(self.source, error)
         if not still:
@@ -147,14 +152,14 @@ class Tree:
     name: str
     files: tuple[TreeFile, ...]
 
-    @property
+    @cached_property
     def manifest(self) -> bytes:
         lines = [f"{FORMAT} {self.name}"]
         for file in self.files:
             lines.append(f"{file.sha256} {file.size} {'x' if file.executable else '-'} {file.path}")
         return "".join(f"{line}\n" for line in lines).encode()
 
-    @property
+    @cached_property
     def digest(self) -> str:
         return hashlib.sha256(self.manifest).hexdigest()
 
@@ -183,13 +188,28 @@ def read_tree(name: str, folders: Sequence[Path], more: Mapping[str, Path | byte
     written = {path: data for path, data in (more or {}).items() if isinstance(data, bytes)}
     for path in sorted(_parents(sources) & sources.keys()):
         raise UsageFault(f"{path} is a file, {sources[path]}, and elsewhere a folder", advice="rename one of the two")
-    return Tree(
-        name,
-        tuple(
-            _generated_file(path, written[path]) if path in written else _read_file(path, sources[path])
-            for path in sorted(sources)
-        ),
-    )
+    read = {path: source for path, source in sources.items() if path not in written}
+    tree = {path: _generated_file(path, data) for path, data in written.items()} | _read_files(read)
+    return Tree(name, tuple(tree[path] for path in sorted(tree)))
+
+
+def _read_files(sources: Mapping[str, str]) -> dict[str, TreeFile]:
+    """Read the files at these paths: small ones here, large ones in threads, where hashing takes most of the time."""
+    large = {path for path, source in sources.items() if _size(source) > _LARGE}
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="aisbench-stage") as pool:
+        later = [pool.submit(_read_file, path, sources[path]) for path in sorted(large)]
+        try:
+            files = [_read_file(path, source) for path, source in sources.items() if path not in large]
+            return {file.path: file for file in (*files, *(each.result() for each in later))}
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _size(source: str) -> int:
+    try:
+        return os.stat(source).st_size  # noqa: PTH116 - a Path takes as long as the question
+    except OSError:  # reading the file will say it
+        return 0
 
 
 def _generated_file(path: str, data: bytes) -> TreeFile:
@@ -241,19 +261,16 @@ def _walk(
     if here in above:
         raise UsageFault(f"{folder} is reached again by a link inside it, at {prefix}", advice="remove the link")
     for entry in entries:
-        if any(fnmatchcase(entry.name, pattern) for pattern in _IGNORED):
+        if _IGNORED.match(entry.name):
             continue
         path = prefix + entry.name
         _check_name(path, entry.path)
-        source = _link_target(entry.path, roots) if entry.is_symlink() else entry.path
-        try:
-            mode = Path(source).lstat().st_mode
-        except OSError as error:
-            _raise_vanished(source, error)
-        if stat.S_ISDIR(mode):
-            yield from _walk(source, f"{path}/", (*above, here), roots)
-        elif stat.S_ISREG(mode):
-            yield path, source
+        target = Path(_link_target(entry.path, roots)) if entry.is_symlink() else None
+        # The listing of a folder says what its entries are, without another question to the disk for each.
+        if target.is_dir() if target else entry.is_dir(follow_symlinks=False):
+            yield from _walk(str(target or entry.path), f"{path}/", (*above, here), roots)
+        elif target.is_file() if target else entry.is_file(follow_symlinks=False):
+            yield path, str(target or entry.path)
         else:
             raise UsageFault(f"{entry.path} is neither a file nor a folder", advice="move it out of what is staged")
 
@@ -290,21 +307,25 @@ def _read_file(path: str, source: str) -> TreeFile:
         raise UsageFault(f"cannot read {source}", advice="make it readable, or move it out of what is staged") from None
     except OSError as error:
         _raise_vanished(source, error)
-    with os.fdopen(descriptor, "rb", buffering=0) as content:
+    try:
         before = os.fstat(descriptor)
         if not stat.S_ISREG(before.st_mode):
             raise _changed(source)
+        at_once, with_md5 = min(PIECE, before.st_size + 1), before.st_size <= _MD5_UP_TO
         try:
-            while piece := content.read(PIECE):
+            while piece := os.read(descriptor, at_once):
                 sha256.update(piece)
-                md5.update(piece)
+                if with_md5:
+                    md5.update(piece)
         except OSError as error:
             raise StagingFailed(f"cannot read {source}: {error.strerror}") from None
         stamp = Stamp.of(os.fstat(descriptor))
+    finally:
+        os.close(descriptor)
     if stamp != Stamp.of(before):
         raise _changed(source)
     executable = bool(before.st_mode & stat.S_IXUSR)
-    return TreeFile(path, source, executable, stamp, sha256.hexdigest(), md5.hexdigest())
+    return TreeFile(path, source, executable, stamp, sha256.hexdigest(), md5.hexdigest() if with_md5 else None)
 
 
 def _raise_vanished(source: str, error: OSError) -> NoReturn:
