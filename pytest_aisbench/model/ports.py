@@ -124,6 +124,33 @@ class Store(Protocol):
         """May be called twice."""
 
 
+@runtime_checkable
+class BulkStore(Protocol):
+    """A Store that moves many listed objects at once with threads of its own. `read_many` and `download_listed` of this
+    module use it where a Store is one, and ask one by one elsewhere."""
+
+    def read_many(self, urls: Sequence[StoreUrl]) -> Sequence[bytes | None]:
+        """As `Store.read`, for each."""
+
+    def download_listed(self, url: StoreUrl, heads: Iterable[Head], folder: str) -> list[str]:
+        """As `Store.download`, without a listing: of the objects in `heads` those below `url`."""
+
+
+def read_many(store: Store, urls: Sequence[StoreUrl]) -> list[bytes | None]:
+    """The contents of small objects; None for each that does not exist."""
+    if isinstance(store, BulkStore):
+        return list(store.read_many(urls))
+    return [store.read(url) for url in urls]
+
+
+def download_listed(store: Store, url: StoreUrl, heads: Iterable[Head], folder: str) -> list[str]:
+    """Download everything below `url` into `folder`, never outside it; returns the relative paths. `heads` are what
+    `store.objects` said of `url`, or of a folder above it."""
+    if isinstance(store, BulkStore):
+        return store.download_listed(url, heads, folder)
+    return store.download(url, folder)
+
+
 class Platform(Protocol):
     """Where jobs run. Built as `Class(settings)`; raises only AisbenchErrors.
 

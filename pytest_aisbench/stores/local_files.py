@@ -112,6 +112,12 @@ class FileSlice(io.FileIO):
         return digest.hexdigest()
 
 
+def read_whole(path: str, size: int) -> bytes:
+    """The first `size` bytes of a file."""
+    with FileSlice(path, 0, size) as content:
+        return b"".join(iter(content.read, b""))
+
+
 def content_md5(md5: str) -> str:
     """An MD5 in the form of the header Content-MD5."""
     return base64.b64encode(bytes.fromhex(md5)).decode()

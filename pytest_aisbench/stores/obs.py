@@ -1,16 +1,16 @@
 """A Store in OBS, Huawei's object storage: many files at once, and each transfer verified.
 
-`ObsClient` sends the single requests; this module makes uploads, downloads and listings of them.
+`ObsClient` sends the single requests; this module makes uploads, downloads and listings of them. Small files of a large
+tree go by `SmallPuts`, where obstore is installed.
 """
 
 from __future__ import annotations
 
-import collections
 import hashlib
 import io
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any
@@ -27,29 +27,34 @@ from pytest_aisbench.secret import Secret
 from pytest_aisbench.stores.local_files import (
     FileSlice,
     content_md5,
+    read_whole,
     relative_path,
     safe_download,
     translate_disk_errors,
 )
 from pytest_aisbench.stores.obs_client import Answer, ObsClient, md5_of
+from pytest_aisbench.stores.obs_vendor import Body
+from pytest_aisbench.stores.workers import Workers
 
 _LOG = get_logger("store")
 _PART = 16 * 1024 * 1024  # bytes
 _MOST_PARTS = 10_000  # of one file: OBS takes no more
 _ONE_PUT = 100 * PIECE  # larger files go in parts
+_SMALL = PIECE  # files up to this size are held in memory, one per thread
+_OBSTORE_FROM = 32  # small files; for fewer the import of obstore takes longer than they do
+# Requests at once. More threads than the CPU needs only wait for each other; over a distance they wait for answers.
+_NEAR, _FAR = 16, 96
 _PAGE = 1000
 _METADATA = ("x-obs-meta-", "x-amz-meta-")
 
 
 class Obs:
-    """A Store."""
+    """A Store, and a `BulkStore`."""
 
-    def __init__(
-        self, endpoint: str, access_key: Secret, secret_key: Secret, *, threads: int = 32, **options: Any
-    ) -> None:
+    def __init__(self, endpoint: str, access_key: Secret, secret_key: Secret, **options: Any) -> None:
         """`options` are those of `ObsClient`."""
         self._client = ObsClient(endpoint, access_key, secret_key, **options)
-        self._threads = threads
+        self._workers = Workers()
 
     @classmethod
     def of(cls, access: Access, patience: float, why_gone: Callable[[], str] = lambda: "") -> Obs:
@@ -95,12 +100,29 @@ class Obs:
         digest = hashlib.md5(data, usedforsecurity=False)
         self._put(url, lambda: io.BytesIO(data), len(data), digest.hexdigest(), metadata)
 
+    def read_many(self, urls: Sequence[StoreUrl]) -> list[bytes | None]:
+        contents: list[bytes | None] = [None] * len(urls)
+
+        def read(index: int, url: StoreUrl) -> None:
+            contents[index] = self.read(url)
+
+        self._run_all([partial(read, *each) for each in enumerate(urls)])
+        return contents
+
     def upload(self, uploads: Sequence[Upload]) -> None:
-        self._run_all([partial(self._upload_one, each) for each in uploads if each.size <= _ONE_PUT])
-        for each in uploads:
-            if each.size > _ONE_PUT:
-                upload_in_parts(self._client, self._run_all, each)
-                self._verify_size(each.url, each.size)
+        parted = [PartedUpload(self._client, self._verify_size, each) for each in uploads if each.size > _ONE_PUT]
+        whole = [each for each in uploads if each.size <= _ONE_PUT]
+        small = sum(each.size <= _SMALL for each in whole)
+        put = self._put_small if small >= _OBSTORE_FROM and self._client.small_puts.usable else self._put_file
+        calls: list[Callable[[], object]] = [partial(put, each) for each in whole]
+        for each in parted:
+            calls += each.calls()
+        try:
+            self._run_all(calls)
+        except BaseException:
+            for each in parted:
+                each.abort()
+            raise
 
     def objects(self, url: StoreUrl) -> Iterator[Head]:
         prefix, marker, markers = _folder(url), "", set[str]()
@@ -119,9 +141,13 @@ class Obs:
             markers.add(marker)
 
     def download(self, url: StoreUrl, folder: str) -> list[str]:
+        return self.download_listed(url, list(self.objects(url)), folder)
+
+    def download_listed(self, url: StoreUrl, heads: Iterable[Head], folder: str) -> list[str]:
         prefix = _folder(url)
         # Keys that end with `/` are folders that consoles draw. Check all keys before writing the first file.
-        urls = [head.url for head in self.objects(url) if head.size or not head.url.key.endswith("/")]
+        urls = [head.url for head in heads if head.size or not head.url.key.endswith("/")]
+        urls = [each for each in urls if each.bucket == url.bucket and each.key.startswith(prefix)]
         paths = {relative_path(each.key, prefix): each for each in urls}
         self._run_all([partial(self._download_one, each, folder, path) for path, each in paths.items()])
         return list(paths)
@@ -134,6 +160,7 @@ class Obs:
 
     def close(self) -> None:
         self._client.close()
+        self._workers.close()
 
     def _delete(self, url: StoreUrl) -> None:
         self._client.ask("delete", url, lambda obs: obs.deleteObject(url.bucket, url.key), allow=(404,))
@@ -149,12 +176,20 @@ class Obs:
         def request(obs: Any) -> Any:
             result = obs.getObject(url.bucket, url.key)
             if result.status < 300:
-                _save_body(url, result.body.response, Answer(result.status, None, obs.headers()), out)
+                _save_body(url, result.body, Answer(result.status, None, obs.headers()), out)
             return result
 
         return self._client.ask("read", url, request, allow=(404,)).status != 404
 
-    def _upload_one(self, each: Upload) -> None:
+    def _put_small(self, each: Upload) -> None:
+        puts = self._client.small_puts
+        if each.size <= _SMALL and puts.usable and not self._client.closed:
+            data = read_whole(each.path, each.size)
+            if puts.put(each.url, data, each.md5 or hashlib.md5(data, usedforsecurity=False).hexdigest()):
+                return
+        self._put_file(each)
+
+    def _put_file(self, each: Upload) -> None:
         content = partial(FileSlice, each.path, 0, each.size)
         self._put(each.url, content, each.size, each.md5 or content().md5())
 
@@ -184,29 +219,8 @@ class Obs:
             there = "is not there" if head is None else f"has {head.size} bytes"
             raise StagingFailed(f"{url} {there} after {size} bytes were written", advice="try again")
 
-    def _run_all(self, calls: Iterable[Callable[[], None]]) -> None:
-        """Make all calls, many at once. Raise the first error, and drop the calls that have not answer.
-
-        Each call of this method has its own threads, so that a few results do not wait for a data set.
-        """
-        waiting = collections.deque(calls)
-
-        def work() -> None:
-            while True:
-                try:
-                    call = waiting.popleft()
-                except IndexError:
-                    return
-                call()
-
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="obs") as pool:
-            workers = [pool.submit(work) for _ in range(min(self._threads, len(waiting)))]
-            try:
-                wait(workers, return_when=FIRST_EXCEPTION)
-            finally:
-                waiting.clear()
-        for worker in workers:
-            worker.result()
+    def _run_all(self, calls: Sequence[Callable[[], object]]) -> None:
+        self._workers.run_all(calls, _FAR if self._client.is_far else _NEAR)
 
 
 def _folder(url: StoreUrl) -> str:
@@ -227,7 +241,7 @@ def _metadata(answer: Answer) -> dict[str, str]:
     }
 
 
-def _save_body(url: StoreUrl, body: Any, answer: Answer, out: IO[bytes]) -> None:
+def _save_body(url: StoreUrl, body: Body, answer: Answer, out: IO[bytes]) -> None:
     """Read the body to its end into `out`, which a second attempt overwrites."""
     digest, size = hashlib.md5(usedforsecurity=False), 0
     with translate_disk_errors(f"cannot keep {url}"):
@@ -238,8 +252,8 @@ def _save_body(url: StoreUrl, body: Any, answer: Answer, out: IO[bytes]) -> None
         size += len(piece)
         with translate_disk_errors(f"cannot keep {url}"):
             out.write(piece)
-    if body.contentLength is not None and size != body.contentLength:
-        raise Unreachable(f"cannot read {url}: it broke off after {size} of {body.contentLength} bytes")
+    if body.size is not None and size != body.size:
+        raise Unreachable(f"cannot read {url}: it broke off after {size} of {body.size} bytes")
     body.close()  # only now, read to its end, may the connection be used again
     if answer.md5 and answer.md5 != digest.hexdigest():
         raise StagingFailed(f"{url} arrived with other bytes than the Store has", advice="try again")
@@ -256,48 +270,77 @@ class _Part:
     etag: str = ""
 
 
-def upload_in_parts(client: ObsClient, run_all: Callable[[Iterable[Callable[[], None]]], None], upload: Upload) -> None:
-    """Upload a file in parts, each verified by its MD5. The caller verifies the whole: OBS may lose it and say 200."""
-    url, size = upload.url, max(_PART, -(-upload.size // _MOST_PARTS))
-    answer = client.ask("write", url, lambda obs: obs.initiateMultipartUpload(url.bucket, url.key)).body
-    if answer is None or not answer.uploadId:
-        raise BadAnswer(f"cannot write {url}: OBS gave no upload id")
-    offsets = range(0, upload.size, size)
-    parts = [_Part(number, at, min(size, upload.size - at)) for number, at in enumerate(offsets, 1)]
-    try:
-        run_all([partial(_send_part, client, upload, answer.uploadId, part) for part in parts])
-        _complete(client, upload, answer.uploadId, parts)
-    except BaseException:
-        # Raise the first error, whatever becomes of the abort.
+class PartedUpload:
+    """A file that is uploaded in parts, each verified by its MD5, by calls that many threads may make at once.
+
+    The first call begins the upload and the last one completes it, so that the server puts one file together while it
+    receives the next. Then `verify_size` asks for the whole: OBS may lose it and say 200.
+    """
+
+    def __init__(self, client: ObsClient, verify_size: Callable[[StoreUrl, int], None], upload: Upload) -> None:
+        self._client, self._verify_size, self._upload = client, verify_size, upload
+        size = max(_PART, -(-upload.size // _MOST_PARTS))
+        offsets = range(0, upload.size, size)
+        self._parts = [_Part(number, at, min(size, upload.size - at)) for number, at in enumerate(offsets, 1)]
+        self._left = len(self._parts)
+        self._id = ""
+        self._lock = threading.Lock()
+
+    def calls(self) -> list[Callable[[], None]]:
+        return [partial(self._upload_part, part) for part in self._parts]
+
+    def abort(self) -> None:
+        """Have the server drop the parts; call it when no call runs any more, after one has failed."""
+        url, upload_id, self._id = self._upload.url, self._id, ""
+        if not upload_id:
+            return
+        # The caller raises the first error, whatever becomes of the abort.
         with ignored(_LOG, Exception, "the abort of the upload to %s, whose parts stay", url, level=logging.WARNING):
-            client.ask("abort", url, lambda obs: obs.abortMultipartUpload(url.bucket, url.key, answer.uploadId))
-        raise
+            self._client.ask("abort", url, lambda obs: obs.abortMultipartUpload(url.bucket, url.key, upload_id))
 
+    def _upload_part(self, part: _Part) -> None:
+        with self._lock:
+            self._id = upload_id = self._id or self._begin()
+        self._send(part, upload_id)
+        with self._lock:
+            self._left -= 1
+            is_last = not self._left
+        if is_last:
+            self._complete(upload_id)
+            self._id = ""
+            self._verify_size(self._upload.url, self._upload.size)
 
-def _send_part(client: ObsClient, upload: Upload, upload_id: str, part: _Part) -> None:
-    url, content = upload.url, partial(FileSlice, upload.path, part.offset, part.size)
-    md5 = content().md5()
+    def _begin(self) -> str:
+        url = self._upload.url
+        answer = self._client.ask("write", url, lambda obs: obs.initiateMultipartUpload(url.bucket, url.key)).body
+        if answer is None or not answer.uploadId:
+            raise BadAnswer(f"cannot write {url}: OBS gave no upload id")
+        return str(answer.uploadId)
 
-    def request(obs: Any) -> Any:
-        with content() as stream:
-            return obs.uploadPart(
-                url.bucket, url.key, part.number, upload_id, stream, partSize=part.size, md5=content_md5(md5)
-            )
+    def _send(self, part: _Part, upload_id: str) -> None:
+        url, content = self._upload.url, partial(FileSlice, self._upload.path, part.offset, part.size)
+        md5 = content().md5()
 
-    answer = client.ask("write", url, request)
-    if answer.md5 and answer.md5 != md5:
-        raise StagingFailed(f"part {part.number} of {url} arrived with other bytes than were sent", advice="try again")
-    part.etag = answer.headers.get("etag", "")
+        def request(obs: Any) -> Any:
+            with content() as stream:
+                return obs.uploadPart(
+                    url.bucket, url.key, part.number, upload_id, stream, partSize=part.size, md5=content_md5(md5)
+                )
 
+        answer = self._client.ask("write", url, request)
+        if answer.md5 and answer.md5 != md5:
+            what = f"part {part.number} of {url}"
+            raise StagingFailed(f"{what} arrived with other bytes than were sent", advice="try again")
+        part.etag = answer.headers.get("etag", "")
 
-def _complete(client: ObsClient, upload: Upload, upload_id: str, parts: Sequence[_Part]) -> None:
-    def request(obs: Any) -> Any:
-        from obs import CompleteMultipartUploadRequest, CompletePart
+    def _complete(self, upload_id: str) -> None:
+        url = self._upload.url
 
-        listed = [CompletePart(partNum=part.number, etag=part.etag) for part in parts]
-        return obs.completeMultipartUpload(
-            upload.url.bucket, upload.url.key, upload_id, CompleteMultipartUploadRequest(listed)
-        )
+        def request(obs: Any) -> Any:
+            from obs import CompleteMultipartUploadRequest, CompletePart
 
-    # 404: the answer to an earlier attempt was lost, and the upload is complete already.
-    client.ask("complete", upload.url, request, allow=(404,))
+            listed = [CompletePart(partNum=part.number, etag=part.etag) for part in self._parts]
+            return obs.completeMultipartUpload(url.bucket, url.key, upload_id, CompleteMultipartUploadRequest(listed))
+
+        # 404: the answer to an earlier attempt was lost, and the upload is complete already.
+        self._client.ask("complete", url, request, allow=(404,))

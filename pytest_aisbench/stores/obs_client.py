@@ -6,17 +6,13 @@ and reports errors as statuses, codes, exceptions of many kinds, or not at all.
 
 from __future__ import annotations
 
-import functools
 import http.client
 import re
-import socket
 import ssl
 import threading
-import warnings
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from email.utils import format_datetime
-from http.client import IncompleteRead
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,18 +30,16 @@ from pytest_aisbench.errors import (
     Unreachable,
     UsageFault,
 )
-from pytest_aisbench.logs import Exchange, get_logger, ignored
+from pytest_aisbench.logs import Exchange, get_logger
 from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.net import retry
 from pytest_aisbench.net.http import ServerClock, mask, parse_retry_after
 from pytest_aisbench.net.huawei import retry_after_note
 from pytest_aisbench.secret import NO_SECRET, Secret
+from pytest_aisbench.stores.obs_vendor import silence_vendor_warnings, vendor_class
+from pytest_aisbench.stores.obstore_put import SmallPuts
 
 _LOG = get_logger("store")
-# The vendor's client calls utcnow() with every request, and has invalid escapes.
-_SILENCED = (DeprecationWarning, SyntaxWarning)
-_LOADING = threading.Lock()
-_VENDOR = r"obs\.|.*[/\\]obs[/\\]"  # its modules; while Python compiles one, a warning has its path
 # Our error and advice for the vendor's codes. A HEAD's error has only a status; `{bucket}` is filled in.
 _CODES: Mapping[str, tuple[type[AisbenchError], str]] = {
     "InvalidAccessKeyId": (Refused, "check access_key"),
@@ -74,6 +68,7 @@ _STATUSES: Mapping[int, tuple[type[AisbenchError], str]] = {
     408: (Unreachable, ""),
     429: (Throttled, ""),
 }
+_FAR_S = 0.004
 _KEYS_REFUSED = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed"}
 
 
@@ -150,6 +145,26 @@ class ObsClient:
         self._accepted_by: set[str] = set()  # buckets that accepted these keys once
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._distance_s = float("inf")
+        self.small_puts = SmallPuts(
+            self._server,
+            self._keys,
+            self._clock,
+            region=region,
+            signature=signature,
+            ca_file=ca_file,
+            hosts=hosts,
+            through=through,
+        )
+
+    @property
+    def is_far(self) -> bool:
+        """True if even the quickest answer took so long that most of it was the way to OBS and back."""
+        return _FAR_S < self._distance_s < float("inf")
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
 
     def ask(
         self,
@@ -215,6 +230,7 @@ class ObsClient:
         except Exception as error:  # noqa: BLE001 - the vendor's constructor raises bare Exceptions
             return nothing, self._error_of_exception(action, url, error)
         vendor.limit_wait(timeout_s)
+        began = time.perf_counter()
         with Exchange("", str(url)) as exchange:
             try:
                 result = request(vendor)
@@ -226,6 +242,7 @@ class ObsClient:
                 return nothing, fault
             finally:
                 exchange.method = ", ".join(vendor.methods()) or action
+        self._distance_s = min(self._distance_s, time.perf_counter() - began)
         answer = Answer(result.status, result.body, vendor.headers(), result.errorCode or "")
         if answer.status < 300 or (answer.status in allow and not vendor.is_about_bucket(url.bucket, result)):
             if answer.is_obs:
@@ -300,102 +317,3 @@ def _verifying_context(ca_file: str) -> ssl.SSLContext:
     except OSError as error:
         advice = "it must be a readable file of certificates in PEM"
         raise UsageFault(f"ca_file {ca_file}: {error}", advice=advice) from None
-
-
-# The vendor's client
-
-
-def silence_vendor_warnings() -> None:
-    """Ignore the vendor's own warnings, also where warnings are errors.
-
-    `catch_warnings` is not thread-safe. Call this before each request: pytest restores the filters after each test,
-    and puts its own in front of filters.
-    """
-    filters = [("ignore", None, category, re.compile(_VENDOR), 0) for category in _SILENCED]
-    if not all(each in warnings.filters[: len(filters)] for each in filters):
-        for category in _SILENCED:
-            warnings.filterwarnings("ignore", category=category, module=_VENDOR)
-
-
-def _connect_to(address: str, place: tuple[str, int], *args: Any, **kwargs: Any) -> socket.socket:
-    return socket.create_connection((address, place[1]), *args, **kwargs)
-
-
-def vendor_class() -> Any:
-    """The vendor's client with our corrections. Imports the SDK (150 ms, 25 MiB) at the first call, in one thread."""
-    with _LOADING:
-        return _loaded()
-
-
-@functools.cache
-def _loaded() -> Any:
-    import obs
-
-    class Vendor(obs.ObsClient):  # type: ignore[misc]
-        clock = ServerClock()
-        hosts = NO_HOSTS
-
-        def _add_auth_headers(self, headers: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-            # Without the header the vendor's client uses this machine's clock, and many V4 servers require it.
-            if self.signature == "v4":
-                headers[self.ha.date_header()] = self.clock.now().strftime("%Y%m%dT%H%M%SZ")
-            elif self.clock.ahead:
-                headers[self.ha.date_header()] = format_datetime(self.clock.now(), usegmt=True)
-            return super()._add_auth_headers(headers, *args, **kwargs)
-
-        def limit_wait(self, seconds: float | None) -> None:
-            """Limit how long this thread waits for a connection or the next byte; None: as long as other threads."""
-            self.thread_local.seconds = seconds
-            self.thread_local.methods = []
-
-        def _send_request(self, server: str, method: str, *args: Any, **kwargs: Any) -> Any:
-            self.thread_local.methods = [*self.methods(), method]
-            return super()._send_request(server, method, *args, **kwargs)
-
-        def methods(self) -> list[str]:
-            """The methods that this thread sent since `limit_wait`; the first may ask for the signature."""
-            return getattr(self.thread_local, "methods", [])
-
-        def _get_server_connection(self, *args: Any, **kwargs: Any) -> Any:
-            connection = super()._get_server_connection(*args, **kwargs)
-            self.thread_local.connection = connection
-            if address := self.hosts.address(connection.host, above=self.server):
-                # Only this connection uses the address; TLS and the signature still use the name.
-                connection._create_connection = functools.partial(_connect_to, address)  # noqa: SLF001
-            connection.timeout = getattr(self.thread_local, "seconds", None) or self.timeout
-            if connection.sock is not None:  # from the pool; http.client refuses a second tunnel
-                connection.set_tunnel = lambda *_: None
-                with ignored(
-                    _LOG, OSError, "the time limit of a connection"
-                ):  # its first use will report that it is dead
-                    connection.sock.settimeout(connection.timeout)
-            return connection
-
-        def _rename_response_headers(self, headers: dict[str, str]) -> Any:
-            self.thread_local.headers = headers  # the vendor's client drops Retry-After
-            return super()._rename_response_headers(headers)
-
-        def _prepare_response_data(self, result: Any, *args: Any) -> Any:
-            data = super()._prepare_response_data(result, *args)
-            if result.length:  # bytes are missing; the vendor's client would silently return an empty listing
-                raise IncompleteRead(b"", result.length)
-            return data
-
-        def headers(self) -> Mapping[str, str]:
-            """The headers of this thread's last answer."""
-            return getattr(self.thread_local, "headers", {})
-
-        def is_about_bucket(self, bucket: str, result: Any) -> bool:
-            """True if a 404 is about the bucket: its code says so, or the question for the signature got it."""
-            negotiated = not self.is_signature_negotiation or self.cache.get(bucket)
-            return result.errorCode == "NoSuchBucket" or not negotiated
-
-        def drop(self) -> None:
-            """Close the connection that failed and the idle ones, which the same outage has ended."""
-            pool = self.connHolder["connSet"] if self.connHolder else None
-            with ignored(_LOG, Exception, "the closing of connections after an error"):
-                self.thread_local.connection.close()
-                while pool is not None and not pool.empty():
-                    pool.get_nowait().close()
-
-    return Vendor

@@ -22,7 +22,7 @@ from waiting import wait_until
 
 from pytest_aisbench.errors import Refused
 from pytest_aisbench.model.job import StoreUrl
-from pytest_aisbench.model.ports import Upload
+from pytest_aisbench.model.ports import Upload, download_listed, read_many
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.stores import obs
 from pytest_aisbench.stores import obs as obs_module
@@ -127,11 +127,17 @@ def _trouble(server: Server) -> str:
     return ""
 
 
-@pytest.fixture(params=["address", "tunnel", "seaweedfs", "tunnel-v4", "seaweedfs-v4"])
-def server(request: pytest.FixtureRequest) -> Server:
+@pytest.fixture(
+    params=["address", "tunnel", "seaweedfs", "tunnel-v4", "seaweedfs-v4", "address-obstore", "seaweedfs-obstore"]
+)
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Server:
     """By address the vendor's client signs V2 and asks by path. By a domain's name, through a tunnel, it does what
     it does with the real service: the bucket is a host, the dialect is negotiated, and the signature is OBS."""
     kind, _, signature = request.param.partition("-")
+    if signature == "obstore":
+        pytest.importorskip("obstore", reason="pip install 'pytest-aisbench[obstore]'")
+    monkeypatch.setattr(obs, "_OBSTORE_FROM", 1 if signature == "obstore" else sys.maxsize)
+    signature = signature.removeprefix("obstore")
     server: Server = request.getfixturevalue("seaweedfs" if kind == "seaweedfs" else "local_cloud")
     if kind == "tunnel":
         server = server._replace(endpoint="http://obs.local-1.test", through=urlsplit(server.endpoint).netloc)
@@ -164,6 +170,24 @@ class TestObs(StoreContract):
         assert head is not None
         assert head.md5 is None  # it did go in parts
 
+    def test_many_objects_are_read_in_the_order_of_the_question(self, store: Obs, place: StoreUrl) -> None:
+        for number in range(5):
+            store.write(place / str(number), f"{number}".encode())
+        urls = [place / str(number) for number in (3, 9, 0, 4)]
+        assert read_many(store, urls) == [b"3", None, b"0", b"4"]
+
+    def test_what_one_listing_named_is_downloaded(self, store: Obs, place: StoreUrl, tmp_path: Path) -> None:
+        for key in ("logs/a", "logs/b/c", "logs2/d", "outputs/e"):
+            store.write(place / key, key.encode())
+        heads = list(store.objects(place))
+        paths = download_listed(store, place / "logs/", heads, str(tmp_path / "home"))
+        assert paths == ["a", "b/c"]
+        assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == [
+            "home/a",
+            "home/b/c",
+        ]
+        assert (tmp_path / "home/b/c").read_bytes() == b"logs/b/c"
+
     def test_wrong_keys_are_the_users_to_mend(self, server: Server, place: StoreUrl) -> None:
         store = server.store(secret_key=Secret("no-such-secret"))
         try:
@@ -175,3 +199,25 @@ class TestObs(StoreContract):
             store.close()
         assert "no-such-secret" not in str(refused.value)
         assert server.access_key.reveal() not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["local_cloud", "seaweedfs"])
+def test_servers_take_what_obstore_sends(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise the contract above would be that of the vendor's client, to which every failure leads."""
+    pytest.importorskip("obstore", reason="pip install 'pytest-aisbench[obstore]'")
+    server: Server = request.getfixturevalue(kind)
+    store, place = server.store(), StoreUrl(server.bucket, f"contract/{next(_numbers)}/")
+    sent = {f"dir {number % 3}/é~{number}.py": f"{number}".encode() for number in range(obs._OBSTORE_FROM)}
+    uploads = []
+    for path, data in sent.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(data)
+        uploads.append(Upload(str(tmp_path / path), place / path, len(data)))
+    with caplog.at_level("INFO", logger="aisbench"):
+        store.upload(uploads)
+    assert "obstore is not used" not in caplog.text
+    assert store._client._vendors == {}  # no request was the vendor's
+    assert {head.url.key.removeprefix(place.key): store.read(head.url) for head in store.objects(place)} == sent
+    store.close()

@@ -60,6 +60,7 @@ class Script:
         self.seen: list[str] = []
         self.bodies: list[bytes] = []
         self.clients: set[Any] = set()
+        self.signatures: list[str] = []
         self.lock = threading.Lock()
 
     def then(self, status: int, body: bytes = b"", **headers: str) -> Script:
@@ -80,6 +81,7 @@ def handler(script: Script) -> type[BaseHTTPRequestHandler]:
             script.seen.append(f"{self.command} {self.path}")
             script.bodies.append(body)
             script.clients.add(self.client_address)
+            script.signatures.append(self.headers.get("Authorization", "").partition(" ")[0])
             status, content, headers = script.next()
             if status == CUT:
                 self.close_connection = True
@@ -115,6 +117,11 @@ def handler(script: Script) -> type[BaseHTTPRequestHandler]:
 @pytest.fixture
 def script() -> Script:
     return Script()
+
+
+@pytest.fixture(autouse=True)
+def _only_the_vendors_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(obs, "_OBSTORE_FROM", sys.maxsize)
 
 
 @pytest.fixture
@@ -236,6 +243,7 @@ def test_a_bucket_that_is_not_there_is_no_missing_object(script: Script, endpoin
     script.then(200, x_obs_api="3.0").then(404)
     assert store.head(URL) is None
     assert script.seen == ["HEAD /?apiversion", "HEAD /?apiversion", "HEAD /folder/object"]
+    assert script.signatures == ["", "", "OBS"]  # as the service asked
     store.close()
 
 
@@ -378,7 +386,7 @@ def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
 
 def test_the_vendors_warnings_pass_even_where_somebody_asks_for_errors_later() -> None:
     """As pytest does before each test: its filter goes before ours."""
-    from pytest_aisbench.stores.obs_client import silence_vendor_warnings
+    from pytest_aisbench.stores.obs_vendor import silence_vendor_warnings
 
     with warnings.catch_warnings():
         silence_vendor_warnings()
