@@ -11,7 +11,6 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -24,7 +23,7 @@ from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.job import LogPart, Phase, Power, StoreUrl
 from pytest_aisbench.model.messages import message, plain
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Curve, Measurement, MissingResult
-from pytest_aisbench.model.ports import Head, Platform, PowerSource, Store
+from pytest_aisbench.model.ports import Head, Platform, PowerSource, Store, download_listed, read_many
 from pytest_aisbench.model.trial import Trial
 from pytest_aisbench.traininglog.activity import software_versions
 from pytest_aisbench.traininglog.curve import extend_curve
@@ -36,7 +35,6 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)
 _RANK_FILE = re.compile(r"(?:\d+/)?throughput_\d+\.json\Z", re.ASCII)
 _NODE_FILE = re.compile(r"_\d+\.json\Z", re.ASCII)
 _LARGEST_RESULT = 256  # bytes: a number is shorter, and a checkpoint must not be read by mistake
-_READERS = 16
 MOST_BYTES = 8 * PIECE  # read from either end: a log may have a gigabyte, and a curve has two hundred points
 _TAIL_BYTES = 65536  # read from the end of a log, which may have a gigabyte
 _LONGEST_LINE = 300  # characters that we quote of a line
@@ -54,8 +52,10 @@ def collect(trial: Trial, store: Store, folder: Path) -> Trial:
     assert trial.job_id is not None
     stage, logs = trial.stage, log_folder(trial)
     succeeded = trial.job is not None and trial.job.phase is Phase.SUCCEEDED and not trial.fault
+    heads: list[Head] = []
     try:
-        names = download_logs(store, stage.logs, folder / logs, trial.job_id)
+        heads = list(store.objects(stage.root))  # logs and results by one listing
+        names = download_logs(store, stage.logs, heads, folder / logs, trial.job_id)
     except AisbenchError as error:
         if succeeded:
             raise
@@ -64,19 +64,24 @@ def collect(trial: Trial, store: Store, folder: Path) -> Trial:
     trial = replace(trial, logs=tuple(f"{logs}/{name}" for name in names))
     trial = replace(trial, curve=curve_of(trial, folder), traits={**trial.traits, **logged_versions(trial, folder)})
     if succeeded:
-        measurements, missing = read_results(store, stage.outputs, trial.case)
+        measurements, missing = read_results(store, stage.outputs, trial.case, heads)
         trial = replace(trial, measurements=tuple(measurements), missing_results=tuple(missing))
     return trial
 
 
-def read_results(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Measurement], list[MissingResult]]:
-    """Every measurement that can be trusted, and one `MissingResult` for each that cannot."""
-    present = {head.url.key.removeprefix(outputs.key): head for head in store.objects(outputs)}
+def read_results(
+    store: Store, outputs: StoreUrl, case: Case, heads: Iterable[Head]
+) -> tuple[list[Measurement], list[MissingResult]]:
+    """Every measurement that can be trusted, and one `MissingResult` for each that cannot.
+
+    `heads` are what the Store listed of the outputs, or of a folder above them.
+    """
+    below = (head for head in heads if head.url.key.startswith(outputs.key))
+    present = {head.url.key.removeprefix(outputs.key): head for head in below}
     wanted = {
         each.source: each for each in (_single_server_files(case) if case.single_server else _cluster_files(case))
     }
-    with ThreadPoolExecutor(_READERS, thread_name_prefix="aisbench-collect") as pool:
-        texts = dict(zip(wanted, pool.map(lambda name: _text(store, present.get(name)), wanted), strict=True))
+    texts = _texts(store, {name: present.get(name) for name in (*wanted, RANK_SIZE)})
     measurements: list[Measurement] = []
     missing: list[MissingResult] = list(_unexpected_results(present.keys() - wanted.keys(), case))
     for name, each in wanted.items():
@@ -90,7 +95,7 @@ def read_results(store: Store, outputs: StoreUrl, case: Case) -> tuple[list[Meas
         else:
             measurements.append(replace(each, value=value))
     if not case.single_server or RANK_SIZE in present:
-        missing += _rank_size_errors(_text(store, present.get(RANK_SIZE)), case)
+        missing += _rank_size_errors(texts[RANK_SIZE], case)
     return measurements, missing
 
 
@@ -126,15 +131,17 @@ def _single_server_files(case: Case) -> Iterable[Measurement]:
             yield Measurement(name, math.nan, metric.unit, f"{name}_{node}.json", server=node)
 
 
-def _text(store: Store, head: Head | None) -> str | _Unreadable:
-    if head is None:
-        return _Unreadable("missing")
-    if head.size > _LARGEST_RESULT:
+def _texts(store: Store, heads: Mapping[str, Head | None]) -> dict[str, str | _Unreadable]:
+    """What each result file says, or why it says nothing."""
+    readable = {name: head.url for name, head in heads.items() if head and head.size <= _LARGEST_RESULT}
+    contents = dict(zip(readable, read_many(store, list(readable.values())), strict=True))
+    return {name: _text(head, contents.get(name)) for name, head in heads.items()}
+
+
+def _text(head: Head | None, content: bytes | None) -> str | _Unreadable:
+    if head and head.size > _LARGEST_RESULT:
         return _Unreadable("too long", size=str(head.size))
-    data = store.read(head.url)
-    if data is None:
-        return _Unreadable("missing")
-    return data.decode("utf-8", "replace").strip()
+    return _Unreadable("missing") if content is None else content.decode("utf-8", "replace").strip()
 
 
 def _number(text: str | _Unreadable) -> float:
@@ -204,9 +211,12 @@ def append_log(folder: Path, trial: Trial, node: int, part: LogPart) -> None:
             log.write(part.text)
 
 
-def download_logs(store: Store, logs: StoreUrl, folder: Path, job_id: str) -> list[str]:
-    """Download the whole logs of a job to `folder`; return their names without the job's id: `worker-0.log`."""
-    names = store.download(logs, str(folder))
+def download_logs(store: Store, logs: StoreUrl, heads: Iterable[Head], folder: Path, job_id: str) -> list[str]:
+    """Download the whole logs of a job to `folder`; return their names without the job's id: `worker-0.log`.
+
+    `heads` are what the Store listed of the logs, or of a folder above them.
+    """
+    names = download_listed(store, logs, heads, str(folder))
     shorts = {name: _short_name(name, job_id) for name in names}
     renamed = {short for name, short in shorts.items() if short != name}
     if len(set(shorts.values())) < len(names) or renamed & set(names):  # two logs would get one name

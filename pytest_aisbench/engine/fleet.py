@@ -57,7 +57,7 @@ class Fleet:
         self._saved = saved
         self._scheduler = scheduler or Threads(WORKERS)
         self._table = TrialTable(self._scheduler, new_trial, self._why_refused, max_jobs, max_trials)
-        self._tools = replace(tools, others=self._table.trials)
+        self._tools = replace(tools, others=self._table.trials_of_workload)
         self._due: dict[str, float] = {}  # by trial: its next step, or look at its job, begins then at the earliest
         self._look_at: float | None = None  # when the next look is planned
         self._next_look = 0.0  # no look before that
@@ -124,6 +124,9 @@ class Fleet:
 
     def trials_of(self, case_id: str) -> list[Trial]:
         return self._table.trials_of(case_id)
+
+    def trials_of_workload(self, name: str) -> list[Trial]:
+        return self._table.trials_of_workload(name)
 
     def remark(self, trial: Trial, text: str) -> None:
         """Add a note to a trial; the ledger gets it with the trial's next change."""
@@ -379,6 +382,7 @@ class TrialTable:
         self._max_trials = max_trials
         self._latest: dict[str, Trial] = {}
         self._past: dict[str, list[Trial]] = {}  # by case: trials that another followed
+        self._workloads: dict[str, list[str]] = {}  # the cases of each workload
         self._until: dict[str, Step] = {}
         self._busy: set[str] = set()  # cases whose trial a worker has
         self._holding: set[str] = set()  # cases that have a slot
@@ -432,6 +436,8 @@ class TrialTable:
         before = self._latest.get(case_id)
         self._latest[case_id] = trial
         self._count(case_id)
+        if before is None:
+            self._workloads.setdefault(trial.case.workload.name, []).append(case_id)
         if before is None or before.step is not trial.step or before.id != trial.id:
             self.changed_cases.add(case_id)
             self._scheduler.notify()
@@ -468,6 +474,10 @@ class TrialTable:
         with self._scheduler:
             past = self._past.get(case_id, [])
             return [*past, self._latest[case_id]] if case_id in self._latest else [*past]
+
+    def trials_of_workload(self, name: str) -> list[Trial]:
+        with self._scheduler:
+            return [trial for case_id in self._workloads.get(name, ()) for trial in self.trials_of(case_id)]
 
     def watched(self) -> list[Trial]:
         """The trials whose jobs are looked at."""

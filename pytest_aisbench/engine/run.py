@@ -81,7 +81,7 @@ class Run:
         now = clock.now()
         who = executor(os.environ)
         self.ledger.begin(self.id, settings.public(), now, this_process(), now + LEASE_S, executor=who)
-        self._head = self.ledger.entry(self.id)
+        self._head = self.ledger.head(self.id)
         self._lease = Lease(self.ledger, self.id, clock)
         limits = watch.Limits(settings.queue_timeout, settings.run_timeout)
         rules = Rules(settings.max_trials, settings.drift == "fail")
@@ -156,7 +156,7 @@ class Run:
 
     def finish(self, exit_code: int) -> RunEntry:
         self.ledger.finish(self.id, exit_code, self._clock.now())
-        self._head = self.ledger.entry(self.id)
+        self._head = self.ledger.head(self.id)
         return self.entry()
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class Run:
         entry = case_entry(case, tuple(trials), self._verdicts.get(case.id))
         if last and entry.background and self._shapes[case.workload.name] > 1:
             # Other shapes may have been measured after this case was judged.
-            scaling = self._verdict_step.scaling_chart(trials[-1], self.fleet.trials())
+            scaling = self._verdict_step.scaling_chart(trials[-1], self.fleet.trials_of_workload(case.workload.name))
             entry = replace(entry, background=replace(entry.background, scaling=scaling))
         if entry != self._entries.get(case.id):
             self.ledger.save_case_soon(self.id, self._ordinals.setdefault(case.id, len(self._ordinals)), entry)

@@ -32,6 +32,7 @@ _GARBLED = re.compile(r"[\x00-\x1f\x7f\\]")
 PIECE = 1024 * 1024
 _LONGEST_PATH = 800  # bytes; a key may have 1,024, and the stage needs some of them
 _ID_DIGITS = 32
+_FEW_FILES = 8  # so many small ones are rather uploaded again than looked for
 _LARGE = PIECE  # bytes; larger files are read by several threads at once
 _READERS = min(4, os.cpu_count() or 1)
 _MD5_UP_TO = 100 * PIECE  # larger files go to OBS in parts, and no Store knows the MD5 of the whole
@@ -77,7 +78,8 @@ def upload_tree(store: Store, placement: Placement) -> StoreUrl:
 
 def _missing(store: Store, url: StoreUrl, tree: Tree) -> list[Upload]:
     """The files that an interrupted upload of the same tree did not leave there; usually all."""
-    present = {head.url: (head.size, head.md5) for head in store.objects(url)}
+    few = len(tree.files) <= _FEW_FILES and sum(file.size for file in tree.files) <= PIECE
+    present = {} if few else {head.url: (head.size, head.md5) for head in store.objects(url)}
     uploads = [Upload(file.source, url / file.path, file.size, file.md5) for file in tree.files]
     return [each for each in uploads if not each.md5 or present.get(each.url) != (each.size, each.md5)]
 

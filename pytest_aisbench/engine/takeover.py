@@ -165,6 +165,7 @@ class Fingerprints:
     def __init__(self, platform: object) -> None:
         self._platform = platform
         self._trees: dict[str, tuple[str, str]] = {}
+        self._cases: dict[str, tuple[Workload, str]] = {}  # the digest of each case, by its id
 
     def digests(self, workload: Workload) -> tuple[str, str]:
         """The digest of the workload's code, and that of its data if we upload them."""
@@ -174,6 +175,13 @@ class Fingerprints:
         return self._trees[key]
 
     def of(self, case: Case) -> str:
+        workload, digest = self._cases.get(case.id, (None, ""))
+        if workload is not case.workload:
+            digest = self._digest(case)
+            self._cases[case.id] = case.workload, digest
+        return digest
+
+    def _digest(self, case: Case) -> str:
         facts = codec.dump(case.workload) | {
             "folder": "",
             "expected_s": 0,

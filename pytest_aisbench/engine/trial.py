@@ -50,7 +50,7 @@ class Tools:
     budget: Budget | None = None
     inspect: Callable[[str], Job] | None = None  # the platform's answer about a job, if it was asked about all at once
     verdict_step: VerdictStep = field(default_factory=lambda: VerdictStep())  # noqa: PLW0108 - defined below
-    others: Callable[[], Iterable[Trial]] = tuple  # all trials of the run
+    others: Callable[[str], Iterable[Trial]] = lambda _: ()  # all trials of a workload in this run
     meter: PowerMeter = field(default_factory=lambda: PowerMeter({}))
 
 
@@ -108,7 +108,7 @@ def _collect(trial: Trial, tools: Tools) -> Trial:
 def _judge(trial: Trial, tools: Tools) -> Trial:
     if fault := trial.fault or watch.fault_of(trial, tools.folder):
         return _ended(with_last_events_and_lines(trial, tools.platform, tools.folder), fault, tools)
-    trial = tools.verdict_step.judge(trial, tools.others(), day(tools.clock.now()))
+    trial = tools.verdict_step.judge(trial, tools.others(trial.case.workload.name), day(tools.clock.now()))
     if not trial.verdict.passed and not trial.another_trial:
         trial = with_last_events_and_lines(trial, tools.platform, tools.folder)
     return trial.moved(Step.DONE, tools.clock.now())
@@ -180,7 +180,7 @@ class VerdictStep:
     def judge(self, trial: Trial, others: Iterable[Trial], today: str) -> Trial:
         """The trial with its verdict, what that rests on, and whether another trial is due.
 
-        `others` are all trials of the run.
+        `others` are the trials of its workload in this run.
         """
         evaluation, incomparable = self.evaluate(trial, others, today)
         trial = replace(
@@ -278,12 +278,7 @@ class VerdictStep:
 
 def _siblings(trial: Trial, others: Iterable[Trial]) -> list[Trial]:
     """The other trials of the same workload in the same mode."""
-    case = trial.case
-    return [
-        each
-        for each in others
-        if each.id != trial.id and each.case.workload.name == case.workload.name and each.case.mode is case.mode
-    ]
+    return [each for each in others if each.id != trial.id and each.case.mode is trial.case.mode]
 
 
 def _precedes(other: Trial, trial: Trial) -> bool:

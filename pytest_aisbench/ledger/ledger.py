@@ -194,13 +194,18 @@ class Ledger:
 
     def entry(self, run: str) -> RunEntry:
         """Everything that a reporter reads of a run."""
+        cases = self.database.read("SELECT record FROM cases WHERE run = ? ORDER BY ordinal, case_id", run)
+        loaded = tuple(codec.load(CaseEntry, json.loads(row[0])) for row in cases)
+        return replace(self.head(run), cases=loaded, uploads=self.uploads(run))
+
+    def head(self, run: str) -> RunEntry:
+        """The run without its cases and uploads."""
         rows = self.database.read(
             "SELECT started, finished, exit_code, settings, executor FROM runs WHERE run = ?", run
         )
         if not rows:
             raise LedgerError(f"{self.path} has no run {run}")
         started, finished, exit_code, settings, executor = rows[0]
-        cases = self.database.read("SELECT record FROM cases WHERE run = ? ORDER BY ordinal, case_id", run)
         return RunEntry(
             schema=SCHEMA,
             run=run,
@@ -208,8 +213,8 @@ class Ledger:
             finished=None if finished is None else _stamp(finished),
             exit_code=exit_code,
             settings=json.loads(settings),
-            cases=tuple(codec.load(CaseEntry, json.loads(row[0])) for row in cases),
-            uploads=self.uploads(run),
+            cases=(),
+            uploads=(),
             before=self.previous(run),
             executor=codec.load(Executor, json.loads(executor)),
         )

@@ -103,6 +103,8 @@ def from_json(data: Mapping[str, Any]) -> str:
 def plain(text: str, limit: int = 1000) -> str:
     """A string of a job, a platform or a user as one printable line: no terminal sequence, no reversed writing,
     nothing that XML forbids."""
+    if text.isprintable() and len(text) <= limit:  # so are nearly all, and a page has a hundred thousand
+        return str(text)
     line = "".join(
         char if char.isprintable() else " " if char.isspace() else f"\\x{ord(char):02x}" for char in text[:limit]
     )

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 from pytest_aisbench.model.case import Mode, Shape
@@ -141,6 +142,14 @@ class RunEntry:
     uploads: tuple[Mapping[str, Any], ...] = field(default=())
     before: PreviousRun | None = None  # the last run on the same platform
     executor: Executor = Executor()
+
+    @cached_property
+    def testers(self) -> Mapping[str, tuple[str, ...]]:
+        """The Testers that each case was uploaded to, by case."""
+        testers: dict[str, tuple[str, ...]] = {}
+        for upload in self.uploads:
+            testers[upload["case"]] = (*testers.get(upload["case"], ()), str(upload["tester"]))
+        return testers
 
 
 # Uploads to the Tester.

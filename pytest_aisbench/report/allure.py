@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -81,10 +81,10 @@ class Allure:
             place.mkdir(parents=True, exist_ok=True)
             write(place, entry, self._past(entry.run))
         cases = {case.id: case for case in entry.cases}
-        files = _by_uuid(place, {test.uuid for test in self._tests.values()} - {""})
+        written = _by_uuid(place, {test.uuid for test in self._tests.values()} - {""})
         for test in self._tests.values():
             with guarded(self._config, f"no lifecycle of {test.nodeid} in allure-results"):
-                self._amend(files.get(test.uuid), place, test, cases.get(test.case), entry)
+                self._amend(written.get(test.uuid), place, test, cases.get(test.case), entry)
 
     def _past(self, run: str) -> list[PastRun]:
         settings = self._config.stash.get(SETTINGS, None)
@@ -94,27 +94,36 @@ class Allure:
         with closing(Database(ledger)) as database:
             return past_runs(database, run)
 
-    def _amend(self, file: Path | None, place: Path, test: ReportedTest, case: CaseEntry | None, run: RunEntry) -> None:
+    def _amend(
+        self, written: _Written | None, place: Path, test: ReportedTest, case: CaseEntry | None, run: RunEntry
+    ) -> None:
         test.uuid = test.uuid or str(uuid.uuid5(uuid.NAMESPACE_OID, f"{run.run} {test.nodeid}"))
-        if file and not case:
+        if written and not case:
             return  # the result of allure-pytest is complete
-        result = json.loads(file.read_bytes()) if file else new_result(test)
+        result = written.result if written else new_result(test)
         if case:
             result = amended_result(result, test, case, run, self._say)
             Attachments(place, self._folder, f"{run.run} {test.nodeid}", self._say).add(result, case)
-        file = file or place / f"{test.uuid}-result.json"
+        file = written.file if written else place / f"{test.uuid}-result.json"
         write_text(file, json.dumps(result, ensure_ascii=True))
 
 
-def _by_uuid(place: Path, wanted: set[str]) -> dict[str, Path]:
-    """Which file holds which result; searched from the newest, since the folder may hold results of a year."""
-    files: dict[str, Path] = {}
+class _Written(NamedTuple):
+    """A result that allure-pytest wrote."""
+
+    file: Path
+    result: dict[str, Any]
+
+
+def _by_uuid(place: Path, wanted: set[str]) -> dict[str, _Written]:
+    """The results that are wanted; searched from the newest, since the folder may hold results of a year."""
+    files: dict[str, _Written] = {}
     for file in sorted(place.glob("*-result.json"), key=lambda file: -file.stat().st_mtime) if wanted else ():
         # Another program's file.
         with ignored(_LOG, (ValueError, LookupError, TypeError), "which test %s is the result of", file):
-            result_id = json.loads(file.read_bytes())["uuid"]
-            if result_id in wanted:
-                files[result_id] = file
+            result = json.loads(file.read_bytes())
+            if result["uuid"] in wanted:
+                files[result["uuid"]] = _Written(file, result)
         if len(files) == len(wanted):
             break
     return files
@@ -243,7 +252,7 @@ def parameters(case: CaseEntry, run: RunEntry) -> list[tuple[str, str]]:
 def links_of(case: CaseEntry, run: RunEntry) -> list[tuple[str, str]]:
     consoles = [("console", trial.console) for trial in case.trials]
     # `safe_link` drops a labelled address, such as that of a private local cloud, which ended with its run.
-    testers = [("Tester", str(upload["tester"])) for upload in run.uploads if upload["case"] == case.id]
+    testers = [("Tester", tester) for tester in run.testers.get(case.id, ())]
     return list(dict.fromkeys(link for link in (*consoles, *testers) if safe_link(link[1])))
 
 

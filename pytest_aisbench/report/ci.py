@@ -320,9 +320,11 @@ def _each(cases: Iterable[CaseEntry], of: Callable[[CaseEntry], float | None], d
 
 
 def _verdicts(cases: Iterable[CaseEntry]) -> Iterator[Sample]:
+    rulings = [(ruling, ruling.value) for ruling in Ruling]
     for case in cases:
-        for ruling in Ruling:
-            yield Sample({**_case_labels(case), f"{_PREFIX}verdict": ruling.value}, float(case.verdict is ruling))
+        labels = _case_labels(case)
+        for ruling, word in rulings:
+            yield Sample({**labels, f"{_PREFIX}verdict": word}, float(case.verdict is ruling))
 
 
 def _case_labels(case: CaseEntry) -> dict[str, str]:

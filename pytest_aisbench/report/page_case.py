@@ -172,9 +172,9 @@ class Part(NamedTuple):
 
 def case_details(case: CaseEntry, frame: CaseContext, budget: int = BUDGET) -> str:
     """As many parts as the budget holds: charts are left out before texts are."""
-    html = ""
+    html, charts = "", [Part(*chart) for chart in case_charts(case, frame.say)]
     for limit in _LIMITS:
-        parts = [part for part in _parts(case, frame, limit) if part.body]
+        parts = [part for part in _parts(case, frame, limit, charts) if part.body]
         spare = sorted((part for part in parts if part.rank), key=lambda part: part.rank)
         size, left_out = _AROUND + sum(weight(part.body) for part in parts), []
         while spare and size >= budget:
@@ -207,7 +207,7 @@ def _joined(parts: Sequence[Part], note: str, say: Language) -> str:
     return f"<div class='aisbench' lang='{say.catalogue.html_lang}'>{html}</div>"
 
 
-def _parts(case: CaseEntry, frame: CaseContext, limit: int) -> Iterator[Part]:
+def _parts(case: CaseEntry, frame: CaseContext, limit: int, charts: Iterable[Part]) -> Iterator[Part]:
     say, last = frame.say, case.trials[-1] if case.trials else None
     yield Part("", _lead(case, frame, limit), 0)
     yield Part("", _findings(case.findings, say, limit), 0)
@@ -219,8 +219,7 @@ def _parts(case: CaseEntry, frame: CaseContext, limit: int) -> Iterator[Part]:
         if case.verdict is not Ruling.PASSED:
             yield Part(say("last lines"), block(say("last lines"), last.last_lines[-MOST_ROWS:], limit), 2)
             yield Part(say("events"), block(say("events"), last.events[-MOST_ROWS:], limit), 3)
-    for chart in case_charts(case, say):
-        yield Part(*chart)
+    yield from charts
     if last:
         yield Part(say("trial"), _trials(case.trials, say, limit), 1)
         yield Part(say("fields"), folded(say("fields"), _standard(case, say, limit)), 11)

@@ -308,10 +308,10 @@ def test_a_result_of_a_node_that_cannot_be_is_objected_to(stranger: str, healthy
         store.write(outputs / f"{node}/throughput_0.json", b"100.0")
         store.write(outputs / f"accuracy_{node}.json", b"0.9")
     store.write(outputs / "checkpoint_3.json", b"{}")
-    measured, missing = read_results(store, outputs, case)
+    measured, missing = read_results(store, outputs, case, store.objects(outputs))
     assert missing == []
     assert verdict(case, measured).passed
     store.write(outputs / stranger, b"0.9")
-    measured, missing = read_results(store, outputs, case)
+    measured, missing = read_results(store, outputs, case, store.objects(outputs))
     assert [stranger in each.text for each in missing] == [True]
     assert not verdict(case, measured, missing).passed

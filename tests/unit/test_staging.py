@@ -151,6 +151,9 @@ def test_a_staging_that_was_killed_is_completed(shelf: Shelf, code: Path) -> Non
         if upload.url.key.endswith("b.py"):
             raise KilledError
 
+    more = [f"more{number}.py" for number in range(6)]  # nine files are worth a look at what is there
+    for name in more:
+        (code / name).write_text(name)
     shelf.meanwhile = kill
     with pytest.raises(KilledError):
         stage_code(shelf, ROOT, [code], "resnet50")
@@ -164,7 +167,7 @@ def test_a_staging_that_was_killed_is_completed(shelf: Shelf, code: Path) -> Non
     assert len(shelf.markers()) == 1
     assert shelf.kept[other][0] == b"print('net/b.py')"
     assert sorted(shelf.kept) == sorted(
-        [*shelf.markers(), *(f"{place.key}{n}" for n in ("train.py", "net/a.py", "net/b.py"))]
+        [*shelf.markers(), *(f"{place.key}{n}" for n in ("train.py", "net/a.py", "net/b.py", *more))]
     )
     assert f"PUT {half}" not in shelf.asked  # what arrived whole is not sent again
 
