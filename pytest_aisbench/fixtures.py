@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_aisbench.errors import AisbenchError, Crashed, GivenUp, LedgerError, PlatformError, UsageFault
 from pytest_aisbench.session import run_owner
 from pytest_aisbench.stash import SETTINGS, VERDICT_DUE
 
@@ -27,6 +26,8 @@ def case(request: pytest.FixtureRequest) -> Case:
             assert case.shape.world == case.shape.nodes * 8
     It knows the workload, the shape and the thresholds.
     """
+    from pytest_aisbench.errors import UsageFault
+
     parameter: Case | None = getattr(request, "param", None)
     if parameter is None:
         raise UsageFault(
@@ -48,6 +49,7 @@ def modelarts_session(_platform: Platform) -> Any:
             assert modelarts_session.call("GET", "/v2/{project_id}/training-job-flavors")["flavors"]
     Calls are retried where that is safe, and answer with plain JSON data.
     """
+    from pytest_aisbench.errors import UsageFault
     from pytest_aisbench.model.ports import HasVendorSession
 
     if not isinstance(_platform, HasVendorSession):
@@ -89,6 +91,7 @@ def stage(request: pytest.FixtureRequest, case: Case) -> Stage:
             assert obs.head(stage.code / "train.py")
     Nothing is submitted for it.
     """
+    from pytest_aisbench.errors import PlatformError
     from pytest_aisbench.model.trial import Step
 
     trial = _reached(request, case, Step.SUBMIT)
@@ -105,6 +108,7 @@ def job(request: pytest.FixtureRequest, case: Case) -> Job:
             assert job.phase is Phase.SUCCEEDED, job.reason
     Its results are not judged.
     """
+    from pytest_aisbench.errors import PlatformError
     from pytest_aisbench.model.trial import Step
 
     trial = _reached(request, case, Step.HARVEST)
@@ -122,6 +126,7 @@ def trial(request: pytest.FixtureRequest, case: Case) -> Trial:
     A BROKEN verdict is an error here, in the test's setup. One that is FAILED or INCONCLUSIVE fails the test in its
     call even if the test forgets to require it.
     """
+    from pytest_aisbench.errors import PlatformError
     from pytest_aisbench.model.trial import Step
     from pytest_aisbench.model.verdict import Ruling
 
@@ -133,6 +138,7 @@ def trial(request: pytest.FixtureRequest, case: Case) -> Trial:
 
 
 def _reached(request: pytest.FixtureRequest, case: Case, until: Step) -> Trial:
+    from pytest_aisbench.errors import AisbenchError, Crashed, GivenUp, LedgerError, PlatformError
     from pytest_aisbench.report.host_plugins import TRIAL, replace_properties, trial_properties
 
     try:

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench import fixtures, registry
-from pytest_aisbench.config.loading import load_settings
-from pytest_aisbench.config.settings import option_table
-from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.session import admit_worker, run_owner
+from pytest_aisbench import fixtures
+from pytest_aisbench.config.options import CONFIG_FILE, OPTIONS
+from pytest_aisbench.session import admit_worker, read_settings, root_folder, run_owner, session_settings
 from pytest_aisbench.stash import SETTINGS
 
 MARKER = (
@@ -29,7 +27,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("aisbench", "train on ModelArts or a local cloud, and judge the result (aisbench)")
-    for row in option_table():
+    for row in OPTIONS:
         if row.metavar:
             group.addoption(row.flag, dest=row.ini, metavar=row.metavar, default=None, help=row.help)
         else:
@@ -40,20 +38,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
     _share_log_file(config)
-    command_line = {row.name: config.getoption(row.ini) for row in option_table()}
-    ini = {row.name: str(config.getini(row.ini) or "") for row in option_table()}
-    try:
-        config.stash[SETTINGS] = load_settings(
-            command_line, ini, os.environ, _root(config), registry.of_session(config)
-        )
-    except UsageFault as fault:
-        raise pytest.UsageError(str(fault)) from None
     config.pluginmanager.register(fixtures, "pytest_aisbench.fixtures")
-    if config.stash[SETTINGS].dry_run:
+    if not _is_addressed(config):
+        return  # the first workload makes the settings, all of them defaults
+    settings = read_settings(config)
+    if settings.dry_run:
         _forbid_workers(config)
         run_owner(config)
-    elif config.stash[SETTINGS].required and not hasattr(config, "workerinput"):
+    elif settings.required and not hasattr(config, "workerinput"):
         run_owner(config)  # required cases are missing also if nothing is collected
+
+
+def _is_addressed(config: pytest.Config) -> bool:
+    """True if any source of settings names us; then a mistake in it ends the session before it begins."""
+    hook = config.hook
+    return (
+        any(config.getoption(row.ini) is not None or config.getini(row.ini) for row in OPTIONS)
+        or any(name.startswith("AISBENCH_") for name in os.environ)
+        or (root_folder(config) / CONFIG_FILE).is_file()
+        or any(
+            len(offers.get_hookimpls()) > 1  # more than our own
+            for offers in (
+                hook.pytest_aisbench_platforms,
+                hook.pytest_aisbench_reporters,
+                hook.pytest_aisbench_power_sources,
+            )
+        )
+    )
 
 
 def _share_log_file(config: pytest.Config) -> None:
@@ -74,16 +85,16 @@ def _forbid_workers(config: pytest.Config) -> None:
         config.option.tx, config.option.dist = [], "no"
 
 
-def _root(config: pytest.Config) -> Path:
-    """The project's folder; without an ini file pytest would take the nearest one that holds all arguments."""
-    return config.inipath.parent if config.inipath else config.invocation_params.dir
-
-
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Refuse an unknown platform here, in one line; later it would be one error per test."""
-    settings = session.config.stash[SETTINGS]
+    settings = session.config.stash.get(SETTINGS, None)
+    if settings is None:
+        return
+    from pytest_aisbench.errors import UsageFault
+    from pytest_aisbench.registry import of_session
+
     try:
-        registry.of_session(session.config).require_platform(settings.platform)
+        of_session(session.config).require_platform(settings.platform)
     except UsageFault as fault:
         source = settings.sources.get("platform", "platform")
         raise pytest.UsageError(f"{source}: {fault}") from None
@@ -91,7 +102,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Every value that is not a default, and its source."""
-    settings = config.stash[SETTINGS]
+    settings = config.stash.get(SETTINGS, None)
+    if settings is None:
+        return []
     values = [f"{key}={_as_text(getattr(settings, key))} ({source})" for key, source in settings.sources.items()]
     lines = [", ".join(values)] if values else []
     return [f"aisbench: {line}" for line in (*lines, *settings.notes)]
@@ -108,7 +121,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if marker and "case" in metafunc.fixturenames:
         from pytest_aisbench.session.collection import parametrize_cases
 
-        parametrize_cases(metafunc, marker, metafunc.config.stash[SETTINGS])
+        parametrize_cases(metafunc, marker, session_settings(metafunc.config))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -118,12 +131,18 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_aisbench_platforms() -> dict[str, str]:
-    return registry.PLATFORMS
+    from pytest_aisbench.registry import PLATFORMS
+
+    return PLATFORMS
 
 
 def pytest_aisbench_reporters() -> dict[str, str]:
-    return registry.REPORTERS
+    from pytest_aisbench.registry import REPORTERS
+
+    return REPORTERS
 
 
 def pytest_aisbench_power_sources() -> dict[str, str]:
-    return registry.POWER_SOURCES
+    from pytest_aisbench.registry import POWER_SOURCES
+
+    return POWER_SOURCES

@@ -1,7 +1,7 @@
 """Platforms, reporters and power sources by name. pytest and the `aisbench` commands look them up here.
 
 Each is named as `"module:Class"` by a hook (see `hookspecs`) and imported when it is asked for. The built-in ones come
-by the same hooks: they are listed below, and the platforms in `config.settings`, where the help names them.
+by the same hooks: they are listed below, and the platforms in `config.options`, where the help names them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from pytest_aisbench.config import settings
+from pytest_aisbench.config import options
 from pytest_aisbench.config.settings import PlatformKind
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.logs import get_logger, log_ignored
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LOG = get_logger("platform")
 
-PLATFORMS = settings.PLATFORMS
+PLATFORMS = options.PLATFORMS
 REPORTERS = {
     "html": "pytest_aisbench.report.page:Html",
     "junit": "pytest_aisbench.report.junit:Junit",

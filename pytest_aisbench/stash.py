@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from pytest_aisbench import i18n
-from pytest_aisbench.config.settings import Settings
-
 if TYPE_CHECKING:
+    from pytest_aisbench.config.settings import Settings
+    from pytest_aisbench.i18n import Language
     from pytest_aisbench.ledger.database import Database
     from pytest_aisbench.model.case import Case
     from pytest_aisbench.model.ports import Platform
@@ -32,13 +31,15 @@ class RunOwner(Protocol):
         """The id of the run; empty where no workload was selected, and so there is none."""
 
 
-SETTINGS = pytest.StashKey[Settings]()
+SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()  # see `session.session_settings`
 RUN_OWNER = pytest.StashKey[RunOwner]()
 LEDGER: pytest.StashKey[Database] = pytest.StashKey()  # open while the run is: who writes through it shares its commits
 VERDICT_DUE = pytest.StashKey[bool]()  # of a test: a fixture gave it its trial, so that it must pass its verdict
 
 
-def language(config: pytest.Config) -> i18n.Language:
+def language(config: pytest.Config) -> Language:
     """The language of reports and summary; English where a reporter is used without settings."""
+    from pytest_aisbench import i18n
+
     settings = config.stash.get(SETTINGS, None)
     return i18n.language(settings.lang) if settings else i18n.ENGLISH

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_aisbench.cli.options import USAGE
-from pytest_aisbench.config.settings import parse_frameworks, python_by_framework
+from pytest_aisbench.config.options import parse_frameworks, python_by_framework
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.localcloud import faults as faults_module
 from pytest_aisbench.localcloud.server import DataInUseError, serve

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_aisbench.cli.options import FAILED, add_ledger_options, open_ledger, read_settings
-from pytest_aisbench.config.settings import LOCAL, parse_duration
+from pytest_aisbench.config.options import LOCAL, parse_duration
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.results import UploadItem, UploadState

@@ -19,7 +19,8 @@ from pytest_aisbench.cli.options import (
     open_ledger,
     read_settings,
 )
-from pytest_aisbench.config.settings import LOCAL, Settings
+from pytest_aisbench.config.options import LOCAL
+from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.ledger.runs import HeldTrial
 from pytest_aisbench.model.clock import SystemClock, stamp

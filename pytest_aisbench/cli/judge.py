@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from pytest_aisbench import registry
 from pytest_aisbench.cli.options import write_text
-from pytest_aisbench.config.settings import LOCAL
+from pytest_aisbench.config.options import LOCAL
 from pytest_aisbench.engine import suites as suites_module
 from pytest_aisbench.engine.collect import first_worker_log, read_curve
 from pytest_aisbench.engine.suites import suite_folders

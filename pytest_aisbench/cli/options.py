@@ -55,9 +55,9 @@ def write_text(file: Path, text: str) -> None:
 def read_settings(options: argparse.Namespace, **given: str) -> Settings:
     """The settings as pytest would read them in this folder, without its ini file; `given` overrides the options."""
     from pytest_aisbench.config.loading import load_settings
-    from pytest_aisbench.config.settings import option_table
+    from pytest_aisbench.config.options import OPTIONS
 
-    values = {row.name: getattr(options, row.name, None) for row in option_table()}
+    values = {row.name: getattr(options, row.name, None) for row in OPTIONS}
     return load_settings({**values, **given}, {}, os.environ, Path.cwd(), registry.of_commands())
 
 

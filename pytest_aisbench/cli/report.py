@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_aisbench.cli.options import open_ledger, read_settings
-from pytest_aisbench.config.settings import LOCAL, Settings
+from pytest_aisbench.config.options import LOCAL
+from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import LedgerError, PlatformError, UsageFault
 from pytest_aisbench.i18n import languages
 from pytest_aisbench.ledger import runs as runs_module

@@ -19,17 +19,8 @@ from pytest_aisbench.config.access import (
     read_hosts,
     read_tester,
 )
-from pytest_aisbench.config.settings import (
-    CONFIG_FILE,
-    LEGACY_FILE,
-    Option,
-    PlatformKind,
-    PlatformKinds,
-    Settings,
-    option_table,
-    parse_path,
-    parse_switch,
-)
+from pytest_aisbench.config.options import CONFIG_FILE, LEGACY_FILE, OPTIONS, Option, parse_path, parse_switch
+from pytest_aisbench.config.settings import PlatformKind, PlatformKinds, Settings
 from pytest_aisbench.errors import UsageFault, perhaps
 
 if TYPE_CHECKING:
@@ -60,7 +51,7 @@ def load_settings(
     A relative path begins in the folder of its source: the shell's, or the file's. The chosen platform's kind checks
     the rest. An unknown platform has the defaults here; the start of the session refuses it.
     """
-    options = {row.name: row for row in option_table()}
+    options = {row.name: row for row in OPTIONS}
     given = _given(options, command_line, ini, environment, root)
     document = _document(given, root, platforms)
     if document:
@@ -101,7 +92,7 @@ def load_settings(
 
 def _kinds_with_tables(document: Document | None, platforms: PlatformKinds) -> dict[str, PlatformKind]:
     """The kinds of the platforms that have a table in the file, by name."""
-    own_keys = {*_TABLES, *(row.name for row in option_table())}
+    own_keys = {*_TABLES, *(row.name for row in OPTIONS)}
     kinds = {key: platforms.find_kind(key) for key in (document.data if document else ()) if key not in own_keys}
     return {key: kind for key, kind in kinds.items() if kind}
 
@@ -203,7 +194,7 @@ def _document(given: Mapping[str, Given], root: Path, platforms: PlatformKinds) 
 
 
 def _check_keys(document: Document, platforms: PlatformKinds) -> Document:
-    allowed = [*(row.name for row in option_table() if row.name != "config"), *_TABLES]
+    allowed = [*(row.name for row in OPTIONS if row.name != "config"), *_TABLES]
     for key in document.data:
         if key not in allowed and not _has_table(key, platforms):
             allowed += [name for name in platforms.platforms if _has_table(name, platforms)]
@@ -230,7 +221,7 @@ def _options_of_file(document: Document, environment: Mapping[str, str]) -> dict
 def _text(document: Document, key: str, value: Any) -> str:
     if isinstance(value, list):
         return ",".join(_text(document, key, item) for item in value)
-    if isinstance(value, bool) and any(row.parse is parse_switch for row in option_table() if row.name == key):
+    if isinstance(value, bool) and any(row.parse is parse_switch for row in OPTIONS if row.name == key):
         return str(value)
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise document.fault(f"{key} cannot be a {type(value).__name__}", key)

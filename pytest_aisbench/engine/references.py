@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_aisbench.config import toml_document
-from pytest_aisbench.config.settings import FRAMEWORKS
+from pytest_aisbench.config.options import FRAMEWORKS
 from pytest_aisbench.config.toml_document import Document, assigned_key, opened_table
 from pytest_aisbench.engine.suites import ANY, THRESHOLDS_FILE, Suite, suite_folders
 from pytest_aisbench.errors import UsageFault

@@ -14,8 +14,9 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from pytest_aisbench.config import settings, toml_document
-from pytest_aisbench.config.settings import FRAMEWORKS, LOCAL, MOST_CARDS, PlatformKind, Settings
+from pytest_aisbench.config import toml_document
+from pytest_aisbench.config.options import FRAMEWORKS, LOCAL, MOST_CARDS, parse_duration
+from pytest_aisbench.config.settings import PlatformKind, Settings
 from pytest_aisbench.config.toml_document import Document
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.judge.values import DERIVED
@@ -367,7 +368,7 @@ class Fields:
         if key not in self.values:
             return 0.0
         try:
-            return settings.parse_duration(str(self.values[key]))
+            return parse_duration(str(self.values[key]))
         except ValueError as error:
             raise self.fault(f"{key}: {error}", key) from None
 

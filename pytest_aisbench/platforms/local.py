@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 
 import pytest_aisbench
 from pytest_aisbench.config.access import ACCESS_SECRETS, Access
-from pytest_aisbench.config.settings import Settings, machine_cores
+from pytest_aisbench.config.options import machine_cores
+from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import JobLost, Unreachable, UsageFault
 from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.model.job import Job, JobSpec, Phase, Request

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.config.settings import FRAMEWORKS, LOCAL, PlatformKind, Settings, python_by_framework
+from pytest_aisbench.config.options import FRAMEWORKS, LOCAL, python_by_framework
+from pytest_aisbench.config.settings import PlatformKind, Settings
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.platforms.modelarts.kind import LOCAL_OPTIONS

@@ -6,6 +6,8 @@ without workloads imports none of its modules.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.stash import RUN_OWNER, SETTINGS, RunOwner
@@ -21,10 +23,44 @@ def run_owner(config: pytest.Config) -> RunOwner:
     if RUN_OWNER not in config.stash:
         from pytest_aisbench.session import outcome as outcome_module
 
-        config.stash[RUN_OWNER] = owner = _new_owner(config, config.stash[SETTINGS])
+        config.stash[RUN_OWNER] = owner = _new_owner(config, session_settings(config))
         config.pluginmanager.register(outcome_module, "pytest_aisbench.session.outcome")
         config.pluginmanager.register(owner, "pytest_aisbench.run_owner")
     return config.stash[RUN_OWNER]
+
+
+def read_settings(config: pytest.Config) -> Settings:
+    """Read the settings of this session from all their sources, for the stash. A mistake in them is exit 4."""
+    import pytest
+
+    from pytest_aisbench import registry
+    from pytest_aisbench.config.loading import load_settings
+    from pytest_aisbench.config.options import OPTIONS
+    from pytest_aisbench.errors import UsageFault
+
+    command_line = {row.name: config.getoption(row.ini) for row in OPTIONS}
+    ini = {row.name: str(config.getini(row.ini) or "") for row in OPTIONS}
+    try:
+        offered, root = registry.of_session(config), root_folder(config)
+        config.stash[SETTINGS] = settings = load_settings(command_line, ini, os.environ, root, offered)
+    except UsageFault as fault:
+        raise pytest.UsageError(str(fault)) from None
+    return settings
+
+
+def session_settings(config: pytest.Config) -> Settings:
+    """The settings of this session. Those of a session that no source of settings named when it began are defaults."""
+    if SETTINGS not in config.stash:
+        from pytest_aisbench.config.loading import load_settings
+        from pytest_aisbench.registry import of_session
+
+        config.stash[SETTINGS] = load_settings({}, {}, {}, root_folder(config), of_session(config))
+    return config.stash[SETTINGS]
+
+
+def root_folder(config: pytest.Config) -> Path:
+    """The project's folder; without an ini file pytest would take the nearest one that holds all arguments."""
+    return config.inipath.parent if config.inipath else config.invocation_params.dir
 
 
 def _new_owner(config: pytest.Config, settings: Settings) -> RunOwner:

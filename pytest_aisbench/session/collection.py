@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_aisbench import registry
-from pytest_aisbench.config.settings import PlatformKind, Settings, python_by_framework
+from pytest_aisbench.config.options import python_by_framework
+from pytest_aisbench.config.settings import PlatformKind, Settings
 from pytest_aisbench.engine import suites
 from pytest_aisbench.engine.suites import Suite, stand_in
 from pytest_aisbench.errors import UsageFault

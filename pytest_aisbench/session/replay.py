@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.config.settings import LOCAL, Settings
+from pytest_aisbench.config.options import LOCAL
+from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import LedgerError
 from pytest_aisbench.ledger.runs import RecordedTest
 from pytest_aisbench.model.clock import seconds_of

@@ -17,7 +17,8 @@ import pytest
 from waiting import wait_until
 
 from pytest_aisbench import Access
-from pytest_aisbench.config.settings import Settings, machine_cores
+from pytest_aisbench.config.options import machine_cores
+from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import Unreachable, UsageFault
 from pytest_aisbench.model.case import Shape
 from pytest_aisbench.model.job import JobSpec, StoreUrl

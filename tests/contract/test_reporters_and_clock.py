@@ -13,7 +13,7 @@ from pytest_aisbench.report.allure import Allure
 from pytest_aisbench.report.junit import Junit
 from pytest_aisbench.report.page import Html
 from pytest_aisbench.report.results import Fields
-from pytest_aisbench.session import reporters
+from pytest_aisbench.session import reporters, session_settings
 from pytest_aisbench.stash import SETTINGS
 from pytest_aisbench.testing import ClockContract, ReporterContract
 
@@ -31,7 +31,7 @@ class TestBuiltInReporters(ReporterContract):
     def reporter(self, request: pytest.FixtureRequest, pytester: pytest.Pytester, tmp_path: Path) -> Reporter:
         """In a pytest of its own, whose session has begun."""
         item = pytester.getitem("def test_nothing(): pass", "test_nothing")
-        settings = item.config.stash[SETTINGS]
+        settings = session_settings(item.config)
         item.config.stash[SETTINGS] = replace(settings, tester=f"file://{tmp_path}/tester", reports=tmp_path)
         reporter: Reporter = request.param(item.config, tmp_path)
         return reporter

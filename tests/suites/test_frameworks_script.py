@@ -9,7 +9,7 @@ from pathlib import Path
 import frameworks
 import pytest
 
-from pytest_aisbench.config.settings import FRAMEWORKS
+from pytest_aisbench.config.options import FRAMEWORKS
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,7 +13,7 @@ import pytest
 
 import pytest_aisbench
 from pytest_aisbench import i18n
-from pytest_aisbench.config.settings import option_table
+from pytest_aisbench.config.options import OPTIONS
 from pytest_aisbench.i18n import ENGLISH, Language, language, languages
 from pytest_aisbench.judge import exit_code
 from pytest_aisbench.judge.values import DERIVED
@@ -120,7 +120,7 @@ def test_one_new_file_is_a_new_language_and_a_key_that_it_lacks_is_named(
 
 
 def test_the_command_line_offers_every_language_and_no_other() -> None:
-    (option,) = [row for row in option_table() if row.flag == "--aisbench-lang"]
+    (option,) = [row for row in OPTIONS if row.flag == "--aisbench-lang"]
     assert option.metavar == "|".join(languages())
     assert [option.parse(code) for code in languages()] == list(languages())
     with pytest.raises(ValueError, match=r"neither .*en"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from pytest_aisbench import registry
 from pytest_aisbench.config.loading import load_settings
-from pytest_aisbench.config.settings import Settings, option_table
+from pytest_aisbench.config.options import OPTIONS
+from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import UsageFault
 
 
@@ -109,8 +111,13 @@ def test_keys_that_nobody_uses_need_not_be_there(tmp_path: Path) -> None:
     assert not frozen(tmp_path, "[access]\naccess_key = '${NOT_THERE}'").access.access_key
 
 
+def test_every_option_is_a_field_of_the_settings() -> None:
+    fields = [field.name for field in dataclasses.fields(Settings)]
+    assert [row.name for row in OPTIONS] == fields[: len(OPTIONS)]
+
+
 def test_every_option_has_all_four_names() -> None:
-    for row in option_table():
+    for row in OPTIONS:
         assert row.flag.startswith("--")
         assert row.help
         assert row.environment == f"AISBENCH_{row.name.upper()}"

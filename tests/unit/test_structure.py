@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_aisbench.config.settings import option_table
+from pytest_aisbench.config.options import OPTIONS
 from pytest_aisbench.registry import PLATFORMS
 
 if sys.version_info >= (3, 11):
@@ -94,10 +94,10 @@ def test_every_package_is_a_layer_or_stands_beside_them() -> None:
 @pytest.mark.parametrize("page", ["docs/reference.md", "README.zh-CN.md"])
 def test_the_pages_name_every_option_and_no_other(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    for row in option_table():
+    for row in OPTIONS:
         assert f"`{row.flag}" in text, row.flag
     named = {word.rstrip("`,") for word in text.replace("`", " ").split() if word.startswith("--aisbench-")}
-    assert named <= {row.flag for row in option_table()}
+    assert named <= {row.flag for row in OPTIONS}
 
 
 def test_both_readmes_start_with_the_same_two_commands() -> None:

@@ -15,7 +15,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from pytest_aisbench.config.access import service_endpoint
-from pytest_aisbench.config.settings import Settings, machine_cores
+from pytest_aisbench.config.options import machine_cores
+from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import AisbenchError, BadAnswer, PlatformError, Refused, Rejected, Unreachable, UsageFault
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.job import Job, JobSpec, LogPart, Request, StoreUrl

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from pytest_aisbench.config.access import WAYS_TO_GIVE_KEYS, Access, add_keys
-from pytest_aisbench.config.settings import CONFIG_FILE, PlatformKind, Settings
+from pytest_aisbench.config.options import CONFIG_FILE
+from pytest_aisbench.config.settings import PlatformKind, Settings
 from pytest_aisbench.errors import UsageFault
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from pathlib import Path, PurePosixPath
 from pytest_aisbench.config import toml_document
 from pytest_aisbench.config.legacy import shell_file
 from pytest_aisbench.config.legacy.modelarts_config import SHELL, Section, open_config
-from pytest_aisbench.config.settings import LEGACY_FILE, PlatformKind, Settings
+from pytest_aisbench.config.options import LEGACY_FILE
+from pytest_aisbench.config.settings import PlatformKind, Settings
 from pytest_aisbench.config.toml_document import Document
 from pytest_aisbench.engine.suites import LEVELS, THRESHOLDS_FILE, Suite, level_fault, read_thresholds
 from pytest_aisbench.errors import UsageFault
