@@ -11,7 +11,6 @@ import random
 import re
 import sqlite3
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -339,6 +338,7 @@ def why_no_locks(folder: Path) -> str:
     if sys.platform == "win32":
         return ""
     import fcntl
+    import tempfile
 
     try:
         # A separate file: closing any descriptor of a file drops all locks that the process has on it.

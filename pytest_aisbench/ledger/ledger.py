@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_aisbench.errors import Blame, LedgerError
-from pytest_aisbench.judge.values import trial_record
 from pytest_aisbench.ledger import history
 from pytest_aisbench.ledger.database import Database
 from pytest_aisbench.logs import get_logger, ignored
@@ -163,6 +161,8 @@ class Ledger:
         self.database.write_soon(_key(trial), save)
 
     def _save_trial(self, trial: Trial, now: float) -> bool:
+        from pytest_aisbench.judge.values import trial_record  # late: most commands save no trial
+
         saved = bool(self.database.write(_SAVE_IF_OURS, *_row(trial, now)))
         if saved and (measured := trial_record(trial)):
             history.add_record(self.database, measured, trial.traits)
@@ -301,7 +301,13 @@ class Lease:
 
 
 def this_process() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
+    return f"{_host()}:{os.getpid()}"
+
+
+def _host() -> str:
+    import socket
+
+    return socket.gethostname()
 
 
 def is_held(other: str, lease: float, now: float) -> bool:
@@ -312,7 +318,7 @@ def is_held(other: str, lease: float, now: float) -> bool:
 def is_dead(other: str) -> bool:
     """True for a process of this machine that has ended. Nothing is known of processes of other machines."""
     host, _, pid = other.rpartition(":")
-    if host != socket.gethostname() or not pid.isdigit():
+    if host != _host() or not pid.isdigit():
         return False
     try:
         os.kill(int(pid), 0)

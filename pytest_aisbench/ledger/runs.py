@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import json
-import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -87,6 +86,8 @@ def is_under_way(database: Database, run: str, now: float) -> bool:
 
 def run_id(now: float) -> str:
     """A new id; ids sort by time."""
+    import secrets
+
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(3)}"
 
 
