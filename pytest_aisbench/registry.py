@@ -16,13 +16,13 @@ from pytest_aisbench.config import options
 from pytest_aisbench.config.settings import PlatformKind
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.logs import get_logger, log_ignored
-from pytest_aisbench.model.ports import ActsOnce, OnWorkers, Ordered, Platform
 
 if TYPE_CHECKING:
     import pytest
 
     from pytest_aisbench.config.settings import Settings
     from pytest_aisbench.engine.collect import PowerMeter
+    from pytest_aisbench.model.ports import Platform
 
 _LOG = get_logger("platform")
 
@@ -140,6 +140,8 @@ class Registry:
         return self._reporters.keys()
 
     def reporter(self, name: str) -> ReporterKind:
+        from pytest_aisbench.model.ports import ActsOnce, OnWorkers, Ordered
+
         reporter = _load("reporter", name, self._reporters)
         return ReporterKind(
             name,

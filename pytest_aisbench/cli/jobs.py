@@ -22,13 +22,12 @@ from pytest_aisbench.cli.options import (
 from pytest_aisbench.config.options import LOCAL
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.ledger.runs import HeldTrial
 from pytest_aisbench.model.clock import SystemClock, stamp
 from pytest_aisbench.model.messages import plain
-from pytest_aisbench.report.text import span
 
 if TYPE_CHECKING:
     from pytest_aisbench.engine.cancel import CancelReport
+    from pytest_aisbench.ledger.runs import HeldTrial
 
 _MOST_TRIALS = 50  # that `jobs --all` shows
 SCHEMA = "aisbench-jobs/1"
@@ -165,6 +164,8 @@ def document(jobs: Iterable[HeldTrial]) -> dict[str, Any]:
 
 def cancel_line(report: CancelReport) -> str:
     """`3043/13231 (aisbench-debug): stopped (KILLED); it was RUNNING, and ran for 12.3 s`."""
+    from pytest_aisbench.report.text import span
+
     name = f" ({report.name})" if report.name and report.name != report.job else ""
     was = [f"it was {report.before}"] if report.before else []
     ran = [f"{'and' if was else 'it'} ran for {span(report.ran_s)}"] if report.ran_s is not None else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +72,8 @@ def explain_missing_framework(framework: str, settings: Settings) -> str:
 
 @functools.cache
 def _has(python: str, module: str) -> bool:
+    import subprocess
+
     try:
         look = [python, "-c", _LOOK, module, _PARTS.get(module, "__init__.py")]
         looked = subprocess.run(look, capture_output=True, timeout=_PATIENCE_S, check=False)
