@@ -28,7 +28,9 @@ from pytest_aisbench.model.job import Job, JobSpec, Phase, Request
 from pytest_aisbench.platforms.local_kind import LocalKind, own_interpreters
 from pytest_aisbench.platforms.modelarts.platform import ModelArts
 from pytest_aisbench.platforms.modelarts.request import ASCEND, Placement, custom_image
+from pytest_aisbench.platforms.modelarts.session import load_vendor_http
 from pytest_aisbench.secret import Secret
+from pytest_aisbench.stores.obs_vendor import vendor_class
 
 _LOG = get_logger("platform")
 _START_S = 30.0
@@ -76,6 +78,9 @@ class Local(ModelArts):
         self._shared_file: Path | None = None
         self._cloud = None if settings.cloud else PrivateCloud(settings.access, own_interpreters(settings))
         try:
+            if self._cloud:  # while it starts, in a process of its own
+                load_vendor_http()
+                vendor_class()
             card = self._cloud.card() if self._cloud else read_card(settings.cloud or Path())
             self._card, self.tester, self.private = card.access, card.tester, card.private or self._cloud is not None
             super().__init__(dataclasses.replace(settings, access=self._card))

@@ -23,6 +23,14 @@ _PATIENCE_S = 60.0
 _TIMEOUT = (10.0, 60.0)  # to connect, to wait for the next byte
 
 
+def load_vendor_http() -> type[VendorHttp]:
+    """The class that sends requests with the vendor's SDK, which the first call imports."""
+    with _LOADING:
+        from pytest_aisbench.platforms.modelarts.vendor_http import VendorHttp
+
+        return VendorHttp
+
+
 class Session:
     """Requests of one account. All threads share one HTTP client; the first call opens it."""
 
@@ -126,10 +134,7 @@ class Session:
     def _http(self) -> VendorHttp:
         with self._lock:
             if self._client is None:
-                with _LOADING:
-                    from pytest_aisbench.platforms.modelarts.vendor_http import VendorHttp
-
-                self._client = VendorHttp(
+                self._client = load_vendor_http()(
                     *self._keys, ca_file=self._ca_file, hosts=self._hosts, timeout=self._timeout, clock=self._clock
                 )
             return self._client
