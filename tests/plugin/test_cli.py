@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -77,14 +76,3 @@ def test_the_version_and_a_wrong_word() -> None:
     wrong = run(*AISBENCH, "clod")
     assert wrong.returncode == 4
     assert "invalid choice: 'clod'" in wrong.stderr
-
-
-def test_a_command_imports_nothing_for_the_other_commands(tmp_path: Path) -> None:
-    code = f"""
-import sys
-from pytest_aisbench.cli import main
-assert main(["jobs", "--ledger", {str(tmp_path / "none.db")!r}]) == 4
-print(*(name for name in sys.modules if name.startswith(("pytest_aisbench.cli.", "pytest_aisbench.engine", "pytest."))))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(done.stdout.split()) == {"pytest_aisbench.cli.jobs", "pytest_aisbench.cli.options"}
