@@ -123,7 +123,7 @@ def _hosts_adapter_class() -> Any:
         def get_connection_with_tls_context(
             self, request: Any, verify: Any, proxies: Any = None, cert: Any = None
         ) -> Any:
-            if select_proxy(request.url, proxies):
+            if not self._hosts.addresses or select_proxy(request.url, proxies):
                 return super().get_connection_with_tls_context(request, verify, proxies, cert)
             host, pool = self.build_connection_pool_key_attributes(request, verify, cert)
             name = str(host["host"])

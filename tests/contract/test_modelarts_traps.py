@@ -264,6 +264,22 @@ def test_a_redirection_is_a_bad_answer_and_not_followed(session: Session, server
     assert len(server.seen) == 1
 
 
+def test_a_request_has_the_headers_that_were_signed_and_no_cookie(session: Session, server: Server) -> None:
+    server.answer((200, {}, {"Set-Cookie": "sticky=1; Path=/"}))
+    session.call("GET", JOBS, query={"name": "ä b"})
+    session.call("POST", JOBS)
+    session.call("POST", JOBS, {"name": "ä"})
+    (_, path, read, _), (_, _, empty, _), (_, _, full, body) = server.seen
+    assert path.endswith("?name=%C3%A4%20b")
+    assert "Content-Length" not in read
+    assert (empty["Content-Length"], full["Content-Length"]) == ("0", str(len(body)))
+    for headers in (read, empty, full):
+        assert "Cookie" not in headers
+        signed = headers["Authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
+        assert {*signed} <= {name.lower() for name in headers}
+        assert {"content-type", "host", "user-agent", "x-sdk-date"} <= {*signed}
+
+
 def test_a_list_and_nothing_are_objects_too(session: Session, server: Server) -> None:
     server.answer((200, [{"task": "worker-0"}]), (204, b""), (202, b'""'))
     assert session.call("GET", JOBS) == {"items": [{"task": "worker-0"}]}
