@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import re
 from collections.abc import Mapping, Sequence
@@ -172,7 +173,11 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("horovod", rf"\bHorovod version(?: is|\s*[:=])?\s*{_VERSION}{_END}"),
     ("cuda", rf"\bCUDA Version\s*:\s*{_VERSION}{_END}"),
 )
-_READERS = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _PATTERNS)
+
+
+@functools.cache  # compiled at the first line that may name a version: it takes 8 ms, and not every log has one
+def _readers() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _PATTERNS)
 
 
 def software_versions(text: str) -> Mapping[str, str]:
@@ -182,7 +187,7 @@ def software_versions(text: str) -> Mapping[str, str]:
         lowered = line[:MOST_CHARACTERS].lower()
         if not any(hint in lowered for hint in _HINTS):
             continue
-        for name, reader in _READERS:
+        for name, reader in _readers():
             for match in reader.finditer(line[:MOST_CHARACTERS]):
                 versions.setdefault(name, set()).add(match[1])
     return {name: ", ".join(sorted(each)) for name, each in sorted(versions.items())}
