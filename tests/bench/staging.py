@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import collections
+import hashlib
 import http.client
 import importlib.util
 import itertools
@@ -41,6 +42,7 @@ from pytest_aisbench.stores.obs import Obs
 
 HAS_OBSTORE = importlib.util.find_spec("obstore") is not None
 VENDOR, FAST, ALONE = "staged, vendor's client", "staged, obstore", "obstore itself"
+HASHED = "hashes, then obstore"
 AGAIN, FOLDER, COPY = "staged again, unchanged", "putFile(folder)", "cp -r to disk"
 _numbers = itertools.count()
 
@@ -52,10 +54,11 @@ def measure(
     there where it is installed.
 
     small_*: `files` of `kib` KiB; large_*: `large` of `mib` MiB; far_*: `rtt_files` of `kib` KiB, 20 ms away.
-    `*_per_obstore` is the time of a staging divided by that of obstore itself with the same files.
+    `*_per_obstore` is the time of a staging divided by that of obstore itself with the same files; `*_per_hashed` by
+    that of obstore after the SHA-256 and the MD5, without which nothing is addressed by content or verified.
     """
     figures: dict[str, float] = {}
-    ways = [VENDOR, FAST, ALONE] if HAS_OBSTORE else [VENDOR]
+    ways = [VENDOR, FAST, ALONE, HASHED] if HAS_OBSTORE else [VENDOR]
     with local_cloud() as card:
         small = compare(card, ways, files, kib * 1024, rounds)
         figures["small_vendor_files_per_s"] = files / small[VENDOR].median
@@ -73,7 +76,9 @@ def measure(
             figures["small_obstore_cpu_ms_per_file"] = 1000 * small[FAST].cpu / files
             figures["small_obstore_per_obstore"] = small[FAST].ratio(small[ALONE])
             figures["small_vendor_per_obstore"] = small[VENDOR].ratio(small[ALONE])
+            figures["small_obstore_per_hashed"] = small[FAST].ratio(small[HASHED])
             figures["large_obstore_per_obstore"] = big[FAST].ratio(big[ALONE])
+            figures["large_obstore_per_hashed"] = big[FAST].ratio(big[HASHED])
             figures["far_obstore_s"] = far[FAST].median
             figures["far_obstore_per_obstore"] = far[FAST].ratio(far[ALONE])
     return figures
@@ -120,19 +125,14 @@ def compare(card: dict[str, str], ways: list[str], files: int, size: int, rounds
         store.check(bucket)  # imports the vendor's client, for all
         if FAST in ways:
             assert store._client.small_puts.usable, "obstore is not usable here"
+        threads = obs._FAR if store._client.is_far else obs._NEAR
         for turn in range(rounds):
             root = StoreUrl(card["bucket"], f"bench/{next(_numbers)}/")
             work: dict[str, Callable[[], object]] = {
                 VENDOR: partial(staged, store, root / "vendor/", folder, sys.maxsize),
                 FAST: partial(staged, store, root / "fast/", folder, 1),
-                ALONE: partial(
-                    obstore_alone,
-                    card,
-                    folder,
-                    f"{root.key}alone/",
-                    size,
-                    obs._FAR if store._client.is_far else obs._NEAR,
-                ),
+                ALONE: partial(obstore_alone, card, folder, f"{root.key}alone/", size, threads),
+                HASHED: partial(obstore_hashed, card, folder, f"{root.key}hashed/", size, threads),
                 AGAIN: partial(staged, store, root / "vendor/", folder, sys.maxsize),
                 FOLDER: partial(vendor_put, card, folder, f"{root.key}theirs", files),
                 COPY: partial(subprocess.run, ["cp", "-r", str(folder), f"{scratch}/copy{turn}"], check=True),
@@ -142,7 +142,7 @@ def compare(card: dict[str, str], ways: list[str], files: int, size: int, rounds
                 taken[way].add(work[way])
                 assert way != AGAIN or taken[way].requests == {"HEAD": 1}
                 if size > 1 << 20:  # a disk has room for one copy
-                    store.delete(root / {VENDOR: "vendor/", FAST: "fast/"}.get(way, "alone/"))
+                    store.delete(root / {VENDOR: "vendor/", FAST: "fast/", ALONE: "alone/"}.get(way, "hashed/"))
     return taken
 
 
@@ -174,6 +174,22 @@ def obstore_alone(card: dict[str, str], folder: Path, prefix: str, size: int, th
     put = partial(obstore.put, store, use_multipart=size > part, chunk_size=part, max_concurrency=4)
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda file: put(prefix + str(file.relative_to(folder)), file), files))
+
+
+def obstore_hashed(card: dict[str, str], folder: Path, prefix: str, size: int, threads: int) -> None:
+    """The same after both hashes of every file: the least that it takes to address by content, and to verify."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(hashed, [path for path in folder.rglob("*") if path.is_file()]))
+    obstore_alone(card, folder, prefix, size, threads)
+
+
+def hashed(file: Path) -> tuple[bytes, bytes]:
+    sha256, md5 = hashlib.sha256(), hashlib.md5()
+    with file.open("rb", buffering=0) as content:
+        while piece := content.read(1 << 20):
+            sha256.update(piece)
+            md5.update(piece)
+    return sha256.digest(), md5.digest()
 
 
 def vendor_put(card: dict[str, str], folder: Path, key: str, files: int) -> None:
@@ -288,7 +304,7 @@ def main() -> None:
             print(f"{name:32}{figure:10.3f}")
         return
     files, size = (options.large, options.mib << 20) if options.large else (options.files, options.kib << 10)
-    ways = [VENDOR, FAST, ALONE] if HAS_OBSTORE else [VENDOR]
+    ways = [VENDOR, FAST, ALONE, HASHED] if HAS_OBSTORE else [VENDOR]
     ways += [AGAIN, FOLDER, COPY] if options.peers else []
     with local_cloud() as card:
         far = relay(card["obs_endpoint"], options.rtt / 1000) if options.rtt else nullcontext(card["obs_endpoint"])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pytest_aisbench.config.access import NO_HOSTS, Hosts
 from pytest_aisbench.errors import Refused, StagingFailed, Unreachable
 from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.model.ports import Upload
+from pytest_aisbench.net.http import ServerClock
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.stores import obs, obstore_put
 from pytest_aisbench.stores.obs import Obs
@@ -117,7 +119,7 @@ def test_few_files_and_large_files_do_not(
 def test_without_obstore_nothing_changes(
     server: Server, store: Obs, uploads: list[Upload], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(obstore_put.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     store.upload(uploads)
     assert all_arrived(server, uploads)
     assert set(server.by) == {"vendor"}
@@ -233,13 +235,9 @@ def test_the_reason_is_in_the_log(
 def test_a_domain_has_the_bucket_in_its_name() -> None:
     """An address has it in the path: the other tests see it there."""
     puts = obstore_put.SmallPuts(
-        ENDPOINT,
-        (Secret(KEY), Secret(SECRET), Secret("")),
-        obs.ObsClient(ENDPOINT, Secret("a"), Secret("b"))._clock,
-        region="region-1",
-        **PLAIN,
+        ENDPOINT, (Secret(KEY), Secret(SECRET), Secret("")), ServerClock(), region="region-1", **PLAIN
     )
-    config = puts._open("bucket").config
+    config: Mapping[str, Any] = dict(puts._open("bucket").config)
     assert config["endpoint"] == "https://bucket.obs.region-1.example.com"
     assert config["virtual_hosted_style_request"] == "true"
     assert config["region"] == "region-1"

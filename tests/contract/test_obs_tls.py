@@ -14,6 +14,7 @@ from centre import Authority
 
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.model.job import StoreUrl
+from pytest_aisbench.model.ports import Upload
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.stores.obs import Obs
 
@@ -29,6 +30,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "4")
         self.send_header("x-obs-request-id", "1")
         self.end_headers()
+
+    do_PUT = do_HEAD  # noqa: N815
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -91,6 +94,19 @@ def test_another_host_is_not_trusted(server: Server, certificates: Path) -> None
 def test_an_unknown_authority_is_not_trusted(server: Server, certificates: Path, ca_file: str) -> None:
     with pytest.raises(UsageFault, match=r"not trusted.*ca_file"):
         head(server, certificates / ca_file if ca_file else "")
+    assert server.asked == 0
+
+
+@pytest.mark.parametrize("server", ["address"], indirect=True)
+def test_nobody_else_trusts_it_when_many_files_are_uploaded(server: Server, tmp_path: Path) -> None:
+    """obstore, where it is installed, sends the first of them."""
+    (tmp_path / "a").write_bytes(b"1")
+    store = Obs(f"https://127.0.0.1:{server.server_port}", Secret("a"), Secret("b"), patience=5.0)
+    try:
+        with pytest.raises(UsageFault, match=r"not trusted.*ca_file"):
+            store.upload([Upload(str(tmp_path / "a"), StoreUrl("bucket", str(number)), 1) for number in range(100)])
+    finally:
+        store.close()
     assert server.asked == 0
 
 
