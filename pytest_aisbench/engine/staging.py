@@ -8,10 +8,13 @@ already there costs one request; an interrupted upload is completed.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import translate
@@ -33,6 +36,7 @@ PIECE = 1024 * 1024
 _LONGEST_PATH = 800  # bytes; a key may have 1,024, and the stage needs some of them
 _ID_DIGITS = 32
 _FEW_FILES = 8  # so many small ones are rather uploaded again than looked for
+_TRUSTED_S = 60.0  # that a tree stays whole: a job waits longer for its machines
 _LARGE = PIECE  # bytes; larger files are read by several threads at once
 _READERS = min(4, os.cpu_count() or 1)
 _MD5_UP_TO = 100 * PIECE  # larger files go to OBS in parts, and no Store knows the MD5 of the whole
@@ -74,6 +78,27 @@ def upload_tree(store: Store, placement: Placement) -> StoreUrl:
     else:
         _LOG.debug("%s is whole already", placement.url)
     return placement.url
+
+
+class Stager:
+    """Uploads the trees of one run. Of several threads that need a tree one uploads it, and the others wait. A tree
+    that was whole less than a minute ago costs no request."""
+
+    def __init__(self, store: Store, now: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._now = store, now
+        self._lock = threading.Lock()
+        self._uploading: dict[StoreUrl, threading.Lock] = {}
+        self._whole: dict[tuple[StoreUrl, str], float] = {}  # when we last saw that a tree is
+
+    def upload(self, placement: Placement) -> StoreUrl:
+        tree = (placement.marker, placement.tree.digest)
+        with self._lock:
+            uploading = self._uploading.setdefault(placement.marker, threading.Lock())
+        with uploading:
+            if self._now() - self._whole.get(tree, -math.inf) > _TRUSTED_S:
+                upload_tree(self._store, placement)
+                self._whole[tree] = self._now()
+        return placement.url
 
 
 def _missing(store: Store, url: StoreUrl, tree: Tree) -> list[Upload]:

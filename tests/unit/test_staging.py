@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from staged import stage_code
 
-from pytest_aisbench.engine.staging import data_placement, upload_tree
+from pytest_aisbench.engine import staging
+from pytest_aisbench.engine.staging import Stager, code_placement, data_placement, read_tree, upload_tree
 from pytest_aisbench.errors import StagingFailed
 from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.model.ports import Head, Store, Upload
@@ -188,6 +191,67 @@ def test_a_folder_that_somebody_deleted_is_staged_again(shelf: Shelf, code: Path
         del shelf.kept[key]
     assert stage_code(shelf, ROOT, [code], "resnet50") == place
     assert shelf.kept == before
+
+
+def test_trials_that_start_together_upload_a_tree_once(shelf: Shelf, code: Path) -> None:
+    begun = threading.Barrier(4)
+    stager = Stager(shelf)
+
+    def stage() -> StoreUrl:
+        placement = code_placement(ROOT, read_tree("resnet50", [code]))
+        begun.wait()
+        return stager.upload(placement)
+
+    with ThreadPoolExecutor(4) as pool:
+        places = [each.result() for each in [pool.submit(stage) for _ in range(4)]]
+    assert len(set(places)) == 1
+    assert [asked.partition(" ")[0] for asked in shelf.asked] == ["HEAD", "LIST", "PUT", "PUT", "PUT", "PUT"]
+
+
+def test_a_tree_is_asked_for_once_a_minute(shelf: Shelf, code: Path) -> None:
+    now = 1000.0
+    stager = Stager(shelf, lambda: now)
+    placement = code_placement(ROOT, read_tree("resnet50", [code]))
+    stager.upload(placement)
+    shelf.asked.clear()
+    now += 59
+    stager.upload(placement)
+    assert shelf.asked == []
+    now += 2
+    stager.upload(placement)
+    assert shelf.asked == [f"HEAD {shelf.markers()[0]}"]
+    (code / "train.py").write_text("pass")
+    shelf.asked.clear()
+    stager.upload(code_placement(ROOT, read_tree("resnet50", [code])))
+    assert shelf.asked[-1].startswith("PUT")
+
+
+def test_an_upload_that_failed_is_not_taken_for_whole(shelf: Shelf, code: Path) -> None:
+    stager, placement = Stager(shelf), code_placement(ROOT, read_tree("resnet50", [code]))
+
+    def fail(_: Upload) -> None:
+        raise StagingFailed("no")
+
+    shelf.meanwhile = fail
+    with pytest.raises(StagingFailed):
+        stager.upload(placement)
+    shelf.meanwhile = lambda _: None
+    stager.upload(placement)
+    assert len(shelf.markers()) == 1
+
+
+def test_a_large_file_that_nobody_can_compare_is_sent_again(
+    shelf: Shelf, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file in parts has no MD5 in any Store, and its size proves nothing."""
+    monkeypatch.setattr(staging, "_MD5_UP_TO", 5)
+    monkeypatch.setattr(staging, "_LARGE", 5)  # read by threads
+    place = stage_code(shelf, ROOT, [code], "resnet50")
+    shelf.kept[f"{place.key}train.py"] = (b"PRINT('train.py')", {})
+    del shelf.kept[shelf.markers()[0]]
+    monkeypatch.setattr(shelf, "_head", lambda key: Head(StoreUrl("bucket", key), len(shelf.kept[key][0])))
+    stage_code(shelf, ROOT, [code], "resnet50")
+    assert shelf.kept[f"{place.key}train.py"][0] == b"print('train.py')"
 
 
 def test_data_lies_beside_code_under_its_own_name(shelf: Shelf, code: Path) -> None:

@@ -194,3 +194,14 @@ def test_memory_does_not_grow_with_the_files(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 8 * 1024 * 1024
+
+
+def test_a_tree_is_the_same_however_its_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        (tmp_path / str(number)).write_bytes(bytes([number]) * 100 * number)
+    before = read_tree("code", [tmp_path])
+    monkeypatch.setattr(staging, "_LARGE", 500)  # by threads
+    monkeypatch.setattr(staging, "_MD5_UP_TO", 1000)
+    after = read_tree("code", [tmp_path])
+    assert after.digest == before.digest
+    assert [file.md5 for file in after.files] == [file.md5 if file.size <= 1000 else None for file in before.files]
