@@ -120,7 +120,7 @@ class Obs:
         for each in parted:
             calls += each.calls()
         try:
-            self._run_all(calls)
+            self._run_all(calls, sum(each.size for each in uploads))
         except BaseException:
             for each in parted:
                 each.abort()
@@ -130,14 +130,14 @@ class Obs:
         prefix, marker, markers = _folder(url), "", set[str]()
         while True:
             page = self._client.ask("list", url, partial(_list, url.bucket, prefix, marker)).body
-            if page is None:  # the vendor's client returns None for what it cannot parse
+            if page is None:
                 raise BadAnswer(f"cannot list {url}: the answer is not a listing")
-            for entry in page.contents:
-                yield Head(StoreUrl(url.bucket, entry.key), int(entry.size), md5_of(entry.etag))
+            for key, size, etag in page.contents:
+                yield Head(StoreUrl(url.bucket, key), size, md5_of(etag))
             if not page.is_truncated:
                 return
             # The last key, not NextMarker, which servers leave out. A listing in circles would never end.
-            marker = page.contents[-1].key if page.contents else ""
+            marker = page.contents[-1][0] if page.contents else ""
             if not marker or marker in markers:
                 raise BadAnswer(f"cannot list {url}: the listing goes on, but not after {marker!r}")
             markers.add(marker)
@@ -148,10 +148,11 @@ class Obs:
     def download_listed(self, url: StoreUrl, heads: Iterable[Head], folder: str) -> list[str]:
         prefix = _folder(url)
         # Keys that end with `/` are folders that consoles draw. Check all keys before writing the first file.
-        urls = [head.url for head in heads if head.size or not head.url.key.endswith("/")]
-        urls = [each for each in urls if each.bucket == url.bucket and each.key.startswith(prefix)]
-        paths = {relative_path(each.key, prefix): each for each in urls}
-        self._run_all([partial(self._download_one, each, folder, path) for path, each in paths.items()])
+        heads = [head for head in heads if head.size or not head.url.key.endswith("/")]
+        heads = [head for head in heads if head.url.bucket == url.bucket and head.url.key.startswith(prefix)]
+        paths = {relative_path(head.url.key, prefix): head.url for head in heads}
+        calls = [partial(self._download_one, each, folder, path) for path, each in paths.items()]
+        self._run_all(calls, sum(head.size for head in heads))
         return list(paths)
 
     def delete(self, url: StoreUrl) -> None:
@@ -221,8 +222,12 @@ class Obs:
             there = "is not there" if head is None else f"has {head.size} bytes"
             raise StagingFailed(f"{url} {there} after {size} bytes were written", advice="try again")
 
-    def _run_all(self, calls: Sequence[Callable[[], object]]) -> None:
-        self._workers.run_all(calls, _FAR if self._client.is_far else _NEAR)
+    def _run_all(self, calls: Sequence[Callable[[], object]], size: int = 0) -> None:
+        """`size` is what they move, in bytes. A few small objects that are near come sooner one by one."""
+        at_once = _FAR if self._client.is_far else _NEAR
+        if self._client.is_near and size <= PIECE:
+            at_once = min(at_once, max(1, len(calls) // 8))
+        self._workers.run_all(calls, at_once)
 
 
 def _folder(url: StoreUrl) -> str:

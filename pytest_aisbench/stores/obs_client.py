@@ -163,6 +163,11 @@ class ObsClient:
         return _FAR_S < self._distance_s < float("inf")
 
     @property
+    def is_near(self) -> bool:
+        """True if an answer took no longer than that; neither, before the first answer."""
+        return self._distance_s <= _FAR_S
+
+    @property
     def closed(self) -> bool:
         return self._closed.is_set()
 

@@ -16,9 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import format_datetime
 from typing import Any
+from urllib.parse import unquote_plus
 
 from pytest_aisbench.config.access import NO_HOSTS
-from pytest_aisbench.logs import get_logger, ignored
+from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.net.http import ServerClock
 
 _LOG = get_logger("store")
@@ -112,6 +113,38 @@ class _Fetched:
     errorMessage: None = None  # noqa: N815
 
 
+@dataclass
+class Listing:
+    """A page of a listing: keys, sizes and ETags in key order. The vendor's own model takes five times the CPU."""
+
+    contents: list[tuple[str, int, str]]
+    is_truncated: bool
+
+
+def _read_listing(document: bytes) -> Listing | None:
+    """None for what is no listing."""
+    from xml.etree import ElementTree as ET
+
+    try:
+        root = ET.fromstring(document)  # noqa: S314 - as the vendor's client; expat limits what entities grow to
+        space = root.tag.rpartition("}")[0]
+        space += "}" if space else ""
+        decoded = unquote_plus if root.findtext(f"{space}EncodingType") == "url" else str
+        contents = [
+            (
+                decoded(entry.findtext(f"{space}Key", "")),
+                int(entry.findtext(f"{space}Size", "")),
+                entry.findtext(f"{space}ETag", ""),
+            )
+            for entry in root.iterfind(f"{space}Contents")
+        ]
+        is_truncated = {"true": True, "false": False}[root.findtext(f"{space}IsTruncated", "").lower()]
+        return Listing(contents, is_truncated)
+    except (ET.ParseError, KeyError, ValueError) as error:
+        log_ignored(_LOG, error, "a listing")
+        return None
+
+
 @functools.cache
 def _loaded() -> Any:
     import obs
@@ -197,6 +230,8 @@ def _loaded() -> Any:
         def _prepare_body(self, method: str | None, data: Any, *args: Any) -> Any:
             if not data:  # it would make a model of the headers, attribute by attribute
                 return data, None
+            if method == "listObjects":
+                return data, _read_listing(data)
             return super()._prepare_body(method, data, *args)
 
         def _generate_object_url(self, *_: Any) -> None:

@@ -31,7 +31,7 @@ class Workers:
                     return
                 call()
 
-        if len(waiting) <= 1 or at_once <= 1:
+        if min(at_once, len(waiting)) <= 1:
             work()
             return
         threads = [self._threads().submit(work) for _ in range(min(at_once, len(waiting)))]

@@ -299,7 +299,7 @@ def test_a_part_that_fails_ends_the_upload_on_the_server_too(
     assert script.seen[-1] == "DELETE /bucket/folder/object?uploadId=U"
 
 
-@pytest.mark.parametrize("page", [b"<html>", b"<List><IsTruncated>true</IsTruncated></List>"])
+@pytest.mark.parametrize("page", [b"<html>", b"<html></html>", b"<List><IsTruncated>true</IsTruncated></List>"])
 def test_a_listing_that_cannot_be_is_an_error(script: Script, store: Obs, page: bytes) -> None:
     script.then(200, page)
     with pytest.raises(BadAnswer):
