@@ -39,11 +39,12 @@ def warn(config: pytest.Config, text: str) -> None:
 
 
 def write_line(config: pytest.Config, line: str) -> None:
-    """Write a line to pytest's terminal, between those of the tests."""
+    """Write a line to pytest's terminal, between those of the tests; who follows a pipe sees it at once."""
     terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
     if terminal:
         terminal.ensure_newline()
         terminal.write_line(f"aisbench: {line}")
+        terminal.flush()
 
 
 @contextmanager
