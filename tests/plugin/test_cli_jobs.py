@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 from commands import AISBENCH
+from forking import Child
 from yard import SCRIPT, Gate, Yard, submitted
 
 from pytest_aisbench.config.settings import Settings
@@ -45,7 +46,7 @@ def gates(yard: Yard) -> Gates:
     return gates
 
 
-STARTED: list[subprocess.Popen[str]] = []
+STARTED: list[Child] = []
 
 
 @pytest.fixture(autouse=True)
@@ -59,21 +60,13 @@ def nothing_is_left() -> Iterator[None]:
             process.communicate(timeout=30)
 
 
-def started(yard: Yard, command: list[str]) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        command,
-        cwd=yard.folder,
-        env=yard.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+def started(yard: Yard, command: list[str]) -> Child:
+    process = Child(command, yard.folder, yard.environment(), stderr=subprocess.STDOUT, new_session=True)
     STARTED.append(process)
     return process
 
 
-def running_job(yard: Yard) -> tuple[subprocess.Popen[str], str]:
+def running_job(yard: Yard) -> tuple[Child, str]:
     """A run and the id of its job, which runs."""
     run = started(yard, yard.command("suites", "--nodes", "1"))
     return run, yard.wait_for_job("RUNNING")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
+from commands import run
 from yard import Yard
 
 PLATFORM = '''
@@ -168,7 +167,7 @@ def test_reporters_from_a_conftest_and_one_that_fails_changes_nothing(yard: Yard
     yard.suite()
     (yard.folder / "conftest.py").write_text(REPORTER)
     command = [part for part in yard.command("suites", "--nodes", "1", *workers) if part not in {"-W", "error"}]
-    done = subprocess.run(command, cwd=yard.folder, env=yard.environment(), capture_output=True, text=True, check=False)
+    done = run(*command, folder=yard.folder, environment=yard.environment())
     assert done.returncode == 0, done.stdout
     assert (yard.folder / "reports/latest/chat.txt").read_text() == "toy-1x2 PASSED\nexit 0\nexit 0\n"
     assert "reporters may fail" in done.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -209,9 +208,7 @@ def test_sigterm_is_not_swallowed(yard: Yard) -> None:
         pass
 """
     yard.suite(test=HEAD + test)
-    run = subprocess.Popen(
-        yard.command("suites"), cwd=yard.folder, env=yard.environment(), stdout=subprocess.PIPE, text=True
-    )
+    run = yard.start()
     wait_until((yard.folder / "ready").exists)
     run.terminate()
     out, _ = run.communicate(timeout=60)

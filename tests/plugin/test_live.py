@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from forking import Child
 from yard import SCRIPT, THRESHOLDS, WORKLOAD, Yard
 
 from pytest_aisbench.localcloud.faults import Fault
@@ -127,10 +128,7 @@ def lines_of(yard: Yard, *arguments: str, card: Path | None = None) -> Iterator[
     """What a run writes to a pipe, line by line, while it runs; it must pass."""
     attach = ["--aisbench-cloud", str(card or yard.card), "--aisbench-max-jobs", "2"]
     command = [*yard.command(*arguments, cloud=False), *attach]
-    with subprocess.Popen(
-        command, cwd=yard.folder, env=yard.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as run:
-        assert run.stdout is not None
+    with Child(command, yard.folder, yard.environment(), stderr=subprocess.STDOUT) as run:
         watchdog = threading.Timer(60, run.kill)  # a line that never comes would be waited for for ever
         watchdog.start()
         try:

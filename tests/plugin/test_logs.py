@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 from waiting import wait_until
@@ -18,9 +17,7 @@ def test_logs_of_every_node_come_home_while_the_job_runs(yard: Yard) -> None:
     gate = Gate()
     words = "import os\nprint('words of rank', os.environ['RANK_ID'], flush=True)\n"
     yard.suite(script=words + gate.wait + SCRIPT)
-    with subprocess.Popen(
-        yard.command("suites", "--nodes", "2"), cwd=yard.folder, env=yard.environment(), stdout=subprocess.DEVNULL
-    ) as run:
+    with yard.start(nodes=2) as run:
         home = yard.folder / "reports" / "latest" / "logs" / "toy-2x2" / "1"
 
         def said(node: int, text: str) -> bool:
@@ -29,7 +26,8 @@ def test_logs_of_every_node_come_home_while_the_job_runs(yard: Yard) -> None:
 
         wait_until(lambda: said(0, "words of rank 0") and said(1, "words of rank 3"))
         gate.open()
-        assert run.wait(60) == 0
+        out, _ = run.communicate(60)
+        assert run.returncode == 0, out
     for node in (0, 1):
         text = (home / f"worker-{node}.log").read_text(encoding="utf-8")
         assert text.count(f"words of rank {2 * node}\n") == 1, text  # the whole log took the place of the first part

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import showcase
 from browser import Browser
+from commands import run
 
 from pytest_aisbench.i18n import language
 from pytest_aisbench.report.charts import INK, NIGHT
@@ -44,7 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
             path = os.pathsep.join(map(str, (HERE.parents[1], HERE.parent / "support")))
             told = {"LANG_OF_PAGE": lang, "REPORTS": str(folder / "reports"), "PYTHONPATH": path}
             command = [sys.executable, "-m", "pytest", "-q", "-p", "no:pytest_aisbench.plugin"]
-            subprocess.run(command, cwd=folder, env={**os.environ, **told}, check=False, capture_output=True)
+            run(*command, folder=folder, environment={**os.environ, **told})
             pages[lang] = folder / "reports" / "report.html"
         return pages[lang]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import run
 from yard import CACHELESS, SCRIPT, Yard, submitted
 
 
@@ -95,9 +95,7 @@ def test_lf_runs_again_what_failed(yard: Yard) -> None:
     yard.suite("slow", thresholds='[local."*"]\nthroughput = { at_least = 1e9 }\naccuracy = { at_least = 0.5 }\n')
     command = [part for part in yard.command("suites", "--nodes", "1") if part not in CACHELESS]
     for arguments in ([], ["--lf"]):
-        subprocess.run(
-            [*command, *arguments], cwd=yard.folder, env=yard.environment(), check=False, capture_output=True
-        )
+        run(*command, *arguments, folder=yard.folder, environment=yard.environment())
     results = json.loads((yard.folder / "reports/latest/results.json").read_text())
     assert [case["id"] for case in results["cases"]] == ["slow-1x2"]
 
@@ -109,9 +107,7 @@ def test_sw_goes_on_where_it_stopped(yard: Yard) -> None:
     command = [part for part in yard.command("suites", "--nodes", "1", "--sw") if part not in CACHELESS]
     judged = []
     for _ in range(2):
-        done = subprocess.run(
-            [*command, "--aisbench-max-jobs", "1"], cwd=yard.folder, env=yard.environment(), check=False, timeout=120
-        )
+        done = run(*command, "--aisbench-max-jobs", "1", folder=yard.folder, environment=yard.environment())
         assert done.returncode != 0
         results = json.loads((yard.folder / "reports/latest/results.json").read_text())
         judged.append({case["id"]: case["verdict"] for case in results["cases"]})
@@ -149,7 +145,7 @@ def test_a_plain_run_elsewhere_writes_and_imports_nothing(yard: Yard) -> None:
         "             *(f'pytest_aisbench.platforms.{name}' for name in ('modelarts', 'local', 'apulis'))}\n"
         "    assert not heavy & set(sys.modules)\n"
     )
-    ended = yard.pytest("-p", "no:allure_pytest", "-p", "no:xdist", cloud=False)
+    ended = yard.pytest("-p", "no:allure_pytest", "-p", "no:xdist", cloud=False, fork=False)
     assert ended.code == 0, ended.out
     assert "aisbench:" not in ended.out
     assert sorted(path.name for path in yard.folder.iterdir() if path.name != "__pycache__") == ["test_plain.py"]
@@ -162,9 +158,7 @@ def test_plain_skips_elsewhere_stay_green(yard: Yard) -> None:
 
 def test_help_fixtures_and_markers_tell_all(tmp_path: Path) -> None:
     def told(*arguments: str) -> str:
-        return subprocess.run(
-            [sys.executable, "-m", "pytest", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
-        ).stdout
+        return run(sys.executable, "-m", "pytest", *arguments, folder=tmp_path).stdout
 
     helped = told("--help")
     assert "--nodes=N,N" in helped

@@ -11,14 +11,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import forking
+
 AISBENCH = (sys.executable, "-m", "pytest_aisbench")
 
 
 def run(
-    *command: str | Path, folder: Path | None = None, environment: Mapping[str, str] | None = None, seconds: float = 60
+    *command: str | Path,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    seconds: float = 60,
+    merge: bool = False,
+    fork: bool = True,
 ) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; `merge` takes both of its streams as one, without `fork` it imports all it needs."""
+    if fork and forking.can_fork(command, environment or os.environ):
+        return forking.run(command, folder, environment or os.environ, seconds, merge=merge)
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=seconds
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if merge else subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=seconds,
     )
 
 
@@ -39,8 +56,7 @@ def printed_json(code: Sequence[Path], program: str, *arguments: str) -> Any:
 def local_cloud(folder: Path, *options: str) -> Iterator[Path]:
     """A local cloud in a process of its own; the file holds its card, as `aisbench cloud --json > FILE` writes it."""
     file = folder / "card.json"
-    with subprocess.Popen([*AISBENCH, "cloud", "--json", *options], stdout=subprocess.PIPE, text=True) as cloud:
-        assert cloud.stdout is not None
+    with forking.Child([*AISBENCH, "cloud", "--json", *options], folder, os.environ) as cloud:
         file.write_text(cloud.stdout.readline())
         yield file
         cloud.terminate()

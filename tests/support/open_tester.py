@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import subprocess
 import time
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import forking
 from commands import AISBENCH, run
 from factories import make_case_entry, make_trial_entry
 
@@ -43,7 +45,7 @@ class Answer(NamedTuple):
 class Serving:
     url: str
     db: str
-    process: subprocess.Popen[str]
+    process: forking.Child | subprocess.Popen[str]
 
     def token(self, project: str, *, read: bool = False, label: str = "") -> str:
         kind = auth.Kind.READ if read else auth.Kind.SEND
@@ -107,7 +109,12 @@ def fill(db: str, project: str, parcels: Iterable[UploadItem]) -> None:
 @contextlib.contextmanager
 def serving(db: str, *options: str, program: tuple[str, ...] = (*AISBENCH, "tester")) -> Iterator[Serving]:
     command = [*program, "--db", db, "--port", "0", "--json", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    forked = forking.can_fork(command, os.environ)
+    with (
+        forking.Child(command, None, os.environ)
+        if forked
+        else subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process
+    ):
         try:
             assert process.stdout is not None
             yield Serving(json.loads(process.stdout.readline())["url"], db, process)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forking
 import results_schema
 from commands import AISBENCH, run
 from waiting import wait_until
@@ -24,7 +25,7 @@ from pytest_aisbench.platforms.local import Local
 
 _CI = {"CI", "BUILD_NUMBER"}
 CACHELESS = ("-pno:cacheprovider",)
-STRANGERS = ("hypothesispytest", "anyio")  # plugins that come with the tests: a second of every run, for nothing
+STRANGERS = ("hypothesispytest", "anyio")  # plugins that come with the tests
 SCRIPT = """
 import argparse, os, pathlib
 parser = argparse.ArgumentParser()
@@ -139,17 +140,10 @@ class Yard:
         ours = {key: value for key, value in os.environ.items() if not key.startswith(theirs) and key not in _CI}
         return {**ours, "COLUMNS": "120", **changes}
 
-    def start(self, *arguments: str, nodes: int = 1, cloud: bool = True) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, nodes: int = 1, cloud: bool = True) -> forking.Child:
         """Start a run of the suites, which the test then kills, interrupts or lets end."""
-        return subprocess.Popen(
-            self.command("suites", "--nodes", str(nodes), *arguments, cloud=cloud),
-            cwd=self.folder,
-            env=self.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        command = self.command("suites", "--nodes", str(nodes), *arguments, cloud=cloud)
+        return forking.Child(command, self.folder, self.environment(), stderr=subprocess.STDOUT, new_session=True)
 
     def trials(self) -> list[dict[str, Any]]:
         """The trials on record, oldest first; none while the ledger is being made."""
@@ -177,16 +171,16 @@ class Yard:
         """Run a command of `aisbench` here; `changes` are of its environment."""
         return run(*AISBENCH, *arguments, folder=self.folder, environment=self.environment(**changes), seconds=seconds)
 
-    def pytest(self, *arguments: str, cloud: bool = True, env: Mapping[str, str] | None = None) -> Ended:
-        done = subprocess.run(
-            self.command(*arguments, cloud=cloud),
-            cwd=self.folder,
-            env=self.environment(**(env or {})),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=120,
+    def pytest(
+        self, *arguments: str, cloud: bool = True, env: Mapping[str, str] | None = None, fork: bool = True
+    ) -> Ended:
+        done = run(
+            *self.command(*arguments, cloud=cloud),
+            folder=self.folder,
+            environment=self.environment(**(env or {})),
+            seconds=120,
+            merge=True,
+            fork=fork,
         )
         return Ended(done.returncode, done.stdout, self.folder)
 
