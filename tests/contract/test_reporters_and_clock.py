@@ -30,7 +30,9 @@ class TestBuiltInReporters(ReporterContract):
     @pytest.fixture(params=[Html, Junit, Allure, reporters.Tester, Fields], ids=lambda kind: kind.__name__.lower())
     def reporter(self, request: pytest.FixtureRequest, pytester: pytest.Pytester, tmp_path: Path) -> Reporter:
         """In a pytest of its own, whose session has begun."""
-        item = pytester.getitem("def test_nothing(): pass", "test_nothing")
+        # Its unraisableexception would collect all garbage of this process five times, and so does the outer one.
+        module = pytester.getmodulecol("def test_nothing(): pass", ["-p", "no:unraisableexception"])
+        (item,) = pytester.genitems([module])
         settings = session_settings(item.config)
         item.config.stash[SETTINGS] = replace(settings, tester=f"file://{tmp_path}/tester", reports=tmp_path)
         reporter: Reporter = request.param(item.config, tmp_path)
