@@ -120,6 +120,7 @@ def test_a_token_does_instead_of_a_login(own_card: Path) -> None:
         platform.check()
 
 
+@pytest.mark.slow
 def test_the_charts_of_the_platform_say_how_busy_a_node_was(card: Path) -> None:
     with contextlib.closing(Apulis(Settings(platform="apulis", cloud=card))) as platform:
         place = platform.root / f"busy-{uuid.uuid4().hex[:8]}/"

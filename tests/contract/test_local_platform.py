@@ -167,6 +167,7 @@ def test_a_cloud_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.
         Local(Settings())
 
 
+@pytest.mark.slow(seconds=6)
 def test_a_private_cloud_that_died_says_so() -> None:
     with contextlib.closing(Local(Settings())) as local:
         os.kill(process_of(local), signal.SIGKILL)

@@ -354,6 +354,7 @@ def test_wrong_keys_are_refused_whatever_the_clocks_say() -> None:
         assert cloud.books()["requests"]["modelarts"]["flavors"] == 2
 
 
+@pytest.mark.slow
 def test_an_answer_that_takes_too_long_is_asked_for_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     with platform_of(bench.cloud) as platform:
         monkeypatch.setattr(platform.session, "_timeout", (5.0, 0.3))

@@ -183,6 +183,7 @@ def test_no_listing_depends_on_the_kind_of_the_session(access: Access, server: S
     assert "sort" not in path
 
 
+@pytest.mark.slow
 def test_what_hangs_is_given_up_and_what_died_begins_anew(alone: ModelArts, server: Server) -> None:
     late = threading.Event()
     server.answer((200, {}, {}, 0, late), (200, {"flavors": []}))

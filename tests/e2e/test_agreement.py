@@ -18,7 +18,7 @@ from open_tester import Serving, serving
 from past import remember, spread
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from waiting import wait_until
-from yard import SCRIPT, TEST, THRESHOLDS, WORKLOAD, Ended, Yard
+from yard import SCRIPT, TEST, THRESHOLDS, WORKERS, WORKLOAD, Ended, Yard
 
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
@@ -50,7 +50,6 @@ SUITES: dict[str, dict[str, str]] = {
 }
 EXIT = {"passed": 0, "failed": 1, "broken": 12, "inconclusive": 13, "skipped": 5}
 JUDGED = ("passed", "failed", "broken", "inconclusive")
-WORKERS = pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
 
 
 @pytest.fixture(scope="module")

@@ -46,6 +46,7 @@ def _tables(value: Any) -> list[dict[str, Any]]:
     return [row for part in value for row in _tables(part)] if isinstance(value, list) else []
 
 
+@pytest.mark.slow(seconds=10)
 def test_two_nodes_of_npus_and_two_of_gpus_train_what_the_suites_say(yard: Yard) -> None:
     suites = [f"suites/{name}" for name in ("resnet50_cifar10", "horovod_mnist")]
     reports, cases = run(yard.folder / "reports", yard.card, *suites, "--nodes", "2")

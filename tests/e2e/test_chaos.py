@@ -28,6 +28,7 @@ def survive(
             assert not told.problems, "\n".join([str(told), *told.problems])
 
 
+@pytest.mark.slow(seconds=12)
 def test_pytest_and_then_a_controller_of_xdist_are_killed(tmp_path: Path) -> None:
     rounds = [
         Round("pytest", "answer", nth=3, pause=0.2, weather="slow", seed=1),
@@ -36,6 +37,7 @@ def test_pytest_and_then_a_controller_of_xdist_are_killed(tmp_path: Path) -> Non
     survive(tmp_path / "arena", "simulated", rounds, chaos.undisturbed(tmp_path / "undisturbed", "simulated"))
 
 
+@pytest.mark.slow(seconds=17)
 def test_a_worker_of_xdist_is_killed_while_real_jobs_run(tmp_path: Path) -> None:
     rounds = [Round("worker", "judging", nth=2, pause=0.1, weather="cut short", seed=3)]
     survive(tmp_path / "arena", "processes", rounds, chaos.undisturbed(tmp_path / "undisturbed", "processes"))
@@ -45,5 +47,6 @@ def test_a_workload_that_failed_before_the_kill_is_not_run_again(tmp_path: Path)
     survive(tmp_path, "simulated", [Round("pytest", "reporting", nth=5, pause=0.1)], failing=True)
 
 
+@pytest.mark.slow(seconds=6)
 def test_what_a_run_was_stopping_when_it_was_killed_is_stopped(tmp_path: Path) -> None:
     survive(tmp_path, "simulated", [Round("pytest", "stopping", nth=1, pause=0.1)])

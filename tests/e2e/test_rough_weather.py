@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from yard import Yard
 
 from pytest_aisbench.localcloud.faults import Fault
@@ -23,6 +24,7 @@ WEATHER = [
 ]
 
 
+@pytest.mark.slow(seconds=21)
 def test_a_job_outlives_refused_keys_a_wrong_clock_and_a_broken_network(tmp_path: Path) -> None:
     with LocalCloud(engine="simulated", faults=WEATHER, clock_skew=2400) as cloud:
         (tmp_path / "card.json").write_text(json.dumps(cloud.card()))

@@ -20,7 +20,7 @@ from markdown_page import Page
 from open_tester import Serving, serving
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from sqlalchemy import text
-from yard import SCRIPT, THRESHOLDS, WORKLOAD, Ended, Yard
+from yard import SCRIPT, THRESHOLDS, WORKERS, WORKLOAD, Ended, Yard
 
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
@@ -118,7 +118,7 @@ def leaks(secret: str, ended: Ended, *more: bytes) -> list[str]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
+@WORKERS
 def test_the_keys_are_nowhere(yard: Yard, card: Path, workers: list[str]) -> None:
     keys = json.loads(card.read_text())
     yard.suite(script=PEEK, test=CURIOUS)

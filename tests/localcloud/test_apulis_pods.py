@@ -247,6 +247,7 @@ def test_an_image_has_the_python_of_the_framework_that_it_is_called_after(tmp_pa
     assert any(line.startswith("Python 3.") for line in said["mindspore:1.3"])
 
 
+@pytest.mark.slow
 def test_charts_tell_how_busy_the_pods_are(apulis: Apulis) -> None:
     job = apulis.distribute("for i in $(seq 100); do sleep 0.1; done", gpuType=GPU, resourcegpu=1)
 

@@ -22,7 +22,7 @@ from pytest_aisbench.localcloud.obs.storage import Objects
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")]
 
 ROOT = Path(processes.__file__).parents[2]
 

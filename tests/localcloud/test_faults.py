@@ -342,6 +342,7 @@ def test_a_frozen_log_grows_no_more(cloud: LocalCloud, client: CloudClient) -> N
     frozen(client, cloud, client.create(seconds=60, epochs=600))
 
 
+@pytest.mark.slow
 def test_the_log_of_processes_can_be_frozen_too() -> None:
     with LocalCloud() as cloud, CloudClient(cloud.card()) as client:
         client.put("code/talker.py", TALKER)

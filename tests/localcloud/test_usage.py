@@ -14,6 +14,7 @@ from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings(r"ignore:.*invalid escape sequence"),
     pytest.mark.filterwarnings(r"ignore:.*'return' in a 'finally' block:SyntaxWarning"),
 ]

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from yard import Yard
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAGES = ("docs/add-a-workload.md", "docs/add-a-workload.zh-CN.md")
 FILE = re.compile(r"`(suites/[\w/.]+)`:\n\n```\w+\n(.*?)```", re.DOTALL)

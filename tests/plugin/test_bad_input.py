@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from waiting import wait_until
-from yard import SCRIPT, TEST, THRESHOLDS, WORKLOAD, Ended, Yard
+from yard import SCRIPT, TEST, THRESHOLDS, WORKERS, WORKLOAD, Ended, Yard
 
 FAILING = {
     "exits 3": ("raise SystemExit(3)", "the job failed with exit code 3"),
@@ -41,6 +41,7 @@ def test_a_script_that_does_not_do_its_work_fails_and_is_told_why(yard: Yard, sc
     assert "the workload is to blame" in ended.out
 
 
+@pytest.mark.slow(seconds=5)
 def test_a_script_that_hangs_is_stopped_at_its_run_timeout(yard: Yard) -> None:
     yard.suite(script="import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)")
     ended = yard.pytest("suites", "--nodes", "1", "--aisbench-run-timeout", "2s")
@@ -58,7 +59,7 @@ def usage(ended: Ended) -> str:
     return line
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
+@WORKERS
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -105,7 +106,7 @@ def test_a_bad_marker_is_one_line(yard: Yard, marker: str, told: str) -> None:
     assert told in usage(yard.pytest("suites"))
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
+@WORKERS
 def test_a_marked_test_that_asks_for_nothing_is_not_green(yard: Yard, workers: list[str]) -> None:
     yard.suite(test=TEST.replace("(trial)", "()").replace("trial.verdict.require()", "pass"))
     line = usage(yard.pytest("suites", *workers))
@@ -132,7 +133,7 @@ def test_modelarts_without_keys_is_never_silently_local(yard: Yard) -> None:
     assert "platform modelarts needs access_key, secret_access_key, bucket" in line
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
+@WORKERS
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
@@ -168,7 +169,7 @@ def test_reports_that_cannot_be_written_stop_the_run_before_it_starts(yard: Yard
     assert "name another file with --aisbench-ledger" in ended.out
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
+@WORKERS
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 2), ("SIGTERM", 143)])
 def test_an_interrupt_stops_the_jobs_and_writes_the_reports(
     yard: Yard, name: str, code: int, workers: list[str]

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from cloud_client import CloudClient
-from yard import SCRIPT, WORKLOAD, Ended, Yard
+from yard import SCRIPT, WORKERS, WORKLOAD, Ended, Yard
 
-BOTH = pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
 DRY = "--aisbench-dry-run"
 EXPECTED = WORKLOAD.replace("devices = 2\n", 'devices = 2\nexpected = "30m"\n')  # 1 card-hour per node
 PLANTED = "planted-key-that-nobody-may-see"
@@ -58,6 +57,7 @@ def told(ended: Ended) -> list[str]:
     return ended.out.splitlines()
 
 
+@pytest.mark.slow
 def test_a_dry_run_sends_nothing_and_shows_what_a_run_then_sends(yard: Yard, card: Path) -> None:
     place = yard.suite("toy", workload=EXPECTED + '[local]\ndata = "points"\n')
     (place / "points").mkdir()
@@ -91,7 +91,7 @@ def test_a_dry_run_sends_nothing_and_shows_what_a_run_then_sends(yard: Yard, car
     assert len(Books(card).jobs) == 2
 
 
-@BOTH
+@WORKERS
 def test_no_test_is_run_beside_it_either(yard: Yard, card: Path, workers: list[str]) -> None:
     yard.suite()
     (yard.folder / "suites" / "test_plain.py").write_text(
@@ -146,7 +146,7 @@ def test_a_request_holds_no_key(yard: Yard, card: Path) -> None:
             assert secret not in text
 
 
-@BOTH
+@WORKERS
 def test_a_run_past_its_budget_is_refused_before_it_is_paid_for(yard: Yard, card: Path, workers: list[str]) -> None:
     yard.suite(workload=EXPECTED)
     refusal = (
@@ -172,7 +172,8 @@ def test_a_run_past_its_budget_is_refused_before_it_is_paid_for(yard: Yard, card
     assert fits.code == 0, fits.out
 
 
-@BOTH
+@WORKERS
+@pytest.mark.slow
 def test_a_run_stops_when_its_budget_is_spent(yard: Yard, card: Path, workers: list[str]) -> None:
     yard.suite(
         "a", workload=WORKLOAD.replace("devices", 'expected = "1s"\ndevices'), script="import time\ntime.sleep(600)\n"

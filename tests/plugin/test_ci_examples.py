@@ -19,6 +19,8 @@ from yard import WORKLOAD, Yard
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "docs" / "ci"
 FAST = WORKLOAD + '[local]\nparameters = { seconds = "0.1" }\n'
 

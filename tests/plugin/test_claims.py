@@ -83,6 +83,7 @@ def test_a_run_that_claims_what_its_log_tells_expects_a_failure_and_measures_pow
     assert told["dataload_time"]["null_reason"] == "no source tells when the data were loaded"
 
 
+@pytest.mark.slow
 def test_power_from_a_file_is_in_what_the_tester_is_sent(yard: Yard) -> None:
     now = int(time.time())
     samples = "".join(f"{now + tick / 10},0,{300 if tick % 2 else 500}\n" for tick in range(-100, 6000))

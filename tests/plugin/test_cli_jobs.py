@@ -23,7 +23,7 @@ from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.model.job import Phase
 from pytest_aisbench.platforms.local import Local
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills process groups")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="kills process groups")]
 # Speaks, and trains until it is told to end. The first rank says what both would.
 UNTIL_TOLD = """import os
 if os.environ["RANK_ID"] == "0":

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from yard import TEST, Ended, Yard
 
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
+
+pytestmark = pytest.mark.slow
 
 LEVEL = "--log-file-level=DEBUG"
 FORMAT = "--log-file-format=%(levelname)s %(name)s %(message)s"

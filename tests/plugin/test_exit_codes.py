@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from past import remember, spread
 from waiting import wait_until
-from yard import THRESHOLDS, WORKLOAD, Ended, Gate, Yard, submitted
+from yard import THRESHOLDS, WORKERS, WORKLOAD, Ended, Gate, Yard, submitted
 
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 
-BOTH = pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
 HEAD = 'import pytest\n\npytestmark = pytest.mark.workload("{name}", nodes=[1])\n\n'
 SKIPPED = HEAD + "def test_trains(case, request):\n    pytest.skip('no cards')\n    request.getfixturevalue('trial')\n"
 HARD = THRESHOLDS.replace("at_least = 1 ", "at_least = 1e9 ")
@@ -51,7 +50,7 @@ def test_1_a_verdict_failed(yard: Yard) -> None:
     assert ended.code == ended.results["exit_code"] == 1
 
 
-@BOTH
+@WORKERS
 def test_1_an_ordinary_test_failed_also_with_x(yard: Yard, workers: list[str]) -> None:
     yard.suite()
     (yard.folder / "suites" / "test_ordinary.py").write_text("def test_ordinary():\n    assert not 1\n")
@@ -64,6 +63,7 @@ def test_2_interrupted(yard: Yard) -> None:
     assert ended.verdicts == {"toy-1x2": None}
 
 
+@pytest.mark.slow
 def test_3_the_run_cannot_be_recorded(yard: Yard) -> None:
     yard.suite()
     (yard.folder / "reports").mkdir()
@@ -95,6 +95,7 @@ def test_12_the_platform_is_to_blame(simulated: Yard) -> None:
     assert ended.verdicts == {"lost-1x2": "BROKEN"}
 
 
+@pytest.mark.slow
 def test_13_the_noise_is_larger_than_the_margin(simulated: Yard) -> None:
     fast = WORKLOAD + '[local]\nparameters = { seconds = "0.1", throughput = "12.5" }\n'
     simulated.suite(workload=fast, thresholds=THRESHOLDS.replace("at_least = 1 ", "at_least = 24.5 "))
@@ -115,7 +116,7 @@ def require(yard: Yard, *lines: str) -> list[str]:
     return ["--aisbench-require", "required.txt"]
 
 
-@BOTH
+@WORKERS
 def test_11_each_required_case_that_is_missing_says_why(yard: Yard, workers: list[str]) -> None:
     yard.suite("good")
     yard.suite("veto", test=SKIPPED)
@@ -136,7 +137,7 @@ def test_11_each_required_case_that_is_missing_says_why(yard: Yard, workers: lis
     ]
 
 
-@BOTH
+@WORKERS
 def test_11_also_where_nothing_is_collected(yard: Yard, workers: list[str]) -> None:
     (yard.folder / "suites").mkdir()
     ended = yard.pytest("suites", *require(yard, "toy-1x2"), *workers)

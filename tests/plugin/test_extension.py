@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 from commands import run
-from yard import Yard
+from yard import WORKERS, Yard
 
 PLATFORM = '''
 import pytest_aisbench as ab
@@ -162,7 +161,7 @@ def test_a_known_platform_of_others_may_have_its_section(yard: Yard) -> None:
     assert yard.pytest("suites", "--nodes", "1").code == 0
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
+@WORKERS
 def test_reporters_from_a_conftest_and_one_that_fails_changes_nothing(yard: Yard, workers: list[str]) -> None:
     yard.suite()
     (yard.folder / "conftest.py").write_text(REPORTER)

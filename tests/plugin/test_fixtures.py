@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from yard import Yard, submitted
+from yard import WORKERS, Yard, submitted
 
 MARK = 'import pytest\nfrom pytest_aisbench import Phase\n\npytestmark = pytest.mark.workload("{name}", nodes=[1])\n\n'
 BODIES = {
@@ -43,7 +43,7 @@ def test_it(trial):
 }
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
+@WORKERS
 @pytest.mark.parametrize("fixture", BODIES)
 def test_a_fixture_works_alone(yard: Yard, card: Path, fixture: str, workers: list[str]) -> None:
     yard.suite(test=MARK + BODIES[fixture])
@@ -54,7 +54,7 @@ def test_a_fixture_works_alone(yard: Yard, card: Path, fixture: str, workers: li
     assert submitted(card) == before + (fixture in {"job", "trial"})
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
+@WORKERS
 def test_many_tests_of_one_case_share_one_job(yard: Yard, card: Path, workers: list[str]) -> None:
     bodies = [BODIES[name].replace("test_it", f"test_{name}") for name in ("stage", "job", "trial")]
     again = BODIES["trial"].replace("test_it", "test_again")
@@ -67,6 +67,7 @@ def test_many_tests_of_one_case_share_one_job(yard: Yard, card: Path, workers: l
     assert ended.verdicts == {"toy-1x2": "PASSED"}
 
 
+@pytest.mark.slow
 def test_a_private_cloud_serves_workers_too(yard: Yard) -> None:
     yard.suite(test=MARK + BODIES["obs"] + BODIES["trial"].replace("test_it", "test_trains"))
     ended = yard.pytest("suites", "-n", "2", cloud=False)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 from yard import SCRIPT, WORKLOAD, Yard
+
+pytestmark = pytest.mark.slow
 
 BOTH = (
     WORKLOAD

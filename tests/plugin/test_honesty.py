@@ -9,16 +9,15 @@ from xml.etree import ElementTree as ET
 import pytest
 from junit_schema import properties, strictly
 from waiting import wait_until
-from yard import SCRIPT, THRESHOLDS, Yard, submitted
+from yard import SCRIPT, THRESHOLDS, WORKERS, Yard, submitted
 
-BOTH = pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
 HARD = THRESHOLDS.replace("at_least = 1 ", "at_least = 1e9 ")
 HEAD = 'import pytest\n\npytestmark = pytest.mark.workload("{name}", nodes=[1])\n\n'
 TRAINS = "def test_trains(trial):\n    trial.verdict.require()\n"
 SLEEP = "import time\ntime.sleep(600)\n"
 
 
-@BOTH
+@WORKERS
 def test_an_expected_failure_is_not_a_case_that_passed(yard: Yard, workers: list[str]) -> None:
     yard.suite("good")
     yard.suite("bad", thresholds=HARD, test=HEAD + "@pytest.mark.xfail(strict=False)\n" + TRAINS)
@@ -34,7 +33,7 @@ def test_a_skip_after_the_verdict_changes_nothing(yard: Yard) -> None:
     assert ended.code == 1
 
 
-@BOTH
+@WORKERS
 def test_a_run_whose_every_case_is_skipped_judged_nothing(yard: Yard, workers: list[str]) -> None:
     yard.suite(test=HEAD + "@pytest.mark.skip\n" + TRAINS + "\n\ndef test_ordinary():\n    pass\n")
     ended = yard.pytest("suites", *workers)
@@ -42,7 +41,7 @@ def test_a_run_whose_every_case_is_skipped_judged_nothing(yard: Yard, workers: l
     assert not (yard.folder / "reports").exists()
 
 
-@BOTH
+@WORKERS
 def test_an_ordinary_test_does_not_make_up_for_cases_that_nodes_left_out(yard: Yard, workers: list[str]) -> None:
     yard.suite(test=HEAD + TRAINS + "\n\ndef test_ordinary():\n    pass\n")
     assert yard.pytest("suites", "--nodes", "7", *workers).code == 5
@@ -65,7 +64,7 @@ def test_a_trial_that_was_asked_for_in_the_middle_is_required_too(yard: Yard) ->
     assert ended.verdicts == {"toy-1x2": "FAILED"}
 
 
-@BOTH
+@WORKERS
 def test_tests_of_a_case_that_nobody_trains_do_not_disturb(yard: Yard, workers: list[str]) -> None:
     test = """import pytest
 
@@ -99,6 +98,7 @@ def test_numbers_beyond_all_numbers_fail_their_own_case_only(yard: Yard) -> None
     assert "throughput: not measured" in ended.out
 
 
+@pytest.mark.slow
 def test_workers_share_one_private_cloud(yard: Yard) -> None:
     body = "def test_{n}(modelarts_session):\n    Path('seen-{n}').write_text(modelarts_session.endpoint)\n\n\n"
     bodies = "".join(body.replace("{n}", str(number)) for number in range(4))
@@ -118,6 +118,7 @@ def test_a_condition_that_cannot_be_evaluated_is_that_tests_own_error(yard: Yard
     assert ended.verdicts == {"good-1x2": "PASSED"}
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_takes_its_case_with_it(yard: Yard) -> None:
     yard.suite("good")
     yard.suite("dies", test=HEAD + "def test_trains(trial):\n    import os\n    os._exit(1)\n")
@@ -127,7 +128,8 @@ def test_a_worker_that_dies_takes_its_case_with_it(yard: Yard) -> None:
     assert "crashed" in ended.out
 
 
-@BOTH
+@WORKERS
+@pytest.mark.slow
 def test_x_does_not_wait_for_a_long_job(yard: Yard, workers: list[str]) -> None:
     yard.suite("long", script=SLEEP)
     (yard.folder / "suites" / "test_ordinary.py").write_text("def test_ordinary():\n    assert not 1\n")
@@ -135,7 +137,7 @@ def test_x_does_not_wait_for_a_long_job(yard: Yard, workers: list[str]) -> None:
     assert ended.code == 1, ended.out
 
 
-@BOTH
+@WORKERS
 def test_a_test_that_fails_after_its_verdict_is_told_alike_everywhere(yard: Yard, workers: list[str]) -> None:
     yard.suite(test=HEAD + "def test_more(trial):\n    trial.verdict.require()\n    assert trial.number == 2\n")
     ended = yard.pytest("suites", *workers)
@@ -150,7 +152,7 @@ def test_a_test_that_fails_after_its_verdict_is_told_alike_everywhere(yard: Yard
     assert properties["aisbench.verdict"] == "FAILED"
 
 
-@BOTH
+@WORKERS
 def test_an_earlier_test_of_a_case_does_not_keep_an_old_verdict(yard: Yard, workers: list[str]) -> None:
     late = "def test_a(trial):\n    trial.verdict.require()\n\n\ndef test_b(trial):\n    assert trial.number == 2\n"
     yard.suite(test=HEAD + late)
@@ -175,6 +177,7 @@ def test_a_collection_error_submits_nothing(yard: Yard, card: Path) -> None:
     assert submitted(card) == before
 
 
+@pytest.mark.slow
 def test_with_xdist_what_could_be_collected_is_judged_and_the_run_is_red(yard: Yard) -> None:
     """xdist goes on after an error of collection, so the job is not in vain."""
     yard.suite()
@@ -217,6 +220,7 @@ def test_sigterm_is_not_swallowed(yard: Yard) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the cloud in /proc")
+@pytest.mark.slow(seconds=15)
 def test_a_cloud_that_dies_does_not_keep_anybody_waiting(yard: Yard) -> None:
     """Its jobs are lost with it, and the case is BROKEN at once."""
     kill = """import os, pathlib, signal, threading, time

@@ -23,6 +23,8 @@ from pytest_aisbench.ledger.database import STEPS, VERSION, Mount, find_mount
 from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.ledger.runs import JobLedger
 
+pytestmark = pytest.mark.slow
+
 TABLE = r"""
 22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw

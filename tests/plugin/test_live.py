@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 from forking import Child
-from yard import SCRIPT, THRESHOLDS, WORKLOAD, Yard
+from yard import SCRIPT, THRESHOLDS, WORKERS, WORKLOAD, Yard
 
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a pseudo terminal")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="needs a pseudo terminal")]
 # Trains an epoch, and goes on when its port is listened at: a node shares no folder with us.
 UNTIL_TOLD = """import os, socket, time
 print("epoch: 1 step: 10, loss is 2.5", flush=True)
@@ -149,8 +149,8 @@ def until(lines: Iterator[str], pattern: str) -> str:
     raise AssertionError("".join(seen))
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_a_log_has_a_line_now_and_then_at_once_and_on_its_own(waiting: Yard, go: Go, workers: tuple[str, ...]) -> None:
+@WORKERS
+def test_a_log_has_a_line_now_and_then_at_once_and_on_its_own(waiting: Yard, go: Go, workers: list[str]) -> None:
     with lines_of(waiting, "suites", "--nodes", "1,2", "--aisbench-heartbeat", "1s", *workers) as lines:
         until(lines, f"^{HEARTBEAT}$")
         go(2)
@@ -161,6 +161,7 @@ def test_a_log_has_a_line_now_and_then_at_once_and_on_its_own(waiting: Yard, go:
     assert "\x1b[" not in rest
 
 
+@pytest.mark.slow(seconds=9)
 def test_a_job_that_stands_still_is_reported_and_noted(yard: Yard) -> None:
     workload = f"parameters = {{ seconds = 7, epochs = 70 }}\n{WORKLOAD}"
     yard.suite(workload=workload, thresholds=THRESHOLDS)

@@ -13,13 +13,16 @@ from pathlib import Path
 import pytest
 from cloud_client import CloudClient
 from waiting import wait_until
-from yard import SCRIPT, TEST, Gate, Yard
+from yard import SCRIPT, TEST, WORKERS, Gate, Yard
 
 from pytest_aisbench.ledger.runs import JobLedger
 from pytest_aisbench.model.clock import SystemClock
 from pytest_aisbench.model.trial import Trial
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills processes by what /proc tells of them")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="kills processes by what /proc tells of them"),
+]
 
 
 @pytest.fixture
@@ -97,7 +100,7 @@ def test_a_test_that_kills_its_workers_is_not_tried_for_ever(yard: Yard) -> None
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 2), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
+@WORKERS
 def test_the_second_signal_ends_at_once_and_the_job_is_on_record(
     tmp_path: Path, own_card: Path, cloud: CloudClient, number: signal.Signals, code: int, workers: list[str]
 ) -> None:

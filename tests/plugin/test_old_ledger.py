@@ -23,6 +23,8 @@ from commands import local_cloud
 from old_ledger import CLOUD, EXPECTED, RECORDED, RUNS, TESTER, Kept, lost, moved, read_all, same_machine
 from yard import Yard, submitted
 
+pytestmark = pytest.mark.slow
+
 JOBS = {
     "left-1x2": "548711be-0b35-4e29-9eca-7b2544e68996",
     "parted-1x2": "9033cae2-f557-45bc-a022-088c8b7334eb",

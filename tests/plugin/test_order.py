@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from cloud_client import CloudClient
 from yard import SCRIPT, Yard
+
+pytestmark = pytest.mark.slow
 
 FIXTURES = """import pytest
 

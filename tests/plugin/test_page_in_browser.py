@@ -19,6 +19,8 @@ from pytest_aisbench.i18n import language
 from pytest_aisbench.report.charts import INK, NIGHT
 from pytest_aisbench.report.page_case import CaseContext, case_details
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 

@@ -106,6 +106,7 @@ def suite_of(folder: Path) -> list[tuple[Any, ...]]:
     return [counts, *(tuple(ET.tostring(each, encoding="unicode").split("\n")) for each in suite)]
 
 
+@pytest.mark.slow
 def test_an_old_run_is_told_again_as_it_was(told: Yard, tmp_path: Path) -> None:
     first, second = runs(told)
     for old in (first, second):

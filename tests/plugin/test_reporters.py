@@ -13,6 +13,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from junit_schema import properties, strictly
+from yard import WORKERS
 
 from pytest_aisbench import __version__
 
@@ -30,7 +31,6 @@ def test_plain():
     pass
 """
 PLAIN = "def test_plain():\n    pass\n"
-WORKERS = [pytest.param([], id="single"), pytest.param(["-n", "2"], id="xdist")]
 
 Run = Callable[..., pytest.RunResult]
 
@@ -85,7 +85,7 @@ def allure(folder: Path) -> dict[str, dict[str, Any]]:
     return {result["name"]: result for result in results}
 
 
-@pytest.mark.parametrize("workers", WORKERS)
+@WORKERS
 def test_one_run_writes_all_reports(run: Run, pytester: pytest.Pytester, workers: list[str]) -> None:
     result = run(*workers)
 
@@ -241,7 +241,7 @@ def matching(categories: list[dict[str, Any]], result: dict[str, Any]) -> list[s
     ]
 
 
-@pytest.mark.parametrize("workers", WORKERS)
+@WORKERS
 def test_reports_the_user_asked_for_stay_where_they_are(
     run: Run, pytester: pytest.Pytester, workers: list[str]
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import run
-from yard import CACHELESS, SCRIPT, Yard, submitted
+from yard import CACHELESS, SCRIPT, WORKERS, Yard, submitted
 
 
 def test_nodes_selects_and_the_rest_is_deselected(yard: Yard) -> None:
@@ -125,7 +125,7 @@ def test_maxfail_stops_at_its_number(yard: Yard) -> None:
     assert ended.verdicts == {"a-1x2": "FAILED", "b-1x2": "FAILED", "long-1x2": None}
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+@WORKERS
 def test_x_stops_at_the_first_failure_and_leaves_no_job(yard: Yard, workers: list[str]) -> None:
     yard.suite("a", script="import sys; sys.exit(3)")
     yard.suite("b", script="import time; time.sleep(600)")

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from yard import SCRIPT, Yard
 
+pytestmark = pytest.mark.slow
+
 ALONE = """
 import argparse, os, pathlib
 assert os.environ["SINGLESERVER_MODE"] == "True"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from waiting import wait_until
-from yard import SCRIPT, TEST, Ended, Gate, Yard, submitted
+from yard import SCRIPT, TEST, WORKERS, Ended, Gate, Yard, submitted
 
-BOTH = pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
+pytestmark = pytest.mark.slow
 
 
 def killed_while_watching(yard: Yard, *arguments: str) -> Gate:
@@ -32,7 +32,7 @@ def judged(ended: Ended) -> None:
     assert ended.verdicts == {"toy-1x2": "PASSED"}
 
 
-@BOTH
+@WORKERS
 def test_a_job_that_runs_on_is_taken_over(yard: Yard, card: Path, workers: list[str]) -> None:
     before = submitted(card)
     gate = killed_while_watching(yard, *workers)
@@ -91,6 +91,7 @@ def test_what_was_judged_before_the_kill_is_judged_again_from_the_store(yard: Ya
     assert submitted(card) == before + 1
 
 
+@pytest.mark.slow(seconds=13)
 def test_a_live_owner_keeps_its_job(yard: Yard, card: Path) -> None:
     """Two runs at once on one ledger: the second waits for the first one's lease, then submits its own."""
     gate = Gate()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from yard import TEST, Yard
+from yard import TEST, WORKERS, Yard
 
 STUB_LOG = Path(__file__).parents[1] / "unit" / "golden" / "tester" / "stub.log"
 ALONE = """
@@ -32,7 +32,7 @@ def stored(card: Path, run: str, kind: str = "results") -> list[dict[str, Any]]:
         return found
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
+@WORKERS
 def test_on_the_local_cloud_results_go_to_its_own_tester(yard: Yard, card: Path, workers: list[str]) -> None:
     yard.suite(test=TEST + ALONE)
     ended = yard.pytest("suites", *workers)
@@ -86,6 +86,7 @@ def test_a_fixture_alone_needs_no_workload(yard: Yard, card: Path) -> None:
 
 
 @pytest.mark.parametrize("required", [[], ["--aisbench-tester-required"]], ids=["as it is", "required"])
+@pytest.mark.slow(seconds=6)
 def test_a_tester_that_is_down_changes_no_verdict(yard: Yard, required: list[str]) -> None:
     yard.suite()
     way = yard.folder / "way"
@@ -141,6 +142,7 @@ def refusing() -> Iterator[Refusing]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_a_refusal_is_a_warning_and_a_dead_letter_can_be_sent_again(yard: Yard, refusing: Refusing) -> None:
     yard.suite()
     (yard.folder / "aisbench.toml").write_text(

@@ -20,6 +20,8 @@ from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.localcloud import tester as service
 from pytest_aisbench.localcloud.http import Listener
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def tester(tmp_path: Path) -> Iterator[str]:

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from past import remember, spread
-from yard import WORKLOAD, Ended, Yard
+from yard import WORKERS, WORKLOAD, Ended, Yard
 
 from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.localcloud.server import LocalCloud
+
+pytestmark = pytest.mark.slow
 
 # Two ranks of 12.5: every trial of 1x2 measures exactly 25 images/s, and only history knows noise.
 FAST = WORKLOAD + '\n[local]\nparameters = { seconds = "0.1", throughput = "12.5" }\n'
@@ -23,7 +25,6 @@ throughput = { at_least = 24.5 }
 accuracy = { at_least = 0.5 }
 """
 SCALING = CLAIMS + '[local."2x2"]\nscaling = { at_least = 0.9, base = "1x2" }\n'
-BOTH = pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["single", "xdist"])
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def finding(ended: Ended, metric: str, case_id: str = "toy-1x2") -> Any:
     return next(found for found in case(ended, case_id)["findings"] if found["metric"] == metric)
 
 
-@BOTH
+@WORKERS
 def test_noise_that_one_trial_cannot_rule_out_gets_another(yard: Yard, measured: Ended, workers: list[str]) -> None:
     assert measured.code == 0, measured.out
     assert "noise unknown: no comparable earlier trials" in finding(measured, "throughput")["text"]

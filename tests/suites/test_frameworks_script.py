@@ -40,6 +40,7 @@ def test_every_suite_of_a_framework_has_a_section_for_it() -> None:
             assert f"[local.{framework}." in (ROOT / "suites" / suite / "thresholds.toml").read_text()
 
 
+@pytest.mark.slow
 def test_an_extra_that_cannot_be_installed_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

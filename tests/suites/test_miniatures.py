@@ -22,6 +22,8 @@ import pytest
 from pytest_aisbench.engine import suites
 from pytest_aisbench.model.case import Shape
 
+pytestmark = pytest.mark.slow
+
 SUITES = Path(__file__).parents[2] / "suites"
 NAMES = ("resnet50", "bert", "resnet50_cifar10", "horovod_mnist", "paddle_mlp")
 NONE: Mapping[Any, str] = MappingProxyType({})

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import forking
+import pytest
 import results_schema
 from commands import AISBENCH, run
 from waiting import wait_until
@@ -23,6 +24,10 @@ from waiting import wait_until
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.platforms.local import Local
 
+# A run alone, and one by workers of xdist, each of which imports everything again.
+WORKERS = pytest.mark.parametrize(
+    "workers", [pytest.param([], id="single"), pytest.param(["-n", "2"], id="xdist", marks=pytest.mark.slow)]
+)
 _CI = {"CI", "BUILD_NUMBER"}
 CACHELESS = ("-pno:cacheprovider",)
 STRANGERS = ("hypothesispytest", "anyio")  # plugins that come with the tests

@@ -12,6 +12,8 @@ from open_tester import LONG_AGO, Serving, bound, case, fill, history, parcel, s
 from pytest_aisbench.model.results import RunEnd
 from pytest_aisbench.tester.payload import end_upload
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from browser import Browser
 

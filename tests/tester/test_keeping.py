@@ -22,6 +22,8 @@ from pytest_aisbench.tester_server import schema
 from pytest_aisbench.tester_server.app import open_database
 from pytest_aisbench.tester_server.schema import META, address, open_engine
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_database_of_the_first_version_is_brought_up_to_date_and_shows_what_it_held(
     new_database: Callable[[], str],

@@ -23,6 +23,8 @@ from pytest_aisbench.model.clock import SystemClock
 from pytest_aisbench.model.results import UploadState
 from pytest_aisbench.tester.uploader import flush
 
+pytestmark = pytest.mark.slow
+
 
 def stored(tester: Serving, token: str, testid: str) -> list[str]:
     answer = tester.get(f"/api/v1/tests/{testid}/results", Authorization=f"Bearer {token}")

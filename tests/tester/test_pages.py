@@ -12,6 +12,8 @@ import pytest
 import strict_html
 from open_tester import Serving, fill, history, serving
 
+pytestmark = pytest.mark.slow
+
 RUNS = 56  # more than a page of them
 LAST = f"run-{RUNS - 1:05d}"
 PAGES = (
