@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _MODULES = ("pytest", "pytest_aisbench")  # what a nursery runs, as `python -m` does
 _LATE = ("obs", "jinja2", "sqlite3", "xdist.dsession", "xdist.workermanage")  # what is imported within functions
 _AT_START = ("PYTHON", "LC_", "LANG", "TZ", "LD_")  # variables that a process reads before anything is imported
-_PATH = "PYTHONPATH"  # the one of them that a child can still be given
 _WORD = 10  # bytes of a report: the process id, and later the exit code
 _starting = threading.Lock()
 _nursery: socket.socket | None = None
@@ -43,7 +42,7 @@ def can_fork(command: Sequence[object], environment: Mapping[str, str]) -> bool:
     """Whether a child of the nursery is what this command would be."""
 
     def at_start(variables: Mapping[str, str]) -> dict[str, str]:
-        return {name: value for name, value in variables.items() if name.startswith(_AT_START) and name != _PATH}
+        return {name: value for name, value in variables.items() if name.startswith(_AT_START)}
 
     known = command[0] == sys.executable and command[1] == "-m" and command[2] in _MODULES
     return known and sys.platform == "linux" and at_start(environment) == at_start(os.environ)
@@ -193,9 +192,9 @@ def _import_everything() -> None:
 def _serve(nursery: socket.socket) -> dict[str, Any]:
     """Fork a child for every request; return what it is to do, in the child alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         data, streams, _, _ = socket.recv_fds(nursery, 1, 3)
+        _bury_the_dead()
         if not data:
             os._exit(0)
         if os.fork() == 0:
@@ -203,7 +202,6 @@ def _serve(nursery: socket.socket) -> dict[str, Any]:
         for each in streams:
             os.close(each)
     nursery.close()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     reports = socket.socket(fileno=streams[0])
     with reports.makefile("r") as lines:
@@ -229,16 +227,23 @@ def _serve(nursery: socket.socket) -> dict[str, Any]:
     return errand
 
 
+def _bury_the_dead() -> None:
+    """So that `time pytest …` counts what they took."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:  # there is none
+        return
+
+
 def _become(errand: Mapping[str, Any]) -> None:
     if errand["new_session"]:
         os.setsid()
     os.chdir(errand["folder"])
-    mine = os.environ.get(_PATH, "").split(os.pathsep)
     os.environ.clear()
     os.environ.update(errand["environment"])
-    theirs = os.environ.get(_PATH, "").split(os.pathsep)
     tempfile.tempdir = None
-    sys.path[:1] = [errand["folder"], *(folder for folder in theirs if folder and folder not in mine)]
+    sys.path[0] = errand["folder"]
     sys.argv[1:] = errand["arguments"]
     runpy.run_module(errand["module"], run_name="__main__", alter_sys=True)
 
