@@ -12,22 +12,26 @@ from __future__ import annotations
 import argparse
 import collections
 import os
+import re
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import track
+from figures import Figure, table
 
 JOBS = 32
 SECONDS = 1.0
+_OURS, _PROCESSES, _BY_HAND = "ours, simulated jobs", "ours, processes", "the same processes by hand"
+_WAITS = "a fixture that waits"
 
 NAIVE_FIXTURE = """import os, pathlib, time
 import pytest
@@ -100,7 +104,8 @@ class Round(NamedTuple):
 Contestant = Callable[[int, float], track.Ended]
 
 
-def told(jobs: int, seconds: float, **more: str) -> dict[str, str]:
+def variables(jobs: int, seconds: float, **more: str) -> dict[str, str]:
+    """What the scripts of the other contestants read from their environment."""
     return {"JOBS": str(jobs), "SECONDS": f"{seconds:g}", **more}
 
 
@@ -126,12 +131,12 @@ class Arena:
 
     def naive(self, more: Sequence[str], jobs: int, seconds: float) -> track.Ended:
         command = track.pytest_command("-p", "no:pytest_aisbench.plugin", *more, "naive")
-        settings = told(jobs, seconds, CARD=str(self._clouds["simulated"].file))
+        settings = variables(jobs, seconds, CARD=str(self._clouds["simulated"].file))
         return track.measured(command, self._folder, settings=settings)
 
     def reframe(self, program: Path, jobs: int, seconds: float) -> track.Ended:
         command = [str(program), "-C", "site.py", "-c", "check.py", "--exec-policy=async", "--prefix=reframe", "-r"]
-        return track.measured(command, self._folder, settings=told(jobs, seconds))
+        return track.measured(command, self._folder, settings=variables(jobs, seconds))
 
     def by_hand(self, command: Sequence[str], jobs: int, seconds: float) -> track.Ended:
         start = time.perf_counter()
@@ -158,44 +163,63 @@ def installed_reframe() -> Path | str:
     return program
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one round instead of three")
-    rounds = 1 if parser.parse_args().quick else 3
-    print(f"{JOBS} jobs of {SECONDS:g} s, {rounds} round(s), {track.machine()}", flush=True)
-    reframe = installed_reframe()
+def measure(rounds: int = 2, *, full: bool = False) -> list[Figure]:
+    """Medians of the rounds. Only with `full` the fixtures that wait take part: they need half a minute."""
     taken: dict[str, list[Round]] = collections.defaultdict(list)
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         folder = Path(scratch)
         arena = Arena(
             folder, *(stack.enter_context(track.local_cloud(folder, name)) for name in ("simulated", "processes"))
         )
-        script = [sys.executable, "suites-1/code/train.py", "--seconds"]
-        contestants: dict[str, tuple[Contestant, str]] = {
-            "ours, simulated jobs": (partial(arena.ours, "simulated"), "simulated"),
-            "a fixture that waits, `-n 8`": (partial(arena.naive, ["-n", "8"]), "simulated"),
-            "a fixture that waits": (partial(arena.naive, []), "simulated"),
-            "ours, processes": (partial(arena.ours, "processes"), "processes"),
-            "the same processes by hand": (partial(arena.by_hand, script), ""),
-            "`sleep 1` by hand": (partial(arena.by_hand, ["sleep"]), ""),
-        }
-        if isinstance(reframe, Path):
-            contestants["ReFrame, asynchronous, `sleep 1`"] = (partial(arena.reframe, reframe), "")
+        contestants = _contestants(arena, full=full)
         for turn in range(rounds):
             for name, (contestant, engine) in contestants.items():
-                if turn and name == "a fixture that waits":
+                if turn and name == _WAITS:
                     continue  # its 32 seconds do not vary
                 start = contestant(1, 0.0).wall
                 since = time.time()
                 wall = contestant(JOBS, SECONDS).wall
                 taken[name].append(Round(wall, start, arena.longest(engine, since) if engine else SECONDS))
-    rows = []
-    for name, all_rounds in taken.items():
-        wall, start, longest = (statistics.median(column) for column in zip(*all_rounds, strict=True))
-        rows.append([name, f"{wall:.2f}", f"{start:.2f}", f"{longest:.2f}", f"{wall / (start + longest):.2f}"])
-    if isinstance(reframe, str):
-        rows.append(["ReFrame", f"not installed: {reframe}", "", "", ""])
-    track.table(["", "wall s", "start-up s", "longest job s", "wall / (longest + start-up)"], rows)
+    medians = {name: Round(*map(statistics.median, zip(*each, strict=True))) for name, each in taken.items()}
+    return list(_figures(medians))
+
+
+def _contestants(arena: Arena, *, full: bool) -> dict[str, tuple[Contestant, str]]:
+    """By name: how it runs so many jobs, and whose books say how long they took."""
+    contestants: dict[str, tuple[Contestant, str]] = {
+        _OURS: (partial(arena.ours, "simulated"), "simulated"),
+        _PROCESSES: (partial(arena.ours, "processes"), "processes"),
+        _BY_HAND: (partial(arena.by_hand, [sys.executable, "suites-1/code/train.py", "--seconds"]), ""),
+    }
+    reframe = installed_reframe()
+    if isinstance(reframe, Path):
+        contestants["ReFrame, asynchronous, `sleep 1`"] = (partial(arena.reframe, reframe), "")
+    else:
+        print(f"ReFrame is not installed: {reframe}", file=sys.stderr)
+    if full:
+        contestants["`sleep 1` by hand"] = (partial(arena.by_hand, ["sleep"]), "")
+        contestants["a fixture that waits, `-n 8`"] = (partial(arena.naive, ["-n", "8"]), "simulated")
+        contestants[_WAITS] = (partial(arena.naive, []), "simulated")
+    return contestants
+
+
+def _figures(medians: Mapping[str, Round]) -> Iterator[Figure]:
+    for name, (wall, start, longest) in medians.items():
+        key = re.sub(r"\W+", "_", name).strip("_").lower()
+        if name == _PROCESSES:
+            alone = medians[_BY_HAND].wall
+            yield Figure(key, f"{name}, beyond start-up", wall - start, "s", _BY_HAND, alone, target=1.5)
+        else:
+            target = 1.15 if name == _OURS else None
+            yield Figure(key, name, wall, "s", "the longest job and start-up", longest + start, target=target)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one round instead of three")
+    rounds = 1 if parser.parse_args().quick else 3
+    print(f"{JOBS} jobs of {SECONDS:g} s, {rounds} round(s), {track.machine()}", flush=True)
+    print(table(measure(rounds, full=True)))
 
 
 if __name__ == "__main__":

@@ -14,20 +14,34 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import track
+from figures import Figure, table
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 ROOT = Path(__file__).parents[2]
 SUITE = "def test_trains(entry):\n    assert entry.verdict.value == 'PASSED', entry.reason\n"
-COLUMNS = ("cases", "CPU without us s", "with us s", "per case ms", "page MB", "per case kB", "opens in s")
 
 
-def measure(cases: int, browser: Browser | None) -> list[str]:
+def measure(sizes: Sequence[int] = (10, 100, 1000)) -> list[Figure]:
+    program = shutil.which("chromium")
+    if program is None:
+        return [figure for cases in sizes for figure in _figures(cases, None)]
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        figures = [figure for cases in sizes for figure in _figures(cases, browser)]
+        browser.close()
+    return figures
+
+
+def _figures(cases: int, browser: Browser | None) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "conftest.py").write_bytes((ROOT / "tests" / "plugin" / "page_conftest.py").read_bytes())
@@ -35,18 +49,22 @@ def measure(cases: int, browser: Browser | None) -> list[str]:
         (folder / "pytest.ini").touch()
         (folder / "reports").mkdir()
         path = os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "support")))
-        told = {"CASES": str(cases), "REPORTS": str(folder / "reports"), "PYTHONPATH": path, "LANG_OF_PAGE": ""}
+        settings = {"CASES": str(cases), "REPORTS": str(folder / "reports"), "PYTHONPATH": path, "LANG_OF_PAGE": ""}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:pytest_aisbench.plugin", "-p", "no:cacheprovider"]
-        track.measured(command, folder, settings={**told, "CASES": "1"})  # everything is read from disk once
-        without = track.measured([*command, "--html=plain.html", "--self-contained-html"], folder, settings=told)
-        ours = track.measured(command, folder, settings={**told, "LANG_OF_PAGE": "en"})
+        track.measured(command, folder, settings={**settings, "CASES": "1"})  # everything is read from disk once
+        without = track.measured([*command, "--html=plain.html", "--self-contained-html"], folder, settings=settings)
+        ours = track.measured(command, folder, settings={**settings, "LANG_OF_PAGE": "en"})
         page = folder / "reports" / "report.html"
         size, plain = page.stat().st_size, (folder / "plain.html").stat().st_size
-        opened = _opened(browser, page, cases) if browser else float("nan")
-    extra = ours.cpu - without.cpu
-    weight = [f"{size / 1e6:.1f}", f"{(size - plain) / cases / 1000:.1f}"]
-    cost = [f"{without.cpu:.1f}", f"{ours.cpu:.1f}", f"{1000 * extra / cases:.1f}"]
-    return [f"{cases:,}", *cost, *weight, f"{opened:.1f}"]
+        opened = _opened(browser, page, cases) if browser else None
+    title = f"{cases:,} cases"
+    own, all_ = 1000 * without.cpu / cases, 1000 * ours.cpu / cases
+    yield Figure(f"cpu_{cases}", f"{title}: CPU per case", all_, "ms", "pytest-html without us", own)
+    yield Figure(
+        f"weight_{cases}", f"{title}: the page grows per case by", (size - plain) / cases / 1000, "kB", target=50
+    )
+    if opened is not None:
+        yield Figure(f"opens_{cases}", f"{title}: Chromium shows the table after", opened, "s")
 
 
 def _opened(browser: Browser, page: Path, cases: int) -> float:
@@ -62,17 +80,7 @@ def _opened(browser: Browser, page: Path, cases: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
-    sizes = (10,) if parser.parse_args().quick else (10, 100, 1000)
-    program = shutil.which("chromium")
-    if program is None:
-        track.table(COLUMNS, (measure(cases, None) for cases in sizes))
-        return
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
-        track.table(COLUMNS, (measure(cases, browser) for cases in sizes))
-        browser.close()
+    print(table(measure((10,) if parser.parse_args().quick else (10, 100, 1000))))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import base64
 import itertools
 import json
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
@@ -14,9 +16,11 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+WITHOUT_US = ("-p", "no:pytest_aisbench.plugin")
 TICKS = os.sysconf("SC_CLK_TCK")
 _WORKLOAD = """name = "{name}"
 code = ["../code"]
@@ -79,7 +83,11 @@ class Cloud(NamedTuple):
         return books
 
     def requests(self) -> int:
-        return sum(sum(counts.values()) for counts in self.books()["requests"].values())
+        return sum(self.requests_by_kind().values())
+
+    def requests_by_kind(self) -> dict[str, int]:
+        services = self.books()["requests"]
+        return {f"{name} {kind}": count for name, counts in services.items() for kind, count in counts.items()}
 
     def hold(self) -> None:
         """Every job is shown as Running from now on, until `release`; then they have all ended at once."""
@@ -118,6 +126,15 @@ def local_cloud(folder: Path, engine: str = "simulated") -> Iterator[Cloud]:
             process.send_signal(signal.SIGINT)
 
 
+def write_empty_tests(folder: Path, count: int) -> Path:
+    """So many tests that pass, each in a file and a folder of its own, as suites are."""
+    folder.mkdir()
+    for number in range(count):
+        (folder / f"w{number:04d}").mkdir()
+        (folder / f"w{number:04d}" / f"test_w{number:04d}.py").write_text("def test_trains():\n    pass\n")
+    return folder
+
+
 def write_suites(folder: Path, count: int, seconds: float, *, expected: float | None = None) -> Path:
     """So many workloads of one 1x1 case each, that share their code; `expected` is what they say of their length."""
     folder.mkdir()
@@ -140,6 +157,12 @@ def ours(cloud: Cloud, jobs: int, *more: str, platform: str = "local") -> list[s
     return [*pytest_command(), *place, "--aisbench-max-jobs", str(jobs), "--aisbench-reports", "reports", *more]
 
 
+def theirs(folder: Path, *more: str) -> list[str]:
+    """pytest without us, that writes the same kinds of reports."""
+    reports = [f"--junitxml={folder}/junit.xml", f"--html={folder}/report.html", "--self-contained-html"]
+    return [*pytest_command(*reports, f"--alluredir={folder}/allure"), *WITHOUT_US, *more]
+
+
 def pytest_command(*more: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", *more]
 
@@ -149,6 +172,7 @@ class Ended:
     wall: float
     cpu: float  # seconds, children that it waited for included
     memory: float  # MiB, the most that was resident
+    written: float = 0.0  # bytes that it gave to write(): files, the terminal, no sockets; 0 where no /proc tells
 
 
 def measured(
@@ -166,6 +190,8 @@ def measured(
         try:
             if watching:
                 watching(process.pid)
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            written = _written_by(process.pid)
             _, status, used = os.wait4(process.pid, 0)
         except BaseException:
             process.kill()
@@ -174,7 +200,14 @@ def measured(
     wall = time.perf_counter() - start
     if process.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{(folder / 'out.txt').read_text()}")
-    return Ended(wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+    return Ended(wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, written)
+
+
+def _written_by(pid: int) -> float:
+    file = Path(f"/proc/{pid}/io")
+    if not file.exists():
+        return 0.0
+    return float(re.search(r"wchar: (\d+)", file.read_text())[1])  # type: ignore[index]
 
 
 def cpu_of(pid: int) -> float:
@@ -192,3 +225,16 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 def machine() -> str:
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     return f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, load average {load}"
+
+
+def machine_facts() -> dict[str, str]:
+    """What the machine is, whatever it does meanwhile."""
+    processors = Path("/proc/cpuinfo")
+    named = re.search(r"model name\s*: (.*)", processors.read_text()) if processors.exists() else None
+    return {
+        "cores": f"{os.cpu_count()} cores",
+        "processor": named[1] if named else platform.machine(),
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
+        "python": f"Python {platform.python_version()}",
+        "pytest": f"pytest {metadata.version('pytest')}",
+    }

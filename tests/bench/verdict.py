@@ -12,10 +12,11 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import track
+from figures import Figure, table
 
 from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.platforms.local import Local
@@ -38,12 +39,20 @@ def lags(jobs: int) -> tuple[list[float], list[float]]:
     return [times["harvest"] - end for times, end in ends], [times["done"] - end for times, end in ends]
 
 
-def spread(values: Sequence[float]) -> list[str]:
-    """Median, 95th percentile and the largest, in milliseconds."""
-    ordered = sorted(values)
-    return [
-        f"{1000 * each:.0f}" for each in (statistics.median(ordered), ordered[len(ordered) * 95 // 100], ordered[-1])
-    ]
+def measure(counts: Sequence[int] = (1, 32, 256)) -> list[Figure]:
+    return [figure for jobs in counts for figure in _figures(jobs)]
+
+
+def _figures(jobs: int) -> Iterator[Figure]:
+    # One job tells little: it is run again.
+    runs = [lags(jobs) for _ in range(5 if jobs == 1 else 1)]
+    size = f"{jobs} job" if jobs == 1 else f"{jobs} jobs"
+    for part, what in enumerate(("heard of", "judged")):
+        ordered = sorted(1000 * lag for run in runs for lag in run[part])
+        values = {"median": statistics.median(ordered), "95th percentile": ordered[len(ordered) * 95 // 100]}
+        for which, value in values.items():
+            name = f"{what}_{which}_{jobs}".replace(" ", "_")
+            yield Figure(name, f"{size}: {what}, {which}", value, "ms", "asked every", 1000 * Local.poll_s)
 
 
 def main() -> None:
@@ -51,14 +60,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="1 and 32 jobs")
     counts = (1, 32) if parser.parse_args().quick else (1, 32, 256)
     print(track.machine(), flush=True)
-    rows = []
-    for jobs in counts:
-        # One job tells little: it is run again.
-        runs = [lags(jobs) for _ in range(5 if jobs == 1 else 1)]
-        heard, judged = ([lag for run in runs for lag in run[part]] for part in (0, 1))
-        rows.append([str(jobs), f"{1000 * Local.poll_s:.0f}", *spread(heard), *spread(judged)])
-    names = [f"{what}, {which} ms" for what in ("heard of", "judged") for which in ("median", "p95", "max")]
-    track.table(["jobs", "asked every ms", *names], rows)
+    print(table(measure(counts)))
 
 
 if __name__ == "__main__":
