@@ -18,6 +18,7 @@ from pytest_aisbench.engine.budget import Budget, estimates
 from pytest_aisbench.engine.cancel import lines_of_running_jobs
 from pytest_aisbench.engine.collect import PowerMeter
 from pytest_aisbench.engine.fleet import Fleet
+from pytest_aisbench.engine.staging import Stager
 from pytest_aisbench.engine.submit import new_trial
 from pytest_aisbench.engine.suites import expired_claims
 from pytest_aisbench.engine.takeover import Fingerprints, Takeover, Traits
@@ -88,7 +89,14 @@ class Run:
         self._verdict_step = VerdictStep(rules, History(self.ledger.database))
         self.fleet = Fleet(
             Tools(
-                platform, clock, limits, self.folder, self._budget, verdict_step=self._verdict_step, meter=self._meter
+                platform,
+                clock,
+                limits,
+                self.folder,
+                self._budget,
+                verdict_step=self._verdict_step,
+                meter=self._meter,
+                stager=Stager(platform.store),
             ),
             self.ledger,
             self._new_trial,

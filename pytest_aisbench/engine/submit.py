@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_aisbench.engine import watch
-from pytest_aisbench.engine.staging import Placement, code_placement, code_tree, data_placement, upload_tree
+from pytest_aisbench.engine.staging import Placement, Stager, code_placement, code_tree, data_placement
 from pytest_aisbench.errors import AisbenchError, Rejected, Throttled, Unreachable
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.case import Case
@@ -56,9 +56,9 @@ def job_environment(case: Case) -> dict[str, str]:
     return {**case.workload.environment, **({SINGLE_SERVER_VARIABLE: "True"} if case.single_server else {})}
 
 
-def upload_stage(trial: Trial, platform: Platform) -> Stage:
-    """Upload the code and data of the trial to the Store."""
-    return _make_stage(trial, platform, lambda placement: upload_tree(platform.store, placement))
+def upload_stage(trial: Trial, platform: Platform, stager: Stager | None = None) -> Stage:
+    """Upload the code and data of the trial to the Store; trials that share a `stager` upload what they share once."""
+    return _make_stage(trial, platform, (stager or Stager(platform.store)).upload)
 
 
 def planned_stage(trial: Trial, platform: Platform) -> Stage:

@@ -14,6 +14,7 @@ from pathlib import Path
 from pytest_aisbench.engine import cancel, watch
 from pytest_aisbench.engine.budget import Budget
 from pytest_aisbench.engine.collect import PowerMeter, collect, last_lines, with_usage_and_power
+from pytest_aisbench.engine.staging import Stager
 from pytest_aisbench.engine.submit import job_spec, submit_job, upload_stage
 from pytest_aisbench.errors import AisbenchError, Blame, PlatformError
 from pytest_aisbench.judge.comparison import family_differences, family_key, trait_differences, traits_key
@@ -52,6 +53,7 @@ class Tools:
     verdict_step: VerdictStep = field(default_factory=lambda: VerdictStep())  # noqa: PLW0108 - defined below
     others: Callable[[str], Iterable[Trial]] = lambda _: ()  # all trials of a workload in this run
     meter: PowerMeter = field(default_factory=lambda: PowerMeter({}))
+    stager: Stager | None = None  # of the run
 
 
 def advance(trial: Trial, tools: Tools) -> Trial:
@@ -71,7 +73,7 @@ def advance(trial: Trial, tools: Tools) -> Trial:
 
 def _stage(trial: Trial, tools: Tools) -> Trial:
     _check_budget(tools)
-    stage = upload_stage(trial, tools.platform)
+    stage = upload_stage(trial, tools.platform, tools.stager)
     request = tools.platform.render(job_spec(trial, stage, tools.limits.run_s))
     return trial.moved(Step.SUBMIT, tools.clock.now(), stage=stage, request=request)
 
