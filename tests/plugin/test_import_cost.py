@@ -80,5 +80,17 @@ def test_a_run_imports_no_server_and_no_other_platform(yard: Yard) -> None:
     assert not below(modules, f"{OURS}.platforms.apulis", f"{OURS}.cli")
 
 
+def test_the_client_of_obs_loads_ciphers_when_somebody_encrypts(tmp_path: Path) -> None:
+    modules = modules_after("from pytest_aisbench.stores.obs_vendor import vendor_class; vendor_class()", tmp_path)
+    assert "obs.crypto_client" in modules
+    assert not below(modules, "Crypto.Math", "Crypto.Hash", "cffi")
+    code = (
+        "from pytest_aisbench.stores.obs_vendor import vendor_class; vendor_class(); import io, obs\n"
+        "cipher = obs.CTRCipherGenerator('0' * 32).new(io.BytesIO(b'secret'))\n"
+        "assert len(cipher.read(6)) == 6"
+    )
+    assert below(modules_after(code, tmp_path), "Crypto.Util._raw_api")
+
+
 def _servers() -> list[str]:
     return [name.removeprefix(f"{OURS}.") for name in SERVERS]
