@@ -72,7 +72,7 @@ def test_a_run_imports_no_server_and_no_other_platform(yard: Yard) -> None:
         "import pathlib, sys\n\ndef pytest_unconfigure():\n"
         "    pathlib.Path('modules.txt').write_text(' '.join(sys.modules))\n"
     )
-    ended = yard.pytest("suites", "--nodes", "1")
+    ended = yard.pytest("suites", "--nodes", "1", fork=False)
     assert ended.code == 0, ended.out
     modules = set((yard.folder / "modules.txt").read_text().split())
     assert below(modules, "obs")
