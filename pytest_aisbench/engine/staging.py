@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +38,9 @@ _ID_DIGITS = 32
 _FEW_FILES = 8  # so many small ones are rather uploaded again than looked for
 _TRUSTED_S = 60.0  # that a tree stays whole: a job waits longer for its machines
 _LARGE = PIECE  # bytes; larger files are read by several threads at once
+_READ: dict[str, TreeFile] = {}  # by source: preflight, fingerprint and staging read the same files
+_MOST_READ = 10_000  # files that we remember
+_STILL_S = 2.0
 _READERS = min(4, os.cpu_count() or 1)
 _MD5_UP_TO = 100 * PIECE  # larger files go to OBS in parts, and no Store knows the MD5 of the whole
 
@@ -326,6 +329,24 @@ def _check_name(path: str, source: str) -> None:
 
 
 def _read_file(path: str, source: str) -> TreeFile:
+    """The file with its digests; those of a file that has lain still for a while are taken from memory."""
+    try:
+        status = os.lstat(source)
+    except OSError as error:
+        _raise_vanished(source, error)
+    stamp = Stamp.of(status)
+    executable = bool(status.st_mode & stat.S_IXUSR)
+    if (before := _READ.get(source)) and before.stamp == stamp and before.executable is executable:
+        return replace(before, path=path)
+    file = _read_now(path, source)
+    # A file that is being written could change again within one tick of the disk's clock.
+    still = file.stamp == stamp and time.time() - status.st_mtime > _STILL_S
+    if still and file.size <= _LARGE and len(_READ) < _MOST_READ:
+        _READ[source] = file
+    return file
+
+
+def _read_now(path: str, source: str) -> TreeFile:
     sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
     try:
         # Non-blocking: what was a file a moment ago may be a FIFO now.

@@ -33,7 +33,7 @@ from pytest_aisbench.report import results
 from pytest_aisbench.report.charts import StepSpan, step_spans
 from pytest_aisbench.report.host_plugins import RERUN, STATUS, ReportedTest, guarded, switch_on
 from pytest_aisbench.report.rank_charts import case_charts
-from pytest_aisbench.report.text import as_typed, safe_link, what_to_do, write_bytes, write_text
+from pytest_aisbench.report.text import as_typed, json_lines, safe_link, what_to_do, write_text
 from pytest_aisbench.stash import SETTINGS, language
 
 _LOG = get_logger("report")
@@ -329,7 +329,8 @@ class Attachments:
     def _write(self, whose: str, name: str, body: str | bytes, kind: str) -> dict[str, str]:
         file = f"{uuid.uuid5(uuid.NAMESPACE_OID, f'{self._of} {whose} {name}')}-attachment.{kind}"
         data = body if isinstance(body, bytes) else body.encode("utf-8", "replace")
-        write_bytes(self._place / file, [data])
+        with open(f"{self._place}/{file}", "wb") as out:  # noqa: PTH123 - a run writes ten thousand of them
+            out.write(data)
         return {"name": name, "source": file, "type": _TYPES[kind]}
 
     def _of_case(self, case: CaseEntry) -> Iterator[tuple[str, str | bytes, str]]:
@@ -337,7 +338,7 @@ class Attachments:
             if picture:
                 yield plain(name.removeprefix(case.id).lstrip(":： ")), picture, "svg"
         yield "verdict", str(Verdict(case.verdict, case.reason, case.findings)) if case.verdict else case.reason, "txt"
-        yield "case", json.dumps(results.case_document(case), ensure_ascii=True, indent=1), "json"
+        yield "case", json_lines(results.case_document(case)), "json"
 
     def _of_trial(self, case: CaseEntry, trial: TrialEntry) -> Iterator[tuple[str, str | bytes, str]]:
         request = self._folder / "requests" / f"{request_name(case.id, trial.trial)}.json"

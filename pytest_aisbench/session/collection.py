@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_aisbench.platforms.modelarts.package import Package
 _LOG = get_logger("session")
 SUITES = pytest.StashKey[dict[Path, Suite]]()
+FOLDERS = pytest.StashKey[dict[str, Path]]()  # of each workload, by its name
 PACKAGE: pytest.StashKey[Package] = pytest.StashKey()  # of --aisbench-package, read once
 UNASKED = "unasked"  # in place of a case: --aisbench-package is not given
 TRAINING = pytest.StashKey[set[Path]]()  # test files of which a test needs a case
@@ -69,7 +70,7 @@ def _cases(config: pytest.Config, settings: Settings, test: Path, marker: pytest
         offered = registry.of_session(config)
         suites_by_folder[folder] = load_suite(folder, settings, offered.kind(settings.platform), offered.platforms)
     loaded = suites_by_folder[folder]
-    _only_one(suites_by_folder, folder)
+    _only_one(config, loaded.workload.name, folder)
     devices = settings.devices or loaded.workload.devices
     try:
         shapes = _shapes(marker, loaded.workload.name, devices, settings.devices)
@@ -91,7 +92,7 @@ def _packaged(config: pytest.Config, settings: Settings) -> list[Case]:
     package = config.stash[PACKAGE]
     folder = Path(package.suite.workload.folder)
     suites_by_folder[folder] = package.suite
-    _only_one(suites_by_folder, folder)
+    _only_one(config, package.suite.workload.name, folder)
     devices = settings.devices or package.suite.workload.devices
     shapes = [Shape(nodes, devices) for nodes in settings.nodes or (package.nodes,)]
     return [package.suite.case(shape, mode(settings)) for shape in shapes]
@@ -113,12 +114,9 @@ def mode(settings: Settings) -> Mode:
     return Mode.SINGLE_SERVER if settings.single_server else Mode.CLUSTER
 
 
-def _only_one(suites_by_folder: Mapping[Path, Suite], folder: Path) -> None:
-    name = suites_by_folder[folder].workload.name
-    twin = next(
-        (path for path, other in suites_by_folder.items() if path != folder and other.workload.name == name), None
-    )
-    if twin:
+def _only_one(config: pytest.Config, name: str, folder: Path) -> None:
+    twin = config.stash.setdefault(FOLDERS, {}).setdefault(name, folder)
+    if twin != folder:
         raise UsageFault(f"{folder} and {twin} both hold a workload named {name!r}")
 
 
