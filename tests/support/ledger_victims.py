@@ -46,7 +46,8 @@ def fork(act: Callable[[], None]) -> int:
 
 
 def kill(folder: Path, rounds: int, seed: int) -> list[dict[str, Any]]:
-    """A victim saves trials and says so after each; it is killed a random while after a random number of words."""
+    """A victim saves trials and says so after each that is on disk, others soon; it is killed a random while after a
+    random number of words."""
     chance = random.Random(seed)
     return [_killed(folder / f"ledger-{at // 3}.db", f"run-{at}", chance) for at in range(rounds)]
 
@@ -58,6 +59,9 @@ def _killed(file: Path, run: str, chance: random.Random) -> dict[str, Any]:
         ledger = Ledger(file)
         ledger.begin(run, {}, 1.0)
         for state in range(1, 1_000_000):
+            if state % 3 == 0:
+                ledger.save_trial_soon(trial(run, state % 4, state), float(state), lambda _: os._exit(1))
+                continue
             ledger.save_trial(trial(run, state % 4, state), float(state))
             os.write(writing, f"{state % 4} {state}\n".encode())
 
