@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from factories import make_case, make_measurements, make_run_entry, make_trial, verdict_of
+from waiting import wait_until
 
 from pytest_aisbench.judge.entries import case_entry
 from pytest_aisbench.model.case import Shape
@@ -18,7 +19,7 @@ from pytest_aisbench.model.results import RunEntry
 from pytest_aisbench.model.trial import Step, Trial
 from pytest_aisbench.model.verdict import Threshold
 from pytest_aisbench.report.host_plugins import case_id_of_report, trial_properties
-from pytest_aisbench.report.results import Results, results_document, write_results
+from pytest_aisbench.report.results import Results, ResultsWriter, results_document, write_results
 
 UNKNOWN = "noise unknown: no comparable earlier trials"
 SHAPE = Shape(2, 2)
@@ -208,3 +209,37 @@ def test_only_reports_of_cases_have_one() -> None:
 
     assert case_id_of_report(Report()) == "resnet50-2x2"
     assert case_id_of_report(object()) is None  # a report of collection
+
+
+def test_a_run_in_progress_is_written_again_soon_but_not_for_each_case(tmp_path: Path) -> None:
+    begun, taken = run(trial([10.0] * 4), exit_code=None), []
+    ended = 0
+
+    def entry() -> RunEntry:
+        taken.append(ended)
+        return replace(begun, settings={"ended": ended})
+
+    writer = ResultsWriter(tmp_path, entry)
+    for ended in range(1, 301):  # noqa: B007 - cases that end at once
+        writer.write_soon()
+    wait_until(lambda: taken, lambda taken: taken and taken[-1] == 300)
+    assert len(taken) < 10
+    writer.close()
+    assert json.loads((tmp_path / "results.json").read_bytes())["settings"] == {"ended": 300}
+    writer.write(replace(begun, exit_code=1))
+    assert json.loads((tmp_path / "results.json").read_bytes())["exit_code"] == 1
+
+
+def test_a_disk_that_is_full_is_told_to_the_next_case(tmp_path: Path) -> None:
+    writer = ResultsWriter(tmp_path / "gone", lambda: run(trial([10.0] * 4)))
+    writer.write_soon()
+
+    def next_case() -> str:
+        try:
+            writer.write_soon()
+        except OSError as error:
+            return str(error)
+        return ""
+
+    assert "No such file" in wait_until(next_case)
+    writer.close()
