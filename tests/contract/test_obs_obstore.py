@@ -39,6 +39,7 @@ class Server(ThreadingHTTPServer):
         self.reply: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, str]] = lambda *_: (200, "")
         self.by: list[str] = []  # who sent each request
         self.kept: dict[str, bytes] = {}
+        self.by_obstore: list[str] = []  # the paths
         self.tokens: set[str | None] = set()
         super().__init__(("127.0.0.1", 0), Handler)
 
@@ -55,6 +56,8 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         by = "vendor" if self.headers["User-Agent"].startswith("obs-sdk") else "obstore"
         self.server.by.append(by)
+        if by == "obstore":
+            self.server.by_obstore.append(self.path)
         self.server.tokens.add(self.headers.get("x-amz-security-token"))
         status, etag = self.server.reply(self, body)
         if status == 200:
@@ -156,6 +159,7 @@ def test_what_may_pass_is_asked_again(server: Server, store: Obs, uploads: list[
     server.reply = lambda *_: (next(failures, 200), "")
     store.upload(uploads)
     assert all_arrived(server, uploads)
+    assert len(set(server.by_obstore)) == len(server.by_obstore)  # not by obstore, which has another policy
 
 
 def test_an_etag_that_is_not_the_md5_is_no_proof(
