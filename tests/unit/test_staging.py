@@ -205,7 +205,8 @@ def test_trials_that_start_together_upload_a_tree_once(shelf: Shelf, code: Path)
     with ThreadPoolExecutor(4) as pool:
         places = [each.result() for each in [pool.submit(stage) for _ in range(4)]]
     assert len(set(places)) == 1
-    assert [asked.partition(" ")[0] for asked in shelf.asked] == ["HEAD", "PUT", "PUT", "PUT", "PUT"]
+    methods = [asked.partition(" ")[0] for asked in shelf.asked]
+    assert (methods.count("HEAD"), methods.count("PUT")) == (1, 4)  # three files and the marker
 
 
 def test_a_tree_is_asked_for_once_a_minute(shelf: Shelf, code: Path) -> None:
