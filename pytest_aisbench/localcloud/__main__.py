@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.localcloud import faults as faults_module
-from pytest_aisbench.localcloud.modelarts.rules import PYTHON_HELP
 from pytest_aisbench.localcloud.server import ENGINE_CHOICES, ENGINES, DataInUseError, serve
+
+if TYPE_CHECKING:
+    from pytest_aisbench.localcloud.faults import Fault
 
 
 def main() -> None:
@@ -23,10 +25,16 @@ def main() -> None:
     )
     parser.add_argument("--faults", type=Path, metavar="FILE", help="faults in force from the start, JSON or TOML")
     parser.add_argument("--v1-status-strings", action="store_true", help="V1 tells the states of jobs as texts")
-    parser.add_argument("--python", action="append", default=[], metavar="NAME=FILE", help=PYTHON_HELP)
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="the Python for jobs of a framework, such as mindspore=/venv/bin/python; again for each",
+    )
     options = parser.parse_args()
     try:
-        faults = faults_module.read(options.faults) if options.faults else []
+        faults = _read_faults(options.faults) if options.faults else []
         serve(
             options.data,
             watch_stdin=options.watch_stdin,
@@ -37,6 +45,12 @@ def main() -> None:
         )
     except (DataInUseError, UsageFault, OSError) as error:
         parser.exit(4, f"{parser.prog}: {error}\n")
+
+
+def _read_faults(file: Path) -> list[Fault]:
+    from pytest_aisbench.localcloud import faults
+
+    return faults.read(file)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,7 @@ import secrets
 import string
 import threading
 import time
-from calendar import timegm
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from urllib.parse import parse_qsl, quote, unquote
 
 from pytest_aisbench.localcloud.messages import Request, Response, new_id
@@ -35,18 +33,21 @@ BUCKET = "aisbench"
 TOKEN_LIFE = 24 * 3600.0
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(NamedTuple):
     access_key: str
-    secret_key: str = field(repr=False)
+    secret_key: str
     project_id: str
     region: str
     domain: str
     user: str
-    password: str = field(repr=False)
+    password: str
     bucket: str
-    security_token: str = field(default="", repr=False)
+    security_token: str = ""
     """Only of temporary keys: requests that use them must carry it."""
+
+    def __repr__(self) -> str:
+        """Without its secrets."""
+        return f"Account({self.access_key!r}, project_id={self.project_id!r}, user={self.user!r})"
 
     @property
     def domain_id(self) -> str:
@@ -88,7 +89,7 @@ class Accounts:
         accounts = cls.generate()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
-            json.dump([asdict(account) for account in accounts], file)
+            json.dump([account._asdict() for account in accounts], file)
         return accounts
 
     def __iter__(self) -> Iterator[Account]:
@@ -113,7 +114,7 @@ class Accounts:
     def _with_other_keys(self, account: Account, expires: float, token: str = "") -> Account:
         keys = Account.generate()
         other = {"access_key": keys.access_key, "secret_key": keys.secret_key, "security_token": token}
-        lent = replace(account, **other)
+        lent = account._replace(**other)
         self._lent[lent.access_key] = (lent, expires)
         return lent
 
@@ -218,6 +219,8 @@ def authenticate(request: Request, accounts: Accounts) -> Account:
 @functools.lru_cache(maxsize=64)
 def seconds(stamp: str, form: str) -> float:
     """Read a time in UTC as seconds since 1970; 0 where it cannot be read. All requests of a second have the same."""
+    from calendar import timegm
+
     try:
         return timegm(time.strptime(stamp, form))
     except ValueError:

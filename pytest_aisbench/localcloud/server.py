@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import ctypes
 import fcntl
 import hmac
 import json
@@ -20,32 +19,28 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.localcloud import faults
-from pytest_aisbench.localcloud.apulis.rules import VC
-from pytest_aisbench.localcloud.apulis.service import Apulis
-from pytest_aisbench.localcloud.engine.simulated import CAPACITY as SIMULATED_CAPACITY
-from pytest_aisbench.localcloud.engine.simulated import SimulatedEngine
-from pytest_aisbench.localcloud.faults import Fault, Faults, Faulty
+from pytest_aisbench.localcloud.apulis import VC
+from pytest_aisbench.localcloud.faulty import Faults, Faulty, NamedService
 from pytest_aisbench.localcloud.http import Listener
 from pytest_aisbench.localcloud.iam import Accounts, AuthenticationFailed, Iam, authenticate
 from pytest_aisbench.localcloud.messages import Request, Response
 from pytest_aisbench.localcloud.modelarts.api import error_response
-from pytest_aisbench.localcloud.modelarts.jobs import CAPACITY, Jobs
-from pytest_aisbench.localcloud.modelarts.rules import Catalog
-from pytest_aisbench.localcloud.modelarts.v2 import ModelArts
-from pytest_aisbench.localcloud.obs.service import Obs
 from pytest_aisbench.localcloud.obs.storage import Objects
-from pytest_aisbench.localcloud.tester import Tester
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from pytest_aisbench.localcloud.faults import Fault
+    from pytest_aisbench.localcloud.modelarts.jobs import Jobs
+    from pytest_aisbench.localcloud.modelarts.v2 import ModelArts
 
 
 log = logging.getLogger(__name__)
@@ -92,7 +87,7 @@ class LocalCloud:
         self._clock_skew = clock_skew
         self._v1_status_strings = v1_status_strings
         self._apulis_time_limit = apulis_time_limit
-        self._catalog = Catalog(interpreters)
+        self._interpreters = interpreters
         self._running = ExitStack()
         self._card: dict[str, str] = {}
         self._books: Callable[[], dict[str, Any]] = dict
@@ -125,62 +120,123 @@ class LocalCloud:
         stack.callback(objects.close)
         objects.create_bucket(account.bucket, account.region)
 
-        keystone = Iam(accounts)
-        services = [
-            Faulty("obs", Obs(accounts, objects), self.faults),
-            Faulty("iam", keystone, self.faults),
-            Faulty("tester", Tester(data / "tester"), self.faults),
-        ]
-        obs, iam, tester = listeners = [Listener(service, clock_skew=self._clock_skew) for service in services]
-        for listener in listeners:
+        storage = data / "apulis"
+        for folder in (storage / "work" / account.user, storage / "data"):
+            folder.mkdir(parents=True, exist_ok=True)
+        urls: dict[str, str] = {}
+
+        def make_obs() -> NamedService:
+            from pytest_aisbench.localcloud.obs.service import Obs
+
+            return Obs(accounts, objects)
+
+        def make_iam() -> NamedService:
+            # OpenStack clients look for V1 under "modelartsv1".
+            v1, v2 = (f"{urls['modelarts']}/{version}/{{project}}" for version in ("v1", "v2"))
+            keystone = Iam(accounts)
+            keystone.endpoints = {"modelarts": v2, "modelartsv1": v1} | {
+                "object": urls["obs"],
+                "identity": f"{urls['iam']}/v3",
+            }
+            return keystone
+
+        def make_tester() -> NamedService:
+            from pytest_aisbench.localcloud.tester import Tester
+
+            return Tester(data / "tester")
+
+        def make_apulis() -> NamedService:
+            from pytest_aisbench.localcloud.apulis.service import Apulis
+
+            trainer = modelarts()
+            limit = self._apulis_time_limit
+            platform = Apulis(account, trainer.jobs, trainer.engine, storage, trainer.catalog, time_limit=limit)
+            platform.serve_at(urls["apulis"])
+            return platform
+
+        modelarts = Once(lambda: self._make_modelarts(accounts, objects, data / "work", urls["obs"]))
+        makers: dict[str, Callable[[], NamedService]] = {
+            "obs": Once(make_obs),
+            "iam": Once(make_iam),
+            "tester": Once(make_tester),
+            "apulis": Once(make_apulis),
+            "modelarts": modelarts,
+        }
+        services = {name: Faulty(name, make, self.faults) for name, make in makers.items()}
+        control = Control(accounts, self.faults, lambda: modelarts().jobs, services)
+        listeners = {
+            name: Listener(control if name == "modelarts" else service, clock_skew=self._clock_skew)
+            for name, service in services.items()
+        }
+        for name, listener in listeners.items():
+            if name == "apulis":  # jobs end when nobody can submit any more, and while OBS still answers them
+                stack.callback(lambda: modelarts().close() if modelarts.made else None)
             stack.callback(listener.stop)
-        engine, capacity = (
-            (SimulatedEngine(objects), SIMULATED_CAPACITY) if self._engine == "simulated" else (None, CAPACITY)
-        )
-        trainer = ModelArts(
-            accounts,
-            objects,
-            data / "work",
-            obs.url,
-            catalog=self._catalog,
-            engine=engine,
-            capacity=capacity,
-            faults=self.faults,
-            v1_status_strings=self._v1_status_strings,
-        )
-        stack.callback(trainer.close)
-        limit, storage = self._apulis_time_limit, data / "apulis"
-        platform = Apulis(account, trainer.jobs, trainer.engine, storage, self._catalog, time_limit=limit)
-        services.append(Faulty("apulis", platform, self.faults))
-        apulis = Listener(services[-1], clock_skew=self._clock_skew)
-        stack.callback(apulis.stop)
-        platform.serve_at(apulis.url)
-        control = Control(accounts, self.faults, trainer.jobs, Faulty("modelarts", trainer, self.faults), services)
-        modelarts = Listener(control, clock_skew=self._clock_skew)
-        stack.callback(modelarts.stop)
+            urls[name] = listener.url
         stack.callback(self.faults.close)
-        # OpenStack clients look for V1 under "modelartsv1".
-        v1, v2 = (f"{modelarts.url}/{version}/{{project}}" for version in ("v1", "v2"))
-        keystone.endpoints = {"modelarts": v2, "modelartsv1": v1, "object": obs.url, "identity": f"{iam.url}/v3"}
-        for listener in (obs, iam, tester, apulis, modelarts):
+        for listener in listeners.values():
             listener.start()
         self._books = control.books
         self._card = {
-            "modelarts_endpoint": modelarts.url,
-            "obs_endpoint": obs.url,
-            "iam_endpoint": iam.url,
-            "tester_endpoint": tester.url,
+            "modelarts_endpoint": urls["modelarts"],
+            "obs_endpoint": urls["obs"],
+            "iam_endpoint": urls["iam"],
+            "tester_endpoint": urls["tester"],
             "access_key": account.access_key,
             "secret_key": account.secret_key,
             "project_id": account.project_id,
             "region": account.region,
             "bucket": account.bucket,
-            "apulis_endpoint": apulis.url,
+            "apulis_endpoint": urls["apulis"],
             "apulis_user": account.user,
             "apulis_password": account.password,
             "apulis_vc": VC,
             "apulis_storage": str(storage.resolve()),
         }
+
+    def _make_modelarts(self, accounts: Accounts, objects: Objects, work: Path, obs: str) -> ModelArts:
+        from pytest_aisbench.localcloud.modelarts import jobs, rules, v2
+
+        engine, capacity = None, jobs.CAPACITY
+        if self._engine == "simulated":
+            from pytest_aisbench.localcloud.engine import simulated
+
+            engine, capacity = simulated.SimulatedEngine(objects), simulated.CAPACITY
+        return v2.ModelArts(
+            accounts,
+            objects,
+            work,
+            obs,
+            catalog=rules.Catalog(self._interpreters),
+            engine=engine,
+            capacity=capacity,
+            faults=self.faults,
+            v1_status_strings=self._v1_status_strings,
+        )
+
+
+_T = TypeVar("_T")
+
+
+class Once(Generic[_T]):
+    """Makes something when it is first called for, and returns the same from then on. Every run waits until its cloud
+    has started, and asks for two or three of the five services: the others are not even imported."""
+
+    def __init__(self, make: Callable[[], _T]) -> None:
+        self._make = make
+        self._results: list[_T] = []
+        self._lock = threading.Lock()
+
+    @property
+    def made(self) -> bool:
+        return bool(self._results)
+
+    def __call__(self) -> _T:
+        if not self._results:
+            with self._lock:
+                if not self._results:
+                    self._results.append(self._make())
+        return self._results[0]
 
 
 # The data folder: the caller's, or a temporary one that ends with the cloud.
@@ -223,13 +279,13 @@ class Control:
     """Wraps the ModelArts endpoint: answers /_local/ itself and passes everything else on."""
 
     def __init__(
-        self, accounts: Accounts, faults: Faults, jobs: Jobs, endpoint: Faulty, others: Iterable[Faulty]
+        self, accounts: Accounts, faults: Faults, jobs: Callable[[], Jobs], services: Mapping[str, Faulty]
     ) -> None:
         self._accounts = accounts
         self._faults = faults
         self._jobs = jobs
-        self._endpoint = endpoint
-        self._services = [endpoint, *others]
+        self._endpoint = services["modelarts"]
+        self._services = services
 
     def answer(self, request: Request) -> Response:
         if not request.path.startswith(_OWN_CALLS):
@@ -252,8 +308,8 @@ class Control:
 
     def books(self) -> dict[str, Any]:
         """Every job that was accepted, and the number of requests by service and operation."""
-        requests = {service.name: service.requests() for service in self._services}
-        return {"jobs": self._jobs.books(), "requests": requests}
+        requests = {name: service.requests() for name, service in self._services.items()}
+        return {"jobs": self._jobs().books(), "requests": requests}
 
     def _serve(self, request: Request) -> Response:
         match request.method, request.path.removeprefix(_OWN_CALLS).rstrip("/"):
@@ -262,6 +318,8 @@ class Control:
             case "GET", "faults":
                 return Response.json(200, self._faults.as_json())
             case "PUT", "faults":
+                from pytest_aisbench.localcloud import faults
+
                 self._faults.set(faults.parse(_json(request)))
                 return Response.json(200, self._faults.as_json())
             case "DELETE", "faults":
@@ -350,5 +408,7 @@ def _signals(*numbers: int) -> Iterator[socket.socket]:
 def _ask_for_parents_death() -> None:
     """Ask the kernel to signal the death of the parent: another process may keep our stdin open after it."""
     if sys.platform == "linux":
+        import ctypes
+
         set_parent_death_signal = 1
         ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, PARENT_DIED, 0, 0, 0)

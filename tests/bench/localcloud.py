@@ -275,14 +275,14 @@ class ModelArtsRequests:
 # The sender.
 
 
-def load(pid: int, url: str, requests: Sequence[bytes]) -> Cost:
-    """Send the requests and read all answers, on CONNECTIONS connections at a time; each answer must be a good one."""
+def load(pid: int, url: str, requests: Sequence[bytes], connections: int = CONNECTIONS) -> Cost:
+    """Send the requests and read all answers, over so many connections at a time; each answer must be a good one."""
     with ExitStack() as stack:
-        connections = [stack.enter_context(connect(url)) for _ in range(CONNECTIONS)]
-        warm, rest = requests[:CONNECTIONS], requests[CONNECTIONS:]
-        _send_all(connections, warm)
+        lines = [stack.enter_context(connect(url)) for _ in range(connections)]
+        warm, rest = requests[:connections], requests[connections:]
+        _send_all(lines, warm)
         began, cpu, own = time.perf_counter(), cpu_of(pid), time.process_time()
-        _send_all(connections, rest)
+        _send_all(lines, rest)
         took, cpu, own = time.perf_counter() - began, cpu_of(pid) - cpu, time.process_time() - own
     return Cost(cpu / len(rest) * 1e6, len(rest) / took, own / len(rest) * 1e6)
 

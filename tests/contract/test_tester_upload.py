@@ -17,7 +17,8 @@ from upload_victims import CASE
 from pytest_aisbench.config import access as access_module
 from pytest_aisbench.errors import AisbenchError, Garbled, Refused, Rejected, Throttled, Unreachable
 from pytest_aisbench.localcloud import tester as service
-from pytest_aisbench.localcloud.faults import Fault, Faults, Faulty
+from pytest_aisbench.localcloud.faults import Fault
+from pytest_aisbench.localcloud.faulty import Faults, Faulty
 from pytest_aisbench.localcloud.http import Listener
 from pytest_aisbench.model.results import Destination, RunEnd, Transport, UploadItem, Value
 from pytest_aisbench.secret import Secret
@@ -123,7 +124,7 @@ def faults() -> Faults:
 
 @pytest.fixture
 def local(tmp_path: Path, faults: Faults) -> Any:
-    listener = Listener(Faulty("tester", service.Tester(tmp_path / "tester"), faults))
+    listener = Listener(Faulty("tester", lambda: service.Tester(tmp_path / "tester"), faults))
     listener.start()
     yield listener.url
     listener.stop()

@@ -19,7 +19,8 @@ from waiting import wait_until
 
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.localcloud import faults
-from pytest_aisbench.localcloud.faults import Fault, Faults
+from pytest_aisbench.localcloud.faults import Fault
+from pytest_aisbench.localcloud.faulty import Faults
 from pytest_aisbench.localcloud.server import LocalCloud
 
 pytestmark = [

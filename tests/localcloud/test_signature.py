@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import time
 from typing import TYPE_CHECKING, Any
@@ -122,7 +121,7 @@ def test_what_was_changed_on_the_way_is_refused(accounts: Accounts, change: dict
 
 def test_strangers_are_refused(accounts: Accounts) -> None:
     stranger = signed(Accounts.generate())
-    impostor = signed(Accounts([dataclasses.replace(accounts.first(), secret_key="guessed")]))
+    impostor = signed(Accounts([accounts.first()._replace(secret_key="guessed")]))
     for request, why in [
         (stranger, "access key does not exist"),
         (impostor, "verify aksk signature fail"),

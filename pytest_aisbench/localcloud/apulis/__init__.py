@@ -3,3 +3,5 @@ submitted job becomes a `Launch`), `jobs` (its jobs, in the queue of `modelarts.
 
 The server imports it, and the engine its `pods`.
 """
+
+VC = "platform"  # the only virtual cluster

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_aisbench.localcloud.apulis import VC
 from pytest_aisbench.localcloud.apulis.pods import NPU, Pods, Role, on_host
 from pytest_aisbench.localcloud.engine.launch import Channel, Launch, Place
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-VC = "platform"  # the only virtual cluster
 ADMIN = "admin"
 KINDS = ("RegularJob", "PSDistJob")
 _POD_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?")

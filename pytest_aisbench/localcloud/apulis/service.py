@@ -18,6 +18,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from pytest_aisbench.localcloud.apulis import VC
 from pytest_aisbench.localcloud.apulis.jobs import (
     DELETABLE,
     ENDED,
@@ -33,7 +34,7 @@ from pytest_aisbench.localcloud.apulis.jobs import (
     row_json,
     status_json,
 )
-from pytest_aisbench.localcloud.apulis.rules import ADMIN, DEVICES, VC, Rejected
+from pytest_aisbench.localcloud.apulis.rules import ADMIN, DEVICES, Rejected
 from pytest_aisbench.localcloud.engine.process_engine import USAGE_PERIOD_S
 from pytest_aisbench.localcloud.messages import Request, Response
 
@@ -75,8 +76,6 @@ class Apulis:
         self._calls["GET", _DASHBOARD + "currentUser"] = ("currentUser", login.current_user)
         self._calls["GET", CHARTS_PATH] = ("query_range", Charts(self._jobs, engine).query)
         self.operations = sorted({name for name, _ in self._calls.values()})
-        for folder in (storage / "work" / account.user, storage / "data"):
-            folder.mkdir(parents=True, exist_ok=True)
 
     def serve_at(self, url: str) -> None:
         """Tell pods this url of the service."""

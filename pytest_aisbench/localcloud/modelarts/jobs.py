@@ -28,7 +28,8 @@ from pytest_aisbench.localcloud.modelarts import rules
 from pytest_aisbench.localcloud.modelarts.api import Refusal
 
 if TYPE_CHECKING:
-    from pytest_aisbench.localcloud.faults import Fault, Faults
+    from pytest_aisbench.localcloud.faults import Fault
+    from pytest_aisbench.localcloud.faulty import Faults
     from pytest_aisbench.localcloud.iam import Account
     from pytest_aisbench.localcloud.modelarts.rules import Rules
 

@@ -23,7 +23,6 @@ ASCEND = "Ascend-Powered-Engine"
 POOL = "pool-local"
 """The dedicated pool. Its jobs name a `modelarts.pool.visual` flavor, or get whole nodes of 8 cards."""
 POOL_FLAVOR = "modelarts.pool.visual.8xlarge"
-PYTHON_HELP = "the Python for jobs of a framework, such as mindspore=/venv/bin/python; again for each"
 QUOTA = 10000  # jobs of a project
 LOCAL_CARDS = 64
 USAGE_METRICS = ("cpuUsage", "memUsage", "npuUtil", "npuMemUsage", "gpuUtil", "gpuMemUsage")
@@ -122,8 +121,12 @@ class Flavor:
             },
         }
 
+    @property
+    def name(self) -> str:
+        return f"Computing NPU({self.cards}*Ascend) instance"
+
     def as_json(self) -> dict[str, Any]:
-        named = {"flavor_id": self.id, "flavor_name": f"Computing NPU({self.cards}*Ascend) instance"}
+        named = {"flavor_id": self.id, "flavor_name": self.name}
         return named | {"pool_id": self.pool, "max_num": self.max_nodes} | self.details()
 
 
@@ -232,9 +235,10 @@ class Rules:
             if "dataset" in remote:
                 raise Refusal(400, "2782", f"The dataset of {name} was not found.")
             local_dir = text(entry, "local_dir", f"/home/ma-user/modelarts/{kind}/{name}_{index}")
-            path = PurePosixPath(local_dir)
-            if not path.is_absolute() or ".." in path.parts or len(path.parts) < 3:
-                raise Refusal(400, "2753", f"The {kind} are malformed: {local_dir} cannot be a local_dir.")
+            if "local_dir" in entry:
+                path = PurePosixPath(local_dir)
+                if not path.is_absolute() or ".." in path.parts or len(path.parts) < 3:
+                    raise Refusal(400, "2753", f"The {kind} are malformed: {local_dir} cannot be a local_dir.")
             place = self._place(section(remote, "obs").get("obs_url"))
             channels.append(Channel(name, place, local_dir, by_environment=method == "env"))
         return tuple(channels)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pytest_aisbench.localcloud.faults import Faults
+    from pytest_aisbench.localcloud.faulty import Faults
     from pytest_aisbench.localcloud.obs.storage import Objects
 
 
@@ -63,7 +63,7 @@ class ModelArts:
         self._accounts = accounts
         self._objects = objects
         self._obs_endpoint = obs_endpoint.rstrip("/")
-        self._catalog = catalog or Catalog()
+        self.catalog = self._catalog = catalog or Catalog()
         self.engine = self._engine = engine or ProcessEngine(objects, work, self._obs_endpoint, accounts=accounts)
         self.jobs = self._jobs = Jobs(self._engine, rules.Rules(self._catalog, objects), capacity, faults)
         job, task = r"training-jobs/(?P<job>[^/]+)", r"tasks/(?P<task>[^/]+)"
@@ -347,7 +347,7 @@ def _algorithm(job: Job) -> dict[str, Any]:
 def _resource(job: Job, catalog: Catalog) -> dict[str, Any]:
     resource = {"policy": "regular", "node_count": job.launch.nodes, **job.request["spec"]["resource"]}
     if flavor := catalog.flavor(resource.get("flavor_id") or ""):
-        resource |= {"flavor_name": flavor.as_json()["flavor_name"], "flavor_detail": flavor.details()}
+        resource |= {"flavor_name": flavor.name, "flavor_detail": flavor.details()}
     return resource
 
 
