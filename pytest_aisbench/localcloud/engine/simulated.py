@@ -26,7 +26,7 @@ CAPACITY = 100_000  # jobs that may run at once
 _TERMINATED = 128 + 15
 _BAD_PARAMETERS = 2
 _STEPS = 100  # in an epoch
-_START = 0.002  # seconds until a job begins: jobs that are created together then begin together, at one wake-up
+_START = 0.005  # seconds until a job begins: those created together then begin together, at one wake-up
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,13 @@ class _Parameters:
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> _Parameters:
         """Read the parameters above, ignore all others; raise ValueError where a value does not fit."""
-        kinds: dict[str, Any] = {each.name: type(each.default) for each in fields(cls)}
-        chosen = cls(**{name: kind(parameters[name]) for name, kind in kinds.items() if name in parameters})
+        chosen = cls(**{name: kind(parameters[name]) for name, kind in _KINDS.items() if name in parameters})
         if not 0 <= chosen.seconds < math.inf or chosen.epochs < 1 or not 0 <= chosen.exit_code <= 255:
             raise ValueError("seconds must be finite and not negative, epochs from 1, exit_code from 0 to 255")
         return chosen
+
+
+_KINDS: dict[str, Any] = {each.name: type(each.default) for each in fields(_Parameters)}
 
 
 @dataclass(eq=False)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _END_REASONS = {"Completed": "succeeded", "Terminated": "terminated", "Failed": "training_failed"}
 _LINK_LIFE = 3600.0  # seconds
 _LIMIT = 50  # jobs of a page
+_STATUS = '{"status": {'
 
 
 class ModelArts:
@@ -274,7 +275,7 @@ def _around_duration(job: Job, catalog: Catalog) -> tuple[str, str]:
     """What stands before the duration, and what stands behind it."""
     request = job.request
     metadata = request["metadata"]
-    begin = {
+    before = {
         "kind": "job",
         "metadata": {
             "id": job.id,
@@ -285,22 +286,21 @@ def _around_duration(job: Job, catalog: Catalog) -> tuple[str, str]:
             "user_name": job.user,
             "annotations": metadata.get("annotations") or {},
         },
+        "status": {"phase": job.reported_phase, "secondary_phase": job.secondary_phase},
     }
-    phases = {"phase": job.reported_phase, "secondary_phase": job.secondary_phase}
-    status = {
-        "start_time": job.started,
-        "node_count_metrics": [[job.started, job.launch.nodes]] if job.started else None,
-        "tasks": job.tasks,
-        "task_statuses": job.task_statuses,
-        "running_records": _running_records(job),
-    }
-    end = {
+    behind = {
+        "status": {
+            "start_time": job.started,
+            "node_count_metrics": [[job.started, job.launch.nodes]] if job.started else None,
+            "tasks": job.tasks,
+            "task_statuses": job.task_statuses,
+            "running_records": _running_records(job),
+        },
         "algorithm": _algorithm(job),
         "spec": request["spec"] | {"resource": _resource(job, catalog)},
         "endpoints": request.get("endpoints") or {},
     }
-    before = f'{json_text(begin)[:-1]}, "status": {json_text(phases)[:-1]}, "duration": '
-    return before, f", {json_text(status)[1:]}, {json_text(end)[1:]}"
+    return f'{json_text(before)[:-2]}, "duration": ', f", {json_text(behind).removeprefix(_STATUS)}"
 
 
 def event_json(time_ms: int, level: str, message: str, source: str) -> dict[str, Any]:
