@@ -118,7 +118,7 @@ class Place:
 
 class Engine(Protocol):
     def start(self, launch: Launch, report: Report) -> None:
-        """Return at once; report events from another thread, `Ended` exactly once and last."""
+        """Return at once; report events, `Ended` exactly once, last, and from another thread."""
 
     def stop(self, job_id: str) -> None:
         """Ask the job to end; do nothing where it has ended already or was never started."""

@@ -26,7 +26,6 @@ CAPACITY = 100_000  # jobs that may run at once
 _TERMINATED = 128 + 15
 _BAD_PARAMETERS = 2
 _STEPS = 100  # in an epoch
-_START = 0.005  # seconds until a job begins: those created together then begin together, at one wake-up
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class _Job:
 
 
 class SimulatedEngine:
-    """Everything that happens to a job happens on the alarm's one thread."""
+    """A job begins in the thread that starts it; everything else that happens to it happens on the alarm's."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
@@ -86,7 +85,7 @@ class SimulatedEngine:
         job = _Job(launch, report)
         with self._lock:
             self._jobs[launch.job_id] = job
-        self._plan(job, time.monotonic() + _START, functools.partial(self._begin, job))
+        self._begin(job)
 
     def stop(self, job_id: str) -> None:
         if job := self._jobs.get(job_id):
@@ -161,9 +160,10 @@ class SimulatedEngine:
             job.parameters = _Parameters.of(dict(job.launch.parameters))
         except ValueError as error:
             job.write_line(f"error: {error}")
-            self._fail(job, _BAD_PARAMETERS)
+            self._plan(job, 0, functools.partial(self._fail, job, _BAD_PARAMETERS))
             return
-        if (limit := job.launch.time_limit) is not None:
+        limit = job.launch.time_limit
+        if limit is not None and limit < job.parameters.seconds:
             end = Ended("Terminated", "The job ran as long as its auto_stop allows.")
             self._plan(job, job.began + limit, functools.partial(self._end, job, end, _TERMINATED))
         self._plan_epoch(job, 1)
