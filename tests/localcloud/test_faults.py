@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -174,6 +175,18 @@ def test_a_delayed_request_is_served_later(cloud: LocalCloud, client: CloudClien
     asked = time.monotonic()
     assert create(client)[0] == 201
     assert time.monotonic() - asked >= 0.3
+
+
+def test_a_delay_holds_up_only_its_own_request() -> None:
+    with LocalCloud(engine="simulated", faults=[Fault(service="obs", method="GET", delay=60)]) as cloud:
+        host, _, port = cloud.card()["obs_endpoint"].removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=10) as delayed:
+            delayed.sendall(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+            wait_until(lambda: cloud.books()["requests"]["obs"])
+            other = http.client.HTTPConnection(host, int(port), timeout=10)
+            other.request("HEAD", "/?apiversion")
+            assert other.getresponse().status == 200
+            other.close()
 
 
 def test_a_long_delay_ends_with_the_cloud() -> None:

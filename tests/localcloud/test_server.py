@@ -254,3 +254,25 @@ def test_a_folder_that_cannot_be_is_one_clear_line(
     assert (process.returncode, out) == (4, "")
     assert len(err.splitlines()) == 1
     assert str(tmp_path / "file") in err
+
+
+_IMPORTED = """
+import json, sys, urllib.request
+from pytest_aisbench.localcloud.server import LocalCloud
+def services():
+    prefix = "pytest_aisbench.localcloud."
+    wanted = ("obs.service", "modelarts.v2", "apulis.service", "tester", "engine.process_engine", "faults")
+    return [name for name in wanted if prefix + name in sys.modules] + [m for m in ("sqlite3",) if m in sys.modules]
+with LocalCloud() as cloud:
+    before = services()
+    request = urllib.request.Request(cloud.card()["obs_endpoint"] + "/?apiversion", method="HEAD")
+    urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request).close()
+    print(json.dumps([before, services()]))
+"""
+
+
+def test_a_service_is_imported_when_it_is_first_asked_for() -> None:
+    """Every plain run waits for the start of its private cloud."""
+    command = [sys.executable, "-c", _IMPORTED]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    assert json.loads(printed) == [[], ["obs.service"]]
