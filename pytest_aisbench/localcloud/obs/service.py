@@ -92,10 +92,12 @@ class Obs:
         return Response(response.status, response.body, {**response.headers, **_trace(call)}, response.length)
 
     def quick(self, request: Request) -> bool:
-        """All but copies, which may be large, and the completion of multipart uploads, which are copies too."""
-        return request.method != "POST" and not (
-            "x-obs-copy-source" in request.headers or "x-amz-copy-source" in request.headers
-        )
+        """Questions; and changes of a cloud that keeps nothing, since others wait for the disk. Copies may be large,
+        and so may multipart uploads that are completed."""
+        if request.method in {"GET", "HEAD"}:
+            return True
+        copies = "x-obs-copy-source" in request.headers or "x-amz-copy-source" in request.headers
+        return not self._objects.kept and request.method != "POST" and not copies
 
     def crash(self, request: Request, error: Exception) -> Response:
         return self.refuse(request, 500)

@@ -38,6 +38,7 @@ class Objects:
         """`kept`: a later cloud finds everything again. Otherwise nothing is written down, and small contents stay in
         memory, which costs a third."""
         root.mkdir(parents=True, exist_ok=True)
+        self.kept = kept
         self.blobs = Blobs(root / "blobs", memory=0 if kept else MEMORY)
         self.index = Index(Record(root / "index.db") if kept else None)
         if kept:
