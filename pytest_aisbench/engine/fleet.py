@@ -34,6 +34,7 @@ _LOG = get_logger("fleet")
 NewTrial = Callable[[Case, int], Trial]  # makes the trial of a case with this number
 WhyRefused = Callable[[Case], str]  # why the case gets no other trial; empty if it may get one
 _REST_FACTOR = 4  # after a look at the jobs, the next follows at the earliest after four times as long as it took
+_CPU_SHARE = 0.02  # of a core, that looks may take: a thousand jobs on the local cloud are looked at every other second
 _BUDGET_S = 0.25  # how often the cost of what runs is added up
 _LAST_REQUEST_S = 30.0  # beyond the time to stop: for a request that is under way
 
@@ -211,7 +212,7 @@ class Fleet:
         with self._scheduler:
             if self._look_at != planned or self._closing:
                 return  # an earlier look was planned meanwhile
-        begun, tools = self._scheduler.now(), self._tools
+        begun, cpu, tools = self._scheduler.now(), self._scheduler.cpu(), self._tools
         watched = [trial for trial in self._table.watched() if watch.may_ask(trial, tools.clock.now())]
         inspect = watch.inspect_together(tools.platform, [trial.job_id or "" for trial in watched])
         tools = replace(tools, inspect=inspect)
@@ -224,7 +225,8 @@ class Fleet:
         ended = self._scheduler.now()
         _LOG.debug("asked about %d jobs in %.3f s", len(watched), ended - begun)
         with self._scheduler:
-            self._look_at, self._next_look = None, ended + _REST_FACTOR * (ended - begun)
+            rest = max(_REST_FACTOR * (ended - begun), (self._scheduler.cpu() - cpu) / _CPU_SHARE)
+            self._look_at, self._next_look = None, ended + rest
             dues = [self._due.get(trial.id, 0.0) for trial in self._table.watched()]
             if dues and not self._closing:
                 self._plan_look(min(dues))

@@ -25,6 +25,9 @@ class Scheduler(Protocol):
     def now(self) -> float:
         """Seconds on a clock that never steps; its zero means nothing."""
 
+    def cpu(self) -> float:
+        """CPU seconds that the calling thread has used."""
+
     def soon(self, action: Action) -> None:
         """Run the action on a worker, after those that were given before."""
 
@@ -68,6 +71,9 @@ class Threads:
 
     def now(self) -> float:
         return time.monotonic()
+
+    def cpu(self) -> float:
+        return time.thread_time()
 
     def soon(self, action: Action) -> None:
         with self._given:

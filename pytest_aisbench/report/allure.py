@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -81,10 +81,12 @@ class Allure:
             place.mkdir(parents=True, exist_ok=True)
             write(place, entry, self._past(entry.run))
         cases = {case.id: case for case in entry.cases}
-        written = _by_uuid(place, {test.uuid for test in self._tests.values()} - {""})
-        for test in self._tests.values():
-            with guarded(self._config, f"no lifecycle of {test.nodeid} in allure-results"):
-                self._amend(written.get(test.uuid), place, test, cases.get(test.case), entry)
+        tests = {test.uuid: test for test in self._tests.values() if test.uuid}
+        for file, result in _written_results(place, set(tests)):
+            self._amend(file, result, tests.pop(result["uuid"]), cases, entry)
+        for test in [*tests.values(), *(test for test in self._tests.values() if not test.uuid)]:
+            test.uuid = test.uuid or str(uuid.uuid5(uuid.NAMESPACE_OID, f"{entry.run} {test.nodeid}"))
+            self._amend(place / f"{test.uuid}-result.json", None, test, cases, entry)
 
     def _past(self, run: str) -> list[PastRun]:
         settings = self._config.stash.get(SETTINGS, None)
@@ -95,38 +97,38 @@ class Allure:
             return past_runs(database, run)
 
     def _amend(
-        self, written: _Written | None, place: Path, test: ReportedTest, case: CaseEntry | None, run: RunEntry
+        self,
+        file: Path,
+        written: dict[str, Any] | None,
+        test: ReportedTest,
+        cases: Mapping[str, CaseEntry],
+        run: RunEntry,
     ) -> None:
-        test.uuid = test.uuid or str(uuid.uuid5(uuid.NAMESPACE_OID, f"{run.run} {test.nodeid}"))
+        """Add to the result of a test what the ledger has of its case; `written` is what allure-pytest wrote."""
+        case = cases.get(test.case)
         if written and not case:
-            return  # the result of allure-pytest is complete
-        result = written.result if written else new_result(test)
-        if case:
-            result = amended_result(result, test, case, run, self._say)
-            Attachments(place, self._folder, f"{run.run} {test.nodeid}", self._say).add(result, case)
-        file = written.file if written else place / f"{test.uuid}-result.json"
-        write_text(file, json.dumps(result, ensure_ascii=True))
+            return  # it is complete
+        with guarded(self._config, f"no lifecycle of {test.nodeid} in allure-results"):
+            result = written or new_result(test)
+            if case:
+                result = amended_result(result, test, case, run, self._say)
+                Attachments(file.parent, self._folder, f"{run.run} {test.nodeid}", self._say).add(result, case)
+            write_text(file, json.dumps(result, ensure_ascii=True))
 
 
-class _Written(NamedTuple):
-    """A result that allure-pytest wrote."""
-
-    file: Path
-    result: dict[str, Any]
-
-
-def _by_uuid(place: Path, wanted: set[str]) -> dict[str, _Written]:
-    """The results that are wanted; searched from the newest, since the folder may hold results of a year."""
-    files: dict[str, _Written] = {}
+def _written_results(place: Path, wanted: set[str]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The results with these ids, and their files. The newest first: the folder may hold results of a year."""
     for file in sorted(place.glob("*-result.json"), key=lambda file: -file.stat().st_mtime) if wanted else ():
+        result_id = ""
         # Another program's file.
         with ignored(_LOG, (ValueError, LookupError, TypeError), "which test %s is the result of", file):
             result = json.loads(file.read_bytes())
-            if result["uuid"] in wanted:
-                files[result["uuid"]] = _Written(file, result)
-        if len(files) == len(wanted):
-            break
-    return files
+            result_id = result["uuid"]
+        if result_id in wanted:
+            wanted.remove(result_id)
+            yield file, result
+        if not wanted:
+            return
 
 
 # One result: the trials of its case as steps at their true times, labels, parameters, links

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -107,4 +108,5 @@ def _set_properties(element: ET.Element, values: Mapping[str, str]) -> None:
         element.insert(0, properties)
     for old in [each for each in properties if each.get("name", "").startswith(PREFIX)]:
         properties.remove(old)
-    properties.extend(ET.Element("property", name=PREFIX + name, value=value) for name, value in values.items())
+    for name, value in values.items():  # thousands of cases share the names
+        properties.append(ET.Element("property", name=sys.intern(PREFIX + name), value=value))

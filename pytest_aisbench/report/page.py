@@ -27,8 +27,8 @@ from pytest_aisbench.report.text import safe_link
 from pytest_aisbench.stash import language
 
 COLUMN = 2  # after the result and the name of the test
-WHOLE = 10_000_000  # bytes of all passed cases together: a browser then opens the page in seconds
-LEAST = 6_000  # bytes of a case, in a run of thousands
+WHOLE = 4_000_000  # bytes of all passed cases together: a browser then opens the page in seconds
+LEAST = 3_000  # bytes of a case, in a run of thousands
 
 
 class Html:

@@ -24,6 +24,9 @@ class Seeded:
     def now(self) -> float:
         return self._time
 
+    def cpu(self) -> float:
+        return 0.0
+
     def sleep(self, seconds: float) -> None:
         self._time += seconds
 

@@ -217,12 +217,12 @@ class JobsV2(Jobs):
 
     def _list(self, wanted: set[str]) -> dict[str, Job]:
         """Looks among the newest jobs. Leaves out those that failed, since a list may not say why."""
-        jobs = {}
+        jobs, left = {}, set(wanted)
         for job, _ in self._search(self._look, [], pages=math.ceil(len(wanted) / _PAGE_V2) + 1):
             if job.id in wanted and job.phase not in {Phase.FAILED, Phase.LOST}:
                 jobs[job.id] = job
-            wanted = wanted - {job.id}
-            if not wanted:
+            left.discard(job.id)
+            if not left:
                 break
         return jobs
 
