@@ -234,9 +234,9 @@ def test_an_interrupted_run_is_told_alike_too(yard: Yard, tester: Serving, worke
         suite(yard, kind)
     (yard.folder / "conftest.py").write_text(FLAG)
     with yard.start(*workers) as run:
-        wait_until((yard.folder / "ended").exists, seconds=120)
+        wait_until((yard.folder / "ended").exists)
         run.send_signal(signal.SIGINT)
-        out, _ = run.communicate(timeout=120)
+        out, _ = run.communicate()
     ended = Ended(run.returncode, out, yard.folder)
     assert ended.code == 2, ended.out
     everywhere(ended, tester, wanted("passed", "held"), wanted("passed"))

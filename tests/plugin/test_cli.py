@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import AISBENCH, run
+from waiting import PATIENCE
 
 KEYS = [
     "modelarts_endpoint",
@@ -40,7 +41,7 @@ def test_the_cloud_prints_one_line_and_serves_until_stopped(end: signal.Signals)
         assert sorted(card) == sorted(KEYS)
         assert card["obs_endpoint"].startswith("http://127.0.0.1:")
         cloud.send_signal(end)
-        rest, _ = cloud.communicate(timeout=30)
+        rest, _ = cloud.communicate(timeout=PATIENCE)
         assert cloud.returncode == 0
         assert rest == ""
 
@@ -50,7 +51,7 @@ def test_without_json_a_person_can_read_it() -> None:
         assert cloud.stdout is not None
         lines = [cloud.stdout.readline() for _ in range(1 + len(KEYS))]
         cloud.terminate()
-        cloud.communicate(timeout=30)
+        cloud.communicate(timeout=PATIENCE)
     assert lines[0] == "The local cloud serves until it is stopped (Ctrl-C).\n"
     assert [line.split()[0] for line in lines[1:]] == KEYS
 
@@ -65,7 +66,7 @@ def test_data_is_kept_and_used_by_one_cloud_at_a_time(tmp_path: Path) -> None:
             assert second.returncode == 4
             assert len(second.stderr.splitlines()) == 1
             cloud.terminate()
-            cloud.communicate(timeout=30)
+            cloud.communicate(timeout=PATIENCE)
     assert cards[0]["secret_key"] == cards[1]["secret_key"]
     assert not any(file.stat().st_mode & 0o077 for file in tmp_path.rglob("*") if "account" in file.name)
 

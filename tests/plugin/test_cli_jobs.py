@@ -57,7 +57,7 @@ def nothing_is_left() -> Iterator[None]:
         process = STARTED.pop()
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-            process.communicate(timeout=30)
+            process.communicate()
 
 
 def started(yard: Yard, command: list[str]) -> Child:
@@ -76,7 +76,7 @@ def left_job(yard: Yard) -> str:
     """What a killed run left behind."""
     run, job = running_job(yard)
     os.killpg(run.pid, signal.SIGKILL)
-    run.communicate(timeout=30)
+    run.communicate()
     return job
 
 
@@ -105,7 +105,7 @@ def test_a_job_left_behind_is_seen_heard_and_stopped(yard: Yard, card: Path, gat
         while "first words" not in texts[-1]:
             texts[-1] += follower.stdout.readline()
     followers[1].send_signal(signal.SIGINT)
-    quiet, _ = followers[1].communicate(timeout=30)
+    quiet, _ = followers[1].communicate()
     assert (followers[1].returncode, "Traceback" in quiet) == (2, False)
     gates.speak.open()
     assert followers[0].stdout is not None
@@ -118,7 +118,7 @@ def test_a_job_left_behind_is_seen_heard_and_stopped(yard: Yard, card: Path, gat
     line = rf"{job} \({name}\): stopped \(Terminated\); it was Running, and ran for \d+\.\d s\n"
     assert re.fullmatch(line, stop.stdout), stop.stdout
     assert phase(card, job) is Phase.CANCELLED
-    rest, _ = followers[0].communicate(timeout=30)
+    rest, _ = followers[0].communicate()
     assert followers[0].returncode == 0
     whole = yard.aisbench("logs", job, *cloud)
     assert texts[0] + rest == whole.stdout
@@ -180,7 +180,7 @@ def test_a_live_run_keeps_its_job_unless_forced(yard: Yard, card: Path) -> None:
     assert run.poll() is None
     forced = yard.aisbench("stop", job, "--force", *cloud)
     assert (forced.returncode, "): stopped (Terminated); it was Running" in forced.stdout) == (0, True), forced.stdout
-    out, _ = run.communicate(timeout=60)
+    out, _ = run.communicate()
     assert run.returncode == 12, out
     assert "another person or program stopped the job" in out
 

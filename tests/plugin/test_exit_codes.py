@@ -24,9 +24,9 @@ def interrupted(yard: Yard, number: signal.Signals) -> Ended:
     """A run that gets a signal while its job runs."""
     yard.suite(script=Gate().wait)
     with yard.start("-s") as run:
-        wait_until(lambda: [*yard.folder.glob("reports/latest/requests/*")], seconds=120)
+        wait_until(lambda: [*yard.folder.glob("reports/latest/requests/*")])
         run.send_signal(number)
-        out, _ = run.communicate(timeout=120)
+        out, _ = run.communicate()
     return Ended(run.returncode, out, yard.folder)
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 from yard import SCRIPT, Gate, Yard
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
@@ -23,7 +24,7 @@ def test_a_process_that_a_test_starts_can_be_interrupted() -> None:
 def test_also_where_the_tests_were_started_with_sigint_ignored() -> None:
     test = f"{Path(__file__)}::{test_a_process_that_a_test_starts_can_be_interrupted.__name__}"
     command = [*IGNORED, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout
 
 
@@ -36,5 +37,5 @@ def test_a_run_that_was_started_with_sigint_ignored_is_not_interrupted(yard: Yar
         yard.wait_for_job()
         run.send_signal(signal.SIGINT)
         gate.open()
-        out, _ = run.communicate(timeout=60)
+        out, _ = run.communicate(timeout=PATIENCE)
     assert run.returncode == 0, out

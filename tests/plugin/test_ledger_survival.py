@@ -15,6 +15,7 @@ from typing import Any
 
 import ledger_victims
 import pytest
+from waiting import PATIENCE
 
 from pytest_aisbench.errors import LedgerError
 from pytest_aisbench.ledger import database
@@ -39,7 +40,7 @@ not a mount
 def victims(act: str, folder: Path, *numbers: int, table: Path | None = None, before: tuple[str, ...] = ()) -> Any:
     script = Path(ledger_victims.__file__)
     words = [*before, sys.executable, script, act, table or "", folder, *map(str, numbers)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return json.loads(done.stdout)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from forking import Child
+from waiting import PATIENCE
 from yard import SCRIPT, THRESHOLDS, WORKERS, WORKLOAD, Yard
 
 from pytest_aisbench.localcloud.faults import Fault
@@ -129,7 +130,7 @@ def lines_of(yard: Yard, *arguments: str, card: Path | None = None) -> Iterator[
     attach = ["--aisbench-cloud", str(card or yard.card), "--aisbench-max-jobs", "2"]
     command = [*yard.command(*arguments, cloud=False), *attach]
     with Child(command, yard.folder, yard.environment(), stderr=subprocess.STDOUT) as run:
-        watchdog = threading.Timer(60, run.kill)  # a line that never comes would be waited for for ever
+        watchdog = threading.Timer(PATIENCE, run.kill)  # a line that never comes would be waited for for ever
         watchdog.start()
         try:
             yield iter(run.stdout)

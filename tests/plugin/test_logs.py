@@ -26,7 +26,7 @@ def test_logs_of_every_node_come_home_while_the_job_runs(yard: Yard) -> None:
 
         wait_until(lambda: said(0, "words of rank 0") and said(1, "words of rank 3"))
         gate.open()
-        out, _ = run.communicate(60)
+        out, _ = run.communicate()
         assert run.returncode == 0, out
     for node in (0, 1):
         text = (home / f"worker-{node}.log").read_text(encoding="utf-8")

@@ -79,7 +79,7 @@ def test_the_case_of_a_killed_worker_is_judged_by_another(tmp_path: Path, own_ca
     os.kill(int(worker.name), signal.SIGKILL)
     wait_until(lambda: len(list(pids.iterdir())) == 2)  # another has begun with it
     gate.open()
-    out, _ = run.communicate(timeout=60)
+    out, _ = run.communicate()
     assert run.returncode == 0, out
     assert "1 passed, 1 rerun" in out
     (case,) = json.loads((tmp_path / "reports/latest/results.json").read_text())["cases"]
@@ -118,7 +118,7 @@ def test_the_second_signal_ends_at_once_and_the_job_is_on_record(
         heard += line
     wait_until(lambda: in_flight(yard).fault)  # from here on nobody takes it over
     os.kill(run.pid, number)
-    out, _ = run.communicate(timeout=60)
+    out, _ = run.communicate()
     assert run.returncode == code, out
     assert "left at once; jobs that may still run: aisbench jobs" in out
     assert cloud.phase(in_flight(yard).job_id or "") in {"Creating", "Running"}  # nobody stopped it
@@ -140,7 +140,7 @@ def test_what_could_not_be_stopped_is_named(tmp_path: Path, own_card: Path, clou
     run = yard.start()
     yard.wait_for_job()
     os.kill(run.pid, signal.SIGINT)
-    out, _ = run.communicate(timeout=110)
+    out, _ = run.communicate()
     assert run.returncode == 2, out
     job_id = in_flight(yard).job_id
     assert f"job {job_id} (toy-1x2) may still run: aisbench stop {job_id}" in out

@@ -23,7 +23,7 @@ def killed_while_watching(yard: Yard, *arguments: str) -> Gate:
     run = yard.start(*arguments)
     yard.wait_for_job()
     os.killpg(run.pid, signal.SIGKILL)
-    run.communicate(timeout=30)
+    run.communicate()
     return gate
 
 
@@ -71,7 +71,7 @@ def test_interrupted_with_leave_the_job_runs_on_and_the_next_run_judges_it(
     run = yard.start("--aisbench-on-interrupt", "leave")
     yard.wait_for_job()
     run.send_signal(getattr(signal, name))
-    out, _ = run.communicate(timeout=30)
+    out, _ = run.communicate()
     assert run.returncode == code, out
     assert "left running; the next run takes it over" in out
     (case,) = json.loads((yard.folder / "reports/latest/results.json").read_text())["cases"]
@@ -85,7 +85,7 @@ def test_what_was_judged_before_the_kill_is_judged_again_from_the_store(yard: Ya
     kill = "def test_then_dies(trial):\n    import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     yard.suite(test=TEST.split("def test_trains")[0] + kill)
     before = submitted(card)
-    yard.start().communicate(timeout=60)
+    yard.start().communicate()
     yard.suite()
     judged(yard.pytest("suites", "--nodes", "1"))
     assert submitted(card) == before + 1
@@ -103,7 +103,7 @@ def test_a_live_owner_keeps_its_job(yard: Yard, card: Path) -> None:
     wait_until(lambda: submitted(card), lambda jobs: jobs == before + 2)
     gate.open()
     for run in (first, second):
-        out, _ = run.communicate(timeout=60)
+        out, _ = run.communicate()
         assert run.returncode == 0, out
     assert "is alive and keeps its job" in out
     assert submitted(card) == before + 2
@@ -123,7 +123,7 @@ def test_what_was_under_way_on_a_private_cloud_is_lost_and_submitted_again(yard:
     run = yard.start(cloud=False)
     yard.wait_for_job()
     os.killpg(run.pid, signal.SIGKILL)
-    run.communicate(timeout=30)
+    run.communicate()
     gate.open()
     ended = yard.pytest("suites", "--nodes", "1", cloud=False)
     judged(ended)

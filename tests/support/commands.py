@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import forking
+from waiting import PATIENCE
 
 AISBENCH = (sys.executable, "-m", "pytest_aisbench")
 
@@ -20,7 +21,7 @@ def run(
     *command: str | Path,
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
-    seconds: float = 60,
+    seconds: float = PATIENCE,
     merge: bool = False,
     fork: bool = True,
 ) -> subprocess.CompletedProcess[str]:
@@ -60,4 +61,4 @@ def local_cloud(folder: Path, *options: str) -> Iterator[Path]:
         file.write_text(cloud.stdout.readline())
         yield file
         cloud.terminate()
-        cloud.wait(30)
+        cloud.wait()

@@ -27,6 +27,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
+from waiting import PATIENCE
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -84,10 +86,10 @@ class Child:
         self._reports.sendall(json.dumps(errand).encode() + b"\n")
         self.pid = int(self._reports.recv(_WORD))
 
-    def wait(self, timeout: float | None = None) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         if self.returncode is None:
             if not select.select([self._reports], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+                raise subprocess.TimeoutExpired(self.args, timeout)
             self.returncode = int(self._reports.recv(_WORD))
             self._reports.close()
         return int(self.returncode)
@@ -98,7 +100,7 @@ class Child:
         except subprocess.TimeoutExpired:
             return None
 
-    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+    def communicate(self, timeout: float = PATIENCE) -> tuple[str, str]:
         """All that it writes until nobody can write any more, then wait for its end."""
         streams = [stream for stream in (self.stdout, self.stderr) if stream]
         texts = [""] * len(streams)
@@ -112,7 +114,7 @@ class Child:
         for reader in readers:
             reader.join(timeout)
             if reader.is_alive():
-                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+                raise subprocess.TimeoutExpired(self.args, timeout)
         for stream in streams:
             stream.close()
         self.wait(timeout)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import forking
 from commands import AISBENCH, run
 from factories import make_case_entry, make_trial_entry
+from waiting import PATIENCE
 
 from pytest_aisbench.config.access import TesterAccess
 from pytest_aisbench.model.results import CaseEntry, Destination, Straggler, Transport, UploadItem, Value
@@ -72,7 +73,7 @@ class Serving:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         request = urllib.request.Request(self.url + path, data=data, method=method, headers=named)
         try:
-            with _OPENER.open(request, timeout=30) as answer:
+            with _OPENER.open(request, timeout=PATIENCE) as answer:
                 return Answer(answer.status, dict(answer.headers.items()), answer.read().decode())
         except urllib.error.HTTPError as error:
             return Answer(error.code, dict(error.headers.items()), error.read().decode())
@@ -120,7 +121,7 @@ def serving(db: str, *options: str, program: tuple[str, ...] = (*AISBENCH, "test
             yield Serving(json.loads(process.stdout.readline())["url"], db, process)
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(PATIENCE)
 
 
 def bound(platform: str = "modelarts", testid: str = "") -> Destination:

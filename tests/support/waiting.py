@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-PATIENCE = 60.0  # seconds; a busy machine is no fault of what is tested
+PATIENCE = 300.0  # seconds, for what hangs; a busy machine is no fault of what is tested
 _POLL_S = 0.02
 
 

@@ -19,7 +19,7 @@ import forking
 import pytest
 import results_schema
 from commands import AISBENCH, run
-from waiting import wait_until
+from waiting import PATIENCE, wait_until
 
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.platforms.local import Local
@@ -172,7 +172,7 @@ class Yard:
 
         return str(wait_until(self.trials, is_there)[0]["job_id"])
 
-    def aisbench(self, *arguments: str, seconds: float = 60, **changes: str) -> subprocess.CompletedProcess[str]:
+    def aisbench(self, *arguments: str, seconds: float = PATIENCE, **changes: str) -> subprocess.CompletedProcess[str]:
         """Run a command of `aisbench` here; `changes` are of its environment."""
         return run(*AISBENCH, *arguments, folder=self.folder, environment=self.environment(**changes), seconds=seconds)
 
@@ -183,7 +183,6 @@ class Yard:
             *self.command(*arguments, cloud=cloud),
             folder=self.folder,
             environment=self.environment(**(env or {})),
-            seconds=120,
             merge=True,
             fork=fork,
         )

@@ -15,6 +15,7 @@ import tester_victims
 import upload_victims
 from open_tester import Serving, case, parcel, serving
 from upload_victims import RUN
+from waiting import PATIENCE
 
 from pytest_aisbench.errors import Unreachable
 from pytest_aisbench.ledger.ledger import Ledger
@@ -43,7 +44,7 @@ def test_a_tester_that_is_killed_has_all_of_a_result_or_nothing(tester: Serving,
     with serving(tester.db, program=(sys.executable, tester_victims.__file__, point)) as victim:
         with pytest.raises(Unreachable):
             victim.send(token, sent)
-        assert victim.process.wait(60) == -signal.SIGKILL
+        assert victim.process.wait(PATIENCE) == -signal.SIGKILL
     assert stored(tester, token, "run-1") == (["resnet50-2x8"] if there else [])
     tester.send(token, sent)  # as the outbox of the run does
     assert stored(tester, token, "run-1") == ["resnet50-2x8"]
@@ -65,7 +66,7 @@ def test_a_run_that_is_killed_loses_nothing_and_doubles_nothing(on_sqlite: Servi
     token = tester.token(project)
     command = [sys.executable, upload_victims.__file__, str(file), tester.url, point]
     environment = {**os.environ, "TESTER_TOKEN": token}
-    died = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+    died = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, env=environment)
     assert died.returncode == -signal.SIGKILL, died.stderr
     before = ["toy-1x1"] if upload_victims.POINTS.index(point) >= upload_victims.POINTS.index("stored") else []
     assert point == "sent" or stored(tester, token, RUN) == before  # `sent`: the Tester may be at it
