@@ -134,10 +134,18 @@ print(json.dumps([images.shape, labels.shape, sorted(set(labels.tolist())), int(
     [
         ("train-images-idx3-ubyte.gz", None, "is missing: MNIST's files were expected"),
         ("train-images-idx3-ubyte.gz", b"plain", "cannot be unpacked: Not a gzipped file"),
-        ("train-labels-idx1-ubyte.gz", gzip.compress(b"\0\0\x08\1\0\0\0\x28"), "or not a whole one: it has 8 bytes"),
-        ("train-labels-idx1-ubyte.gz", gzip.compress(b""), "is not an IDX file of bytes"),
-        ("train-labels-idx1-ubyte.gz", gzip.compress(b"\0\0\x08\1\0\0\0\1\0"), "has images of (40, 28, 28)"),
-        ("train-labels-idx1-ubyte.gz", gzip.compress(b"\0\0\x08\1\0\0\0\x28" + b"\x0a" * 40), "has a label 10"),
+        (
+            "train-labels-idx1-ubyte.gz",
+            gzip.compress(b"\0\0\x08\1\0\0\0\x28", mtime=0),
+            "or not a whole one: it has 8 bytes",
+        ),
+        ("train-labels-idx1-ubyte.gz", gzip.compress(b"", mtime=0), "is not an IDX file of bytes"),
+        ("train-labels-idx1-ubyte.gz", gzip.compress(b"\0\0\x08\1\0\0\0\1\0", mtime=0), "has images of (40, 28, 28)"),
+        (
+            "train-labels-idx1-ubyte.gz",
+            gzip.compress(b"\0\0\x08\1\0\0\0\x28" + b"\x0a" * 40, mtime=0),
+            "has a label 10",
+        ),
     ],
 )
 def test_a_wrong_file_is_one_clear_line(tmp_path: Path, name: str, content: bytes | None, complaint: str) -> None:
