@@ -248,6 +248,6 @@ def clouds():
 """
     yard.suite(script=SLEEP)
     (yard.folder / "conftest.py").write_text(kill)
-    ended = yard.pytest("suites", "--nodes", "1", cloud=False)
+    ended = yard.pytest("suites", "--nodes", "1", cloud=False, tester_patience=0.5)
     assert ended.code == 12, ended.out
     assert "the local cloud ended" in ended.out

@@ -91,7 +91,8 @@ def test_a_tester_that_is_down_changes_no_verdict(yard: Yard, required: list[str
     yard.suite()
     way = yard.folder / "way"
     way.touch()  # a file where a folder should be
-    ended = yard.pytest("suites", "--nodes", "1", "--aisbench-tester", f"file://{way}/to", *required)
+    tester = ("--aisbench-tester", f"file://{way}/to", *required)
+    ended = yard.pytest("suites", "--nodes", "1", *tester, tester_patience=0.5)
     assert ended.code == (12 if required else 0), ended.out
     assert ended.results["exit_code"] == ended.code
     assert ended.verdicts == {"toy-1x2": "PASSED"}
@@ -149,7 +150,7 @@ def test_a_refusal_is_a_warning_and_a_dead_letter_can_be_sent_again(yard: Yard, 
         f'[tester]\nurl = "http://127.0.0.1:{refusing.server_port}/"\ntoken = "${{TESTER_TOKEN}}"\n'
     )
     token = {"TESTER_TOKEN": "a-token-that-nobody-may-see"}
-    ended = yard.pytest("suites", "--nodes", "1", env=token)
+    ended = yard.pytest("suites", "--nodes", "1", env=token, tester_patience=0.5)
     assert ended.code == 0, ended.out
     assert "the Tester does not take results now, they are spooled" in ended.out
     assert "1 spooled: aisbench flush" in ended.out

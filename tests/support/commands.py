@@ -24,10 +24,13 @@ def run(
     seconds: float = PATIENCE,
     merge: bool = False,
     fork: bool = True,
+    planted: Mapping[str, float] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; `merge` takes both of its streams as one, without `fork` it imports all it needs."""
+    """Run a command to its end; `merge` takes both of its streams as one.
+
+    Without `fork` it imports all that it needs. Only a forked one has other values for constants `planted`."""
     if fork and forking.can_fork(command, environment or os.environ):
-        return forking.run(command, folder, environment or os.environ, seconds, merge=merge)
+        return forking.run(command, folder, environment or os.environ, seconds, merge=merge, planted=planted)
     return subprocess.run(
         command,
         cwd=folder,

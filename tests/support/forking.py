@@ -61,7 +61,9 @@ class Child:
         *,
         stderr: int | None = None,
         new_session: bool = False,
+        planted: Mapping[str, float] | None = None,
     ) -> None:
+        """`planted`: other values for constants, each named as `module:NAME`."""
         self.args = [str(part) for part in command]
         self.returncode: Any = None  # or the exit code, as Popen declares it
         self.stdout, out = _pipe()
@@ -77,6 +79,7 @@ class Child:
             "folder": str(folder or Path.cwd()),
             "environment": dict(environment),
             "new_session": new_session,
+            "planted": planted or {},
         }
         with _starting:
             socket.send_fds(_running_nursery(), [b"1"], [theirs.fileno(), out, err])
@@ -151,9 +154,11 @@ def run(
     seconds: float,
     *,
     merge: bool = False,
+    planted: Mapping[str, float] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; `merge` takes both of its streams as one."""
-    with Child(command, folder, environment, stderr=subprocess.STDOUT if merge else subprocess.PIPE) as child:
+    stderr = subprocess.STDOUT if merge else subprocess.PIPE
+    with Child(command, folder, environment, stderr=stderr, planted=planted) as child:
         out, err = child.communicate(seconds)
     return subprocess.CompletedProcess(child.args, child.wait(), out, err)
 
@@ -245,6 +250,10 @@ def _become(errand: Mapping[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(errand["environment"])
     tempfile.tempdir = None
+    for place, value in errand["planted"].items():
+        module, _, name = place.partition(":")
+        assert hasattr(sys.modules[module], name), place
+        setattr(sys.modules[module], name, value)
     sys.path[0] = errand["folder"]
     sys.argv[1:] = errand["arguments"]
     runpy.run_module(errand["module"], run_name="__main__", alter_sys=True)

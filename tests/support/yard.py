@@ -29,6 +29,8 @@ WORKERS = pytest.mark.parametrize(
     "workers", [pytest.param([], id="single"), pytest.param(["-n", "2"], id="xdist", marks=pytest.mark.slow)]
 )
 _CI = {"CI", "BUILD_NUMBER"}
+# At the end of a run uploads get 5 s, which are too many where nobody listens, and too few on a busy machine.
+_TESTER_PATIENCE = "pytest_aisbench.session.reporters:PATIENCE_S"
 CACHELESS = ("-pno:cacheprovider",)
 STRANGERS = ("hypothesispytest", "anyio")  # plugins that come with the tests
 SCRIPT = """
@@ -147,8 +149,14 @@ class Yard:
 
     def start(self, *arguments: str, nodes: int = 1, cloud: bool = True) -> forking.Child:
         """Start a run of the suites, which the test then kills, interrupts or lets end."""
-        command = self.command("suites", "--nodes", str(nodes), *arguments, cloud=cloud)
-        return forking.Child(command, self.folder, self.environment(), stderr=subprocess.STDOUT, new_session=True)
+        return forking.Child(
+            self.command("suites", "--nodes", str(nodes), *arguments, cloud=cloud),
+            self.folder,
+            self.environment(),
+            stderr=subprocess.STDOUT,
+            new_session=True,
+            planted={_TESTER_PATIENCE: PATIENCE},
+        )
 
     def trials(self) -> list[dict[str, Any]]:
         """The trials on record, oldest first; none while the ledger is being made."""
@@ -177,14 +185,21 @@ class Yard:
         return run(*AISBENCH, *arguments, folder=self.folder, environment=self.environment(**changes), seconds=seconds)
 
     def pytest(
-        self, *arguments: str, cloud: bool = True, env: Mapping[str, str] | None = None, fork: bool = True
+        self,
+        *arguments: str,
+        cloud: bool = True,
+        env: Mapping[str, str] | None = None,
+        fork: bool = True,
+        tester_patience: float = PATIENCE,
     ) -> Ended:
+        """Run pytest here to its end; `tester_patience`: how long it waits at its end for a Tester that is down."""
         done = run(
             *self.command(*arguments, cloud=cloud),
             folder=self.folder,
             environment=self.environment(**(env or {})),
             merge=True,
             fork=fork,
+            planted={_TESTER_PATIENCE: tester_patience},
         )
         return Ended(done.returncode, done.stdout, self.folder)
 
