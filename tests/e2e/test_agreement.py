@@ -30,15 +30,27 @@ HARD = THRESHOLDS.replace("at_least = 1 ", "at_least = 1e9 ")
 TIGHT = THRESHOLDS.replace("at_least = 1 ", "at_least = 24.5 ")
 FAST = WORKLOAD + '[local]\nparameters = { seconds = "0.1", throughput = "12.5" }\n'
 VETO = TEST.replace("(trial)", "(veto, trial)") + "\n\n@pytest.fixture\ndef veto():\n    pytest.skip('no cards')\n"
-# Says that a test has ended for whoever writes about it.
+# Says that a test has ended for whoever writes about it. An interrupt within Allure's hooks would be a warning of
+# pluggy's, which the runs of these tests turn into an error: so this is said when all others have done theirs.
 FLAG = """
+import pytest
+
 def pytest_configure(config):
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Flag())
+        config.pluginmanager.register(Controller() if config.getoption("numprocesses") else Alone())
 
-class Flag:
+class Controller:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logfinish(self):
+        yield
         open("ended", "w").close()
+
+class Alone:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self):
+        ended = yield
+        open("ended", "w").close()
+        return ended
 """
 SUITES: dict[str, dict[str, str]] = {
     "passed": {},
