@@ -106,7 +106,8 @@ class Database:
                 if not locked or time.monotonic() > deadline:
                     raise
                 _LOG.debug("%s is locked, and opened again: %s", self.path, error)
-            time.sleep(random.uniform(0.01, 0.05))  # noqa: S311 - so that two processes do not retry in step
+            # So that two processes do not retry in step; a test's own seed stays as it is.
+            time.sleep(random.SystemRandom().uniform(0.01, 0.05))
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         if self._alien:

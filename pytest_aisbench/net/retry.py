@@ -32,6 +32,7 @@ LOOK_S = 5.0  # the patience of one look at a job: others wait behind it, and th
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 8.0
 _MOST_DOUBLINGS = 20  # no pause is longer, and a number that doubles for ever overflows
+_CHANCE = random.SystemRandom()  # has no state: a test that seeds `random` gets its own numbers whatever threads retry
 _LOG = logs.get_logger("requests")
 _LOADING = threading.Lock()  # many threads may fail at once, and pytest's import hook is not thread-safe
 
@@ -55,7 +56,7 @@ class Pauses:
         pause_s = min(self._longest_s, _FIRST_PAUSE_S * 2.0**self._failures)
         self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
         retry_after_s = error.pause_s if isinstance(error, AisbenchError) else 0.0
-        return max(retry_after_s, pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads requests, hides nothing
+        return max(retry_after_s, pause_s * _CHANCE.uniform(0.5, 1.0))
 
     def reset(self) -> None:
         """Forget earlier failures, after an attempt that succeeded."""

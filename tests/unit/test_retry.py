@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import sys
 from collections.abc import Callable
 
@@ -162,3 +163,10 @@ def test_what_does_not_fail_needs_no_library(clock: HeldTime, monkeypatch: pytes
         retry.call(Script(Refused("keys")), patience_s=60.0)
     with pytest.raises(ImportError):
         retry.call(Script(Unreachable("no answer")), patience_s=60.0)
+
+
+def test_a_pause_takes_nothing_from_the_random_numbers_of_a_test() -> None:
+    random.seed(7)
+    before = random.getstate()
+    assert retry.Pauses().after(None) != retry.Pauses().after(None)
+    assert random.getstate() == before
