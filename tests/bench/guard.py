@@ -109,5 +109,7 @@ def write(now: Parts, date: str, load: Iterable[float]) -> None:
     same = all(machine.get(key) == value for key, value in facts.items())
     parts = figures.updated(old if same else {}, now)
     document = {**facts, "load": [round(each, 1) for each in load]}
-    FILE.write_text(figures.to_json(document, date, parts), encoding="utf-8")
-    PAGE.write_text(figures.page(_read(PAGE), document, date, parts), encoding="utf-8")
+    text = figures.to_json(document, date, parts)
+    FILE.write_text(text, encoding="utf-8")
+    # As the file has them: rounded, so that whoever makes the tables from it later makes the same.
+    PAGE.write_text(figures.page(_read(PAGE), document, date, figures.from_json(text)[1]), encoding="utf-8")

@@ -77,8 +77,8 @@ def measure(*, full: bool = False) -> list[Figure]:
     through(1)  # compiles everything once
     empty_tests(1)
     runs: dict[int, Through] = {}
-    for jobs in (FEW, MANY):
-        for _ in _turns():
+    for jobs, least in ((FEW, 3), (MANY, 1)):
+        for _ in _turns(least):
             calibration.take()
             for count in (1, jobs):
                 runs[count] = through(count)
@@ -100,12 +100,12 @@ def measure(*, full: bool = False) -> list[Figure]:
     return figures
 
 
-def _turns() -> Iterator[None]:
-    """As many as there is time for, and one at least."""
+def _turns(least: int) -> Iterator[None]:
+    """As many as there is time for, and at least so many."""
     began = time.perf_counter()
     for turn in range(1, _ROUNDS + 1):
         yield
-        if (time.perf_counter() - began) * (turn + 1) / turn > _ENOUGH_S:
+        if turn >= least and (time.perf_counter() - began) * (turn + 1) / turn > _ENOUGH_S:
             return
 
 
