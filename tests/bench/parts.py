@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import fleet
 import jobs
+import load
+import localcloud
 import report
+import staging
 import verdict
 from figures import Figure
 
@@ -24,21 +26,9 @@ class Part:
     slow: bool = False  # only with --full, or by name
 
 
-def _numbers(module: str, **options: Any) -> Mapping[str, float]:
-    """What a benchmark measures, by its own names; nothing where it has no `measure` yet."""
-    try:
-        measure: Callable[..., Mapping[str, float]] = importlib.import_module(module).measure
-    except (ModuleNotFoundError, AttributeError) as error:
-        print(error)
-        return {}
-    return measure(**options)
-
-
 def _load() -> Iterator[Figure]:
     """Imports and start-up. A ratio near 1 hides what is ours: what the plugin adds is given in percent."""
-    numbers = _numbers("load", rounds=_LOAD_ROUNDS)
-    if not numbers:
-        return
+    numbers = load.measure(_LOAD_ROUNDS)
     unused = "what the plugin adds to a run that does not use it"
     if exact := numbers.get("unused_instructions_ratio"):
         yield Figure("unused", f"{unused}, instructions", 100 * (exact - 1), "%", target=2.0, guarded=True, slack=0.5)
@@ -61,9 +51,7 @@ def _load() -> Iterator[Figure]:
 
 def _staging(*, full: bool) -> Iterator[Figure]:
     files, mib = 2000, 256 if full else 64
-    numbers = _numbers("staging", files=files, mib=mib, rounds=3 if full else 2)
-    if not numbers:
-        return
+    numbers = staging.measure(files=files, mib=mib, rounds=3 if full else 2)
     small, large, far = f"{files:,} files of 10 KiB", f"4 files of {mib} MiB", "1,000 files of 10 KiB at 20 ms RTT"
     for way, client in {"vendor": "the vendor's client", "obstore": "obstore"}.items():
         if f"small_{way}_files_per_s" in numbers:
@@ -92,11 +80,8 @@ def _beside_obstore(name: str, what: str, seconds: float, numbers: Mapping[str, 
 
 
 def _local_cloud() -> Iterator[Figure]:
-    numbers = _numbers("localcloud")
-    if not numbers:
-        return
-    kinds: Mapping[str, str] = importlib.import_module("localcloud").KINDS
-    for kind, what in kinds.items():
+    numbers = localcloud.measure()
+    for kind, what in localcloud.KINDS.items():
         if kind.startswith("nginx") or f"{kind}_cpu_us" not in numbers:
             continue
         sink = numbers.get(f"nginx_{kind}_cpu_us")

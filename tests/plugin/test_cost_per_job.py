@@ -23,7 +23,7 @@ REQUESTS = {
     "modelarts metrics": 1,
     "obs head-object": 1,
     "obs put-object": 2,
-    "obs get-bucket": 3,
+    "obs get-bucket": 1,
     "obs get-object": 4,
     "tester post-results": 1,
 }
