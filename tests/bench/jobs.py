@@ -118,9 +118,9 @@ def _of_many(jobs: int, run: Through, few: Through, cpu: float, cpu_of_few: floa
     yield Figure(f"above_{jobs}", above, cpu - test, "ms", target=10.0 if jobs == MANY else None)
     growth = f"growth of CPU per job to {size}"
     yield Figure(f"growth_{jobs}", growth, cpu, "ms", same, cpu_of_few, target=1.2, guarded=True)
-    yield Figure(
-        f"written_{jobs}", f"bytes written per job, {size}", written, "KiB", same, written_of_few, guarded=True
-    )
+    # results.json is written every other second, so a busy machine writes it more often.
+    what = f"bytes written per job, {size}"
+    yield Figure(f"written_{jobs}", what, written, "KiB", same, written_of_few, guarded=True, slack=0.3)
     requests = run.beside_polls / jobs
     yield Figure(f"requests_{jobs}", f"requests per job beside polls, {size}", requests, guarded=True)
     yield Figure(f"memory_{jobs}", f"memory, {size}", run.ended.memory, "MiB", target=120.0 if jobs == MANY else None)

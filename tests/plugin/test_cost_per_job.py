@@ -6,6 +6,7 @@ How much CPU it takes depends on the machine: `python -m tests.bench` measures t
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,15 +31,19 @@ REQUESTS = {
 COMMITS = 6.0  # what shares a commit depends on how quick the disk is
 WRITTEN_KIB = 240.0  # given to write(): files and the terminal
 KEPT_KIB = 70.0  # below reports/, after the run
+REWRITES = 0.5  # of results.json, which holds all cases: every 1.5 s, and not for every case
 # How many times as much one more job may cost after FEW jobs as before.
 GROWTH = {"requests": 1.1, "commits": 1.5, "written": 1.2, "kept": 1.1}
 # SQLite has no hook for commits that Python shows: a statement outside of a transaction commits by itself.
-COUNT_COMMITS = """import atexit
+COUNTING = """import atexit
+import json
+import os
 import pathlib
 import sqlite3
+import sys
 
 connect = sqlite3.connect
-commits = []
+commits, rewrites = [], []
 WRITES = {"INSERT", "UPDATE", "DELETE", "REPLACE", "CREATE", "ALTER", "DROP"}
 
 
@@ -54,8 +59,14 @@ def counting(*arguments, **options):
     return db
 
 
+def hear(event, details):
+    if event == "os.rename" and os.path.basename(details[1]) == "results.json":
+        rewrites.append(details[1])
+
+
 sqlite3.connect = counting
-atexit.register(lambda: pathlib.Path("commits").write_text(str(len(commits))))
+sys.addaudithook(hear)
+atexit.register(lambda: pathlib.Path("counts").write_text(json.dumps([len(commits), len(rewrites)])))
 """
 
 
@@ -65,6 +76,7 @@ class Cost:
 
     requests: Mapping[str, float]  # by kind, beside polls
     commits: float
+    rewrites: float
     written: float  # KiB
     kept: float  # KiB
 
@@ -73,6 +85,7 @@ class Cost:
         return Cost(
             {kind: (each - less.requests.get(kind, 0)) / jobs_more for kind, each in self.requests.items()},
             (self.commits - less.commits) / jobs_more,
+            (self.rewrites - less.rewrites) / jobs_more,
             (self.written - less.written) / jobs_more,
             (self.kept - less.kept) / jobs_more,
         )
@@ -88,13 +101,14 @@ class Slopes(NamedTuple):
 def _cost(folder: Path, count: int) -> Cost:
     with track.local_cloud(folder) as cloud:
         track.write_suites(folder / "suites", count, 0.0)
-        (folder / "suites" / "conftest.py").write_text(COUNT_COMMITS)
+        (folder / "suites" / "conftest.py").write_text(COUNTING)
         # No module is compiled to disk: whether that is still to be done is no matter of jobs.
         ended = track.measured(track.ours(cloud, count, "suites"), folder, settings={"PYTHONDONTWRITEBYTECODE": "1"})
         asked = {kind: times for kind, times in cloud.requests_by_kind().items() if kind not in jobs.POLLS}
         assert len(cloud.books()["jobs"]) == count
     kept = sum(path.lstat().st_size for path in (folder / "reports").rglob("*") if path.is_file())
-    return Cost(asked, int((folder / "commits").read_text()), ended.written / 1024, kept / 1024)
+    commits, rewrites = json.loads((folder / "counts").read_text())
+    return Cost(asked, commits, rewrites, ended.written / 1024, kept / 1024)
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +121,7 @@ def test_a_job_costs_no_more_than_agreed(slopes: Slopes) -> None:
     job = slopes.many
     assert {kind: each for kind, each in job.requests.items() if each > REQUESTS.get(kind, 0)} == {}
     assert 0 < job.commits <= COMMITS
+    assert job.rewrites <= REWRITES
     assert 0 < job.kept <= KEPT_KIB
     assert job.written <= WRITTEN_KIB
     assert job.written > 0 or sys.platform != "linux"  # only Linux says how much a process has written
