@@ -78,9 +78,14 @@ def number(value: float) -> str:
 
 
 def best(one: Iterable[Figure], other: Iterable[Figure]) -> list[Figure]:
-    """Of each figure the better of two runs."""
+    """Of each figure the least of two runs, and of its peer too: other programs make both dearer, never cheaper."""
     others = {figure.name: figure for figure in other}
-    return [min(figure, others.get(figure.name, figure), key=lambda each: each.compared) for figure in one]
+    return [_least(figure, others.get(figure.name, figure)) for figure in one]
+
+
+def _least(one: Figure, other: Figure) -> Figure:
+    peers = [each.peer_value for each in (one, other) if each.peer_value is not None]
+    return replace(one, value=min(one.value, other.value), peer_value=min(peers, default=None))
 
 
 def merged(runs: Sequence[Sequence[Figure]]) -> list[Figure]:

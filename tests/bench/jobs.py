@@ -77,7 +77,7 @@ def measure(*, full: bool = False) -> list[Figure]:
     through(1)  # compiles everything once
     empty_tests(1)
     runs: dict[int, Through] = {}
-    for jobs, least in ((FEW, 3), (MANY, 1)):
+    for jobs, least in ((FEW, _ROUNDS), (MANY, 1)):
         for _ in _turns(least):
             calibration.take()
             for count in (1, jobs):

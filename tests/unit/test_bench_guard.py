@@ -53,6 +53,11 @@ def test_a_part_that_seems_worse_is_measured_again(later: list[float], red: int)
     assert kept["jobs"][0].value == min(later[: guard.AGAIN])
 
 
+def test_a_peer_that_was_slow_once_does_not_make_the_figure_look_good() -> None:
+    (growth,) = figures.best([_cpu(60.0, loop=40.0)], [_cpu(66.0, loop=62.0)])
+    assert growth.ratio == 1.5
+
+
 def test_a_part_that_is_as_before_is_measured_once() -> None:
     before = {"jobs": [_cpu(20.0)]}
     assert guard.recheck(before, before, lambda part: pytest.fail(f"{part} was measured again")) == (before, [])
