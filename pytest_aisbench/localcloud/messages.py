@@ -230,14 +230,15 @@ def http_date(moment: float) -> str:
     return _word_date(int(moment))
 
 
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+# Not strftime's, which follow the locale.
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 @functools.lru_cache(maxsize=256)
 def _word_date(second: int) -> str:
     year, month, day, hour, minute, second, weekday, *_ = time.gmtime(second)
-    return f"{_DAYS[weekday]}, {day:02} {_MONTHS[month - 1]} {year:04} {hour:02}:{minute:02}:{second:02} GMT"
+    return f"{DAYS[weekday]}, {day:02} {MONTHS[month - 1]} {year:04} {hour:02}:{minute:02}:{second:02} GMT"
 
 
 def response_head(response: Response, moment: float, *, close: bool) -> tuple[bytes, int]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.localcloud.apulis.rules import ADMIN, Rejected, UnlaunchableError, checked, launch
+from pytest_aisbench.localcloud.messages import DAYS, MONTHS
 from pytest_aisbench.localcloud.modelarts.api import Refusal
 
 if TYPE_CHECKING:
@@ -281,13 +282,9 @@ def _status_detail(entry: Entry) -> list[dict[str, Any]]:
     return []
 
 
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-
-
 def http_date(moment: float) -> str:
     at = time.localtime(moment)
-    return f"{_DAYS[at.tm_wday]}, {at.tm_mday:02d} {_MONTHS[at.tm_mon - 1]} {time.strftime('%Y %H:%M:%S', at)} GMT"
+    return f"{DAYS[at.tm_wday]}, {at.tm_mday:02d} {MONTHS[at.tm_mon - 1]} {time.strftime('%Y %H:%M:%S', at)} GMT"
 
 
 def stamp(moment: float) -> str:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "binary/octet-stream"
 MIN_PART = 100 * 1024
 MAX_PARTS = 10_000
-MEMORY = 64 * 1024 * 1024  # for the small contents of a cloud that keeps nothing; the others are files
-MEMORY_EACH = 64 * 1024
+MEMORY_EACH = 64 * 1024  # bytes of a content that is kept in memory
+MEMORY = 1024 * MEMORY_EACH  # for the small contents of a cloud that keeps nothing; the others are files
 
 
 class Objects:
