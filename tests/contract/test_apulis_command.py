@@ -156,6 +156,15 @@ def test_a_job_ends_though_nobody_watches(pods: Pods) -> None:
     assert not list(pods.folder.glob("aisbench-j/node-*"))
 
 
+def test_a_job_that_is_stopped_before_its_ranks_begin_leaves_nothing(pods: Pods) -> None:
+    """It waits for a rank table that does not come, and the time limit strikes."""
+    pods.script("print('never')")
+    code, out = pods.run(replace(SPEC, shape=Shape(1, 2), max_run_s=1), "master")
+    assert code == 124
+    assert "never" not in out
+    assert not list(pods.folder.glob("aisbench-j/node-*"))
+
+
 @pytest.mark.parametrize(
     "command",
     [
