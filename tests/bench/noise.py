@@ -71,8 +71,8 @@ def reframe(history: Sequence[float], draw: Draw) -> tuple[Outcome, int]:
 
 def _reframe_takes(value: float) -> bool:
     try:
-        from reframe.core.exceptions import SanityError  # type: ignore[import-not-found]
-        from reframe.utility.sanity import assert_reference, evaluate  # type: ignore[import-not-found]
+        from reframe.core.exceptions import SanityError
+        from reframe.utility.sanity import assert_reference, evaluate
     except ImportError:
         low, high = CLAIM.band(ONE)
         return low <= value <= high
