@@ -79,6 +79,7 @@ print(json.dumps([*(os.environ.get(name) for name in names), os.getcwd(), sys.ar
 
 
 @pytest.mark.parametrize(("workdir", "cards"), [("local", 8), ("shared", 2)])
+@pytest.mark.slow
 def test_every_card_of_every_node_is_a_rank_of_its_own(pods: Pods, workdir: str, cards: int) -> None:
     """The guide's script gives the ranks 0 to 7 to both nodes, and the job hangs."""
     pods.script(SAY)
@@ -208,6 +209,7 @@ def test_ranks_that_a_script_numbers_from_0_on_every_node_are_caught_before_they
 
 
 @pytest.mark.parametrize("told", [{"START": "2"}, {"SIZE": "2"}], ids=["numbered through", "a node by itself"])
+@pytest.mark.slow
 def test_ranks_that_nobody_else_is_are_let_alone(pods: Pods, told: dict[str, str]) -> None:
     """Nor is a process of one rank, such as that of an evaluation, taken for one of all."""
     pods.script(GUIDE, "run_8p.sh")

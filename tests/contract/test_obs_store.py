@@ -128,7 +128,10 @@ def _trouble(server: Server) -> str:
 
 
 @pytest.fixture(
-    params=["address", "tunnel", "seaweedfs", "tunnel-v4", "seaweedfs-v4", "address-obstore", "seaweedfs-obstore"]
+    params=[
+        *("address", "tunnel", "tunnel-v4", "address-obstore"),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("seaweedfs", "seaweedfs-v4", "seaweedfs-obstore")),
+    ]
 )
 def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Server:
     """By address the vendor's client signs V2 and asks by path. By a domain's name, through a tunnel, it does what
@@ -201,7 +204,7 @@ class TestObs(StoreContract):
         assert server.access_key.reveal() not in str(refused.value)
 
 
-@pytest.mark.parametrize("kind", ["local_cloud", "seaweedfs"])
+@pytest.mark.parametrize("kind", ["local_cloud", pytest.param("seaweedfs", marks=pytest.mark.slow)])
 def test_servers_take_what_obstore_sends(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -297,6 +297,7 @@ def test_a_pre_start_script_that_fails_fails_the_job(submit: Callable[..., Watch
     assert "never" not in job.log()
 
 
+@pytest.mark.slow
 def test_outputs_and_logs_are_in_the_store_while_the_job_runs(submit: Callable[..., Watched], objects: Objects) -> None:
     job = submit("""
 import os, pathlib, sys, time
@@ -367,6 +368,7 @@ for session in (False, True):
     assert not survivors(mark)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_the_platforms_fault_and_the_engine_survives_it(
     submit: Callable[..., Watched], objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:

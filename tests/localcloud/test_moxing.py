@@ -248,6 +248,7 @@ def test_a_forked_child_has_connections_of_its_own(mox: Any) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.slow
 def test_large_files_are_streamed(mox: Any, cloud: LocalCloud, tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.truncate(120 << 20)

@@ -6,7 +6,10 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from yard import SCRIPT, THRESHOLDS, WORKLOAD, Yard
+
+pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[2] / "docs/apulis.md"
 SECTION = """[apulis]

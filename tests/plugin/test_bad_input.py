@@ -30,6 +30,7 @@ MARKER = 'pytest.mark.workload("{name}", nodes=[1, 2])'
 
 
 @pytest.mark.parametrize("script", FAILING)
+@pytest.mark.slow
 def test_a_script_that_does_not_do_its_work_fails_and_is_told_why(yard: Yard, script: str) -> None:
     text, told = FAILING[script]
     yard.suite(script=text)
@@ -171,6 +172,7 @@ def test_reports_that_cannot_be_written_stop_the_run_before_it_starts(yard: Yard
 
 @WORKERS
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 2), ("SIGTERM", 143)])
+@pytest.mark.slow
 def test_an_interrupt_stops_the_jobs_and_writes_the_reports(
     yard: Yard, name: str, code: int, workers: list[str]
 ) -> None:

@@ -44,6 +44,7 @@ def recipe(heading: str) -> str:
     return found[1]
 
 
+@pytest.mark.slow
 def test_a_run_that_claims_what_its_log_tells_expects_a_failure_and_measures_power(yard: Yard) -> None:
     (yard.folder / "conftest.py").write_text(recipe("Measure power"))
     yard.suite("known", script=TALKATIVE, thresholds=CLAIMS.replace("DAY", "2999-01-31"))

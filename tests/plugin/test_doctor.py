@@ -148,6 +148,7 @@ def test_what_is_wrong_on_the_way(
     assert "not checked" in by_name["offer"][0]["text"]
 
 
+@pytest.mark.slow(seconds=10)
 def test_names_by_the_hosts_table(yard: Yard, examine: Examine) -> None:
     port = json.loads(yard.card.read_text())["obs_endpoint"].rpartition(":")[2]
     configure(yard, {"obs_endpoint": f"https://obs.centre.invalid:{port}"}, {"obs.centre.invalid": "127.0.0.1"})

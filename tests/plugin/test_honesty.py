@@ -11,6 +11,8 @@ from junit_schema import properties, strictly
 from waiting import wait_until
 from yard import SCRIPT, THRESHOLDS, WORKERS, Yard, submitted
 
+pytestmark = pytest.mark.slow
+
 HARD = THRESHOLDS.replace("at_least = 1 ", "at_least = 1e9 ")
 HEAD = 'import pytest\n\npytestmark = pytest.mark.workload("{name}", nodes=[1])\n\n'
 TRAINS = "def test_trains(trial):\n    trial.verdict.require()\n"

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from waiting import wait_until
 from yard import SCRIPT, Gate, Yard
 
 from pytest_aisbench.engine import collect
+
+pytestmark = pytest.mark.slow
 
 FAILS = "print('about to fail', flush=True)\nraise SystemExit('no such layer: conv7')\n"
 

@@ -9,6 +9,8 @@ import pytest
 from old_package import unpack
 from yard import SCRIPT, WORKLOAD, Yard
 
+pytestmark = pytest.mark.slow
+
 ALONE = """
 import argparse, os
 import moxing as mox

@@ -5,7 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
 from yard import Yard
+
+pytestmark = pytest.mark.slow
 
 SUITES = Path(__file__).parents[2] / "suites"
 # As the guide's script does: the number of the card, on every node.

@@ -17,6 +17,8 @@ from yard import TEST, THRESHOLDS, WORKLOAD, Ended, Yard
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 
+pytestmark = pytest.mark.slow
+
 FAST = WORKLOAD + '[local]\nparameters = { seconds = "0.1", throughput = "12.5" }\n'
 HARD = THRESHOLDS.replace("at_least = 1 ", "at_least = 1e9 ")
 KILLS = TEST.replace("    trial.verdict", "    import os\n\n    os._exit(1)\n    trial.verdict")

@@ -17,6 +17,8 @@ from yard import WORKERS
 
 from pytest_aisbench import __version__
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["pytester"]
 
 HERE = Path(__file__).parent

@@ -90,6 +90,7 @@ def test_what_is_not_selected_may_be_as_it_is(yard: Yard) -> None:
     assert ended.verdicts == {"good-1x2": "PASSED"}
 
 
+@pytest.mark.slow
 def test_lf_runs_again_what_failed(yard: Yard) -> None:
     yard.suite()
     yard.suite("slow", thresholds='[local."*"]\nthroughput = { at_least = 1e9 }\naccuracy = { at_least = 0.5 }\n')
@@ -100,6 +101,7 @@ def test_lf_runs_again_what_failed(yard: Yard) -> None:
     assert [case["id"] for case in results["cases"]] == ["slow-1x2"]
 
 
+@pytest.mark.slow
 def test_sw_goes_on_where_it_stopped(yard: Yard) -> None:
     """The one that passed is not submitted again, and the one behind the failure not before its turn."""
     for name, end in (("a", "0"), ("b", "3"), ("c", "0")):

@@ -60,6 +60,7 @@ def test_on_the_local_cloud_results_go_to_its_own_tester(yard: Yard, card: Path,
     assert yard.aisbench("flush").stdout == "nothing is spooled\n"
 
 
+@pytest.mark.slow
 def test_the_tester_of_a_private_cloud_is_named_as_such(yard: Yard) -> None:
     yard.suite()
     ended = yard.pytest("suites", "--nodes", "1", cloud=False)
@@ -69,6 +70,7 @@ def test_the_tester_of_a_private_cloud_is_named_as_such(yard: Yard) -> None:
     )
 
 
+@pytest.mark.slow
 def test_none_is_no_upload(yard: Yard) -> None:
     yard.suite(test=TEST + ALONE)
     ended = yard.pytest("suites", "--nodes", "1", "--aisbench-tester", "none")
@@ -174,6 +176,7 @@ def test_a_refusal_is_a_warning_and_a_dead_letter_can_be_sent_again(yard: Yard, 
             assert token["TESTER_TOKEN"].encode() not in file.read_bytes(), file
 
 
+@pytest.mark.slow
 def test_a_tester_that_takes_results_alone_is_a_warning_and_no_exit_code(yard: Yard, refusing: Refusing) -> None:
     yard.suite()
     refusing.status, refusing.old = 201, True
@@ -184,6 +187,7 @@ def test_a_tester_that_takes_results_alone_is_a_warning_and_no_exit_code(yard: Y
     assert "the Tester does not know how the run ended" in ended.out
 
 
+@pytest.mark.slow
 def test_papers_travel_without_their_secrets(yard: Yard, tmp_path: Path) -> None:
     yard.suite()
     config = {

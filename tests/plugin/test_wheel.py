@@ -8,6 +8,8 @@ import pytest
 from by_wheel import STANDIN
 from yard import Yard
 
+pytestmark = pytest.mark.slow
+
 WHEEL = ("--nodes", "1", "--aisbench-modelarts-client", "wheel")
 V1 = """
 import argparse, os

@@ -129,6 +129,7 @@ def test_strangers_words_stay_labels() -> None:
 @settings(deadline=None)
 @given(unit=st.text(max_size=30), value=st.floats() | st.none(), reason=st.text(max_size=60))
 @example(unit="", value=-sys.float_info.max, reason="")  # which cannot be rounded up
+@pytest.mark.slow
 def test_whatever_was_measured_the_files_can_be_read(unit: str, value: float | None, reason: str) -> None:
     case = replace(WILD, metrics={"throughput": Value(value, unit)}, reason=reason)
     families(ci.openmetrics_text(run(case)))

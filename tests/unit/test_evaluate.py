@@ -325,6 +325,7 @@ def test_the_noise_of_a_shape_and_of_its_base_leaves_a_ratio_open(one: Case, led
     assert "no further trial: the uncertainty of 1x1 alone" in text
 
 
+@pytest.mark.slow
 def test_a_thousand_shapes_cost_little_and_show_some(one: Case) -> None:
     wide = [replace(one, shape=Shape(nodes, 1), thresholds=(SPEED, LEARNT, SCALING)) for nodes in range(1, 1001)]
     others = [trial(each, 100.0 * each.shape.nodes) for each in wide]

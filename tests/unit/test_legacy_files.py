@@ -270,6 +270,7 @@ statements = st.one_of(
 
 @QUICK
 @given(st.lists(statements, max_size=6))
+@pytest.mark.slow
 def test_any_python_file_is_read_or_refused_and_never_run(written: Any, lines: list[str]) -> None:
     # Were anything of it run, the function would be called, and the folder be there.
     folder = Path(str(written("", "probe"))).parent / "planted"

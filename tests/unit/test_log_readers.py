@@ -324,6 +324,7 @@ def mangled(draw: st.DrawFn) -> str:
     st.lists(st.integers(0, 500) | st.integers(0, 3 * MOST_CHARACTERS), max_size=4).map(sorted),
     st.integers(1, 3),
 )
+@pytest.mark.slow
 def test_no_log_breaks_a_reader_and_its_pieces_make_no_difference(
     lines: list[str], cuts: list[int], ranks: int
 ) -> None:

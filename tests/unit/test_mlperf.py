@@ -172,6 +172,7 @@ JSON = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_siz
         | st.text(max_size=20).map(":::MLLOG".__add__)
     )
 )  # fmt: skip
+@pytest.mark.slow
 def test_no_file_breaks_the_judge(lines: list[str]) -> None:
     judge_file(CASE, parse_result("a", lines))
 

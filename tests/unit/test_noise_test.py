@@ -242,6 +242,7 @@ def outcomes_of(noise: float, shift: float, known: int, rounds: int) -> Counter[
 
 
 @pytest.mark.parametrize(("noise", "known"), [(0.001, 5), (0.04, 3), (0.04, 5), (0.04, 30)])
+@pytest.mark.slow
 def test_on_the_limit_it_is_wrong_as_seldom_as_it_promises(noise: float, known: int) -> None:
     """Nowhere is it wrong more often. Bonferroni promises at most α each way, here within 3 standard errors; with α
     for each of the five looks it would be twice that, and with the normal quantile more still."""

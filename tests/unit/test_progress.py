@@ -147,6 +147,7 @@ SPOKEN = st.sampled_from(
 
 
 @given(st.lists(st.one_of(SPOKEN, st.text(max_size=20))), st.lists(st.integers(0, 8000), max_size=8), st.integers(1, 3))
+@pytest.mark.slow
 def test_the_pieces_in_which_a_log_arrives_make_no_difference(lines: list[str], cuts: list[int], ranks: int) -> None:
     text = "\n".join(lines)
     places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]

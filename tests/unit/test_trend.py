@@ -205,6 +205,7 @@ def test_nothing_is_added_and_at_most_a_tenth_is_left_out(history: list[float]) 
 
 @pytest.mark.parametrize("known", [10, 40])
 @pytest.mark.parametrize(("tails", "promise"), [(0, ALPHA), (4, 0.07)])
+@pytest.mark.slow
 def test_choosing_values_keeps_the_promise_of_the_gate(known: int, tails: int, promise: float) -> None:
     """On the limit; with heavy tails (Student's t with 4 degrees of freedom), whose far values are noise, nearly so."""
     rounds, dice = 1000, random.Random(f"{known} {tails}")
