@@ -212,6 +212,7 @@ class Fleet:
         with self._scheduler:
             if self._look_at != planned or self._closing:
                 return  # an earlier look was planned meanwhile
+        self._ledger.database.raise_failure()  # jobs may run for hours before the next change is saved
         begun, cpu, tools = self._scheduler.now(), self._scheduler.cpu(), self._tools
         watched = [trial for trial in self._table.watched() if watch.may_ask(trial, tools.clock.now())]
         inspect = watch.inspect_together(tools.platform, [trial.job_id or "" for trial in watched])

@@ -60,7 +60,7 @@ class Database:
     """One connection for all threads; every error is a LedgerError.
 
     What `write` and `transaction` wrote is on disk when they return. What `write_soon` was given follows within
-    milliseconds, and an error of it is raised by the next `write_soon` or `sync`.
+    milliseconds, and an error of it is raised by the next `write_soon`, `sync` or `raise_failure`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -168,7 +168,9 @@ class Database:
 
     def write_soon(self, key: str, work: Callable[[], object]) -> None:
         """Make the writes of `work` within milliseconds; a newer one of the same key replaces one that still waits."""
-        self._raise_failure()
+        self.raise_failure()
+        if self._closed:
+            raise LedgerError(f"the ledger {self.path} is closed", advice=_OTHER_FILE)
         with self._queue_lock:
             if waiting := self._keyed.get(key):
                 waiting.work = work
@@ -184,7 +186,7 @@ class Database:
         """Return once everything that was written before is on disk."""
         with self._translated(), self._lock:
             self._commit()
-        self._raise_failure()
+        self.raise_failure()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -264,7 +266,8 @@ class Database:
                 except sqlite3.Error as error:  # of the ROLLBACK
                     self._failure = self._failure or error
 
-    def _raise_failure(self) -> None:
+    def raise_failure(self) -> None:
+        """Raise the error of a write that was to be made soon, once."""
         failure, self._failure = self._failure, None
         if failure:
             with self._translated():

@@ -234,7 +234,7 @@ def test_the_signature_that_was_asked_for_is_sent_and_nothing_is_negotiated(
         f"http://{asked}:{server.server_port}",
         Secret("AK"),
         Secret("SK"),
-        security_token=Secret("TOKEN"),
+        security_token=Secret("of-an-hour"),
         signature=signature,
         region="cn-central-221",
         hosts=Hosts({"obs.centre.example": "127.0.0.1"}),
@@ -246,7 +246,7 @@ def test_the_signature_that_was_asked_for_is_sent_and_nothing_is_negotiated(
     ((_, _, headers, _),) = server.seen
     assert headers["Authorization"].startswith(scheme)
     assert headers["Host"].startswith(asked if asked[0].isdigit() else f"bucket.{asked}")
-    assert headers["x-obs-security-token" if signature == "obs" else "x-amz-security-token"] == "TOKEN"
+    assert headers["x-obs-security-token" if signature == "obs" else "x-amz-security-token"] == "of-an-hour"
     if signature == "v4":
         assert "/cn-central-221/s3/aws4_request" in headers["Authorization"]
         assert "x-amz-date" in headers["Authorization"]

@@ -121,9 +121,19 @@ def test_an_interrupt_loses_nothing_of_other_threads(database: Database) -> None
     assert leases(database.path) == {"a": 1.0, "b": 2.0}
 
 
+def test_an_error_of_a_late_write_is_there_for_those_who_write_nothing_more(database: Database) -> None:
+    database.write_soon("lease of a", lambda: database.write("INSERT INTO runs (run) VALUES ('a')"))
+    database.read("SELECT 1")  # by now it was tried
+    with pytest.raises(LedgerError, match="constraint failed"):
+        database.raise_failure()
+    database.raise_failure()
+
+
 def test_closing_writes_the_rest(tmp_path: Path) -> None:
     database = Database(tmp_path / "ledger.db")
     database.write("INSERT INTO runs (run, started, settings) VALUES ('a', 0, '{}')")
     database.write_soon("lease of a", lambda: database.write(RENEW, 1.0, "a"))
     database.close()
     assert leases(database.path) == {"a": 1.0}
+    with pytest.raises(LedgerError, match="closed"):
+        database.write_soon("lease of a", lambda: None)
