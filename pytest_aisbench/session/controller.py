@@ -232,6 +232,7 @@ class Controller(collection.ChecksSelection):
         """Runs before the terminal prints its summary, and while junit and Allure write: their disk may be full too."""
         if self._results:
             self._results.close()
+            gc.freeze()  # pytest is about to search everything for garbage, five times
         code = self._outcome.code(exitstatus, self._run)
         session.exitstatus = code
         if self._run is None:

@@ -119,6 +119,7 @@ def test_few_files_and_large_files_do_not(
     assert set(server.by) == {"vendor"}
 
 
+@pytest.mark.slow
 def test_without_obstore_nothing_changes(
     server: Server, store: Obs, uploads: list[Upload], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ def test_without_obstore_nothing_changes(
     assert set(server.by) == {"vendor"}
 
 
+@pytest.mark.slow
 def test_a_server_that_takes_no_v4_gets_all_from_the_vendors_client(
     server: Server, store: Obs, uploads: list[Upload], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -144,6 +146,7 @@ def test_a_server_that_takes_no_v4_gets_all_from_the_vendors_client(
         assert secret not in caplog.text
 
 
+@pytest.mark.slow
 def test_what_fails_is_told_as_by_the_vendors_client(server: Server, store: Obs, uploads: list[Upload]) -> None:
     server.reply = lambda *_: (403, "")
     with pytest.raises(Refused, match="secret_access_key") as refused:
@@ -154,6 +157,7 @@ def test_what_fails_is_told_as_by_the_vendors_client(server: Server, store: Obs,
         store.upload(uploads)
 
 
+@pytest.mark.slow
 def test_what_may_pass_is_asked_again(server: Server, store: Obs, uploads: list[Upload]) -> None:
     failures = iter([503, 503])
     server.reply = lambda *_: (next(failures, 200), "")
@@ -162,6 +166,7 @@ def test_what_may_pass_is_asked_again(server: Server, store: Obs, uploads: list[
     assert len(set(server.by_obstore)) == len(server.by_obstore)  # not by obstore, which has another policy
 
 
+@pytest.mark.slow
 def test_an_etag_that_is_not_the_md5_is_no_proof(
     server: Server, store: Obs, uploads: list[Upload], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -97,6 +97,7 @@ def test_an_unknown_authority_is_not_trusted(server: Server, certificates: Path,
     assert server.asked == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["address"], indirect=True)
 def test_nobody_else_trusts_it_when_many_files_are_uploaded(server: Server, tmp_path: Path) -> None:
     """obstore, where it is installed, sends the first of them."""

@@ -355,6 +355,7 @@ def test_the_first_error_ends_an_upload(script: Script, store: Obs, tmp_path: Pa
     assert len(script.seen) < 500
 
 
+@pytest.mark.slow
 def test_warnings_as_errors_do_not_reach_us(endpoint: str, tmp_path: Path) -> None:
     """Also at the vendor's first import, and when pytest restores the filters between two tests."""
     program = f"""

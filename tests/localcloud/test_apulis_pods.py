@@ -164,6 +164,7 @@ def test_without_a_command_of_its_own_the_ps_runs_that_of_the_workers(apulis: Ap
     assert (ended["jobStatus"], ended["errorMsg"]) == ("failed", "pod failed")
 
 
+@pytest.mark.slow
 def test_a_command_that_never_ends_is_killed_and_nothing_of_it_is_left(apulis: Apulis) -> None:
     mark = uuid.uuid4().hex
     job = apulis.distribute("exit 7", resourcegpu=1)

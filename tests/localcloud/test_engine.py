@@ -240,6 +240,7 @@ def test_a_rank_ended_by_a_signal_has_the_shells_exit_code(submit: Callable[...,
     assert (job.end().phase, job.codes()) == ("Failed", {"worker-0": 137})
 
 
+@pytest.mark.slow
 def test_a_rank_that_ignores_sigterm_is_killed(isolation: str, submit: Callable[..., Watched]) -> None:
     job = submit("import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)")
     job.await_start()

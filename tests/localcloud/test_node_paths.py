@@ -155,6 +155,7 @@ ended.wait()
 """
 
 
+@pytest.mark.slow
 @needs_mounts
 def test_a_cloud_killed_outright_leaves_no_mount_and_no_process(tmp_path: Path) -> None:
     before = host()

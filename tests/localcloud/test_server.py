@@ -160,6 +160,7 @@ def test_it_ends_with_a_parent_that_is_killed(environment: dict[str, str]) -> No
     os.close(writer)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of the parent's death")
 def test_the_end_of_the_thread_that_started_it_is_not_the_end_of_the_parent(
     launch: Callable[..., subprocess.Popen[str]],
@@ -202,6 +203,7 @@ def test_a_restart_on_the_same_data_is_the_same_cloud(
     assert (data / "accounts.json").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_jobs_run_in_data_that_were_named_from_where_one_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ def slopes(tmp_path_factory: pytest.TempPathFactory) -> Slopes:
     return Slopes(few.per_job(one, FEW - ONE), many.per_job(few, MANY - FEW))
 
 
+@pytest.mark.slow
 def test_a_job_costs_no_more_than_agreed(slopes: Slopes) -> None:
     job = slopes.many
     assert {kind: each for kind, each in job.requests.items() if each > REQUESTS.get(kind, 0)} == {}
@@ -127,6 +128,7 @@ def test_a_job_costs_no_more_than_agreed(slopes: Slopes) -> None:
     assert job.written > 0 or sys.platform != "linux"  # only Linux says how much a process has written
 
 
+@pytest.mark.slow
 def test_a_job_among_many_costs_what_it_costs_among_few(slopes: Slopes) -> None:
     few, many = ({**vars(each), "requests": sum(each.requests.values())} for each in slopes)
     grown = {what: (few[what], many[what]) for what, most in GROWTH.items() if many[what] > most * few[what]}

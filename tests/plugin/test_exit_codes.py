@@ -146,6 +146,7 @@ def test_11_also_where_nothing_is_collected(yard: Yard, workers: list[str]) -> N
     assert not (yard.folder / "reports").exists()
 
 
+@pytest.mark.slow
 def test_what_is_required_and_judged_is_not_missing(yard: Yard) -> None:
     """Passed, and failed: a case that failed has run."""
     yard.suite("good")
@@ -190,6 +191,7 @@ def test_a_manifest_that_cannot_be_meant_is_exit_4(yard: Yard, card: Path, name:
     assert submitted(card) == before
 
 
+@pytest.mark.slow
 def test_one_command_writes_the_manifest_of_a_collection(yard: Yard) -> None:
     yard.suite("b")
     yard.suite("a")

@@ -21,6 +21,7 @@ def test_a_process_that_a_test_starts_can_be_interrupted() -> None:
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "True\n"
 
 
+@pytest.mark.slow
 def test_also_where_the_tests_were_started_with_sigint_ignored() -> None:
     test = f"{Path(__file__)}::{test_a_process_that_a_test_starts_can_be_interrupted.__name__}"
     command = [*IGNORED, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
@@ -28,6 +29,7 @@ def test_also_where_the_tests_were_started_with_sigint_ignored() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_that_was_started_with_sigint_ignored_is_not_interrupted(yard: Yard) -> None:
     """A shell starts what it puts in the background so, and Ctrl-C then means another command."""
     gate = Gate()

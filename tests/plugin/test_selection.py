@@ -118,6 +118,7 @@ def test_sw_goes_on_where_it_stopped(yard: Yard) -> None:
     assert judged[1]["b-1x2"] == "FAILED"
 
 
+@pytest.mark.slow
 def test_maxfail_stops_at_its_number(yard: Yard) -> None:
     for name in ("a", "b"):
         yard.suite(name, script="raise SystemExit(3)")
@@ -127,6 +128,7 @@ def test_maxfail_stops_at_its_number(yard: Yard) -> None:
     assert ended.verdicts == {"a-1x2": "FAILED", "b-1x2": "FAILED", "long-1x2": None}
 
 
+@pytest.mark.slow
 @WORKERS
 def test_x_stops_at_the_first_failure_and_leaves_no_job(yard: Yard, workers: list[str]) -> None:
     yard.suite("a", script="import sys; sys.exit(3)")
