@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Sequence
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pytest_aisbench.session.xdist import Workers
 _LOG = get_logger("session")
 _GC_OBJECTS = 20_000  # made before Python looks for garbage again, while a run is open
+_SWITCH_S = 0.02
 _GLANCE_S = 0.5  # how long the main thread waits before it shows again what runs and what is logged
 
 
@@ -56,7 +58,7 @@ class Controller(collection.ChecksSelection):
         self._opening = threading.RLock()  # workers of xdist plan, and ask for the platform, at the same time
         self._results: ResultsWriter | None = None
         self._plan = Plan()
-        self._gc_threshold = gc.get_threshold()
+        self._gc_threshold, self._switch_s = gc.get_threshold(), sys.getswitchinterval()
 
     # RunOwner: what the fixtures ask for.
 
@@ -162,6 +164,8 @@ class Controller(collection.ChecksSelection):
                 # A run keeps nearly all that it makes until its end: to search that for garbage takes 6 % of its CPU.
                 gc.freeze()
                 gc.set_threshold(_GC_OBJECTS, *self._gc_threshold[1:])
+                # Ten threads that take turns every 5 ms spend a tenth of the CPU on taking turns.
+                sys.setswitchinterval(_SWITCH_S)
                 self._results = ResultsWriter(self._run.folder, self._run.entry)
             return str(self._run.folder) if self._run else None
 
@@ -257,6 +261,7 @@ class Controller(collection.ChecksSelection):
 
     def pytest_unconfigure(self) -> None:
         gc.set_threshold(*self._gc_threshold)
+        sys.setswitchinterval(self._switch_s)
         if self._workers:
             self._workers.close()
         if self._run:
