@@ -34,7 +34,9 @@ _LOG = get_logger("fleet")
 NewTrial = Callable[[Case, int], Trial]  # makes the trial of a case with this number
 WhyRefused = Callable[[Case], str]  # why the case gets no other trial; empty if it may get one
 _REST_FACTOR = 4  # after a look at the jobs, the next follows at the earliest after four times as long as it took
-_CPU_SHARE = 0.02  # of a core, that looks may take: a thousand jobs on the local cloud are looked at every other second
+_CPU_SHARE = (
+    0.015  # of a core, that looks may take: a thousand jobs on the local cloud are looked at every other second
+)
 _BUDGET_S = 0.25  # how often the cost of what runs is added up
 _LAST_REQUEST_S = 30.0  # beyond the time to stop: for a request that is under way
 

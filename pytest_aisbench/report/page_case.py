@@ -151,6 +151,7 @@ MOST_ROWS = 10
 MOST_LOGS = 32
 MOST_TRAITS = 60
 _AROUND = 1000  # bytes around the parts, with the line that names what is left out
+_ESCAPED = [(char, len(escape(char)) - 1) for char in "&<>\"'"]  # counted, not escaped: a page has megabytes
 _LIMITS = (1000, 200, 40)  # characters of a text; if escaping makes the details too large, the next is tried
 
 
@@ -190,7 +191,8 @@ def case_details(case: CaseEntry, frame: CaseContext, budget: int = BUDGET) -> s
 
 def weight(html: str) -> int:
     """Bytes that the HTML takes in the page, where it is JSON in an attribute."""
-    return len(escape(json.dumps(html)))
+    text = json.dumps(html)
+    return len(text) + sum(more * text.count(char) for char, more in _ESCAPED)
 
 
 def _joined(parts: Sequence[Part], note: str, say: Language) -> str:
