@@ -162,6 +162,8 @@ class Listener:
                     connection.socket.shutdown(socket.SHUT_RDWR)
             while self._lent and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(left)
+        while not self._returned.empty():  # the listener takes none back any more
+            self._returned.get().hang_up()
 
     # In the listener's thread.
 
@@ -361,10 +363,11 @@ class Listener:
         if not goes_on:
             connection.hang_up()
         with self._changed:
+            if goes_on:  # before it leaves those that threads have: a server that stops looks at both
+                self._returned.put(connection)
             self._lent.discard(connection)
             self._changed.notify_all()
         if goes_on:
-            self._returned.put(connection)
             self._wake()
 
     def _serve_slowly(self, connection: _Connection, request: Request) -> bool:

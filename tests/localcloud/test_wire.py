@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_aisbench.localcloud.http import Listener
+from pytest_aisbench.localcloud.http import Listener, _Connection
 from pytest_aisbench.localcloud.messages import Request, Response
 
 if TYPE_CHECKING:
@@ -240,3 +240,13 @@ def test_stopping_ends_idle_connections_and_frees_the_port(tmp_path: Path) -> No
         assert successor.url == listener.url
         with pytest.raises(OSError, match="in use"):
             Listener(Echo(tmp_path), int(port))
+
+
+def test_a_connection_that_a_thread_gives_back_too_late_is_closed(tmp_path: Path) -> None:
+    listener = Listener(Echo(tmp_path))  # its thread takes no connection back any more
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.settimeout(60)
+        listener._returned.put(_Connection(ours))
+        listener.stop()
+        assert theirs.recv(1) == b""
