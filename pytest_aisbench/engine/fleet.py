@@ -1,8 +1,8 @@
 """Keeps all jobs of a run in flight at once.
 
 One thread looks at the jobs: it asks the platform about all of them together, so that a thousand jobs cost little more
-than one. Eight worker threads do the slow steps (staging, submitting, collecting); one thread owns a trial at a time.
-Tests wait in `Fleet.reached` for the trial of their case. The scheduler has the threads and the clock.
+than one. Up to eight worker threads do the slow steps (staging, submitting, collecting); one thread owns a trial at a
+time. Tests wait in `Fleet.reached` for the trial of their case. The scheduler has the threads and the clock.
 
 Nothing here searches all trials for what to do next: each change of a trial is followed by what it makes possible. So
 a job costs the same whether ten or ten thousand are in flight.

@@ -6,17 +6,16 @@ Jobs of a local cloud that simulates them. First 1, 100 and 1,000 jobs that end 
 pytest itself needs for as many tests that pass, with the same kinds of reports. Then jobs in flight: the cloud shows
 them as running until all have been in flight for a while; then they end at the same moment, the worst there is. Asked
 as the local cloud is, every 0.1 to 0.6 s, or as ModelArts is, every 5 to 30 s: the same adapter, with the same cloud
-as its endpoint. CPU, memory and bytes are those of the pytest process; requests are counted by the server.
+as its endpoint. CPU, memory and bytes are those of the pytest process, which writes into a folder in memory; requests
+are counted by the server.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import track
@@ -42,8 +41,7 @@ class Through(NamedTuple):
 
 def through(jobs: int) -> Through:
     """A run of so many jobs that end at once."""
-    with tempfile.TemporaryDirectory() as scratch, track.local_cloud(Path(scratch)) as cloud:
-        folder = Path(scratch)
+    with track.scratch() as folder, track.local_cloud(folder) as cloud:
         track.write_suites(folder / "suites", jobs, 0.0)
         ended = track.measured(track.ours(cloud, jobs, "suites"), folder)
         assert len(cloud.books()["jobs"]) == jobs
@@ -52,8 +50,7 @@ def through(jobs: int) -> Through:
 
 def empty_tests(count: int) -> track.Ended:
     """pytest without us, with as many tests that pass."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
+    with track.scratch() as folder:
         track.write_empty_tests(folder / "suites", count)
         return track.measured(track.theirs(folder, "suites"), folder)
 
@@ -154,8 +151,7 @@ def measure_flight(*, full: bool = False) -> list[Figure]:
 
 
 def _flight(platform: str, jobs: int) -> Iterator[Figure]:
-    with tempfile.TemporaryDirectory() as scratch, track.local_cloud(Path(scratch)) as cloud:
-        folder = Path(scratch)
+    with track.scratch() as folder, track.local_cloud(folder) as cloud:
         track.write_suites(folder / "suites", jobs, 1.0, expected=_EXPECTED_S)
         cloud.configure(folder)
         cloud.hold()

@@ -14,7 +14,7 @@ from seeded import Seeded
 from waiting import wait_until
 
 from pytest_aisbench.engine.fleet import Fleet
-from pytest_aisbench.engine.scheduler import Threads
+from pytest_aisbench.engine.scheduler import Pace, Threads
 from pytest_aisbench.engine.submit import new_trial
 from pytest_aisbench.engine.trial import Tools
 from pytest_aisbench.engine.watch import Limits
@@ -40,6 +40,29 @@ def test_work_runs_on_so_many_threads_at_once_and_in_its_order() -> None:
     wait_until(lambda: len(begun) == 4)
     assert sorted(begun[:2]) == [0, 1]
     threads.close()
+
+
+def test_workers_that_wait_for_answers_are_joined_by_all_others() -> None:
+    threads, together = Threads(8), threading.Barrier(9)
+    for _ in range(8):
+        threads.soon(lambda: together.wait(60.0) and None)
+    together.wait(60.0)
+    threads.close()
+
+
+def test_workers_that_use_the_cpu_are_joined_by_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, used = 100.0, 5.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    monkeypatch.setattr("time.process_time", lambda: used)
+    pace, counts = Pace(4), []
+    for share in (0.1, 0.2, 0.3, 0.95, 1.0, 1.1, 0.1):
+        now, used = now + 0.05, used + 0.05 * share
+        pace.look()
+        counts.append(pace.workers)
+    assert counts == [3, 4, 4, 3, 2, 2, 3]
+    now += 60.0  # without work: that the CPU was idle says nothing
+    pace.look()
+    assert pace.workers == 3
 
 
 def test_what_has_a_time_runs_in_the_order_of_times() -> None:
