@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -71,11 +70,12 @@ class Junit:
             return
         with guarded(self._config, "no properties of cases in junit.xml"):
             cases, where = {case.id: case for case in entry.cases}, str(entry.settings.get("platform", ""))
+            shared: dict[tuple[str, str], ET.Element] = {}
             for node in self._log().node_reporters_ordered:
                 case_id = self._cases.get(str(getattr(node, "id", "")), "")
                 element = self._finished_element(node)
                 if case := cases.get(case_id or _property(element, "case")):
-                    _set_properties(element, case_properties(case, where))
+                    _set_properties(element, case_properties(case, where), shared)
         with guarded(self._config, "no suite properties in junit.xml"):
             log = self._log()
             for name, value in run_properties(entry).items():
@@ -100,13 +100,18 @@ def _property(element: ET.Element, name: str) -> str:
     return "" if entry is None else entry.get("value", "")
 
 
-def _set_properties(element: ET.Element, values: Mapping[str, str]) -> None:
-    """Replace our properties by these; what the test recorded itself stays."""
+def _set_properties(element: ET.Element, values: Mapping[str, str], shared: dict[tuple[str, str], ET.Element]) -> None:
+    """Replace our properties by these; what the test recorded itself stays.
+
+    Most values of a case are those of all cases, so that `shared` saves a thousand cases most of their elements.
+    """
     properties = element.find("properties")
     if properties is None:
         properties = ET.Element("properties")
         element.insert(0, properties)
     for old in [each for each in properties if each.get("name", "").startswith(PREFIX)]:
         properties.remove(old)
-    for name, value in values.items():  # thousands of cases share the names
-        properties.append(ET.Element("property", name=sys.intern(PREFIX + name), value=value))
+    for pair in values.items():
+        if pair not in shared:
+            shared[pair] = ET.Element("property", name=PREFIX + pair[0], value=pair[1])
+        properties.append(shared[pair])
