@@ -44,8 +44,12 @@ def test_work_runs_on_so_many_threads_at_once_and_in_its_order() -> None:
 
 def test_workers_that_wait_for_answers_are_joined_by_all_others() -> None:
     threads, together = Threads(8), threading.Barrier(9)
+
+    def work() -> None:
+        together.wait(60.0)
+
     for _ in range(8):
-        threads.soon(lambda: together.wait(60.0) and None)
+        threads.soon(work)
     together.wait(60.0)
     threads.close()
 
