@@ -21,6 +21,7 @@ from pytest_aisbench.errors import (
     AisbenchError,
     BadAnswer,
     OutOfQuota,
+    PlatformError,
     Refused,
     Rejected,
     StagingFailed,
@@ -197,6 +198,8 @@ def test_nobody_there_is_unreachable(connect: Callable[[float], Obs]) -> None:
         ((403, "InsufficientStorageSpace"), OutOfQuota, "quota"),
         ((400, "InvalidArgument"), Rejected, "because *** said so"),
         ((409, ""), Rejected, "HTTP 409"),
+        ((501, "NotImplemented"), PlatformError, "does not have the operation"),
+        ((501, "NotImplemented"), PlatformError, "because *** said so"),
     ],
 )
 def test_each_error_says_who_must_do_what(

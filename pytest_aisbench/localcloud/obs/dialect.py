@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _VIRTUAL_HOST = re.compile(r"(?P<bucket>.+?)\.(obs[.-].+|localhost)")
 
 
+_KEPT = frozenset(["cache-control", "content-disposition", "content-encoding", "content-language", "expires"])
+
+
 @dataclass(frozen=True)
 class Call:
     request: Request
@@ -53,9 +56,18 @@ class Call:
 
     @property
     def metadata(self) -> dict[str, str]:
+        """What an object keeps besides its content. Headers that HTTP itself defines stand there with a colon before
+        their name, which no header of the user can have."""
         prefix = f"{self.dialect.prefix}meta-"
         headers = self.request.headers
-        return {name[len(prefix) :]: headers[name] for name in headers if name.startswith(prefix)}
+        kept = {name[len(prefix) :]: headers[name] for name in headers if name.startswith(prefix)}
+        if _KEPT.isdisjoint(headers):
+            return kept
+        for name in _KEPT.intersection(headers):
+            value = headers[name] if name != "content-encoding" else _without_chunking(headers[name])
+            if value:
+                kept[f":{name}"] = value
+        return kept
 
     @property
     def copy_source(self) -> tuple[str, str] | None:
@@ -98,6 +110,11 @@ class Call:
     def answer(self, name: str, inner: Iterable[str]) -> Response:
         """200 with an XML document of the dialect's namespace."""
         return Response(200, document(name, self.dialect, inner), {"Content-Type": MIME})
+
+
+def _without_chunking(encoding: str) -> str:
+    """aws-chunked is how the body was sent, not what it is."""
+    return ",".join(each for each in (part.strip() for part in encoding.split(",")) if each != "aws-chunked")
 
 
 @dataclass(frozen=True)

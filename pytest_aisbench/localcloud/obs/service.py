@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import hashlib
 import re
@@ -16,8 +17,10 @@ from pytest_aisbench.localcloud.http import SMALL
 from pytest_aisbench.localcloud.messages import Request, Response, http_date, new_id
 from pytest_aisbench.localcloud.obs.dialect import MIME, OBS, Call, document, element, parse, stamp, text, texts
 from pytest_aisbench.localcloud.obs.index import Meta, ObjectError
-from pytest_aisbench.localcloud.obs.signature import SUBRESOURCES, authenticate
-from pytest_aisbench.localcloud.obs.storage import Objects, Uploads, check_digest
+from pytest_aisbench.localcloud.obs.payload import verify_checksums
+from pytest_aisbench.localcloud.obs.settings import ABSENT, Settings, refuse_wishes
+from pytest_aisbench.localcloud.obs.signature import authenticate
+from pytest_aisbench.localcloud.obs.storage import PRECONDITION, Objects, Uploads, check_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,9 +31,11 @@ MAX_KEYS = 1000
 MAX_KEY_BYTES = 1024
 _STATUS = {
     **dict.fromkeys(["AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed"], 403),
-    **dict.fromkeys(["NoSuchBucket", "NoSuchKey", "NoSuchUpload"], 404),
+    **dict.fromkeys(["NoSuchBucket", "NoSuchKey", "NoSuchUpload", "NoSuchVersion"], 404),
+    **{code: 404 for code, _ in ABSENT.values()},
     **dict.fromkeys(["BucketAlreadyExists", "BucketNotEmpty"], 409),
     "MethodNotAllowed": 405,
+    "MissingContentLength": 411,
     "PreconditionFailed": 412,
     "InvalidRange": 416,
     "InternalError": 500,
@@ -44,11 +49,23 @@ _USUAL = {
     503: ("ServiceUnavailable", "The server is overloaded or has an internal error."),
 }
 _BUCKET_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{1,61})[a-z0-9]")
+_METHODS = {"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"}
+# Parameters that refine or sign a call; every other one names a resource of its own.
+_PARAMETERS = frozenset(
+    """
+    accesskeyid awsaccesskeyid signature expires list-type prefix marker delimiter max-keys encoding-type
+    continuation-token start-after fetch-owner key-marker version-id-marker versionid upload-id-marker max-uploads
+    partnumber part-number-marker max-parts x-id max-buckets bucket-region apiversion
+    """.split()  # noqa: SIM905 (as in signature.py)
+)
+_PARAMETER_KINDS = ("response-", "x-amz-", "x-obs-")
+# With one of these headers a key is no object but an extension of the bucket: what fetches from elsewhere.
+_EXTENSIONS = frozenset(["x-obs-oef-marker", "x-amz-oef-marker"])
+_EXTENSION_KEYS = "v1/"
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 PAGE = 1000
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _OVERRIDES = ("cache-control", "content-disposition", "content-encoding", "content-language", "content-type", "expires")
-_PRECONDITION = "At least one of the preconditions you specified did not hold."
 
 
 class Obs:
@@ -70,9 +87,10 @@ class Obs:
             ("GET", "bucket", ""): self._list,
             ("HEAD", "bucket", ""): self._head_bucket,
             ("DELETE", "bucket", ""): self._delete_bucket,
-            ("GET", "bucket", "location"): self._location,
+            ("GET", "bucket", "versions"): self._list_versions,
             ("GET", "bucket", "uploads"): parts.list_uploads,
             ("POST", "bucket", "delete"): self._delete_many,
+            **Settings(objects, accounts.first()).routes(),
         }
         self.operations = {"get-service", "put-bucket", *(_operation(*target) for target in self._routes)}
 
@@ -122,7 +140,13 @@ class Obs:
         handler = self._routes.get((call.request.method, about, subresource))
         if handler is None:
             what = f"{call.request.method} of the {about}'s {subresource or 'self'}"
-            raise ObjectError("MethodNotAllowed", f"The specified method is not allowed here: {what}.")
+            if call.request.method not in _METHODS:
+                raise ObjectError("MethodNotAllowed", f"The specified method is not allowed here: {what}.")
+            raise _not_served(call, what)
+        if call.key.startswith(_EXTENSION_KEYS) and not _EXTENSIONS.isdisjoint(call.request.headers):
+            raise _not_served(call, f"{call.request.method} of {call.key}")
+        if call.request.query and call.request.query.get("versionId", "null") != "null":
+            raise ObjectError("NoSuchVersion", "The specified version does not exist: no bucket here keeps versions.")
         return handler(call)
 
     def _list_buckets(self, call: Call, account: Account) -> Response:
@@ -130,10 +154,10 @@ class Obs:
             element("Bucket", texts(Name=each.name, CreationDate=stamp(each.created), Location=each.location))
             for each in self._objects.buckets()
         ]
-        owner = element("Owner", texts(ID=account.domain_id, DisplayName=account.domain))
-        return call.answer("ListAllMyBucketsResult", [owner, element("Buckets", buckets)])
+        return call.answer("ListAllMyBucketsResult", [self._owner(), element("Buckets", buckets)])
 
     def _create_bucket(self, call: Call, account: Account) -> Response:
+        refuse_wishes(call)
         if not _BUCKET_NAME.fullmatch(call.bucket):
             raise ObjectError("InvalidBucketName", "The specified bucket is not valid.")
         if content := call.request.bytes():
@@ -149,42 +173,47 @@ class Obs:
         region = f"{call.dialect.prefix}bucket-" + ("location" if call.dialect is OBS else "region")
         return Response(200, b"", {region: location, "x-obs-version": API_VERSION})
 
-    def _location(self, call: Call) -> Response:
-        location = self._objects.bucket(call.bucket).location
-        if call.dialect is OBS:
-            return call.answer("Location", [location])
-        return call.answer("CreateBucketConfiguration", [text("LocationConstraint", location)])
-
     def _delete_bucket(self, call: Call) -> Response:
         self._objects.delete_bucket(call.bucket)
         return Response(204)
 
     def _list(self, call: Call) -> Response:
         query, encode = call.request.query, call.encode
-        prefix, marker, delimiter = (query.get(name, "") for name in ("prefix", "marker", "delimiter"))
-        limit = min(call.integer("max-keys", MAX_KEYS), MAX_KEYS)
-        listing = self._objects.list(call.bucket, prefix, marker, delimiter, limit)
-        truncated = str(listing.truncated).lower()
-        inner = texts(
-            Name=call.bucket, Prefix=encode(prefix), Marker=encode(marker), MaxKeys=limit, IsTruncated=truncated
-        )
-        inner += [text("Delimiter", encode(delimiter))] if delimiter else []
-        inner += [text("NextMarker", encode(listing.next_marker))] if listing.truncated else []
-        inner += [text("EncodingType", "url")] if "encoding-type" in query else []
-        for meta in listing.entries:
-            fields = texts(
-                Key=encode(meta.key),
-                LastModified=stamp(meta.modified),
-                ETag=f'"{meta.etag}"',
-                Size=meta.size,
-                StorageClass="STANDARD",
-            )
-            inner.append(element("Contents", fields))
-        inner += [element("CommonPrefixes", [text("Prefix", encode(p))]) for p in listing.common_prefixes]
-        return call.answer("ListBucketResult", inner)
+        version = query.get("list-type", "1")
+        if version not in {"1", "2"}:
+            raise ObjectError("InvalidArgument", f"list-type must be 2, not {version!r}")
+        marker = query.get("marker", "") if version == "1" else _continued(query)
+        page = _Page(call, self._objects, marker)
+        if version == "1":
+            inner = texts(Marker=encode(marker))
+            inner += [text("NextMarker", encode(page.listing.next_marker))] if page.listing.truncated else []
+        else:
+            given = ("continuation-token", "ContinuationToken", str), ("start-after", "StartAfter", encode)
+            inner = [text(name, write(query[key])) for key, name, write in given if key in query]
+            inner += texts(KeyCount=len(page.listing.entries) + len(page.listing.common_prefixes))
+            token = base64.urlsafe_b64encode(page.listing.next_marker.encode()).decode()
+            inner += [text("NextContinuationToken", token)] if page.listing.truncated else []
+        owner = [self._owner()] if version == "1" or query.get("fetch-owner", "").lower() == "true" else []
+        return call.answer("ListBucketResult", page.inner("Contents", inner, owner))
+
+    def _list_versions(self, call: Call) -> Response:
+        """Of each object the only one that there is."""
+        query, encode = call.request.query, call.encode
+        marker = query.get("key-marker", "")
+        page = _Page(call, self._objects, marker)
+        inner = texts(KeyMarker=encode(marker), VersionIdMarker=query.get("version-id-marker", ""))
+        if page.listing.truncated:
+            inner += texts(NextKeyMarker=encode(page.listing.next_marker), NextVersionIdMarker="null")
+        each = [*texts(VersionId="null", IsLatest="true"), self._owner()]
+        return call.answer("ListVersionsResult", page.inner("Version", inner, each))
+
+    def _owner(self) -> str:
+        account = self._accounts.first()
+        return element("Owner", texts(ID=account.domain_id, DisplayName=account.domain))
 
     def _delete_many(self, call: Call) -> Response:
         self._objects.bucket(call.bucket)
+        verify_checksums(call.request)
         content = call.request.bytes()
         check_digest(hashlib.md5(content, usedforsecurity=False).digest(), call.content_md5())
         root = parse(content)
@@ -201,10 +230,52 @@ class Obs:
         return call.answer("DeleteResult", inner)
 
 
+class _Page:
+    """What all listings of a bucket's objects share."""
+
+    def __init__(self, call: Call, objects: Objects, marker: str) -> None:
+        query = call.request.query
+        self._call = call
+        self._prefix, self._delimiter = query.get("prefix", ""), query.get("delimiter", "")
+        self._limit = min(call.integer("max-keys", MAX_KEYS), MAX_KEYS)
+        self.listing = objects.list(call.bucket, self._prefix, marker, self._delimiter, self._limit)
+
+    def inner(self, name: str, about: list[str], each: list[str]) -> list[str]:
+        """`about` the page, and what `each` of its objects has besides the usual."""
+        encode, listing = self._call.encode, self.listing
+        inner = texts(Name=self._call.bucket, Prefix=encode(self._prefix), MaxKeys=self._limit)
+        inner += [*texts(IsTruncated=str(listing.truncated).lower()), *about]
+        inner += [text("Delimiter", encode(self._delimiter))] if self._delimiter else []
+        inner += [text("EncodingType", "url")] if "encoding-type" in self._call.request.query else []
+        for meta in listing.entries:
+            fields = texts(
+                Key=encode(meta.key),
+                LastModified=stamp(meta.modified),
+                ETag=f'"{meta.etag}"',
+                Size=meta.size,
+                StorageClass="STANDARD",
+            )
+            inner.append(element(name, fields + each))
+        inner += [element("CommonPrefixes", [text("Prefix", encode(p))]) for p in listing.common_prefixes]
+        return inner
+
+
+def _continued(query: Mapping[str, str]) -> str:
+    """The key after which a listing of version 2 goes on."""
+    token = query.get("continuation-token")
+    if token is None:
+        return query.get("start-after", "")
+    try:
+        return base64.b64decode(token, altchars=b"-_", validate=True).decode()
+    except ValueError:
+        raise ObjectError("InvalidArgument", "The continuation token provided is incorrect.") from None
+
+
 def _target(call: Call) -> tuple[str, str, str]:
     """The method, its target (object, bucket or service) and the subresource."""
     about = "object" if call.key else "bucket" if call.bucket else "service"
-    subresource = next((name for name in call.request.query if _names_resource(name)), "")
+    query = call.request.query
+    subresource = next((name for name in query if _names_resource(name)), "") if query else ""
     return call.request.method, about, subresource
 
 
@@ -212,8 +283,18 @@ def _operation(method: str, about: str, subresource: str) -> str:
     return "-".join(filter(None, (method.lower(), about, subresource)))
 
 
+def _not_served(call: Call, what: str) -> ObjectError:
+    from pytest_aisbench.localcloud import vendor_operations as vendor
+
+    path = "/" + "/".join(filter(None, (call.bucket, call.key)))
+    names = vendor.names([vendor.OBS], call.request.method, path, call.request.query)
+    return ObjectError("NotImplemented", f"{what}{f' ({names})' if names else ''} is not served here.")
+
+
 def _names_resource(name: str) -> bool:
-    return name.lower() in SUBRESOURCES and name != "partNumber" and not name.startswith(("response-", "x-"))
+    """Whatever is not one of the usual parameters: a listing instead of an answer that is not served would be wrong."""
+    name = name.lower()
+    return name not in _PARAMETERS and (name == "x-obs-accesslabel" or not name.startswith(_PARAMETER_KINDS))
 
 
 def _trace(call: Call) -> dict[str, str]:
@@ -238,7 +319,9 @@ class ObjectCalls:
     def put(self, call: Call) -> Response:
         if call.copy_source:
             return self._copy(call)
+        refuse_wishes(call)
         request = call.request
+        sums = verify_checksums(request)
         meta = self._objects.put(
             call.bucket,
             call.key,
@@ -246,10 +329,12 @@ class ObjectCalls:
             metadata=call.metadata,
             content_type=call.request.headers.get("content-type"),
             md5=call.content_md5(),
+            unless=_overwriting(call),
         )
-        return Response(200, b"", {"ETag": f'"{meta.etag}"'})
+        return Response(200, b"", {"ETag": f'"{meta.etag}"', **sums})
 
     def get(self, call: Call) -> Response:
+        _refuse_part(call)
         meta, file = self._objects.open(call.bucket, call.key)
         try:
             headers = _headers(call, meta)
@@ -268,6 +353,7 @@ class ObjectCalls:
         return Response(206, file, headers, length)
 
     def head(self, call: Call) -> Response:
+        _refuse_part(call)
         meta = self._objects.head(call.bucket, call.key)
         if meta is None:
             raise ObjectError("NoSuchKey", "The specified key does not exist.")
@@ -280,6 +366,7 @@ class ObjectCalls:
         return Response(204)
 
     def _copy(self, call: Call) -> Response:
+        refuse_wishes(call)
         source = call.copy_source or ("", "")
         replace = (call.header("metadata-directive") or "COPY").upper() == "REPLACE"
         if source == (call.bucket, call.key) and not replace:
@@ -288,10 +375,13 @@ class ObjectCalls:
         with file:
             conditions = {name: call.header(f"copy-source-{name}") for name in ("if-match", "if-none-match")}
             if not _wanted({name: value for name, value in conditions.items() if value}, meta):
-                raise ObjectError("PreconditionFailed", _PRECONDITION)
+                raise ObjectError("PreconditionFailed", PRECONDITION)
             metadata = call.metadata if replace else meta.metadata
             content_type = call.request.headers.get("content-type") if replace else meta.content_type
-            copy = self._objects.put(call.bucket, call.key, file, metadata=metadata, content_type=content_type)
+            unless = _overwriting(call)
+            copy = self._objects.put(
+                call.bucket, call.key, file, metadata=metadata, content_type=content_type, unless=unless
+            )
         return call.answer("CopyObjectResult", texts(LastModified=stamp(copy.modified), ETag=f'"{copy.etag}"'))
 
 
@@ -302,10 +392,11 @@ def _headers(call: Call, meta: Meta) -> dict[str, str]:
         "Accept-Ranges": "bytes",
         "Content-Type": meta.content_type,
     }
-    headers |= {f"{call.dialect.prefix}meta-{name}": value for name, value in meta.metadata.items()}
+    for name, value in meta.metadata.items():
+        headers[name[1:].title() if name[0] == ":" else f"{call.dialect.prefix}meta-{name}"] = value
     for name in _OVERRIDES:
-        if value := call.request.query.get(f"response-{name}"):
-            headers[name.title()] = value.replace("\r", "").replace("\n", "")
+        if override := call.request.query.get(f"response-{name}"):
+            headers[name.title()] = override.replace("\r", "").replace("\n", "")
     return headers
 
 
@@ -313,12 +404,32 @@ def _wanted(headers: Mapping[str, str], meta: Meta) -> bool:
     """False if the client's copy is still good (304). Raises where another condition of the request does not hold."""
     if "if-match" in headers:
         if not _matches(headers["if-match"], meta):
-            raise ObjectError("PreconditionFailed", _PRECONDITION)
+            raise ObjectError("PreconditionFailed", PRECONDITION)
     elif "if-unmodified-since" in headers and not _unmodified(headers["if-unmodified-since"], meta):
-        raise ObjectError("PreconditionFailed", _PRECONDITION)
+        raise ObjectError("PreconditionFailed", PRECONDITION)
     if "if-none-match" in headers:
         return not _matches(headers["if-none-match"], meta)
     return "if-modified-since" not in headers or not _unmodified(headers["if-modified-since"], meta)
+
+
+def _overwriting(call: Call) -> Callable[[Meta | None], bool] | None:
+    """Whether the conditions of the request forbid to replace what a key has; None where it has no conditions."""
+    headers = call.request.headers
+    match, none_match = headers.get("if-match"), headers.get("if-none-match")
+    if match is None and none_match is None:
+        return None
+
+    def forbidden(old: Meta | None) -> bool:
+        if old is None:
+            return match is not None
+        return (match is not None and not _matches(match, old)) or bool(none_match and _matches(none_match, old))
+
+    return forbidden
+
+
+def _refuse_part(call: Call) -> None:
+    if "partNumber" in call.request.query:
+        raise ObjectError("NotImplemented", "partNumber of GET and HEAD is not served here: use Range.")
 
 
 def _matches(tags: str, meta: Meta) -> bool:
@@ -351,6 +462,7 @@ class UploadCalls:
         self._uploads = Uploads(objects)
 
     def begin(self, call: Call) -> Response:
+        refuse_wishes(call)
         upload = self._uploads.begin(
             call.bucket, call.key, metadata=call.metadata, content_type=call.request.headers.get("content-type")
         )
@@ -360,9 +472,9 @@ class UploadCalls:
     def put_part(self, call: Call) -> Response:
         upload, number = call.request.query["uploadId"], call.integer("partNumber", 0)
         if not call.copy_source:
-            body, md5 = call.request.body, call.content_md5()
-            part = self._uploads.part(upload, call.bucket, call.key, number=number, data=body, md5=md5)
-            return Response(200, b"", {"ETag": f'"{part.etag}"'})
+            sums, md5 = verify_checksums(call.request), call.content_md5()
+            part = self._uploads.part(upload, call.bucket, call.key, number=number, data=call.request.body, md5=md5)
+            return Response(200, b"", {"ETag": f'"{part.etag}"', **sums})
         meta, file = self._objects.open(*call.copy_source)
         with file:
             start, length = byte_range(call.header("copy-source-range") or "", meta.size) or (0, meta.size)
@@ -401,7 +513,8 @@ class UploadCalls:
             ]
         except (TypeError, ValueError, AttributeError):
             raise ObjectError("MalformedXML", "A part needs a PartNumber and an ETag.") from None
-        meta = self._uploads.complete(call.request.query["uploadId"], call.bucket, call.key, named)
+        unless = _overwriting(call)
+        meta = self._uploads.complete(call.request.query["uploadId"], call.bucket, call.key, named, unless=unless)
         url = f"http://{call.request.headers.get('host', '')}{call.request.raw_path.partition('?')[0]}"
         inner = texts(Location=url, Bucket=call.bucket, Key=call.encode(call.key), ETag=f'"{meta.etag}"')
         return call.answer("CompleteMultipartUploadResult", inner)

@@ -22,11 +22,12 @@ from pytest_aisbench.localcloud.messages import BLOCK, new_id
 from pytest_aisbench.localcloud.obs.index import Bucket, Index, Meta, ObjectError, Part, Record, Upload
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 
 CONTENT_TYPE = "binary/octet-stream"
+PRECONDITION = "At least one of the preconditions you specified did not hold."
 MIN_PART = 100 * 1024
 MAX_PARTS = 10_000
 MEMORY_EACH = 64 * 1024  # bytes of a content that is kept in memory
@@ -72,13 +73,18 @@ class Objects:
         metadata: Mapping[str, str] | None = None,
         content_type: str | None = None,
         md5: bytes | None = None,
+        unless: Callable[[Meta | None], bool] | None = None,
     ) -> Meta:
-        """Store the object, or replace it as a whole. `md5` is the digest that the data must have."""
+        """Store the object, or replace it as a whole. `md5` is the digest that the data must have; `unless` says of
+        what the key has whether that forbids it."""
         self.bucket(bucket)  # raises before gigabytes are written for nothing
         blob = self.blobs.write(data)
         try:
             check_digest(blob.md5, md5)
-            return self.record(bucket, key, blob, etag=blob.md5.hex(), metadata=metadata, content_type=content_type)
+            etag = blob.md5.hex()
+            return self.record(
+                bucket, key, blob, etag=etag, metadata=metadata, content_type=content_type, unless=unless
+            )
         except BaseException:
             self.blobs.remove([blob.name])
             raise
@@ -92,10 +98,17 @@ class Objects:
         etag: str,
         metadata: Mapping[str, str] | None,
         content_type: str | None,
+        unless: Callable[[Meta | None], bool] | None = None,
     ) -> Meta:
         """Make a blob the content of a key, and remove the blob that it had."""
         meta = Meta(key, blob.size, etag, content_type or CONTENT_TYPE, metadata or {}, time.time(), blob.name)
-        old = self.index.set_object(bucket, meta)
+        if unless is None:
+            old = self.index.set_object(bucket, meta)
+        else:
+            with self.index.lock:
+                if unless(self.head(bucket, key)):
+                    raise ObjectError("PreconditionFailed", PRECONDITION)
+                old = self.index.set_object(bucket, meta)
         if old:
             self.blobs.remove([old.blob])
         return meta
@@ -241,7 +254,15 @@ class Uploads:
         uploads.sort(key=lambda each: (each.key.encode(), each.id))
         return [upload for upload in uploads if upload.key.startswith(prefix)]
 
-    def complete(self, upload: str, bucket: str, key: str, named: Sequence[tuple[int, str]]) -> Meta:
+    def complete(
+        self,
+        upload: str,
+        bucket: str,
+        key: str,
+        named: Sequence[tuple[int, str]],
+        *,
+        unless: Callable[[Meta | None], bool] | None = None,
+    ) -> Meta:
         """Make one object of the named parts (number and ETag); drop the other parts."""
         begun = self._index.upload(upload, bucket, key)
         stored = {part.number: part for part in self.parts(upload, bucket, key)}
@@ -260,7 +281,7 @@ class Uploads:
         try:
             etag = f"{digest.hexdigest()}-{len(parts)}"
             meta = self._objects.record(
-                bucket, key, blob, etag=etag, metadata=begun.metadata, content_type=begun.content_type
+                *(bucket, key, blob), etag=etag, metadata=begun.metadata, content_type=begun.content_type, unless=unless
             )
         except BaseException:
             self._blobs.remove([blob.name])
