@@ -1,18 +1,24 @@
-"""`aisbench cloud`: serve the local cloud for other clients, until it is stopped."""
+"""`aisbench cloud`: serve the local cloud for other clients, until it is stopped. `aisbench cloud conform`: say how far
+it is the vendor's.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.cli.options import USAGE
+from pytest_aisbench.cli.options import FAILED, USAGE
 from pytest_aisbench.config.options import parse_frameworks, python_by_framework
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.localcloud import faults as faults_module
 from pytest_aisbench.localcloud.server import DataInUseError, serve
+
+if TYPE_CHECKING:
+    from pytest_aisbench.localcloud.conform import Probe
 
 
 def register(commands: Any) -> None:
@@ -29,10 +35,18 @@ def register(commands: Any) -> None:
     cloud.add_argument("--v1-status-strings", action="store_true", help="V1 tells the states of jobs as texts")
     cloud.add_argument(
         "--frameworks",
+        action="append",
+        default=[],
         metavar="NAME=PYTHON",
-        help="train with these, each by its own Python: mindspore=/venv/bin/python",
+        help="train with these, each by its own Python: mindspore=/venv/bin/python; may be given again",
     )
     cloud.set_defaults(act=_cloud)
+    conform = cloud.add_subparsers(metavar="conform", dest="what").add_parser(
+        "conform", help="probe a local cloud, and print how much of each of the vendor's APIs it serves"
+    )
+    conform.add_argument("--json", action="store_true", help="print the scores and every probe as JSON")
+    conform.add_argument("--verbose", "-v", action="store_true", help="print every probe and where it comes from")
+    conform.set_defaults(act=_conform)
 
 
 def _cloud(options: argparse.Namespace) -> int:
@@ -52,9 +66,34 @@ def _cloud(options: argparse.Namespace) -> int:
     return 0
 
 
-def _interpreters(text: str | None) -> dict[str, str]:
+def _conform(options: argparse.Namespace) -> int:
+    from pytest_aisbench.localcloud import conform
+
+    outcomes = []
+    for outcome in conform.run():
+        outcomes.append(outcome)
+        if not options.json and (options.verbose or outcome.fault):
+            print(_probe_line(outcome.probe, outcome.fault))
+    scores = conform.scores(outcomes)
+    if options.json:
+        rows = [
+            {"api": p.api, "kind": p.kind, "name": p.name, "source": p.source, "served": p.served, "fault": fault}
+            for p, fault in outcomes
+        ]
+        print(json.dumps({"scores": [score._asdict() for score in scores], "probes": rows}, indent=1))
+    else:
+        print(conform.table(scores))
+    return FAILED if any(outcome.fault for outcome in outcomes) else 0
+
+
+def _probe_line(probe: Probe, fault: str) -> str:
+    holds = f"FAILED: {fault}" if fault else "holds" if probe.served else "is not served, and says so"
+    return f"{probe.api}, {probe.kind} {probe.name} ({probe.source}): {holds}"
+
+
+def _interpreters(texts: Sequence[str]) -> dict[str, str]:
     try:
-        pythons = python_by_framework(parse_frameworks(text)) if text else {}
+        pythons = python_by_framework(part for text in texts for part in parse_frameworks(text))
     except ValueError as error:
         raise UsageFault(f"--frameworks: {error}") from None
     return {name: python for name, python in pythons.items() if python}

@@ -272,6 +272,10 @@ def _fail(why: str) -> NoReturn:
 
 # The service.
 
+_OTHER_METHODS = {  # of getting a token, which the vendor has, and the names of its SDK for them
+    "assume_role": "keystone_create_agency_token",
+    "totp": "keystone_create_user_token_by_password_and_mfa",
+}
 _SHORTEST, _LONGEST = 15 * 60, 24 * 3600  # seconds that temporary keys may be valid
 
 
@@ -296,7 +300,7 @@ class Iam:
                     return self._temporary_keys(request)
         except AuthenticationFailed as failure:
             return self.refuse(request, failure.status, failure.code, failure.message)
-        return _error(404, "The requested resource could not be found.")
+        return _unserved(request)
 
     def operation(self, request: Request) -> str:
         match request.method, request.path.rstrip("/"):
@@ -331,6 +335,8 @@ class Iam:
         try:
             auth = request.json()["auth"]
             identity = auth["identity"]
+            if other := _OTHER_METHODS.keys() & identity["methods"]:
+                return _not_served(", ".join(_OTHER_METHODS[method] for method in other))
             (method,) = identity["methods"]
             account = self._identify(method, identity[method])
             project = _wanted_project(auth.get("scope") or {})
@@ -361,6 +367,8 @@ class Iam:
         account = authenticate(request, self._accounts)
         try:
             identity = request.json()["auth"]["identity"]
+            if identity["methods"] == ["assume_role"]:
+                return _not_served("create_temporary_access_key_by_agency")
             seconds = (identity.get("token") or {}).get("duration_seconds", _SHORTEST)
             good = identity["methods"] == ["token"] and _SHORTEST <= int(seconds) <= _LONGEST
         except (ValueError, LookupError, TypeError, AttributeError):
@@ -436,7 +444,22 @@ def _trace() -> dict[str, str]:
     return {"X-IAM-Trace-Id": f"local_{new_id()}"}
 
 
+def _unserved(request: Request) -> Response:
+    from pytest_aisbench.localcloud import vendor_operations as vendor
+
+    if names := vendor.names([vendor.IAM], request.method, request.path):
+        return _not_served(names)
+    return _error(404, "The requested resource could not be found.")
+
+
+def _not_served(names: str) -> Response:
+    """The vendor has the operation, the local cloud does not. An answer to HEAD has headers only."""
+    answer = _error(501, f"{names} is not served by the local cloud.")
+    return answer._replace(headers={**answer.headers, "X-Not-Served": names})
+
+
 def _error(status: int, message: str) -> Response:
     titles = {400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 500: "Internal Server Error"}
+    titles[501] = "Not Implemented"
     content = {"error": {"code": status, "message": message, "title": titles[status]}}
     return Response.json(status, content, _trace())

@@ -39,7 +39,9 @@ def open_session(base: str, ca_file: str, hosts: Hosts) -> requests.Session:
     from requests.utils import get_environ_proxies
 
     session = requests.Session()
-    session.mount("https://", hosts_adapter(hosts))
+    adapter = hosts_adapter(hosts)
+    session.mount("https://", adapter)
+    session.mount("http://", adapter)
     session.trust_env = False  # an entry in ~/.netrc would replace the token
     session.verify = ca_file or True
     if not is_loopback(base):
@@ -112,6 +114,22 @@ def _hosts_adapter_class() -> Any:
     """Defined late, since its base class is in `requests`."""
     from requests.adapters import HTTPAdapter
     from requests.utils import select_proxy
+    from urllib3.connection import HTTPConnection, HTTPSConnection
+    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+    from pytest_aisbench.net.response import QuickResponse
+
+    class Connection(HTTPConnection):
+        response_class = QuickResponse
+
+    class SecureConnection(HTTPSConnection):
+        response_class = QuickResponse
+
+    class Pool(HTTPConnectionPool):
+        ConnectionCls = Connection
+
+    class SecurePool(HTTPSConnectionPool):
+        ConnectionCls = SecureConnection
 
     class HostsAdapter(HTTPAdapter):
         """Leaves names to the proxy, where there is one, as the system does with /etc/hosts."""
@@ -119,6 +137,7 @@ def _hosts_adapter_class() -> Any:
         def __init__(self, hosts: Hosts, **options: Any) -> None:
             self._hosts = hosts
             super().__init__(**options)
+            self.poolmanager.pool_classes_by_scheme = {"http": Pool, "https": SecurePool}
 
         def get_connection_with_tls_context(
             self, request: Any, verify: Any, proxies: Any = None, cert: Any = None

@@ -65,6 +65,7 @@ _BY_STATUS: Mapping[int, tuple[type[AisbenchError], str]] = {
     403: (Refused, _RIGHTS),
     408: (Unreachable, ""),
     429: (Throttled, _SLOWER),
+    501: (PlatformError, "this platform does not have the operation"),  # asking again would not help
 }
 _SPELLINGS = (
     ("error_code", "error_msg"),

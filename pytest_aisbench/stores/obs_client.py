@@ -23,6 +23,7 @@ from pytest_aisbench.errors import (
     Garbled,
     JobLost,
     OutOfQuota,
+    PlatformError,
     Refused,
     Rejected,
     StagingFailed,
@@ -67,6 +68,7 @@ _STATUSES: Mapping[int, tuple[type[AisbenchError], str]] = {
     404: _CODES["NoSuchBucket"],  # an object that is not there is no error where it may be missing
     408: (Unreachable, ""),
     429: (Throttled, ""),
+    501: (PlatformError, "this store does not have the operation"),  # asking again would not help
 }
 _FAR_S = 0.004
 _KEYS_REFUSED = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed"}
@@ -284,7 +286,7 @@ class ObsClient:
         status, code = answer.status, answer.code
         kind, advice = _CODES.get(code) or _STATUSES.get(status) or (Unreachable if status >= 500 else Rejected, "")
         why = f"{code} (HTTP {status})" if code else f"HTTP {status}"
-        if kind is Rejected and result.errorMessage:
+        if kind in {Rejected, PlatformError} and result.errorMessage:
             why += f": {mask(result.errorMessage, self._keys)[:200]}"
         pause_s = parse_retry_after(answer.headers.get("retry-after", ""), answer.headers.get("date", ""))
         trail = ", ".join(filter(None, (result.requestId and f"request {result.requestId}", retry_after_note(pause_s))))

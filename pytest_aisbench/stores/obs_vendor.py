@@ -25,6 +25,7 @@ from urllib.parse import unquote_plus
 from pytest_aisbench.config.access import NO_HOSTS
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.net.http import ServerClock
+from pytest_aisbench.net.response import QuickResponse
 
 _LOG = get_logger("store")
 _LOADING = threading.Lock()
@@ -84,6 +85,7 @@ def _ciphers_on_first_use() -> Iterator[None]:
 class _Connection(http.client.HTTPConnection):
     """Sends the headers of a PUT together with the beginning of its body: half the packets for a small object."""
 
+    response_class = QuickResponse
     _holds = False
     _headers = b""
 

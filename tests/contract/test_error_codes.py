@@ -13,6 +13,7 @@ from pytest_aisbench import Access, Settings
 from pytest_aisbench.engine.submit import new_trial
 from pytest_aisbench.engine.trial import Tools, advance
 from pytest_aisbench.engine.watch import Limits
+from pytest_aisbench.localcloud.conform import errors
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 from pytest_aisbench.model.case import Case, Shape, Workload
@@ -48,6 +49,10 @@ PASSING = {
 
 def each(table: dict[int, str]) -> list[tuple[int, str]]:
     return [(status, f"ModelArts.{code}") for status, codes in table.items() for code in codes.split()]
+
+
+def test_conform_probes_every_code() -> None:
+    assert {pair for table in (WRITTEN, PLATFORM, PASSING) for pair in each(table)} <= errors.documented()
 
 
 @pytest.fixture(scope="module")

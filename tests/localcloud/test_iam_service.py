@@ -123,7 +123,7 @@ def test_the_wrong_password_does_not(url: str, account: Account) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"no json", b"[]", {"auth": {}}, {"auth": {"identity": {"methods": ["totp"], "totp": {}}}}]
+    "body", [b"no json", b"[]", {"auth": {}}, {"auth": {"identity": {"methods": ["fingerprint"]}}}]
 )
 def test_nonsense_is_a_bad_request(url: str, body: Any) -> None:
     status, content, _ = call(f"{url}/v3/auth/tokens", body)
@@ -134,6 +134,16 @@ def test_nobody_in_particular_sees_nothing(url: str) -> None:
     status, content, _ = call(f"{url}/v3/projects")
     assert (status, content["error_code"]) == (401, "APIGW.0301")
     assert call(f"{url}/v3/unknown")[0] == 404
+
+
+def test_what_is_not_served_says_so_and_names_it(url: str) -> None:
+    status, content, _ = call(f"{url}/v3/users")
+    assert (status, content["error"]["title"]) == (501, "Not Implemented")
+    assert "keystone_list_users" in content["error"]["message"]
+    for methods, name in ((["assume_role"], "agency_token"), (["password", "totp"], "password_and_mfa")):
+        status, content, _ = call(f"{url}/v3/auth/tokens", {"auth": {"identity": {"methods": methods}}})
+        assert status == 501
+        assert name in content["error"]["message"]
 
 
 def test_temporary_keys_are_given_for_a_while_and_beget_no_others(

@@ -435,7 +435,16 @@ def test_only_the_owner_of_the_keys_is_served(sdk: Any, world: World) -> None:
     assert refusal(elsewhere, "list_training_jobs", body={})[:2] == (404, "ModelArts.2786")
 
 
-def test_what_is_not_served_is_not_found(client: Client, world: World) -> None:
+def test_what_is_not_served_says_so_and_names_it(client: Client) -> None:
+    from huaweicloudsdkcore.exceptions.exceptions import ServiceResponseException
+
+    with pytest.raises(ServiceResponseException) as caught:
+        client.call("list_notebooks")
+    assert (caught.value.status_code, caught.value.error_code) == (501, "Local.0501")
+    assert "list_notebooks" in caught.value.error_msg
+
+
+def test_what_the_vendor_does_not_have_is_not_found(client: Client, world: World) -> None:
     from huaweicloudsdkcore.exceptions.exceptions import ServiceResponseException
 
     with pytest.raises(ServiceResponseException) as caught:

@@ -26,6 +26,7 @@ from v1_client import (
 from waiting import wait_until
 
 from pytest_aisbench.localcloud.faults import Fault
+from pytest_aisbench.localcloud.modelarts.rules import Catalog
 from pytest_aisbench.localcloud.server import LocalCloud
 
 if TYPE_CHECKING:
@@ -298,6 +299,8 @@ def test_other_refusals(v1: V1) -> None:
     assert v1.refused("GET", "training-jobs/1/versions/1")[:2] == (400, "ModelArts.2775")
     assert v1.refused("GET", "training-jobs/x/versions")[:2] == (400, "ModelArts.2775")
     assert v1.refused("PATCH", "training-jobs")[:2] == (404, "ModelArts.2836")
+    status, _, content = v1.client.raw("GET", f"/v1/{v1.client.project}/visualization-jobs")
+    assert (status, "visualization_jobs" in content.decode()) == (501, True)
     status, _, content = v1.client.raw("GET", "/v1/another-project/training-jobs")
     assert (status, json.loads(content)["error_code"]) == (404, "ModelArts.2786")
 
@@ -426,4 +429,29 @@ def test_a_container_of_v1_gets_urls_and_its_variables() -> None:
     assert sorted(hosts) == ["BATCH_CUSTOM0_HOSTS", "BATCH_CUSTOM1_HOSTS"]
     own = dict(each.split("=", 1) for each in told if each.startswith("BATCH_CURRENT"))
     assert hosts["BATCH_CUSTOM1_HOSTS"] == f"{own['BATCH_CURRENT_HOST']}:{own['BATCH_CURRENT_PORT']}"
-    assert "DLS_TASK_INDEX=0" in logs[0].splitlines()
+    assert {"DLS_TASK_INDEX=0", "BATCH_TASK_INDEX=0"} <= set(logs[0].splitlines())
+    assert {"BATCH_TASK_INDEX=1", f"BATCH_TASK_CURRENT_HOST_IP={own['BATCH_CURRENT_HOST']}"} <= set(told)
+    (folder,) = (each.partition("=")[2] for each in told if each.startswith("BATCH_TASK_LOG_PATH="))
+    assert folder.endswith("/modelarts/log")
+
+
+SEEDS_ENGINE = "MindSpore-1.3-cann_5.0.2-python3.7-euleros2.8-aarch64"
+
+
+def test_engines_have_v1s_own_names_too_and_v2_does_not_know_them(v1: V1) -> None:
+    numbers = {each["engine_version"]: each["engine_id"] for each in v1.call("GET", "job/ai-engines")["engines"]}
+    assert {SEEDS_ENGINE, "TF-1.15-python3.7-aarch64"} <= numbers.keys()
+    version = v1.create(v1.body(engine_id=numbers[SEEDS_ENGINE]))
+    assert v1.until(version, FINAL)["engine_version"] == SEEDS_ENGINE
+    job = v1.client.job()
+    job["algorithm"]["engine"]["engine_version"] = SEEDS_ENGINE
+    assert v1.client.refused("POST", f"/v2/{v1.client.project}/training-jobs", job) == (400, "ModelArts.2780")
+
+
+@pytest.mark.parametrize(
+    ("engine", "framework"), [(SEEDS_ENGINE, "mindspore"), ("TF-1.15-python3.7-aarch64", "tensorflow")]
+)
+def test_an_engine_of_v1_trains_in_the_python_of_its_framework(engine: str, framework: str) -> None:
+    catalog = Catalog({framework: "/its/python"})
+    (found,) = (each for each in catalog.engines_v1() if each.version == engine)
+    assert catalog.interpreter(found) == "/its/python"

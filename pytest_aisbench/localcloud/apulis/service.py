@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 
 _APIS = "/apis/"
+_FOLDERS = (_APIS, "/api/", "/ai_arts/", "/custom-user-dashboard-backend/")
 _DASHBOARD = "/custom-user-dashboard-backend/auth/"
 _PAGE = b"<!DOCTYPE HTML>\n<title>500 Internal Server Error</title>\n<h1>Internal Server Error</h1>\n"
 
@@ -84,7 +85,7 @@ class Apulis:
     def answer(self, request: Request) -> Response:
         call = self._call(request)
         if call is None:
-            return self.refuse(request, 404, message="The requested URL was not found on the server.")
+            return self._unserved(request)
         try:
             return call[1](request)
         except BrokenError as error:
@@ -103,6 +104,15 @@ class Apulis:
 
     def refuse(self, request: Request, status: int, code: str = "", message: str = "") -> Response:
         return Response.json(status, {"message": message or code or f"HTTP {status}"})
+
+    def _unserved(self, request: Request) -> Response:
+        """There is no list of what the platform has, so whatever is below its folders may be."""
+        path = request.path.rstrip("/")
+        if any(path == served for _, served in self._calls):
+            return self.refuse(request, 405, message="The method is not allowed for the requested URL.")
+        if path.startswith(_FOLDERS):
+            return self.refuse(request, 501, message=f"{request.method} {path} is not served by the local cloud.")
+        return self.refuse(request, 404, message="The requested URL was not found on the server.")
 
     def _call(self, request: Request) -> tuple[str, Callable[[Request], Response]] | None:
         return self._calls.get((request.method, request.path.rstrip("/")))

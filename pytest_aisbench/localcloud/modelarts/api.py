@@ -41,7 +41,7 @@ class Routes:
             raise Refusal(404, "2786", f"Project {path['project']} is not the one of the credentials.")
         match = self._match(request)
         if match is None:
-            raise Refusal(404, "2836", f"{request.method} {request.path} is not served here.")
+            raise _unserved(request)
         return match
 
     def _match(self, request: Request) -> tuple[Route, dict[str, Any]] | None:
@@ -93,6 +93,24 @@ class Refusal(Exception):
         self.code = f"ModelArts.{number}"
         self.message = message
         self.solution = _SOLUTIONS.get(number, "Check the parameters of the request.")
+
+
+class NotServed(Refusal):
+    """The vendor has the operation, the local cloud does not. No code of the vendor says so."""
+
+    def __init__(self, names: str, request: Request) -> None:
+        super().__init__(501, "", f"{names} ({request.method} {request.path}) is not served by the local cloud.")
+        self.code = "Local.0501"
+        self.solution = "See docs/local-cloud.md."
+
+
+def _unserved(request: Request) -> Refusal:
+    from pytest_aisbench.localcloud import vendor_operations as vendor
+
+    apis = (vendor.MODELARTS_V2, vendor.MODELARTS_V1, vendor.MODELARTS_V1_OTC)
+    if names := vendor.names(apis, request.method, request.path):
+        return NotServed(names, request)
+    return Refusal(404, "2836", f"{request.method} {request.path} is not served here.")
 
 
 def error_response(status: int, code: str, message: str, solution: str) -> Response:

@@ -35,7 +35,18 @@ _VERSIONS = (
     "tensorflow_1.15-cann_5.0.2-py_3.7-euler_2.8.3-aarch64",
     "python-local",
     "horovod-local",
+    "torch-local",
+    "paddle-local",
 )
+# V1 spells versions in its own way: as the vendor's documents and the configurations of ais-bench-stubs have them.
+_VERSIONS_V1 = (
+    "MindSpore-1.3-cann_5.0.2-python3.7-euleros2.8-aarch64",
+    "MindSpore-1.3.0-c78-python3.7-euleros2.8-aarch64",
+    "MindSpore-1.2.0-c77-python3.7-euleros2.8-aarch64",
+    "Mindspore-1.1.1-python3.7-aarch64",
+    "TF-1.15-python3.7-aarch64",
+)
+_SHORT_NAMES = {"tf": "tensorflow"}
 
 
 _JOB_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -63,6 +74,10 @@ class Catalog:
     def engines(self) -> list[Engine]:
         return list(self._engines.values())
 
+    def engines_v1(self) -> list[Engine]:
+        """Those of V2 first: V1 takes their names too, so that one workload can be tried by both."""
+        return self.engines() + [Engine(version) for version in _VERSIONS_V1]
+
     def engine(self, version: str) -> Engine | None:
         return self._engines.get(version)
 
@@ -88,7 +103,8 @@ class Engine:
 
     @property
     def framework(self) -> str:
-        return self.version.replace("-", "_").partition("_")[0]
+        name = self.version.replace("-", "_").partition("_")[0].lower()
+        return _SHORT_NAMES.get(name, name)
 
     def as_json(self) -> dict[str, Any]:
         return {

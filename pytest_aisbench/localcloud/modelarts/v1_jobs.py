@@ -276,7 +276,7 @@ class Numbers:
 
     def __init__(self, catalog: Catalog) -> None:
         self._flavors = catalog.flavors()
-        self._engines = catalog.engines()
+        self._engines = catalog.engines_v1()
         self._pool_flavor = catalog.flavor(POOL_FLAVOR)  # the only one that V1 offers there
 
     def flavor(self, spec_id: object) -> Flavor | None:

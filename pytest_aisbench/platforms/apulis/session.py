@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.errors import BadAnswer, Garbled, Refused, Rejected, Throttled, Unreachable
+from pytest_aisbench.errors import BadAnswer, Garbled, PlatformError, Refused, Rejected, Throttled, Unreachable
 from pytest_aisbench.logs import Exchange, get_logger, log_ignored
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.net import retry
@@ -189,6 +189,10 @@ def _read_answer(place: str, answer: requests.Response, content: bytes, secrets:
     if status == 429:
         pause_s = parse_retry_after(answer.headers.get("Retry-After", ""), answer.headers.get("Date", ""))
         raise Throttled(f"{place}: {message}", trail=f"HTTP {status}", pause_s=pause_s)
+    if status == 501:
+        raise PlatformError(
+            f"{place}: {message}", advice="this platform does not have the call", trail=f"HTTP {status}"
+        )
     if status >= 500 or status == 408:
         raise Unreachable(f"{place}: {message}", trail=f"HTTP {status}")
     if status >= 400:
