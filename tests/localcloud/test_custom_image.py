@@ -37,6 +37,7 @@ COMPLETED, FAILED = 10, 11  # of V1
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudClient]:
     with LocalCloud(tmp_path_factory.mktemp("cloud")) as cloud, CloudClient(cloud.card()) as client:
+        client.put("code/train.py", DUMP.encode())
         yield client
 
 
@@ -74,7 +75,6 @@ def create(client: CloudClient, request: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("script", ["$MA_JOB_DIR/code/train.py", "/home/ma-user/modelarts/user-job-dir/code/train.py"])
 def test_a_command_of_v2_runs_once_for_each_node(paths: str, client: CloudClient, script: str) -> None:
-    client.put("code/train.py", DUMP.encode())
     out = f"out-{uuid.uuid4().hex}/"
     command = f"export GREETING=hello && python {script}"
     wishes = {"flavor": "modelarts.kat1.2xlarge", "nodes": 2, "out": out, "note": "it's $HOME"}

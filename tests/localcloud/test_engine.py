@@ -6,6 +6,7 @@ import errno
 import functools
 import json
 import os
+import site
 import socket
 import sys
 import threading
@@ -401,3 +402,42 @@ def survivors(mark: str) -> list[int]:
             except OSError:
                 continue
     return found
+
+
+WHEEL = """
+import pathlib, sys, zipfile
+name, version = "aisbench_probe", sys.argv[1]
+info = f"{name}-{version}.dist-info"
+with zipfile.ZipFile(f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+    wheel.writestr(f"{name}.py", f"version = {version!r}")
+    wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
+    wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\\nGenerator: t\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+    wheel.writestr(f"{info}/RECORD", "")
+"""
+INSTALLS = """
+cd "$(dirname "${BASH_SOURCE[0]}")"
+python wheel.py 1.0 && pip install --no-index ./aisbench_probe-1.0-*.whl || exit 3
+python wheel.py 2.0 && sudo "$MA_SCRIPT_INTERPRETER" -m pip install --no-index ./aisbench_probe-2.0-*.whl || exit 4
+pip3 uninstall -y pluggy
+"""
+
+
+def test_what_a_job_installs_and_removes_stays_in_its_node(submit: Callable[..., Watched], objects: Objects) -> None:
+    """It sees what the cloud's Python has, and the software of other jobs is not its own."""
+    before = installed()
+    script = (
+        "import aisbench_probe, os, pathlib, pluggy, sys\n"
+        "pathlib.Path(sys.argv[1].split('=')[1], 'version').write_text(aisbench_probe.version)"
+    )
+    job = submit(script, files={"ma-pre-start.sh": INSTALLS, "wheel.py": WHEEL})
+    assert job.end().phase == "Completed", job.log()
+    assert read(objects, "out/version") == b"2.0"
+    assert installed() == before
+    assert submit("import aisbench_probe").end().phase == "Failed"
+
+
+def installed() -> dict[str, tuple[int, int]]:
+    """Every file of this Python and of its packages; caches of bytecode are no software."""
+    places = {Path(sys.prefix, "bin"), *map(Path, site.getsitepackages())}
+    files = (file for place in places for file in place.rglob("*") if "__pycache__" not in file.parts)
+    return {str(file): (file.lstat().st_size, file.lstat().st_mtime_ns) for file in files}

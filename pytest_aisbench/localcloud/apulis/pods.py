@@ -259,6 +259,7 @@ exit "$code"
 # The inside of one pod.
 
 _OWN = ("/pod", "/dlts-runtime", TEMPORARY)
+_PYTHON = "/pod/python"
 _FILES = ("/pod.env", "/etc/hosts")
 _IMAGE = PACKAGES / "apulis"
 _PROGRAMS = _IMAGE / "bin"
@@ -288,6 +289,7 @@ class Pod(Container):
             if not private:
                 self.path(path).parent.mkdir(parents=True, exist_ok=True)
                 self.path(path).symlink_to(shared)
+        self._provide_python(_PYTHON)
         shutil.copytree(_IMAGE / "scripts", self.path("/pod/scripts"), dirs_exist_ok=True)
         self.path("/etc/hosts").write_text(Path("/etc/hosts").read_text(errors="replace") + hosts(self._pods))
         write_own(self._pods, self._role)
@@ -338,7 +340,9 @@ class Pod(Container):
     def _environment(self, port: int) -> dict[str, str]:
         launch, pods, role = self._launch, self._pods, self._role
         variables = base_environment()
-        programs = [str(_PROGRAMS), str(Path(launch.interpreter).parent), variables.get("PATH", os.defpath)]
+        python = f"{self._layout.inside(_PYTHON)}/bin"
+        below = str(Path(launch.interpreter).parent)
+        programs = [str(_PROGRAMS), python, below, variables.get("PATH", os.defpath)]
         home = self._layout.inside(f"/home/{pods.user}")
         variables |= {
             "PATH": os.pathsep.join(programs),

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from pytest_aisbench.localcloud.engine import job_python
 from pytest_aisbench.localcloud.engine.launch import Channel, Launch, node_address, rank_table
 from pytest_aisbench.localcloud.engine.private_root import PATHS
 
@@ -30,12 +31,14 @@ MA_HOME = "/home/ma-user"
 MODELARTS = f"{MA_HOME}/modelarts"
 JOB_DIR = f"{MODELARTS}/user-job-dir"
 LOGS = f"{MODELARTS}/log"
-PROGRAMS = f"{MA_HOME}/.local/bin"
+PYTHON = f"{MA_HOME}/.local/python"
+"""The environment of the node's own Python."""
 WORK_HOME = "/home/work"
 JOB_DIR_V1 = f"{WORK_HOME}/user-job-dir"
 TEMPORARY = PATHS[-1]
 PACKAGES = Path(__file__).parents[1] / "container_site"
 """What jobs find in their containers: MoXing, and the scripts of the vendors' images."""
+_SUDO = PACKAGES / "apulis/bin/sudo"  # images let their user become root, and pre-start scripts rely on it
 ENTRY = "run_train.sh"
 """The script of V1's base images: downloads the code, then runs the command."""
 RANK_TABLE = "jobstart_hccl.json"
@@ -66,6 +69,7 @@ class Container:
         self.logs = log_folder(root)
         self.worker_log = self.logs / launch.log_name(self.task)
         self._rank_table = self.path("/user/config") / RANK_TABLE
+        self._python = launch.interpreter  # until `prepare`
         self.temporary = self.path(TEMPORARY)
 
     @property
@@ -91,7 +95,8 @@ class Container:
             self.path(folder).mkdir(parents=True, exist_ok=True)
         self._make_temporary()
         self._mount_volumes()
-        self._provide_python()
+        self._provide_python(PYTHON)
+        (self.path(PYTHON) / "bin/sudo").symlink_to(_SUDO)
         self.write_rank_table("initializing")
         if launch.image and launch.contract == "V1":
             shutil.copy(PACKAGES / ENTRY, self.path(WORK_HOME))  # it downloads the code
@@ -114,14 +119,9 @@ class Container:
             if not self._layout.private:
                 folder.symlink_to(share)
 
-    def _provide_python(self) -> None:
-        """Provide a `python` for commands and scripts if the interpreter has another name. A link would lose a venv."""
-        interpreter = Path(self._launch.interpreter)
-        if not interpreter.with_name("python").exists():
-            program = self.path(PROGRAMS) / "python"
-            program.parent.mkdir(parents=True)
-            program.write_text(f'#!/bin/sh\nexec {shlex.quote(str(interpreter))} "$@"\n')
-            program.chmod(0o755)
+    def _provide_python(self, folder: str) -> None:
+        outside, inside = self.path(folder), self._layout.inside(folder)
+        self._python = job_python.provide(self._launch.interpreter, outside, inside)
 
     def write_rank_table(self, status: str) -> None:
         table = rank_table(self._launch.job_id, self._launch.nodes, self._launch.cards, status)
@@ -146,7 +146,9 @@ class Container:
         launch, layout = self._launch, self._layout
         temporary = TEMPORARY if layout.private else str(self.temporary)
         return {
-            "environment": environment(launch, self._index, layout, port=port, temporary=temporary, store=store),
+            "environment": environment(
+                launch, self._index, layout, python=self._python, port=port, temporary=temporary, store=store
+            ),
             "pre_start": self._pre_start(f"{temporary}/{_EXPORTED}"),
             "pre_start_folder": layout.inside(self._job_dir),
             "pre_start_environment": str(self.temporary / _EXPORTED),
@@ -175,7 +177,7 @@ class Container:
             return ["bash", "-c", _SOURCE_SHELL, exported, self._layout.inside(f"{beside}/ma-pre-start.sh")]
         if (self.path(beside) / "ma-pre-start.py").is_file():
             script = self._layout.inside(f"{beside}/ma-pre-start.py")
-            return [self._launch.interpreter, "-c", _SOURCE_PYTHON, exported, script]
+            return [self._python, "-c", _SOURCE_PYTHON, exported, script]
         return []
 
     def _rank(self, card: int) -> Rank:
@@ -183,7 +185,7 @@ class Container:
         rank = self._index * launch.cards + card
         name = f"modelarts-job-{launch.job_id}-proc-rank-{rank}-device-{card}"
         return {
-            "command": [launch.interpreter, layout.inside(f"{self._code}/{launch.boot_file}"), *self._arguments()],
+            "command": [self._python, layout.inside(f"{self._code}/{launch.boot_file}"), *self._arguments()],
             "folder": layout.inside(_workspace(card)),
             "log": str(self.logs / f"{name}.txt"),
             "environment": {
@@ -278,11 +280,12 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEX
 
 
 def environment(
-    launch: Launch, index: int, layout: Layout, *, port: int, temporary: str, store: Mapping[str, str]
+    launch: Launch, index: int, layout: Layout, *, python: str, port: int, temporary: str, store: Mapping[str, str]
 ) -> dict[str, str]:
-    """All variables of a node's processes. `store`: those by which they reach the object store."""
+    """All variables of a node's processes. `python`: the node's own. `store`: those by which they reach the object
+    store."""
     variables = base_environment()
-    programs = [str(Path(launch.interpreter).parent), layout.inside(PROGRAMS)]
+    programs = [f"{layout.inside(PYTHON)}/bin", str(Path(launch.interpreter).parent)]
     variables["PATH"] = os.pathsep.join([*programs, variables.get("PATH", os.defpath)])
     variables |= {
         "HOME": layout.inside(WORK_HOME if launch.contract == "V1" else MA_HOME),
@@ -296,11 +299,12 @@ def environment(
     variables |= {channel.name: _channel_value(channel, layout) for channel in channels if channel.by_environment}
     variables |= launch.environment
     if launch.contract == "V1":
-        variables |= _environment_v1(launch, index, port)
+        variables |= _environment_v1(launch, index, port, layout)
     packages = [variables.get("PYTHONPATH", ""), str(PACKAGES)]
     return (
         variables
         | _platform(launch, index, layout)
+        | {"MA_SCRIPT_INTERPRETER": python}
         | {"PYTHONPATH": os.pathsep.join(filter(None, packages))}
         | dict(store)
     )
@@ -314,7 +318,6 @@ def _platform(launch: Launch, index: int, layout: Layout) -> dict[str, str]:
         "MA_JOB_DIR": job_dir,
         "MA_MOUNT_PATH": layout.inside(MODELARTS),
         "MA_LOG_DIR": layout.inside(LOGS),
-        "MA_SCRIPT_INTERPRETER": launch.interpreter,
         "WORKSPACE": f"{job_dir}/{launch.code.name}" if launch.code else job_dir,
         "MA_CURRENT_IP": node_address(index),
         "MA_CURRENT_HOST_IP": node_address(index),
@@ -334,8 +337,11 @@ def _platform(launch: Launch, index: int, layout: Layout) -> dict[str, str]:
     }
 
 
-def _environment_v1(launch: Launch, index: int, port: int) -> dict[str, str]:
-    """What V1 sets on one node and jobs cannot change: urls instead of folders, DLS_ and BATCH_ variables."""
+def _environment_v1(launch: Launch, index: int, port: int, layout: Layout) -> dict[str, str]:
+    """What V1 sets on one node and jobs cannot change: urls instead of folders, DLS_ and BATCH_ variables.
+
+    The scripts of ais-bench-stubs name the results of a node by `BATCH_TASK_INDEX`, and take 0 where it is not set.
+    """
     hosts = [f"{node_address(node)}:{port}" for node in range(launch.nodes)]
     urls = {channel.name: channel.place.url for channel in (*launch.inputs, *launch.outputs)}
     variables = {
@@ -348,6 +354,9 @@ def _environment_v1(launch: Launch, index: int, port: int) -> dict[str, str]:
         "BATCH_JOB_ID": launch.resource_id,
         "BATCH_CURRENT_HOST": node_address(index),
         "BATCH_CURRENT_PORT": str(port),
+        "BATCH_TASK_INDEX": str(index),
+        "BATCH_TASK_CURRENT_HOST_IP": node_address(index),
+        "BATCH_TASK_LOG_PATH": layout.inside(LOGS),
         "BATCH_TASK_CURRENT_INSTANCE": f"{launch.resource_id}-job-{launch.name}-{index}",
     }
     if launch.logs:

@@ -62,6 +62,7 @@ class Node:
         self._spec = spec
         self._log = WorkerLog(Path(spec["log"]), silent=spec["silent"])
         self._received = received
+        self._rank_names: dict[int, str] = {}  # of processes: `proc-rank-3-device-1`
         self._stopping = b"stop\n" in received
         self._private = PrivateRoot.build(spec["view"], spec["binds"]) if spec["view"] else None
         self._woken, wake = os.pipe()
@@ -88,6 +89,10 @@ class Node:
             self._spawn(rank["command"], rank["folder"], environment | rank["environment"], rank["log"])
             for rank in self._spec["ranks"]
         ]
+        names = (Path(rank["log"]).stem for rank in self._spec["ranks"])
+        self._rank_names = {
+            pid: name[name.index("proc-rank") :] for pid, name in zip(ranks, names, strict=True) if "proc-rank" in name
+        }
         report(event="running")
         code = self._supervise(ranks)
         processes.kill_descendants()
@@ -144,15 +149,20 @@ class Node:
         """Wait for the processes; end them all when one fails or the job is stopped. Their descendants may still
         run."""
         alive = set(pids)
-        failure = 0
+        failure, failed = 0, ""
         deadline: float | None = None
         while alive:
             self._wait(_LOG_PERIOD if deadline is None else max(0.0, deadline - time.monotonic()))
             for pid, code in processes.reap():
                 if pid in alive:
                     alive.remove(pid)
+                    if code and not failure and pid in self._rank_names:
+                        failed = f"{self._rank_names[pid]} (pid: {pid}) has exited with non-zero code: {code}"
                     failure = failure or code
             self._log.merge()
+            if failed:
+                self._log.write_line(failed, "ERROR")
+                failed = ""
             if deadline is None and alive and (failure or self._stopping):
                 self._log.write_line("Begin destroy training processes")
                 processes.signal_groups(alive, signal.SIGTERM)
