@@ -175,6 +175,9 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
 )
 
 
+LOGGED_SOFTWARE = tuple(dict.fromkeys(name for name, _ in _PATTERNS))  # what `software_versions` may name
+
+
 @functools.cache  # compiled at the first line that may name a version: it takes 8 ms, and not every log has one
 def _readers() -> tuple[tuple[str, re.Pattern[str]], ...]:
     return tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _PATTERNS)

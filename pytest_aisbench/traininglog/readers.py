@@ -154,14 +154,20 @@ def read_line(line: str) -> tuple[str, LogLine] | None:
     lowered = line.lower()
     if not any(hint in lowered for hint in _HINTS):
         return None
-    rest, rank = _COLOUR.sub("", line), ""
-    while prefix := _PREFIX.match(rest):  # torchrun puts its prefix before that of torch
-        rank, rest = rank or next(filter(None, prefix.groups())), rest[prefix.end() :]
+    rank, rest = rank_and_rest(line)
     rest = rest.lstrip()
     for reader in READERS.values():
         if log_line := reader(rest):
             return rank, log_line
     return None
+
+
+def rank_and_rest(line: str) -> tuple[str, str]:
+    """The rank that a launcher's prefix names, or an empty one, and the line without colours and prefixes."""
+    rest, rank = _COLOUR.sub("", line), ""
+    while prefix := _PREFIX.match(rest):  # torchrun puts its prefix before that of torch
+        rank, rest = rank or next(filter(None, prefix.groups())), rest[prefix.end() :]
+    return rank, rest
 
 
 def last_drawn(line: str) -> str:
