@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from old_package import unpack
+from open_tester import serving
 from yard import SCRIPT, WORKLOAD, Yard
 
 pytestmark = pytest.mark.slow
@@ -25,6 +29,8 @@ mox.file.write(f"{given.train_url}{server}/throughput_0.json", "10.5")
 mox.file.write(f"{given.train_url}accuracy_{server}.json", "0.75")
 """
 SUITE = Path(__file__).resolve().parents[2] / "suites/package/test_package.py"
+
+SEEDS = Path(__file__).parents[1] / "data/seeds"
 
 
 @pytest.fixture
@@ -89,6 +95,41 @@ def test_what_is_not_there_is_exit_4(yard: Yard, package: Path, arguments: list[
     assert "Traceback" not in ended.out
 
 
+def test_results_go_to_the_tester_of_config_json(yard: Yard, package: Path, tmp_path: Path) -> None:
+    """An open one, for which there is a token; without one a line says why nothing goes there."""
+    with serving(f"{tmp_path}/tester.db") as tester:
+        address = urlsplit(tester.url)
+        paper = {"testid": "t-1", "tester_server_ip": address.hostname, "tester_server_port": address.port}
+        (package / "code/config.json").write_text(json.dumps(paper))
+        asked = ("suites", "--aisbench-package", "unpacked", "--aisbench-devices", "2")
+        (yard.folder / "aisbench.toml").write_text(f'[tester]\ntoken = "{tester.token("p")}"\n')
+        ended = yard.pytest(*asked)
+        assert ended.code == 0, ended.out
+        (upload,) = ended.results["uploads"]
+        assert (upload["tester"], upload["state"]) == (f"http://{address.netloc}/", "delivered")
+    (yard.folder / "aisbench.toml").unlink()
+    silent = yard.pytest(*asked)
+    assert f"config.json: tester_server_ip {address.netloc} is not used: " in silent.out.replace("\n", "")
+
+
+@pytest.mark.parametrize("key", ["iam_endpoint", "obs_endpoint", "modelarts_endpoint"])
+def test_an_unknown_host_of_a_centre_is_exit_4_and_named(yard: Yard, package: Path, key: str) -> None:
+    """Before, the run tried for minutes, and the case was BROKEN. The other two services answer."""
+    card = json.loads(yard.card.read_text())
+    table = {name: f"{card[name]}" for name in ("iam_endpoint", "obs_endpoint", "modelarts_endpoint")}
+    table |= {key: "https://service.centre.invalid", "project_id": ""}
+    rows = "".join(f'{name} = "{value}"\n' for name, value in table.items())
+    (yard.folder / "aisbench.toml").write_text(f"[access]\n{rows}")
+    ended = yard.pytest(
+        "suites", "--aisbench-platform", "modelarts", "--aisbench-package", "unpacked", cloud=False, fork=False
+    )
+    assert ended.code == 4, ended.out
+    (line,) = [line for line in ended.out.splitlines() if line.startswith("ERROR")]
+    assert re.match(r"ERROR: (zgwtest\.)?service\.centre\.invalid has no address: .*; check \[access\]", line)
+    assert 'write "service.centre.invalid" with its address to [hosts]' in line
+    assert not (yard.folder / "reports").exists()
+
+
 def test_an_executed_configuration_is_told(yard: Yard, package: Path) -> None:
     file = package / "code/config/modelarts_config.py"
     text = file.read_text(encoding="utf-8") + "import os\naccess_config.region_name = os.path.basename('cn-north-4')\n"
@@ -109,3 +150,52 @@ def test_an_update_reaches_the_training(yard: Yard) -> None:
     (folder / "code/ma-pre-start.sh").write_text("export MINE=yes\n")
     ended = yard.pytest("suites", "--nodes", "1")
     assert ended.verdicts == {"toy-1x2": "PASSED"}, ended.out
+
+
+@pytest.mark.slow
+def test_the_seeds_pre_start_script_that_could_not_update_fails_the_case(yard: Yard) -> None:
+    """It prints `done ret:1` and goes on: the training would be judged on the old software."""
+    place = yard.suite()
+    script = SEEDS / "ma-pre-start.sh"
+    (place / "code/ma-pre-start.sh").write_text(script.read_text(encoding="utf-8"))
+    ended = yard.pytest("suites", "--nodes", "1")
+    assert (ended.code, ended.verdicts) == (1, {"toy-1x2": "FAILED"}), ended.out
+    (case,) = ended.results["cases"]
+    texts = [each["text"] for each in case["findings"] if each["metric"] == "software update"]
+    assert [text for text in texts if "replace origin mindspore packet!!! done ret:1 !!! (worker-0.log)" in text], texts
+    assert [text for text in texts if "replace origin CANN_RUN_PACKET!!!:" in text], texts
+    assert "software update" in case["reason"]
+
+
+@pytest.mark.slow
+def test_the_seeds_pre_start_script_that_updates_leaves_the_case_green(yard: Yard) -> None:
+    place = yard.suite()
+    script = SEEDS / "ma-pre-start.sh"
+    (place / "code/ma-pre-start.sh").write_text("pip() { :; }\n" + script.read_text(encoding="utf-8"))
+    (place / "code/run").mkdir()
+    (place / "code/run/Ascend-cann-nnae_5.0.2.1_linux-aarch64.run").write_text("#!/bin/bash\nexit 0\n")
+    ended = yard.pytest("suites", "--nodes", "1")
+    assert ended.verdicts == {"toy-1x2": "PASSED"}, ended.out
+
+
+@pytest.mark.slow
+def test_a_version_in_the_log_that_is_not_that_of_the_file_fails_the_case(yard: Yard) -> None:
+    place = yard.suite(script='print("MindSpore version: 1.2.1", flush=True)\n' + SCRIPT)
+    (place / "code/run").mkdir()
+    (place / "code/run/mindspore_ascend-1.3.0-cp37-cp37m-linux_aarch64.whl").write_text("")
+    ended = yard.pytest("suites", "--nodes", "1")
+    assert (ended.code, ended.verdicts) == (1, {"toy-1x2": "FAILED"}), ended.out
+    assert "names mindspore 1.2.1, and mindspore_ascend-1.3.0-cp37" in ended.results["cases"][0]["reason"]
+
+
+@pytest.mark.slow
+def test_an_installation_by_our_script_that_fails_ends_the_job_before_it_trains(yard: Yard) -> None:
+    update = '[local.update]\nwheels = ["mindspore_ascend-1.3.0-cp37-cp37m-linux_aarch64.whl"]\n'
+    place = yard.suite(script='print("it trains", flush=True)\n' + SCRIPT, workload=WORKLOAD + update)
+    (place / "mindspore_ascend-1.3.0-cp37-cp37m-linux_aarch64.whl").write_text("no wheel")
+    ended = yard.pytest("suites", "--nodes", "1")
+    assert (ended.code, ended.verdicts) == (1, {"toy-1x2": "FAILED"}), ended.out
+    (trial,) = ended.results["cases"][0]["trials"]
+    logs = "".join((yard.folder / "reports/latest" / log).read_text() for log in trial["logs"])
+    assert "was not installed: the job would train with other software than it should" in logs
+    assert "it trains" not in logs

@@ -155,7 +155,78 @@ def test_our_own_access_wins(tmp_path: Path) -> None:
     folder = package(tmp_path / "package")
     keys = 'access_key = "A"\nsecret_access_key = "S"\nbucket = "ours"\nregion_name = "r"\n'
     (tmp_path / "aisbench.toml").write_text(f"[access]\n{keys}")
-    assert frozen(folder).access.bucket == "ours"
+    access = frozen(folder).access
+    assert (access.bucket, access.folder, access.region_name) == ("ours", "", "r")  # a folder goes with its bucket
+
+
+def test_one_key_of_our_own_access_loses_nothing_of_the_packages(tmp_path: Path) -> None:
+    """A computing centre: its authority is in our file, all the rest in the package."""
+    folder = package(tmp_path / "package")
+    before = frozen(folder).access
+    (tmp_path / "ca.pem").write_text("")
+    (tmp_path / "aisbench.toml").write_text('[access]\nca_file = "ca.pem"\n')
+    after = frozen(folder).access
+    assert after == replace(before, ca_file=str(tmp_path / "ca.pem"))
+    assert after.access_key.reveal() == "LEGACYACCESSKEY"
+    assert (after.obs_endpoint, after.folder) == ("https://obs.cn-north-4.myhuaweicloud.com", "lcm_test/result/")
+
+
+def test_a_key_of_our_own_access_replaces_the_packages_and_may_be_unreadable_there(tmp_path: Path) -> None:
+    folder = package(tmp_path / "package")
+    file = folder / "code/config/modelarts_config.py"
+    file.write_text(file.read_text(encoding="utf-8").replace("'legacy-secret-key'", "os.environ['SK']"), "utf-8")
+    with pytest.raises(UsageFault, match=r"access_config\.secret_access_key cannot be read"):
+        frozen(folder)
+    own = '[access]\nsecret_access_key = "S"\nobs_endpoint = "https://obs.centre.example"\n'
+    (tmp_path / "aisbench.toml").write_text(own)
+    settings = frozen(folder)
+    access = settings.access
+    assert (access.access_key.reveal(), access.secret_access_key.reveal()) == ("LEGACYACCESSKEY", "S")
+    assert (access.obs_endpoint, access.project_id) == ("https://obs.centre.example", "0a1b2c")
+    assert not any("server is not used" in note for note in settings.notes)
+
+
+CONFIG_JSON = Path(__file__).parents[1] / "data/seeds/config_info.txt"  # as ais-bench-stubs prints it
+
+
+def named_by_the_seed(folder: Path, **changes: str) -> None:
+    """Write the config.json whose values the log of the guide shows."""
+    printed = dict(
+        pair.split(":", 1) for pair in CONFIG_JSON.read_text().partition("ConfigInfo ")[2].strip().split(", ")
+    )
+    (folder / "code/config.json").write_text(json.dumps({**printed, **changes}))
+
+
+def test_a_packages_tester_is_used_or_a_line_says_why_not(tmp_path: Path) -> None:
+    folder = package(tmp_path / "package")
+    named_by_the_seed(folder)
+    (line,) = [note for note in frozen(folder).notes if "tester_server" in note]
+    assert line.startswith(f"{folder}/code/config.json: tester_server_ip 127.0.0.1:9527 is not used: ")
+    assert "--aisbench-tester http://127.0.0.1:9527/" in line
+    assert not frozen(folder).tester
+    (line,) = [note for note in frozen(folder, platform="local").notes if "tester_server" in note]
+    assert line.endswith("a run on the local cloud uploads to the Tester there")
+    assert not [note for note in frozen(folder, tester="https://t.example/").notes if "tester_server" in note]
+    (tmp_path / "aisbench.toml").write_text('[tester]\ntoken = "T"\n')
+    settings = frozen(folder)
+    assert (settings.tester, settings.tester_access.testid) == ("http://127.0.0.1:9527/", "20210126-ljp0IY")
+    assert settings.sources["tester"] == f"{folder}/code/config.json: tester_server_ip"
+    named_by_the_seed(folder, tester_server_ip="192.0.2.7")
+    assert frozen(folder).tester == "https://192.0.2.7:9527/"  # a token does not travel in plain
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"tester_server_ip": ""}, None), ({"tester_server_port": "x"}, "'http://127.0.0.1:x/' is no address")],
+)
+def test_a_packages_tester_that_is_none(tmp_path: Path, changes: dict[str, str], words: str | None) -> None:
+    folder = package(tmp_path / "package")
+    named_by_the_seed(folder, **changes)
+    (tmp_path / "aisbench.toml").write_text('[tester]\ntoken = "T"\n')
+    settings = frozen(folder)
+    notes = [note for note in settings.notes if "tester_server" in note]
+    assert not settings.tester
+    assert (len(notes), not words or words in notes[0]) == (int(bool(words)), True)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,12 @@ def load_package(settings: Settings, kind: PlatformKind, platforms: Collection[s
     notes = config.unused_keys(version, OPTIONS - {_FLAVOR}) + _offline_notes(folder)
     workload = _workload(folder, session, version)
     if kind.emulation:
-        notes.append(f"{session.path}: the local cloud runs the package's code, without its inputs and its run/ folder")
+        update = _update(folder, workload.entry, notes)
+        # A script of the package's own would fail without its files. One of ours is not written: run/ is for the cloud.
+        kept = update is not None and not update.installed
+        workload = replace(workload, update=update if kept else None)
+        without = "without its inputs" if kept else "without its inputs and its run/ folder"
+        notes.append(f"{session.path}: the local cloud runs the package's code, {without}")
     else:
         workload = _for_cloud(workload, session, kind.options, notes)
     path = folder / THRESHOLDS_FILE
