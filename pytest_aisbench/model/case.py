@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +16,9 @@ from pytest_aisbench.model.verdict import Threshold
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}\Z")
 _SHAPE = re.compile(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})\Z")
+_NO_FILE_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
+_LONGEST_VALUE = 40  # characters of an argument in the id of its case
+_DIGITS = 6
 
 
 @dataclass(frozen=True, order=True)
@@ -94,10 +98,29 @@ class Case:
     shape: Shape
     thresholds: tuple[Threshold, ...]
     mode: Mode = Mode.CLUSTER
+    arguments: Mapping[str, str] = field(default_factory=dict)  # parameters of the job that the test's own marks give
 
     @cached_property  # asked for very often
     def id(self) -> str:
-        return f"{self.workload.name}-{self.shape}{'-single' if self.single_server else ''}"
+        return f"{self.workload.name}-{self.shape}{'-single' if self.single_server else ''}{self._argument_text()}"
+
+    def _argument_text(self) -> str:
+        """Such as `[batch_size=16]`: files are named after it too, so a value that cannot be in a name is shortened."""
+        pairs = (f"{name}={_as_name(value)}" for name, value in self.arguments.items())
+        return f"[{','.join(pairs)}]" if self.arguments else ""
+
+    @cached_property
+    def slug(self) -> str:
+        """The id for paths and texts of platforms, which refuse `[`, `=` and `]`; the id itself without arguments."""
+        if not self.arguments:
+            return self.id
+        return f"{_NO_FILE_NAME.sub('-', self.id).strip('-')}-{_digest(self.id)}"
+
+    def with_arguments(self, arguments: Mapping[str, str], thresholds: tuple[Threshold, ...]) -> Case:
+        """The case whose job gets these parameters too, with its own thresholds."""
+        parameters = {**self.workload.parameters, **arguments}
+        workload = replace(self.workload, parameters=parameters)
+        return replace(self, workload=workload, thresholds=thresholds, arguments=arguments)
 
     @property
     def single_server(self) -> bool:
@@ -111,3 +134,13 @@ class Case:
 
     def __repr__(self) -> str:  # pytest prints it beside failures
         return f"<Case {self.id}>"
+
+
+def _as_name(value: str) -> str:
+    """The value where it can be part of a file's name; else what is left of it, and a digest."""
+    name = _NO_FILE_NAME.sub("-", value)[:_LONGEST_VALUE]
+    return value if name == value and value else f"{name}~{_digest(value)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]

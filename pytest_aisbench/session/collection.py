@@ -19,6 +19,7 @@ from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.model.case import Case, Mode, Shape
 from pytest_aisbench.model.trial import Step
+from pytest_aisbench.session.arguments import PARAMETERS, marker_parameters, with_arguments
 from pytest_aisbench.session.outcome import errors_in_one_line
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ def _shapes(marker: pytest.Mark, name: str, devices: int, override: int | None) 
     usage = f'write @pytest.mark.workload("{name}", nodes=[1, 2]) or shapes=["1x8"]'
     given = dict(marker.kwargs)
     nodes, shapes = given.pop("nodes", None), given.pop("shapes", None)
+    given.pop(PARAMETERS, None)
     if marker.args != (name,) or given or (nodes is None) == (shapes is None):
         arguments = ", ".join([*map(repr, marker.args), *(f"{key}={value!r}" for key, value in marker.kwargs.items())])
         raise UsageFault(f"the marker workload({arguments}) does not fit the workload {name!r}", advice=usage)
@@ -223,6 +225,7 @@ def select(config: pytest.Config, items: list[pytest.Item], nodes: tuple[int, ..
     """Deselect the shapes that `--nodes` did not ask for, and a package's test if no package is named."""
     for note in config.stash[PACKAGE].notes if PACKAGE in config.stash else ():
         say(note)
+    _split_by_arguments(config, items)
     if unasked := [item for item in items if _parameter(item) == UNASKED]:
         config.hook.pytest_deselected(items=unasked)
         items[:] = [item for item in items if item not in unasked]
@@ -241,6 +244,30 @@ def select(config: pytest.Config, items: list[pytest.Item], nodes: tuple[int, ..
             say(f"no case has {' or '.join(missing)} nodes; there are {', '.join(map(str, sorted(there)))}")
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
+
+
+def _split_by_arguments(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give each item the case that its own parametrized arguments make of it, or what is wrong with them."""
+    given: dict[Path, set[str]] = {}
+    for item in items:
+        if case := case_of(item):
+            names = given.setdefault(Path(case.workload.folder), set())
+            try:
+                names.update(marker_parameters(item.get_closest_marker("workload"), case.workload.name))
+                _set_parameter(item, with_arguments(item, case, config.stash[SUITES][Path(case.workload.folder)]))
+            except UsageFault as fault:
+                _set_parameter(item, fault)
+    for item in items:
+        if case := case_of(item):
+            folder = Path(case.workload.folder)
+            try:
+                config.stash[SUITES][folder].check_scopes(given[folder])
+            except UsageFault as fault:
+                _set_parameter(item, fault)
+
+
+def _set_parameter(item: pytest.Item, parameter: Case | UsageFault) -> None:
+    getattr(item, "callspec").params["case"] = parameter  # noqa: B009 - case_of() has seen that it has one
 
 
 def check(config: pytest.Config, items: list[pytest.Item]) -> None:

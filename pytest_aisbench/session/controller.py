@@ -208,7 +208,7 @@ class Controller(collection.ChecksSelection):
         case_id = case_id_of_report(report) or self._plan.cases.get(report.nodeid, "")
         if case_id and case_id_of_report(report) is None:
             report.user_properties.append((f"{PREFIX}case", case_id))
-        if report.skipped and verdict is None:
+        if report.skipped and verdict is None and case_id not in (self._run.stopped() if self._run else ()):
             self._outcome.skip(case_id, report)
         elif self._run and self._run.knows(case_id) and (report.when == "call" or not report.passed):
             self._record(case_id, failure_message(report) if report.failed else "")

@@ -92,6 +92,7 @@ class RunOutcome:
         if run and self._settings.tester_required:
             with self.noticing():
                 self.tally.undelivered = _undelivered(run.entry())
+        self.tally.stopped = run.stopped() if run else {}
         return self.tally.code(int(exitstatus), run.rulings() if run else {})
 
     def missing(self, run: Run | None) -> dict[str, str]:
