@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_aisbench import registry
-from pytest_aisbench.cli.options import FAILED, add_ledger_options, add_platform_options, read_settings
+from pytest_aisbench.cli.options import (
+    FAILED,
+    add_ledger_options,
+    add_package_options,
+    add_platform_options,
+    read_settings,
+)
 from pytest_aisbench.config.settings import PlatformKind, Settings
 from pytest_aisbench.engine import preflight
 from pytest_aisbench.engine.suites import WORKLOAD_FILE, Suite
@@ -44,8 +50,7 @@ def register(commands: Any) -> None:
     doctor = commands.add_parser("doctor", help="check everything that a run needs; nothing is submitted or paid for")
     doctor.add_argument("suites", nargs="*", type=Path, metavar="DIR", help="folders of suites (default: suites/)")
     doctor.add_argument("--json", action="store_true", help="for programs")
-    doctor.add_argument("--package", metavar="DIR", help="an unpacked ais-bench package")
-    doctor.add_argument("--trust-config", action="store_const", const="true", help="execute what cannot be parsed")
+    add_package_options(doctor)
     doctor.add_argument("--nodes", metavar="N,N", help="node counts (default: 1, or what the package asks for)")
     doctor.add_argument("--devices", metavar="N", help="cards per node (default: the workload's own number)")
     doctor.add_argument(

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import getpass
 import json
+import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.cli.options import (
     FAILED,
     add_ledger_options,
+    add_package_options,
     add_platform_options,
     at_least,
     connect_platform,
@@ -27,9 +33,11 @@ from pytest_aisbench.model.messages import plain
 
 if TYPE_CHECKING:
     from pytest_aisbench.engine.cancel import CancelReport
-    from pytest_aisbench.ledger.runs import HeldTrial
+    from pytest_aisbench.ledger.runs import HeldTrial, JobLedger
+    from pytest_aisbench.model.ports import Platform
 
 _MOST_TRIALS = 50  # that `jobs --all` shows
+_OF_PACKAGES = "modelarts"  # the platform that packages are for
 SCHEMA = "aisbench-jobs/1"
 _ROW = "{:<34} {:<7} {:<10} {:<14} {}"
 
@@ -41,11 +49,13 @@ def register(commands: Any) -> None:
     add_ledger_options(jobs)
     jobs.set_defaults(act=_jobs)
     stop = commands.add_parser("stop", help="stop jobs of the ledger, and wait until the platform confirms")
-    stop.add_argument("job", nargs="*", metavar="JOB_ID", help="the id of a job (of V1: JOB/VERSION), or its name")
+    names = "the id of a job (of V1: JOB/VERSION), or its name (default with --package: its newest)"
+    stop.add_argument("job", nargs="*", metavar="JOB_ID", help=names)
     stop.add_argument("--all-mine", action="store_true", help="every job of the ledger that no live run holds")
     stop.add_argument("--force", action="store_true", help="also what a live run holds, or the ledger does not know")
     add_ledger_options(stop)
     add_platform_options(stop)
+    add_package_options(stop)
     stop.set_defaults(act=_stop)
     logs = commands.add_parser("logs", help="print the log of a job")
     _log_options(logs)
@@ -53,7 +63,7 @@ def register(commands: Any) -> None:
 
 
 def _log_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB_ID")
+    parser.add_argument("job", nargs="?", metavar="JOB_ID", help="its id (default with --package: the newest)")
     node = at_least(0, "a node's number")
     parser.add_argument("--node", type=node, default=0, metavar="N", help="of this node, counted from 0 (default 0)")
     how = parser.add_mutually_exclusive_group()
@@ -63,6 +73,7 @@ def _log_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=ranks, metavar="N", help="as many write to it (--curve; default: the ledger's)")
     add_ledger_options(parser)
     add_platform_options(parser)
+    add_package_options(parser)
 
 
 def _jobs(options: argparse.Namespace) -> None:
@@ -79,22 +90,89 @@ def _jobs(options: argparse.Namespace) -> None:
 def _stop(options: argparse.Namespace) -> int:
     from pytest_aisbench.engine.cancel import CancelCommand
 
-    if bool(options.job) == options.all_mine:
+    if (options.job and options.all_mine) or not (options.job or options.all_mine or options.package):
         raise UsageFault("name jobs, or --all-mine", advice="`aisbench jobs` shows them")
-    settings, code = read_settings(options), 0
-    with closing(open_ledger(settings)) as ledger, closing(connect_platform(settings)) as platform:
-        command = CancelCommand(ledger, platform, SystemClock(), options.force)
-        for report in command.all_mine() if options.all_mine else command.named(options.job):
+    settings, code = _settings(options), 0
+    with _ledger(settings) as ledger, closing(connect_platform(settings)) as platform:
+        command = CancelCommand(ledger, platform, SystemClock(), options.force, _person())
+        if options.all_mine:
+            reports = command.all_mine()
+        else:
+            # As `--action stop` of ais-bench-stubs did: whoever has the package means its job, which a run may watch.
+            command = replace(command, force=options.force or bool(settings.package))
+            reports = command.named(options.job or _jobs_of_package(settings, ledger, platform, running=True))
+        for report in reports:
             print(plain(cancel_line(report)).replace("--aisbench-", "--"), flush=True)
+            if settings.package and report.after:
+                print(f"job stop status: {plain(report.after)}", flush=True)  # the last line of ais-bench-stubs
             code = code if report.settled else FAILED
     return code
+
+
+def _person() -> str:
+    """Who types this, for the run that holds the job."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a container whose user has no name
+        return socket.gethostname()
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    """The settings; a package alone means ModelArts, where the jobs of packages run."""
+    settings = read_settings(options)
+    if settings.package and settings.cloud is None and "platform" not in settings.sources:
+        return read_settings(options, platform=_OF_PACKAGES)
+    return settings
+
+
+@contextmanager
+def _ledger(settings: Settings) -> Iterator[JobLedger]:
+    """The ledger. Jobs of a package can be stopped without one: then it is an empty one, which is thrown away."""
+    if settings.package is None or settings.ledger_file.is_file():
+        with closing(open_ledger(settings)) as ledger:
+            yield ledger
+        return
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(open_ledger(replace(settings, ledger=Path(folder) / "none.db"), new=True)) as ledger,
+    ):
+        yield ledger
+
+
+def _jobs_of_package(settings: Settings, ledger: JobLedger, platform: Platform, *, running: bool) -> list[str]:
+    """The package's jobs as the ledger has them: those that run, or else the newest. Without any, the platform's
+    newest job with the package's job_name."""
+    from pytest_aisbench.config.legacy.modelarts_config import open_config
+    from pytest_aisbench.config.options import LEGACY_FILE
+
+    assert settings.package is not None
+    folder, now = str(settings.package.absolute()), SystemClock().now()
+    trials = ledger.in_flight(now) if running else ledger.latest(_MOST_TRIALS, now)
+    ours = [
+        held.trial.job_id or held.trial.name
+        for held in trials
+        if held.trial.case.workload.folder == folder and held.trial.platform_id == platform.platform_id
+    ]
+    if ours:
+        return ours if running else ours[:1]
+    named = settings.config if settings.config and settings.config.name.endswith(LEGACY_FILE) else None
+    session = open_config(named, settings.package, trusted=settings.trust_config).session(settings.modelarts_version)
+    job = platform.named(session.need("job_name"))
+    if job is None:
+        raise session.fault("job_name", f"{session.text('job_name')!r} is the name of no job", "name its id")
+    return [job]
 
 
 def _logs(options: argparse.Namespace) -> None:
     from pytest_aisbench.engine.watch import stream_log
 
-    settings = read_settings(options)
+    if not options.job and not options.package:
+        raise UsageFault("name a job", advice="`aisbench jobs` shows them")
+    settings = _settings(options)
     with closing(connect_platform(settings)) as platform:
+        if not options.job:
+            with _ledger(settings) as ledger:
+                (options.job,) = _jobs_of_package(settings, ledger, platform, running=False)
         if options.curve:
             from pytest_aisbench.report.terminal import curve_lines
             from pytest_aisbench.traininglog.curve import read_curve

@@ -33,6 +33,11 @@ def add_platform_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--modelarts-client", metavar="sdk|wheel", help="the SDK, or the vendor's modelarts wheel")
 
 
+def add_package_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--package", metavar="DIR", help="an unpacked ais-bench package")
+    parser.add_argument("--trust-config", action="store_const", const="true", help="execute what cannot be parsed")
+
+
 def at_least(least: int, what: str) -> Callable[[str], int]:
     """A type for argparse: a whole number that is `least` or more."""
 

@@ -15,13 +15,13 @@ from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.engine import preflight
 from pytest_aisbench.engine.submit import job_spec, new_trial, planned_stage
 from pytest_aisbench.engine.takeover import Fingerprints
-from pytest_aisbench.errors import BudgetSpent, UsageFault
+from pytest_aisbench.errors import AisbenchError, BudgetSpent, UsageFault
 from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.ledger.runs import make_folder, run_id, write_request
-from pytest_aisbench.logs import get_logger
+from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.job import Request
-from pytest_aisbench.model.ports import Clock, Platform
+from pytest_aisbench.model.ports import Clock, Platform, RewritesRequests
 from pytest_aisbench.model.trial import Step, Trial
 from pytest_aisbench.model.verdict import number
 from pytest_aisbench.traininglog.activity import seconds_until_all_end
@@ -234,4 +234,8 @@ def _request(run: str, case: Case, platform: Platform, now: float, run_s: float)
     """The request of the case's first trial, byte for byte as this run would send it."""
     trial = new_trial(run, case, now)
     with preflight.naming_case(case.id):
-        return platform.render(job_spec(trial, planned_stage(trial, platform), run_s))
+        request = platform.render(job_spec(trial, planned_stage(trial, platform), run_s))
+    if isinstance(platform, RewritesRequests):
+        with ignored(_LOG, AisbenchError, "%s: its request as the platform would get it", case.id):
+            return platform.to_send(request)
+    return request

@@ -35,7 +35,7 @@ T = TypeVar("T")
 CONFIRM_S = 60.0  # how long a platform may take to confirm
 WORKERS = 8  # threads that talk to a platform at once
 _LONGEST_PAUSE_S = 1.0  # between two looks: a person waits for the prompt
-_CANCELLED_BY_COMMAND = Fault(Blame.USER, message("stopped by hand"))
+_CANCELLED_BY_COMMAND = Fault(Blame.PERSON, message("stopped by hand"))
 _LOG = get_logger("fleet")
 
 
@@ -253,6 +253,7 @@ class CancelReport:
     name: str = ""
     before: str = ""
     ran_s: float | None = None
+    after: str = ""  # its phase now, in the platform's word
 
 
 @dataclass(frozen=True)
@@ -278,6 +279,7 @@ class CancelCommand:
     platform: Platform
     clock: Clock
     force: bool = False
+    who: str = ""  # the person, for a live run that holds the job
 
     def named(self, jobs: Iterable[str]) -> Iterator[CancelReport]:
         """Cancel jobs by id or name; of several jobs, or V1 versions, with one name, the newest."""
@@ -384,8 +386,10 @@ class CancelCommand:
             claim = self.ledger.amend(held, cancelled, now)
             if claim is None:
                 return CancelReport(target.id, "a run has just taken it over; ask again")
+        self.ledger.note_stop(target.id, self.who, now)
         asked = request(self.platform, Cancellation(target.id), now)
         if asked.refusal:
+            self.ledger.note_stop(target.id, "", now)
             if held and claim:
                 self.ledger.amend(claim, held.trial, now)
             return CancelReport(target.id, f"could not be stopped: {asked.refusal}")
@@ -411,6 +415,7 @@ class CancelCommand:
             name=job.name,
             before=target.before.platform_phase if target.before else "",
             ran_s=job.ran_s,
+            after=word,
         )
 
     def _over(self, trial: Trial, job: Job | None) -> Trial:

@@ -7,27 +7,30 @@ becomes a `MissingResult` with its reason, never a guess.
 from __future__ import annotations
 
 import codecs
+import itertools
 import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from statistics import fmean
 
 from pytest_aisbench.engine.staging import PIECE
 from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.judge.standards import MARGIN_S, power_in_window
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
-from pytest_aisbench.model.case import Case
+from pytest_aisbench.model.case import Case, Update, Workload
 from pytest_aisbench.model.job import LogPart, Phase, Power, StoreUrl
 from pytest_aisbench.model.messages import message, plain
-from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Curve, Measurement, MissingResult
+from pytest_aisbench.model.metric import ACCURACY, SOFTWARE_UPDATE, THROUGHPUT, Curve, Measurement, MissingResult
 from pytest_aisbench.model.ports import Head, Platform, PowerSource, Store, download_listed, read_many
 from pytest_aisbench.model.trial import Trial
 from pytest_aisbench.traininglog.activity import software_versions
 from pytest_aisbench.traininglog.curve import extend_curve
+from pytest_aisbench.traininglog.failure import LogErrors, LoggedError, Weight, first_error, read_errors
 from pytest_aisbench.traininglog.readers import Progress
+from pytest_aisbench.traininglog.updates import expected_versions, failed_updates, other_versions
 
 _LOG = get_logger("fleet")
 RANK_SIZE = "ranksize.json"
@@ -37,12 +40,14 @@ _NODE_FILE = re.compile(r"_\d+\.json\Z", re.ASCII)
 _LARGEST_RESULT = 256  # bytes: a number is shorter, and a checkpoint must not be read by mistake
 MOST_BYTES = 8 * PIECE  # read from either end: a log may have a gigabyte, and a curve has two hundred points
 _TAIL_BYTES = 65536  # read from the end of a log, which may have a gigabyte
+_ERROR_BYTES = 1 << 20  # the same, for errors: every rank of a node may print a traceback after the first
 _LONGEST_LINE = 300  # characters that we quote of a line
 _DIGITS = re.compile(r"(\d+)", re.ASCII)
 _V1_LOG = re.compile(r"job\w+-job-.+-(\d+)\.log\Z", re.ASCII)
 _V2_LOG = re.compile(r"modelarts-job-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-(.+)\Z", re.ASCII)
 _HEAD_CHARS = 1 << 17  # of a log: scripts print versions first
 _LOGS_WITH_VERSIONS = 16  # that we search for versions
+_MOST_UPDATE_ERRORS = 20  # of all nodes, that a report names
 _MOST_NODES = 32  # whose usage we ask for: others are as busy as these, and each costs a request
 
 
@@ -65,6 +70,7 @@ def collect(trial: Trial, store: Store, folder: Path) -> Trial:
     trial = replace(trial, curve=curve_of(trial, folder), traits={**trial.traits, **logged_versions(trial, folder)})
     if succeeded:
         measurements, missing = read_results(store, stage.outputs, trial.case, heads)
+        missing += update_errors(trial, folder)
         trial = replace(trial, measurements=tuple(measurements), missing_results=tuple(missing))
     return trial
 
@@ -233,19 +239,62 @@ def downloaded_logs(folder: Path) -> list[str]:
 
 def last_lines(trial: Trial, folder: Path, count: int) -> tuple[str, list[str]]:
     """The name of a log and its last lines: of the node that the platform blames, without the service's own lines."""
-    reason = trial.job.reason if trial.job else ""
-    for name in sorted(trial.logs, key=lambda log: (Path(log).stem not in reason, "worker" not in log)):
-        try:
-            with (folder / name).open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
-                lines = log.read().decode("utf-8", "replace").splitlines()
-        except OSError as error:
-            log_ignored(_LOG, error, "the last lines of %s", name)
-            continue
-        spoken = [line.rstrip() for line in lines if line.strip() and "service log]" not in line.lower()]
+    for name in _blamed_first(trial):
+        spoken = [line.rstrip() for line in _tail(folder / name, _TAIL_BYTES) if _is_spoken(line)]
         if spoken:
             return name, [plain(line[:_LONGEST_LINE]) for line in spoken[-count:]]
     return "", []
+
+
+def why_it_failed(trial: Trial, folder: Path) -> tuple[str, str]:
+    """The name of a log and the first error of the rank that failed first; its last line where no line is an error."""
+    logs: list[tuple[str, LogErrors]] = []
+    for name in [log for log in _blamed_first(trial) if "worker" in log][:_MOST_NODES]:
+        errors = read_errors(_tail(folder / name, _ERROR_BYTES))
+        logs.append((name, errors))
+        if own := _rank_log(trial, errors.failed_rank):
+            logs[-1:-1] = [(own, _of_one_rank(_tail(folder / own, _ERROR_BYTES), errors))]
+        if any(error.weight is Weight.CAUSE for _, each in logs[-2:] for error in each.errors):
+            break
+    if found := first_error(logs):
+        return found[0], plain(str(found[1]))
+    name, lines = last_lines(trial, folder, 1)
+    return name, "".join(lines).strip()
+
+
+def _rank_log(trial: Trial, rank: str) -> str:
+    """The log of the one rank, if ModelArts wrote one."""
+    return next((log for log in trial.logs if rank and f"proc-rank-{rank}-device-" in log), "")
+
+
+def _of_one_rank(lines: list[str], errors: LogErrors) -> LogErrors:
+    """The errors of the rank that failed. What it said last is one, if no line looks like an error: `sys.exit("…")`."""
+    own = read_errors(lines, rank=errors.failed_rank)
+    spoken = [line.strip() for line in lines if _is_spoken(line)]
+    if not own.errors and spoken:
+        own.errors.append(LoggedError(spoken[-1], Weight.HINT))
+    return own
+
+
+def _blamed_first(trial: Trial) -> list[str]:
+    """The logs of the trial, from that of the node that the platform blames to those of single ranks."""
+    reason = trial.job.reason if trial.job else ""
+    return sorted(trial.logs, key=lambda log: (Path(log).stem not in reason, "worker" not in log))
+
+
+def _is_spoken(line: str) -> bool:
+    return bool(line.strip()) and "service log]" not in line.lower()
+
+
+def _tail(file: Path, size: int) -> list[str]:
+    """The last lines of a log; none if it cannot be read."""
+    try:
+        with file.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - size))
+            return log.read().decode("utf-8", "replace").splitlines()
+    except OSError as error:
+        log_ignored(_LOG, error, "the last lines of %s", file.name)
+        return []
 
 
 def _log_order(name: str) -> tuple[bool, list[str | int]]:
@@ -264,14 +313,43 @@ def _short_name(name: str, job_id: str) -> str:
 
 def logged_versions(trial: Trial, folder: Path) -> Mapping[str, str]:
     """The software versions that the trial's downloaded logs name; unreadable logs are skipped."""
-    heads = []
-    for name in [log for log in sorted(trial.logs) if "worker" in log][:_LOGS_WITH_VERSIONS]:
+    texts = itertools.islice(_beginnings(trial, folder), _LOGS_WITH_VERSIONS)
+    return software_versions("\n".join(text for _, text in texts))
+
+
+# Software updates: a node whose update failed trained with other software than it should.
+
+
+def update_errors(trial: Trial, folder: Path) -> list[MissingResult]:
+    """Steps of an update that failed, and versions that are not those of the files to install, by every node's log."""
+    expected = expected_versions(_files_to_install(trial.case.workload))
+    errors = []
+    for log, text in _beginnings(trial, folder):
+        errors += [message("update failed", log=log, line=plain(line[:_LONGEST_LINE])) for line in failed_updates(text)]
+        errors += [
+            message("not updated", log=log, software=software, version=version, file=file)
+            for software, version, file in other_versions(text, expected)
+        ]
+    return [MissingResult(SOFTWARE_UPDATE, text) for text in errors[:_MOST_UPDATE_ERRORS]]
+
+
+def _files_to_install(workload: Workload) -> list[str]:
+    """The names of the files in `run/`: those of the update, and those that lie in the code already."""
+    beside = [Path(workload.folder, part, workload.entry).parent / "run" for part in workload.code]
+    in_code = [file.name for folder in beside if folder.is_dir() for file in folder.iterdir()]
+    return [*sorted(in_code), *(PurePosixPath(file).name for file in (workload.update or Update()).files)]
+
+
+def _beginnings(trial: Trial, folder: Path) -> Iterator[tuple[str, str]]:
+    """The names of the workers' logs, and how each begins."""
+    for name in (log for log in sorted(trial.logs) if "worker" in log):
         try:
             with (folder / name).open(encoding="utf-8", errors="replace") as log:
-                heads.append(log.read(_HEAD_CHARS))
+                text = log.read(_HEAD_CHARS)
         except OSError as error:
-            log_ignored(_LOG, error, "the versions that %s tells", name)
-    return software_versions("\n".join(heads))
+            log_ignored(_LOG, error, "the beginning of %s", name)
+        else:
+            yield Path(name).name, text
 
 
 def curve_of(trial: Trial, folder: Path) -> Curve | None:

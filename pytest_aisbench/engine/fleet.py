@@ -55,7 +55,8 @@ class Fleet:
         saved: Callable[[Trial], None] = lambda _: None,
         scheduler: Scheduler | None = None,
     ) -> None:
-        """`saved` is called with every intent to submit a job once the ledger has it on disk."""
+        """`saved` is called with every intent to submit a job once the ledger has it on disk, and again where the
+        platform sent another request than the intent has."""
         self._ledger = ledger
         self._saved = saved
         self._scheduler = scheduler or Threads(WORKERS)
@@ -298,6 +299,8 @@ class Fleet:
         _log_change(before, after, pause)
         if watch.is_news(before, after):
             self._keep(after)
+        if after.request is not before.request and after.job_id:
+            self._saved(after)
 
     def _pause_s(self, trial: Trial) -> float:
         return watch.pause_s(trial, self._tools.clock.now(), self._tools.platform.poll_s)

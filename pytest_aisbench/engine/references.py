@@ -16,7 +16,7 @@ from typing import Any
 from pytest_aisbench.config import toml_document
 from pytest_aisbench.config.options import FRAMEWORKS
 from pytest_aisbench.config.toml_document import Document, assigned_key, opened_table
-from pytest_aisbench.engine.suites import ANY, THRESHOLDS_FILE, Suite, suite_folders
+from pytest_aisbench.engine.suites import ANY, THRESHOLDS_FILE, Suite, case_scope, matching_scopes, suite_folders
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.judge.references import Basis, Replay, is_upper_limit, propose, replay
 from pytest_aisbench.ledger.history import History
@@ -77,10 +77,17 @@ def case_histories(history: History, roots: Sequence[Path], platform: str | None
         place, framework = traits.get("platform", ""), traits.get("framework", "")
         folder = suites[newest.workload]
         suite = load(folder, place, [framework] if framework in FRAMEWORKS else [])
-        case = suite.case(Shape.parse(newest.shape), Mode(newest.mode))
+        case = suite.case(Shape.parse(newest.shape), Mode(newest.mode), _arguments(case_id, traits))
         inner = (framework,) if any(scope[0] == f"{place}.{framework}" for scope in suite.claims) else ()
         past = history.of(case_id, newest.key, counted=False)
-        yield CaseHistory(case, folder / THRESHOLDS_FILE, (place, *inner, newest.shape), newest.key, past)
+        own = case_scope(case)
+        yield CaseHistory(case, folder / THRESHOLDS_FILE, (place, *inner, own), newest.key, past)
+
+
+def _arguments(case_id: str, traits: Mapping[str, str]) -> dict[str, str]:
+    """The arguments of a case that has some, as its job got them; the id may have them shortened."""
+    names = (pair.partition("=")[0] for pair in case_id.partition("[")[2].removesuffix("]").split(","))
+    return {name: traits[key] for name in names if (key := f"parameter {name}") in traits}
 
 
 def checks(cases: Sequence[CaseHistory], max_trials: int) -> Iterator[ReplayedThreshold]:
@@ -153,12 +160,19 @@ def _row(each: CaseHistory, metric: str) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for platform in (ANY, each.scope[0]):
         for inner in ((), each.scope[1:-1]):
-            for shape in (ANY, each.scope[-1]):
+            for shape in matching_scopes(_scopes(data, platform, inner), each.case.shape, each.case.arguments):
                 table: Any = data
                 for name in (platform, *inner, shape, metric):
                     table = table.get(name, {}) if isinstance(table, dict) else {}
                 row = dict(table) if table else row
     return row
+
+
+def _scopes(data: Mapping[str, Any], platform: str, inner: Sequence[str]) -> list[str]:
+    table: Any = data
+    for name in (platform, *inner):
+        table = table.get(name, {}) if isinstance(table, dict) else {}
+    return [scope for scope in table if scope not in FRAMEWORKS]
 
 
 # Editing the text of thresholds.toml.

@@ -97,6 +97,7 @@ class Run:
                 verdict_step=self._verdict_step,
                 meter=self._meter,
                 stager=Stager(platform.store),
+                stopped_by=self.ledger.stopped_by,
             ),
             self.ledger,
             self._new_trial,
@@ -147,6 +148,12 @@ class Run:
     def rulings(self) -> dict[str, Ruling]:
         """The ruling of every judged case."""
         return {case_id: verdict.ruling for case_id, verdict in self._verdicts.items()}
+
+    def stopped(self) -> dict[str, str]:
+        """The cases that were not judged because a person stopped their job, and who did."""
+        last = {case_id: trials[-1] for case_id in self._cases if (trials := self._trials(case_id))}
+        unjudged = {case_id: trial for case_id, trial in last.items() if case_id not in self._verdicts}
+        return {case_id: trial.stopped_by for case_id, trial in unjudged.items() if trial.stopped_by}
 
     def entry(self) -> RunEntry:
         """The run as the ledger has it on disk, without reading all its cases again."""
@@ -200,7 +207,7 @@ class Run:
         return entry
 
     def _write_request(self, trial: Trial) -> None:
-        if trial.step is Step.SUBMIT and trial.request:
+        if trial.request:
             name = request_name(trial.case.id, trial.number)
             # The ledger has the request too, and reports a full disk.
             with ignored(_LOG, LedgerError, "%s: the file of its request", trial.name, level=logging.WARNING):

@@ -15,7 +15,7 @@ from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.job import JobSpec, Request, Stage, StoreUrl
 from pytest_aisbench.model.messages import message
-from pytest_aisbench.model.ports import HasConsole, Platform
+from pytest_aisbench.model.ports import HasConsole, Platform, RewritesRequests
 from pytest_aisbench.model.trial import Trial
 
 _LOG = get_logger("fleet")
@@ -23,13 +23,13 @@ SINGLE_SERVER_VARIABLE = "SINGLESERVER_MODE"  # the name that scripts know from 
 
 
 def new_trial(run: str, case: Case, now: float, number: int = 1) -> Trial:
-    identity = f"{run}/{case.id}/{number}"
+    identity = f"{run}/{case.slug}/{number}"
     return Trial(identity, run, case, number, job_name(identity, run, case), times={"stage": now})
 
 
 def job_name(identity: str, run: str, case: Case) -> str:
     """A readable name that every platform accepts and that no other job ever has."""
-    slug = re.sub(r"[^A-Za-z0-9_-]", "-", case.id)[:32]
+    slug = re.sub(r"[^A-Za-z0-9_-]", "-", case.slug)[:32]
     return f"{slug}-{run}-{hashlib.sha256(identity.encode()).hexdigest()[:6]}"
 
 
@@ -47,7 +47,7 @@ def job_spec(trial: Trial, stage: Stage, run_s: float | None) -> JobSpec:
         parameters=workload.parameters,
         environment=job_environment(case),
         options=workload.options,
-        description=f"aisbench {case.id} trial {trial.id}",
+        description=f"aisbench {case.slug} trial {trial.id}",
         max_run_s=run_s,
     )
 
@@ -101,7 +101,8 @@ def submit_job(trial: Trial, platform: Platform, now: float, limits: watch.Limit
     except AisbenchError as lost:
         _LOG.info("%s: attempt %d to submit it had no answer: %s", trial.name, trial.attempts + 1, lost)
         return _without_answer(trial, lost, now, limits)
-    return replace(trial, job_id=job_id, console=_console(platform, job_id))
+    request = platform.sent(trial.request) if isinstance(platform, RewritesRequests) else trial.request
+    return replace(trial, job_id=job_id, console=_console(platform, job_id), request=request)
 
 
 def _job_id(request: Request, platform: Platform, *, again: bool) -> str:

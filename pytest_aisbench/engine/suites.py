@@ -59,21 +59,40 @@ class Suite:
     platform: str
     thresholds_file: str  # for messages
 
-    def case(self, shape: Shape, mode: Mode = Mode.CLUSTER) -> Case:
+    def case(self, shape: Shape, mode: Mode = Mode.CLUSTER, arguments: Mapping[str, str] | None = None) -> Case:
+        """`arguments` are parameters of the job that this case has a value of its own for."""
+        case = Case(self.workload, shape, self._thresholds(shape, {}), mode)
+        return self.with_arguments(case, arguments) if arguments else case
+
+    def with_arguments(self, case: Case, arguments: Mapping[str, str]) -> Case:
+        return case.with_arguments(arguments, self._thresholds(case.shape, arguments))
+
+    def _thresholds(self, shape: Shape, arguments: Mapping[str, str]) -> tuple[Threshold, ...]:
         """The most specific claim wins, metric by metric."""
         chosen: dict[str, Threshold] = {}
-        for scope in itertools.product(
-            (ANY, self.platform, f"{self.platform}.{self.workload.framework}"), (ANY, str(shape))
-        ):
+        places = (ANY, self.platform, f"{self.platform}.{self.workload.framework}")
+        scopes = {scope for _, scope in self.claims}
+        for scope in itertools.product(places, matching_scopes(scopes, shape, arguments)):
             chosen.update(self.claims.get(scope, {}))
-        return Case(self.workload, shape, tuple(chosen.values()), mode)
+        return tuple(chosen.values())
+
+    def check_scopes(self, given: Collection[str]) -> None:
+        """Raise for claims on an argument that is neither a parameter of the workload nor among those `given`."""
+        known = {*self.workload.parameters, *given}
+        for platform, scope in self.claims:
+            if platform.partition(".")[0] not in {ANY, self.platform}:
+                continue
+            for name in split_scope(scope)[1]:
+                if name not in known:
+                    advice = f"name it in [parameters] of {WORKLOAD_FILE}, or in the marker's parameters="
+                    raise UsageFault(f"{self.thresholds_file}: {scope!r}: no test gives {name!r}", advice=advice)
 
     def require_claims(self, case: Case) -> None:
         """Raise for a case without thresholds on throughput and accuracy: it would pass whatever happens."""
         claimed = {threshold.metric for threshold in case.thresholds}
         for metric in (THROUGHPUT, ACCURACY):
             if metric not in claimed:
-                advice = f'add it to [{self.platform}."{case.shape}"] or [{self.platform}."*"]'
+                advice = f'add it to [{self.platform}."{case_scope(case)}"] or [{self.platform}."*"]'
                 raise UsageFault(f"{self.thresholds_file}: {case.id} has no claim on {metric}", advice=advice)
 
 
@@ -411,6 +430,34 @@ def read_thresholds(
     return claims
 
 
+def split_scope(scope: str) -> tuple[str, dict[str, str]]:
+    """The shape and the arguments of a key such as `1x8`, `*[batch_size=16]` or `1x8[batch_size=16,lr=0.1]`."""
+    shape, bracket, rest = scope.partition("[")
+    if not bracket:
+        return shape, {}
+    pairs = [pair.partition("=") for pair in rest.removesuffix("]").split(",")]
+    names = [name.strip() for name, _, _ in pairs]
+    if not rest.endswith("]") or not all(equals and name for name, equals, _ in pairs) or len({*names}) < len(names):
+        raise UsageFault(f"{scope!r} is not a shape with arguments", advice="write it as 1x8[batch_size=16,lr=0.1]")
+    return shape, {name: value.strip() for name, (_, _, value) in zip(names, pairs, strict=True)}
+
+
+def case_scope(case: Case) -> str:
+    """The key of the claims that hold for this case alone: its shape, and its arguments if it has any."""
+    pairs = ",".join(f"{name}={value}" for name, value in case.arguments.items())
+    return f"{case.shape}[{pairs}]" if pairs else str(case.shape)
+
+
+def matching_scopes(scopes: Iterable[str], shape: Shape, arguments: Mapping[str, str]) -> list[str]:
+    """Those that hold for a case: the more arguments a scope names, the later it comes; with as many, `*` first."""
+    ranked: list[tuple[int, bool, str]] = []
+    for scope in {ANY, str(shape), *scopes}:
+        its_shape, its_arguments = split_scope(scope)
+        if its_shape in {ANY, str(shape)} and its_arguments.items() <= dict(arguments).items():
+            ranked.append((len(its_arguments), its_shape != ANY, scope))
+    return [scope for _, _, scope in sorted(ranked)]
+
+
 def expired_claims(cases: Iterable[Case], today: str) -> list[str]:
     """A line for every expected failure whose last day is over, so that it no longer excuses a miss."""
     lines = {
@@ -423,12 +470,13 @@ def expired_claims(cases: Iterable[Case], today: str) -> list[str]:
 
 
 def _scope(document: Document, workload: Workload, keys: tuple[str, ...], rows: Any) -> dict[str, Threshold]:
-    """All thresholds of one shape, which is the last of the keys."""
-    if keys[-1] != ANY:
-        try:
-            Shape.parse(keys[-1])
-        except UsageFault as fault:
-            raise document.fault(fault.message, *keys, advice=fault.advice) from None
+    """All thresholds of one shape, which is the last of the keys, maybe with arguments: `1x8[batch_size=16]`."""
+    try:
+        shape, _ = split_scope(keys[-1])
+        if shape != ANY:
+            Shape.parse(shape)
+    except UsageFault as fault:
+        raise document.fault(fault.message, *keys, advice=fault.advice) from None
     claimed = _tables(document, rows, *keys)
     return {metric: _threshold(document, workload, (*keys, metric), row) for metric, row in claimed.items()}
 

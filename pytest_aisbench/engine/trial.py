@@ -54,6 +54,7 @@ class Tools:
     others: Callable[[str], Iterable[Trial]] = lambda _: ()  # all trials of a workload in this run
     meter: PowerMeter = field(default_factory=lambda: PowerMeter({}))
     stager: Stager | None = None  # of the run
+    stopped_by: Callable[[str], str] = lambda _: ""  # who used `aisbench stop` on a job
 
 
 def advance(trial: Trial, tools: Tools) -> Trial:
@@ -87,7 +88,9 @@ def _submit(trial: Trial, tools: Tools) -> Trial:
 
 
 def _watch(trial: Trial, tools: Tools) -> Trial:
-    trial = watch.watch_job(trial, tools.platform, tools.clock, tools.limits, tools.inspect)
+    trial = watch.watch_job(
+        trial, tools.platform, tools.clock, tools.limits, tools.inspect, stopped_by=tools.stopped_by
+    )
     if trial.step is Step.WATCH and not trial.fault:
         _check_budget(tools)  # after the look: a job that has just succeeded counts
     return trial
@@ -122,6 +125,8 @@ def _check_budget(tools: Tools) -> None:
 
 
 def _ended(trial: Trial, fault: Fault, tools: Tools) -> Trial:
+    if fault.blame is Blame.PERSON:
+        return trial.moved(Step.DONE, tools.clock.now(), fault=fault)  # nothing is said of workload or platform
     ruling = Ruling.BROKEN if fault.blame is Blame.PLATFORM else Ruling.FAILED
     return trial.moved(Step.DONE, tools.clock.now(), fault=fault, judged=Verdict(ruling, fault.text))
 
@@ -279,8 +284,9 @@ class VerdictStep:
 
 
 def _siblings(trial: Trial, others: Iterable[Trial]) -> list[Trial]:
-    """The other trials of the same workload in the same mode."""
-    return [each for each in others if each.id != trial.id and each.case.mode is trial.case.mode]
+    """The other trials of the same workload, in the same mode and with the same arguments."""
+    how = trial.case.mode, trial.case.arguments
+    return [each for each in others if each.id != trial.id and (each.case.mode, each.case.arguments) == how]
 
 
 def _precedes(other: Trial, trial: Trial) -> bool:

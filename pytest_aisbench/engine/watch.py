@@ -7,6 +7,7 @@ about stalled jobs. `stream_log` yields one log as it grows, for `aisbench logs`
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_aisbench.engine import cancel
-from pytest_aisbench.engine.collect import last_lines
+from pytest_aisbench.engine.collect import why_it_failed
 from pytest_aisbench.errors import AisbenchError, Blame, JobOverdue, PlatformError, QueueOverdue, Throttled, Unreachable
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.job import Job, LogPart, Phase
@@ -48,9 +49,18 @@ class Limits:
 
 
 def watch_job(
-    trial: Trial, platform: Platform, clock: Clock, limits: Limits, inspect: Callable[[str], Job] | None = None
+    trial: Trial,
+    platform: Platform,
+    clock: Clock,
+    limits: Limits,
+    inspect: Callable[[str], Job] | None = None,
+    *,
+    stopped_by: Callable[[str], str] = lambda _: "",
 ) -> Trial:
-    """The trial after one look at its job: at HARVEST if the job has ended, or does not end after a cancel."""
+    """The trial after one look at its job: at HARVEST if the job has ended, or does not end after a cancel.
+
+    `stopped_by` returns who used `aisbench stop` on a job, or an empty text.
+    """
     now = clock.now()
     trial = cancel.request_for(trial, platform, now) if trial.fault else trial
     assert trial.job_id is not None
@@ -65,6 +75,8 @@ def watch_job(
     if job.phase is Phase.LOST and not _is_surely_lost(trial, now, platform.poll_s):
         return _with_time(trial, "missed", trial.times.get("missed", now))
     trial = _with_job(trial, job, now)
+    if job.phase is Phase.CANCELLED and not trial.fault:
+        trial = replace(trial, fault=_stop_fault(job, limits.run_s, stopped_by(job.id)))
     if job.phase.is_final:
         # If the lost job turns up again, it must not run beside the next trial's job.
         return (cancel.request_for(trial, platform, now) if job.phase is Phase.LOST else trial).moved(Step.HARVEST, now)
@@ -160,13 +172,22 @@ def fault_of(trial: Trial, folder: Path) -> Fault | None:
         reason = job.reason if job else message("never seen")
         return Fault(Blame.PLATFORM, message("lost", why=reason), transient=True)
     if job.phase is Phase.CANCELLED:
-        return Fault(Blame.PLATFORM, message("stopped", why=job.reason or job.platform_phase))
+        return _stop_fault(job)
     if job.phase is Phase.FAILED:
         text = message("failed") if job.exit_code is None else message("failed with", code=str(job.exit_code))
-        name, lines = last_lines(trial, folder, 1)
-        why = message("in log", line=lines[0].strip(), log=name) if lines else job.reason
+        name, line = why_it_failed(trial, folder)
+        why = message("in log", line=line, log=name) if line else job.reason
         return Fault(Blame.WORKLOAD, text + message("because", why=why) if why else text)
     return None
+
+
+def _stop_fault(job: Job, run_s: float = math.inf, who: str = "") -> Fault:
+    """Why a job was stopped that we did not stop: the platform's own limit (`auto_stop`) is ours, all else a person."""
+    if job.ran_s is not None and job.ran_s >= run_s:
+        return Fault.of(JobOverdue(f"the platform stopped the job, which ran longer than {run_s:g} s"))
+    if who:
+        return Fault(Blame.PERSON, message("stopped by command", who=who))
+    return Fault(Blame.PERSON, message("stopped", why=job.reason or job.platform_phase))
 
 
 def _is_surely_lost(trial: Trial, now: float, poll_s: float) -> bool:

@@ -21,7 +21,7 @@ from pytest_aisbench.model.verdict import Ruling
 _SHAPE = ("nodes", "devices")
 # What the platforms' own options mean, the most telling first.
 HARDWARE_OPTIONS = ("flavor", "pool_id", "device_type")
-SOFTWARE_OPTIONS = ("image", "framework_version")  # an image replaces the engine
+SOFTWARE_OPTIONS = ("image", "framework_version", "framework_type")  # an image replaces the engine
 LABEL_OPTIONS = ("job_name", "job_description_prefix")  # change nothing of what a job does
 _LONGEST = 80  # characters of a value; a longer one is cut, and its digest added
 _DIGITS = 12

@@ -34,6 +34,7 @@ def case_entry(case: Case, trials: tuple[Trial, ...], verdict: Verdict | None) -
         trials=tuple(trial_entry(trial) for trial in trials),
         background=trials[-1].background if trials else None,
         target_accuracy=target_accuracy(case),
+        parameters=case.arguments,
     )
 
 
@@ -67,6 +68,8 @@ def trial_entry(trial: Trial) -> TrialEntry:
 
 
 def _why_not_judged(trials: tuple[Trial, ...]) -> str:
+    if trials and trials[-1].stopped_by:
+        return trials[-1].stopped_by
     fault = trials[-1].fault if trials else None
     return message("not judged") + (message("because", why=fault.text) if fault else "")
 

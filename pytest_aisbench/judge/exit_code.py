@@ -33,6 +33,7 @@ class Tally:
     skipped: dict[str, str] = field(default_factory=dict)  # cases that a test chose not to judge, and its reason
     unmatched: bool = False  # --nodes matched no case, whatever else was run
     deselected: set[str] = field(default_factory=set)  # cases that were collected, and then left out
+    stopped: dict[str, str] = field(default_factory=dict)  # cases whose job a person stopped, and who: not judged
     required: tuple[str, ...] = ()  # cases that must be judged
     undelivered: int = 0  # results that the Tester must have and has not
     unrecorded: str = ""  # why the ledger or the reports could not be written
@@ -61,6 +62,8 @@ class Tally:
             return BROKEN
         if Ruling.INCONCLUSIVE in present:
             return INCONCLUSIVE
+        if self.stopped:
+            return INTERRUPTED
         if (self.expected or self.unmatched) and not rulings:
             return NOTHING_JUDGED
         return INTERRUPTED if self._unreported(rulings) else status
@@ -71,6 +74,8 @@ class Tally:
         return {case: self._why_not_judged(case) for case in self.required if case not in done}
 
     def _why_not_judged(self, case: str) -> str:
+        if case in self.stopped:
+            return self.stopped[case]
         if case in self.skipped:
             return f"skipped: {self.skipped[case]}".removesuffix(": ")
         if case in self.expected:

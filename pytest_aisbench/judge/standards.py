@@ -165,7 +165,7 @@ def _context(case: CaseEntry, trial: TrialEntry | None, config: Mapping[str, Any
         "scenario": (config.get("Scenario"), "config.json", not_in_config),
         "test_object_type": ("single" if case.nodes == 1 else "cluster", "case", ""),
         "model": (config.get("Model") or case.workload, "config.json" if config.get("Model") else "workload.toml", ""),
-        "hardware": (_first(traits, *HARDWARE_OPTIONS), "workload.toml", "it names neither a flavor nor a pool"),
+        "hardware": (_first(traits, *HARDWARE_OPTIONS), "workload.toml", "it names no machines"),
         "dataset": (traits.get("data"), "workload.toml", "the workload names no data"),
         "framework": (traits.get("framework"), "workload.toml", "not on record"),
         "framework_version": (_first(traits, *SOFTWARE_OPTIONS), "workload.toml", "nothing names it"),

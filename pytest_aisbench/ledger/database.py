@@ -427,6 +427,9 @@ CREATE INDEX verdicts_of_a_run ON cases (run, json_extract(record, '$.verdict'))
 _WHO_RAN_IT = """
 ALTER TABLE runs ADD COLUMN executor TEXT NOT NULL DEFAULT '{}';
 """
+_WHO_STOPPED_IT = """
+CREATE TABLE stops (job_id TEXT PRIMARY KEY, who TEXT NOT NULL, at REAL NOT NULL);
+"""
 # Step n upgrades version n to version n + 1. A released step is never changed.
 STEPS = (
     _RUNS_TRIALS_CASES,
@@ -436,6 +439,7 @@ STEPS = (
     _WHAT_WAS_MEASURED,
     _WHAT_ITS_TESTS_SAID,
     _WHO_RAN_IT,
+    _WHO_STOPPED_IT,
 )
 VERSION = len(STEPS)
 

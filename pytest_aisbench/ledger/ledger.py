@@ -113,6 +113,11 @@ class Ledger:
     def finish(self, run: str, exit_code: int, now: float) -> None:
         self.database.write("UPDATE runs SET finished = ?, exit_code = ?, lease = 0 WHERE run = ?", now, exit_code, run)
 
+    def stopped_by(self, job_id: str) -> str:
+        """Who used `aisbench stop` on the job of a live run; empty if nobody did."""
+        rows = self.database.read_committed("SELECT who FROM stops WHERE job_id = ?", job_id)
+        return str(rows[0][0]) if rows else ""
+
     def left_trials(self, case_id: str, platform_id: str, run: str) -> list[LeftTrial]:
         """The case's trials of other runs on this platform: the newest one, and all whose job may run."""
         rows = self.database.read(_LEFT, case_id, platform_id, run, case_id, platform_id, run)

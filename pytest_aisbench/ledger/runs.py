@@ -181,6 +181,12 @@ class JobLedger(Ledger):
         rows = self.database.read(f"{_SELECT} WHERE t.job_id = ? OR t.name = ? {_NEWEST} LIMIT 1", job, job)
         return _held_trial(rows[0], now) if rows else None
 
+    def note_stop(self, job_id: str, who: str, now: float) -> None:
+        """Remember who stops a job, for the run that holds it; without `who`, that nobody does."""
+        self.database.write("DELETE FROM stops WHERE job_id = ?", job_id)
+        if who:
+            self.database.write("INSERT OR REPLACE INTO stops VALUES (?, ?, ?)", job_id, who, now)
+
     def amend(self, held: HeldTrial, trial: Trial, now: float) -> HeldTrial | None:
         """Save a changed trial; None if another process has changed it since it was read."""
         written = self.swap_trial(trial, now, held.record)

@@ -13,6 +13,7 @@ from pytest_aisbench.model.verdict import number, quantity
 
 THROUGHPUT = "throughput"
 ACCURACY = "accuracy"
+SOFTWARE_UPDATE = "software update"  # names a finding in place of a metric
 SCALING = "scaling"
 STEADY_THROUGHPUT = "steady_throughput"
 TIME_TO_ACCURACY = "time_to_accuracy"

@@ -155,7 +155,7 @@ class Platform(Protocol):
     """Where jobs run. Built as `Class(settings)`; raises only AisbenchErrors.
 
     What it says before it is built is its `PlatformKind`. What it may have beside is a Protocol each, further down:
-    `HasConsole`, `HasTester`, `HasVendorSession`, `AddsFiles`, `ChecksCode`, `ChecksConnection`.
+    `HasConsole`, `HasTester`, `HasVendorSession`, `AddsFiles`, `ChecksCode`, `ChecksConnection`, `RewritesRequests`.
     """
 
     name: str
@@ -242,6 +242,18 @@ class HasVendorSession(Protocol):
     """A platform with a signed session of the vendor's kind. The fixture `modelarts_session` gives it to tests."""
 
     session: Any
+
+
+@runtime_checkable
+class RewritesRequests(Protocol):
+    """A platform that sends something else than `render` returned, which is made offline: such as its own numbers in
+    place of names. `requests/` shows what was sent."""
+
+    def to_send(self, request: Request) -> Request:
+        """As `submit` would send it now; asks the platform."""
+
+    def sent(self, request: Request) -> Request:
+        """As this process sent it; unchanged if it did not. `submit` and `find` take the request that `render` made."""
 
 
 @runtime_checkable

@@ -100,6 +100,7 @@ class CaseEntry:
     trials: tuple[TrialEntry, ...]
     background: Background | None = None  # what its last trial was judged against
     target_accuracy: float | None = None  # the lower bound of the claim on it
+    parameters: Mapping[str, str] = field(default_factory=dict)  # that the test's own marks gave
 
     @property
     def shape(self) -> Shape:

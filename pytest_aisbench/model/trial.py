@@ -82,6 +82,11 @@ class Trial:
         return self.judged or Verdict(Ruling.BROKEN, f"{self.case.id} was not judged")
 
     @property
+    def stopped_by(self) -> str:
+        """Who stopped its job from outside of the run: `stopped by …`; empty if nobody did."""
+        return self.fault.text if self.fault and self.fault.blame is Blame.PERSON else ""
+
+    @property
     def may_run(self) -> bool:
         """True if its job may still run, and cost: also a job that could not be cancelled."""
         if self.step in {Step.SUBMIT, Step.WATCH}:

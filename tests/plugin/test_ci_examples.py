@@ -8,12 +8,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from cloud_client import CloudClient
 from junit_schema import strictly
+from waiting import wait_until
 from yard import WORKLOAD, Yard
 
 from pytest_aisbench.localcloud.faults import Fault
@@ -100,6 +103,31 @@ def test_the_workflow_tries_again_what_the_platform_broke_and_tells_github(site:
     assert summary.read_text().startswith("# before\n")
     (notice,) = re.findall(r"^::.*", done.stdout, re.MULTILINE)
     assert notice.startswith("::error file=suites/lost/test_lost.py,line=6,title=lost-1x2 BROKEN::")
+
+
+@pytest.mark.parametrize("name", ["github-workflow.yml", "gitlab-ci.yml", "Jenkinsfile"])
+def test_what_a_person_stopped_is_not_started_again(site: Yard, name: str) -> None:
+    """Also where the platform broke another case, which alone would be worth another try."""
+    site.suite("lost", workload=FAST)
+    site.suite("held", workload=FAST.replace('"0.1"', '"600"'))
+    (site.folder / "required.txt").write_text("toy-1x2\nlost-1x2\n")
+    (command,) = [each for each in commands(name) if "pytest suites/" in each]
+    with CloudClient(json.loads(site.card.read_text())) as client, ThreadPoolExecutor(1) as aside:
+        done = aside.submit(run, site, command, AISBENCH_MAX_TRIALS="1")
+        for shape in ("1x2", "2x2"):
+            wait_until(lambda: [client.stop(job) for job in running(client, f"held-{shape}")])  # noqa: B023
+        ended = done.result()
+    assert ended.returncode == {"github-workflow.yml": 12, "gitlab-ci.yml": 2, "Jenkinsfile": 12}[name], ended.stdout
+    assert len([*(site.folder / "reports").glob("*/results.json")]) == 2  # of one run, and what `latest` points to
+    (asked,) = [each for each in commands("Jenkinsfile") if "grep" in each]
+    assert run(site, asked).returncode == 1
+
+
+def running(client: CloudClient, name: str) -> list[str]:
+    jobs = client.search(limit=50)["items"]
+    return [
+        job["metadata"]["id"] for job in jobs if name in job["metadata"]["name"] and job["status"]["phase"] == "Running"
+    ]
 
 
 def test_gitlab_is_told_what_to_keep_to_retry_and_to_warn_of() -> None:

@@ -181,8 +181,8 @@ def test_a_live_run_keeps_its_job_unless_forced(yard: Yard, card: Path) -> None:
     forced = yard.aisbench("stop", job, "--force", *cloud)
     assert (forced.returncode, "): stopped (Terminated); it was Running" in forced.stdout) == (0, True), forced.stdout
     out, _ = run.communicate()
-    assert run.returncode == 12, out
-    assert "another person or program stopped the job" in out
+    assert run.returncode == 2, out
+    assert re.search(r"not judged: stopped by \S+ with `aisbench stop`", out)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +191,7 @@ def test_a_live_run_keeps_its_job_unless_forced(yard: Yard, card: Path) -> None:
         (["jobs"], "there is no ledger"),
         (["jobs", "--ledger", "a", "--reports", "b"], "not allowed with"),
         (["stop"], "name jobs, or --all-mine"),
+        (["logs"], "name a job"),
         (["stop", "x", "--all-mine"], "name jobs, or --all-mine"),
         (["stop", "x", "--ledger", "l.db"], "name --cloud FILE"),
         (["logs", "x"], "name --cloud FILE"),

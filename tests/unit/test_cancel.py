@@ -212,7 +212,7 @@ def test_a_job_that_confirms_is_recorded_and_not_in_flight_any_more(
     assert after.job
     assert after.job.phase is Phase.CANCELLED
     assert after.fault
-    assert after.fault.blame is Blame.USER
+    assert after.fault.blame is Blame.PERSON
     assert ledger.in_flight(clock.now()) == []
     (left,) = ledger.left_trials(trial.case.id, "scripted", "run-2")
     assert left.trial.fault  # whoever takes over leaves such a trial alone
@@ -272,7 +272,7 @@ def test_a_job_whose_submission_had_no_answer_is_looked_for_by_name(
     platform = healthy(Phase.RUNNING)
     platform.jobs["job-7"] = trial.name
     assert stop(ledger, platform, clock, trial.name) == CancelReport(
-        "job-7", "stopped (Cancelled)", settled=True, before="Running"
+        "job-7", "stopped (Cancelled)", settled=True, before="Running", after="Cancelled"
     )
     assert kept(ledger).job_id == "job-7"
 

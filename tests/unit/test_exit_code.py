@@ -26,6 +26,12 @@ P, F, B, I = Ruling.PASSED, Ruling.FAILED, Ruling.BROKEN, Ruling.INCONCLUSIVE  #
         (Tally(skipped={"1": ""}), 0, [P], 0),  # one was skipped, the other passed
         (Tally(), 0, [P], 2),  # one was neither judged nor skipped
         (Tally(), 5, [], 5),
+        (Tally(stopped={"1": "stopped by a"}), 0, [P], 2),
+        (Tally(stopped={"0": "stopped by a", "1": "stopped by a"}), 0, [], 2),  # before 5
+        (Tally(stopped={"1": "stopped by a"}, failures=1), 1, [B], 12),
+        (Tally(stopped={"1": "stopped by a"}, failures=1), 1, [I], 13),
+        (Tally(stopped={"1": "stopped by a"}, required=("1",)), 0, [P], 11),
+        (Tally(stopped={"1": "stopped by a"}, failed=1, failures=1), 1, [F], 1),
         (Tally(required=("0", "1")), 0, [P, P], 0),
         (Tally(required=("9",)), 0, [P, P], 11),
         (Tally(required=("9",)), 5, [], 11),  # nothing was collected at all
@@ -59,16 +65,18 @@ def test_a_run_that_was_to_judge_nothing_is_as_pytest_says() -> None:
 
 
 def test_a_missing_case_says_why() -> None:
-    tally = Tally(required=("judged", "late", "skipped", "mute", "staged", "left", "never"))
+    tally = Tally(required=("judged", "late", "skipped", "mute", "ended", "staged", "left", "never"))
     tally.selected = {"judged", "late", "skipped", "mute", "staged"}
     tally.expected = {"judged", "late", "skipped", "mute"}
     tally.skipped = {"skipped": "no cards", "mute": ""}
+    tally.stopped = {"ended": "stopped by somebody"}
     tally.deselected = {"left"}
 
     assert tally.missing(["judged", "another"]) == {
         "late": "the run ended before it was judged",
         "skipped": "skipped: no cards",
         "mute": "skipped",
+        "ended": "stopped by somebody",
         "staged": "no selected test judges it",
         "left": "deselected",
         "never": "not collected",
