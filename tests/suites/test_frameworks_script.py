@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,3 +95,28 @@ def test_what_the_script_cannot_do_is_one_line(
         frameworks.main()
     assert ended.value.code == 2
     assert capsys.readouterr().err.splitlines()[-1] == f"scripts/frameworks: error: {complaint}"
+
+
+@pytest.mark.parametrize("script", ["frameworks", "chaos", "postgres", "check", "types"])
+def test_a_script_without_the_project_says_so_in_one_line(script: str, tmp_path: Path) -> None:
+    """Started from a checkout that nobody set up, by a shell without an environment."""
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    for program in ("bash", "dirname"):
+        (bare / program).symlink_to(str(shutil.which(program)))
+    ended = subprocess.run(
+        [tmp_path / "scripts" / script], env={"PATH": str(bare)}, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 4
+    assert ended.stderr.splitlines() == [
+        "no Python here has the project: python3 -m venv .venv && .venv/bin/pip install -e '.[dev]'"
+    ]
+
+
+def test_a_script_uses_the_environment_of_the_project_though_it_is_not_active() -> None:
+    environment = {"PATH": os.defpath, "VIRTUAL_ENV": sys.prefix}
+    helped = [str(ROOT / "scripts" / "frameworks"), "--help"]
+    ended = subprocess.run(helped, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("usage: scripts/frameworks")
