@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Platform,
         PowerSource,
         Reporter,
+        RewritesRequests,
         Store,
         Upload,
     )
@@ -48,7 +49,7 @@ _HOMES = {
     "model.job": "Job JobSpec LogPart Phase Request Sample Stage StoreUrl",
     "model.metric": "Measurement Metric",
     "model.ports": "AddsFiles Check ChecksCode ChecksConnection Clock HasConsole HasTester HasVendorSession Head "
-    "Health Platform PowerSource Reporter Store Upload",
+    "Health Platform PowerSource Reporter RewritesRequests Store Upload",
     "model.results": "CaseEntry RunEntry TrialEntry",
     "model.trial": "Step Trial",
     "model.verdict": "Finding Outcome Ruling Threshold Verdict",
@@ -59,9 +60,9 @@ __all__ = [
     "Access", "AddsFiles", "AisbenchError", "Case", "CaseEntry", "Check", "ChecksCode", "ChecksConnection",
     "Clock", "Finding", "HasConsole", "HasTester", "HasVendorSession", "Head", "Health", "Job", "JobSpec",
     "LogPart", "Measurement", "Metric", "Outcome", "Phase", "Platform", "PlatformError", "PlatformKind",
-    "PowerSource", "Reporter", "Request", "Ruling", "RunEntry", "Sample", "Secret", "Settings", "Shape",
-    "Stage", "Step", "Store", "StoreUrl", "Threshold", "Trial", "TrialEntry", "Upload", "UsageFault", "Verdict",
-    "Workload", "WorkloadError",
+    "PowerSource", "Reporter", "Request", "RewritesRequests", "Ruling", "RunEntry", "Sample", "Secret", "Settings",
+    "Shape", "Stage", "Step", "Store", "StoreUrl", "Threshold", "Trial", "TrialEntry", "Upload", "UsageFault",
+    "Verdict", "Workload", "WorkloadError",
 ]  # fmt: skip
 
 

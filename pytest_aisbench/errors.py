@@ -34,6 +34,7 @@ class Blame(enum.Enum):
     USER = "user"
     WORKLOAD = "workload"
     PLATFORM = "platform"
+    PERSON = "person"  # who stopped the job; nobody must act
 
 
 class AisbenchError(Exception):

@@ -106,12 +106,14 @@ def job(request: pytest.FixtureRequest, case: Case) -> Job:
         @pytest.mark.workload("resnet50", nodes=[1])
         def test_ends_well(job):
             assert job.phase is Phase.SUCCEEDED, job.reason
-    Its results are not judged.
+    Its results are not judged. If a person stopped it, the test is skipped and the run ends with exit code 2.
     """
     from pytest_aisbench.errors import PlatformError
     from pytest_aisbench.model.trial import Step
 
     trial = _reached(request, case, Step.HARVEST)
+    if trial.stopped_by:
+        pytest.skip(trial.stopped_by)
     if trial.job is None:
         raise PlatformError(str(trial.verdict))
     return trial.job
@@ -124,13 +126,16 @@ def trial(request: pytest.FixtureRequest, case: Case) -> Trial:
         def test_trains(trial):
             trial.verdict.require()
     A BROKEN verdict is an error here, in the test's setup. One that is FAILED or INCONCLUSIVE fails the test in its
-    call even if the test forgets to require it.
+    call even if the test forgets to require it. If a person stopped the job, the test is skipped, the case has no
+    verdict, and the run ends with exit code 2.
     """
     from pytest_aisbench.errors import PlatformError
     from pytest_aisbench.model.trial import Step
     from pytest_aisbench.model.verdict import Ruling
 
     judged = _reached(request, case, Step.DONE)
+    if judged.stopped_by:
+        pytest.skip(judged.stopped_by)
     request.node.stash[VERDICT_DUE] = True
     if judged.verdict.ruling is Ruling.BROKEN:
         raise PlatformError(str(judged.verdict))

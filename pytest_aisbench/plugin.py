@@ -14,7 +14,8 @@ from pytest_aisbench.session import admit_worker, read_settings, root_folder, ru
 from pytest_aisbench.stash import SETTINGS
 
 MARKER = (
-    "workload(name, nodes=[…] or shapes=['1x8', …]): train this workload at each shape and judge it; "
+    "workload(name, nodes=[…] or shapes=['1x8', …], parameters=[…]): train this workload at each shape and judge it; "
+    "parametrized arguments that are named in parameters= or in [parameters] of workload.toml are given to the job; "
     "workload(package=True): what --aisbench-package names"
 )
 

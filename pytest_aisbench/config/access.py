@@ -7,7 +7,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,6 +124,13 @@ def read_access(
     keys = [row.name for row in dataclasses.fields(Access) if row.name != "hosts"]
     texts, taken = document.texts("access", keys, environment, used=used)
     return Access(**{key: _value(document, key, text) for key, text in texts.items()}), taken
+
+
+def merge_access(table: Access, written: Collection[str], package: Access) -> Access:
+    """The keys that are `written` in the table; all others as the package has them. A folder goes with its bucket."""
+    own = {*written, "hosts", *(["folder"] if "bucket" in written else [])}
+    rest = {row.name: getattr(package, row.name) for row in dataclasses.fields(Access) if row.name not in own}
+    return dataclasses.replace(table, **rest)
 
 
 def _value(document: Document, key: str, text: str) -> Any:
@@ -305,6 +312,44 @@ def read_tester(
     if not values.get("testid"):
         values["testid"] = _testid(values.get("config", {}))
     return TesterAccess(**values), taken
+
+
+@dataclass(frozen=True)
+class PackageTester:
+    """The Tester that config.json of a package names: its address if results go there, else a note why not."""
+
+    address: str = ""
+    source: str = ""
+    note: str = ""
+
+
+def tester_of_package(package: Path, *, has_token: bool, emulation: bool) -> PackageTester:
+    """`has_token`: the user has a token for an open Tester, and does not say where that is."""
+    file = next((package / path for path in _PAPERS["config"] if (package / path).is_file()), None)
+    if file is None:
+        return PackageTester()
+    try:
+        config = read_paper(file)
+    except UsageFault as fault:
+        return PackageTester(note=f"{fault}; no Tester is taken from it")
+    host, port = (str(config.get(f"tester_server_{key}") or "").strip() for key in ("ip", "port"))
+    if not host:
+        return PackageTester()
+    where = f"{file}: tester_server_ip"
+    scheme = "http" if LOOPBACK.fullmatch(host) else "https"
+    address = f"{scheme}://{host}{port and f':{port}'}/"
+    if not _WEB.fullmatch(address):
+        return PackageTester(note=f"{where} and tester_server_port are not used: {address!r} is no address")
+    if has_token:
+        return PackageTester(address, where)
+    if emulation:
+        why = "a run on the local cloud uploads to the Tester there"
+    else:
+        why = (
+            "how ais-bench-stubs talks to its Tester is not public. If an open Tester serves there, write its token to "
+            f"[tester], or name it: --aisbench-tester {address}"
+        )
+    return PackageTester(note=f"{where} {host}{port and f':{port}'} is not used: {why}")
 
 
 def _tester_value(document: Document, key: str, text: str, *, used: bool) -> Any:

@@ -15,9 +15,11 @@ from pytest_aisbench.config.access import (
     ACCESS_SECRETS,
     TESTER_SECRETS,
     exposure_warnings,
+    merge_access,
     read_access,
     read_hosts,
     read_tester,
+    tester_of_package,
 )
 from pytest_aisbench.config.options import CONFIG_FILE, LEGACY_FILE, OPTIONS, Option, parse_path, parse_switch
 from pytest_aisbench.config.settings import PlatformKind, PlatformKinds, Settings
@@ -63,10 +65,13 @@ def load_settings(
     uses_access = kind.uses_access(tables.get(platform), on_local_cloud=on_cloud)
     access, for_access = read_access(document, environment, used=uses_access)
     notes: tuple[str, ...] = ()
-    keyless = not document or "access" not in document.data
-    if legacy := _legacy_settings(options, given, connects=keyless and not kind.emulation):
+    table = document.data.get("access") if document else None
+    written = frozenset(table) if isinstance(table, dict) else frozenset[str]()
+    if legacy := _legacy_settings(options, given, connects=not kind.emulation, written=written):
         given = {**{key: Given(text, source, root) for key, (text, source) in legacy.options.items()}, **given}
-        access, notes = legacy.access or access, legacy.notes
+        access, notes = merge_access(access, written, legacy.access) if legacy.access else access, legacy.notes
+        given, about_tester = _with_tester_of_package(options, given, document, emulation=kind.emulation)
+        notes += about_tester
     secrets = {**_SECRETS, **{name: each.table_secrets for name, each in kinds.items()}}
     if document and _contains_secrets(document, secrets):
         notes += exposure_warnings(document.path)
@@ -164,9 +169,10 @@ def _required(manifest: Path | None, sources: Mapping[str, str]) -> tuple[str, .
 
 
 def _legacy_settings(
-    options: Mapping[str, Option], given: Mapping[str, Given], *, connects: bool
+    options: Mapping[str, Option], given: Mapping[str, Given], *, connects: bool, written: Collection[str]
 ) -> LegacySettings | None:
-    """The settings in files of ais-bench-stubs, if the run names any; with keys only if the run `connects`."""
+    """The settings in files of ais-bench-stubs, if the run names any; with keys only if the run `connects`, and those
+    that are not `written` in [access]."""
     named = given.get("config")
     config = _parse(options["config"], named) if named and named.text.endswith(LEGACY_FILE) else None
     package = _parse(options["package"], given["package"]) if "package" in given else None
@@ -176,7 +182,22 @@ def _legacy_settings(
 
     version = given["modelarts_version"].text if "modelarts_version" in given else ""
     trusted = _parse(options["trust_config"], given["trust_config"]) if "trust_config" in given else False
-    return read_legacy_files(config, package, version, trusted=trusted, connects=connects)
+    return read_legacy_files(config, package, version, trusted=trusted, connects=connects, written=written)
+
+
+def _with_tester_of_package(
+    options: Mapping[str, Option], given: dict[str, Given], document: Document | None, *, emulation: bool
+) -> tuple[dict[str, Given], tuple[str, ...]]:
+    """What is given, with the Tester of the package if the user names none; and a note if that is not used."""
+    if "tester" in given or "package" not in given:
+        return given, ()
+    package = _parse(options["package"], given["package"])
+    table = document.data.get("tester") if document else None
+    has_token = isinstance(table, dict) and bool(table.get("token"))
+    tester = tester_of_package(package, has_token=has_token, emulation=emulation)
+    if tester.address:
+        given = {**given, "tester": Given(tester.address, tester.source, package)}
+    return given, (tester.note,) if tester.note else ()
 
 
 def _document(given: Mapping[str, Given], root: Path, platforms: PlatformKinds) -> Document | None:
@@ -247,7 +268,7 @@ def _refuse_unknown_variables(
 
 # The manifest of --aisbench-require: the cases that must have run
 
-_CASE = re.compile(r"\S+-[1-9][0-9]*x[1-9][0-9]*(-single)?")
+_CASE = re.compile(r"\S+-[1-9][0-9]*x[1-9][0-9]*(-single)?(\[\S+=\S+\])?")
 _ADVICE = "one case id a line, such as resnet50-2x8; `aisbench require` writes them"
 
 

@@ -39,6 +39,8 @@ _ENGINES = {
     "mindspore": "mindspore_2.0.0-cann_6.3.0-py_3.7-euler_2.8.3-aarch64",
     "tensorflow": "tensorflow_1.15-cann_5.0.2-py_3.7-euler_2.8.3-aarch64",
     "horovod": "horovod-local",
+    "torch": "torch-local",
+    "paddle": "paddle-local",
 }
 _PLAIN_ENGINE = "python-local"
 _HOW = "start it with `aisbench cloud --json > FILE`"

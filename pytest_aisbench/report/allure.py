@@ -276,7 +276,7 @@ def trial_step(case: CaseEntry, trial: TrialEntry) -> dict[str, Any]:
 
 def _outcome(trial: TrialEntry) -> str:
     """The status of a trial that another one followed, or that was never judged."""
-    statuses = {Phase.SUCCEEDED.value: "passed", Phase.FAILED.value: "failed"}
+    statuses = {Phase.SUCCEEDED.value: "passed", Phase.FAILED.value: "failed", Phase.CANCELLED.value: "skipped"}
     return statuses.get(trial.phase or "", "broken")
 
 

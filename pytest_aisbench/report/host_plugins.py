@@ -105,7 +105,7 @@ def trial_properties(trial: Trial, platform: str = "") -> list[tuple[str, str | 
         ("platform", platform or None),
         ("job_id", trial.job_id),
         ("verdict", verdict.ruling.value if verdict else None),
-        ("reason", verdict.reason if verdict else None),
+        ("reason", verdict.reason if verdict else trial.stopped_by or None),
     ]
     values = case_values(trial).values
     for name, metric in workload.metrics.items():

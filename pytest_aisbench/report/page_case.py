@@ -9,7 +9,7 @@ from html import escape
 from typing import NamedTuple
 
 from pytest_aisbench.i18n import ENGLISH, Language
-from pytest_aisbench.judge.comparison import RunDifference, compare_runs
+from pytest_aisbench.judge.comparison import HARDWARE_OPTIONS, SOFTWARE_OPTIONS, RunDifference, compare_runs
 from pytest_aisbench.judge.entries import brief
 from pytest_aisbench.judge.standards import TIME, Field, standard_fields
 from pytest_aisbench.model.clock import seconds_of
@@ -19,12 +19,13 @@ from pytest_aisbench.model.verdict import Finding, Outcome, Ruling, number
 from pytest_aisbench.report.columns import Column, Output, columns_of
 from pytest_aisbench.report.rank_charts import case_charts
 from pytest_aisbench.report.text import as_typed, safe_link, span, utc_time, verdict_counts, what_to_do, worst_first
+from pytest_aisbench.traininglog.activity import LOGGED_SOFTWARE
 
 # The head of the page: what was run, where, at what cost, with what result, and what changed
 
 MOST = 10
-_CLUSTER = ("place", "flavor", "pool_id", "worker_server_num", "vc", "gpuType")
-_VERSIONS = ("framework", "framework_type", "framework_version", "engine", "image", "CANN", "driver", "firmware")
+_CLUSTER = ("place", *HARDWARE_OPTIONS)
+_VERSIONS = ("framework", *SOFTWARE_OPTIONS, *LOGGED_SOFTWARE)
 _STEADY = 0.01  # changes of speed that are not worth a table
 
 

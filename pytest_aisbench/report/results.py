@@ -49,6 +49,7 @@ _CASE: Table[CaseEntry] = {
     "metrics": lambda case: {name: _row(_METRIC, value) for name, value in case.metrics.items()},
     "findings": lambda case: [finding_document(finding) for finding in case.findings],
     "trials": lambda case: [_row(_TRIAL, trial) for trial in case.trials],
+    "parameters": lambda case: dict(case.parameters),
 }
 _METRIC: Table[Value] = {"value": lambda metric: metric.value, "unit": lambda metric: metric.unit}
 _FINDING: Table[Finding] = {

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from apulis_request import ACCESS, GPU, SPEC, rendered
+from waiting import wait_until
 
 from pytest_aisbench.config.access import Access
 from pytest_aisbench.model.case import Shape
@@ -213,7 +214,8 @@ def test_ranks_that_a_script_numbers_from_0_on_every_node_are_caught_before_they
 def test_ranks_that_nobody_else_is_are_let_alone(pods: Pods, told: dict[str, str]) -> None:
     """Nor is a process of one rank, such as that of an evaluation, taken for one of all."""
     pods.script(GUIDE, "run_8p.sh")
-    pods.script("import os, time\ntime.sleep(1)\nprint('rank', os.environ['RANK_ID'], flush=True)")
+    # One write: unbuffered, the pieces of two ranks' lines would mix.
+    pods.script("import os, time\ntime.sleep(1)\nprint(f'rank {os.environ[\"RANK_ID\"]}\\n', end='')")
     spec = replace(SPEC, shape=Shape(2, 2), options={**GPU, "command": "./run_8p.sh"})
     code, out = pods.run(spec, "worker", 1, **told)
     assert (code, out.splitlines()[-1], out.count("rank ")) == (0, "AISBENCH_DONE node=1 rc=0", 2)
@@ -227,6 +229,30 @@ def _running(folder: Path) -> list[str]:
             place = str(link.readlink())
             found += [place] if place.startswith(f"{folder}/") else []
     return found
+
+
+# The end of the guide's script, word for word.
+GUIDES_TRAP = 'trap "trap - SIGTERM && kill -- -$$" SIGINT SIGTERM EXIT\n'
+
+
+@pytest.mark.parametrize(("end", "code"), [("true", 0), ("exit 5", 5)])
+def test_a_script_that_kills_its_group_when_it_exits_keeps_its_exit_code(pods: Pods, end: str, code: int) -> None:
+    """Also what it leaves in the background is ended."""
+    pods.script(f"python train.py &\n{GUIDES_TRAP}{end}\n", "run_8p.sh")
+    pods.script("import time; time.sleep(600)")
+    spec = replace(SPEC, shape=Shape(1, 2), options={**GPU, "command": "./run_8p.sh"})
+    ended = bash(rendered(spec, pods.access)["cmd"], pods.environment("master", 0, {}))
+    assert (ended.returncode, ended.stdout.splitlines()[-1]) == (code, f"AISBENCH_DONE node=0 rc={code}")
+    wait_until(lambda: not _running(pods.folder))
+
+
+def test_a_script_with_a_trap_and_its_children_end_when_the_job_is_stopped(pods: Pods) -> None:
+    pods.script(f"python train.py &\n{GUIDES_TRAP}wait\n", "run_8p.sh")
+    pods.script("import time; time.sleep(600)")
+    spec = replace(SPEC, shape=Shape(1, 2), options={**GPU, "command": "./run_8p.sh"}, max_run_s=1)
+    ended = bash(rendered(spec, pods.access)["cmd"], pods.environment("master", 0, {}))
+    assert ended.returncode == 124
+    wait_until(lambda: not _running(pods.folder))
 
 
 def test_code_that_the_pods_have_is_used(pods: Pods, tmp_path: Path) -> None:

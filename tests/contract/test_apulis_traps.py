@@ -121,6 +121,13 @@ def test_without_an_answer_nobody_knows_and_nothing_is_sent_twice(
     assert len(script.calls("PostJob")) == 1
 
 
+def test_a_call_that_the_platform_does_not_have_is_not_made_again(platform: Apulis, script: Script) -> None:
+    script.answers["GetJobDetailV2"] = (501, b'{"message": "GET /apis/GetJobDetailV2 is not served"}')
+    with pytest.raises(PlatformError, match="is not served") as raised:
+        platform.find(platform.render(SPEC))
+    assert (type(raised.value), len(script.calls("GetJobDetailV2"))) == (PlatformError, 1)
+
+
 def test_a_job_is_sent_with_its_id_and_found_by_it(platform: Apulis, script: Script) -> None:
     script.answers["PostJob"] = {"jobId": "given by us", "code": 0}
     request = platform.render(SPEC)

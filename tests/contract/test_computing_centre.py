@@ -149,6 +149,25 @@ def test_the_certificate_is_held_against_the_name_and_not_the_address(access: Ac
         platform.close()
 
 
+def test_a_name_server_that_does_not_answer_is_asked_again(access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Exception | str] = [socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")]
+
+    def resolve(name: str, *_: Any, **__: Any) -> list[Any]:
+        asked.append(name)
+        if answers and isinstance(error := answers.pop(), Exception):
+            raise error
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.7", 0))]
+
+    asked: list[str] = []
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    platform = ModelArts(Settings(access=dataclasses.replace(access, hosts=Hosts(), project_id="p")))
+    try:
+        platform._require_names()
+    finally:
+        platform.close()
+    assert asked == [f"{access.bucket}.obs.{DOMAIN}"] * 2 + [f"modelarts.{DOMAIN}"]  # nobody asks IAM for the project
+
+
 def test_an_unknown_name_is_told_where_to_write_its_address(access: Access) -> None:
     platform = ModelArts(Settings(access=dataclasses.replace(access, hosts=Hosts())))
     platform.session.patience_s = 0.0

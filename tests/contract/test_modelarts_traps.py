@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_aisbench import Access, Settings
-from pytest_aisbench.errors import AisbenchError, BadAnswer, Refused, Throttled, Unreachable, UsageFault
+from pytest_aisbench.errors import AisbenchError, BadAnswer, PlatformError, Refused, Throttled, Unreachable, UsageFault
 from pytest_aisbench.model.job import Request
 from pytest_aisbench.platforms.modelarts.jobs import JobsV2
 from pytest_aisbench.platforms.modelarts.platform import ModelArts
@@ -135,6 +135,13 @@ def test_a_get_is_repeated(session: Session, server: Server, reply: tuple[Any, .
     server.answer(reply, reply, (200, {"done": True}))
     assert session.call("GET", JOBS) == {"done": True}
     assert len(server.seen) == 3
+
+
+def test_what_the_platform_does_not_have_is_not_asked_for_again(session: Session, server: Server) -> None:
+    server.answer((501, {"error_code": "Local.0501", "error_msg": "list_notebooks is not served"}))
+    with pytest.raises(PlatformError, match="list_notebooks") as raised:
+        session.call("GET", JOBS)
+    assert (type(raised.value), len(server.seen)) == (PlatformError, 1)
 
 
 def test_a_get_that_takes_too_long_is_repeated(server: Server) -> None:

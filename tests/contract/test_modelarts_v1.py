@@ -89,6 +89,29 @@ def test_a_job_of_that_name_gets_another_version(modelarts: ModelArts, spec: Job
     modelarts.cancel(second)
 
 
+def test_what_is_shown_of_a_request_is_what_was_sent(modelarts: ModelArts, spec: JobSpec) -> None:
+    """Numbers for names; and of a version, its own path and no name."""
+    one, two = modelarts.render(spec), modelarts.render(other(spec))
+    foreseen = modelarts.to_send(one)
+    first = modelarts.submit(one)
+    assert modelarts.sent(one) == foreseen
+    assert modelarts.sent(one) == one, "told once, and nothing of it is kept"
+    assert foreseen.path == one.path
+    named, numbered = one.body["config"], foreseen.body["config"]
+    changed = {key for key in numbered if numbered[key] != named[key]}
+    assert changed == {"spec_id", "engine_id"}
+    assert all(isinstance(numbered[key], int) for key in changed)
+    foreseen = modelarts.to_send(two)
+    second = modelarts.submit(two)
+    assert modelarts.sent(two) == foreseen
+    job, _, version = first.partition("/")
+    assert foreseen.path.endswith(f"/training-jobs/{job}/versions")
+    assert foreseen.body.keys() == {"job_desc", "config"}
+    assert str(foreseen.body["config"]["pre_version_id"]) == version
+    for job_id in (first, second):
+        modelarts.cancel(job_id)
+
+
 def test_a_request_that_arrived_is_not_sent_again_as_a_version(modelarts: ModelArts, spec: JobSpec) -> None:
     request = modelarts.render(spec)
     assert modelarts.find(request) is None

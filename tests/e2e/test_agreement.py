@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import strict_html
+from cloud_client import CloudClient
 from junit_schema import properties, strictly
 from open_tester import Serving, serving
 from past import remember, spread
@@ -252,6 +253,53 @@ def test_an_interrupted_run_is_told_alike_too(yard: Yard, tester: Serving, worke
     ended = Ended(run.returncode, out, yard.folder)
     assert ended.code == 2, ended.out
     everywhere(ended, tester, wanted("passed", "held"), wanted("passed"))
+
+
+def by_command(yard: Yard, job: str) -> None:
+    done = yard.aisbench("stop", job, "--force", "--cloud", str(yard.card))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def by_console(yard: Yard, job: str) -> None:
+    """And as ais-bench-stubs stops a job of V2."""
+    with CloudClient(json.loads(yard.card.read_text())) as client:
+        client.stop(job)
+
+
+def by_stop_of_v1(yard: Yard, job: str) -> None:
+    """As ais-bench-stubs stops a version of a job."""
+    with CloudClient(json.loads(yard.card.read_text())) as client:
+        number, version = job.split("/")
+        path = f"/v1/{client.project}/training-jobs/{number}/versions/{version}/stop"
+        assert client.call("POST", path) == {"is_success": True}
+
+
+@WORKERS
+@pytest.mark.parametrize(
+    ("stop", "api", "who"),
+    [
+        (by_command, "V2", r"\S+ with `aisbench stop`"),
+        (by_console, "V2", "another person or program: .*"),
+        (by_stop_of_v1, "V1", "another person or program: .*"),
+    ],
+)
+def test_a_job_that_a_person_stops_is_told_alike(
+    yard: Yard, tester: Serving, stop: Callable[[Yard, str], None], api: str, who: str, workers: list[str]
+) -> None:
+    """Not judged, by nobody's fault: exit 2, and nothing says that it is worth another try."""
+    suite(yard, "held")
+    with yard.start(*workers, "--aisbench-modelarts-version", api) as run:
+        stop(yard, yard.wait_for_job("RUNNING"))
+        out, _ = run.communicate()
+    ended = Ended(run.returncode, out, yard.folder)
+    assert ended.code == 2, ended.out
+    everywhere(ended, tester, wanted("held"), wanted("held"))
+    (case,) = ended.results["cases"]
+    assert re.fullmatch(f"stopped by {who}", case["reason"])
+    assert [trial["platform_phase"] for trial in case["trials"]] == ["Terminated" if api == "V2" else "KILLED"]
+    for text in (ended.out, (ended.reports / "report.html").read_text(), (ended.reports / "summary.md").read_text()):
+        assert "stopped by " in text
+        assert "try again" not in text
 
 
 @pytest.mark.parametrize("kind", EXIT)

@@ -104,6 +104,31 @@ def test_a_script_that_numbers_its_ranks_from_0_on_every_node_fails_and_does_not
     assert ended.results["cases"][0]["trials"][0]["platform_phase"] == "failed", "it ended by itself"
 
 
+SEEDS = Path(__file__).parents[1] / "data/seeds"
+GUIDE = """[apulis]
+image = "apulistech/mindspore:0.3.0-withtools"
+devices = 8
+command = "./run_distribute_train.sh $MINDSPORE_HCCL_CONFIG_PATH /tmp"
+"""
+
+
+def guides_script(yard: Yard, *, script: str) -> None:
+    """That of the platform's guide, word for word but for RANK_ID, which the guide numbers from 0 on every node."""
+    by_variable = script.replace("parser.parse_known_args()[0].train_url", 'os.environ["TRAIN_URL"]')
+    place = yard.suite(script=by_variable, workload=WORKLOAD + GUIDE, thresholds=CLAIMS)
+    text = (SEEDS / "run_distribute_train.sh").read_text()
+    assert text.count("export RANK_ID=$i\n") == 1
+    corrected = text.replace("export RANK_ID=$i\n", "export RANK_ID=$((RANK_START + i))\n")
+    (place / "code/run_distribute_train.sh").write_text(corrected)
+
+
+def test_the_guides_script_passes_though_it_kills_its_own_group_at_the_end(yard: Yard) -> None:
+    guides_script(yard, script=SCRIPT)
+    ended = yard.pytest("suites", "--nodes", "2", "--aisbench-platform", "apulis")
+    assert (ended.code, ended.verdicts) == (0, {"toy-2x8": "PASSED"}), ended.out
+    assert len(ended.results["cases"][0]["trials"][0]["throughput_by_rank"]) == 16
+
+
 def test_without_an_endpoint_it_is_a_usage_error(yard: Yard) -> None:
     yard.suite(workload=WORKLOAD + SECTION, thresholds=CLAIMS)
     ended = yard.pytest("suites", "--aisbench-platform", "apulis", cloud=False)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
 import pytest
 from yard import SCRIPT, WORKLOAD, Yard
+
+from pytest_aisbench.cli import cloud
 
 pytestmark = pytest.mark.slow
 
@@ -30,6 +33,20 @@ def rate(ended_results: dict[str, list[dict[str, dict[str, dict[str, float]]]]])
     return ended_results["cases"][0]["metrics"]["throughput"]["value"]
 
 
+def other_python(folder: Path) -> Path:
+    """A Python that has every framework, as it says itself, and whose jobs can tell that they run in it."""
+    python = folder / "other" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = -c ]; then exit 0; fi\n'  # asked whether it has the framework
+        # The one beneath our virtual environment, which may lie where a node does not look.
+        f'FROM="the other Python" exec {sys.base_prefix}/bin/python3 "$@"\n'
+    )
+    python.chmod(0o755)
+    return python
+
+
 def test_without_being_asked_it_trains_in_miniature(yard: Yard) -> None:
     both(yard)
     ended = yard.pytest("suites", "--nodes", "1")
@@ -49,15 +66,7 @@ def test_the_job_runs_in_the_python_that_has_the_framework(yard: Yard, tmp_path:
     both(yard)
     large = yard.folder / "suites/toy/code/large.py"
     large.write_text(LARGE + "import os; assert os.environ['FROM'] == 'the other Python'\n")
-    python = tmp_path / "other" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(
-        "#!/bin/sh\n"
-        'if [ "$1" = -c ]; then exit 0; fi\n'  # asked whether it has the framework
-        # The one beneath our virtual environment, which may lie where a node does not look.
-        f'FROM="the other Python" exec {sys.base_prefix}/bin/python3 "$@"\n'
-    )
-    python.chmod(0o755)
+    python = other_python(tmp_path)
     ended = yard.pytest("suites", "--nodes", "1", "--aisbench-frameworks", f"mindspore={python}", cloud=False)
     assert ended.code == 0, ended.out
     assert rate(ended.results) == 199.0
@@ -116,3 +125,28 @@ def test_a_framework_has_claims_of_its_own(yard: Yard) -> None:
     assert yard.pytest("suites", "--nodes", "1").verdicts == {"toy-1x2": "PASSED"}
     asked = yard.pytest("suites", "--nodes", "1", "--aisbench-frameworks", "mindspore")
     assert asked.verdicts == {"toy-1x2": "FAILED"}
+
+
+@pytest.mark.parametrize("version", ["V2", "V1"])
+@pytest.mark.parametrize("framework", ["torch", "paddle", "mindspore"])
+def test_a_plain_entry_runs_in_the_python_of_its_framework_once_for_each_rank(
+    yard: Yard, tmp_path: Path, framework: str, version: str
+) -> None:
+    """Without a section of the framework's own, and without an image. V1 gives urls, so the results are not judged."""
+    place = yard.suite(workload=WORKLOAD.replace("devices", f'framework = "{framework}"\ndevices'))
+    told = "import os\nprint('from', os.environ['FROM'], os.environ['RANK_ID'], 'of', os.environ['RANK_SIZE'])\n"
+    (place / "code" / "train.py").write_text(told + (SCRIPT if version == "V2" else ""))
+    named = f"{framework}={other_python(tmp_path)}"
+    by = ["--aisbench-modelarts-version", version]
+    ended = yard.pytest("suites", "--nodes", "1", *by, "--aisbench-frameworks", named, cloud=False)
+    assert ended.code == (0 if version == "V2" else 1), ended.out
+    log = (ended.reports / "logs/toy-1x2/1/worker-0.log").read_text()
+    assert {f"from the other Python {rank} of 2" for rank in (0, 1)} <= set(log.splitlines())
+
+
+def test_a_cloud_that_is_given_two_frameworks_keeps_both() -> None:
+    parser = argparse.ArgumentParser()
+    cloud.register(parser.add_subparsers())
+    given = ["cloud", "--frameworks", "torch=/a/python", "--frameworks", "paddle=/b/python,mindspore=/c/python"]
+    pythons = cloud._interpreters(parser.parse_args(given).frameworks)
+    assert pythons == {"torch": "/a/python", "paddle": "/b/python", "mindspore": "/c/python"}

@@ -51,6 +51,22 @@ def test_the_request_is_the_one_that_would_be_sent(healthy: Make, clock: Clock, 
     assert read(forecast) == codec.dump(platform.render(submit.job_spec(trial, stage, 86400.0)))
 
 
+def test_a_platform_that_sends_other_words_is_asked_for_them(
+    healthy: Make, clock: Clock, case: Case, tmp_path: Path
+) -> None:
+    platform = healthy()
+    platform.to_send = lambda request: replace(request, body={"spec_id": 4})
+    platform.sent = lambda request: request
+    assert read(rehearsed(platform, clock, tmp_path / "reports", case))["body"] == {"spec_id": 4}
+
+    def unreachable(_: Request) -> Request:
+        raise Unreachable("no answer")
+
+    platform.to_send = unreachable
+    again = rehearsed(platform, clock, tmp_path / "reports", case)
+    assert "spec_id" not in read(again)["body"]
+
+
 def test_only_the_request_is_written(healthy: Make, clock: Clock, case: Case, tmp_path: Path) -> None:
     platform = healthy()
     reports = tmp_path / "reports"

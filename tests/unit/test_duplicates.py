@@ -13,7 +13,7 @@ APART = {"localcloud", "tester_server", "container_site"}
 # Characters of code: a body of two short calls may be repeated, a short value if its names differ.
 SHORT_BODY, SHORT_VALUE = 90, 12
 # Equal by chance: each of these would change without the other.
-BY_CHANCE = {("DIGITS",), ("MOST",), ("FREE_BYTES", "PART"), ("PATIENCE_S",), ("TOLERANCE",)}
+BY_CHANCE = {("DIGITS",), ("LONGEST",), ("MOST",), ("FREE_BYTES", "PART"), ("PATIENCE_S",), ("TOLERANCE",)}
 # Equal on purpose: the command names the folder in its help, and must not load Allure for it.
 ON_PURPOSE = {("FOLDER", "RESULTS")}
 

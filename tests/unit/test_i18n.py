@@ -17,7 +17,7 @@ from pytest_aisbench.config.options import OPTIONS
 from pytest_aisbench.i18n import ENGLISH, Language, language, languages
 from pytest_aisbench.judge import exit_code
 from pytest_aisbench.judge.values import DERIVED
-from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
+from pytest_aisbench.model.metric import ACCURACY, SOFTWARE_UPDATE, THROUGHPUT
 from pytest_aisbench.model.verdict import Outcome, Ruling
 
 ROOT = Path(pytest_aisbench.__file__).parent
@@ -157,7 +157,7 @@ def test_the_pages_of_the_tester_and_the_catalogue_have_the_same_texts() -> None
 
 def test_programs_words_metrics_and_exit_codes_are_those_of_the_code() -> None:
     assert list(ENGLISH.catalogue.names) == [word.value for word in (*Ruling, *Outcome)]
-    assert set(ENGLISH.catalogue.metrics) == {THROUGHPUT, ACCURACY, *DERIVED}
+    assert set(ENGLISH.catalogue.metrics) == {THROUGHPUT, ACCURACY, SOFTWARE_UPDATE, *DERIVED}
     codes = [value for name, value in vars(exit_code).items() if name.isupper() and isinstance(value, int)]
     assert list(ENGLISH.catalogue.exit_codes) == codes
 

@@ -52,6 +52,20 @@ def test_other_tests_have_as_many_cells() -> None:
     assert len(case_cells(None)) == len(header_cells()) == len(case_cells(UNJUDGED))
 
 
+def test_the_head_names_the_machines_and_the_software_of_each_platform() -> None:
+    traits = (
+        {"place": "centre", "flavor": "kat1.8xlarge", "framework_version": "mindspore_1.3", "cann": "5.0.2"},
+        {"place": "lab", "device_type": "huawei_npu_arm64", "image": "swr/train:1", "torch": "2.1"},
+    )
+    cases = [
+        make_case_entry(workload=f"w{at}", trials=(make_trial_entry(traits=each),)) for at, each in enumerate(traits)
+    ]
+    text = shown_words(overview(cases, make_run_entry(*cases)))
+    for each in traits:
+        for name, value in each.items():
+            assert f"{name} {value}" in text
+
+
 def heavy() -> CaseEntry:
     noisy = "<b>&'\"" * 1000
     finding = Finding("throughput", Outcome.UNMEASURED, None, noisy, noisy)

@@ -81,6 +81,7 @@ def test_a_passed_case_is_written_as_the_design_says(tmp_path: Path) -> None:
         "nodes": 2,
         "devices_per_node": 2,
         "mode": "cluster",
+        "parameters": {},
         "verdict": "PASSED",
         "reason": f"throughput 40 images/s, wanted >= 35 images/s; {UNKNOWN}; accuracy 0.75, wanted >= 0.7",
         "card_hours": 0.004,

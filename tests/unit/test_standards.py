@@ -109,7 +109,7 @@ def test_whatever_was_not_measured_is_null_with_a_reason_and_never_zero() -> Non
 REASONS = {
     "average_power": "no source of power was named, or the job left no result to ask it about",
     "idle_power": "no source tells what the nodes draw when they are idle",
-    "hardware": "it names neither a flavor nor a pool",
+    "hardware": "it names no machines",
     "resource_util_ratio": "the platform sampled no accelerator of the job",
     "proc_time": "the log does not tell when training began and ended",
     "time_to_accuracy": "the log shows no evaluation",

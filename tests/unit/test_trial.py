@@ -11,7 +11,7 @@ import pytest
 
 from pytest_aisbench.engine.cancel import cancel_unfinished
 from pytest_aisbench.engine.submit import job_name, new_trial
-from pytest_aisbench.engine.trial import Tools, advance
+from pytest_aisbench.engine.trial import Tools, advance, why_another_trial
 from pytest_aisbench.engine.watch import Limits
 from pytest_aisbench.errors import BadAnswer, Refused, Rejected, Throttled, Unreachable
 from pytest_aisbench.judge.entries import trial_entry
@@ -108,14 +108,24 @@ def test_a_job_that_fails_blames_the_workload_and_quotes_its_last_words(healthy:
     assert "exit code 3: ValueError: no data (logs/toy-2x2/1/worker-0.log)" in trial.verdict.reason
 
 
-@pytest.mark.parametrize(
-    ("end", "told"),
-    [(Phase.LOST, "the platform lost the job"), (Phase.CANCELLED, "another person or program stopped the job")],
-)
-def test_a_job_that_is_taken_away_blames_the_platform(healthy: Make, drive: Make, end: Phase, told: str) -> None:
-    trial = drive(healthy(Phase.RUNNING, end))
+def test_a_job_that_is_lost_blames_the_platform(healthy: Make, drive: Make) -> None:
+    trial = drive(healthy(Phase.RUNNING, Phase.LOST))
     assert trial.verdict.ruling is Ruling.BROKEN
-    assert told in trial.verdict.reason
+    assert "the platform lost the job" in trial.verdict.reason
+
+
+def test_a_job_that_a_person_stops_is_not_judged(healthy: Make, drive: Make) -> None:
+    trial = drive(healthy(Phase.RUNNING, Job("job-1", Phase.CANCELLED, "Terminated", reason="by its user")))
+    assert (trial.step, trial.judged) == (Step.DONE, None)
+    assert trial.stopped_by == "stopped by another person or program: by its user"
+    assert not why_another_trial(trial, 9)
+
+
+def test_a_job_that_the_platform_stops_at_our_limit_has_run_too_long(healthy: Make, drive: Make) -> None:
+    """`auto_stop`, while nobody watched: the platform says of it what it says of a job that a person stops."""
+    trial = drive(healthy(Phase.RUNNING, Job("job-1", Phase.CANCELLED, "Terminated", ran_s=100.0)))
+    assert trial.verdict.ruling is Ruling.FAILED
+    assert "ran longer than 100 s" in trial.verdict.reason
 
 
 def test_a_job_that_runs_too_long_is_stopped_and_failed(healthy: Make, drive: Make) -> None:
@@ -358,3 +368,39 @@ def test_job_names_are_unique_and_fit_every_platform(case: Case) -> None:
     names = {job_name(f"{run}/{each.id}/{number}", run, each) for each in (case, long) for number in (1, 2)}
     assert len(names) == 4
     assert all(len(name) <= 64 and name.replace("-", "").replace("_", "").isalnum() for name in names)
+
+
+# Why a job failed
+
+LOGS = Path(__file__).parents[1] / "data" / "failures"
+
+
+def verdict_of(drive: Make, healthy: Make, case: Case, reason: str = "", **logs: str) -> str:
+    platform = healthy(Phase.RUNNING, Job("job-1", Phase.FAILED, "Failed", exit_code=1, reason=reason))
+    folder = platform.root / f"trials/run-1/{case.id}/1/logs/"
+    for name, text in logs.items():
+        file = name.replace("_", "-") + (".txt" if name.startswith("proc") else ".log")
+        platform.store.write(folder / f"cluster-job-1-{file}", text.encode())
+    return str(drive(platform).verdict.reason)
+
+
+def test_the_verdict_quotes_the_error_and_not_the_last_line(healthy: Make, drive: Make, case: Case) -> None:
+    told = verdict_of(drive, healthy, case, worker_0=(LOGS / "mindspore_data.log").read_text())
+    assert "Invalid cifar10 file, failed to read data from: cifar/data_batch_1.bin" in told
+    assert "cifar_op.cc" not in told
+
+
+def test_the_rank_that_the_launcher_blames_is_quoted_though_it_ends_without_an_exception(
+    healthy: Make, drive: Make, case: Case
+) -> None:
+    """`sys.exit("…")` prints a line that looks like any other."""
+    log = "rank 1: a port is taken\nrank 0 of 2\n[ModelArts Service Log]2026-11-18 10:00:00,000 - ERROR - "
+    log += "proc-rank-1-device-1 (pid: 125) has exited with non-zero code: 1\nrank 0 was stopped\n"
+    own = {"proc_rank_0_device_0": "rank 0 of 2\n", "proc_rank_1_device_1": "a port is taken\n"}
+    told = verdict_of(drive, healthy, case, worker_0=log, **own)
+    assert "a port is taken (logs/toy-2x2/1/proc-rank-1-device-1.txt)" in told
+
+
+def test_without_an_error_the_last_line_is_the_reason(healthy: Make, drive: Make, case: Case) -> None:
+    told = verdict_of(drive, healthy, case, "worker-1 ended", worker_0="begin\n", worker_1="begin\nno more room\n")
+    assert "no more room (logs/toy-2x2/1/worker-1.log)" in told

@@ -44,16 +44,23 @@ class LegacySettings:
 
 
 def read_legacy_files(
-    config: Path | None, package: Path | None, version: str, *, trusted: bool, connects: bool
+    config: Path | None,
+    package: Path | None,
+    version: str,
+    *,
+    trusted: bool,
+    connects: bool,
+    written: Collection[str] = (),
 ) -> LegacySettings:
-    """`version` is the user's choice, or empty. Reads keys only if the run `connects` to a platform."""
+    """`version` is the user's choice, or empty. Reads keys only if the run `connects` to a platform, and none that is
+    `written` in [access]."""
     options = _options(package) if package else {}
     if not connects and config is None:
         return LegacySettings(options)
     file = open_config(config, package, trusted=trusted)
     if not connects:
         return LegacySettings(options)
-    access, notes = file.access(version or options.get("modelarts_version", ("V2", ""))[0])
+    access, notes = file.access(version or options.get("modelarts_version", ("V2", ""))[0], written)
     if file.executed:
         notes.insert(0, f"{file.path} was executed, as --aisbench-trust-config allows")
     elif access.access_key or access.secret_access_key:
@@ -177,14 +184,17 @@ class Config:
     def session(self, version: str) -> Section:
         return self.section(SESSIONS[version])
 
-    def access(self, version: str) -> tuple[Access, list[str]]:
-        """The access, and notes about keys that are not used."""
-        section = self.section(ACCESS)
-        notes = section.unused_keys(_ACCESS_KEYS)
+    def access(self, version: str, written: Collection[str] = ()) -> tuple[Access, list[str]]:
+        """The access, and notes about keys that are not used. Keys that are `written` elsewhere need not be here, and
+        need not be readable."""
+        absent = bool(written) and ACCESS not in self.names
+        whole = Section(self.path, ACCESS, Table()) if absent else self.section(ACCESS)
+        notes = whole.unused_keys(_ACCESS_KEYS)
+        section = Section(self.path, ACCESS, _without(whole.table, written))
         server, endpoint = _address(section, "server"), _address(section, "obs_endpoint")
         if server and endpoint and server != endpoint:
             notes.append(f"{section.location('server')}: server is not used, since obs_endpoint is another")
-        bucket, _, folder = self._output(version).lstrip("/").partition("/")
+        bucket, _, folder = ("" if "bucket" in written else self._output(version)).lstrip("/").partition("/")
         access = Access(
             access_key=section.value("access_key") or NO_SECRET,
             secret_access_key=section.value("secret_access_key") or NO_SECRET,
@@ -239,6 +249,15 @@ def _hide_keys(names: Table) -> Table:
             elif not isinstance(access.get(key), (Unreadable, type(None))):
                 access[key] = Unreadable(access.lines[key], "not text")
     return names
+
+
+def _without(table: Table, keys: Collection[str]) -> Table:
+    """The table without these keys; `server` is another name of `obs_endpoint`."""
+    left = Table()
+    for key, value in table.items():
+        if ("obs_endpoint" if key == "server" else key) not in keys:
+            left.put(key, value, table.lines.get(key, 0))
+    return left
 
 
 def _address(section: Section, key: str) -> str:

@@ -33,6 +33,9 @@ _WATCHED = (
     'if kill -0 "$pid" 2>/dev/null; then still="$still $pid"; else wait "$pid" || rc=$?; fi; done; left=$still; '
     "numbered || rc=1; done"
 )
+# The group of a workload's own command has another leader than the command: the platform's guide has scripts kill the
+# group of their own number when they exit, which would end a script that leads one with 143 after it succeeded.
+_LEADER = 'trap : TERM INT; bash -c "$0"; exit $?'
 _LOOKS, _RARE = 600, 10  # checks of the ranks' numbers before only every tenth is made
 _FETCH = "import sys, moxing; moxing.file.copy_parallel(sys.argv[1], sys.argv[2])"
 
@@ -96,6 +99,7 @@ def _script(spec: JobSpec, options: Options, folders: Folders) -> str:
         # One rank that fails leaves the others waiting for it.
         f'if [ "$rc" != 0 ]; then signal TERM; {_ENDED}; signal KILL; fi',
         "wait",
+        *(["signal TERM"] if options.command else []),  # what the command left running in its group
         '[ -z "$why" ] || fail "$why"',
         'end "$rc"',
     ]
@@ -158,7 +162,8 @@ def _start_ranks(spec: JobSpec, options: Options, folders: Folders, *, launches:
         # The workload's own command starts the ranks: it gets the first rank's number, and its processes end with it.
         variables = f"TRAIN_URL={shlex.quote(folders.outputs)} DATA_URL={shlex.quote(folders.data)}"
         ranks = f"RANK_START=$((node * {spec.shape.devices})) SERVER_ID=$node"
-        run = f'( cd "$run" && {variables} {ranks} exec setsid bash -c {shlex.quote(options.command)} ) & pids=$!'
+        command = f"{shlex.quote(_LEADER)} {shlex.quote(options.command)}"
+        run = f'( cd "$run" && {variables} {ranks} exec setsid bash -c {command} ) & pids=$!'
         executable = 'chmod -R u+x "$run"'  # a store keeps no permissions
         return [f"run={folder}/node-$node", *_copy_code(), executable, run]
     one = f'( cd "$run" && DEVICE_ID=$i RANK_ID=$rank exec {entry} ) & pids="$pids $!"'

@@ -105,6 +105,12 @@ class Jobs(ABC):
     def vet(self, spec: JobSpec) -> Iterable[Check]:
         return self._catalog.vet(self._place(spec))
 
+    def to_send(self, request: Request) -> Request:
+        return request
+
+    def sent(self, request: Request) -> Request:
+        return request
+
     @abstractmethod
     def render(self, spec: JobSpec) -> Request: ...
     @abstractmethod
@@ -262,32 +268,43 @@ class JobsV1(Jobs):
         self._catalog: CatalogV1
         super().__init__(session, place, CatalogV1(session))
         self._store = store
+        self._sent: dict[str, Request] = {}  # by `train_url`, which no two trials share
 
     def render(self, spec: JobSpec) -> Request:
         """With names of flavor and engine; `submit` replaces them by this platform's numbers."""
         return Request("POST", JOBS_V1, request_body_v1(spec, self._place(spec)))
 
+    def to_send(self, request: Request) -> Request:
+        """With numbers; and as one more version of the job of that name, if there is one."""
+        numbered = self._with_numbers(request)
+        job = self._job_called(str(request.body["job_name"]))
+        versions = list(self._versions(job)) if job else []
+        return _as_version(numbered, str(job), versions[0]) if versions else numbered
+
+    def sent(self, request: Request) -> Request:
+        return self._sent.pop(_train_url(request), request)
+
     def submit(self, request: Request) -> str:
-        body = {**request.body, "config": self._catalog.replace_names(request.body["config"])}
-        data = StoreUrl.parse(f"obs:/{body['config']['data_url']}")
+        numbered = self._with_numbers(request)
+        data = StoreUrl.parse(f"obs:/{numbered.body['config']['data_url']}")
         if is_empty_data_folder(data) and self._store.head(data) is None:
             self._store.write(data, b"")
         try:
-            return self._create(request.path, body)
+            return self._create(numbered)
         except Rejected as error:
             # The name belongs to another job, which then gets one more version, or to our own earlier request.
             if _NAME_TAKEN not in error.trail:
                 raise
-        job = self._job_called(str(body["job_name"]))
+        name = str(request.body["job_name"])
+        job = self._job_called(name)
         if job is None:
-            raise Unreachable(f"a job is called {body['job_name']}, and the platform does not list it")
+            raise Unreachable(f"a job is called {name}, and the platform does not list it")
         versions = list(self._versions(job))
         if ours := self._find_ours(job, versions, request):
             return ours
         if not versions:
             raise BadAnswer(f"job {job} has no version")
-        config = {**body["config"], "pre_version_id": versions[0]["version_id"]}
-        return self._create(f"{_path_v1(job)}/versions", {"job_desc": body["job_desc"], "config": config})
+        return self._create(_as_version(numbered, job, versions[0]))
 
     def find(self, request: Request) -> str | None:
         job = self._job_called(str(request.body["job_name"]))
@@ -349,9 +366,14 @@ class JobsV1(Jobs):
             jobs = {job_id: _job_v1(job_id, rows[job_id]) for job_id in wanted & rows.keys()}
         return {job_id: job for job_id, job in jobs.items() if not job.phase.is_final}
 
-    def _create(self, path: str, body: Mapping[str, Any]) -> str:
+    def _with_numbers(self, request: Request) -> Request:
+        body = {**request.body, "config": self._catalog.replace_names(request.body["config"])}
+        return Request(request.method, request.path, body)
+
+    def _create(self, request: Request) -> str:
+        self._sent[_train_url(request)] = request
         try:
-            answer = self._session.call("POST", path, body, patience_s=0.0)
+            answer = self._session.call(request.method, request.path, request.body, patience_s=0.0)
             return f"{answer['job_id']}/{answer['version_id']}"
         except BadAnswer as error:
             raise Unreachable(f"{_NOT_KNOWN}: {error}") from None
@@ -408,6 +430,17 @@ class JobsV1(Jobs):
         answer = self._session.call("GET", f"{_path_v1(job_id)}/log/file-names", ignore=NO_LOG_YET)
         with reading("the names of logs"):
             return next((str(name) for name in answer.get("log_file_list") or () if str(name).endswith(f".{node}")), "")
+
+
+def _as_version(request: Request, job: str, newest: Mapping[str, Any]) -> Request:
+    """The request for one more version of a job, in place of the one for a new job."""
+    config = {**request.body["config"], "pre_version_id": newest["version_id"]}
+    body = {"job_desc": request.body["job_desc"], "config": config}
+    return Request(request.method, f"{_path_v1(job)}/versions", body)
+
+
+def _train_url(request: Request) -> str:
+    return str(request.body["config"]["train_url"])
 
 
 def _path_v2(job_id: str) -> str:

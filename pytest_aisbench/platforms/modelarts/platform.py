@@ -14,10 +14,11 @@ from urllib.parse import quote, urlsplit
 
 from pytest_aisbench.config.access import Access, service_endpoint
 from pytest_aisbench.config.settings import Settings
-from pytest_aisbench.errors import AisbenchError
+from pytest_aisbench.errors import AisbenchError, Unreachable, UsageFault
 from pytest_aisbench.model.case import Workload
 from pytest_aisbench.model.job import Job, JobSpec, LogPart, Request, StoreUrl
 from pytest_aisbench.model.ports import Check, Health, checked, failure, ok, warning
+from pytest_aisbench.net import retry
 from pytest_aisbench.net.http import parse_date
 from pytest_aisbench.net.retry import CHECK_S
 from pytest_aisbench.platforms.modelarts import image_rules
@@ -90,6 +91,7 @@ class ModelArts:
         return {}
 
     def check(self) -> None:
+        self._require_names()
         self.jobs.check(CHECK_S)
         self.store.check(self.root)
 
@@ -110,6 +112,12 @@ class ModelArts:
 
     def submit(self, request: Request) -> str:
         return self.jobs.submit(request)
+
+    def to_send(self, request: Request) -> Request:
+        return self.jobs.to_send(request)
+
+    def sent(self, request: Request) -> Request:
+        return self.jobs.sent(request)
 
     def find(self, request: Request) -> str | None:
         return self.jobs.find(request)
@@ -145,6 +153,14 @@ class ModelArts:
         self.session.close()
         self.store.close()
 
+    def _require_names(self) -> None:
+        """Raise for the name of a host that nobody knows: it will not be known in a minute either."""
+        for service, address in self.endpoints.items():
+            if service != "iam" or not self.access.project_id:  # IAM is only asked for the project
+                name = _check_name(service, address, self.access)
+                if name.failed:
+                    raise UsageFault(name.text, advice=name.fix)
+
     def _why_gone(self) -> str:
         """Why the platform will never answer again; empty while it may."""
         return ""
@@ -174,6 +190,7 @@ class ModelArts:
 # Checks of the connection, step by step: names, answers, clocks, keys, project, bucket
 
 _ANSWER_S = 10.0  # for one answer
+_NAME_S = 3.0  # for the address of a name
 _SKEW_S = 60.0  # a warning; services refuse 15 minutes, and then we date requests by their clock
 
 
@@ -209,18 +226,27 @@ def _check_name(service: str, endpoint: str, access: Access) -> Check:
     what = f"name of {service}"
     if _is_address(name):
         return ok(what, f"{name} is an address")
-    if service == "obs" and access.bucket:
+    if service == "obs" and access.bucket and name != "localhost":
         name, above = f"{access.bucket}.{name}", name
     if address := access.hosts.address(name, above=above):
         return ok(what, f"{name} is {address}, by [hosts]")
     if _uses_proxy(endpoint):
         return ok(what, f"{name} is left to the proxy")
     try:
-        addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError as error:
+        found = retry.call(partial(_look_up, name), patience_s=_NAME_S)
+    except AisbenchError as error:
         fix = f'check [access], or write "{above or name}" with its address to [hosts] in aisbench.toml'
-        return Check(what, Health.FAILURE, f"{name} has no address: {error.strerror or error}", fix, lasting=False)
-    return ok(what, f"{name} is {addresses[0][4][0]}")
+        return Check(what, Health.FAILURE, f"{name} has no address: {error.message}", fix, lasting=False)
+    return ok(what, f"{name} is {found}")
+
+
+def _look_up(name: str) -> str:
+    """The address of a host. A name server that does not answer is asked again."""
+    try:
+        return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError) as error:
+        kind = Unreachable if isinstance(error, OSError) and error.errno == socket.EAI_AGAIN else UsageFault
+        raise kind(getattr(error, "strerror", None) or str(error)) from None
 
 
 def _check_answer(service: str, endpoint: str, access: Access) -> Iterator[Check]:
