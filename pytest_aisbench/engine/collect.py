@@ -46,6 +46,7 @@ _DIGITS = re.compile(r"(\d+)", re.ASCII)
 _V1_LOG = re.compile(r"job\w+-job-.+-(\d+)\.log\Z", re.ASCII)
 _V2_LOG = re.compile(r"modelarts-job-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-(.+)\Z", re.ASCII)
 _HEAD_CHARS = 1 << 17  # of a log: scripts print versions first
+_UPDATE_CHARS = 1 << 20  # the same, for updates: an installer may print a line for every file
 _LOGS_WITH_VERSIONS = 16  # that we search for versions
 _MOST_UPDATE_ERRORS = 20  # of all nodes, that a report names
 _MOST_NODES = 32  # whose usage we ask for: others are as busy as these, and each costs a request
@@ -314,7 +315,7 @@ def _short_name(name: str, job_id: str) -> str:
 def logged_versions(trial: Trial, folder: Path) -> Mapping[str, str]:
     """The software versions that the trial's downloaded logs name; unreadable logs are skipped."""
     texts = itertools.islice(_beginnings(trial, folder), _LOGS_WITH_VERSIONS)
-    return software_versions("\n".join(text for _, text in texts))
+    return software_versions("\n".join(text[:_HEAD_CHARS] for _, text in texts))
 
 
 # Software updates: a node whose update failed trained with other software than it should.
@@ -345,7 +346,7 @@ def _beginnings(trial: Trial, folder: Path) -> Iterator[tuple[str, str]]:
     for name in (log for log in sorted(trial.logs) if "worker" in log):
         try:
             with (folder / name).open(encoding="utf-8", errors="replace") as log:
-                text = log.read(_HEAD_CHARS)
+                text = log.read(_UPDATE_CHARS)
         except OSError as error:
             log_ignored(_LOG, error, "the beginning of %s", name)
         else:

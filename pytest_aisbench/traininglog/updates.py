@@ -12,23 +12,33 @@ from collections.abc import Iterable, Mapping
 from pytest_aisbench.traininglog.activity import software_versions
 from pytest_aisbench.traininglog.readers import MOST_CHARACTERS
 
-# Every line that tells of a failure has one of these words.
-_HINTS = ("ret:", "ERROR", "ERR_NO", "with other software")
+# Every line that tells of a failure has one of these words, in small letters.
+_HINTS = ("ret", "error", "required", "not found", "no such", "denied", "named pip", "with other software")
 _FAILURES = (
     # a step of the script in the vendor's guide: `replace origin mindspore packet!!! done ret:1 !!!`
-    re.compile(r"\bdone ret:\s?0*[1-9]\d{0,2}\b"),
+    re.compile(r"\bdone\b.{0,3}\bret\s?[:=]\s*-?0*[1-9]\d{0,9}\b", re.IGNORECASE),
     # pip, which tells of conflicts with other packages as an ERROR too, and installs all the same
     re.compile(
-        r"^ERROR: (?:Could not (?:install|find|build|open)|No matching distribution|Cannot install"
-        r"|Failed (?:to build|building)|Wheel '|Invalid (?:requirement|wheel)"
-        r"|Package '.{1,200}' requires a different Python"
+        r"\bERROR: (?:Could not (?:install packages|find a version|build wheels|open requirements file)"
+        r"|No matching distribution|Cannot (?:un)?install|Can not perform|Failed (?:to build|building)"
+        r"|Wheel '|Invalid (?:requirement|wheel)|Package '.{1,200}' requires a different Python|ResolutionImpossible"
+        r"|Command errored out|Directory '.{1,200}' is not installable|THESE PACKAGES DO NOT MATCH THE HASHES"
         r"|Exception:|.{1,500} (?:is not a supported wheel on this platform|is not a valid wheel filename))"
     ),
-    # the installers of CANN
-    re.compile(r"\[ERROR\].{0,40}\bERR_NO:\s?0x[0-9a-fA-F]+"),
+    re.compile(r"\berror: externally-managed-environment\b|: No module named pip$"),
+    # the shell, and sudo, which cannot begin a step
+    re.compile(
+        r"(?:^|[\s/])(?:pip[\d.]*|sudo|[\w.+-]+\.run): "
+        r"(?:command not found|not found|No such file or directory|Permission denied)$"
+    ),
+    re.compile(r"^sudo: .{0,20}\b(?:password|terminal) is required"),
+    # the installers of CANN, and the archives that they come in
+    re.compile(r"\[ERROR\].{0,40}\bERR_NO:\s?0x[0-9a-fA-F]+|^\[\w+\] ?\[\d{8}-[\d:]{8}\] ?\[ERROR\]"),
+    re.compile(r"\bError in (?:MD5|SHA256) checksums: "),
     # the script that the run writes, where a platform goes on after it
     re.compile(r"^aisbench: .{1,300}: the job would train with other software than it should"),
 )
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 # The name and the version in the name of a file of `run/`, by what a log calls the software.
 _FILES = (
     ("mindspore", re.compile(r"mindspore(?:[_-]\w+)?-(?P<version>\d[^-]*)-.+\.whl", re.IGNORECASE)),
@@ -44,11 +54,10 @@ _ENGINE = re.compile(r"\bmindspore_[\w.]{1,40}-cann_[\w.]{1,40}-py_\S{1,80}", re
 
 def failed_updates(text: str) -> list[str]:
     """The lines of a log by which a step of an update says that it failed, each once."""
-    if not any(hint in text for hint in _HINTS):
-        return []
-    lines = (line.strip() for line in text.splitlines() if any(hint in line for hint in _HINTS))
+    lines = (line[:MOST_CHARACTERS] for line in text.splitlines())
+    hints = (line for line in lines if any(hint in line.lower() for hint in _HINTS))
     # The shell's own trace of a line begins with +.
-    spoken = (line[:MOST_CHARACTERS] for line in lines if not line.startswith("+"))
+    spoken = (line for hint in hints if not (line := _COLOUR.sub("", hint).strip()).startswith("+"))
     return list(dict.fromkeys(line for line in spoken if any(failure.search(line) for failure in _FAILURES)))
 
 

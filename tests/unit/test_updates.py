@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from factories import make_case, make_trial
+
+from pytest_aisbench.engine.collect import update_errors
 from pytest_aisbench.traininglog.updates import expected_versions, failed_updates, other_versions
 
 # The files that the vendor's guide names.
@@ -19,6 +23,19 @@ FAILED = (
     "ERROR: Could not install packages due to an OSError: [Errno 2] No such file or directory: '/run/protobuf*.whl'",
     "ERROR: No matching distribution found for protobuf>=3.13.0",
     "[Nnae] [20220712-12:19:43] [ERROR]: ERR_NO:0x0080;ERR_DES: the disk is full",
+    "Upgrade done, ret = -1",
+    "replace origin firmware!!! done RET:  2 !!!",
+    "2022-07-12 12:19:43 ERROR: Could not find a version that satisfies the requirement protobuf>=3.13.0",
+    "ERROR: Cannot uninstall 'PyYAML'. It is a distutils installed project and thus we cannot accurately determine",
+    "ERROR: Command errored out with exit status 1: python setup.py bdist_wheel",
+    "error: externally-managed-environment",
+    "/usr/bin/python3.7: No module named pip",
+    "/home/work/user-job-dir/code/ma-pre-start.sh: line 9: pip3.7: command not found",
+    "sudo: /home/work/user-job-dir/code/run/Ascend-cann-nnae.run: command not found",
+    "bash: ./run/Ascend-cann-nnae.run: Permission denied",
+    "sudo: a password is required",
+    "[Nnae] [20220712-12:19:43] [ERROR]: the installation stopped",
+    "Error in MD5 checksums: 0cc175b9 is different from 92eb5ffe",
     "aisbench: a.whl was not installed: the job would train with other software than it should",
 )
 FINE = (
@@ -27,6 +44,10 @@ FINE = (
     "ERROR: pip's dependency resolver does not currently take into account all the packages that are installed.",
     "[ERROR] ME(143:281473):2022-07-12 the training goes on",
     "ERROR: the loss is not finite",
+    "ERROR: Could not open picture 17, which is left out",
+    "mindspore 1.3.0 requires protobuf>=3.13, but you have protobuf 3.6 which is incompatible.",
+    "nvidia-smi: command not found",
+    "epoch 1 done, return 17.2",
     "ret:1",
 )
 
@@ -39,6 +60,12 @@ def test_a_step_that_failed_is_named_once(line: str) -> None:
 @pytest.mark.parametrize("line", FINE)
 def test_other_lines_are_no_failed_updates(line: str) -> None:
     assert failed_updates(line) == []
+
+
+def test_colours_do_not_hide_a_failure() -> None:
+    assert failed_updates("\x1b[31mERROR: Could not install packages due to an OSError\x1b[0m\n") == [
+        "ERROR: Could not install packages due to an OSError"
+    ]
 
 
 def test_versions_come_from_the_names_of_the_files() -> None:
@@ -60,3 +87,12 @@ def test_versions_come_from_the_names_of_the_files() -> None:
 )
 def test_a_version_that_no_file_brings_is_another(log: str, others: list[tuple[str, str, str]]) -> None:
     assert other_versions(log, expected_versions(RUN)) == others
+
+
+def test_a_step_that_fails_after_a_long_installation_is_seen(tmp_path: Path) -> None:
+    installed = "[Nnae] [20220712-12:19:43] [INFO]: a file of the package is in its place\n" * 5000
+    (tmp_path / "worker-1.log").write_text(f"{installed}{FAILED[0]}\n")
+    case = make_case(folder=str(tmp_path))
+    (error,) = update_errors(make_trial(case, logs=("worker-1.log",)), tmp_path)
+    assert "done ret:1" in error.text
+    assert "worker-1.log" in error.text
