@@ -20,7 +20,7 @@ from pytest_aisbench.config.settings import PlatformKind, Settings
 from pytest_aisbench.config.toml_document import Document
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.judge.values import DERIVED
-from pytest_aisbench.model.case import NAME, Case, Mode, Shape, Update, Workload
+from pytest_aisbench.model.case import NAME, Case, Mode, Shape, Update, Workload, as_name
 from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.model.metric import ACCURACY, SCALING, THROUGHPUT, Metric
 from pytest_aisbench.model.verdict import BOUND_KEYS, ExpectedFailure, Threshold
@@ -79,13 +79,21 @@ class Suite:
     def check_scopes(self, given: Collection[str]) -> None:
         """Raise for claims on an argument that is neither a parameter of the workload nor among those `given`."""
         known = {*self.workload.parameters, *given}
-        for platform, scope in self.claims:
-            if platform.partition(".")[0] not in {ANY, self.platform}:
-                continue
+        for scope in (scope for place, scope in self.claims if self._holds_here(place)):
             for name in split_scope(scope)[1]:
                 if name not in known:
                     advice = f"name it in [parameters] of {WORKLOAD_FILE}, or in the marker's parameters="
                     raise UsageFault(f"{self.thresholds_file}: {scope!r}: no test gives {name!r}", advice=advice)
+
+    def idle_scopes(self, cases: Iterable[Case]) -> list[str]:
+        """Scopes with values of arguments that no case has: their claims judge nothing."""
+        wanted = {scope: split_scope(scope)[1] for place, scope in self.claims if self._holds_here(place)}
+        given = [case.arguments for case in cases] if any(wanted.values()) else []
+        idle = (scope for scope, values in wanted.items() if not any(_have_values(each, values) for each in given))
+        return sorted(scope for scope in idle if wanted[scope])
+
+    def _holds_here(self, place: str) -> bool:
+        return place.partition(".")[0] in {ANY, self.platform}
 
     def require_claims(self, case: Case) -> None:
         """Raise for a case without thresholds on throughput and accuracy: it would pass whatever happens."""
@@ -444,8 +452,7 @@ def split_scope(scope: str) -> tuple[str, dict[str, str]]:
 
 def case_scope(case: Case) -> str:
     """The key of the claims that hold for this case alone: its shape, and its arguments if it has any."""
-    pairs = ",".join(f"{name}={value}" for name, value in case.arguments.items())
-    return f"{case.shape}[{pairs}]" if pairs else str(case.shape)
+    return f"{case.shape}{case.argument_text}"
 
 
 def matching_scopes(scopes: Iterable[str], shape: Shape, arguments: Mapping[str, str]) -> list[str]:
@@ -453,9 +460,23 @@ def matching_scopes(scopes: Iterable[str], shape: Shape, arguments: Mapping[str,
     ranked: list[tuple[int, bool, str]] = []
     for scope in {ANY, str(shape), *scopes}:
         its_shape, its_arguments = split_scope(scope)
-        if its_shape in {ANY, str(shape)} and its_arguments.items() <= dict(arguments).items():
+        if its_shape in {ANY, str(shape)} and _have_values(arguments, its_arguments):
             ranked.append((len(its_arguments), its_shape != ANY, scope))
     return [scope for _, _, scope in sorted(ranked)]
+
+
+def _have_values(arguments: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """True if the arguments have these values, which a person may write as another spelling of the same number."""
+    return all(name in arguments and _is_value(arguments[name], text) for name, text in wanted.items())
+
+
+def _is_value(value: str, text: str) -> bool:
+    if text in {value, as_name(value)}:
+        return True
+    try:
+        return float(value) == float(text)
+    except ValueError:
+        return False
 
 
 def expired_claims(cases: Iterable[Case], today: str) -> list[str]:

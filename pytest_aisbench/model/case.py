@@ -102,11 +102,12 @@ class Case:
 
     @cached_property  # asked for very often
     def id(self) -> str:
-        return f"{self.workload.name}-{self.shape}{'-single' if self.single_server else ''}{self._argument_text()}"
+        return f"{self.workload.name}-{self.shape}{'-single' if self.single_server else ''}{self.argument_text}"
 
-    def _argument_text(self) -> str:
+    @property
+    def argument_text(self) -> str:
         """Such as `[batch_size=16]`: files are named after it too, so a value that cannot be in a name is shortened."""
-        pairs = (f"{name}={_as_name(value)}" for name, value in self.arguments.items())
+        pairs = (f"{name}={as_name(value)}" for name, value in self.arguments.items())
         return f"[{','.join(pairs)}]" if self.arguments else ""
 
     @cached_property
@@ -136,7 +137,7 @@ class Case:
         return f"<Case {self.id}>"
 
 
-def _as_name(value: str) -> str:
+def as_name(value: str) -> str:
     """The value where it can be part of a file's name; else what is left of it, and a digest."""
     name = _NO_FILE_NAME.sub("-", value)[:_LONGEST_VALUE]
     return value if name == value and value else f"{name}~{_digest(value)}"

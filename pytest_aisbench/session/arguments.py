@@ -9,7 +9,7 @@ from __future__ import annotations
 import dis
 import inspect
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -27,10 +27,10 @@ def with_arguments(item: pytest.Item, case: Case, suite: Suite) -> Case:
     values: Mapping[str, Any] = getattr(item, "callspec").params  # noqa: B009 - of a Function alone
     named = marker_parameters(item.get_closest_marker("workload"), case.workload.name)
     given = {*case.workload.parameters, *named}
-    arguments = {name: _text(item, name, values[name]) for name in values if name in given}
-    asked_for = _parametrized(item)
-    for name in asked_for:
-        if name not in arguments and not _is_read(item, name):
+    # Sorted, so that two tests with the same values have one case, whatever the order of their marks.
+    arguments = {name: _text(item, name, values[name]) for name in sorted(values) if name in given}
+    for name in values:
+        if name not in arguments and not _is_fixture(_fixtures(item).get(name, ())) and not _is_read(item, name):
             advice = f"name it in [parameters] of {WORKLOAD_FILE} or in the marker's parameters=, or take it away"
             raise UsageFault(f"{item.nodeid}: neither the job nor the test uses the argument {name!r}", advice=advice)
     for name in named:
@@ -62,25 +62,24 @@ def _text(item: pytest.Item, name: str, value: Any) -> str:
     return text
 
 
-def _parametrized(item: pytest.Item) -> list[str]:
-    """The arguments that marks give to the test itself, not to a fixture."""
-    names: list[str] = []
-    for mark in item.iter_markers("parametrize"):
-        argnames = mark.args[0] if mark.args else mark.kwargs.get("argnames", ())
-        split = [name.strip() for name in argnames.split(",")] if isinstance(argnames, str) else list(argnames)
-        indirect: bool | Collection[str] = mark.args[2] if len(mark.args) > 2 else mark.kwargs.get("indirect", False)
-        names += [name for name in split if name and not (indirect if isinstance(indirect, bool) else name in indirect)]
-    return names
+def _fixtures(item: pytest.Item) -> Mapping[str, Sequence[Any]]:
+    """The definitions of every fixture that the item needs, by name; pytest has no public list of them."""
+    fixtures: Mapping[str, Sequence[Any]] = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    return fixtures
+
+
+def _is_fixture(definitions: Sequence[Any]) -> bool:
+    """False for a value that a mark or `pytest_generate_tests` gives to the test itself: pytest returns it as it is."""
+    return any(not getattr(each.func, "__module__", "").startswith("_pytest.") for each in definitions)
 
 
 def _is_read(item: pytest.Item, name: str) -> bool:
     """True if the test's own code, or a fixture, uses the argument; and where that cannot be seen."""
     code = getattr(inspect.unwrap(getattr(item, "function", None) or (lambda: None)), "__code__", None)
     if code is None or name not in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
-        return True  # pytest refuses an argument that nobody asks for, so a fixture does
-    # pytest has no public list of the fixtures of an item.
-    fixtures = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
-    if any(name in definition.argnames for definitions in fixtures.values() for definition in definitions):
+        return True  # pytest refuses an argument that is not asked for, so a fixture asks for it
+    definitions = (each for group in _fixtures(item).values() for each in group)
+    if any(name in definition.argnames for definition in definitions):
         return True
     loads = (step for step in dis.get_instructions(code) if step.opname.startswith("LOAD_"))
     return name in code.co_cellvars or any(name in _names(step.argval) for step in loads)

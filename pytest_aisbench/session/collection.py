@@ -225,7 +225,7 @@ def select(config: pytest.Config, items: list[pytest.Item], nodes: tuple[int, ..
     """Deselect the shapes that `--nodes` did not ask for, and a package's test if no package is named."""
     for note in config.stash[PACKAGE].notes if PACKAGE in config.stash else ():
         say(note)
-    _split_by_arguments(config, items)
+    _split_by_arguments(config, items, say)
     if unasked := [item for item in items if _parameter(item) == UNASKED]:
         config.hook.pytest_deselected(items=unasked)
         items[:] = [item for item in items if item not in unasked]
@@ -246,15 +246,19 @@ def select(config: pytest.Config, items: list[pytest.Item], nodes: tuple[int, ..
         items[:] = kept
 
 
-def _split_by_arguments(config: pytest.Config, items: list[pytest.Item]) -> None:
+def _split_by_arguments(config: pytest.Config, items: list[pytest.Item], say: Callable[[str], None]) -> None:
     """Give each item the case that its own parametrized arguments make of it, or what is wrong with them."""
     given: dict[Path, set[str]] = {}
+    cases: dict[Path, list[Case]] = {}
     for item in items:
         if case := case_of(item):
-            names = given.setdefault(Path(case.workload.folder), set())
+            folder = Path(case.workload.folder)
+            names = given.setdefault(folder, set())
             try:
                 names.update(marker_parameters(item.get_closest_marker("workload"), case.workload.name))
-                _set_parameter(item, with_arguments(item, case, config.stash[SUITES][Path(case.workload.folder)]))
+                case = with_arguments(item, case, config.stash[SUITES][folder])
+                cases.setdefault(folder, []).append(case)
+                _set_parameter(item, case)
             except UsageFault as fault:
                 _set_parameter(item, fault)
     for item in items:
@@ -264,6 +268,12 @@ def _split_by_arguments(config: pytest.Config, items: list[pytest.Item]) -> None
                 config.stash[SUITES][folder].check_scopes(given[folder])
             except UsageFault as fault:
                 _set_parameter(item, fault)
+    if config.option.keyword or any("[" in argument for argument in config.args):
+        return  # cases were left out, and the claims may be theirs
+    for folder, there in cases.items():
+        suite = config.stash[SUITES][folder]
+        for scope in suite.idle_scopes(there):
+            say(f"{suite.thresholds_file}: {scope!r}: no test gives these values, so its claims judge nothing")
 
 
 def _set_parameter(item: pytest.Item, parameter: Case | UsageFault) -> None:

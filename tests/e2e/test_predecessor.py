@@ -156,6 +156,7 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
     [
         pytest.param(1, False, True, id="one-node"),
         pytest.param(2, False, False, id="two-nodes"),
+        pytest.param(1, True, True, id="single-server-one-node"),  # the seed's files as they are printed
         pytest.param(2, True, False, id="single-server"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,55 @@ def test_an_argument_that_nobody_uses_is_refused_before_anything_is_paid_for(yar
     assert ended.code == 4, ended.out
     assert "neither the job nor the test uses the argument 'batch_size'" in " ".join(ended.out.split())
     assert submitted(card) == before
+
+
+def test_an_argument_of_generated_tests_that_nothing_uses_is_refused_too(yard: Yard, card: Path) -> None:
+    test = PARAMETRIZED.replace("MORE", "").replace("1x1", "1x2")
+    place = yard.suite("par", test=test.replace('@pytest.mark.parametrize("batch_size", [16, 32])\n', ""))
+    (place / "conftest.py").write_text(
+        "def pytest_generate_tests(metafunc):\n"
+        "    if 'batch_size' in metafunc.fixturenames:\n"
+        "        metafunc.parametrize('batch_size', [16, 32])\n"
+    )
+    before = submitted(card)
+    ended = yard.pytest("suites")
+    assert ended.code == 4, ended.out
+    assert "neither the job nor the test uses the argument 'batch_size'" in " ".join(ended.out.split())
+    assert submitted(card) == before
+
+
+def test_a_claim_knows_other_spellings_of_a_number_and_is_named_if_no_value_fits(yard: Yard) -> None:
+    claims = """[local."*[batch_size=16.0]"]
+throughput = { at_least = 1000 }
+[local."1x1[batch_size=64]"]
+throughput = { at_least = 2000 }
+"""
+    yard.suite("par", workload=NAMED, thresholds=THRESHOLDS + claims, test=PARAMETRIZED.replace("MORE", ""))
+    ended = yard.pytest("suites")
+    assert ended.verdicts == {"par-1x1[batch_size=16]": "FAILED", "par-1x1[batch_size=32]": "PASSED"}, ended.out
+    idle = re.findall(r"thresholds.toml: '(\S+)': no test gives these values, so its claims judge nothing", ended.out)
+    assert idle == ["1x1[batch_size=64]"]
+    one = yard.pytest("suites", "-k", "32")
+    assert "no test gives these values" not in one.out
+
+
+def test_the_order_of_the_marks_makes_no_other_case(yard: Yard, card: Path) -> None:
+    marks = ['@pytest.mark.parametrize("epochs", [3])', '@pytest.mark.parametrize("batch_size", ["a,b=1"])']
+    tests = "".join(
+        f"\n\n{chr(10).join(order)}\ndef test_{number}(trial, epochs, batch_size):\n    trial.verdict.require()\n"
+        for number, order in enumerate((marks, marks[::-1]))
+    )
+    head = 'import pytest\n\npytestmark = pytest.mark.workload("{name}", shapes=["1x1"])\n'
+    before = submitted(card)
+    yard.suite("par", workload=NAMED, test=head + tests)
+    ended = yard.pytest("suites")
+    (case_id,) = ended.verdicts
+    assert re.fullmatch(r"par-1x1\[batch_size=a-b-1~\w{6},epochs=3\]", case_id)
+    assert submitted(card) == before + 1
+    # A claim for it alone is written as its id has it.
+    claim = THRESHOLDS + f'[local."{case_id.removeprefix("par-")}"]\nthroughput = {{ at_least = 1000 }}\n'
+    yard.suite("par", workload=NAMED, test=head + tests, thresholds=claim)
+    assert yard.pytest("suites").verdicts == {case_id: "FAILED"}
 
 
 def test_an_argument_that_the_test_itself_uses_makes_no_case(yard: Yard, card: Path) -> None:
