@@ -21,7 +21,7 @@ from pytest_aisbench.engine.suites import suite_folders
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.judge.evaluate import evaluate
 from pytest_aisbench.judge.exit_code import Tally
-from pytest_aisbench.judge.values import CaseValues, logged_training, mean, values_from_log
+from pytest_aisbench.judge.values import CaseValues, logged_training, mean, values_from_log, without_impossible_values
 from pytest_aisbench.model.case import Case, Shape
 from pytest_aisbench.model.clock import SystemClock, day
 from pytest_aisbench.model.messages import plain
@@ -78,7 +78,8 @@ def _judge(options: argparse.Namespace) -> int:
 def judge_file(case: Case, result: Result, today: str = "") -> Verdict:
     """Judge one file as a trial of the case without a history."""
     missing = (*result.missing, *_other_benchmark(case, result))
-    return evaluate(CaseValues(case, _values(case, result), missing), today=today).verdict
+    measured = without_impossible_values(CaseValues(case, _values(case, result), missing))
+    return evaluate(measured, today=today).verdict
 
 
 def judge_set(case: Case, files: Sequence[tuple[Result, Verdict]], today: str = "") -> Verdict:

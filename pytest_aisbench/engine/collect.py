@@ -11,6 +11,7 @@ import itertools
 import math
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -35,8 +36,7 @@ from pytest_aisbench.traininglog.updates import expected_versions, failed_update
 _LOG = get_logger("fleet")
 RANK_SIZE = "ranksize.json"
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)
-_RANK_FILE = re.compile(r"(?:\d+/)?throughput_\d+\.json\Z", re.ASCII)
-_NODE_FILE = re.compile(r"_\d+\.json\Z", re.ASCII)
+_NUMBERED = re.compile(r"(?:.*/)?([^/]+?)_([+-]?\d+)\.json\Z", re.ASCII | re.DOTALL)
 _LARGEST_RESULT = 256  # bytes: a number is shorter, and a checkpoint must not be read by mistake
 MOST_BYTES = 8 * PIECE  # read from either end: a log may have a gigabyte, and a curve has two hundred points
 _TAIL_BYTES = 65536  # read from the end of a log, which may have a gigabyte
@@ -187,13 +187,22 @@ def _rank_size_errors(text: str | _Unreadable, case: Case) -> list[MissingResult
 
 
 def _unexpected_results(unwanted: Iterable[str], case: Case) -> Iterable[MissingResult]:
-    """Results of ranks or nodes that the case does not have: the sum over the expected ones would be wrong."""
-    for name in sorted(unwanted):
-        metric = name.rpartition("_")[0]
-        if _RANK_FILE.match(name):
-            yield MissingResult(THROUGHPUT, message("strange rank", what=name, shape=str(case.shape)))
-        elif case.single_server and metric in case.workload.metrics and _NODE_FILE.match(name.removeprefix(metric)):
-            yield MissingResult(metric, message("strange node", what=name, shape=str(case.shape)))
+    """Results that no rank or node of the case owes: a sum or mean over the expected ones would be wrong.
+
+    Also in another folder, in other letters, or with the digits of another script: a rank wrote them, and the script
+    that reads them will not be sure either which of two is right.
+    """
+    metrics = {name.casefold(): name for name in case.workload.metrics}
+    for file in sorted(unwanted):
+        numbered = _NUMBERED.match(unicodedata.normalize("NFKC", file).casefold())
+        metric = metrics.get(numbered[1]) if numbered else None
+        if metric is None:
+            continue
+        facts = {"what": plain(file), "shape": str(case.shape)}
+        if metric == THROUGHPUT:
+            yield MissingResult(metric, message("strange rank", **facts))
+        else:
+            yield MissingResult(metric, message("strange node" if case.single_server else "one for all", **facts))
 
 
 def _of_rank(file: str, case: Case, rank: int) -> str:

@@ -22,7 +22,7 @@ from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.judge.values import DERIVED
 from pytest_aisbench.model.case import NAME, Case, Mode, Shape, Update, Workload, as_name
 from pytest_aisbench.model.job import StoreUrl
-from pytest_aisbench.model.metric import ACCURACY, SCALING, THROUGHPUT, Metric
+from pytest_aisbench.model.metric import ACCURACY, LARGEST, PHYSICAL_LIMIT, SCALING, THROUGHPUT, Metric
 from pytest_aisbench.model.verdict import BOUND_KEYS, ExpectedFailure, Threshold
 
 WORKLOAD_FILE = "workload.toml"
@@ -30,6 +30,7 @@ THRESHOLDS_FILE = "thresholds.toml"
 ANY = "*"
 EXPECTED_FAILURE = "expected_failure"
 _CLAIM = frozenset({*BOUND_KEYS, "unit", "per", "base", EXPECTED_FAILURE})
+_METRIC = frozenset({"unit", "limit"})
 _LONGEST_REASON = 200
 _POSITIVE = frozenset({THROUGHPUT, ACCURACY, *(name for name, metric in DERIVED.items() if metric.is_positive)})
 _DEVICES = "devices"
@@ -275,19 +276,26 @@ def _metrics(fields: Fields) -> dict[str, Metric]:
             raise fields.fault(f"metrics.{name} is the name of a result file of its own", "metrics", name)
         if name in DERIVED:
             raise fields.fault(f"metrics.{name} is reckoned, and written by no script", "metrics", name)
-        if (
-            not NAME.match(name)
-            or not isinstance(row, dict)
-            or set(row) != {"unit"}
-            or not isinstance(row["unit"], str)
-        ):
+        if not NAME.match(name) or not isinstance(row, dict) or not isinstance(row.get("unit"), str):
             advice = f'write [metrics.{name}] with unit = "…"'
             raise fields.fault(f"metrics.{name} is not a metric", "metrics", name, advice=advice)
-        metrics[name] = Metric(name, row["unit"])
+        if unknown := sorted(row.keys() - _METRIC):
+            advice = f"known: {', '.join(sorted(_METRIC))}"
+            raise fields.fault(f"metrics.{name}: unknown key {unknown[0]!r}", "metrics", name, advice=advice)
+        metrics[name] = Metric(name, row["unit"], _limit(fields, name, row))
     if not metrics[THROUGHPUT].unit:
         advice = 'write [metrics.throughput] with unit = "images/s"'
         raise fields.fault("throughput has no unit", "metrics", THROUGHPUT, advice=advice)
     return metrics
+
+
+def _limit(fields: Fields, name: str, row: Mapping[str, Any]) -> float:
+    """The physical bound of a metric."""
+    limit = row.get("limit", PHYSICAL_LIMIT)
+    if not _is_number(limit) or not 0 < limit < LARGEST:
+        advice = "give the largest value that can be right, such as 1e6"
+        raise fields.fault(f"metrics.{name}.limit: {limit!r} is not a number above 0", "metrics", name, advice=advice)
+    return float(limit)
 
 
 def _environment(fields: Fields) -> dict[str, str]:

@@ -22,7 +22,7 @@ from pytest_aisbench.judge.evaluate import ANCHOR_TRIALS, Evaluation, Evidence, 
 from pytest_aisbench.judge.noise_test import average, pooled_noise
 from pytest_aisbench.judge.scaling import THIS_RUN, Speed, efficiencies, scaling_base
 from pytest_aisbench.judge.trend import newest_level
-from pytest_aisbench.judge.values import case_values, missing_results
+from pytest_aisbench.judge.values import case_values
 from pytest_aisbench.ledger.history import NEWEST, History
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.case import Case, Shape
@@ -293,7 +293,7 @@ def _precedes(other: Trial, trial: Trial) -> bool:
     """Whether `other` is a complete earlier trial of the same case, which did not decide it."""
     earlier = other.case.id == trial.case.id and other.number < trial.number
     complete = other.step is Step.DONE and not other.fault and bool(other.measurements)
-    return earlier and complete and not missing_results(other)
+    return earlier and complete and not case_values(other).missing
 
 
 def _source_here(bases: Sequence[Trial], trial: Trial) -> str:

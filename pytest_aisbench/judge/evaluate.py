@@ -5,6 +5,7 @@ Each threshold gets exactly one finding, by the first rule that applies:
 - it compares with another shape: the scaling efficiency, or waived if there is no base (`scaling.py`);
 - it is on a speed, or has a reference: the noise test over all trials of the case (`noise_test.py`);
 - it is a bare limit on anything else: every trial must meet it.
+Where several nodes train alone, every node must meet it, and the text names the worst; the value is their mean.
 
 `conclude` makes the verdict of the findings. It fails closed: PASSED needs a met threshold on throughput and on
 accuracy, and no missing result. What the history shows beside that (drift, change points, suspicious values) is a
@@ -43,6 +44,8 @@ from pytest_aisbench.model.verdict import (
 ANCHOR_TRIALS = 10  # the oldest, whose mean a drift is measured from if no threshold has a reference
 _HISTORY_POINTS = 60  # that go with a verdict
 _RECENT = 10  # values: a change point further back is no news
+
+_WORST_FIRST = (Outcome.UNMEASURED, Outcome.MISSED, Outcome.UNDECIDED, Outcome.WAIVED, Outcome.MET)
 
 ThresholdFinding = tuple[Threshold, Finding]
 
@@ -123,13 +126,73 @@ def _decide(threshold: Threshold, measured: CaseValues, evidence: Evidence, rule
     elif not math.isfinite(measured.values.get(metric, math.nan)):
         return Decision(compare_with_band(threshold, None, case.judged_shape))
     else:
-        numbered = [(each.number, each.values.get(metric, math.nan)) for each in (*evidence.earlier, measured)]
-        level = _newest_level(metric, evidence)
-        decision = decide_trials(threshold, case.judged_shape, numbered, level, rules.max_trials)
+        decision = _decide_own_values(threshold, measured, evidence, rules)
     if decision.needs_another_trial and measured.number >= rules.max_trials:  # lost jobs were trials, too
         lost = measured.number - len(evidence.earlier) - 1
         return decision.without_another_trial(message("lost trials", count=str(lost), most=str(rules.max_trials)))
     return decision
+
+
+def _decide_own_values(threshold: Threshold, measured: CaseValues, evidence: Evidence, rules: Rules) -> Decision:
+    """By the values of the trials; where several nodes train alone, every one of them must meet the threshold."""
+    metric, shape, trials = threshold.metric, measured.case.judged_shape, (*evidence.earlier, measured)
+    level = _newest_level(metric, evidence)
+    numbered = [(each.number, each.values.get(metric, math.nan)) for each in trials]
+    of_mean = decide_trials(threshold, shape, numbered, level, rules.max_trials)
+    nodes = range(len(measured.by_node.get(metric, ())))
+    if not nodes:
+        return of_mean
+    level = _level_of_one(level, len(nodes))
+    of_nodes = [
+        decide_trials(
+            threshold, shape, [(each.number, _of_node(each, metric, node)) for each in trials], level, rules.max_trials
+        )
+        for node in nodes
+    ]
+    return _every_node(threshold, shape, of_mean, of_nodes)
+
+
+def _of_node(measured: CaseValues, metric: str, node: int) -> float:
+    nodes = measured.by_node.get(metric, ())
+    return nodes[node] if node < len(nodes) else math.nan
+
+
+def _level_of_one(level: Level, nodes: int) -> Level:
+    """History has the means over so many nodes; the noise of one node is √nodes times that of the mean."""
+    middle = average(level.values) if level.values else 0.0
+    return replace(level, values=tuple(middle + (value - middle) * math.sqrt(nodes) for value in level.values))
+
+
+def _every_node(threshold: Threshold, shape: Shape, of_mean: Decision, of_nodes: Sequence[Decision]) -> Decision:
+    """The decision on the node that is worst off, beside the mean: a mean hides a node that is broken."""
+    low, high = threshold.band(shape)
+
+    def order(decision: Decision) -> tuple[int, float]:
+        value = _measured(decision)
+        margin = min(value - low, high - value)
+        return _WORST_FIRST.index(decision.outcome), margin if math.isfinite(margin) else -math.inf
+
+    node = min(range(len(of_nodes)), key=lambda each: order(of_nodes[each]))
+    worst = of_nodes[node]
+    if order(of_mean)[0] <= order(worst)[0]:
+        worst_value = quantity(_measured(worst), threshold.unit)
+        text = joined(
+            (of_mean.text, message("worst node", node=str(node), count=str(len(of_nodes)), value=worst_value))
+        )
+        return replace(of_mean, finding=replace(of_mean.finding, text=text))
+    facts = {"value": quantity(_measured(of_mean), threshold.unit), "count": str(len(of_nodes))}
+    alike = sum(decision.outcome is worst.outcome for decision in of_nodes) - 1
+    more = message("more nodes", count=str(alike)) if alike else ""
+    text = message("mean of nodes", metric=threshold.metric, node=str(node), what=worst.text, **facts)
+    return replace(
+        worst,
+        finding=replace(worst.finding, measured=of_mean.finding.measured, text=joined((text, more))),
+        interval=of_mean.interval,
+    )
+
+
+def _measured(decision: Decision) -> float:
+    return math.nan if decision.finding.measured is None else decision.finding.measured
 
 
 def decide_trials(

@@ -75,7 +75,7 @@ def _slow(speeds: Mapping[int, float], least_spread: float = 0.0) -> dict[int, f
     order = sorted(speeds.values())
     slow = {}
     for name, value in speeds.items():
-        others = _median_without(order, value)
+        others = sum(middles_without(order, value)) / 2
         if value >= others * (1 - TOLERANCE):
             continue
         spread = MAD_TO_SIGMA * median(abs(speeds[other] - others) for other in speeds if other != name)
@@ -84,14 +84,17 @@ def _slow(speeds: Mapping[int, float], least_spread: float = 0.0) -> dict[int, f
     return slow
 
 
-def _median_without(order: Sequence[float], value: float) -> float:
-    """The median of sorted values, `value` left out, without sorting the others again for each of a thousand."""
+def middles_without(order: Sequence[float], value: float) -> tuple[float, float]:
+    """The two middle ones of sorted values, `value` left out, without sorting the others again for each of a thousand.
+
+    They are the same one of an odd number, and the value itself if there is no other.
+    """
     at, last = bisect_left(order, value), len(order) - 2
 
     def other(index: int) -> float:
         return order[index if index < at else index + 1]
 
-    return (other(last // 2) + other((last + 1) // 2)) / 2 if last >= 0 else value
+    return (other(last // 2), other((last + 1) // 2)) if last >= 0 else (value, value)
 
 
 def _cost(ranks: Sequence[int], level: float, speeds: Mapping[int, float]) -> float:

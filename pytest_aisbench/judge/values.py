@@ -1,9 +1,10 @@
 """What one trial measured, as values of its case: the only place where results of ranks become one number.
 
-`case_values` checks that every result is there, once, and bears the right label: a rank that counts twice makes a
-cluster look faster than it is. Then it sums over ranks, or takes the mean over nodes where each trains alone. To what
-the script wrote it adds what the log shows: the speed in steady state, and the time to accuracy. Neither ever replaces
-what the script wrote: `throughput` is of the whole run, `accuracy` of its end.
+`case_values` checks that every result is there, once, bears the right label and is possible: a rank that counts twice
+makes a cluster look faster than it is, and so does a value beyond every machine. Then it sums over ranks, or takes the
+mean over nodes where each trains alone, and keeps what each of them reached. To what the script wrote it adds what the
+log shows: the speed in steady state, and the time to accuracy. Neither ever replaces what the script wrote:
+`throughput` is of the whole run, `accuracy` of its end.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from pytest_aisbench.judge.comparison import family_key, traits_key
-from pytest_aisbench.judge.stragglers import find_stragglers, stragglers_message
+from pytest_aisbench.judge.stragglers import find_stragglers, middles_without, stragglers_message
 from pytest_aisbench.model.case import Case, Shape
-from pytest_aisbench.model.messages import joined, message
+from pytest_aisbench.model.messages import Message, joined, message
 from pytest_aisbench.model.metric import (
     ACCURACY,
     LARGEST,
+    PHYSICAL_LIMIT,
     SCALING,
     STEADY_THROUGHPUT,
     THROUGHPUT,
@@ -34,6 +36,7 @@ from pytest_aisbench.model.verdict import Threshold, number
 from pytest_aisbench.traininglog.curve import seconds_to_accuracy
 
 _Label = tuple[int | None, int | None]  # rank, node
+_LEAST_SHARE = 0.01  # of the other ranks' median: what is further apart is a fault of the measurement, not a slow card
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class CaseValues:
     values: Mapping[str, float]  # finite
     missing: tuple[MissingResult, ...] = ()  # their metrics have no value, unless the log has one
     by_rank: tuple[float | None, ...] = ()  # the throughput; None if a rank wrote none
+    by_node: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # where several nodes train alone, by metric
     curve: Curve | None = None  # of the training, by its log
     run: str = ""
     number: int = 1  # of the trial
@@ -56,8 +60,8 @@ class CaseValues:
             return False
         thresholds = [threshold for threshold in self.case.thresholds if threshold.metric == ACCURACY]
         bands = [threshold.band(self.case.judged_shape) for threshold in thresholds]
-        accuracy = self.values.get(ACCURACY, math.nan)
-        return bool(bands) and all(low <= accuracy <= high for low, high in bands)
+        accuracies = (self.values.get(ACCURACY, math.nan), *self.by_node.get(ACCURACY, ()))
+        return bool(bands) and all(low <= accuracy <= high for low, high in bands for accuracy in accuracies)
 
     @property
     def notes(self) -> dict[str, str]:
@@ -88,19 +92,50 @@ def case_values(trial: Trial) -> CaseValues:
     by_metric: dict[str, list[Measurement]] = {}
     for measurement in trial.measurements:
         by_metric.setdefault(measurement.metric, []).append(measurement)
-    combine = mean_over_nodes if case.single_server else total
     values: dict[str, float] = {name: value for name, value in from_log.items() if isinstance(value, float)}
-    values |= {name: combine(results) for name, results in by_metric.items() if name not in incomplete}
-    return CaseValues(
+    by_node: dict[str, tuple[float, ...]] = {}
+    for name, results in by_metric.items():
+        if name in incomplete:
+            continue
+        if case.single_server:
+            by_node[name] = totals_of_nodes(results)
+            values[name] = mean(by_node[name])
+        else:
+            values[name] = total(results)
+    measured = CaseValues(
         case,
         {name: value for name, value in values.items() if math.isfinite(value)},
         missing,
         throughput_by_rank(trial),
+        by_node if case.shape.nodes > 1 else {},
         trial.curve,
         trial.run,
         trial.number,
         trial.times.get("done", 0.0),
     )
+    return without_impossible_values(measured)
+
+
+def without_impossible_values(measured: CaseValues) -> CaseValues:
+    """A value beyond the physical limit of its metric is no value: it becomes a missing result that says so."""
+    limits = {name: physical_limit(measured.case, name) for name in measured.values}
+    beyond = {name for name, value in measured.values.items() if abs(value) > limits[name]}
+    if not beyond:
+        return measured
+    impossible = (
+        MissingResult(name, message("case beyond limit", text=f"{measured.values[name]:g}", limit=f"{limits[name]:g}"))
+        for name in sorted(beyond)
+    )
+    possible = {name: value for name, value in measured.values.items() if name not in beyond}
+    return replace(measured, values=possible, missing=(*measured.missing, *impossible))
+
+
+def physical_limit(case: Case, metric: str) -> float:
+    """By workload.toml; a metric with the unit of throughput that no script writes shares the limit of throughput."""
+    metrics = case.workload.metrics
+    shares_unit = metric in DERIVED and DERIVED[metric].unit is None
+    written = metrics.get(THROUGHPUT if shares_unit else metric)
+    return written.limit if written else PHYSICAL_LIMIT
 
 
 def throughput_by_rank(trial: Trial) -> tuple[float | None, ...]:
@@ -129,10 +164,13 @@ def throughput_of_ranks(by_rank: Sequence[float | None]) -> float | None:
     return whole if math.isfinite(whole) else None
 
 
-def mean_over_nodes(measurements: Sequence[Measurement]) -> float:
-    """The mean over the nodes of the sum over each node's cards."""
-    nodes = sorted({each.server for each in measurements if each.server is not None})
-    return mean([total(each for each in measurements if each.server == node) for node in nodes]) if nodes else math.nan
+def totals_of_nodes(measurements: Iterable[Measurement]) -> tuple[float, ...]:
+    """The sum over the cards of each node, in the order of the nodes; every measurement names its node."""
+    nodes: dict[int, list[Measurement]] = {}
+    for each in measurements:
+        assert each.server is not None  # or the label is not one that the case owes
+        nodes.setdefault(each.server, []).append(each)
+    return tuple(total(nodes[node]) for node in sorted(nodes))
 
 
 def mean(values: Sequence[float]) -> float:
@@ -156,12 +194,8 @@ def exact_sum(values: Iterable[float]) -> float:
 # Completeness: which results a trial owes, and what is wrong with those that it has.
 
 
-def missing_results(trial: Trial) -> tuple[MissingResult, ...]:
-    """What the collect step reported, what is wrong with other metrics, and what a threshold misses in the log."""
-    return _missing_results(trial, _values_of_log(trial))
-
-
 def _missing_results(trial: Trial, from_log: Mapping[str, float | str]) -> tuple[MissingResult, ...]:
+    """What the collect step reported, what is wrong with other metrics, and what a threshold misses in the log."""
     reported = {each.metric for each in trial.missing_results}
     wrong = objections(trial.case, trial.measurements) if trial.measurements or trial.missing_results else []
     wrong += [
@@ -173,7 +207,7 @@ def _missing_results(trial: Trial, from_log: Mapping[str, float | str]) -> tuple
 
 
 def objections(case: Case, measurements: Iterable[Measurement]) -> list[MissingResult]:
-    """What is wrong with the measurements of a case: missing, twice, not finite, with another unit or label."""
+    """What is wrong with the measurements of a case: missing, twice, impossible, with another unit or label."""
     by_metric: dict[str, list[Measurement]] = {name: [] for name in case.workload.metrics}
     for each in measurements:
         by_metric.setdefault(each.metric, []).append(each)
@@ -185,6 +219,9 @@ def objections(case: Case, measurements: Iterable[Measurement]) -> list[MissingR
                 wrong.append((name, message("other unit", what=each.source, text=repr(each.unit), unit=unit)))
             if not math.isfinite(each.value):
                 wrong.append((name, message("not finite", what=each.source, text=str(each.value))))
+            elif abs(each.value) > metric.limit:
+                facts = {"text": f"{each.value:g}", "limit": f"{metric.limit:g}"}
+                wrong.append((name, message("beyond limit", what=each.source, **facts)))
         counted, owed = Counter((each.rank, each.server) for each in by_metric[name]), _labels(case, name)
         wrong += [(name, message("missing", what=_origin(label))) for label in owed if label not in counted]
         for label, count in counted.items():
@@ -192,7 +229,25 @@ def objections(case: Case, measurements: Iterable[Measurement]) -> list[MissingR
                 wrong.append((name, message("twice", what=_origin(label), count=str(count))))
             if label not in owed:
                 wrong.append((name, message("of others", what=_origin(label), case=case.id)))
+        if name == THROUGHPUT:
+            possible = [each for each in by_metric[name] if 0 <= each.value <= metric.limit]
+            wrong += [(name, text) for text in _ranks_far_apart(possible)]
     return [MissingResult(*each) for each in sorted(wrong)]
+
+
+def _ranks_far_apart(measurements: Sequence[Measurement]) -> Iterable[Message]:
+    """A line for each rank whose speed is not within a hundredth and a hundred times the median of the others."""
+    speeds = [each.value for each in measurements]
+    if len(speeds) < 2 or min(speeds) >= _LEAST_SHARE * max(speeds):  # as of every healthy job
+        return
+    order = sorted(speeds)
+    for each in measurements:
+        low, high = middles_without(order, each.value)  # of two middle ones the nearer: the other may be the wrong one
+        facts = {"what": each.source, "text": f"{each.value:g}"}
+        if each.value < _LEAST_SHARE * low:
+            yield message("far below others", others=number(low), **facts)
+        elif each.value * _LEAST_SHARE > high:
+            yield message("far above others", others=number(high), **facts)
 
 
 def _labels(case: Case, metric: str) -> dict[_Label, None]:

@@ -19,6 +19,7 @@ STEADY_THROUGHPUT = "steady_throughput"
 TIME_TO_ACCURACY = "time_to_accuracy"
 MAD_TO_SIGMA = 1.4826  # times the median distance from the median: the standard deviation of normal noise
 LARGEST = 1e100  # no machine does more; sums of what is below, and squares, are finite
+PHYSICAL_LIMIT = 1e12  # that a value is below, unless workload.toml sets another `limit`
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Metric:
 
     name: str
     unit: str
+    limit: float = PHYSICAL_LIMIT  # what is further from 0 is a fault of the measurement
 
 
 @dataclass(frozen=True)

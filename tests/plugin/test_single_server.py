@@ -1,4 +1,4 @@
-"""Every node trains alone: results per node, their mean judged, nothing of a node taken for granted."""
+"""Every node trains alone: results per node, each of them judged, their mean shown, nothing taken for granted."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if card == 0 and (server or not MISSING):
     (out / f"accuracy_{server}.json").write_text(str([0.75, 0.5][server]))
 """
 CLAIMS = """[local."*"]
-throughput = { reference = 22.75, lower = -0.01, upper = 0.01, unit = "images/s", per = "node" }
-accuracy = { at_least = 0.62 }
+throughput = { reference = 22.75, lower = -0.5, upper = 0.5, unit = "images/s", per = "node" }
+accuracy = { at_least = 0.45 }
 """
 
 
@@ -64,7 +64,7 @@ def test_results_of_nodes_that_trained_alone_are_no_results_of_a_cluster(yard: Y
     yard.suite(script=script)
     ended = yard.pytest("suites", "--nodes", "2")
     assert (ended.code, ended.verdicts) == (1, {"toy-2x2": "FAILED"}), ended.out
-    assert "1/throughput_0.json belongs to a rank that 2x2 does not have" in ended.out
+    assert "1/throughput_0.json belongs to no rank of 2x2" in ended.out
 
 
 def test_the_shipped_miniatures_train_alone(yard: Yard) -> None:

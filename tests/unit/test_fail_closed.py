@@ -21,7 +21,7 @@ from pytest_aisbench.judge.evaluate import compare_with_band, conclude, evaluate
 from pytest_aisbench.judge.values import case_values
 from pytest_aisbench.model.case import Case, Mode, Shape
 from pytest_aisbench.model.job import StoreUrl
-from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Measurement, MissingResult
+from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Measurement, Metric, MissingResult
 from pytest_aisbench.model.verdict import ExpectedFailure, Finding, Outcome, Ruling, Threshold, Verdict
 
 SPEED, LEARNT = 100.0, 0.9
@@ -298,16 +298,34 @@ def test_a_bound_at_infinity_is_no_claim() -> None:
         assert "sets no bound" in judged.reason
 
 
-@pytest.mark.parametrize(
-    "stranger", ["accuracy_2.json", "accuracy_00.json", "2/throughput_0.json", "throughput_0.json"]
+ANYWHERE = (
+    "throughput_-1.json",
+    "sub/throughput_0.json",
+    "throughput_\uff10.json",
+    "Throughput_0.json",
+    "a/b/accuracy_7.json",
 )
-def test_a_result_of_a_node_that_cannot_be_is_objected_to(stranger: str, healthy: Callable[..., Any]) -> None:
-    case = make_case("2x1", *CLAIMS, mode=Mode.SINGLE_SERVER)
+ALONE = ("accuracy_2.json", "accuracy_00.json", "2/throughput_0.json", "throughput_0.json")
+TOGETHER = ("accuracy_0.json", "throughput_2.json", "0/throughput_0.json", "throughput_00.json")
+
+
+@pytest.mark.parametrize(
+    ("mode", "stranger"),
+    [
+        *itertools.product([Mode.SINGLE_SERVER], ALONE + ANYWHERE),
+        *itertools.product([Mode.CLUSTER], TOGETHER + ANYWHERE),
+    ],
+)
+def test_a_result_that_no_rank_and_no_node_owes_is_objected_to(
+    mode: Mode, stranger: str, healthy: Callable[..., Any]
+) -> None:
+    case = make_case("2x1", *CLAIMS, mode=mode)
     store, outputs = healthy().store, StoreUrl.parse("obs://bucket/outputs/")
-    for node in range(2):
-        store.write(outputs / f"{node}/throughput_0.json", b"100.0")
-        store.write(outputs / f"accuracy_{node}.json", b"0.9")
-    store.write(outputs / "checkpoint_3.json", b"{}")
+    alone = {"0/throughput_0": b"100.0", "1/throughput_0": b"100.0", "accuracy_0": b"0.9", "accuracy_1": b"0.9"}
+    together = {"throughput_0": b"100.0", "throughput_1": b"100.0", "accuracy": b"0.9", "ranksize": b"2"}
+    fine = {"checkpoint_3": b"{}", "throughput_history": b"[]", "sub/accuracy_best": b"0.9"}
+    for name, content in {**(alone if case.single_server else together), **fine}.items():
+        store.write(outputs / f"{name}.json", content)
     measured, missing = read_results(store, outputs, case, store.objects(outputs))
     assert missing == []
     assert verdict(case, measured).passed
@@ -315,3 +333,97 @@ def test_a_result_of_a_node_that_cannot_be_is_objected_to(stranger: str, healthy
     measured, missing = read_results(store, outputs, case, store.objects(outputs))
     assert [stranger in each.text for each in missing] == [True]
     assert not verdict(case, measured, missing).passed
+
+
+# Values that no machine reaches, and means that hide a node.
+
+speeds = st.floats(1e-3, 1e5)
+MANY = st.integers(2, 6)
+
+
+def on_nodes(values: Sequence[float], accuracies: Sequence[float], *claims: Threshold) -> Verdict:
+    """The verdict on nodes of one card that train alone."""
+    case = make_case(f"{len(values)}x1", *claims, mode=Mode.SINGLE_SERVER)
+    learnt = iter(accuracies)
+    found = [
+        replace(each, value=next(learnt)) if each.metric == ACCURACY else each
+        for each in make_measurements(case, list(values))
+    ]
+    return verdict(case, found)
+
+
+@pytest.mark.parametrize(
+    ("values", "accuracies", "said"),
+    [
+        ((100.0, 100.0), (1.0, 0.52), "accuracy 0.76, mean of 2 nodes; node 1: accuracy 0.52, wanted >= 0.75"),
+        ((198.0, 2.0), (0.9, 0.9), "throughput 100 images/s, mean of 2 nodes; node 1: throughput 2 images/s"),
+        ((150.0, 1.6, 150.0), (0.9, 0.9, 0.9), "throughput 100.533 images/s, mean of 3 nodes; node 1: throughput 1.6"),
+    ],
+)
+def test_a_mean_does_not_hide_a_broken_node(values: Sequence[float], accuracies: Sequence[float], said: str) -> None:
+    claims = (Threshold(THROUGHPUT, UNIT, at_least=95.0, per="node"), Threshold(ACCURACY, at_least=0.75))
+    judged = on_nodes(values, accuracies, *claims)
+    assert judged.ruling is Ruling.FAILED
+    assert judged.reason.startswith(said)
+    measured = {finding.metric: finding.measured for finding in judged.findings}
+    assert measured == {THROUGHPUT: pytest.approx(sum(values) / len(values)), ACCURACY: sum(accuracies) / len(values)}
+
+
+@given(st.data(), MANY, st.floats(1, 1e6), st.sampled_from([None, "node", "device"]))
+def test_nodes_that_train_alone_pass_only_if_every_one_of_them_does(
+    data: st.DataObject, nodes: int, floor: float, per: str | None
+) -> None:
+    values = data.draw(st.lists(st.floats(floor / 5, floor * 5), min_size=nodes, max_size=nodes))
+    accuracies = data.draw(st.lists(st.floats(0, 1), min_size=nodes, max_size=nodes))
+    claims = (Threshold(THROUGHPUT, UNIT, at_least=floor, per=per), Threshold(ACCURACY, at_least=0.75))
+    judged = on_nodes(values, accuracies, *claims)
+    met = min(values) >= floor and min(accuracies) >= 0.75
+    if judged.passed:
+        assert met
+    elif judged.ruling is Ruling.FAILED:
+        assert not met
+    alone = [on_nodes([value], [accuracy], *claims) for value, accuracy in zip(values, accuracies, strict=True)]
+    assert judged.passed == all(each.passed for each in alone)
+
+
+@given(cases, st.data(), st.floats(1e12, 1.7e308, exclude_min=True))
+def test_a_value_beyond_the_limit_of_its_metric_never_passes(case: Case, data: st.DataObject, huge: float) -> None:
+    found = [*make_measurements(case)]
+    at = data.draw(st.integers(0, len(found) - 1))
+    found[at] = replace(found[at], value=huge)
+    judged = verdict(case, found)
+    assert judged.ruling is Ruling.FAILED
+    assert f"{found[at].source} says {huge:g}, beyond 1e+12, the limit of this metric" in judged.reason
+
+
+@given(st.floats(1, 1e11), st.floats(1e-3, 1e3))
+def test_the_limit_of_a_metric_is_its_own_and_holds_for_the_sum(limit: float, times: float) -> None:
+    metrics = {THROUGHPUT: Metric(THROUGHPUT, UNIT, limit), ACCURACY: Metric(ACCURACY, "")}
+    case = make_case("1x4", Threshold(THROUGHPUT, UNIT, at_least=limit / 1e4), CLAIMS[1], metrics=metrics)
+    judged = verdict(case, make_measurements(case, speed=limit * times / 4))
+    if limit * times > limit * (1 + 1e-9):
+        assert judged.ruling is Ruling.FAILED
+        assert "beyond" in judged.reason
+    elif limit * times < limit * (1 - 1e-9):
+        assert "beyond" not in judged.reason
+        assert judged.passed
+
+
+@given(st.integers(2, 9), st.data(), speeds, st.floats(0, 0.0099) | st.floats(101, 1e6))
+def test_a_rank_far_from_all_others_never_passes(ranks: int, data: st.DataObject, speed: float, share: float) -> None:
+    case = make_case(f"1x{ranks}", Threshold(THROUGHPUT, UNIT, at_least=speed / 1e3), CLAIMS[1])
+    at = data.draw(st.integers(0, ranks - 1))
+    values = [speed * share if rank == at else speed for rank in range(ranks)]
+    assert verdict(case, make_measurements(case, [speed] * ranks)).passed
+    judged = verdict(case, make_measurements(case, values))
+    assert judged.ruling is Ruling.FAILED
+    assert f"throughput_{at}.json says" in judged.reason or ranks == 2
+    assert "the median of the other ranks" in judged.reason
+
+
+def test_a_rank_that_is_almost_still_is_named() -> None:
+    case = make_case("1x3", *CLAIMS)
+    judged = verdict(case, make_measurements(case, [100.0, 1e-320, 100.0]))
+    assert judged.reason.startswith(
+        "throughput: throughput_1.json says 9.99989e-321, below 1 % of 100, the median of the other ranks"
+    )

@@ -103,6 +103,18 @@ def test_a_case_without_a_claim_is_refused(folder: Path) -> None:
         ('expected = "3h"', 'expected = "3 hours"', "workload.toml:7: expected: '3 hours' is not a length of time"),
         ('unit = "images/s"', 'units = "images/s"', "metrics.throughput is not a metric"),
         ('unit = "images/s"', 'unit = ""', "throughput has no unit"),
+        ('unit = "images/s"', 'unit = "images/s"\nlimits = 5', "metrics.throughput: unknown key 'limits'"),
+        (
+            'unit = "images/s"',
+            'unit = "images/s"\nlimit = "5"',
+            "metrics.throughput.limit: '5' is not a number above 0",
+        ),
+        (
+            'unit = "images/s"',
+            'unit = "images/s"\nlimit = inf',
+            "metrics.throughput.limit: inf is not a number above 0",
+        ),
+        ('unit = "images/s"', 'unit = "images/s"\nlimit = 0', "metrics.throughput.limit: 0 is not a number above 0"),
         ("[modelarts]", "[modelart]", "unknown key 'modelart'"),
         ('environment = { GLOG_v = "3" }', 'data = "images"', "data: there is no folder 'images'"),
         ('environment = { GLOG_v = "3" }', 'data = "obs://b/images"', "write obs://b/images/"),

@@ -9,7 +9,7 @@ from factories import UNIT, make_case, make_measurements, make_trial
 
 from pytest_aisbench.judge.entries import case_entry
 from pytest_aisbench.judge.evaluate import evaluate
-from pytest_aisbench.judge.values import case_values, missing_results
+from pytest_aisbench.judge.values import case_values
 from pytest_aisbench.model.case import Mode
 from pytest_aisbench.model.metric import ACCURACY, STEADY_THROUGHPUT, THROUGHPUT, TIME_TO_ACCURACY
 from pytest_aisbench.model.trial import Trial
@@ -116,7 +116,7 @@ def test_there_is_no_time_to_an_accuracy_that_nobody_claims() -> None:
     assert TIME_TO_ACCURACY in case_values(tried).values
     assert TIME_TO_ACCURACY not in case_values(upper).values
     claimed = replace(upper, case=replace(upper.case, thresholds=(*upper.case.thresholds, SOON)))
-    assert [each.text for each in missing_results(claimed)] == [
+    assert [each.text for each in case_values(claimed).missing] == [
         "not measured: the threshold on accuracy has no lower bound to reach"
     ]
 
@@ -125,7 +125,7 @@ def test_nodes_that_train_alone_have_one_log_each_and_one_is_read() -> None:
     log = EPOCHS + DONE + EVALUATED
     alone = trial(log, STEADY, SOON, mode=Mode.SINGLE_SERVER)
     assert judged(alone).ruling is Ruling.FAILED
-    assert {each.metric for each in missing_results(alone)} == {STEADY_THROUGHPUT, TIME_TO_ACCURACY}
+    assert {each.metric for each in case_values(alone).missing} == {STEADY_THROUGHPUT, TIME_TO_ACCURACY}
     one = trial(log, replace(STEADY, at_least=300.0), SOON, shape="1x2", mode=Mode.SINGLE_SERVER)
     assert judged(one).passed
     assert case_values(one).values[STEADY_THROUGHPUT] == 320.0
