@@ -598,12 +598,14 @@ def _is_number(value: Any) -> bool:
 
 def _check_possible(threshold: Threshold, fault: Callable[..., UsageFault]) -> None:
     """Raise for a threshold that every value or no value meets: a speed or a time is always above 0, a ratio between
-    0 and 1. Throughput and accuracy need a lower bound, or a job that does nothing would pass."""
+    0 and 1; all else, such as a loss or an accuracy with a unit, may be below 0. Throughput and accuracy need a lower
+    bound, or a job that does nothing would pass."""
     low, high = threshold.band(Shape(1, 1))
     ratio = threshold.metric in {ACCURACY, SCALING} and not threshold.unit
-    if threshold.metric in _POSITIVE and low <= 0 and high >= (1 if ratio else math.inf):
+    is_positive = threshold.metric in _POSITIVE and (ratio or threshold.metric != ACCURACY)
+    if is_positive and low <= 0 and high >= (1 if ratio else math.inf):
         raise fault("claims nothing: every value meets it")
-    if high < 0 or (threshold.metric == ACCURACY and ratio and low > 1):
+    if (is_positive and high < 0) or (threshold.metric == ACCURACY and ratio and low > 1):
         raise fault("no value meets it", advice="an accuracy without a unit is between 0 and 1" if ratio else "")
     if low <= 0 and (threshold.metric == THROUGHPUT or (threshold.metric == ACCURACY and ratio)):
         advice = "give at_least, or a reference with lower above -1"
@@ -622,7 +624,11 @@ def _check_bounds(claim: Mapping[str, Any], fault: Callable[..., UsageFault]) ->
         raise fault("claims nothing", advice="give at_least, at_most, or a reference with lower or upper")
     if claim.get("at_least", -math.inf) > claim.get("at_most", math.inf):
         raise fault("at_least is above at_most: no value meets it")
-    if claim.get("lower", 0) > 0 or (claim.get("lower", 0) < -1 and claim["reference"] != 0):
-        raise fault(f"{claim['lower']} is not between -1 and 0", "lower", advice="-0.05 allows 5 % below the reference")
-    if claim.get("upper", 0) < 0:
-        raise fault(f"{claim['upper']} is below 0", "upper", advice="0.05 allows 5 % above the reference")
+    # As in ReFrame: below a positive reference there is room down to 0, and above a negative one up to 0.
+    reference, lower, upper = claim.get("reference", 0), claim.get("lower", 0), claim.get("upper", 0)
+    if lower > 0 or (lower < -1 and reference > 0):
+        span = "is not between -1 and 0" if reference > 0 else "is above 0"
+        raise fault(f"{lower} {span}", "lower", advice="-0.05 allows 5 % below the reference")
+    if upper < 0 or (upper > 1 and reference < 0):
+        span = "is not between 0 and 1" if reference < 0 else "is below 0"
+        raise fault(f"{upper} {span}", "upper", advice="0.05 allows 5 % above the reference")

@@ -134,16 +134,13 @@ def _power(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
 
 def _stability(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
     """How a case scales, and how its trials and nodes differ."""
-    points = case.background.scaling if case.background else ()
-    base = next((point for point in points if point.efficiency == 1), None)  # which has lost nothing to itself
-    point = next((point for point in points if point.shape == str(case.shape) and point is not base), None)
     totals = (throughput_of_ranks(each.throughput_by_rank) for each in case.trials)
     speeds = [speed for speed in totals if speed is not None]
     servers = [each for each in (trial.throughput_by_server if trial else ()) if each is not None]
     spread = max(servers) / min(servers) if len(servers) == case.nodes > 1 and min(servers) > 0 else None
     return {
         "scaling_efficiency": _value(
-            point.efficiency if point else None,
+            case.efficiency,
             "",
             "throughput per card, by that of the base",
             "it is the base itself, or the throughput of no other shape is known",

@@ -111,6 +111,14 @@ class CaseEntry:
         """True if every node trains alone."""
         return self.mode == Mode.SINGLE_SERVER.value
 
+    @property
+    def efficiency(self) -> float | None:
+        """The share of the base's speed that a card keeps at this shape; None for the base itself, or without one."""
+        points = self.background.scaling if self.background else ()
+        base = next((point for point in points if point.efficiency == 1), None)  # which has lost nothing to itself
+        own = (point.efficiency for point in points if point.shape == str(self.shape) and point is not base)
+        return next(own, None)
+
 
 @dataclass(frozen=True)
 class CaseBrief:

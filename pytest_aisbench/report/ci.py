@@ -20,7 +20,7 @@ from pytest_aisbench.model.messages import plain, translated
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.model.results import CaseEntry, RunEntry, TrialEntry
 from pytest_aisbench.model.verdict import Outcome, Ruling, number
-from pytest_aisbench.report.columns import Column, Output, columns_of, efficiency, total, verdict_text
+from pytest_aisbench.report.columns import Column, Output, columns_of, total, verdict_text
 from pytest_aisbench.report.host_plugins import case_id_of_report, warn
 from pytest_aisbench.report.text import as_typed, safe_link, verdict_counts, what_to_do, worst_first, write_text
 from pytest_aisbench.stash import language
@@ -278,7 +278,7 @@ def _families(run: RunEntry) -> Iterator[Family]:
     others = sorted({name for case in cases for name in case.metrics} - {THROUGHPUT, ACCURACY})
     yield Family("measurement", "Any other metric of the workload.", [*_measured(cases, others)])
     per_card = "Share of the speed per card at the base shape that is kept at this shape."
-    yield Family("efficiency", per_card, [*_each(cases, efficiency, _DIGITS)])
+    yield Family("efficiency", per_card, [*_each(cases, lambda case: case.efficiency, _DIGITS)])
     yield Family("pace", "Speed by the log, of one rank or of the whole job.", [*_paces(cases)])
     yield Family("card_hours", "Time that the jobs ran, times their cards.", [*_each(cases, lambda c: c.card_hours)])
     yield Family("verdict", "The verdict; all 0 where there is none.", [*_verdicts(cases)], kind="stateset")
@@ -383,7 +383,7 @@ def _case(case: CaseEntry, where: str) -> Iterator[tuple[str, Any]]:
         yield f"{THROUGHPUT}.reference", number(case.background.reference)
     if case.background and case.background.interval:
         yield f"{THROUGHPUT}.interval", " .. ".join(map(number, case.background.interval))
-    yield "efficiency", None if (share := efficiency(case)) is None else number(share)
+    yield "efficiency", None if (share := case.efficiency) is None else number(share)
     if case.trials:
         yield from _trial(case, case.trials[-1])
 

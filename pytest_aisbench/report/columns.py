@@ -62,12 +62,6 @@ def columns_of(output: Output) -> list[Column]:
     return [column for column in COLUMNS if output in column.outputs]
 
 
-def efficiency(case: CaseEntry) -> float | None:
-    """The share of the base's speed that a card keeps at this shape; None if it was not compared."""
-    points = case.background.scaling if case.background else ()
-    return next((point.efficiency for point in points if point.shape == str(case.shape)), None)
-
-
 def total(case: CaseEntry, name: str) -> float | None:
     """The sum over all trials, in seconds; None if no trial has a value."""
     values = [value for trial in case.trials if (value := getattr(trial, name)) is not None]
@@ -164,7 +158,7 @@ COLUMNS = (
     ),
     Column("remarks", Output.PAGE, text=_remarks, value=lambda case: float(sum(_remark_counts(case).values())) or None),
     Column("trials", Output.MARKDOWN, text=lambda case, _say: str(len(case.trials)), heading="trials column"),
-    Column("efficiency", Output.CSV, value=efficiency),
+    Column("efficiency", Output.CSV, value=lambda case: case.efficiency),
     Column("ran seconds", Output.CSV, value=lambda case: total(case, "ran_s"), digits=2),
     Column(
         "card hours",

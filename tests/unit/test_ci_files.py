@@ -80,6 +80,15 @@ def samples(entry: RunEntry) -> dict[tuple[str, ...], float]:
     return found
 
 
+@pytest.mark.parametrize("others", [(), (ScalePoint("4x8", 3.8, 0.95, "this run"),)])
+def test_the_base_of_a_scaling_has_no_efficiency(others: tuple[ScalePoint, ...]) -> None:
+    points = (ScalePoint("2x8", 2.0, 1.0, "this run"), *others)
+    base = replace(FAILED, background=Background(scaling=points))
+    assert ("aisbench_efficiency", "a-2x8", "") not in samples(run(base))
+    assert "efficiency" not in ci.csv_table(run(base))
+    assert ci.case_properties(base).get("efficiency") is None
+
+
 def test_metrics_are_openmetrics_and_rounded() -> None:
     entry = run(FAILED, PASSED, BROKEN, WAITING, required=["a-2x8", "never-1x1"])
     found = samples(entry)

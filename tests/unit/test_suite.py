@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,9 @@ def test_a_bad_workload_is_one_line(folder: Path, before: str, after: str, messa
         ("throughput = { reference = 1, lower = -1.5 }", "throughput.lower: -1.5 is not between"),
         ("throughput = { reference = 1, upper = -0.1 }", "throughput.upper: -0.1 is below 0"),
         ("throughput = { at_least = 2, at_most = 1 }", "no value meets it"),
+        ("throughput = { reference = -5, upper = 0.5 }", "throughput: no value meets it"),
+        ("throughput = { reference = -5, lower = -0.1, upper = 1.5 }", "throughput.upper: 1.5 is not between 0 and 1"),
+        ("throughput = { reference = -5, lower = 0.1 }", "throughput.lower: 0.1 is above 0"),
         ("throughput = { at_least = 2, unit = 'images' }", "throughput.unit: 'images' is not the metric's unit"),
         ("throughput = { at_least = 2, per = 'card' }", "throughput.per: 'card' is neither 'node' nor 'device'"),
         ("throughput = { at_least = 2, minimum = 1 }", "throughput.minimum: unknown key"),
@@ -232,3 +236,25 @@ def test_what_is_reckoned_has_its_unit(folder: Path) -> None:
     claimed = '[local."*"]\nsteady_throughput = { at_least = 9, per = "node" }\ntime_to_accuracy = { at_most = 3600 }\n'
     case = load(folder, thresholds=claimed).case(Shape(2, 8))
     assert [claim.wanted(case.shape) for claim in case.thresholds] == [">= 18 images/s", "<= 3600 s"]
+
+
+@pytest.mark.parametrize(
+    ("claim", "band"),
+    [
+        ("{ reference = -100, lower = -0.05 }", (-105.0, math.inf)),
+        ("{ reference = -100, lower = -2, upper = 0.05 }", (-300.0, -95.0)),
+        ("{ reference = -100, upper = 1 }", (-math.inf, 0.0)),
+        ("{ reference = 100, lower = -0.05, upper = 2 }", (95.0, 300.0)),
+        ("{ at_most = -3 }", (-math.inf, -3.0)),
+        ("{ at_least = -3 }", (-3.0, math.inf)),
+    ],
+)
+@pytest.mark.parametrize("metric", ["likelihood", "accuracy"])
+def test_a_reference_below_0_is_read_as_reframe_reads_it(
+    folder: Path, metric: str, claim: str, band: tuple[float, float]
+) -> None:
+    """The bounds are what `assert_reference` of ReFrame 4 allows: `lower` is below the reference whatever its sign."""
+    nats = WORKLOAD.replace('[metrics.accuracy]\nunit = ""', f'[metrics.{metric}]\nunit = "nats"')
+    loaded = load(folder, nats, thresholds=f'[local."*"]\n{metric} = {claim}\n')
+    (threshold,) = loaded.case(Shape(1, 8)).thresholds
+    assert threshold.band(Shape(1, 8)) == pytest.approx(band)
