@@ -220,11 +220,29 @@ def test_a_wrong_checksum_stores_nothing(boto3: Any, objects: Objects) -> None:
 
 def test_presigned_links_of_boto3_open(boto3: Any) -> None:
     boto3.put_object(Bucket=BUCKET, Key="linked", Body=b"content")
-    url = urlsplit(boto3.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "linked"}))
-    connection = http.client.HTTPConnection(url.netloc)
-    connection.request("GET", f"{url.path}?{url.query}")
-    assert connection.getresponse().read() == b"content"
-    connection.close()
+    url = boto3.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "linked"})
+    assert _answer("GET", url) == (200, b"content")
+
+
+@pytest.mark.parametrize("signature", ["s3", "s3v4"])
+def test_a_presigned_link_to_put_takes_what_it_signs(access: Access, objects: Objects, signature: str) -> None:
+    config = pytest.importorskip("botocore.config").Config(signature_version=signature)
+    wish = {"Bucket": BUCKET, "Key": "by-link", "ContentType": "text/plain"}
+    url = boto3_client(access, config=config).generate_presigned_url("put_object", Params=wish)
+    objects.delete(BUCKET, "by-link")
+    kind = {"Content-Type": "text/plain"}
+    assert _answer("PUT", url, b"text", {"Content-Type": "text/html"})[0] == 403
+    assert _answer("PUT", url, b"text", {**kind, "x-amz-meta-more": "than was signed"})[0] == 403
+    assert objects.head(BUCKET, "by-link") is None
+    assert _answer("PUT", url, b"text", kind) == (200, b"")
+    with objects.open(BUCKET, "by-link")[1] as stored:
+        assert stored.read() == b"text"
+
+
+def test_the_form_of_a_browser_is_refused_by_its_name(boto3: Any) -> None:
+    url = boto3.generate_presigned_post(BUCKET, "by-form")["url"]
+    status, text = _answer("POST", url, b"--x--", {"Content-Type": "multipart/form-data; boundary=x"})
+    assert (status, b"PostObject" in text) == (501, True)
 
 
 @pytest.mark.parametrize("algorithm", ["", "CRC32", "SHA256"])
@@ -248,6 +266,16 @@ def test_boto3_sends_trailers_where_there_is_tls(
     assert sent[0]["X-Amz-Content-SHA256"].decode() == "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
     with objects.open(BUCKET, "by-trailer")[1] as stored:
         assert stored.read() == content
+
+
+def _answer(method: str, url: str, body: bytes = b"", headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.netloc)
+    connection.request(method, f"{address.path}?{address.query}", body, headers or {})
+    answer = connection.getresponse()
+    result = answer.status, answer.read()
+    connection.close()
+    return result
 
 
 def _code(act: Callable[[], Any]) -> tuple[int, str]:

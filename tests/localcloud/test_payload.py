@@ -100,7 +100,7 @@ def test_signed_chunks_are_put_together(place: Place, kind: str, trailer: str) -
 
 SPOILT: dict[str, Callable[[bytes], bytes]] = {
     "SignatureDoesNotMatch": lambda body: body.replace(b"bbbb", b"bbbB", 1),
-    "InvalidRequest": lambda body: b"no number" + body[5:],
+    "InvalidRequest": lambda body: b"-1_0" + body[5:],
     "IncompleteBody": lambda body: body[:70_000],
 }
 

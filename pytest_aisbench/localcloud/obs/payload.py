@@ -10,6 +10,7 @@ import base64
 import functools
 import hashlib
 import hmac
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
@@ -26,6 +27,7 @@ _EMPTY = hashlib.sha256(b"").hexdigest()
 _CHECKSUM = "x-amz-checksum-"
 _LINE = 8 * 1024  # of a chunk's head, or of a trailer
 _TRAILERS = 16
+_HEX = re.compile(r"[0-9A-Fa-f]{1,16}")  # int() takes a sign and underscores, too
 _MALFORMED = "The chunks of the body are not as aws-chunked has them."
 
 
@@ -169,10 +171,9 @@ class _Chunks:
         head, _, option = self._line().partition(";")
         self._digest = hashlib.sha256()
         self._promised = option.strip().removeprefix("chunk-signature=")
-        try:
-            return int(head.strip(), 16)
-        except ValueError:
-            raise ObjectError("InvalidRequest", _MALFORMED) from None
+        if not _HEX.fullmatch(head.strip()):
+            raise ObjectError("InvalidRequest", _MALFORMED)
+        return int(head, 16)
 
     def _close_chunk(self) -> None:
         if self._signer:

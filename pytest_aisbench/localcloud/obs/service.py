@@ -51,11 +51,13 @@ _USUAL = {
 _BUCKET_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{1,61})[a-z0-9]")
 _METHODS = {"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"}
 # Parameters that refine or sign a call; every other one names a resource of its own.
+# The last line: boto3 adds the headers that a presigned link of V2 covers.
 _PARAMETERS = frozenset(
     """
     accesskeyid awsaccesskeyid signature expires list-type prefix marker delimiter max-keys encoding-type
     continuation-token start-after fetch-owner key-marker version-id-marker versionid upload-id-marker max-uploads
     partnumber part-number-marker max-parts x-id max-buckets bucket-region apiversion
+    content-type content-md5
     """.split()  # noqa: SIM905 (as in signature.py)
 )
 _PARAMETER_KINDS = ("response-", "x-amz-", "x-obs-")

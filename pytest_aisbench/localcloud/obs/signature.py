@@ -34,6 +34,8 @@ SUBRESOURCES = frozenset(
     """.split()  # noqa: SIM905 (a list of sixty quoted words is harder to read)
 )
 _V4 = "AWS4-HMAC-SHA256"
+_PAYLOAD = "x-amz-content-sha256"  # signed by its value, at the end of what is signed
+_MUST_BE_SIGNED = ("host", "x-amz-")
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._~-]*")
 
 
@@ -62,6 +64,8 @@ def authenticate(call: Call, accounts: Accounts) -> Account:
         access_key, signature = query[call.dialect.key_parameter], query.get("Signature", "")
         date = query.get("Expires", "")
         _check_expiry(_number(date))
+    elif call.request.method == "POST" and headers.get("content-type", "").startswith("multipart/form-data"):
+        raise ObjectError("NotImplemented", "POST of a browser's form (PostObject) is not served here.")
     else:
         raise ObjectError("AccessDenied", "Access Denied")
     account = _account(call, accounts, access_key)
@@ -114,13 +118,13 @@ def _check_v4(call: Call, accounts: Accounts, fields: dict[str, str], stamp: str
     request = call.request
     access_key, _, scope = fields.get("Credential", "").partition("/")
     account = _account(call, accounts, access_key)
-    payload = request.headers.get("x-amz-content-sha256", UNSIGNED)
+    payload = request.headers.get(_PAYLOAD, UNSIGNED)
     check_kind(payload)
     signed = fields.get("SignedHeaders", "").split(";")
-    if (unsigned := "x-amz-security-token") in request.headers and unsigned not in signed:
-        raise ObjectError(
-            "AccessDenied", f"There were headers present in the request which were not signed: {unsigned}"
-        )
+    unsigned = [name for name in request.headers if name.startswith(_MUST_BE_SIGNED) and name not in signed]
+    if unsigned and unsigned != [_PAYLOAD]:
+        names = ", ".join(name for name in unsigned if name != _PAYLOAD)
+        raise ObjectError("AccessDenied", f"There were headers present in the request which were not signed: {names}")
     path, _, query = request.raw_path.partition("?")
     pairs = sorted(p for p in parse_qsl(query, keep_blank_values=True) if p[0] != "X-Amz-Signature")
     canonical = "\n".join(
