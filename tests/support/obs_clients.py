@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -170,7 +171,8 @@ class _Program:
     had_by = ""
 
     def __init__(self, access: Access) -> None:
-        program = shutil.which(self.name)
+        beside = Path(sys.executable).parent  # of an environment that is used without being activated
+        program = shutil.which(self.name, path=f"{beside}{os.pathsep}{os.environ.get('PATH', '')}")
         if program is None:
             pytest.skip(f"there is no {self.name} here: {self.had_by}")
         self._program = program
