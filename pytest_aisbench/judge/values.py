@@ -119,11 +119,12 @@ def case_values(trial: Trial) -> CaseValues:
 def without_impossible_values(measured: CaseValues) -> CaseValues:
     """A value beyond the physical limit of its metric is no value: it becomes a missing result that says so."""
     limits = {name: physical_limit(measured.case, name) for name in measured.values}
-    beyond = {name for name, value in measured.values.items() if abs(value) > limits[name]}
+    largest = {name: max((value, *measured.by_node.get(name, ())), key=abs) for name, value in measured.values.items()}
+    beyond = {name for name, value in largest.items() if abs(value) > limits[name]}
     if not beyond:
         return measured
     impossible = (
-        MissingResult(name, message("case beyond limit", text=f"{measured.values[name]:g}", limit=f"{limits[name]:g}"))
+        MissingResult(name, message("case beyond limit", text=f"{largest[name]:g}", limit=f"{limits[name]:g}"))
         for name in sorted(beyond)
     )
     possible = {name: value for name, value in measured.values.items() if name not in beyond}

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from factories import make_case
 from hypothesis import settings
+from memory_store import MemoryStore
 
 from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.job import Job, JobSpec, LogPart, Phase, Request, StoreUrl
-from pytest_aisbench.model.ports import Check, Head, Upload
+from pytest_aisbench.model.ports import Check
 from pytest_aisbench.model.verdict import Threshold
 
 # A busy machine is no fault of what is tested: how fast it is, tests/bench tells.
@@ -49,49 +50,6 @@ class StandingClock:
 
     def sleep(self, seconds: float) -> None:
         self.time += seconds
-
-
-class MemoryStore:
-    def __init__(self) -> None:
-        self.objects_: dict[StoreUrl, bytes] = {}
-        self.metadata: dict[StoreUrl, Mapping[str, str]] = {}
-
-    def check(self, url: StoreUrl) -> None: ...
-
-    def head(self, url: StoreUrl) -> Head | None:
-        data = self.objects_.get(url)
-        return None if data is None else Head(url, len(data), None, self.metadata.get(url, {}))
-
-    def read(self, url: StoreUrl) -> bytes | None:
-        return self.objects_.get(url)
-
-    def write(self, url: StoreUrl, data: bytes, metadata: Mapping[str, str] | None = None) -> None:
-        self.objects_[url] = data
-        self.metadata[url] = metadata or {}
-
-    def upload(self, uploads: Sequence[Upload]) -> None:
-        for upload in uploads:
-            self.write(upload.url, Path(upload.path).read_bytes())
-
-    def objects(self, url: StoreUrl) -> Iterator[Head]:
-        for found in sorted(self.objects_):
-            if found.bucket == url.bucket and found.key.startswith(url.key):
-                yield Head(found, len(self.objects_[found]))
-
-    def download(self, url: StoreUrl, folder: str) -> list[str]:
-        names = []
-        for head in self.objects(url):
-            name = head.url.key.removeprefix(url.key)
-            target = Path(folder) / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(self.objects_[head.url])
-            names.append(name)
-        return names
-
-    def delete(self, url: StoreUrl) -> None:
-        self.objects_.pop(url, None)
-
-    def close(self) -> None: ...
 
 
 class ScriptedPlatform:
