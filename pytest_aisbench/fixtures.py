@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,8 +13,8 @@ from pytest_aisbench.stash import SETTINGS, VERDICT_DUE
 
 if TYPE_CHECKING:
     from pytest_aisbench.model.case import Case
-    from pytest_aisbench.model.job import Job, Stage
-    from pytest_aisbench.model.ports import Platform, Store
+    from pytest_aisbench.model.job import Job, Stage, StoreUrl
+    from pytest_aisbench.model.ports import Head, Platform, Store, Upload
     from pytest_aisbench.model.trial import Step, Trial
     from pytest_aisbench.tester.uploader import TesterClient
 
@@ -58,13 +59,60 @@ def modelarts_session(_platform: Platform) -> Any:
 
 
 @pytest.fixture(scope="session")
-def obs(_platform: Platform) -> Store:
+def obs(_platform: Platform) -> SuiteStore:
     """The Store that the platform's nodes reach::
         def test_bucket(obs, stage):
             assert any(head.url.key.endswith("train.py") for head in obs.objects(stage.code))
-    On ModelArts and the local cloud it is OBS.
+            obs.write(obs.root / "of-a-test/hello.txt", b"hello")
+            assert obs.read("obs://bucket/aisbench/of-a-test/hello.txt") == b"hello"
+    On ModelArts and the local cloud it is OBS. An address is text, `"obs://bucket/key"`, or a `StoreUrl` such as
+    `obs.root`, below which trials are staged.
     """
-    return _platform.store
+    return SuiteStore(_platform.store, _platform.root)
+
+
+class SuiteStore:
+    """A Store whose methods take addresses as text too; all else is the Store's own."""
+
+    def __init__(self, store: Store, root: StoreUrl) -> None:
+        self._store = store
+        self.root = root
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self._store).__name__} with root {self.root}>"
+
+    def check(self, url: StoreUrl | str) -> None:
+        self._store.check(_address(url))
+
+    def head(self, url: StoreUrl | str) -> Head | None:
+        return self._store.head(_address(url))
+
+    def read(self, url: StoreUrl | str) -> bytes | None:
+        return self._store.read(_address(url))
+
+    def write(self, url: StoreUrl | str, data: bytes, metadata: Mapping[str, str] | None = None) -> None:
+        self._store.write(_address(url), data, metadata)
+
+    def upload(self, uploads: Sequence[Upload]) -> None:
+        self._store.upload([replace(each, url=_address(each.url)) for each in uploads])
+
+    def objects(self, url: StoreUrl | str) -> Iterator[Head]:
+        return self._store.objects(_address(url))
+
+    def download(self, url: StoreUrl | str, folder: str) -> list[str]:
+        return self._store.download(_address(url), folder)
+
+    def delete(self, url: StoreUrl | str) -> None:
+        self._store.delete(_address(url))
+
+
+def _address(url: StoreUrl | str) -> StoreUrl:
+    from pytest_aisbench.model.job import StoreUrl
+
+    return StoreUrl.parse(url) if isinstance(url, str) else url
 
 
 @pytest.fixture(scope="session")
@@ -106,17 +154,20 @@ def job(request: pytest.FixtureRequest, case: Case) -> Job:
         @pytest.mark.workload("resnet50", nodes=[1])
         def test_ends_well(job):
             assert job.phase is Phase.SUCCEEDED, job.reason
-    Its results are not judged. If a person stopped it, the test is skipped and the run ends with exit code 2.
+    `job.reason` says why it did not succeed, by its log where that tells. Its logs are in the reports. Its results are
+    not judged: the case has no verdict, and exit code 0 means that the tests passed, no more. If a person stopped the
+    job, the test is skipped and the run ends with exit code 2.
     """
     from pytest_aisbench.errors import PlatformError
     from pytest_aisbench.model.trial import Step
+    from pytest_aisbench.model.verdict import Ruling
 
-    trial = _reached(request, case, Step.HARVEST)
+    trial = _reached(request, case, Step.JUDGE)
     if trial.stopped_by:
         pytest.skip(trial.stopped_by)
-    if trial.job is None:
+    if trial.job is None or (trial.judged and trial.judged.ruling is Ruling.BROKEN):
         raise PlatformError(str(trial.verdict))
-    return trial.job
+    return replace(trial.job, reason=trial.fault.text) if trial.fault else trial.job
 
 
 @pytest.fixture
@@ -125,11 +176,14 @@ def trial(request: pytest.FixtureRequest, case: Case) -> Trial:
         @pytest.mark.workload("resnet50", nodes=[1, 2])
         def test_trains(trial):
             trial.verdict.require()
-    A BROKEN verdict is an error here, in the test's setup. One that is FAILED or INCONCLUSIVE fails the test in its
-    call even if the test forgets to require it. If a person stopped the job, the test is skipped, the case has no
-    verdict, and the run ends with exit code 2.
+            assert trial.throughput > 1000 and trial.metrics["loss"] < 2.5
+    `trial.metrics` has every metric of the workload as the reports show it, and the last `loss` of the log where the
+    workload measures none. A BROKEN verdict is an error here, in the test's setup. One that is FAILED or INCONCLUSIVE
+    fails the test in its call even if the test forgets to require it. If a person stopped the job, the test is skipped,
+    the case has no verdict, and the run ends with exit code 2.
     """
     from pytest_aisbench.errors import PlatformError
+    from pytest_aisbench.judge.values import with_metrics
     from pytest_aisbench.model.trial import Step
     from pytest_aisbench.model.verdict import Ruling
 
@@ -139,7 +193,7 @@ def trial(request: pytest.FixtureRequest, case: Case) -> Trial:
     request.node.stash[VERDICT_DUE] = True
     if judged.verdict.ruling is Ruling.BROKEN:
         raise PlatformError(str(judged.verdict))
-    return judged
+    return with_metrics(judged)
 
 
 def _reached(request: pytest.FixtureRequest, case: Case, until: Step) -> Trial:

@@ -246,6 +246,8 @@ class Fleet:
             self._await_workers()
             if not self._leaving:
                 cancel_unfinished(self.trials(), self._tools, self._keep)
+            for trial in self._table.unjudged():
+                self._keep(trial.moved(Step.DONE, self._tools.clock.now()))
         except BaseException as crash:  # noqa: BLE001 - the thread that closes the Fleet must not wait for ever
             self._failed(crash)
         finally:
@@ -469,6 +471,16 @@ class TrialTable:
         """The case's trial if it has reached that step, else None."""
         trial = self._latest.get(case.id)
         return trial if trial and trial.step >= _goal(trial, until) else None
+
+    def unjudged(self) -> list[Trial]:
+        """Trials that are as far as any test wanted them, whose results no test wants judged: their run ends them, and
+        no other run takes them over."""
+        with self._scheduler:
+            return [
+                trial
+                for case_id, trial in self._latest.items()
+                if trial.step is not Step.DONE and trial.step is self._until.get(case_id) and not trial.attempts
+            ]
 
     def knows(self, case: Case) -> bool:
         return case.id in self._latest

@@ -135,12 +135,13 @@ class Run:
     def knows(self, case_id: str) -> bool:
         return case_id in self._cases
 
-    def rule(self, case_id: str, failure: str = "") -> CaseEntry:
-        """The case's entry after one of its tests ended; a failed test fails a case that passed."""
+    def rule(self, case_id: str, failure: Verdict | None = None) -> CaseEntry:
+        """The case's entry after one of its tests ended. `failure` is what a test that failed makes of a case that
+        passed, or that no test wanted judged."""
         trials = self._trials(case_id)
         verdict = self._verdicts.get(case_id) or (trials[-1].judged if trials else None)
         if failure and (verdict is None or verdict.passed):
-            verdict = Verdict(Ruling.FAILED, failure, verdict.findings if verdict else ())
+            verdict = replace(failure, findings=verdict.findings if verdict else ())
         if verdict:
             self._verdicts[case_id] = verdict
         return self._record(self._cases[case_id])

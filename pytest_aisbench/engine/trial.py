@@ -100,6 +100,7 @@ def _collect(trial: Trial, tools: Tools) -> Trial:
     now = tools.clock.now()
     try:
         trial = collect(trial, tools.platform.store, tools.folder)
+        trial = replace(trial, fault=trial.fault or watch.fault_of(trial, tools.folder))
         if trial.measurements:
             trial = with_usage_and_power(trial, tools.platform, tools.meter)
         return trial.moved(Step.JUDGE, now)
@@ -111,8 +112,8 @@ def _collect(trial: Trial, tools: Tools) -> Trial:
 
 
 def _judge(trial: Trial, tools: Tools) -> Trial:
-    if fault := trial.fault or watch.fault_of(trial, tools.folder):
-        return _ended(with_last_events_and_lines(trial, tools.platform, tools.folder), fault, tools)
+    if trial.fault:
+        return _ended(with_last_events_and_lines(trial, tools.platform, tools.folder), trial.fault, tools)
     trial = tools.verdict_step.judge(trial, tools.others(trial.case.workload.name), day(tools.clock.now()))
     if not trial.verdict.passed and not trial.another_trial:
         trial = with_last_events_and_lines(trial, tools.platform, tools.folder)

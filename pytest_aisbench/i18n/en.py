@@ -149,6 +149,7 @@ _MESSAGES = {
     "again after": "tried again: {why} (trial {trial}, job {job})",
     "not again": "not tried again: {why}",
     "not judged": "not judged",
+    "no verdict asked": "not judged: its tests ask for no verdict",
     "not compared": "not compared with run {run}: {changes}",
     "no answer": "the platform did not answer for a while: {why}",
     "no receipt": "no answer to the submission of the job: {why}",
@@ -172,6 +173,7 @@ _MESSAGES = {
     "may run": "job {job} was asked to stop and may still run ({phase})",
     "unknown job": "unknown whether job {job} was created: {why}",
     "test failed": "its test failed in {when}: {why}",
+    "test error": "its test ended by an error in {when}, so that what it checks is not known: {why}",
 }  # fmt: skip
 _REPORT = {
     # Verdicts
@@ -182,6 +184,7 @@ _REPORT = {
     "do BROKEN": "the platform is to blame: run it again; if it stays, give its operator the job id",
     "do INCONCLUSIVE": "the noise is larger than the margin: run it again on a quieter machine, or widen the margin",
     "do nothing ran": "no job ran: change what the reason names",
+    "do test error": "the test itself is wrong: correct it, then run it again",
     # The table of tests
     "result": "Result", "test": "Test", "verdict": "Verdict", "throughput": "Throughput", "accuracy": "Accuracy",
     "wanted": "Wanted", "remarks": "Remarks", "links": "Links", "job time": "Job time",
@@ -239,6 +242,9 @@ _REPORT = {
     "newest trial": "newest {value}",
     "seconds": "{value} s", "minutes": "{minutes} min {seconds} s", "hours": "{hours} h {minutes} min",
     # The terminal
+    "exit 0 unjudged": "the tests passed; they asked for no verdict on {count} case"
+    "|the tests passed; they asked for no verdict on {count} cases",
+    "skipped": "skipped",
     "in unit": "throughput in {unit}", "report": "report", "none": "none", "not recorded": "not recorded",
     # pytest-html's own
     "environment": "Environment", "summary": "Summary", "filter": "(Un)check the boxes to filter the results.",

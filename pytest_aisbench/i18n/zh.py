@@ -144,6 +144,7 @@ _MESSAGES = {
     "again after": "再次试验：{why}（第 {trial} 次试验，作业 {job}）",
     "not again": "不再试验：{why}",
     "not judged": "未判定",
+    "no verdict asked": "未判定：测试没有要求判定",
     "not compared": "不与运行 {run} 比较：{changes}",
     "no answer": "平台有一段时间没有应答：{why}",
     "no receipt": "提交作业时没有应答：{why}",
@@ -167,6 +168,7 @@ _MESSAGES = {
     "may run": "已请求停止作业 {job}，它可能仍在运行（{phase}）",
     "unknown job": "不知道作业 {job} 是否已创建：{why}",
     "test failed": "测试在 {when} 阶段失败：{why}",
+    "test error": "测试代码在 {when} 阶段出错，它要检查的内容未能检查：{why}",
 }  # fmt: skip
 _REPORT = {
     "not judged": "未判定",
@@ -176,6 +178,7 @@ _REPORT = {
     "do BROKEN": "责任在平台：请重新运行；若仍失败，把作业 ID 交给平台运维",
     "do INCONCLUSIVE": "噪声大于裕量：请在更空闲的机器上重新运行，或放宽裕量",
     "do nothing ran": "没有作业运行过：请按原因所述修改",
+    "do test error": "测试代码本身有错：改正后重新运行",
     "result": "结果", "test": "测试", "verdict": "判定", "throughput": "吞吐量", "accuracy": "精度",
     "wanted": "要求", "remarks": "备注", "links": "链接", "job time": "作业时长",
     "job time means": "该用例全部试验的作业运行时长之和；其他测试为测试本身的时长",
@@ -227,6 +230,8 @@ _REPORT = {
     "history": "{case}：吞吐量历史", "history story": "此前 {count} 次试验",
     "interval": "试验所示区间：{low} 至 {high}", "this trial": "本次 {value}", "newest trial": "最新 {value}",
     "seconds": "{value} 秒", "minutes": "{minutes} 分 {seconds} 秒", "hours": "{hours} 小时 {minutes} 分",
+    "exit 0 unjudged": "测试通过；有 {count} 个用例未要求判定",
+    "skipped": "已跳过",
     "in unit": "吞吐量单位：{unit}", "report": "报告", "none": "无", "not recorded": "未能记录",
     "environment": "环境", "summary": "摘要", "filter": "勾选以筛选结果。",
     "one passed": "通过", "one failed": "失败", "one skipped": "跳过", "one error": "错误",

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from pytest_aisbench.judge.stragglers import find_stragglers
-from pytest_aisbench.judge.values import case_values, target_accuracy, throughput_by_node, throughput_by_rank
+from pytest_aisbench.judge.values import judged_values, target_accuracy, throughput_by_node, throughput_by_rank
 from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.messages import message
-from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
+from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, MetricValues
 from pytest_aisbench.model.results import CaseBrief, CaseEntry, TrialEntry, Value
-from pytest_aisbench.model.trial import Trial
+from pytest_aisbench.model.trial import Step, Trial
 from pytest_aisbench.model.verdict import Verdict
 
 
 def case_entry(case: Case, trials: tuple[Trial, ...], verdict: Verdict | None) -> CaseEntry:
     """`verdict` is the case's: the last trial's, unless the test itself did not pass."""
-    values = dict(case_values(trials[-1]).values) if trials else {}
-    # With several trials the finding has the value that was judged. A drift of the metric comes after its threshold.
-    judged = {each.metric: each.measured for each in reversed(verdict.findings if verdict else ())}
-    values.update({name: value for name, value in judged.items() if value is not None})
+    values = judged_values(trials[-1], verdict) if trials else MetricValues()
     metrics = {name: Value(values.get(name), metric.unit) for name, metric in case.workload.metrics.items()}
     hours = sum(trial.job.ran_s or 0.0 for trial in trials if trial.job) * case.shape.world / 3600
     return CaseEntry(
@@ -71,7 +68,10 @@ def _why_not_judged(trials: tuple[Trial, ...]) -> str:
     if trials and trials[-1].stopped_by:
         return trials[-1].stopped_by
     fault = trials[-1].fault if trials else None
-    return message("not judged") + (message("because", why=fault.text) if fault else "")
+    if fault:
+        return message("not judged") + message("because", why=fault.text)
+    is_over = bool(trials) and trials[-1].step is Step.DONE
+    return message("no verdict asked") if is_over else message("not judged")
 
 
 def brief(case: CaseEntry) -> CaseBrief:

@@ -21,6 +21,7 @@ from pytest_aisbench.model.messages import Message, joined, message
 from pytest_aisbench.model.metric import (
     ACCURACY,
     LARGEST,
+    LOSS,
     PHYSICAL_LIMIT,
     SCALING,
     STEADY_THROUGHPUT,
@@ -28,11 +29,12 @@ from pytest_aisbench.model.metric import (
     TIME_TO_ACCURACY,
     Curve,
     Measurement,
+    MetricValues,
     MissingResult,
     points_of,
 )
 from pytest_aisbench.model.trial import Step, Trial, TrialRecord
-from pytest_aisbench.model.verdict import Threshold, number
+from pytest_aisbench.model.verdict import Threshold, Verdict, number
 from pytest_aisbench.traininglog.curve import seconds_to_accuracy
 
 _Label = tuple[int | None, int | None]  # rank, node
@@ -137,6 +139,23 @@ def physical_limit(case: Case, metric: str) -> float:
     shares_unit = metric in DERIVED and DERIVED[metric].unit is None
     written = metrics.get(THROUGHPUT if shares_unit else metric)
     return written.limit if written else PHYSICAL_LIMIT
+
+
+def judged_values(trial: Trial, verdict: Verdict | None) -> MetricValues:
+    """By metric the value of the case: that of this trial, or the mean that the verdict rests on after several."""
+    values = MetricValues(case_values(trial).values)
+    # A drift of the metric comes after its threshold.
+    judged = {each.metric: each.measured for each in reversed(verdict.findings if verdict else ())}
+    values.update({name: value for name, value in judged.items() if value is not None})
+    return values
+
+
+def with_metrics(trial: Trial) -> Trial:
+    """The trial with its metrics, for a test: the judged ones, and the last loss that its log shows."""
+    metrics = judged_values(trial, trial.judged)
+    if trial.curve and trial.curve.loss.points:
+        metrics.setdefault(LOSS, trial.curve.loss.points[-1].value)
+    return replace(trial, metrics=metrics)
 
 
 def throughput_by_rank(trial: Trial) -> tuple[float | None, ...]:

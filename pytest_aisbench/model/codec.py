@@ -2,6 +2,7 @@
 
 A field that was renamed still reads what ledgers hold under its old name: `field(metadata={"alias": "old_name"})`.
 Renamed keys of a mapping: `field(metadata={"key_aliases": {"old_key": "new_key"}})`. Only new names are written.
+A field with `metadata={"stored": False}` is neither written nor read.
 """
 
 from __future__ import annotations
@@ -110,9 +111,9 @@ def _load(kind: Any, data: Any) -> Any:
 
 @functools.cache  # typing evaluates every annotation anew, and a run of a thousand cases asks a million times
 def _hints(kind: type) -> dict[str, Any]:
-    """The fields of a dataclass, in their order, and what each holds."""
+    """The stored fields of a dataclass, in their order, and what each holds."""
     hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.metadata.get("stored", True)}
 
 
 class _StoredField(typing.NamedTuple):
@@ -133,6 +134,8 @@ def _stored(kind: type) -> dict[str, _StoredField]:
     """The fields of a dataclass by every name that JSON data may have for them: today's, and an alias."""
     hints, stored = _hints(kind), {}
     for field in dataclasses.fields(kind):
+        if field.name not in hints:
+            continue
         aliases = field.metadata.get("key_aliases", {})
         for name in filter(None, (field.name, field.metadata.get("alias"))):
             stored[name] = _StoredField(field.name, hints[field.name], aliases)

@@ -52,6 +52,11 @@ def _clauses(text: str) -> tuple[Clause, ...]:
     return (Clause(_PLAIN, {"text": text}),) if text else ()
 
 
+def begins_with(text: str, key: str) -> bool:
+    """True if the text is a message whose first clause has this key."""
+    return isinstance(text, Message) and bool(text.clauses) and text.clauses[0].key == key
+
+
 def joined(texts: Iterable[str]) -> Message:
     """The texts that are not empty, with a semicolon between them."""
     made = Message()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
 
+from pytest_aisbench.errors import perhaps
 from pytest_aisbench.model.messages import message
 from pytest_aisbench.model.verdict import number, quantity
 
@@ -17,6 +18,7 @@ SOFTWARE_UPDATE = "software update"  # names a finding in place of a metric
 SCALING = "scaling"
 STEADY_THROUGHPUT = "steady_throughput"
 TIME_TO_ACCURACY = "time_to_accuracy"
+LOSS = "loss"
 MAD_TO_SIGMA = 1.4826  # times the median distance from the median: the standard deviation of normal noise
 LARGEST = 1e100  # no machine does more; sums of what is below, and squares, are finite
 PHYSICAL_LIMIT = 1e12  # that a value is below, unless workload.toml sets another `limit`
@@ -49,6 +51,15 @@ class MissingResult:
 
     metric: str
     text: str
+
+
+class MetricValues(dict[str, float]):
+    """Values by metric. A name that is not there is an error that says which are."""
+
+    def __missing__(self, name: str) -> float:
+        __tracebackhide__ = True
+        advice = perhaps(name, self) if self else "nothing was measured"
+        raise KeyError(f"the metric {name!r} was not measured; {advice}")
 
 
 # The curve of a training: how loss, speed and accuracy developed.

@@ -75,11 +75,23 @@ class Trial:
     console: str = ""  # where the platform shows its job to people
     usage: Mapping[str, float] = field(default_factory=dict)  # percent by what was used: mean over time and nodes
     power: Power | None = None  # what its nodes drew
+    # By metric the value that its case is judged by. The fixture `trial` fills it in; the ledger has the measurements.
+    metrics: Mapping[str, float] = field(default_factory=dict, compare=False, metadata={"stored": False})
 
     @property
     def verdict(self) -> Verdict:
         """The verdict; BROKEN for a trial that was not judged."""
         return self.judged or Verdict(Ruling.BROKEN, f"{self.case.id} was not judged")
+
+    @property
+    def throughput(self) -> float:
+        """The value of the case, as the reports show it."""
+        return self.metrics[THROUGHPUT]
+
+    @property
+    def accuracy(self) -> float:
+        """The value of the case, as the reports show it."""
+        return self.metrics[ACCURACY]
 
     @property
     def stopped_by(self) -> str:

@@ -138,7 +138,7 @@ class Ruling(enum.Enum):
     PASSED = "PASSED"
     FAILED = "FAILED"  # the workload, or the speed of the cluster, is at fault
     BROKEN = "BROKEN"  # the platform is at fault
-    INCONCLUSIVE = "INCONCLUSIVE"  # the noise is larger than the margin
+    INCONCLUSIVE = "INCONCLUSIVE"  # the noise is larger than the margin, or a check did not run
 
 
 @dataclass(frozen=True)

@@ -26,14 +26,14 @@ from pytest_aisbench.ledger.database import Database
 from pytest_aisbench.ledger.runs import JOB_TIME, PastRun, job_time, past_runs, request_name
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.job import Phase
-from pytest_aisbench.model.messages import plain, translated
+from pytest_aisbench.model.messages import begins_with, plain, translated
 from pytest_aisbench.model.results import CaseEntry, Executor, RunEntry, TrialEntry
 from pytest_aisbench.model.verdict import Ruling, Verdict, number
 from pytest_aisbench.report import results
 from pytest_aisbench.report.charts import StepSpan, step_spans
 from pytest_aisbench.report.host_plugins import RERUN, STATUS, ReportedTest, guarded, switch_on
 from pytest_aisbench.report.rank_charts import case_charts
-from pytest_aisbench.report.text import as_typed, json_lines, safe_link, what_to_do, write_text
+from pytest_aisbench.report.text import ERROR_OF_TEST, as_typed, json_lines, safe_link, what_to_do, write_text
 from pytest_aisbench.stash import SETTINGS, language
 
 _LOG = get_logger("report")
@@ -199,6 +199,13 @@ def description(case: CaseEntry, say: Language) -> str:
     return "\n\n".join(filter(None, (plain(why), what_to_do(case, say))))
 
 
+def _owner(case: CaseEntry) -> str:
+    """Who must act."""
+    if begins_with(case.reason, ERROR_OF_TEST):
+        return "test"
+    return OWNERS.get(case.verdict, "") if case.verdict else ""
+
+
 def case_id_of(nodeid: str) -> str:
     """A test at each of its shapes has an id of its own, whatever its parameters are called."""
     return _md5(f"aisbench {nodeid}")
@@ -231,7 +238,7 @@ def labels(case: CaseEntry, run: RunEntry) -> list[tuple[str, str]]:
         ("epic", platform),
         ("feature", case.workload),
         ("story", case.id),
-        ("owner", OWNERS.get(case.verdict, "") if case.verdict else ""),
+        ("owner", _owner(case)),
         ("verdict", case.verdict.value if case.verdict else ""),
         ("platform", platform),
         ("host", platform),  # the rows of the timeline: jobs run side by side
@@ -374,7 +381,16 @@ class Attachments:
 CATEGORIES = (
     {"name": "Platform (BROKEN)", "matchedStatuses": ["broken"], "messageRegex": r"BROKEN: [\s\S]*"},
     {"name": "Workload (FAILED)", "matchedStatuses": ["failed"], "messageRegex": r"FAILED: [\s\S]*"},
-    {"name": "Noise (INCONCLUSIVE)", "matchedStatuses": ["failed"], "messageRegex": r"INCONCLUSIVE: [\s\S]*"},
+    {
+        "name": "Test (INCONCLUSIVE)",
+        "matchedStatuses": ["failed"],
+        "messageRegex": r"INCONCLUSIVE: its test ended by an error [\s\S]*",
+    },
+    {
+        "name": "Noise (INCONCLUSIVE)",
+        "matchedStatuses": ["failed"],
+        "messageRegex": r"INCONCLUSIVE: (?!its test ended by an error )[\s\S]*",
+    },
 )
 BETTER = {"throughput": "higher", "accuracy": "higher", "loss": "lower"}  # of other metrics we do not know
 STATUSES = ("failed", "broken", "skipped", "passed", "unknown")

@@ -22,7 +22,15 @@ from pytest_aisbench.model.results import CaseEntry, RunEntry, TrialEntry
 from pytest_aisbench.model.verdict import Outcome, Ruling, number
 from pytest_aisbench.report.columns import Column, Output, columns_of, total, verdict_text
 from pytest_aisbench.report.host_plugins import case_id_of_report, warn
-from pytest_aisbench.report.text import as_typed, safe_link, verdict_counts, what_to_do, worst_first, write_text
+from pytest_aisbench.report.text import (
+    as_typed,
+    exit_meaning,
+    safe_link,
+    verdict_counts,
+    what_to_do,
+    worst_first,
+    write_text,
+)
 from pytest_aisbench.stash import language
 
 
@@ -161,7 +169,7 @@ def escaped(text: str, limit: int = _LONGEST) -> str:
 def _title(run: RunEntry, say: Language) -> str:
     if run.exit_code is None:
         return say("summary unfinished")
-    return say("summary title", code=run.exit_code, meaning=say.exit_code(run.exit_code))
+    return say("summary title", code=run.exit_code, meaning=exit_meaning(run, say))
 
 
 def _facts(run: RunEntry, say: Language) -> str:
@@ -402,7 +410,7 @@ def run_properties(run: RunEntry) -> dict[str, str]:
     facts |= {name: as_typed(run.settings[name]) for name in ("platform", "nodes") if name in run.settings}
     facts |= {"version": __version__, "python": platform.python_version(), "pytest": pytest.__version__}
     if run.exit_code is not None:
-        facts |= {"exit_code": run.exit_code, "exit": ENGLISH.exit_code(run.exit_code)}
+        facts |= {"exit_code": run.exit_code, "exit": exit_meaning(run)}
     facts["missing"] = ",".join(missing_cases(run)) or None
     return {name: plain(str(value)) for name, value in facts.items() if value is not None}
 

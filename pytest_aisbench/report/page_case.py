@@ -18,7 +18,16 @@ from pytest_aisbench.model.results import CaseBrief, CaseEntry, Executor, RunEnt
 from pytest_aisbench.model.verdict import Finding, Outcome, Ruling, number
 from pytest_aisbench.report.columns import Column, Output, columns_of
 from pytest_aisbench.report.rank_charts import case_charts
-from pytest_aisbench.report.text import as_typed, safe_link, span, utc_time, verdict_counts, what_to_do, worst_first
+from pytest_aisbench.report.text import (
+    as_typed,
+    exit_meaning,
+    safe_link,
+    span,
+    utc_time,
+    verdict_counts,
+    what_to_do,
+    worst_first,
+)
 from pytest_aisbench.traininglog.activity import LOGGED_SOFTWARE
 
 # The head of the page: what was run, where, at what cost, with what result, and what changed
@@ -61,7 +70,7 @@ def _facts(cases: Sequence[CaseEntry], run: RunEntry, say: Language, versions: s
     yield say("versions"), text(", ".join(filter(None, (versions, *_distinct_traits(cases, _VERSIONS)))), 600)
     hours = number(sum(case.card_hours for case in cases))
     yield say("cost"), escape(say("card-hours", count=hours))
-    yield say("exit code"), "" if run.exit_code is None else str(run.exit_code)
+    yield say("exit code"), "" if run.exit_code is None else text(f"{run.exit_code}: {exit_meaning(run, say)}")
 
 
 def _executor(executor: Executor) -> str:

@@ -19,11 +19,22 @@ from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Curve, Series
 from pytest_aisbench.model.results import CaseEntry, RunEntry
 from pytest_aisbench.model.verdict import Outcome, Ruling, number
 from pytest_aisbench.report.columns import Column, Output, columns_of, common_unit, verdict_text
-from pytest_aisbench.report.text import cut, display_width, fit, padded, verdict_counts, what_to_do, worst_first, wrap
+from pytest_aisbench.report.text import (
+    cut,
+    display_width,
+    exit_meaning,
+    fit,
+    padded,
+    verdict_counts,
+    what_to_do,
+    worst_first,
+    wrap,
+)
 from pytest_aisbench.stash import language
 
 Line = tuple[str, dict[str, bool]]
 NARROWEST = 40
+_MOST_NAMES = 10  # of cases in one line
 _LONGEST = 30  # characters of a cell that is not the name of the case
 MARKUP = {
     Ruling.PASSED: {"green": True},
@@ -40,6 +51,7 @@ def write_summary(
     missing: Mapping[str, str],
     run: tuple[Path, RunEntry] | None = None,
     *,
+    skipped: Mapping[str, str] | None = None,
     unrecorded: str = "",
 ) -> None:
     """Write the summary to pytest's own terminal, which decides about colours."""
@@ -48,7 +60,7 @@ def write_summary(
     terminal.section("aisbench")
     if unrecorded:
         terminal.write_line(f"{say('not recorded')}: {unrecorded}", red=True)
-    lines = list(missing_lines(missing, width, say))
+    lines = [*missing_lines(missing, width, say), *skipped_lines(skipped or {}, width, say)]
     if run:
         folder, entry = run
         here = f"{config.invocation_params.dir}/"
@@ -64,6 +76,17 @@ def missing_lines(missing: Mapping[str, str], width: int, say: Language = ENGLIS
     """The required cases that have no verdict, a line each."""
     for case, why in missing.items():
         yield from wrapped(f"{say('missing')}: {plain(case)}: {why}", "  ", max(width, NARROWEST), {"red": True})
+
+
+def skipped_lines(skipped: Mapping[str, str], width: int, say: Language = ENGLISH) -> Iterator[Line]:
+    """The cases that no test judged because it was skipped, and why; those with the same reason in one line."""
+    by_reason: dict[str, list[str]] = {}
+    for case, why in skipped.items():
+        by_reason.setdefault(why.replace(f"{case} ", ""), []).append(plain(case))
+    for why, cases in by_reason.items():
+        names = ", ".join(cases[:_MOST_NAMES])
+        names += f" {say('more', count=len(cases) - _MOST_NAMES)}" if len(cases) > _MOST_NAMES else ""
+        yield from wrapped(f"{say('skipped')}: {names}: {plain(why)}", "  ", max(width, NARROWEST), {"yellow": True})
 
 
 def summary_lines(run: RunEntry, folder: str, page: str, width: int, say: Language = ENGLISH) -> list[Line]:
@@ -201,6 +224,8 @@ def _end(run: RunEntry, cases: Sequence[CaseEntry], page: str, width: int, say: 
     hours = say("card-hours", count=number(sum(case.card_hours for case in run.cases)))
     yield "", {}
     yield from wrapped(f"{say('cases', count=len(run.cases))}: {verdicts or say('none')}; {hours}", "  ", width)
+    if run.exit_code is not None and any(case.verdict is not Ruling.PASSED for case in run.cases):
+        yield from wrapped(f"{say.inline('exit code')} {run.exit_code}: {exit_meaning(run, say)}", "  ", width)
     yield from _uploads(run, width)
     yield f"{say('report')}: {page}", {}  # not wrapped, so that people can copy it
 

@@ -14,7 +14,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pytest_aisbench.i18n import ENGLISH, Language
-from pytest_aisbench.model.results import CaseEntry
+from pytest_aisbench.judge.exit_code import PASSED
+from pytest_aisbench.model.messages import begins_with
+from pytest_aisbench.model.results import CaseEntry, RunEntry
 from pytest_aisbench.model.verdict import Ruling
 
 _COMMAND = "::"  # GitHub reads a line that begins so as a command, even after blanks
@@ -22,6 +24,7 @@ _CLAUSE_ENDS = "、。，：；？！）"  # no line begins with one of these
 _PIECES = re.compile(rf"\s+|(?:[^\s\u1100-\uffff]+|[\u1100-\uffff])[{_CLAUSE_ENDS}]*")
 _LONGEST_ADDRESS = 2000
 _ADDRESS = re.compile(r"[!-~]+")
+ERROR_OF_TEST = "test error"  # the message of a case whose test ended by an error of its own
 _MARKUP = frozenset("\"'<>\\`")  # characters that mean something in HTML or Markdown
 
 
@@ -29,8 +32,20 @@ def what_to_do(case: CaseEntry, say: Language = ENGLISH) -> str:
     """What a person should do about the case; empty if it passed or was not judged."""
     if case.verdict is None or case.verdict is Ruling.PASSED:
         return ""
+    if begins_with(case.reason, ERROR_OF_TEST):
+        return say("do test error")
     ran = any(trial.job_id for trial in case.trials)
     return say("do nothing ran" if case.verdict is Ruling.FAILED and not ran else f"do {case.verdict.value}")
+
+
+def exit_meaning(run: RunEntry, say: Language = ENGLISH) -> str:
+    """What the exit code of a run means; empty while it has none."""
+    if run.exit_code is None:
+        return ""
+    unjudged = sum(case.verdict is None for case in run.cases)
+    if run.exit_code == PASSED and unjudged:
+        return say("exit 0 unjudged", count=unjudged)
+    return say.exit_code(run.exit_code)
 
 
 def worst_first(cases: Iterable[CaseEntry]) -> list[CaseEntry]:

@@ -33,7 +33,7 @@ TRAINING = pytest.StashKey[set[Path]]()  # test files of which a test needs a ca
 DESELECTED = pytest.StashKey[set[str]]()  # cases of which a test was deselected, by us or by another plugin
 UNMATCHED = pytest.StashKey[bool]()  # there were cases, and --nodes wanted none of them
 # How far a test lets the trial go, by the fixture it asks for.
-_UNTIL = {"trial": Step.DONE, "job": Step.HARVEST, "stage": Step.SUBMIT}
+_UNTIL = {"trial": Step.DONE, "job": Step.JUDGE, "stage": Step.SUBMIT}
 _OURS = {*_UNTIL, "case", "obs", "modelarts_session"}
 
 

@@ -23,7 +23,7 @@ from pytest_aisbench.report.results import ResultsWriter
 from pytest_aisbench.report.terminal import write_summary
 from pytest_aisbench.session import collection
 from pytest_aisbench.session.collection import Plan
-from pytest_aisbench.session.outcome import RunOutcome, Signals, errors_in_one_line, failure_message
+from pytest_aisbench.session.outcome import RunOutcome, Signals, errors_in_one_line, verdict_of_failure
 from pytest_aisbench.session.reporters import Reporters
 from pytest_aisbench.stash import LEDGER
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pytest_aisbench.model.case import Case
     from pytest_aisbench.model.results import RunEntry
     from pytest_aisbench.model.trial import Step, Trial
+    from pytest_aisbench.model.verdict import Verdict
     from pytest_aisbench.report.live import Live
     from pytest_aisbench.session.xdist import Workers
 _LOG = get_logger("session")
@@ -211,12 +212,12 @@ class Controller(collection.ChecksSelection):
         if report.skipped and verdict is None and case_id not in (self._run.stopped() if self._run else ()):
             self._outcome.skip(case_id, report)
         elif self._run and self._run.knows(case_id) and (report.when == "call" or not report.passed):
-            self._record(case_id, failure_message(report) if report.failed else "")
+            self._record(case_id, verdict_of_failure(report) if report.failed else None)
 
-    def _record(self, case_id: str, failed: str) -> None:
+    def _record(self, case_id: str, failure: Verdict | None) -> None:
         assert self._run is not None
         with self._outcome.noticing():
-            self._reporters.case(self._run.rule(case_id, failed))
+            self._reporters.case(self._run.rule(case_id, failure))
             if self._results:
                 self._results.write_soon()
         if unrecorded := self._outcome.tally.unrecorded:
@@ -255,9 +256,11 @@ class Controller(collection.ChecksSelection):
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         missing, run = self._outcome.missing(self._run), self._run
-        if run or missing:
+        skipped = self._outcome.skipped(self._run)
+        if run or missing or skipped:
             recorded = (run.folder, run.entry()) if run else None
-            write_summary(terminalreporter, self._config, missing, recorded, unrecorded=self._outcome.tally.unrecorded)
+            unrecorded = self._outcome.tally.unrecorded
+            write_summary(terminalreporter, self._config, missing, recorded, skipped=skipped, unrecorded=unrecorded)
 
     def pytest_unconfigure(self) -> None:
         gc.set_threshold(*self._gc_threshold)

@@ -27,6 +27,7 @@ from pytest_aisbench.model.results import RunEntry, UploadState
 from pytest_aisbench.model.trial import Trial
 from pytest_aisbench.model.verdict import Ruling, Verdict
 from pytest_aisbench.report.host_plugins import TRIAL, properties_of, replace_properties, trial_properties
+from pytest_aisbench.report.text import ERROR_OF_TEST
 from pytest_aisbench.stash import VERDICT_DUE
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from pytest_aisbench.engine.run import Run
     from pytest_aisbench.session.collection import Plan
 _LOG = get_logger("session")
+# What fails a test as it should: its claims, and what the platform or the run reports through us.
+_NO_ERRORS_OF_TESTS = (AssertionError, pytest.fail.Exception, AisbenchError)
+_ERROR_OF_TEST = "aisbench_error_of_test"  # an attribute of a report; xdist sends those to its controller
 
 
 # The exit code
@@ -61,7 +65,7 @@ class RunOutcome:
             broken = report.when == "setup" and verdict == Ruling.BROKEN.value
             inconclusive = report.when == "call" and verdict == Ruling.INCONCLUSIVE.value
             self.tally.failures += 1
-            self.tally.failed += not (broken or inconclusive)
+            self.tally.failed += is_error_of_test(report) or not (broken or inconclusive)
 
     def skip(self, case_id: str, report: pytest.TestReport) -> None:
         """Record that a test was skipped, and why."""
@@ -99,6 +103,11 @@ class RunOutcome:
         """Required cases without a verdict, and why."""
         return self.tally.missing(run.rulings() if run else {})
 
+    def skipped(self, run: Run | None) -> dict[str, str]:
+        """Cases without a verdict whose test was skipped, and why."""
+        judged = run.rulings() if run else {}
+        return {case: why for case, why in self.tally.skipped.items() if case and why and case not in judged}
+
 
 def _undelivered(entry: RunEntry) -> int:
     """How many judged cases the Tester does not have; all of them if there is no Tester."""
@@ -128,27 +137,40 @@ def pytest_runtest_makereport(
     report = yield
     error = call.excinfo.value if call.excinfo else None
     trial = item.stash.get(TRIAL, None)
+    if report.failed and error and (isinstance(error, UsageFault) or not isinstance(error, _NO_ERRORS_OF_TESTS)):
+        setattr(report, _ERROR_OF_TEST, True)
     if isinstance(error, (AisbenchError, NotPassed)):
         report.longrepr = "\n".join([str(error), *(_where(trial) if trial else ())])
-    elif report.failed and trial and trial.judged and trial.judged.passed:
+    if report.failed and trial and trial.judged and trial.judged.passed:
         _overrule(item, report, trial)
     return report
 
 
 def _overrule(item: pytest.Item, report: pytest.TestReport, trial: Trial) -> None:
-    """Make the case FAILED: its verdict passed, but its test did not. Every report on this test then says so."""
-    verdict = Verdict(Ruling.FAILED, failure_message(report), trial.verdict.findings)
+    """Give the case the verdict of its failed test in place of PASSED. Every report on this test then says so."""
+    verdict = replace(verdict_of_failure(report), findings=trial.verdict.findings)
     item.stash[TRIAL] = trial = replace(trial, judged=verdict)
     replace_properties(item.user_properties, trial_properties(trial, str(properties_of(item).get("platform", ""))))
     report.user_properties = list(item.user_properties)
 
 
-def failure_message(report: pytest.TestReport) -> str:
-    """Why a test failed, in one line."""
+def is_error_of_test(report: pytest.TestReport) -> bool:
+    """True if the test ended by an error, such as a name that it misspells, and not by an assertion or pytest.fail."""
+    return bool(getattr(report, _ERROR_OF_TEST, False))
+
+
+def verdict_of_failure(report: pytest.TestReport) -> Verdict:
+    """The verdict on a case that its test alone keeps from passing.
+
+    An assertion that does not hold fails the case. An error says nothing about the workload: what the test was to check
+    was not checked, so that the case is INCONCLUSIVE.
+    """
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash else str(report.longrepr or "")
     headline = next((line for line in text.splitlines() if line.strip()), "no message")
-    return message("test failed", when=str(report.when), why=headline)
+    if is_error_of_test(report):
+        return Verdict(Ruling.INCONCLUSIVE, message(ERROR_OF_TEST, when=str(report.when), why=headline))
+    return Verdict(Ruling.FAILED, message("test failed", when=str(report.when), why=headline))
 
 
 def _where(trial: Trial) -> list[str]:
