@@ -419,6 +419,18 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 python wheel.py 1.0 && pip install --no-index ./aisbench_probe-1.0-*.whl || exit 3
 python wheel.py 2.0 && sudo "$MA_SCRIPT_INTERPRETER" -m pip install --no-index ./aisbench_probe-2.0-*.whl || exit 4
 pip3 uninstall -y pluggy
+pip install --no-index --target "$HOME/aside" ./aisbench_probe-1.0-*.whl || exit 5
+"""
+# A job that goes around its own Python: into the folder that the packages below come from.
+REACHES_BELOW = """
+import pathlib, pluggy, subprocess, sys
+below = pathlib.Path(pluggy.__file__).parents[1]
+failed = subprocess.run([sys.executable, "-m", "pip", "install", "--no-index", "--target", below, sys.argv[1]])
+try:
+    (below / "aisbench_probe.txt").write_text("here")
+except OSError as error:
+    sys.exit(0 if failed.returncode else "pip could")
+sys.exit("it could write")
 """
 
 
@@ -434,6 +446,16 @@ def test_what_a_job_installs_and_removes_stays_in_its_node(submit: Callable[...,
     assert read(objects, "out/version") == b"2.0"
     assert installed() == before
     assert submit("import aisbench_probe").end().phase == "Failed"
+
+
+def test_a_job_cannot_write_to_the_packages_of_the_python_below(submit: Callable[..., Watched]) -> None:
+    if not container_support()[0]:
+        pytest.skip(container_support()[1])
+    before = installed()
+    pre_start = 'cd "$(dirname "${BASH_SOURCE[0]}")"\npython wheel.py 1.0 && python reach.py ./*.whl || exit 3\n'
+    job = submit("", files={"ma-pre-start.sh": pre_start, "wheel.py": WHEEL, "reach.py": REACHES_BELOW})
+    assert job.end().phase == "Completed", job.log()
+    assert installed() == before
 
 
 def installed() -> dict[str, tuple[int, int]]:

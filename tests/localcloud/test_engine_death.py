@@ -184,6 +184,7 @@ def test_a_node_whose_disk_is_full_says_so(tmp_path: Path) -> None:
         "grace": 0.1,
         "view": "",
         "binds": [],
+        "read_only": [],
     }
     with subprocess.Popen(
         [sys.executable, "-m", "pytest_aisbench.localcloud.engine.node"],

@@ -160,6 +160,7 @@ class Container:
             "grace": grace,
             "view": str(self.path("/view")) if layout.private else "",
             "binds": self._binds() if layout.private else [],
+            "read_only": job_python.package_folders(launch.interpreter),
         }
 
     def _binds(self) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """The Python of one node: an environment of its own on top of the cloud's, as a container has one.
 
 What a job installs goes into the folders of its node and is gone with them; it sees everything that the Python below
-has, and pip refuses to remove anything of that.
+has, and pip refuses to remove anything of that; where the machine allows private mounts, nothing else can, either.
 """
 
 from __future__ import annotations
@@ -48,6 +48,12 @@ def describe(interpreter: str) -> Interpreter | None:
         log.debug("%s is used as it is: it starts %s", interpreter, executable)
         return None
     return Interpreter(real, str(Path(base, "bin")), ".".join(map(str, version)), tuple(packages))
+
+
+def package_folders(interpreter: str) -> list[str]:
+    """Where the packages of the Python below are, which no job may change."""
+    below = describe(interpreter)
+    return list(below.packages) if below else []
 
 
 def provide(interpreter: str, folder: Path, inside: str) -> str:

@@ -48,6 +48,7 @@ class Spec(TypedDict):
     grace: float  # seconds between SIGTERM and SIGKILL
     view: str  # an empty folder to build the node's own file system in; empty: the node uses the host's
     binds: list[tuple[str, str]]  # a folder of the host, and its path in the node
+    read_only: list[str]  # folders of the host that the node sees and must not change
 
 
 class Rank(TypedDict):
@@ -64,7 +65,7 @@ class Node:
         self._received = received
         self._rank_names: dict[int, str] = {}  # of processes: `proc-rank-3-device-1`
         self._stopping = b"stop\n" in received
-        self._private = PrivateRoot.build(spec["view"], spec["binds"]) if spec["view"] else None
+        self._private = PrivateRoot.build(spec["view"], spec["binds"], spec["read_only"]) if spec["view"] else None
         self._woken, wake = os.pipe()
         for end in (self._woken, wake):
             os.set_blocking(end, False)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PATHS = ("/cache", "/home/ma-user", "/home/work", "/user/config", "/tmp")  # noqa: S108 - private, which is the point
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
-_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 1 << 5, 1 << 12, 1 << 14, 1 << 18
+_MS_RELATIME, _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1 << 21, 1, 1 << 5, 1 << 12, 1 << 14, 1 << 18
 _MNT_DETACH = 2
 
 
@@ -69,14 +69,15 @@ class PrivateRoot:
         self._descriptors = descriptors  # the user namespace first: it gives the right to enter the other
 
     @classmethod
-    def build(cls, root: str, binds: Binds) -> PrivateRoot:
-        """`binds`: folders of the host, each with its path in the node. `root`: a folder to build in, which stays
-        empty. Raises OSError where the machine does not allow it."""
+    def build(cls, root: str, binds: Binds, read_only: Iterable[str] = ()) -> PrivateRoot:
+        """`binds`: folders of the host, each with its path in the node. `read_only`: folders of the host that the node
+        sees and must not change. `root`: a folder to build in, which stays empty. Raises OSError where the machine does
+        not allow it."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             builder = os.fork()
             if builder == 0:
-                _build_and_send(theirs, root, binds)
+                _build_and_send(theirs, root, binds, read_only)
             theirs.close()
             message, descriptors, _, _ = socket.recv_fds(ours, 1 << 12, 2)
             with contextlib.suppress(ChildProcessError):
@@ -91,11 +92,13 @@ class PrivateRoot:
         os.chdir(folder)
 
 
-def _build_and_send(to: socket.socket, root: str, binds: Binds) -> NoReturn:
+def _build_and_send(to: socket.socket, root: str, binds: Binds, read_only: Iterable[str]) -> NoReturn:
     """Everything that the child does; it must not return into its copy of the parent's program."""
     try:
         has_user_namespace = _unshare()
         _fill(root, {target: source for source, target in binds})
+        for folder in read_only:
+            _protect(root + folder)
         _change_root(root)
         names = ["user", "mnt"] if has_user_namespace else ["mnt"]
         socket.send_fds(to, [b"!"], [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names])
@@ -159,6 +162,16 @@ def _bind(source: str, target: str) -> None:
     _call("mount", source.encode(), target.encode(), None, _MS_BIND | _MS_REC, None)
 
 
+def _protect(folder: str) -> None:
+    if os.path.isdir(folder):  # noqa: PTH112 - as above
+        _bind(folder, folder)
+        # In a user namespace no flag of the mount below may be dropped. Those of statvfs have the same numbers but one.
+        flags = os.statvfs(folder).f_flag
+        kept = flags & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME)
+        kept |= _MS_RELATIME if flags & os.ST_RELATIME else 0
+        _call("mount", None, folder.encode(), None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept, None)
+
+
 def _change_root(root: str) -> None:
     os.chdir(root)
     _call("pivot_root", b".", b".")
@@ -178,7 +191,7 @@ def _probe(folder: str) -> None:
     source, root = Path(folder, "source"), Path(folder, "root")
     source.mkdir()
     root.mkdir()
-    inside = PrivateRoot.build(str(root), [(str(source), path) for path in PATHS])
+    inside = PrivateRoot.build(str(root), [(str(source), path) for path in PATHS], [str(Path(__file__).parent)])
     inside.enter("/cache")
     Path("/user/config/seen").touch()
     if not Path("/tmp/seen").exists():  # noqa: S108
