@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from pytest_aisbench import registry
-from pytest_aisbench.cli.options import write_text
+from pytest_aisbench.cli.options import at_least, write_text
 from pytest_aisbench.config.options import LOCAL
 from pytest_aisbench.engine import suites as suites_module
 from pytest_aisbench.engine.collect import first_worker_log, read_curve
@@ -26,14 +25,33 @@ from pytest_aisbench.model.case import Case, Shape
 from pytest_aisbench.model.clock import SystemClock, day
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.metric import THROUGHPUT, AccuracyPoint, Curve, MissingResult
-from pytest_aisbench.model.verdict import Ruling, Verdict
+from pytest_aisbench.model.verdict import Outcome, Ruling, Verdict
 from pytest_aisbench.report.results import finding_document
-from pytest_aisbench.traininglog.mlperf import BENCHMARKS, Result, benchmark_name, mlperf_log, parse_result
+from pytest_aisbench.traininglog.mlperf import (
+    BENCHMARKS,
+    RUNS_OF_A_SET,
+    Result,
+    benchmark_name,
+    mlperf_log,
+    parse_result,
+)
+from pytest_aisbench.traininglog.mlperf_set import (
+    PACKED,
+    LeftOut,
+    Spread,
+    differences,
+    is_result_name,
+    left_out,
+    may_be_result,
+    missing_runs,
+    spread,
+    without_copies,
+)
 from pytest_aisbench.traininglog.readers import MLLOG
 
-_SUFFIXES = frozenset({".txt", ".log", ".out"})  # checkpoints and data may lie beside the results, and are large
-_PACKED = ".gz"
-_RESULT = "result"  # MLPerf calls the file of a run `result_0.txt`
+_MLPERF = "mlperf"
+_LONGEST_LINE = 1 << 20  # characters; a longer one is read in pieces
+_LARGEST_UNPACKED = 1 << 29  # characters; a log that is packed has far fewer, and one that never ends must end here
 
 
 def register(commands: Any) -> None:
@@ -44,6 +62,9 @@ def register(commands: Any) -> None:
     # Never `local`: the floors of a miniature would let everything pass.
     verdict.add_argument("--platform", default="modelarts", metavar="NAME", help="whose claims (default: modelarts)")
     verdict.add_argument("--shape", metavar="2x8", help="what trained (default: one node with the workload's cards)")
+    verdict.add_argument(
+        "--runs", type=_runs, metavar="N", help=f"how many runs a set needs, or {_MLPERF}: as many as MLPerf asks for"
+    )
     verdict.add_argument("--json", action="store_true", help="for programs")
     verdict.set_defaults(act=_judge)
     mllog = commands.add_parser("mllog", help="write a case of results.json as a log of MLPerf's")
@@ -56,11 +77,32 @@ def register(commands: Any) -> None:
     mllog.set_defaults(act=_mllog)
 
 
+@dataclass(frozen=True)
+class _Set:
+    """What a folder holds: the runs with their verdicts, what is not read, and what speaks against the whole."""
+
+    files: list[tuple[Result, Verdict]]
+    unread: list[LeftOut]
+    objections: list[str]
+    needed: int | None
+
+    @property
+    def spread(self) -> Spread | None:
+        speeds = {each.name: each.measured.get(THROUGHPUT, 0.0) for each, _ in self.files}
+        return spread({name: speed for name, speed in speeds.items() if speed > 0})
+
+
 def _judge(options: argparse.Namespace) -> int:
     case, today = _case(options), day(SystemClock().now())
-    results = read_results(options.folder)
+    needed = _needed_runs(options.runs, case)
+    results, unread = read_folder(options.folder, benchmark_name(case.workload.name))
+    objections = [] if options.folder.is_file() else missing_runs([each.name for each in results], unread)
+    objections += differences(results)
+    if needed is not None and len(results) < needed:
+        objections.append(f"the set needs {needed} runs, and has {len(results)}")
     files = [(each, judge_file(case, each, today)) for each in results]
-    whole = judge_set(case, files, today) if files else None
+    judged = _Set(files, unread, objections, needed)
+    whole = judge_set(case, files, today, objections) if files else None
     code = Tally(expected={case.id}).code(0, {case.id: whole.ruling} if whole else {})
     if options.json:
         about = {
@@ -69,21 +111,42 @@ def _judge(options: argparse.Namespace) -> int:
             "platform": options.platform,
             "shape": str(case.shape),
         }
-        print(json.dumps({**about, **_document(files, whole, code)}, indent=2, ensure_ascii=False))
+        print(json.dumps({**about, **_document(judged, whole, code)}, indent=2, ensure_ascii=False))
     else:
-        _show(options.folder, files, whole)
+        _show(options.folder, judged, whole)
     return code
 
 
+def _runs(text: str) -> int | str:
+    return text if text == _MLPERF else at_least(1, f"a number of runs, or {_MLPERF}")(text)
+
+
+def _needed_runs(runs: int | str | None, case: Case) -> int | None:
+    if runs != _MLPERF:
+        return int(runs) if runs is not None else None
+    name = benchmark_name(case.workload.name)
+    if name not in RUNS_OF_A_SET:
+        known = ", ".join(RUNS_OF_A_SET)
+        raise UsageFault(f"MLPerf has no benchmark {name!r}", advice=f"give --runs a number; MLPerf has {known}")
+    return RUNS_OF_A_SET[name]
+
+
 def judge_file(case: Case, result: Result, today: str = "") -> Verdict:
-    """Judge one file as a trial of the case without a history."""
+    """Judge one file as a trial of the case without a history; one that contradicts itself is INCONCLUSIVE."""
     missing = (*result.missing, *_other_benchmark(case, result))
-    measured = without_impossible_values(CaseValues(case, _values(case, result), missing))
-    return evaluate(measured, today=today).verdict
+    contradicting = tuple(MissingResult(THROUGHPUT, f"not judged: {text}") for text in result.contradictions)
+    measured = without_impossible_values(CaseValues(case, _values(case, result), (*missing, *contradicting)))
+    verdict = evaluate(measured, today=today).verdict
+    missed = any(finding.outcome is Outcome.MISSED for finding in verdict.findings)
+    if contradicting and measured.missing == contradicting and not missed:
+        return replace(verdict, ruling=Ruling.INCONCLUSIVE)
+    return verdict
 
 
-def judge_set(case: Case, files: Sequence[tuple[Result, Verdict]], today: str = "") -> Verdict:
-    """Judge all files together: every file must pass, and so must the mean over them."""
+def judge_set(
+    case: Case, files: Sequence[tuple[Result, Verdict]], today: str = "", objections: Sequence[str] = ()
+) -> Verdict:
+    """Judge all files together: every file must pass, and so must the mean over them; an objection leaves it open."""
     values = [_values(case, each) for each, _ in files]
     means = {
         metric: mean([each[metric] for each in values])
@@ -91,11 +154,15 @@ def judge_set(case: Case, files: Sequence[tuple[Result, Verdict]], today: str = 
         if all(metric in each for each in values)
     }
     whole = evaluate(CaseValues(case, means), today=today).verdict
-    failed = [each.name for each, verdict in files if not verdict.passed]
-    if not failed:
-        return whole
-    named = ", ".join(failed[:5]) + (" …" if len(failed) > 5 else "")
-    return Verdict(Ruling.FAILED, f"{len(failed)} of {len(files)} did not pass: {named}", whole.findings)
+    for ruling in (Ruling.FAILED, Ruling.INCONCLUSIVE):
+        found = [each.name for each, verdict in files if verdict.ruling is ruling]
+        if found:
+            others = [each.name for each, verdict in files if not verdict.passed]
+            named = ", ".join(others[:5]) + (" …" if len(others) > 5 else "")
+            return Verdict(ruling, f"{len(others)} of {len(files)} did not pass: {named}", whole.findings)
+    if whole.passed and objections:
+        return Verdict(Ruling.INCONCLUSIVE, "; ".join(objections), whole.findings)
+    return whole
 
 
 def _other_benchmark(case: Case, result: Result) -> Iterable[MissingResult]:
@@ -125,21 +192,29 @@ def _case(options: argparse.Namespace) -> Case:
     return case
 
 
-def _show(folder: Path, files: Sequence[tuple[Result, Verdict]], whole: Verdict | None) -> None:
+def _show(folder: Path, judged: _Set, whole: Verdict | None) -> None:
+    for each, verdict in judged.files:
+        print(f"{verdict.ruling.value} {plain(each.name)}: {plain(verdict.reason)}")
+    for source in sorted({each.throughput_from for each, _ in judged.files} - {""}):
+        print(f"  throughput is {source}")
+    if judged.spread:
+        print(f"  throughput: {plain(str(judged.spread))}")
+    for line in (*map(str, judged.unread), *judged.objections):
+        print(f"  {plain(line)}")
     if whole is None:
         print(f"{folder}: there is no result of MLPerf's, and nothing was judged")
-        return
-    for each, verdict in files:
-        print(f"{verdict.ruling.value} {plain(each.name)}: {plain(verdict.reason)}")
-    for source in sorted({each.throughput_from for each, _ in files} - {""}):
-        print(f"  throughput is {source}")
-    print(f"{whole.ruling.value} the set of {len(files)}: {plain(whole.reason)}")
+    else:
+        print(f"{whole.ruling.value} the set of {len(judged.files)}: {plain(whole.reason)}")
 
 
-def _document(files: Sequence[tuple[Result, Verdict]], whole: Verdict | None, code: int) -> dict[str, Any]:
+def _document(judged: _Set, whole: Verdict | None, code: int) -> dict[str, Any]:
     return {
         "exit_code": code,
         "set": _verdict(whole) if whole else None,
+        "objections": judged.objections,
+        "left_out": [{"file": each.name, "why": each.why} for each in judged.unread],
+        "runs_needed": judged.needed,
+        "spread": asdict(judged.spread) if judged.spread else None,
         "files": [
             {
                 "file": each.name,
@@ -148,8 +223,11 @@ def _document(files: Sequence[tuple[Result, Verdict]], whole: Verdict | None, co
                 "seconds": each.seconds,
                 "metrics": dict(each.measured),
                 "throughput_from": each.throughput_from or None,
+                "epoch_num": each.epoch_num,
+                "samples": each.samples,
+                "contradictions": list(each.contradictions),
             }
-            for each, verdict in files
+            for each, verdict in judged.files
         ],
     }
 
@@ -199,40 +277,43 @@ def _epochs(run: Path, case: Mapping[str, Any]) -> int:
 
 def read_results(place: Path) -> list[Result]:
     """Every file with events of MLPerf, and every file named as a result: an empty `result_3.txt` is a failed run."""
+    return read_folder(place)[0]
+
+
+def read_folder(place: Path, benchmark: str = "") -> tuple[list[Result], list[LeftOut]]:
+    """The results of a folder, or of one file, and what is named like a result there and is none.
+
+    `benchmark` is MLPerf's name of what we expect, for a file that does not name it.
+    """
     if not place.exists():
         raise UsageFault(f"{place}: there is no such folder")
-    files = [place] if place.is_file() else sorted(path for path in place.rglob("*") if _may_be_result(path))
-    results: list[Result] = []
-    runs: dict[bytes, str] = {}
-    for file in files:
-        name = file.name if file == place else file.relative_to(place).as_posix()
-        lines = _lines(file)
-        if file == place or file.name.startswith(_RESULT) or any(lines):
-            run = hashlib.sha256("".join(lines).encode("utf-8", "replace")).digest()
-            same = runs.setdefault(run, name) if any(lines) else name
-            results.append(_without_copy(parse_result(name, lines), same))
-    return results
+    if place.is_file():
+        return [parse_result(place.name, _lines(place), benchmark)], []
+    names = {path.relative_to(place).as_posix(): path for path in sorted(place.rglob("*"))}
+    folders = [name for name, path in names.items() if path.is_dir()]
+    files = [name for name in names if name not in set(folders)]
+    readable = [name for name in files if may_be_result(name) and names[name].is_file()]
+    results = [parse_result(name, _lines(names[name]), benchmark) for name in readable]
+    results = [each for each in results if each.events or is_result_name(each.name)]
+    return without_copies(results), left_out(files, folders, [each.name for each in results])
 
 
-def _may_be_result(path: Path) -> bool:
-    name = path.name.lower().removesuffix(_PACKED)
-    suffix = Path(name).suffix
-    return (suffix in _SUFFIXES or (not suffix and name.startswith(_RESULT))) and path.is_file()
-
-
-def _without_copy(result: Result, same: str) -> Result:
-    """The result, without its throughput if the file is a copy of `same`: a copy is not a second run."""
-    if same == result.name:
-        return result
-    return replace(result, missing=(*result.missing, MissingResult(THROUGHPUT, f"it is the same run as {same}")))
-
-
-def _lines(file: Path) -> list[str]:
-    """The lines of a file, each empty unless it may hold an event."""
-    opened: Callable[..., TextIO] = gzip.open if file.name.lower().endswith(_PACKED) else open
+def _lines(file: Path) -> Iterator[str]:
+    """The lines of a file, each in pieces of a bounded length, so that memory does not depend on what is in it."""
+    packed = file.name.lower().endswith(PACKED)
+    opened: Callable[..., TextIO] = gzip.open if packed else open
+    overlap, size = "", 0
     try:
         with opened(file, "rt", encoding="utf-8", errors="replace") as log:
-            return [line if MLLOG in line else "" for line in log]
+            while piece := log.readline(_LONGEST_LINE):
+                size += len(piece)
+                if packed and size > _LARGEST_UNPACKED:
+                    most = f"{_LARGEST_UNPACKED >> 20} MiB"
+                    raise UsageFault(
+                        f"{file} unpacks to more than {most}", advice="unpack it, and keep the lines of MLPerf"
+                    )
+                yield overlap + piece
+                overlap = "" if piece.endswith("\n") else piece[-len(MLLOG) + 1 :]  # which two pieces may share
     except (gzip.BadGzipFile, zlib.error, EOFError):
         raise UsageFault(f"{file} cannot be unpacked: it is not gzip, or not whole", advice="copy it again") from None
     except OSError as error:

@@ -2,7 +2,8 @@
 
 Begin with `readers.py`: it turns one line of any framework's log into a `LogLine`, and many lines into a `Progress`.
 On top of it, `curve.py` collects loss and speed over a whole training, `activity.py` follows a job that still runs,
-`updates.py` tells whether software was updated before, and `mlperf.py` reads and writes MLPerf's result files.
+`updates.py` tells whether software was updated before, `mlperf.py` reads and writes MLPerf's result files, and
+`mlperf_set.py` tells which files of a folder make a set of them.
 
 The package is pure: it opens no file and reads no clock. It imports `model` only; every layer above may import it.
 """
