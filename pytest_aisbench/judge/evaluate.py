@@ -21,7 +21,16 @@ from statistics import fmean
 
 from pytest_aisbench.judge.noise_test import Decision, average, decide, pooled_noise
 from pytest_aisbench.judge.scaling import Speed, decide_scaling, scaling_base, waived_finding
-from pytest_aisbench.judge.trend import Level, change_points, find_drift, loss_within_margin, newest_level, suspicions
+from pytest_aisbench.judge.trend import (
+    ANCHOR_VALUES,
+    Level,
+    change_points,
+    find_drift,
+    first_level,
+    loss_within_margin,
+    newest_level,
+    suspicions,
+)
 from pytest_aisbench.judge.values import SPEEDS, CaseValues
 from pytest_aisbench.model.case import Case, Shape
 from pytest_aisbench.model.messages import joined, message
@@ -41,7 +50,7 @@ from pytest_aisbench.model.verdict import (
     quantity,
 )
 
-ANCHOR_TRIALS = 10  # the oldest, whose mean a drift is measured from if no threshold has a reference
+ANCHOR_TRIALS = 30  # the oldest: where no threshold has a reference, a drift is measured from their first level
 _HISTORY_POINTS = 60  # that go with a verdict
 _RECENT = 10  # values: a change point further back is no news
 
@@ -390,12 +399,12 @@ def _is_allowed(metric: str, value: float, case: Case) -> bool:
 
 
 def drift_anchor(metric: str, case: Case, oldest: Sequence[TrialRecord]) -> float | None:
-    """The fixed value that a drift is measured from: a threshold's reference, or else the mean of the oldest trials."""
+    """The fixed value that a drift is measured from: a threshold's reference, or else the mean of the first level."""
     references = (each.expected(case.judged_shape) for each in case.thresholds if each.metric == metric)
     if reference := next(filter(None, references), None):
         return reference
     values = [value for _, value in comparable_values(metric, oldest)]
-    return fmean(values) if len(values) >= ANCHOR_TRIALS else None
+    return fmean(first_level(values)) if len(values) >= ANCHOR_VALUES else None
 
 
 def _background(

@@ -182,7 +182,7 @@ def locate(interval: tuple[float, float], band: tuple[float, float]) -> tuple[Ou
 def pooled_noise(history: Sequence[float], trials: Sequence[float]) -> Noise | None:
     """None if there are too few values, or if they have no spread at all: every measured speed has some."""
     degrees = _degrees(history, trials)
-    squares = _sum_of_squares(history) + _sum_of_squares(trials)
+    squares = sum_of_squares(history) + sum_of_squares(trials)
     if degrees < _FEWEST_DEGREES or not 0 < squares < math.inf:
         return None
     return Noise(math.sqrt(squares / degrees), degrees)
@@ -197,7 +197,7 @@ def _degrees(history: Sequence[float], trials: Sequence[float]) -> int:
     return max(len(history) - 1, 0) + max(len(trials) - 1, 0)
 
 
-def _sum_of_squares(values: Sequence[float]) -> float:
+def sum_of_squares(values: Sequence[float]) -> float:
     if len(values) < 2 or min(values) == max(values):  # around a rounded mean even equal values would have a spread
         return 0.0
     middle = average(values)

@@ -4,18 +4,23 @@ Change points. The noise s is the median step from one value to the next, divide
 touch it. A value further than 3 s from the median of the five around it is pulled in to that distance, so that one or
 two slow trials are no new level. The best place to cut a stretch of history in two is where the means on both sides
 differ most, (difference / s)² · n₁ · n₂ / (n₁ + n₂). The cut stands if that is above t², at a level of α shared by all
-places where it could be: the best of many looks significant even in noise. Both parts are searched again. At last the
-cuts that change the level, the median of a part, by less than MAGNITUDE are removed, smallest first.
+places where it could be: the best of many looks significant even in noise. Both parts are searched again. That finds
+every cut which independent noise cannot explain. But the noise of machines is alike from one value to the next, and
+has slow hours that pass. So a cut stands only if the 15 values before it and the 15 after it, whatever other cuts are
+among them, differ by Student's t at a level of 0.0001. And the cuts that change the level, the median of a part, by
+less than MAGNITUDE are removed. Whenever one is removed, weakest first, the others are looked at again.
 
-Drift. A decline so slow that no run is much worse than the one before shows against an anchor that does not move. Every
-value adds (anchor - value) / s - 1/2 to a sum that never falls below 0 (CUSUM); above 5 there is a drift. A value
-counts for at most 3 s, so that one slow run is no drift: it takes three. s is the median step again: a standard
-deviation would grow with the decline. And the newest values must be below the anchor by MAGNITUDE.
+Drift. A decline so slow that no run is much worse than the one before shows against an anchor that does not move: a
+reference, or the first level of the history, ten values of it at most. Every value adds (anchor - value) / s - 1/2 to
+a sum that never falls below 0 (CUSUM); above 5 there is a drift. A value counts for at most 3 s, so that one slow run
+is no drift: it takes three. s is the median step again: a standard deviation would grow with the decline. And the
+newest values must be below the anchor by MAGNITUDE.
 
 Newest level. The noise test uses a part of the history only. Ignore values before the last change point. Ignore
 outliers too, such as a trial on a slow node that has been replaced: values further from the median than 6 s, where s
 is the median distance from it, times 1.4826. An outlier must be 2 % away at least, and at most one of ten values may
-be one: what happens more often is how the machine is.
+be one: what happens more often is how the machine is. Of three to nine values the farthest may be one: there s is the
+standard deviation of the others, and at least 2 % of their median, since few values may be alike by chance.
 
 Suspicions are values that are too good, too alike, or worse than noise makes them. They are warnings, never verdicts.
 """
@@ -28,7 +33,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-from pytest_aisbench.judge.noise_test import prediction_reach, t_quantile
+from pytest_aisbench.judge.noise_test import prediction_reach, sum_of_squares, t_quantile
 from pytest_aisbench.model.messages import message
 from pytest_aisbench.model.metric import ACCURACY, MAD_TO_SIGMA
 from pytest_aisbench.model.verdict import Finding, Outcome, number, quantity
@@ -38,6 +43,8 @@ ALPHA = 0.01
 _SHORTEST = 3  # values between two change points
 _NEIGHBOURS = 2  # on each side of a value
 _FURTHEST = 3.0  # standard deviations from the median of the neighbours
+_SIDE = 15  # values before and after a cut that must differ
+_SURE = 1e-4  # how often noise alone may let them differ so much
 _STEP = 0.9539  # the median step of normal noise, in standard deviations: √2 × 0.6745
 
 
@@ -68,14 +75,31 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
         return []
     # If values hardly ever differ, every small step would be a change.
     deviation = max(step_deviation(finite), abs(median(finite)) * MAGNITUDE / 100)
-    cuts = sorted(_cuts(_pulled_in(finite, _FURTHEST * deviation), deviation)) if deviation else []
-    while True:
-        levels = [median(finite[start:end]) for start, end in itertools.pairwise([0, *cuts, len(finite)])]
-        points = [ChangePoint(places[cut], *pair) for cut, pair in zip(cuts, itertools.pairwise(levels), strict=True)]
-        smallest = min(points, key=lambda point: abs(point.share), default=None)
-        if smallest is None or abs(smallest.share) >= MAGNITUDE:
-            return points
-        cuts.pop(points.index(smallest))
+    pulled_in = _pulled_in(finite, _FURTHEST * deviation)
+    cuts = sorted(_cuts(pulled_in, deviation)) if deviation else []
+    while cuts:
+        weakest = max(cuts, key=lambda cut: _need(pulled_in, cut))
+        if _need(pulled_in, weakest) <= 1:
+            levels = [median(finite[start:end]) for start, end in itertools.pairwise([0, *cuts, len(finite)])]
+            points = [
+                ChangePoint(places[cut], *pair) for cut, pair in zip(cuts, itertools.pairwise(levels), strict=True)
+            ]
+            smallest = min(points, key=lambda point: abs(point.share))
+            if abs(smallest.share) >= MAGNITUDE:
+                return points
+            weakest = cuts[points.index(smallest)]
+        cuts.remove(weakest)
+    return []
+
+
+def _need(values: Sequence[float], cut: int) -> float:
+    """The difference of means that the values around a cut need to be sure of, as a multiple of the one they have."""
+    before, after = values[max(cut - _SIDE, 0) : cut], values[cut : cut + _SIDE]
+    degrees = len(before) + len(after) - 2
+    pooled = (sum_of_squares(before) + sum_of_squares(after)) / degrees
+    needed = t_quantile(1 - _SURE / 2, degrees) * math.sqrt(pooled * (1 / len(before) + 1 / len(after)))
+    difference = abs(fmean(before) - fmean(after))
+    return needed / difference if difference else math.inf
 
 
 def step_deviation(values: Sequence[float]) -> float:
@@ -115,7 +139,7 @@ _ALARM = 5.0
 _SLACK = 0.5
 _MOST_DEVIATIONS = 3.0  # that one value counts for
 _FEWEST_VALUES = 8
-_ANCHOR_VALUES = 10  # whose mean is the anchor if the caller gives none
+ANCHOR_VALUES = 10  # of the first level, at most, whose mean is the anchor if the caller gives none
 _NEWEST = 5
 
 
@@ -158,13 +182,14 @@ class Drift:
 def find_drift(values: Sequence[float], anchor: float | None = None) -> Drift | None:
     """The drift of a history, oldest first, that stands below its anchor now; None after a recovery.
 
-    Without `anchor` the mean of the first values is the anchor, and the others are compared with it.
+    Without `anchor` the mean of the first level is the anchor, and the values after it are compared with it.
     """
     finite = [(index, value) for index, value in enumerate(values) if math.isfinite(value)]
-    start = 0 if anchor is not None else _ANCHOR_VALUES
+    first_values = first_level([value for _, value in finite]) if anchor is None else []
+    start = len(first_values)
     if len(finite) - start < _FEWEST_VALUES:
         return None
-    anchor = fmean(value for _, value in finite[:_ANCHOR_VALUES]) if anchor is None else anchor
+    anchor = fmean(first_values) if anchor is None else anchor
     # If values hardly ever differ, every small step would be an alarm at once.
     deviation = max(step_deviation([value for _, value in finite]), abs(anchor) * MAGNITUDE / 100)
     if not 0 < deviation < math.inf:
@@ -180,8 +205,15 @@ def find_drift(values: Sequence[float], anchor: float | None = None) -> Drift | 
     return Drift(anchor, level, finite[first][0], score, deviation, len(values))
 
 
+def first_level(values: Sequence[float]) -> Sequence[float]:
+    """The values before the first change point, ten at most. `values` are finite, oldest first."""
+    points = change_points(values)
+    return values[: min(points[0].index if points else len(values), ANCHOR_VALUES)]
+
+
 _OUTLIER = 6.0  # standard deviations; one of five hundred million values of normal noise is further away
 _VALUES_PER_OUTLIER = 10
+_FEWEST_WITH_OUTLIER = 3  # of two values, either may be the fault
 
 
 @dataclass(frozen=True)
@@ -196,15 +228,27 @@ def newest_level(history: Sequence[float]) -> Level:
     """Ignore values before the last change point, and outliers. `history` is finite, oldest first."""
     points = change_points(history)
     values = tuple(history[points[-1].index :] if points else history)
-    if len(values) < _VALUES_PER_OUTLIER:
+    if len(values) < _FEWEST_WITH_OUTLIER:
         return Level(values)
     middle = median(values)
+    if len(values) < _VALUES_PER_OUTLIER:
+        return _without_farthest(values, middle)
     deviation = MAD_TO_SIGMA * median(abs(value - middle) for value in values)
     reach = max(_OUTLIER * deviation, MAGNITUDE * abs(middle))
     outliers = tuple(value for value in values if abs(value - middle) > reach)
     if len(outliers) * _VALUES_PER_OUTLIER > len(values):
         return Level(values)
     return Level(tuple(value for value in values if abs(value - middle) <= reach), outliers)
+
+
+def _without_farthest(values: tuple[float, ...], middle: float) -> Level:
+    """The level of a history that is too short to have a median distance worth the name."""
+    at = max(range(len(values)), key=lambda index: abs(values[index] - middle))
+    others = (*values[:at], *values[at + 1 :])
+    deviation = max(stdev(others), MAGNITUDE * abs(median(others)))
+    if abs(values[at] - median(others)) <= _OUTLIER * deviation:
+        return Level(values)
+    return Level(others, (values[at],))
 
 
 _FEWEST_ALIKE = 3  # two trainings may well classify the same number of images
