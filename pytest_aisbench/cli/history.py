@@ -77,6 +77,9 @@ def register(commands: Any) -> None:
         add_ledger_options(parser)
         if kind == "propose":
             parser.add_argument("--apply", action="store_true", help="write the change too")
+            parser.add_argument(
+                "--allow-looser", action="store_true", help="also claims that allow more than today's, with the reason"
+            )
         act = _propose if kind == "propose" else _check
         parser.set_defaults(act=partial(_with_histories, act))
 
@@ -322,7 +325,7 @@ def _suite(folder: Path, platform: str, frameworks: Sequence[str]) -> Suite:
 
 
 def _propose(options: argparse.Namespace, cases: Sequence[CaseHistory]) -> None:
-    reviews, texts = references_module.proposals(cases)
+    reviews, texts = references_module.proposals(cases, allow_looser=options.allow_looser)
     folder = Path(os.path.commonpath([Path.cwd(), *(file.resolve().parent for file in texts)]))
     change = references_module.diff(texts, folder)
     if options.json:
@@ -355,6 +358,8 @@ def _review(review: Review) -> dict[str, Any]:
         "metric": review.metric,
         "wanted": review.old,
         "proposed": review.new or None,
+        "looser": review.looser,
+        "withheld": review.withheld,
         "trials": basis.count if basis else None,
         "mean": basis.mean if basis else None,
         "cv": basis.cv if basis else None,
@@ -372,8 +377,9 @@ def _check(options: argparse.Namespace, cases: Sequence[CaseHistory]) -> None:
         counts = f"{past.count} run{'' if past.count == 1 else 's'}: {past.met} met, {past.missed} missed"
         first = f", first in {past.first_missed}" if past.first_missed else ""
         worst = "" if past.worst is None else f"; at worst {past.worst:.6g}"
+        waived = f", {past.waived} waived" if past.waived else ""
         print(f"{each.case_id} {each.metric} {each.wanted}")
-        print("\n".join(_wrapped(f"{counts}{first}, {past.undecided} undecided{worst}")))
+        print("\n".join(_wrapped(f"{counts}{first}, {past.undecided} undecided{waived}{worst}")))
 
 
 def _checked(each: ReplayedThreshold) -> dict[str, Any]:

@@ -18,13 +18,25 @@ from pytest_aisbench.config.options import FRAMEWORKS
 from pytest_aisbench.config.toml_document import Document, assigned_key, opened_table
 from pytest_aisbench.engine.suites import ANY, THRESHOLDS_FILE, Suite, case_scope, matching_scopes, suite_folders
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.judge.references import Basis, Replay, is_upper_limit, propose, replay
-from pytest_aisbench.ledger.history import History
+from pytest_aisbench.judge.references import (
+    Basis,
+    Replay,
+    is_baseline,
+    is_upper_limit,
+    looser_by,
+    propose,
+    replay,
+    replay_scaling,
+)
+from pytest_aisbench.judge.scaling import scaling_base
+from pytest_aisbench.judge.stragglers import find_stragglers
+from pytest_aisbench.judge.values import SPEEDS, throughput_by_rank
+from pytest_aisbench.ledger.history import NEWEST, History
 from pytest_aisbench.model.case import Case, Mode, Shape
 from pytest_aisbench.model.clock import day
 from pytest_aisbench.model.metric import THROUGHPUT
-from pytest_aisbench.model.trial import TrialRecord, values_of
-from pytest_aisbench.model.verdict import BOUND_KEYS, Threshold
+from pytest_aisbench.model.trial import Trial, TrialRecord, values_of
+from pytest_aisbench.model.verdict import BOUND_KEYS, Ruling, Threshold
 
 MARK = "# From history: "  # begins the line of evidence above a threshold; the next proposal replaces that line
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
@@ -41,6 +53,8 @@ class CaseHistory:
     scope: tuple[str, ...]  # the case's own table in that file
     key: str
     past: tuple[TrialRecord, ...]
+    base: tuple[TrialRecord, ...] = ()  # of the shape that its claim on scaling is measured against
+    slow: frozenset[str] = frozenset()  # ids of its trials in which a card or node was slow
 
 
 @dataclass(frozen=True)
@@ -53,6 +67,8 @@ class Review:
     new: str  # empty if nothing else is proposed
     basis: Basis | None
     text: str  # why, or why not
+    looser: bool = False  # it allows more than today's
+    withheld: bool = False  # and is in the diff only if the user asks for that
 
 
 @dataclass(frozen=True)
@@ -80,8 +96,20 @@ def case_histories(history: History, roots: Sequence[Path], platform: str | None
         case = suite.case(Shape.parse(newest.shape), Mode(newest.mode), _arguments(case_id, traits))
         inner = (framework,) if any(scope[0] == f"{place}.{framework}" for scope in suite.claims) else ()
         past = history.of(case_id, newest.key, counted=False)
-        own = case_scope(case)
-        yield CaseHistory(case, folder / THRESHOLDS_FILE, (place, *inner, own), newest.key, past)
+        base = scaling_base(case)
+        yield CaseHistory(
+            case,
+            folder / THRESHOLDS_FILE,
+            (place, *inner, case_scope(case)),
+            newest.key,
+            past,
+            history.base(case.workload.name, str(base), newest.family, NEWEST) if base else (),
+            frozenset(each.trial for each in past if _was_slow(history.whole_trial(each.trial))),
+        )
+
+
+def _was_slow(trial: Trial | None) -> bool:
+    return trial is not None and bool(find_stragglers(throughput_by_rank(trial), trial.case.shape))
 
 
 def _arguments(case_id: str, traits: Mapping[str, str]) -> dict[str, str]:
@@ -95,12 +123,13 @@ def checks(cases: Sequence[CaseHistory], max_trials: int) -> Iterator[ReplayedTh
         shape = each.case.judged_shape
         for threshold in each.case.thresholds:
             if threshold.base is not None:
-                continue  # it needs the speed of another case
-            replayed = replay(threshold, shape, each.past, max_trials)
+                replayed = replay_scaling(threshold, each.case, each.past, each.base, max_trials)
+            else:
+                replayed = replay(threshold, shape, each.past, max_trials)
             yield ReplayedThreshold(each.case.id, threshold.metric, threshold.wanted(shape), replayed)
 
 
-def proposals(cases: Sequence[CaseHistory]) -> tuple[list[Review], dict[Path, str]]:
+def proposals(cases: Sequence[CaseHistory], *, allow_looser: bool = False) -> tuple[list[Review], dict[Path, str]]:
     """A review of every threshold, and the new text of each file that changes."""
     reviews: list[Review] = []
     texts: dict[Path, str] = {}
@@ -108,7 +137,7 @@ def proposals(cases: Sequence[CaseHistory]) -> tuple[list[Review], dict[Path, st
         rows: dict[str, tuple[dict[str, Any], str]] = {}
         for threshold in each.case.thresholds:
             if threshold.base is None:
-                reviews.append(_review(each, threshold, rows))
+                reviews.append(_review(each, threshold, rows, allow_looser=allow_looser))
         if rows:
             before = toml_document.read(each.file)
             text = texts.get(each.file, before.text)
@@ -117,12 +146,14 @@ def proposals(cases: Sequence[CaseHistory]) -> tuple[list[Review], dict[Path, st
     return reviews, {file: with_its_line_ends(file, text) for file, text in texts.items()}
 
 
-def _review(each: CaseHistory, threshold: Threshold, rows: dict[str, tuple[dict[str, Any], str]]) -> Review:
+def _review(
+    each: CaseHistory, threshold: Threshold, rows: dict[str, tuple[dict[str, Any], str]], *, allow_looser: bool
+) -> Review:
     shape, metric = each.case.judged_shape, threshold.metric
-    records = [record for record in each.past if record.counts and record.value(metric) is not None]
+    records = [record for record in each.past if is_baseline(record, metric, each.slow)]
     proposal = propose(threshold, shape, values_of(records, metric))
-    basis = proposal.basis
-    review = Review(each.case.id, metric, threshold.wanted(shape), "", basis, proposal.why_not)
+    basis, no_baseline = proposal.basis, _no_baseline(each, metric)
+    review = Review(each.case.id, metric, threshold.wanted(shape), "", basis, f"{proposal.why_not}{no_baseline}")
     if each.case.single_server and threshold.per != "node" and metric == THROUGHPUT:
         why = 'trained alone: without per = "node" the claim would hold for the cluster too'
         return replace(review, text=why)
@@ -138,11 +169,37 @@ def _review(each: CaseHistory, threshold: Threshold, rows: dict[str, tuple[dict[
         f" CV {basis.cv:.2%}, fingerprint {each.key}"
     )
     if _stands(threshold, proposal.threshold, shape):
-        return replace(review, text=f"stands: {evidence}")
-    kept = {key: value for key, value in _row(each, metric).items() if key not in BOUND_KEYS}
-    numbers = {key: value for key in BOUND_KEYS if (value := getattr(proposal.threshold, key)) is not None}
-    rows[metric] = ({**numbers, **kept}, evidence)
-    return replace(review, new=proposal.threshold.wanted(shape), text=evidence)
+        return replace(review, text=f"stands: {evidence}{no_baseline}")
+    review = replace(review, new=proposal.threshold.wanted(shape), text=f"{evidence}{no_baseline}")
+    if looser := looser_by(threshold, proposal.threshold, shape):
+        why = f"{_why_looser(threshold, shape, basis.mean, looser)}; {review.text}"
+        advice = f"; find out why (aisbench history {each.case.id}); --allow-looser puts it into the diff"
+        review = replace(review, looser=True, withheld=not allow_looser, text=f"{why}{'' if allow_looser else advice}")
+        evidence += f"; looser than {threshold.wanted(shape)}"
+    if not review.withheld:
+        kept = {key: value for key, value in _row(each, metric).items() if key not in BOUND_KEYS}
+        numbers = {key: value for key in BOUND_KEYS if (value := getattr(proposal.threshold, key)) is not None}
+        rows[metric] = ({**numbers, **kept}, evidence)
+    return review
+
+
+def _no_baseline(each: CaseHistory, metric: str) -> str:
+    """How many trials were left out because they would make a fault the rule."""
+    failed = sum(record.ruling is Ruling.FAILED for record in each.past)
+    slow = sum(
+        record.ruling is not Ruling.FAILED and record.trial in each.slow for record in each.past if metric in SPEEDS
+    )
+    parts = [f"{failed} that failed"] if failed else []
+    parts += [f"{slow} with a slow card or node"] if slow else []
+    return f"; not counted: {', '.join(parts)}" if parts else ""
+
+
+def _why_looser(threshold: Threshold, shape: Shape, mean: float, share: float) -> str:
+    expected = threshold.expected(shape)
+    off = "its limit is closer to the mean than noise allows"
+    if expected:
+        off = f"the mean is {mean / expected - 1:+.1%} from its reference {expected:.6g}"
+    return f"LOOSER than today's claim by {share:.1%}: {off}"
 
 
 def _stands(old: Threshold, new: Threshold, shape: Shape) -> bool:

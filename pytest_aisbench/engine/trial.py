@@ -19,9 +19,8 @@ from pytest_aisbench.engine.submit import job_spec, submit_job, upload_stage
 from pytest_aisbench.errors import AisbenchError, Blame, PlatformError
 from pytest_aisbench.judge.comparison import family_differences, family_key, trait_differences, traits_key
 from pytest_aisbench.judge.evaluate import ANCHOR_TRIALS, Evaluation, Evidence, Rules, evaluate
-from pytest_aisbench.judge.noise_test import average, pooled_noise
-from pytest_aisbench.judge.scaling import THIS_RUN, Speed, efficiencies, scaling_base
-from pytest_aisbench.judge.trend import newest_level
+from pytest_aisbench.judge.noise_test import average
+from pytest_aisbench.judge.scaling import BASE_TRIALS, THIS_RUN, Speed, base_speed, efficiencies, scaling_base
 from pytest_aisbench.judge.values import case_values
 from pytest_aisbench.ledger.history import NEWEST, History
 from pytest_aisbench.logs import get_logger, ignored
@@ -35,7 +34,6 @@ from pytest_aisbench.model.trial import Fault, Step, Trial, TrialRecord
 from pytest_aisbench.model.verdict import Outcome, Ruling, ScalePoint, Verdict
 
 _LOG = get_logger("fleet")
-_BASE_TRIALS = 10  # the newest of another shape, whose mean is its speed
 _CHART_SHAPES = 24
 _LAST = 10  # lines of the log, and events, that go with a failure
 
@@ -232,16 +230,12 @@ class VerdictStep:
             return None
         at_base = ((each, self._speed(each)) for each in siblings if each.case.shape == shape)
         measured = [(each, speed) for each, speed in at_base if speed is not None]
-        speeds = [speed for _, speed in measured]
         past = self._records(trial, shape, NEWEST)
-        level = newest_level([each.throughput for each in past]).values
-        if speeds:
-            source = _source_here([each for each, _ in measured], trial)
-            return Speed(shape, average(speeds), source, len(speeds), pooled_noise(level, speeds))
-        if not past:
+        base = base_speed(shape, [speed for _, speed in measured], [each.throughput for each in past])
+        if base is None:
             return None
-        newest = level[-_BASE_TRIALS:]
-        return Speed(shape, average(newest), _source(past[-len(newest) :]), len(newest), pooled_noise(level, ()))
+        here = [each for each, _ in measured]
+        return replace(base, source=_source_here(here, trial) if here else _source(past[-base.count :]))
 
     def _shape_speeds(self, trial: Trial, siblings: Sequence[Trial], base: Speed | None) -> dict[Shape, Speed]:
         """Of the shapes of the workload: as measured in this run, or else in its history."""
@@ -269,7 +263,7 @@ class VerdictStep:
             return {}
         shapes = self.history.shapes(trial.case.workload.name, family_key(trial.traits), _CHART_SHAPES)
         others = (shape for shape in map(Shape.parse, shapes) if shape not in measured)
-        past = {shape: self._records(trial, shape, _BASE_TRIALS) for shape in others}
+        past = {shape: self._records(trial, shape, BASE_TRIALS) for shape in others}
         return {
             shape: Speed(shape, average([each.throughput for each in records]), _source(records))
             for shape, records in past.items()

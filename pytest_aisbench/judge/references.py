@@ -1,5 +1,8 @@
 """Which reference the history of a case supports, and how a threshold would have judged that history.
 
+What a case did with a slow card or node, or when it failed its verdict, supports no reference: such a proposal would
+make the fault the rule. A proposal that allows more than today's threshold is looser, and says so.
+
 The rule. Only the newest level counts, as in the noise test: values since the last change point, without outliers. The
 reference is their mean. The bound below it leaves room for one more trial of the same machine: t · s · √(1 + 1/n) at
 0.999, as a share of the mean, rounded up to half a percent and never below one. If that is more than a tenth of the
@@ -10,16 +13,20 @@ such as one on a time, stays so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from pytest_aisbench.judge.evaluate import comparable_values, decide_trials
-from pytest_aisbench.judge.noise_test import prediction_reach
+from pytest_aisbench.judge.noise_test import average, pooled_noise, prediction_reach
+from pytest_aisbench.judge.scaling import Speed, base_speed, decide_scaling, waived_finding
 from pytest_aisbench.judge.trend import change_points, newest_level
-from pytest_aisbench.model.case import Shape
+from pytest_aisbench.judge.values import SPEEDS
+from pytest_aisbench.model.case import Case, Shape
+from pytest_aisbench.model.metric import THROUGHPUT
 from pytest_aisbench.model.trial import TrialRecord, values_of
-from pytest_aisbench.model.verdict import Outcome, Threshold, number
+from pytest_aisbench.model.verdict import Outcome, Ruling, Threshold, number
 
 FEWEST = 5  # values; with fewer, t makes every bound useless
 _LEAST_MARGIN = 0.01
@@ -76,6 +83,20 @@ def propose(threshold: Threshold, shape: Shape, values: Sequence[float]) -> Prop
     return Proposal(_with_reference(threshold, shape, basis.mean, margin), basis)
 
 
+def is_baseline(record: TrialRecord, metric: str, slow: Collection[str]) -> bool:
+    """Whether a trial supports a reference; `slow` are the ids of trials with a slow card or node."""
+    if record.ruling is Ruling.FAILED or not record.counts or record.value(metric) is None:
+        return False
+    return metric not in SPEEDS or record.trial not in slow
+
+
+def looser_by(old: Threshold, new: Threshold, shape: Shape) -> float:
+    """How much further a bound of the new threshold is, as a share of the old bound; 0 if it allows no more."""
+    (low, high), (new_low, new_high) = old.band(shape), new.band(shape)
+    further = [(low, low - new_low), (high, new_high - high)]
+    return max((gap / (abs(bound) or 1.0) for bound, gap in further if math.isfinite(bound) and gap > 0), default=0.0)
+
+
 def is_upper_limit(threshold: Threshold, shape: Shape) -> bool:
     """Whether it has an upper bound only."""
     low, high = threshold.band(shape)
@@ -111,10 +132,25 @@ class Replay:
     undecided: int
     first_missed: str | None  # a run
     worst: float | None  # of all values
+    waived: int = 0  # a scaling without a base
 
     @property
     def count(self) -> int:
-        return self.met + self.missed + self.undecided
+        return self.met + self.missed + self.undecided + self.waived
+
+
+def _replay(runs: Mapping[str, Outcome], values: Iterable[float], *, largest: bool) -> Replay:
+    counted = Counter(runs.values())
+    missed = [run for run, outcome in runs.items() if outcome in {Outcome.MISSED, Outcome.UNMEASURED}]
+    finite = [value for value in values if math.isfinite(value)]
+    return Replay(
+        met=counted[Outcome.MET],
+        missed=len(missed),
+        undecided=counted[Outcome.UNDECIDED],
+        first_missed=missed[0] if missed else None,
+        worst=(max if largest else min)(finite, default=None),
+        waived=counted[Outcome.WAIVED],
+    )
 
 
 def replay(threshold: Threshold, shape: Shape, past: Sequence[TrialRecord], max_trials: int) -> Replay:
@@ -123,23 +159,48 @@ def replay(threshold: Threshold, shape: Shape, past: Sequence[TrialRecord], max_
     Runs that did not measure the metric are left out.
     """
     metric = threshold.metric
+    outcomes: dict[str, Outcome] = {}
+    before: list[TrialRecord] = []
+    for run, trials in _by_run(past, metric).items():
+        level = newest_level([value for _, value in comparable_values(metric, before)])
+        numbered = list(enumerate(values_of(trials, metric), start=1))
+        outcomes[run] = decide_trials(threshold, shape, numbered, level, max_trials).outcome
+        before += trials
+    return _replay(outcomes, values_of(past, metric), largest=is_upper_limit(threshold, shape))
+
+
+def replay_scaling(
+    threshold: Threshold, case: Case, past: Sequence[TrialRecord], base: Sequence[TrialRecord], max_trials: int
+) -> Replay:
+    """The same for a threshold that compares with another shape: `base` are the trials of that shape.
+
+    The base of a run is what the run itself measured of it, or else its newest trials before.
+    """
+    shape, base_shape = case.judged_shape, Shape.parse(threshold.base or "")
+    counted = [each for each in past if each.counts]
+    bases = _by_run([each for each in base if each.counts], THROUGHPUT)
+    outcomes: dict[str, Outcome] = {}
+    ratios: list[float] = []
+    before: list[TrialRecord] = []
+    for run, trials in _by_run(counted, THROUGHPUT).items():
+        earlier = [each for each in base if each.counts and each.run != run and each.at < trials[0].at]
+        base_there = base_speed(base_shape, values_of(bases.get(run, ()), THROUGHPUT), values_of(earlier, THROUGHPUT))
+        speeds = values_of(trials, THROUGHPUT)
+        noise = pooled_noise(newest_level(values_of(before, THROUGHPUT)).values, speeds)
+        speed = Speed(shape, average(speeds), count=len(speeds), noise=noise)
+        finding = waived_finding(threshold, case, base_there)
+        if finding is None and base_there:
+            finding = decide_scaling(threshold, speed, base_there, max_trials).finding
+            ratios += [] if finding.measured is None else [finding.measured]
+        outcomes[run] = finding.outcome if finding else Outcome.WAIVED
+        before += trials
+    return _replay(outcomes, ratios, largest=False)
+
+
+def _by_run(past: Iterable[TrialRecord], metric: str) -> dict[str, list[TrialRecord]]:
+    """The trials that have the metric, by their run, in the order of the runs."""
     runs: dict[str, list[TrialRecord]] = {}
     for each in past:
         if each.value(metric) is not None:
             runs.setdefault(each.run, []).append(each)
-    outcomes: dict[Outcome, list[str]] = {outcome: [] for outcome in Outcome}
-    before: list[TrialRecord] = []
-    for run, trials in runs.items():
-        level = newest_level([value for _, value in comparable_values(metric, before)])
-        numbered = list(enumerate(values_of(trials, metric), start=1))
-        outcomes[decide_trials(threshold, shape, numbered, level, max_trials).outcome].append(run)
-        before += trials
-    missed = {*outcomes[Outcome.MISSED], *outcomes[Outcome.UNMEASURED]}
-    finite = [value for value in values_of(past, metric) if math.isfinite(value)]
-    return Replay(
-        met=len(outcomes[Outcome.MET]),
-        missed=len(missed),
-        undecided=len(outcomes[Outcome.UNDECIDED]),
-        first_missed=next((run for run in runs if run in missed), None),
-        worst=(max if is_upper_limit(threshold, shape) else min)(finite, default=None),
-    )
+    return runs

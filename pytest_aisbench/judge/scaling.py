@@ -9,7 +9,7 @@ either is unknown, the plain limit decides, and the text says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_aisbench.judge.noise_test import (
@@ -18,16 +18,20 @@ from pytest_aisbench.judge.noise_test import (
     Estimate,
     Noise,
     TrialBudget,
+    average,
     decide_by_band,
     decide_by_interval,
     locate,
     not_measured,
+    pooled_noise,
 )
+from pytest_aisbench.judge.trend import newest_level
 from pytest_aisbench.model.case import Case, Shape
 from pytest_aisbench.model.messages import joined, message
 from pytest_aisbench.model.verdict import Finding, Outcome, Threshold, number, quantity
 
 THIS_RUN = message("this run")
+BASE_TRIALS = 10  # the newest of another shape, whose mean is its speed
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,16 @@ def efficiencies(speeds: Iterable[Speed], base: Speed) -> dict[Shape, float]:
     order = sorted(speeds, key=lambda speed: (speed.shape.world, speed.shape))
     shares = {speed.shape: efficiency(speed, base) for speed in order} if base.is_measured else {}
     return {shape: share for shape, share in shares.items() if math.isfinite(share)}
+
+
+def base_speed(shape: Shape, measured: Sequence[float], past: Sequence[float]) -> Speed | None:
+    """The speed of a base with its noise: as `measured` in the run, or else by its newest trials before; None if
+    neither has it."""
+    level = newest_level(past).values
+    newest = measured or level[-BASE_TRIALS:]
+    if not newest:
+        return None
+    return Speed(shape, average(newest), count=len(newest), noise=pooled_noise(level, measured))
 
 
 def waived_finding(threshold: Threshold, case: Case, base: Speed | None) -> Finding | None:

@@ -38,7 +38,7 @@ from pytest_aisbench.model.verdict import Threshold, Verdict, number
 from pytest_aisbench.traininglog.curve import seconds_to_accuracy
 
 _Label = tuple[int | None, int | None]  # rank, node
-_LEAST_SHARE = 0.01  # of the other ranks' median: what is further apart is a fault of the measurement, not a slow card
+_FURTHEST = 100  # times the other ranks' median, or below it: more is a fault of the measurement, not a slow card
 
 
 @dataclass(frozen=True)
@@ -258,15 +258,15 @@ def objections(case: Case, measurements: Iterable[Measurement]) -> list[MissingR
 def _ranks_far_apart(measurements: Sequence[Measurement]) -> Iterable[Message]:
     """A line for each rank whose speed is not within a hundredth and a hundred times the median of the others."""
     speeds = [each.value for each in measurements]
-    if len(speeds) < 2 or min(speeds) >= _LEAST_SHARE * max(speeds):  # as of every healthy job
+    if len(speeds) < 2 or min(speeds) * _FURTHEST >= max(speeds):  # as of every healthy job
         return
     order = sorted(speeds)
     for each in measurements:
         low, high = middles_without(order, each.value)  # of two middle ones the nearer: the other may be the wrong one
         facts = {"what": each.source, "text": f"{each.value:g}"}
-        if each.value < _LEAST_SHARE * low:
+        if each.value * _FURTHEST < low:
             yield message("far below others", others=number(low), **facts)
-        elif each.value * _LEAST_SHARE > high:
+        elif each.value > high * _FURTHEST:
             yield message("far above others", others=number(high), **facts)
 
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_aisbench.ledger.database import Database
+from pytest_aisbench.model.codec import load
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
-from pytest_aisbench.model.trial import TrialRecord
+from pytest_aisbench.model.trial import Trial, TrialRecord
 from pytest_aisbench.model.verdict import Ruling
 
 NEWEST = 100  # trials: enough to know the noise; more would dilute the newest level
@@ -74,6 +75,11 @@ class History:
         """The traits that the key is made of; empty if unknown."""
         rows = self._database.read_committed("SELECT traits FROM fingerprints WHERE key = ?", key)
         return dict(json.loads(rows[0][0])) if rows else {}
+
+    def whole_trial(self, trial: str) -> Trial | None:
+        """All that the ledger keeps of a trial; None if it has the record of its history only."""
+        rows = self._database.read_committed("SELECT record FROM trials WHERE trial = ?", trial)
+        return load(Trial, json.loads(rows[0][0])) if rows else None
 
     def _read(self, where: str, *values: Any) -> tuple[TrialRecord, ...]:
         return tuple(_record(row) for row in self._database.read_committed(f"{_ALL} {where}", *values))

@@ -121,9 +121,7 @@ def _values(case: ResultSet, name: str) -> list[float]:
         if not others:
             break
         lower, upper = others[(len(others) - 1) // 2], others[len(others) // 2]
-        if value < lower / 100 or value / 100 > upper:
-            if min(abs(value / (lower / 100) - 1), abs(value / 100 / upper - 1)) < _ROUNDING:
-                continue
+        if value * 100 < lower or value > upper * 100:
             raise _WrongError(f"rank {at} at {value}, the others at {lower} to {upper}")
     limit = case.metrics[name][1]
     parts = [ranks[at : at + case.devices] for at in range(0, case.world, case.devices)] if case.alone else [ranks]

@@ -20,7 +20,8 @@ from pytest_aisbench.config import toml_document
 from pytest_aisbench.judge.comparison import traits_key
 from pytest_aisbench.ledger import history
 from pytest_aisbench.ledger.ledger import Ledger
-from pytest_aisbench.model.trial import TrialRecord
+from pytest_aisbench.model.codec import dump, load
+from pytest_aisbench.model.trial import Trial, TrialRecord
 from pytest_aisbench.model.verdict import Ruling
 
 DAY = 86400.0
@@ -186,6 +187,34 @@ def test_what_is_known_to_be_too_slow_is_no_reference(yard: Yard, newest: TrialR
     assert output.code == 0, output.err
     assert "+throughput" not in output.out
     assert "expected to fail until 2999-01-31: what it does meanwhile is no reference" in " ".join(output.err.split())
+
+
+def test_a_looser_proposal_is_marked_and_written_only_if_asked_for(
+    yard: Yard, newest: TrialRecord, aisbench: Command
+) -> None:
+    claims(yard).write_text(claims(yard).read_text().replace("at_least = 1 }", f"at_least = {newest.throughput} }}"))
+    output = aisbench("references", "propose")
+    assert output.code == 0
+    assert "+throughput" not in output.out
+    assert "LOOSER than today's claim by" in output.err
+    assert "--allow-looser puts it into the diff" in " ".join(output.err.split())
+    machine = json.loads(aisbench("references", "propose", "--allow-looser", "--json").out)
+    speed = machine["claims"][0]
+    assert (speed["metric"], speed["looser"], speed["withheld"]) == ("throughput", True, False)
+    assert "looser than >= " in machine["diff"]
+
+
+def test_trials_with_a_slow_card_are_no_baseline(yard: Yard, newest: TrialRecord, aisbench: Command) -> None:
+    with closing(Ledger(yard.folder / "reports" / "ledger.db")) as ledger:
+        ((record,),) = ledger.database.read("SELECT record FROM trials WHERE trial = ?", newest.trial)
+        trial = load(Trial, json.loads(record))
+        slow = [replace(each, value=each.value * (0.7 if each.rank == 1 else 1)) for each in trial.measurements]
+        changed = json.dumps(dump(replace(trial, measurements=tuple(slow))))
+        with ledger.database.transaction():
+            ledger.database.write("UPDATE trials SET record = ? WHERE trial = ?", changed, newest.trial)
+    output = aisbench("references", "propose")
+    assert "+# From history: 30 trials" in output.out
+    assert "not counted: 1 with a slow card or node" in " ".join(output.err.split())
 
 
 def test_a_claim_is_held_against_the_past(yard: Yard, newest: TrialRecord, aisbench: Command) -> None:

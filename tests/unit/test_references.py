@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import pytest
+from factories import make_case
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench.config import toml_document
-from pytest_aisbench.engine.references import edited
+from pytest_aisbench.engine.references import CaseHistory, edited, proposals
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.judge.references import FEWEST, propose, replay
-from pytest_aisbench.model.case import Shape
+from pytest_aisbench.judge.references import FEWEST, is_baseline, looser_by, propose, replay, replay_scaling
+from pytest_aisbench.model.case import Case, Shape
 from pytest_aisbench.model.trial import TrialRecord
-from pytest_aisbench.model.verdict import Threshold
+from pytest_aisbench.model.verdict import Ruling, Threshold
 
 SPEED = Threshold("throughput", "images/s", reference=900.0, lower=-0.05)
 RATIO = Threshold("accuracy", at_least=0.7)
@@ -176,6 +178,87 @@ def test_a_claim_from_above_names_the_largest() -> None:
     told = [replace(each, metrics={"loss": each.throughput}) for each in past(0.3, 0.5, 0.35)]
     found = replay(Threshold("loss", at_most=0.4), TWO, told, 3)
     assert (found.met, found.missed, found.worst) == (2, 1, 0.5)
+
+
+SCALING = Threshold("scaling", at_least=0.9, base="1x8")
+
+
+def test_a_claim_on_scaling_is_replayed_against_the_base_of_its_run_or_the_trials_before() -> None:
+    case = make_case("2x8", SCALING)
+    own = past(1900.0, 1900.0, 1500.0, 1900.0)
+    base = [replace(each, shape="1x8", at=each.at - 0.5) for each in past(0.0, 1000.0, 1000.0)[1:]]
+    found = replay_scaling(SCALING, case, own, base, 1)
+    assert (found.waived, found.met, found.missed, found.undecided) == (1, 2, 1, 0)
+    assert found.first_missed == "run-02"
+    assert found.worst == pytest.approx(0.75)
+    assert found.count == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "share"),
+    [
+        (Threshold("t", at_least=1000.0), Threshold("t", at_least=900.0), 0.1),
+        (Threshold("t", at_least=1000.0), Threshold("t", at_least=1001.0), 0.0),
+        (Threshold("t", at_least=1000.0, at_most=2000.0), Threshold("t", at_least=1000.0, at_most=2200.0), 0.1),
+        (Threshold("t", at_most=100.0), Threshold("t", reference=100.0, upper=0.05), 0.05),
+        (Threshold("t", at_least=1.0), Threshold("t", reference=100.0, lower=-0.05), 0.0),
+        (Threshold("t", reference=1000.0, lower=-0.05), Threshold("t", reference=1000.0, lower=-0.05, upper=0.1), 0.0),
+        (
+            Threshold("t", reference=1000.0, lower=-0.05, upper=0.1),
+            Threshold("t", reference=1000.0, lower=-0.05),
+            math.inf,
+        ),
+    ],
+)
+def test_a_claim_that_allows_more_is_looser(old: Threshold, new: Threshold, share: float) -> None:
+    assert looser_by(old, new, TWO) == pytest.approx(share)
+
+
+def test_what_failed_or_had_a_slow_card_supports_no_reference() -> None:
+    (fine,) = past(1000.0)
+    assert is_baseline(fine, "throughput", {"another"})
+    assert not is_baseline(fine, "throughput", {fine.trial})
+    assert is_baseline(fine, "accuracy", {fine.trial})
+    assert not is_baseline(replace(fine, ruling=Ruling.FAILED), "accuracy", ())
+    assert not is_baseline(fine, "loss", ())
+
+
+def history_of(case: Case, folder: Path, records: Sequence[TrialRecord], slow: Collection[str] = ()) -> CaseHistory:
+    file = folder / "thresholds.toml"
+    file.write_text('[local."2x8"]\nthroughput = { reference = 1900, lower = -0.05, unit = "images/s" }\n')
+    return CaseHistory(case, file, ("local", "2x8"), "k", tuple(records), slow=frozenset(slow))
+
+
+CLAIMED = Threshold("throughput", "images/s", reference=1900.0, lower=-0.05)
+
+
+def test_a_looser_claim_is_marked_and_kept_out_of_the_diff_until_it_is_asked_for(tmp_path: Path) -> None:
+    each = history_of(make_case("2x8", CLAIMED), tmp_path, past(*noisy(1600.0, 0.002, 12)))
+    (review,), texts = proposals([each])
+    assert (review.looser, review.withheld, texts) == (True, True, {})
+    assert "LOOSER than today's claim by 12." in review.text
+    assert "the mean is -15.8% from its reference 1900" in review.text
+    assert "--allow-looser" in review.text
+    (review,), texts = proposals([each], allow_looser=True)
+    assert (review.looser, review.withheld) == (True, False)
+    assert "; looser than >= 1805 images/s\nthroughput = { reference = 1599.6" in texts[each.file]
+
+
+def test_a_fault_does_not_become_the_rule(tmp_path: Path) -> None:
+    """Twelve trials with a card at 70 % and twelve that failed do not lower a claim that eight healthy ones meet."""
+    slow, healthy = past(*noisy(1547.0, 0.002, 12), run="slow"), past(*noisy(1900.0, 0.002, 8), run="fine")
+    failed = [replace(each, ruling=Ruling.FAILED) for each in past(*noisy(1547.0, 0.002, 12), run="failed")]
+    records = [*healthy, *slow, *failed]
+    each = history_of(make_case("2x8", CLAIMED), tmp_path, records, [record.trial for record in slow])
+    (review,), _ = proposals([each], allow_looser=True)
+    assert review.basis
+    assert review.basis.mean == pytest.approx(1900, rel=0.01)
+    assert not review.looser
+    assert "not counted: 12 that failed, 12 with a slow card or node" in review.text
+    each = replace(each, past=(*slow, *failed))
+    (review,), texts = proposals([each], allow_looser=True)
+    assert (review.new, texts) == ("", {})
+    assert review.text.startswith("0 comparable trials, and 5 are needed; not counted: 12 that failed, 12 with")
 
 
 def document(tmp_path: Path, text: str) -> toml_document.Document:
