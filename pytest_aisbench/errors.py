@@ -34,7 +34,7 @@ class Blame(enum.Enum):
     USER = "user"
     WORKLOAD = "workload"
     PLATFORM = "platform"
-    PERSON = "person"  # who stopped the job; nobody must act
+    PERSON = "person"  # stopped the job; no one has to act
 
 
 class AisbenchError(Exception):
@@ -167,9 +167,9 @@ class NotPassed(AssertionError):
     """A verdict that is not PASSED, as a test's failure."""
 
 
-def perhaps(key: str, known: Iterable[str]) -> str:
+def perhaps(key: str, valid: Iterable[str]) -> str:
     """Advice about an unknown name."""
     import difflib
 
-    close = difflib.get_close_matches(key, names := list(known), n=1)
+    close = difflib.get_close_matches(key, names := list(valid), n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(names))}"

@@ -98,7 +98,7 @@ def _stop(options: argparse.Namespace) -> int:
         if options.all_mine:
             reports = command.all_mine()
         else:
-            # As `--action stop` of ais-bench-stubs did: whoever has the package means its job, which a run may watch.
+            # As `--action stop` of ais-bench-stubs did: the package is reason enough, also where a run watches its job.
             command = replace(command, force=options.force or bool(settings.package))
             reports = command.named(options.job or _jobs_of_package(settings, ledger, platform, running=True))
         for report in reports:

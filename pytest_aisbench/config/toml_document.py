@@ -34,7 +34,7 @@ class Document:
         return UsageFault(f"{self.location(*keys)}: {message}", advice=advice)
 
     def texts(
-        self, table: str, known: Iterable[str], environment: Mapping[str, str], *, used: bool
+        self, table: str, keys: Iterable[str], environment: Mapping[str, str], *, used: bool
     ) -> tuple[dict[str, str], frozenset[str]]:
         """The values of a table with `${NAME}` replaced from the environment, and the names of these variables.
 
@@ -45,8 +45,8 @@ class Document:
             raise self.fault(f"{table} is a table", table, advice=f"write [{table}] on a line of its own")
         taken: set[str] = set()
         for key, value in raw.items():
-            if key not in known:
-                raise self.fault(f"unknown key {key!r} in [{table}]", table, key, advice=perhaps(key, known))
+            if key not in keys:
+                raise self.fault(f"unknown key {key!r} in [{table}]", table, key, advice=perhaps(key, keys))
             if not isinstance(value, str):
                 raise self.fault(f"{table}.{key} is not text", table, key, advice="put it in quotes")
             for wanted in _REFERENCE.findall(value):

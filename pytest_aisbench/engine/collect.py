@@ -266,8 +266,8 @@ def why_it_failed(trial: Trial, folder: Path) -> tuple[str, str]:
             logs[-1:-1] = [(own, _of_one_rank(_tail(folder / own, _ERROR_BYTES), errors))]
         if any(error.weight is Weight.CAUSE for _, each in logs[-2:] for error in each.errors):
             break
-    if found := first_error(logs):
-        return found[0], plain(str(found[1]))
+    if first := first_error(logs):
+        return first[0], plain(str(first[1]))
     name, lines = last_lines(trial, folder, 1)
     return name, "".join(lines).strip()
 

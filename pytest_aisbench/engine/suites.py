@@ -79,10 +79,10 @@ class Suite:
 
     def check_scopes(self, given: Collection[str]) -> None:
         """Raise for claims on an argument that is neither a parameter of the workload nor among those `given`."""
-        known = {*self.workload.parameters, *given}
+        names = {*self.workload.parameters, *given}
         for scope in (scope for place, scope in self.claims if self._holds_here(place)):
             for name in split_scope(scope)[1]:
-                if name not in known:
+                if name not in names:
                     advice = f"name it in [parameters] of {WORKLOAD_FILE}, or in the marker's parameters="
                     raise UsageFault(f"{self.thresholds_file}: {scope!r}: no test gives {name!r}", advice=advice)
 

@@ -325,7 +325,7 @@ _TESTER = {
         "What to look for: a run, a case, a job, a key, or words of a reason",
         "Reasons are searched in the newest 10,000 results.",
         "Add a token, and send results with it:", "A read token is needed", "This token may not read.", "token",
-        "Enter", "Whoever keeps this Tester makes one with", "There is no such page.",
+        "Enter", "The keeper of this Tester makes one with", "There is no such page.",
         "The database does not answer; try again.", "not judged", "missing", "required, and not judged", "exit code",
         "killed",
         "The first of these are shown; the exports have all.",

@@ -321,7 +321,7 @@ _TESTER = {
     "Reasons are searched in the newest 10,000 results.": "原因只在最新的 10,000 条结果里搜索。",
     "Add a token, and send results with it:": "先添加令牌，再用它发送结果：",
     "A read token is needed": "需要只读令牌", "This token may not read.": "这个令牌不能读取。", "token": "令牌",
-    "Enter": "进入", "Whoever keeps this Tester makes one with": "由 Tester 的管理员生成：",
+    "Enter": "进入", "The keeper of this Tester makes one with": "由 Tester 的管理员生成：",
     "There is no such page.": "没有这个页面。",
     "The database does not answer; try again.": "数据库没有应答，请稍后再试。", "not judged": "未判定",
     "missing": "缺失", "required, and not judged": "必需但未判定", "exit code": "退出码", "killed": "被杀死",

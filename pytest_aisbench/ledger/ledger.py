@@ -114,7 +114,7 @@ class Ledger:
         self.database.write("UPDATE runs SET finished = ?, exit_code = ?, lease = 0 WHERE run = ?", now, exit_code, run)
 
     def stopped_by(self, job_id: str) -> str:
-        """Who used `aisbench stop` on the job of a live run; empty if nobody did."""
+        """Who used `aisbench stop` on the job of a live run; empty if no person did."""
         rows = self.database.read_committed("SELECT who FROM stops WHERE job_id = ?", job_id)
         return str(rows[0][0]) if rows else ""
 

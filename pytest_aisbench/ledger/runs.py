@@ -182,7 +182,7 @@ class JobLedger(Ledger):
         return _held_trial(rows[0], now) if rows else None
 
     def note_stop(self, job_id: str, who: str, now: float) -> None:
-        """Remember who stops a job, for the run that holds it; without `who`, that nobody does."""
+        """Remember who stops a job, for the run that holds it; without `who`, forget it."""
         self.database.write("DELETE FROM stops WHERE job_id = ?", job_id)
         if who:
             self.database.write("INSERT OR REPLACE INTO stops VALUES (?, ?, ?)", job_id, who, now)

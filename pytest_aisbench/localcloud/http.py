@@ -149,7 +149,7 @@ class Listener:
         self.stop()
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # closed: there is nobody to wake any more
+        with contextlib.suppress(OSError):  # closed: no thread waits any more
             self._waker.send(b"x", _AT_ONCE)
 
     def _hang_up(self, patience: float) -> None:

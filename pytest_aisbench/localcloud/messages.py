@@ -76,7 +76,7 @@ json_text = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes an e
 
 
 def new_id() -> str:
-    """32 hex digits that nobody else gets. They are no secret, so the kernel need not be asked for each."""
+    """32 hex digits that are given out once. They are no secret, so the kernel need not be asked for each."""
     return f"{random.getrandbits(128):032x}"
 
 

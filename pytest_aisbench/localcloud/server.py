@@ -169,7 +169,7 @@ class LocalCloud:
             for name, service in services.items()
         }
         for name, listener in listeners.items():
-            if name == "apulis":  # jobs end when nobody can submit any more, and while OBS still answers them
+            if name == "apulis":  # jobs end when no client can submit any more, and while OBS still answers them
                 stack.callback(lambda: modelarts().close() if modelarts.made else None)
             stack.callback(listener.stop)
             urls[name] = listener.url

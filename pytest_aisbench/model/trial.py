@@ -95,7 +95,7 @@ class Trial:
 
     @property
     def stopped_by(self) -> str:
-        """Who stopped its job from outside of the run: `stopped by …`; empty if nobody did."""
+        """Who stopped its job from outside of the run: `stopped by …`; empty if no person did."""
         return self.fault.text if self.fault and self.fault.blame is Blame.PERSON else ""
 
     @property

@@ -60,7 +60,7 @@ _CIPHERS = frozenset(
 
 
 class _CipherFinder:
-    """Finds the modules of `Crypto` that the SDK imports, and has each loaded when somebody uses it."""
+    """Finds the modules of `Crypto` that the SDK imports, and loads each at its first use."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
@@ -252,7 +252,7 @@ def _loaded() -> Any:
 
         def _rename_response_headers(self, headers: dict[str, str]) -> Any:
             self.thread_local.headers = headers  # the vendor's client drops Retry-After
-            return list(headers.items())  # without the decoding, for which nobody asks
+            return list(headers.items())  # without the decoding, which no caller needs
 
         def _prepare_response_data(self, result: Any, *args: Any) -> Any:
             data = super()._prepare_response_data(result, *args)
@@ -268,7 +268,7 @@ def _loaded() -> Any:
             return super()._prepare_body(method, data, *args)
 
         def _generate_object_url(self, *_: Any) -> None:
-            """Nobody reads it."""
+            """Does nothing: no caller reads it."""
 
         def _parse_content(self, key: str, connection: Any, response: Any, **options: Any) -> Any:
             if response.status >= 300:

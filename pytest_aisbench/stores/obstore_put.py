@@ -68,7 +68,7 @@ def _is_or_is_below(name: str, host: str) -> bool:
 
 
 class SmallPuts:
-    """Several threads may put at once. Nothing is imported before somebody asks whether this is `usable`."""
+    """Several threads may put at once. It imports nothing before the first question whether it is `usable`."""
 
     def __init__(self, endpoint: str, keys: tuple[Secret, Secret, Secret], clock: ServerClock, **options: Any) -> None:
         """`keys` are the access key, the secret key and the security token, which may be empty; `options` are those of
@@ -76,7 +76,7 @@ class SmallPuts:
         self._server, self._keys, self._clock = endpoint, keys, clock
         self._region = options.pop("region") or "region"  # as the vendor's client
         self._options = options
-        self._allowed: bool | None = None  # nobody asked yet
+        self._allowed: bool | None = None  # None: not asked yet
         self._stores: dict[str, S3Store] = {}
         self._lock = threading.Lock()
 

@@ -138,10 +138,10 @@ class _Launcher:
                 self._traceback.read(value)
             else:
                 killed = value.startswith("Signal")
-                said = value if killed else f"ended with exit code {self._exit_code}"
+                ending = value if killed else f"ended with exit code {self._exit_code}"
                 weight = Weight.CAUSE if killed else Weight.LAUNCHER
                 self._log.errors.append(
-                    LoggedError(f"rank {self._log.failed_rank}: {said}", weight, self._log.failed_rank)
+                    LoggedError(f"rank {self._log.failed_rank}: {ending}", weight, self._log.failed_rank)
                 )
 
 
@@ -258,18 +258,18 @@ class _Stream:
         self._report(text, weight, continued=not complete and weight is not Weight.LAUNCHER)
 
     def _read_code(self, match: re.Match[str]) -> None:
-        name, code, said = match.groups()
-        text = _CANN_PLACE.sub("", f"{name}: {said}")
+        name, code, reason = match.groups()
+        text = _CANN_PLACE.sub("", f"{name}: {reason}")
         self._block = ""
         # A code may stand alone; where it follows an exception, as torch and MindSpore print it, it says why.
         follows = self._open and self._open.weight is Weight.CAUSE and not self._open.detail
         if self._open and follows and not _CANN.match(self._open.text):
-            self._open.detail, self._continued = text, _GENERAL in said
+            self._open.detail, self._continued = text, _GENERAL in reason
             if code in _WAITS:
                 self._open.weight = Weight.EFFECT
             return
         if not self._open or not self._open.text.startswith(name):
-            self._report(text, Weight.EFFECT if code in _WAITS else Weight.CAUSE, continued=_GENERAL in said)
+            self._report(text, Weight.EFFECT if code in _WAITS else Weight.CAUSE, continued=_GENERAL in reason)
 
     def _read_line(self, body: str) -> None:
         if _SIGNAL.match(body) or _REFUSED.match(body):

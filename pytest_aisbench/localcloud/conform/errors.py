@@ -36,15 +36,15 @@ def documented() -> set[tuple[int, str]]:
 
 
 def probes() -> list[Probe]:
-    found = []
+    every = []
     for api, table in PROVOKED.items():
         for (status, code), ask in table.items():
             source = OURS if status == 501 or api == APULIS else DOCUMENT
-            found.append(Probe(api, ERROR, f"{status} {code}", source, partial(_provoked, status, code, ask)))
+            every.append(Probe(api, ERROR, f"{status} {code}", source, partial(_provoked, status, code, ask)))
     for api, version in ((vendor.MODELARTS_V2, "v2"), (vendor.MODELARTS_V1_OTC, "v1")):
         for status, code in sorted(documented() - PROVOKED[api].keys()):
-            found.append(Probe(api, INJECTED, f"{status} {code}", DOCUMENT, partial(_set, status, code, version)))
-    return found
+            every.append(Probe(api, INJECTED, f"{status} {code}", DOCUMENT, partial(_set, status, code, version)))
+    return every
 
 
 def _provoked(status: int, code: str, ask: _Ask, scene: Scene) -> str:

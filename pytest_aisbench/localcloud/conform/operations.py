@@ -28,19 +28,19 @@ class Call(NamedTuple):
 
 
 def probes() -> list[Probe]:
-    found = []
+    every = []
     for api, sdk in vendor.sdks().items():
         source = f"{sdk.name} {sdk.version}"
         for name, operation in sdk.operations.items():
             call = SERVED[api].get(name)
             fault = partial(_served, api, operation, call) if call else partial(_refused, api, operation)
-            found.append(Probe(api, OPERATION, name, source, fault, served=call is not None))
+            every.append(Probe(api, OPERATION, name, source, fault, served=call is not None))
     for api, operation, call in DOCUMENTED:
-        found.append(Probe(api, OPERATION, operation.name, DOCUMENT, partial(_served, api, operation, call)))
+        every.append(Probe(api, OPERATION, operation.name, DOCUMENT, partial(_served, api, operation, call)))
     for path in APULIS_REFUSED:
         operation = Operation(path, "GET", path, (), frozenset())
-        found.append(Probe(APULIS, OPERATION, path, DOCUMENT, partial(_refused, APULIS, operation), served=False))
-    return found
+        every.append(Probe(APULIS, OPERATION, path, DOCUMENT, partial(_refused, APULIS, operation), served=False))
+    return every
 
 
 def _served(api: str, operation: Operation, call: Call, scene: Scene) -> str:
@@ -175,7 +175,7 @@ V1 = {
 
 # OBS.
 
-_ABSENT = {  # questions to which a bucket that nobody has set up answers that it has none
+_ABSENT = {  # questions to which a new bucket answers that it has none
     "getBucketCors": "NoSuchCORSConfiguration",
     "getBucketCustomDomain": "NoSuchCustomDomain",
     "getBucketEncryption": "ServerSideEncryptionConfigurationNotFoundError",

@@ -89,8 +89,8 @@ def _apart(scene: Scene) -> str:
     """Jobs of V1 and V2 do not see each other."""
     job, version = scene.v1_running
     unknown = scene.modelarts("GET", f"v1:training-jobs/{scene.running}/versions/{version}").status
-    found = scene.modelarts("POST", "v2:training-job-searches", {}).text
-    return _is((unknown, f'"id": "{job}"' in found), (400, False))
+    listed = scene.modelarts("POST", "v2:training-job-searches", {}).text
+    return _is((unknown, f'"id": "{job}"' in listed), (400, False))
 
 
 def _v1_stopped(scene: Scene) -> str:

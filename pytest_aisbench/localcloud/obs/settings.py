@@ -1,5 +1,5 @@
 """What a bucket or an object answers when a client asks how it is set up: nothing can be set here, so the answers are
-those of a bucket that nobody has set up. Setting something is refused with 501.
+those of a new bucket. Setting something is refused with 501.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_aisbench.localcloud.iam import Account
     from pytest_aisbench.localcloud.obs.storage import Objects
 
-# The subresources of a bucket that do not exist until somebody makes them: the code and the message of the 404.
+# The subresources of a bucket that a new bucket does not have: the code and the message of the 404.
 ABSENT = {
     "cors": ("NoSuchCORSConfiguration", "The CORS configuration does not exist."),
     "customdomain": ("NoSuchCustomDomain", "The bucket has no custom domain."),

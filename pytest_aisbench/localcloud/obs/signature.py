@@ -83,7 +83,7 @@ def authenticate(call: Call, accounts: Accounts) -> Account:
 
 
 def presign(account: Account, bucket: str, key: str, expires: float = 3600) -> str:
-    """The path and query of a URL below OBS's endpoint by which anybody may GET the object for `expires` seconds."""
+    """The path and query of a URL below OBS's endpoint by which any client may GET it for `expires` seconds."""
     path = f"/{bucket}/{quote(key, safe='/~')}"
     deadline = str(int(time.time() + expires))
     signature = _hmac_sha1(account, f"GET\n\n\n{deadline}\n{path}")

@@ -154,7 +154,7 @@ class ModelArts:
         self.store.close()
 
     def _require_names(self) -> None:
-        """Raise for the name of a host that nobody knows: it will not be known in a minute either."""
+        """Raise for a host name without an address: it will not have one in a minute either."""
         for service, address in self.endpoints.items():
             if service != "iam" or not self.access.project_id:  # IAM is only asked for the project
                 name = _check_name(service, address, self.access)
@@ -233,11 +233,11 @@ def _check_name(service: str, endpoint: str, access: Access) -> Check:
     if _uses_proxy(endpoint):
         return ok(what, f"{name} is left to the proxy")
     try:
-        found = retry.call(partial(_look_up, name), patience_s=_NAME_S)
+        address = retry.call(partial(_look_up, name), patience_s=_NAME_S)
     except AisbenchError as error:
         fix = f'check [access], or write "{above or name}" with its address to [hosts] in aisbench.toml'
         return Check(what, Health.FAILURE, f"{name} has no address: {error.message}", fix, lasting=False)
-    return ok(what, f"{name} is {found}")
+    return ok(what, f"{name} is {address}")
 
 
 def _look_up(name: str) -> str:
