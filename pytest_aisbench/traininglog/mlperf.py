@@ -23,7 +23,8 @@ from pytest_aisbench.traininglog.readers import MLLOG, MOST_EPOCHS, finite_numbe
 
 _T = TypeVar("_T")
 _MOST_UNREADABLE = 5  # of the lines that cannot be read, we report so many
-_MOST_EVENTS = 200_000  # that matter to us; a run of MLPerf has some hundreds
+_MOST_EVENTS = 100_000  # that matter to us; a run of MLPerf has some hundreds
+_LONGEST_TEXT = 100  # of a name that a log gives
 # MLPerf's names, and how many runs of each make a result.
 RUNS_OF_A_SET: Mapping[str, int] = {
     "resnet": 5, "bert": 10, "ssd": 5, "maskrcnn": 5, "dlrm": 5, "rnnt": 10, "unet3d": 40,
@@ -32,6 +33,7 @@ BENCHMARKS = tuple(RUNS_OF_A_SET)
 SAMPLE_COUNTERS = frozenset({"bert"})  # whose `epoch_num` counts samples
 _COUNTED = "train_samples × epochs / (run_stop − run_start)"
 _COUNTED_SAMPLES = "samples, by the last eval_accuracy / (run_stop − run_start)"
+_TOTAL = "train_samples, the total at the end / (run_stop − run_start)"
 _TRACKED = "the mean of tracked_stats"
 _START, _END, _POINT = "INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"
 
@@ -39,6 +41,7 @@ _EPOCHS_AGREE = 0.02  # an `epoch_num` may be so much above what the blocks say;
 _SAMPLES_AGREE = 0.05  # steps × batch leave out what is packed into a sequence: 1.6 % in public logs
 _LEAST_OF_TOTAL = 0.01  # of `train_samples`, which in BERT is the total or the plan: fewer are steps or evaluations
 
+_METADATA = ("epoch_num", "first_epoch_num", "epoch_count", "samples_count")
 _DECLARED = ("submission_benchmark", "train_samples", "global_batch_size")
 _KEYS = frozenset(
     {
@@ -75,11 +78,33 @@ class _Event:
     line: int
     time: float  # ms
     key: str
-    value: Any
-    metadata: Mapping[str, Any]
+    value: float | str | None  # a number or a short text: nothing of the file's size
+    numbers: Mapping[str, float]  # of its metadata
+    status: str
+
+    @classmethod
+    def of(cls, line: int, time: float, event: Mapping[str, Any]) -> _Event:
+        value, metadata = event.get("value"), event.get("metadata")
+        metadata = metadata if isinstance(metadata, dict) else {}
+        numbers = ((name, finite_number(metadata.get(name))) for name in _METADATA)
+        if isinstance(value, dict) and event["key"] == "tracked_stats":
+            value = value.get("throughput")
+        return cls(
+            line,
+            time,
+            event["key"],
+            value[:_LONGEST_TEXT] if isinstance(value, str) else finite_number(value),
+            {name: number for name, number in numbers if number is not None},
+            str(metadata.get("status", ""))[:_LONGEST_TEXT],
+        )
+
+    @property
+    def amount(self) -> float:
+        """Its value; 0 if that is no number."""
+        return self.value if isinstance(self.value, float) else 0.0
 
     def number(self, name: str) -> float | None:
-        return finite_number(self.metadata.get(name))
+        return self.numbers.get(name)
 
 
 def parse_result(name: str, lines: Iterable[str], benchmark: str = "") -> Result:
@@ -103,9 +128,7 @@ def parse_result(name: str, lines: Iterable[str], benchmark: str = "") -> Result
             if len(events) == _MOST_EVENTS:
                 missing.insert(0, MissingResult(ACCURACY, f"it has more than {_MOST_EVENTS} events: no log of one run"))
                 break
-            metadata = event.get("metadata")
-            kept = metadata if isinstance(metadata, dict) else {}
-            events.append(_Event(number, time, event["key"], event.get("value"), kept))
+            events.append(_Event.of(number, time, event))
     if not seen:
         missing += [MissingResult(metric, f"there is no line with {MLLOG}") for metric in (THROUGHPUT, ACCURACY)]
         return Result(name, "", None, {}, tuple(missing))
@@ -126,6 +149,7 @@ class _Reading:
         self._outside = evaluations - len(self._of("eval_accuracy"))
         self._benchmarks = _distinct(str(event.value or "") for event in events if event.key == "submission_benchmark")
         self._train_samples = _numbers(events, "train_samples")
+        self._totalled = min((event.line for event in events if event.key == "train_samples"), default=0)
         self._batches = _numbers(events, "global_batch_size")
 
     def result(self, name: str, expected: str, seen: int) -> Result:
@@ -143,7 +167,7 @@ class _Reading:
         declared = {"train_samples": self._train_samples, "global_batch_size": self._batches}
         return Result(
             name, status, seconds, measured, tuple(self._missing), source,
-            tuple(((event.time - begun) / 1000, float(event.value)) for event in self._evaluations),
+            tuple(((event.time - begun) / 1000, event.amount) for event in self._evaluations),
             self._benchmark(), tuple(self._contradictions),
             self._evaluations[-1].number("epoch_num") if self._evaluations else None, samples,
             {key: values[0] for key, values in declared.items() if len(values) == 1}, self._identity(), seen,
@@ -185,7 +209,7 @@ class _Reading:
     def _status(self) -> str:
         if not self._stops:
             return ""
-        statuses = [str(event.metadata.get("status", "")) for event in self._stops]
+        statuses = [event.status for event in self._stops]
         status = next((each for each in statuses if each != "success"), "success")
         if status != "success":
             text = f"run_stop says {status!r}" if status else "run_stop has no status"
@@ -194,14 +218,14 @@ class _Reading:
 
     def _identity(self) -> tuple[Any, ...]:
         times = tuple((event.key, event.time) for event in (*self._starts, *self._stops))
-        learnt = tuple((event.time, float(event.value), event.number("epoch_num")) for event in self._evaluations)
+        learnt = tuple((event.time, event.amount, event.number("epoch_num")) for event in self._evaluations)
         return (times, learnt) if times else ()
 
     # Accuracy
 
     def _finite_evaluations(self) -> list[_Event]:
         every = self._of("eval_accuracy")
-        finite = [event for event in every if finite_number(event.value) is not None]
+        finite = [event for event in every if isinstance(event.value, float)]
         if len(finite) < len(every):
             self._missing.append(MissingResult(ACCURACY, "eval_accuracy is not a finite number"))
         return finite
@@ -217,7 +241,7 @@ class _Reading:
             self._contradictions.append(
                 f"the last eval_accuracy, in line {last.line}, is {(latest - last.time) / 1000:g} s older than another"
             )
-        accuracy = float(last.value)
+        accuracy = last.amount
         if not 0 <= accuracy <= 1:
             self._missing.append(MissingResult(ACCURACY, f"eval_accuracy {accuracy:g} is not between 0 and 1"))
         return accuracy
@@ -236,7 +260,7 @@ class _Reading:
         if self._contradictions:
             return None, None, ""
         if samples is None:
-            speeds = [speed for event in self._of("tracked_stats", "throughput") if (speed := _speed_of(event)) > 0]
+            speeds = [event.amount for event in self._of("tracked_stats", "throughput") if event.amount > 0]
             if speeds:
                 return len(speeds) / math.fsum(1 / speed for speed in speeds), None, _TRACKED
         elif math.isfinite(samples / seconds):
@@ -264,6 +288,10 @@ class _Reading:
         if benchmark in SAMPLE_COUNTERS:
             if total <= 0 and not self._batches:
                 return None, ""  # nothing tells whether these are samples
+            if earlier <= 1 and self._totalled > last.line:
+                # All evaluations say epoch 1, and count nothing. MLCommons' checker then takes the total
+                # (`--bert_train_samples`); told before the training, that would be a plan.
+                return total, _TOTAL
             self._note(self._samples_contradiction(trained, total))
             return trained, _COUNTED_SAMPLES
         known = benchmark in BENCHMARKS and bool(self._benchmarks)
@@ -329,14 +357,8 @@ class _Reading:
         return f"{said}, and its blocks count {_count(blocks[0])} {units}, to {_count(blocks[1])}"
 
 
-def _speed_of(event: _Event) -> float:
-    value = event.value.get("throughput") if isinstance(event.value, dict) else event.value
-    return finite_number(value) or 0.0
-
-
 def _numbers(events: Iterable[_Event], key: str) -> list[float]:
-    values = (finite_number(event.value) for event in events if event.key == key)
-    return _distinct(value for value in values if value is not None)
+    return _distinct(event.amount for event in events if event.key == key)
 
 
 def _distinct(values: Iterable[_T]) -> list[_T]:

@@ -210,6 +210,24 @@ def interval_block_bert(*, blocks: int = 17, speed: float = 1500.0, accuracy: fl
     return _log(writer, "bert", 175_000 * blocks, accuracy, 175_000 * blocks)
 
 
+def total_bert(*, evaluations: int = 16, speed: float = 2400.0, at_end: bool = True) -> MlperfLog:
+    """Paddle: every `epoch_num` is 1, and `train_samples` tells the total when all is trained (or, wrongly, before)."""
+    total, accuracy = 150_024 * evaluations, 0.72024
+    writer = _Writer({"namespace": "paddle_mlperf", "event_type": "POINT_IN_TIME"})
+    writer.declare("bert", 448)
+    if not at_end:
+        writer.event("train_samples", total)
+    writer.event("block_start", first_epoch_num=1, epoch_count=1)
+    for value in _accuracies(evaluations, accuracy):
+        writer.wait(150_024 / speed)
+        writer.event("eval_accuracy", value, epoch_num=1)
+    writer.event("block_stop", first_epoch_num=1)
+    if at_end:
+        writer.event("train_samples", total)
+    _finish(writer)
+    return _log(writer, "bert", total, accuracy, 1)
+
+
 def evaluation_counting_bert(*, speed: float = 263.0, accuracy: float = 0.71212) -> MlperfLog:
     """A submission of 0.7 whose `epoch_num` counts evaluations, whose blocks count steps: its samples are not told."""
     writer = _Writer({"namespace": "main"})
@@ -278,6 +296,7 @@ TOLD: Mapping[str, MlperfLog] = {
     "ascend bert": ascend_bert(),
     "bert, blocks of steps": step_block_bert(),
     "bert, blocks of evaluations": interval_block_bert(),
+    "bert, total at the end": total_bert(),
     "resnet, epochs from 0": zero_based_resnet(),
 }
 # Logs that contradict themselves, and the line that says so.
@@ -289,5 +308,9 @@ UNTOLD: Mapping[str, tuple[MlperfLog, str]] = {
     "bert, steps counted": (
         step_counting_bert(),
         "eval_accuracy says 496 samples, fewer than one global_batch_size of 8192",
+    ),
+    "bert, nothing counted, total planned": (
+        total_bert(at_end=False),
+        "eval_accuracy says 1 samples, fewer than one global_batch_size of 448",
     ),
 }
