@@ -206,7 +206,7 @@ _REPORT = {
     "tested by": "Tested by", "reviewed by": "Reviewed by", "date": "Date and signature",
     # A case
     "more in results": "and {count} more in results.json",
-    "left out": "left out, to keep the page small: {names}",
+    "left out": "left out, to keep the page small: {names}", "charts": "charts",
     "finding": "finding", "metric": "metric", "measured": "measured", "in words": "in words",
     "trial": "trial", "job": "job", "phase": "phase", "queued": "queued", "ran": "ran", "began": "began (UTC)",
     "stage": "stage", "pace": "Pace", "note": "Note", "logs": "Logs", "warning": "Warning",

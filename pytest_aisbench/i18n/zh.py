@@ -197,7 +197,7 @@ _REPORT = {
     "turned none": "判定没有变化", "more": "另有 {count} 项",
     "tested by": "测试人", "reviewed by": "审核人", "date": "日期与签名",
     "more in results": "另有 {count} 项见 results.json",
-    "left out": "为控制页面大小省略：{names}",
+    "left out": "为控制页面大小省略：{names}", "charts": "图表",
     "finding": "判定", "metric": "指标", "measured": "实测", "in words": "详情",
     "trial": "试验", "job": "作业", "phase": "阶段", "queued": "排队", "ran": "运行", "began": "开始（UTC）",
     "stage": "暂存位置", "pace": "速度", "note": "说明", "logs": "日志", "warning": "警告",

@@ -343,9 +343,9 @@ class Attachments:
         return {"name": name, "source": file, "type": _TYPES[kind]}
 
     def _of_case(self, case: CaseEntry) -> Iterator[tuple[str, str | bytes, str]]:
-        for name, picture, _ in case_charts(case, self._say):
-            if picture:
-                yield plain(name.removeprefix(case.id).lstrip(":： ")), picture, "svg"
+        for chart in case_charts(case, self._say):
+            if picture := chart.draw():
+                yield plain(chart.name.removeprefix(case.id).lstrip(":： ")), picture, "svg"
         yield "verdict", str(Verdict(case.verdict, case.reason, case.findings)) if case.verdict else case.reason, "txt"
         yield "case", json_lines(results.case_document(case)), "json"
 

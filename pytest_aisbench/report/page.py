@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -27,8 +28,8 @@ from pytest_aisbench.report.text import safe_link
 from pytest_aisbench.stash import language
 
 COLUMN = 2  # after the result and the name of the test
-WHOLE = 4_000_000  # bytes of all passed cases together: a browser then opens the page in seconds
-LEAST = 3_000  # bytes of a case, in a run of thousands
+WHOLE = 3_000_000  # bytes of the details of all passed cases; as many as the rows of a thousand have
+LEAST = 2_000  # bytes of a case, in a run of thousands
 
 
 class Html:
@@ -42,7 +43,8 @@ class Html:
         self._cases: dict[str, CaseEntry] = {}
         self._run: RunEntry | None = None
         self._past: dict[str, CaseBrief] = {}  # the cases of the run before
-        self._details: list[tuple[str, dict[str, Any]]] = []  # case, and the extra of pytest-html with its details
+        self._numbers: dict[str, int] = {}  # of the cases that have a row: their details have it too
+        self._made: dict[str, tuple[CaseEntry, str]] = {}  # details, where the page is written after each test
         self._ours = False
         self._styled = False  # our style is in the head of the page
         self._columns = False  # the header has our columns: pytest-html fails on a row with more cells than that
@@ -70,6 +72,7 @@ class Html:
         report.table_header[COLUMN:COLUMN] = header_cells(self._say)
         self._columns = True
         self._page = host._report_path.parent  # noqa: SLF001
+        host._write_report = functools.partial(self._write, host._report_path)  # noqa: SLF001
 
     def _host(self) -> Any:
         from pytest_html.basereport import BaseReport
@@ -85,39 +88,50 @@ class Html:
         self._past = {case.id: case for case in entry.before.cases} if entry.before else {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Attach the details to the report that decided the case. They are written at the end of the run, or after each
-        test if pytest-html writes its page as often."""
+        """Give the report that decided the case room for its details, and links."""
         entry = self._cases.get(case_id_of_report(report) or "")
-        if entry is None or not self._columns:
+        if entry is None or not self._columns or report.when == "teardown":
             return
-        with guarded(self._config, f"no details of {entry.id} in report.html"):
-            if report.when != "teardown" and (report.when == "call" or report.failed):
+        if report.when == "call" or report.failed:
+            with guarded(self._config, f"no details of {entry.id} in report.html"):
                 self._attach(report, entry)
-            elif report.when == "teardown" and self._config.getini("generate_report_on_test"):
-                self._fill([(name, extra) for name, extra in self._details if name == entry.id])
 
     def _attach(self, report: Any, entry: CaseEntry) -> None:
         from pytest_html import extras
 
-        extra = extras.html("")
-        self._details.append((entry.id, extra))
+        number = self._numbers.setdefault(entry.id, len(self._numbers))
+        room = extras.html(f"<div class='{ROOM}' data-case='{number}'></div>")
         last = entry.trials[-1] if entry.trials else None
         request = self._request(entry)
         files = {"log": last.logs[0] if last and last.logs else "", "request": request}
         links = [extras.url(self._link(file), name=self._say(key)) for key, file in files.items() if file]
         if last and (console := safe_link(last.console)):
             links.append(extras.url(console, name=self._say("console")))
-        report.extras = [*getattr(report, "extras", ()), extra, *links]
+        report.extras = [*getattr(report, "extras", ()), room, *links]
 
-    def _fill(self, details: list[tuple[str, dict[str, Any]]]) -> None:
-        """Write the details: cases that did not pass get the full budget, the others share what the page may weigh."""
-        share = min(max(WHOLE // max(len(self._details), 1), LEAST), BUDGET)
-        for name, extra in details:
-            with guarded(self._config, f"no details of {name} in report.html"):
-                case = self._cases[name]
-                extra["content"] = case_details(
-                    case, self._context(name), share if case.verdict is Ruling.PASSED else BUDGET
-                )
+    def _write(self, path: Path, page: str) -> None:
+        """Write pytest-html's page with the details of all cases at its end, each as a script that is none: a browser
+        reads one when its row is opened. In pytest-html's own data it would be a part of every row, and several
+        copies of all of them would be in memory at once."""
+        before, end, after = page.rpartition("</body>")
+        with path.open("w", encoding="utf-8") as file:
+            file.write(before)
+            for name, number in self._numbers.items():
+                with guarded(self._config, f"no details of {name} in report.html"):
+                    details = self._details(name)
+                    file.write(f"<script type='text/html' class='{ROOM}' data-case='{number}'>{details}</script>\n")
+            file.write(f"<script>{FILL}</script>\n{end}{after}")
+
+    def _details(self, name: str) -> str:
+        """Cases that did not pass get the full budget, the others share what the page may weigh."""
+        case = self._cases[name]
+        made_of, details = self._made.get(name, (None, ""))
+        if made_of is not case:
+            share = min(max(WHOLE // max(len(self._numbers), 1), LEAST), BUDGET)
+            details = case_details(case, self._context(name), share if case.verdict is Ruling.PASSED else BUDGET)
+            if self._config.getini("generate_report_on_test"):
+                self._made[name] = (case, details)
+        return details
 
     def _context(self, name: str) -> CaseContext:
         before = self._run.before if self._run else None
@@ -157,7 +171,6 @@ class Html:
         """pytest-html calls this last before it writes the page."""
         if not self._columns:
             return
-        self._fill(self._details)
         cases = self._run.cases if self._run else self._cases.values()
         style = "" if self._styled else f"<style>{STYLE}</style>"
         prefix += [style, overview(cases, self._run, self._say, _versions())]
@@ -262,6 +275,19 @@ def translation_script(say: Language) -> str:
             f"put('#title+p',text=>text.replace(made,{_literal(say('made'))}))",
         ]
     return f"<script>{';'.join(lines)}</script>"
+
+
+ROOM = "aisbench-details"  # the class of the room for details below a row, and of the details themselves
+# pytest-html draws its table anew after every click. Paper shows every row open.
+FILL = """(()=>{const details={}
+for(const each of document.querySelectorAll('script.aisbench-details'))details[each.dataset.case]=each.text
+const fill=all=>{for(const room of document.querySelectorAll('div.aisbench-details:empty'))
+if(all||!room.closest('.hidden'))room.innerHTML=details[room.dataset.case]??''}
+const paper=matchMedia('print'),draw=()=>fill(paper.matches)
+draw()
+new MutationObserver(draw).observe(document.body,{childList:true})
+paper.addEventListener('change',draw)
+addEventListener('beforeprint',()=>fill(true))})()"""
 
 
 def _literal(value: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -17,7 +17,7 @@ from pytest_aisbench.model.messages import plain, translated
 from pytest_aisbench.model.results import CaseBrief, CaseEntry, Executor, RunEntry, TrialEntry
 from pytest_aisbench.model.verdict import Finding, Outcome, Ruling, number
 from pytest_aisbench.report.columns import Column, Output, columns_of
-from pytest_aisbench.report.rank_charts import case_charts
+from pytest_aisbench.report.rank_charts import Chart, case_charts
 from pytest_aisbench.report.text import (
     as_typed,
     exit_meaning,
@@ -156,12 +156,12 @@ def _signatures(say: Language) -> str:
 
 # The details of a case
 
-BUDGET = 48_000  # bytes of a case in the page: with more, the page of a large run opens slowly
+BUDGET = 36_000  # bytes of a case in the page
 MOST_ROWS = 10
 MOST_LOGS = 32
 MOST_TRAITS = 60
-_AROUND = 1000  # bytes around the parts, with the line that names what is left out
-_ESCAPED = [(char, len(escape(char)) - 1) for char in "&<>\"'"]  # counted, not escaped: a page has megabytes
+_AROUND = 400  # bytes around the parts, with the line that names what is left out
+_CHART = 1_300  # bytes that every chart has: where there is less room, none is drawn
 _LIMITS = (1000, 200, 40)  # characters of a text; if escaping makes the details too large, the next is tried
 
 
@@ -177,69 +177,91 @@ class CaseContext:
 
 class Part(NamedTuple):
     name: str
-    body: str
-    rank: int  # where room is short, the highest is left out first; 0 stays
+    make: Callable[[int], str]  # returns its HTML, with texts of at most so many characters
+    rank: int = 0  # where room is short, the highest is left out first; 0 stays
+    least: int = 0  # bytes that it certainly has
 
 
 def case_details(case: CaseEntry, frame: CaseContext, budget: int = BUDGET) -> str:
     """As many parts as the budget holds: charts are left out before texts are."""
-    html, charts = "", [Part(*chart) for chart in case_charts(case, frame.say)]
+    html, parts = "", [*_parts(case, frame)]
     for limit in _LIMITS:
-        parts = [part for part in _parts(case, frame, limit, charts) if part.body]
-        spare = sorted((part for part in parts if part.rank), key=lambda part: part.rank)
-        size, left_out = _AROUND + sum(weight(part.body) for part in parts), []
-        while spare and size >= budget:
-            left_out.append(spare.pop())
-            size -= weight(left_out[-1].body)
-        names = ", ".join(part.name for part in parts if part in left_out and part.name)
-        note = frame.say("left out", names=names) if names else ""
-        html = _joined([part for part in parts if part not in left_out], note, frame.say)
+        made, left_out = _fitting(parts, limit, budget)
+        note = frame.say("left out", names=", ".join(left_out)) if left_out else ""
+        html = _joined(made, note, frame.say)
         if weight(html) < budget:
             break
     return html
 
 
+def _fitting(parts: Sequence[Part], limit: int, budget: int) -> tuple[list[str], list[str]]:
+    """The HTML of the parts that the budget holds, and the names of the others.
+
+    Parts beyond the first that does not fit are not made: in a run of a thousand cases those are nearly all charts.
+    """
+    size, made, left_out = _AROUND, dict[int, str](), list[int]()
+    for at, part in sorted(enumerate(parts), key=lambda each: each[1].rank):
+        if part.rank and (left_out or size + part.least >= budget):
+            left_out.append(at)
+        elif body := part.make(limit):
+            if part.rank and size + weight(body) >= budget:
+                left_out.append(at)
+                continue
+            made[at] = body
+            size += weight(body)
+    names = dict.fromkeys(parts[at].name for at in sorted(left_out))
+    return [made[at] for at in sorted(made)], [*names]
+
+
 def weight(html: str) -> int:
-    """Bytes that the HTML takes in the page, where it is JSON in an attribute."""
-    text = json.dumps(html)
-    return len(text) + sum(more * text.count(char) for char, more in _ESCAPED)
+    """Bytes that the HTML takes in the page."""
+    return len(html) if html.isascii() else len(html.encode())
 
 
-def _joined(parts: Sequence[Part], note: str, say: Language) -> str:
+def _joined(bodies: Iterable[str], note: str, say: Language) -> str:
     """The parts as one block; charts that follow each other stand side by side on a wide screen."""
     html, row = "", ""
-    for part in parts:
-        if part.body.startswith("<svg"):
-            row += part.body
+    for body in bodies:
+        if body.startswith("<svg"):
+            row += body
             continue
-        html += (f"<div class='charts'>{row}</div>" if row else "") + part.body
+        html += (f"<div class='charts'>{row}</div>" if row else "") + body
         row = ""
     html += f"<div class='charts'>{row}</div>" if row else ""
     html += f"<div>{escape(note)}</div>" if note else ""
     return f"<div class='aisbench' lang='{say.catalogue.html_lang}'>{html}</div>"
 
 
-def _parts(case: CaseEntry, frame: CaseContext, limit: int, charts: Iterable[Part]) -> Iterator[Part]:
-    say, last = frame.say, case.trials[-1] if case.trials else None
-    yield Part("", _lead(case, frame, limit), 0)
-    yield Part("", _findings(case.findings, say, limit), 0)
-    if last:
-        warnings = tuple(w for w in case.background.warnings if w not in last.notes) if case.background else ()
-        yield Part("", _lines(say("warning"), warnings, say, limit) + _lines(say("note"), last.notes, say, limit), 0)
-        yield Part("", _lines(say("pace"), (last.pace.text,) if last.pace else (), say, limit), 0)
-        yield Part(say("stragglers"), _stragglers(last, say), 1)
-        if case.verdict is not Ruling.PASSED:
-            yield Part(say("last lines"), block(say("last lines"), last.last_lines[-MOST_ROWS:], limit), 2)
-            yield Part(say("events"), block(say("events"), last.events[-MOST_ROWS:], limit), 3)
-    yield from charts
-    if last:
-        yield Part(say("trial"), _trials(case.trials, say, limit), 1)
-        yield Part(say("fields"), folded(say("fields"), _standard(case, say, limit)), 11)
-        yield Part(
-            say("changed"), _lines(say("changed"), case.background.changed if case.background else (), say, limit), 4
-        )
-        yield Part(say("traits"), folded(say("traits"), _traits(last.traits, limit)), 12)
-        yield Part("", _files(last, frame, limit), 0)
+def _parts(case: CaseEntry, frame: CaseContext) -> Iterator[Part]:
+    """The parts in the order of the page. Those with a rank have something to show."""
+    say, last, background = frame.say, case.trials[-1] if case.trials else None, case.background
+    yield Part("", lambda limit: _lead(case, frame, limit))
+    yield Part("", lambda limit: _findings(case.findings, say, limit))
+    if last is None:
+        return
+    warnings = tuple(w for w in background.warnings if w not in last.notes) if background else ()
+    pace = (last.pace.text,) if last.pace else ()
+    for key, lines in (("warning", warnings), ("note", last.notes), ("pace", pace)):
+        yield Part("", functools.partial(_lines, say(key), lines, say))
+    if last.stragglers:
+        yield Part(say("stragglers"), lambda _: _stragglers(last, say), 1)
+    for rank, (key, quoted) in enumerate((("last lines", last.last_lines), ("events", last.events)), 2):
+        if quoted and case.verdict is not Ruling.PASSED:
+            yield Part(say(key), functools.partial(block, say(key), quoted[-MOST_ROWS:]), rank)
+    for chart in case_charts(case, say):
+        yield Part(say("charts"), _drawn_once(chart), chart.rank, _CHART)
+    yield Part(say("trial"), lambda limit: _trials(case.trials, say, limit), 1)
+    yield Part(say("fields"), lambda limit: folded(say("fields"), _standard(case, say, limit)), 11)
+    if background and background.changed:
+        yield Part(say("changed"), lambda limit: _lines(say("changed"), background.changed, say, limit), 4)
+    if last.traits:
+        yield Part(say("traits"), lambda limit: folded(say("traits"), _traits(last.traits, limit)), 12)
+    yield Part("", lambda limit: _files(last, frame, limit))
+
+
+def _drawn_once(chart: Chart) -> Callable[[int], str]:
+    draw = functools.cache(chart.draw)
+    return lambda _: draw()
 
 
 def _lead(case: CaseEntry, frame: CaseContext, limit: int) -> str:

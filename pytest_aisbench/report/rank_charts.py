@@ -7,9 +7,10 @@ import statistics
 import struct
 import zlib
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import NamedTuple
 
 from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.judge.stragglers import find_stragglers
@@ -49,32 +50,36 @@ _COUNTED = frozenset(
 )  # units that count what a log calls samples
 
 
-def case_charts(case: CaseEntry, say: Language) -> Iterator[tuple[str, str, int]]:
-    """Name, picture, and rank of each chart: where room is short, the highest rank is left out first."""
+class Chart(NamedTuple):
+    name: str
+    draw: Callable[[], str]  # returns the picture; empty if there is too little to show
+    rank: int  # where room is short, the highest is left out first
 
-    def named(key: str) -> str:
-        return say(key, case=case.id)
 
+def case_charts(case: CaseEntry, say: Language) -> Iterator[Chart]:
+    """The charts that a case has data for; none is drawn before its `draw` is called."""
     if not case.trials:
         return
     last, shape = case.trials[-1], f"{case.nodes}x{case.devices_per_node}"
     speed = case.metrics.get(THROUGHPUT)
     unit, now = (speed.unit, speed.value) if speed else ("", None)
-    yield named("lifecycle"), timeline(case.trials, title=named("lifecycle"), say=say), 7
-    draw = heat_map if case.nodes >= _MAPPED and case.devices_per_node > 1 else rank_chart
-    key = "heat map" if draw is heat_map else "rank chart"
-    ranks = draw(last.throughput_by_rank, case.devices_per_node, title=named(key), unit=unit, say=say)
-    yield named(key), ranks, 5
-    if last.curve:
-        claim = _claim(case, last, unit)
-        yield named("speed curve"), speed_chart(last.curve, title=named("speed curve"), claim=claim, say=say), 8
-    if case.background:
-        past = history_chart(case.background, now, title=named("history"), unit=unit, say=say)
-        yield named("history"), past, 6
-        scaling = scaling_chart(case.background.scaling, shape, title=named("scaling"), unit=unit, say=say)
-        yield named("scaling"), scaling, 9
-    if last.curve:
-        yield named("loss curve"), loss_chart(last.curve, title=named("loss curve"), say=say), 10
+
+    def chart(key: str, draw: Callable[..., str], *values: object, rank: int, **options: object) -> Chart:
+        name = say(key, case=case.id)
+        return Chart(name, lambda: draw(*values, title=name, say=say, **options), rank)
+
+    yield chart("lifecycle", timeline, case.trials, rank=7)
+    mapped = case.nodes >= _MAPPED and case.devices_per_node > 1
+    ranks = (last.throughput_by_rank, case.devices_per_node)
+    yield chart(*(("heat map", heat_map) if mapped else ("rank chart", rank_chart)), *ranks, unit=unit, rank=5)
+    if last.curve and last.curve.speed.points:
+        yield chart("speed curve", speed_chart, last.curve, claim=_claim(case, last, unit), rank=8)
+    if case.background and case.background.history:
+        yield chart("history", history_chart, case.background, now, unit=unit, rank=6)
+    if case.background and len(case.background.scaling) > 1:
+        yield chart("scaling", scaling_chart, case.background.scaling, shape, unit=unit, rank=9)
+    if last.curve and last.curve.loss.points:
+        yield chart("loss curve", loss_chart, last.curve, rank=10)
 
 
 def _claim(case: CaseEntry, trial: TrialEntry, unit: str) -> Claim | None:

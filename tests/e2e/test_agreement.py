@@ -3,7 +3,6 @@ terminal say alike."""
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import signal
@@ -18,6 +17,7 @@ from junit_schema import properties, strictly
 from open_tester import Serving, serving
 from past import remember, spread
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from report_page import page_data
 from waiting import wait_until
 from yard import SCRIPT, TEST, THRESHOLDS, WORKERS, WORKLOAD, Ended, Yard
 
@@ -117,11 +117,8 @@ def junit(ended: Ended) -> Words:
 
 def page(ended: Ended) -> Words:
     """The rows of pytest-html, which keeps its data as JSON in an attribute."""
-    text = (ended.reports / "report.html").read_text(encoding="utf-8")
-    blob = re.search(r'data-jsonblob="([^"]*)"', text)
-    assert blob
     words: Words = {}
-    for name, tests in json.loads(html.unescape(blob[1]))["tests"].items():
+    for name, tests in page_data(ended.reports / "report.html")["tests"].items():
         cells = re.sub(r"<!--.*?-->|<[^>]+>", " ", " ".join(tests[-1]["resultsTableRow"])).split()
         verdict = next((word for word in cells if word in {kind.upper() for kind in JUDGED}), None)
         expected = {

@@ -19,6 +19,7 @@ from junit_schema import properties, strictly
 from markdown_page import Page
 from open_tester import Serving, serving
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from report_page import page_data
 from sqlalchemy import text
 from yard import SCRIPT, THRESHOLDS, WORKERS, WORKLOAD, Ended, Yard
 
@@ -297,10 +298,7 @@ def test_what_strangers_write_stays_text_everywhere(tmp_path: Path) -> None:
         assert set(page.rows) == {8}
     for file in (ended.reports / "allure-results").glob("*.json"):
         json.loads(file.read_text(encoding="utf-8"))
-    shown = (ended.reports / "report.html").read_text(encoding="utf-8")
-    blob = re.search(r'data-jsonblob="([^"]*)"', shown)
-    assert blob
-    for tests in json.loads(html.unescape(blob[1]))["tests"].values():
+    for tests in page_data(ended.reports / "report.html")["tests"].values():
         for row in tests:
             for part in (*row["resultsTableRow"], *(str(extra["content"]) for extra in row["extras"]), row["log"]):
                 assert "<script" not in part

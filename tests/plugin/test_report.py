@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import shutil
@@ -12,6 +11,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from report_page import page_data
 from yard import TEST, THRESHOLDS, WORKLOAD, Ended, Yard
 
 from pytest_aisbench.localcloud.faults import Fault
@@ -136,8 +136,7 @@ def test_an_old_run_is_told_again_as_it_was(told: Yard, tmp_path: Path) -> None:
 
 def rows(page: Path) -> Any:
     """What the page's own script reads, but for xdist's line on the worker, and for a worker that was replaced."""
-    text = page.read_text(encoding="utf-8")
-    tests = json.loads(html.unescape(text.split('data-jsonblob="', 1)[1].split('"', 1)[0]))["tests"]
+    tests = page_data(page)["tests"]
     for told in tests.values():
         for row in told:
             row["log"] = re.sub(

@@ -13,6 +13,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from junit_schema import properties, strictly
+from report_page import page_data
 from yard import WORKERS
 
 from pytest_aisbench import __version__
@@ -74,8 +75,7 @@ def tags(text: str) -> list[tuple[str, dict[str, str | None]]]:
 def page(path: Path) -> dict[str, Any]:
     """What the page's own script reads, and the page around it."""
     text = path.read_text(encoding="utf-8")
-    blob = next(attrs["data-jsonblob"] for _, attrs in tags(text) if "data-jsonblob" in attrs)
-    return {**json.loads(blob or ""), "text": text}
+    return {**page_data(path), "text": text}
 
 
 def rows(found: dict[str, Any], name: str) -> list[dict[str, Any]]:

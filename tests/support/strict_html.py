@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import html
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import html5lib
+from report_page import page_data
 
 
 def errors(text: str) -> list[str]:
@@ -20,13 +19,11 @@ def report_errors(file: Path) -> list[str]:
     text = file.read_text(encoding="utf-8")
     # The parser is older than <template>; those are pytest-html's own.
     found = errors(re.sub(r"<template.*?</template>", "", text, flags=re.DOTALL))
-    return found + [error for part in _parts(text) for error in _errors(part, whole=False)]
+    return found + [error for part in _parts(file) for error in _errors(part, whole=False)]
 
 
-def _parts(text: str) -> Iterator[str]:
-    blob = re.search(r'data-jsonblob="([^"]*)"', text)
-    assert blob
-    for tests in json.loads(html.unescape(blob[1]))["tests"].values():
+def _parts(file: Path) -> Iterator[str]:
+    for tests in page_data(file)["tests"].values():
         for test in tests:
             yield f"<table><tbody><tr>{''.join(test['resultsTableRow'])}</table>"
             yield from (extra["content"] for extra in test["extras"] if extra["format_type"] == "html")

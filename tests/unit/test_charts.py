@@ -58,7 +58,7 @@ def bands(svg: ET.Element) -> list[ET.Element]:
 @pytest.mark.parametrize("say", [ENGLISH, CHINESE])
 @pytest.mark.parametrize("make", [showcase.case, showcase.failed, showcase.broken, showcase.inconclusive])
 def test_every_picture_is_well_formed_and_small(make: Callable[[], CaseEntry], say: Language) -> None:
-    made = [text for _, text, _ in case_charts(make(), say) if text]
+    made = [text for chart in case_charts(make(), say) if (text := chart.draw())]
 
     assert made
     for text in made:
@@ -166,7 +166,7 @@ def test_the_claim_is_drawn_only_where_the_log_counts_the_same(
     speed = replace(case.metrics["throughput"], unit=unit)
     case = replace(case, trials=(replace(last, curve=curve),), metrics={**case.metrics, "throughput": speed})
 
-    found = {name: text for name, text, _ in case_charts(case, ENGLISH)}
+    found = {chart.name: chart.draw() for chart in case_charts(case, ENGLISH)}
     texts = list(drawn(found["resnet50-2x8: speed through the training"]).itertext())
 
     assert ("reference" in texts) is (reference is not None)
@@ -313,7 +313,7 @@ def test_an_axis_has_few_round_numbers_around_all_values(low: float, high: float
 
 def test_shapes_from_four_nodes_on_are_a_map() -> None:
     names = [
-        [name for name, text, _ in case_charts(showcase.case(shape), ENGLISH) if text and "by" in name]
+        [chart.name for chart in case_charts(showcase.case(shape), ENGLISH) if chart.draw() and "by" in chart.name]
         for shape in (Shape(1, 8), Shape(4, 8), Shape(8, 1))
     ]
 
