@@ -7,15 +7,14 @@ import difflib
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 from pytest_aisbench.config import toml_document
 from pytest_aisbench.config.options import FRAMEWORKS
-from pytest_aisbench.config.toml_document import Document, assigned_key, opened_table
+from pytest_aisbench.config.toml_document import Document
 from pytest_aisbench.engine.suites import ANY, THRESHOLDS_FILE, Suite, case_scope, matching_scopes, suite_folders
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.judge.references import (
@@ -40,6 +39,7 @@ from pytest_aisbench.model.verdict import BOUND_KEYS, Ruling, Threshold
 
 MARK = "# From history: "  # begins the line of evidence above a threshold; the next proposal replaces that line
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
+_DATE_AND_BLANK = re.compile(r"(\d{4}-\d\d-\d\d) +(?=\})")
 _NEGLIGIBLE = 0.1  # of the margin: a reference that moves by less stays
 Load = Callable[[Path, str, Sequence[str]], Suite]  # loads a folder for a platform and frameworks to train with
 
@@ -232,47 +232,83 @@ def _scopes(data: Mapping[str, Any], platform: str, inner: Sequence[str]) -> lis
     return [scope for scope in table if scope not in FRAMEWORKS]
 
 
-# Editing the text of thresholds.toml.
+# Editing the text of thresholds.toml, by tomlkit: it keeps every line that it is not asked to change.
 
 
 def edited(document: Document, scope: Sequence[str], rows: Mapping[str, tuple[Mapping[str, Any], str]]) -> str:
     """The text with these thresholds in the table `scope`, each below a line of evidence; all other lines stay."""
-    lines = document.text.removesuffix("\n").split("\n") if document.text else []
+    import tomlkit  # late: no other command needs it
+
+    text = f"{document.text}\n" if document.text and not document.text.endswith("\n") else document.text
+    parsed = tomlkit.parse(text)
+    table = _table(parsed, scope)
+    if table is None:
+        header = f"[{'.'.join(map(_key, scope))}]\n"
+        lines = (f"{MARK}{evidence}\n{_key(metric)} = {_inline(row)}\n" for metric, (row, evidence) in rows.items())
+        text = "".join((text, "\n" if text else "", header, *lines))
+    else:
+        as_written = text.split("\n")
+        for metric, (row, evidence) in rows.items():
+            _put(table, metric, row, evidence)
+            as_written.append(_inline(row))
+        text = _with_blanks(tomlkit.dumps(parsed), as_written)
     wanted = copy.deepcopy(document.data)
-    for metric, (row, evidence) in rows.items():
-        _put(lines, scope, metric, [f"{MARK}{evidence}", f"{_key(metric)} = {_toml(row)}"])
-        table = wanted
-        for name in scope:
-            table = table.setdefault(name, {})
-        table[metric] = dict(row)
-    text = "\n".join(lines) + "\n"
-    # The edit knows lines, not TOML (`docs/decisions/` says why): check that it changed what it should and no more.
+    _table(wanted, scope, create=True).update({metric: dict(row) for metric, (row, _) in rows.items()})
     if toml_document.parse_or_empty(text) != wanted:
         advice = f"give [{'.'.join(map(_key, scope))}] lines of its own, one claim on each"
         raise UsageFault(f"{document.path}: the claims of {'.'.join(scope)} cannot be changed safely", advice=advice)
     return text
 
 
-def _put(lines: list[str], scope: Sequence[str], metric: str, new: list[str]) -> None:
-    headers = [(at, opened_table(line)) for at, line in enumerate(lines) if opened_table(line)]
-    start = next((at for at, path in headers if path == tuple(scope)), None)
-    if start is None:
-        lines += [*([""] if lines else []), f"[{'.'.join(map(_key, scope))}]", *new]
-        return
-    end = next((at for at, _ in headers if at > start), len(lines))
-    old = next((at for at in range(start + 1, end) if assigned_key(lines[at]) == (metric,)), None)
-    if old is None:
-        last = max(at for at in range(start, end) if at == start or assigned_key(lines[at]))
-        lines[last + 1 : last + 1] = new
-        return
-    first = old - 1 if lines[old - 1].startswith(MARK) else old
-    lines[first : old + 1] = [*new[:-1], f"{new[-1]}{_comment(lines[old])}"]
+def _with_blanks(text: str, as_written: Iterable[str]) -> str:
+    """The text with the blank between a date and `}`, which tomlkit up to 0.15 loses wherever it reads one."""
+    for line in as_written:
+        if "}" in line and (shorter := _DATE_AND_BLANK.sub(r"\1", line)) != line:
+            text = text.replace(shorter, line)
+    return text
 
 
-def _comment(line: str) -> str:
-    """The comment behind a value. A text may contain `#`, so the comment begins where the rest is valid TOML."""
-    marks = (at for at, sign in enumerate(line) if sign == "#")
-    return next((f"  {line[at:].rstrip()}" for at in marks if toml_document.parse_or_empty(line[:at])), "")
+def _table(tables: Any, scope: Sequence[str], *, create: bool = False) -> Any:
+    """The table at this path; None if there is none, unless it is to be made."""
+    for name in scope:
+        if name not in tables and not create:
+            return None
+        tables = tables.setdefault(name, {}) if create else tables[name]
+    return tables
+
+
+def _put(table: Any, metric: str, row: Mapping[str, Any], evidence: str) -> None:
+    """Set one threshold of a table of tomlkit; a comment behind it stays."""
+    import tomlkit
+    from tomlkit.items import InlineTable, Table
+
+    old = table.get(metric)
+    if isinstance(old, Table):  # it has a header and lines of its own
+        for key in old.keys() - row.keys():
+            old.remove(key)
+        for key, value in row.items():
+            old[key] = tomlkit.value(_inline(value))
+        table, metric = old, next(iter(row))
+    elif old is not None:
+        table[metric] = tomlkit.value(_inline(row))
+    else:
+        body = table.value.body
+        behind = []  # blank lines and comments, which belong to the next table
+        while body and body[-1][0] is None:
+            behind.append(body.pop()[1])
+        table.append(metric, tomlkit.value(_inline(row)))
+        for item in reversed(behind):
+            table.add(item)
+    if isinstance(table, InlineTable):  # has no line for a comment
+        return
+    body = table.value.body
+    at = next(at for at, (key, _) in enumerate(body) if key is not None and key.key == metric)
+    above = body[at - 1][1].trivia if at else None
+    if above and above.comment.startswith(MARK):
+        above.comment = f"{MARK}{evidence}"
+    else:
+        trivia = body[at][1].trivia
+        trivia.indent = f"{trivia.indent}{MARK}{evidence}\n{trivia.indent}"
 
 
 def _key(name: str) -> str:
@@ -280,12 +316,13 @@ def _key(name: str) -> str:
     return name if _BARE.match(name) and not name[0].isdecimal() else json.dumps(name)
 
 
-def _toml(value: Any) -> str:
+def _inline(value: Any) -> str:
+    """A value as all our files write it: `{ reference = 1.5 }`, where tomlkit would write `{reference = 1.5}`."""
+    import tomlkit
+
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, date):
-        return value.isoformat()
-    return json.dumps(value, ensure_ascii=False)  # JSON and TOML write text, numbers and booleans alike
+        return "{ " + ", ".join(f"{_key(key)} = {_inline(item)}" for key, item in value.items()) + " }"
+    return str(tomlkit.item(value).as_string())
 
 
 def diff(texts: Mapping[Path, str], folder: Path) -> str:

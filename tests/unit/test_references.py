@@ -295,7 +295,14 @@ def test_a_comment_behind_a_claim_stays_and_a_number_sign_in_a_text_is_none(tmp_
     )
     row = {"at_most": 2, "expected_failure": {"reason": "#4711", "until": date(2027, 1, 31)}}
     new = edited(document(tmp_path, text), ("local", "2x8"), {"loss": (row, "20 trials")})
-    assert new.splitlines()[2].endswith('reason = "#4711", until = 2027-01-31 } }  # ask Li')
+    assert new.splitlines()[2].endswith('reason = "#4711", until = 2027-01-31 } } # ask Li')
+
+
+def test_a_date_in_another_line_keeps_its_blank(tmp_path: Path) -> None:
+    late = "accuracy = { at_least = 0.9, expected_failure = { reason = 'no data', until = 2027-01-31 } }\n"
+    text = f'[local."2x8"]\nthroughput = {{ at_least = 1 }}\n{late}[x."*"]\n{late}'
+    new = edited(document(tmp_path, text), ("local", "2x8"), {"throughput": (ROW, "20")})
+    assert new.count(late) == 2
 
 
 def test_a_claim_that_is_new_in_its_table_comes_last(tmp_path: Path) -> None:
@@ -318,7 +325,30 @@ def test_a_date_survives(tmp_path: Path) -> None:
     assert toml_document.parse_or_empty(new)["local"]["2x8"]["throughput"] == row
 
 
-def test_what_the_edit_does_not_understand_is_refused(tmp_path: Path) -> None:
-    text = '[local]\n"2x8" = { throughput = { at_least = 1 } }\n'
+NEW = '{ reference = 1000.5, lower = -0.01, unit = "images/s" }'
+FORMS = {
+    "inline": ('[local]\n"2x8" = { throughput = { at_least = 1 } }\n', f'[local]\n"2x8" = {{ throughput = {NEW} }}\n'),
+    "a header of its own": (
+        '[local."2x8".throughput]\n# why\nat_least = 1  # a floor\nunit = "images/s"\n\n[x."*"]\n',
+        (
+            '[local."2x8".throughput]\n# why\nunit = "images/s"\n# From history: 20\nreference = 1000.5\n'
+            'lower = -0.01\n\n[x."*"]\n'
+        ),
+    ),
+    "dotted": ('local."2x8".throughput = { at_least = 1 }\n', f'# From history: 20\nlocal."2x8".throughput = {NEW}\n'),
+    "out of order": (
+        '[local."2x8"]\n[x."*"]\n[local."4x8"]\nloss = { at_most = 1 }',
+        f'[local."2x8"]\n# From history: 20\nthroughput = {NEW}\n[x."*"]\n[local."4x8"]\nloss = {{ at_most = 1 }}\n',
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), FORMS.values(), ids=FORMS)
+def test_claims_may_be_written_in_every_way_that_toml_has(tmp_path: Path, before: str, after: str) -> None:
+    assert edited(document(tmp_path, before), ("local", "2x8"), {"throughput": (ROW, "20")}) == after
+
+
+def test_what_cannot_be_added_to_is_refused(tmp_path: Path) -> None:
+    text = 'local = { "4x8" = { throughput = { at_least = 1 } } }\n'
     with pytest.raises(UsageFault, match="cannot be changed safely"):
         edited(document(tmp_path, text), ("local", "2x8"), {"throughput": (ROW, "")})
