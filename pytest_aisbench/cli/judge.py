@@ -126,8 +126,8 @@ def _needed_runs(runs: int | str | None, case: Case) -> int | None:
         return int(runs) if runs is not None else None
     name = benchmark_name(case.workload.name)
     if name not in RUNS_OF_A_SET:
-        known = ", ".join(RUNS_OF_A_SET)
-        raise UsageFault(f"MLPerf has no benchmark {name!r}", advice=f"give --runs a number; MLPerf has {known}")
+        names = ", ".join(RUNS_OF_A_SET)
+        raise UsageFault(f"MLPerf has no benchmark {name!r}", advice=f"give --runs a number; MLPerf has {names}")
     return RUNS_OF_A_SET[name]
 
 
@@ -154,12 +154,12 @@ def judge_set(
         if all(metric in each for each in values)
     }
     whole = evaluate(CaseValues(case, means), today=today).verdict
-    for ruling in (Ruling.FAILED, Ruling.INCONCLUSIVE):
-        found = [each.name for each, verdict in files if verdict.ruling is ruling]
-        if found:
-            others = [each.name for each, verdict in files if not verdict.passed]
-            named = ", ".join(others[:5]) + (" …" if len(others) > 5 else "")
-            return Verdict(ruling, f"{len(others)} of {len(files)} did not pass: {named}", whole.findings)
+    others = [(each.name, verdict.ruling) for each, verdict in files if not verdict.passed]
+    if others:
+        undecided = all(ruling is Ruling.INCONCLUSIVE for _, ruling in others)
+        named = ", ".join(name for name, _ in others[:5]) + (" …" if len(others) > 5 else "")
+        reason = f"{len(others)} of {len(files)} did not pass: {named}"
+        return Verdict(Ruling.INCONCLUSIVE if undecided else Ruling.FAILED, reason, whole.findings)
     if whole.passed and objections:
         return Verdict(Ruling.INCONCLUSIVE, "; ".join(objections), whole.findings)
     return whole

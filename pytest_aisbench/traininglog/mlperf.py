@@ -149,7 +149,7 @@ class _Reading:
         self._outside = evaluations - len(self._of("eval_accuracy"))
         self._benchmarks = _distinct(str(event.value or "") for event in events if event.key == "submission_benchmark")
         self._train_samples = _numbers(events, "train_samples")
-        self._totalled = min((event.line for event in events if event.key == "train_samples"), default=0)
+        self._total_line = min((event.line for event in events if event.key == "train_samples"), default=0)
         self._batches = _numbers(events, "global_batch_size")
 
     def result(self, name: str, expected: str, seen: int) -> Result:
@@ -251,8 +251,8 @@ class _Reading:
     def _check_declarations(self) -> None:
         for key, values in (("submission_benchmark", self._benchmarks), ("train_samples", self._train_samples)):
             if len(values) > 1:
-                shown = " and ".join(repr(each) if isinstance(each, str) else _count(each) for each in values[:3])
-                self._contradictions.append(f"{key} is {shown}: a run has one")
+                different = " and ".join(repr(each) if isinstance(each, str) else _count(each) for each in values[:3])
+                self._contradictions.append(f"{key} is {different}: a run has one")
 
     def _speed(self, seconds: float, benchmark: str) -> tuple[float | None, float | None, str]:
         """The throughput, the samples and their source: over the whole run, since a threshold means that."""
@@ -270,50 +270,50 @@ class _Reading:
         return None, None, ""
 
     def _samples(self, benchmark: str) -> tuple[float | None, str]:
-        """The samples that were trained, None if no event tells them; a contradiction is noted."""
+        """The samples that were trained, None if no event counts them; notes a contradiction."""
         if not self._evaluations or len(self._train_samples) > 1:
             return None, ""
         last = self._evaluations[-1]
         trained = last.number("epoch_num")
         if trained is None:
-            counted = last.number("samples_count")
+            counted = last.number("samples_count") if benchmark not in BENCHMARKS else None  # newer ones count so
             return (counted if counted and counted > 0 else None), _COUNTED_SAMPLES
         earlier = max(event.number("epoch_num") or 0.0 for event in self._evaluations)
         if trained < earlier:
-            said = f"the last eval_accuracy says epoch_num {_count(trained)}, and an earlier one {_count(earlier)}"
-            self._contradictions.append(said)
+            numbers = f"{_count(trained)}, and an earlier one {_count(earlier)}"
+            self._contradictions.append(f"the last eval_accuracy says epoch_num {numbers}")
         total = self._train_samples[0] if self._train_samples else 0.0
         if trained <= 0:
             return None, ""
         if benchmark in SAMPLE_COUNTERS:
             if total <= 0 and not self._batches:
-                return None, ""  # nothing tells whether these are samples
-            if earlier <= 1 and self._totalled > last.line:
+                return None, ""  # nothing confirms that these are samples
+            if earlier <= 1 and self._total_line > last.line:
                 # All evaluations say epoch 1, and count nothing. MLCommons' checker then takes the total
-                # (`--bert_train_samples`); told before the training, that would be a plan.
+                # (`--bert_train_samples`). A log that states it before the training states a plan.
                 return total, _TOTAL
             self._note(self._samples_contradiction(trained, total))
             return trained, _COUNTED_SAMPLES
-        known = benchmark in BENCHMARKS and bool(self._benchmarks)
-        if total <= 0 or (trained >= MOST_EPOCHS and not known):
+        certain = benchmark in BENCHMARKS and bool(self._benchmarks)  # that these are epochs
+        if total <= 0 or (trained >= MOST_EPOCHS and not certain):
             return None, ""
-        self._note(self._epochs_contradiction(trained, known=known))
+        self._note(self._epochs_contradiction(trained, certain=certain))
         return total * trained, _COUNTED
 
     def _note(self, contradiction: str) -> None:
         if contradiction:
             self._contradictions.append(contradiction)
 
-    def _epochs_contradiction(self, epochs: float, *, known: bool) -> str:
+    def _epochs_contradiction(self, epochs: float, *, certain: bool) -> str:
         """Why so many epochs cannot have been trained; empty if epochs and blocks of the log agree with it."""
-        said = f"eval_accuracy says {_count(epochs)} epochs"
+        claim = f"eval_accuracy says {_count(epochs)} epochs"
         spans = list(self._epoch_spans())
-        if epochs >= MOST_EPOCHS or not (spans or known):
-            return f"{said}, which no block and no epoch of the log confirms"
+        if epochs >= MOST_EPOCHS or not (spans or certain):
+            return f"{claim}, which no block and no epoch of the log confirms"
         for what, least, most in spans:
             if not least - 1 <= epochs <= most * (1 + _EPOCHS_AGREE):
                 span = _count(most) if least == most else f"{_count(least)} to {_count(most)}"
-                return f"{said}, and its {what} say {span}"
+                return f"{claim}, and its {what} say {span}"
         return ""
 
     def _epoch_spans(self) -> Iterator[tuple[str, float, float]]:
@@ -338,12 +338,12 @@ class _Reading:
 
     def _samples_contradiction(self, samples: float, total: float) -> str:
         """Why this cannot be a number of samples; empty if batch, total and blocks of the log agree with it."""
-        said = f"eval_accuracy says {_count(samples)} samples"
+        claim = f"eval_accuracy says {_count(samples)} samples"
         batch = max(self._batches, default=0.0)
         if samples < batch:
-            return f"{said}, fewer than one global_batch_size of {_count(batch)}"
+            return f"{claim}, fewer than one global_batch_size of {_count(batch)}"
         if total > 0 and not _LEAST_OF_TOTAL * total <= samples <= total * (1 + _EPOCHS_AGREE):
-            return f"{said}, and train_samples is {_count(total)}"
+            return f"{claim}, and train_samples is {_count(total)}"
         starts, stops = self._of("block_start"), self._of("block_stop")
         ended = stops[-1].line if stops else 0
         counts = [event.number("epoch_count") or 0.0 for event in starts if event.line < ended]
@@ -354,7 +354,7 @@ class _Reading:
         if any(abs(samples - each) <= _SAMPLES_AGREE * each for each in fitting if each > 0):
             return ""
         units = f"samples or steps of {_count(batch)}" if batch else "samples"
-        return f"{said}, and its blocks count {_count(blocks[0])} {units}, to {_count(blocks[1])}"
+        return f"{claim}, and its blocks count {_count(blocks[0])} {units}, to {_count(blocks[1])}"
 
 
 def _numbers(events: Iterable[_Event], key: str) -> list[float]:

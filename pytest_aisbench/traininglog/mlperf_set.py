@@ -59,10 +59,10 @@ def may_be_result(name: str) -> bool:
 
 def left_out(files: Iterable[str], folders: Iterable[str], read: Iterable[str]) -> list[LeftOut]:
     """What is named like a result and is not among `read`, by paths relative to the folder of the set."""
-    known = set(read)
-    missed = [LeftOut(name, _why_not(name)) for name in files if is_result_name(name) and name not in known]
+    names_read = set(read)
+    missed = [LeftOut(name, _why_not(name)) for name in files if is_result_name(name) and name not in names_read]
     for name in folders:
-        inside = any(other.startswith(f"{name}/") for other in known)
+        inside = any(other.startswith(f"{name}/") for other in names_read)
         if _NUMBERED.match(_base(name).lower()) and not inside:
             missed.append(LeftOut(name, "it is a folder without a result"))
     return sorted(missed, key=lambda each: each.name)
@@ -82,9 +82,9 @@ def missing_runs(read: Sequence[str], unread: Iterable[LeftOut]) -> list[str]:
     every = [*read, *(each.name for each in unread)]
     numbered: dict[str, dict[int, str]] = {}
     for name in every:
-        found = _NUMBERED.match(_base(name).lower())
-        if found:
-            numbered.setdefault(_folder(name), {}).setdefault(int(found[1]), name)
+        number = _NUMBERED.match(_base(name).lower())
+        if number:
+            numbered.setdefault(_folder(name), {}).setdefault(int(number[1]), name)
     lines = []
     for folder, numbers in _merged(numbered).items():
         present = {number for number, name in numbers.items() if name in set(read)}
@@ -137,7 +137,9 @@ def differences(results: Sequence[Result]) -> list[str]:
     for key, by_file in settings.items():
         values = sorted(set(by_file.values()))
         if len(values) > 1:
-            each = (f"{value} ({_listed([n for n, said in by_file.items() if said == value], 2)})" for value in values)
+            each = (
+                f"{value} ({_listed([name for name, own in by_file.items() if own == value], 2)})" for value in values
+            )
             lines.append(f"the runs differ in {key}: {_listed(list(each))}")
     return lines
 

@@ -1,7 +1,7 @@
 """Logs of MLPerf as submitters write them, each with what is true of it.
 
 The dialects are those of public results of MLPerf Training 0.7 to 4.0: what `epoch_num` and the blocks count, where
-`train_samples` stands, how a `block_stop` is named. Each builder is told the truth, and writes what such a system
+`train_samples` stands, how a `block_stop` is named. Each builder is given the truth, and writes what such a system
 would have written.
 """
 
@@ -211,7 +211,7 @@ def interval_block_bert(*, blocks: int = 17, speed: float = 1500.0, accuracy: fl
 
 
 def total_bert(*, evaluations: int = 16, speed: float = 2400.0, at_end: bool = True) -> MlperfLog:
-    """Paddle: every `epoch_num` is 1, and `train_samples` tells the total when all is trained (or, wrongly, before)."""
+    """Paddle: every `epoch_num` is 1; `train_samples` is the total, logged at the end (or before, as a plan)."""
     total, accuracy = 150_024 * evaluations, 0.72024
     writer = _Writer({"namespace": "paddle_mlperf", "event_type": "POINT_IN_TIME"})
     writer.declare("bert", 448)
@@ -229,7 +229,7 @@ def total_bert(*, evaluations: int = 16, speed: float = 2400.0, at_end: bool = T
 
 
 def evaluation_counting_bert(*, speed: float = 263.0, accuracy: float = 0.71212) -> MlperfLog:
-    """A submission of 0.7 whose `epoch_num` counts evaluations, whose blocks count steps: its samples are not told."""
+    """A submission of 0.7 whose `epoch_num` counts evaluations and whose blocks count steps: nothing counts samples."""
     writer = _Writer({"namespace": "main"})
     writer.declare("bert", 440)
     writer.event("train_samples", 3_565_320)
@@ -281,8 +281,8 @@ def _log(writer: _Writer, benchmark: str, samples: float, accuracy: float, epoch
     return MlperfLog(tuple(writer.lines), benchmark, samples, seconds, accuracy, epoch_num)
 
 
-# Logs whose samples are told.
-TOLD: Mapping[str, MlperfLog] = {
+# Logs that say how many samples they trained.
+READABLE: Mapping[str, MlperfLog] = {
     "nvidia resnet": nvidia_resnet(),
     "nvidia resnet, srun -l": nvidia_resnet().prefixed("0: "),
     "nvidia bert": nvidia_bert(),
@@ -300,7 +300,7 @@ TOLD: Mapping[str, MlperfLog] = {
     "resnet, epochs from 0": zero_based_resnet(),
 }
 # Logs that contradict themselves, and the line that says so.
-UNTOLD: Mapping[str, tuple[MlperfLog, str]] = {
+CONTRADICTORY: Mapping[str, tuple[MlperfLog, str]] = {
     "bert, evaluations counted": (
         evaluation_counting_bert(),
         "eval_accuracy says 6 samples, fewer than one global_batch_size of 440",
