@@ -8,15 +8,19 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.cli.options import FAILED, add_ledger_options, open_ledger, read_settings
+from pytest_aisbench.cli.options import FAILED, add_ledger_options, connect_platform, open_ledger, read_settings
 from pytest_aisbench.config.options import LOCAL, parse_duration
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.results import UploadItem, UploadState
 from pytest_aisbench.tester.transports import benchmark_exit
-from pytest_aisbench.tester.uploader import Flusher
+from pytest_aisbench.tester.uploader import Flusher, with_own_token
+
+if TYPE_CHECKING:
+    from pytest_aisbench.config.access import TesterAccess
+    from pytest_aisbench.config.settings import Settings
 
 SCHEMA = "aisbench-uploads/1"
 
@@ -34,6 +38,7 @@ def register(commands: Any) -> None:
     flush.add_argument("--json", action="store_true", help="for programs")
     flush.add_argument("--patience", default="30s", metavar="TIME", help="try each Tester for so long (default 30s)")
     flush.add_argument("--tester", metavar="URL", help="the Tester of --stub-log, and whose token is in [tester]")
+    flush.add_argument("--cloud", metavar="FILE", help="the local cloud whose Tester it is: its card has the token")
     flush.add_argument("--config", metavar="FILE", help="settings in TOML (default: aisbench.toml in this folder)")
     add_ledger_options(flush)
     flush.set_defaults(act=_flush)
@@ -49,7 +54,7 @@ def _flush(options: argparse.Namespace) -> int:
         raise UsageFault(f"--patience: {error}") from None
     settings = read_settings(options, platform=LOCAL)
     with closing(open_ledger(settings, new=options.stub_log is not None)) as ledger:
-        flushing = Flusher(settings, ledger.database, patience_s)
+        flushing = Flusher(settings, ledger.database, patience_s, _access(settings))
         if options.requeue:
             flushing.requeue(options.requeue)
         if options.stub_log:
@@ -60,6 +65,13 @@ def _flush(options: argparse.Namespace) -> int:
     else:
         print("\n".join(lines(uploads)) or ("no dead letter" if options.dead else "nothing is spooled"))
     return 0 if options.dead or all(upload.state is UploadState.DELIVERED for upload in uploads) else FAILED
+
+
+def _access(settings: Settings) -> TesterAccess:
+    if settings.cloud is None:
+        return settings.tester_access
+    with closing(connect_platform(settings)) as platform:
+        return with_own_token(settings.tester_access, platform)
 
 
 def _stubs(options: argparse.Namespace) -> int:

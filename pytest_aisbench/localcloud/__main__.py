@@ -32,6 +32,7 @@ def main() -> None:
         metavar="NAME=FILE",
         help="the Python for jobs of a framework, such as mindspore=/venv/bin/python; again for each",
     )
+    parser.add_argument("--apulis", action="store_true", help="serve Apulis, too")
     options = parser.parse_args()
     try:
         faults = _read_faults(options.faults) if options.faults else []
@@ -42,6 +43,7 @@ def main() -> None:
             faults=faults,
             v1_status_strings=options.v1_status_strings,
             interpreters=dict(option.split("=", 1) for option in options.python),
+            apulis=options.apulis,
         )
     except (DataInUseError, UsageFault, OSError) as error:
         parser.exit(4, f"{parser.prog}: {error}\n")

@@ -7,6 +7,9 @@ large or chunked body, a large file, a client that is slow to read, a service th
 The server reads and drops what a service leaves unread of a request, so that the connection can be used again. It
 opens CONNECT tunnels to itself: a client that names it as the proxy reaches the virtual host `bucket.obs.example`
 without DNS.
+
+A browser on this machine reaches loopback for any web page. So the server refuses a request that a page of another
+origin sent, and one for a Host that is not loopback: the page's own name, with the address of this machine.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,11 +30,13 @@ from pytest_aisbench.localcloud.messages import (
     HEAD_LIMIT,
     NO_BODY,
     Body,
+    ForbiddenError,
     MalformedRequestError,
     Request,
     Response,
     WholeBody,
     body_length,
+    is_loopback,
     parse_head,
     parse_target,
     response_head,
@@ -63,7 +68,7 @@ class Service(Protocol):
 class _Connection:
     """What was read of a connection and not yet used; while a body is incomplete, also its request."""
 
-    __slots__ = ("buffer", "close", "request", "socket", "wanted")
+    __slots__ = ("buffer", "close", "request", "socket", "tunnel", "wanted")
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
@@ -71,6 +76,7 @@ class _Connection:
         self.wanted = 0  # bytes of the body that must be there before the request is answered
         self.request: Request | None = None
         self.close = False  # after the answer to this request
+        self.tunnel = False  # the client has named this server as its proxy, which no web page can
 
     # As a `Stream`, for the thread that reads a body. The socket blocks there.
 
@@ -284,7 +290,9 @@ class Listener:
         method, target, version, headers = parse_head(head)
         if method == "CONNECT":
             connection.socket.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            connection.tunnel = True
             return self._read_head(connection) if connection.buffer else None
+        self._refuse_web_pages(headers, proxied=connection.tunnel or not target.startswith("/"))
         path, target, query = parse_target(target)
         length = body_length(headers)
         option = headers.get("connection", "").lower()
@@ -295,6 +303,13 @@ class Listener:
             expects = "expect" in headers and headers["expect"].lower() == "100-continue"
             body = Body(connection, length, connection.invite if expects else None)
         return Request(method, path, target, query, headers, body, length)
+
+    def _refuse_web_pages(self, headers: Mapping[str, str], *, proxied: bool) -> None:
+        origin, host = headers.get("origin"), headers.get("host", "")
+        if origin is not None and origin != self._url:
+            raise ForbiddenError(f"a web page of {origin[:200]} may not use the local cloud")
+        if host and not proxied and not is_loopback(host):
+            raise ForbiddenError(f"Host is {host[:200]}, and the local cloud serves loopback only")
 
     def _send(self, connection: _Connection, response: Response, *, head: bool, close: bool) -> bool:
         """Send what the connection takes at once, and lend the rest to a thread; True where the next may follow."""
@@ -380,7 +395,7 @@ class Listener:
             return self._refuse(connection, error)
 
     def _refuse(self, connection: _Connection, error: MalformedRequestError) -> bool:
-        return self._send_slowly(connection, Response(400, f"{error}\n".encode()), close=True)
+        return self._send_slowly(connection, Response(error.status, f"{error}\n".encode()), close=True)
 
     def _send_slowly(self, connection: _Connection, response: Response, *, head: bool = False, close: bool) -> bool:
         start, length = self._start(response, close=close)

@@ -50,6 +50,11 @@ class Account(NamedTuple):
         return f"Account({self.access_key!r}, project_id={self.project_id!r}, user={self.user!r})"
 
     @property
+    def tester_token(self) -> str:
+        """What uploads to the cloud's Tester must carry."""
+        return hmac.digest(self.secret_key.encode(), b"tester", "sha256").hex()
+
+    @property
     def domain_id(self) -> str:
         return name_id(self.domain)
 

@@ -83,6 +83,14 @@ def new_id() -> str:
 class MalformedRequestError(Exception):
     """The client did not send HTTP; the connection must be closed."""
 
+    status = 400
+
+
+class ForbiddenError(MalformedRequestError):
+    """A web page sent the request, and not the user who started the cloud."""
+
+    status = 403
+
 
 class HungUp(ConnectionAbortedError):
     """A service raises it to hang up instead of answering."""
@@ -212,6 +220,15 @@ def parse_target(target: str) -> tuple[str, str, dict[str, str]]:
     except UnicodeDecodeError:
         raise MalformedRequestError("a path that is not UTF-8") from None
     return path, target, pairs
+
+
+@functools.lru_cache(maxsize=256)
+def is_loopback(host: str) -> bool:
+    """True for a Host header that names this machine: 127.0.0.1:8080, localhost, bucket.localhost, [::1]:80."""
+    name = host.lower().rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host.lower()
+    octets = name.split(".")
+    address = octets[0] == "127" and len(octets) == 4 and all(octet.isdigit() for octet in octets)
+    return address or name in {"localhost", "[::1]"} or name.endswith(".localhost")
 
 
 def body_length(headers: Mapping[str, str]) -> int | None:

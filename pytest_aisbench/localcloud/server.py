@@ -64,7 +64,8 @@ class LocalCloud:
     `engine` says how jobs run, see ENGINES. `faults` are in force from the start; `self.faults` replaces them.
     `clock_skew` puts the clock that dates answers and checks signatures this many seconds ahead. V1 tells states as
     numbers; `v1_status_strings` makes them texts, as the vendor's service does at times. `apulis_time_limit` is the
-    longest that a job of Apulis may run, in seconds. `interpreters` are the Pythons of jobs, by framework."""
+    longest that a job of Apulis may run, in seconds. `interpreters` are the Pythons of jobs, by framework. Without
+    `apulis` that service is not there: the platform `local` has no use for it."""
 
     def __init__(
         self,
@@ -76,6 +77,7 @@ class LocalCloud:
         v1_status_strings: bool = False,
         apulis_time_limit: float | None = None,
         interpreters: Mapping[str, str] | None = None,
+        apulis: bool = True,
     ) -> None:
         engine = _FORMER_ENGINES.get(engine, engine)
         if engine not in ENGINES:
@@ -88,6 +90,7 @@ class LocalCloud:
         self._v1_status_strings = v1_status_strings
         self._apulis_time_limit = apulis_time_limit
         self._interpreters = interpreters
+        self._apulis = apulis
         self._running = ExitStack()
         self._card: dict[str, str] = {}
         self._books: Callable[[], dict[str, Any]] = dict
@@ -121,7 +124,7 @@ class LocalCloud:
         objects.create_bucket(account.bucket, account.region)
 
         storage = data / "apulis"
-        for folder in (storage / "work" / account.user, storage / "data"):
+        for folder in (storage / "work" / account.user, storage / "data") if self._apulis else ():
             folder.mkdir(parents=True, exist_ok=True)
         urls: dict[str, str] = {}
 
@@ -143,7 +146,7 @@ class LocalCloud:
         def make_tester() -> NamedService:
             from pytest_aisbench.localcloud.tester import Tester
 
-            return Tester(data / "tester")
+            return Tester(data / "tester", account.tester_token)
 
         def make_apulis() -> NamedService:
             from pytest_aisbench.localcloud.apulis.service import Apulis
@@ -159,7 +162,7 @@ class LocalCloud:
             "obs": Once(make_obs),
             "iam": Once(make_iam),
             "tester": Once(make_tester),
-            "apulis": Once(make_apulis),
+            **({"apulis": Once(make_apulis)} if self._apulis else {}),
             "modelarts": modelarts,
         }
         services = {name: Faulty(name, make, self.faults) for name, make in makers.items()}
@@ -168,11 +171,14 @@ class LocalCloud:
             name: Listener(control if name == "modelarts" else service, clock_skew=self._clock_skew)
             for name, service in services.items()
         }
-        for name, listener in listeners.items():
-            if name == "apulis":  # jobs end when no client can submit any more, and while OBS still answers them
-                stack.callback(lambda: modelarts().close() if modelarts.made else None)
-            stack.callback(listener.stop)
-            urls[name] = listener.url
+        takes_jobs = {"apulis", "modelarts"}
+        for name in ("obs", "iam", "tester"):
+            stack.callback(listeners[name].stop)
+        # Jobs end when no service takes new ones any more, and while OBS still answers them.
+        stack.callback(lambda: modelarts().close() if modelarts.made else None)
+        for name in takes_jobs & listeners.keys():
+            stack.callback(listeners[name].stop)
+        urls |= {name: listener.url for name, listener in listeners.items()}
         stack.callback(self.faults.close)
         for listener in listeners.values():
             listener.start()
@@ -187,12 +193,16 @@ class LocalCloud:
             "project_id": account.project_id,
             "region": account.region,
             "bucket": account.bucket,
-            "apulis_endpoint": urls["apulis"],
-            "apulis_user": account.user,
-            "apulis_password": account.password,
-            "apulis_vc": VC,
-            "apulis_storage": str(storage.resolve()),
+            "tester_token": account.tester_token,
         }
+        if self._apulis:
+            self._card |= {
+                "apulis_endpoint": urls["apulis"],
+                "apulis_user": account.user,
+                "apulis_password": account.password,
+                "apulis_vc": VC,
+                "apulis_storage": str(storage.resolve()),
+            }
 
     def _make_modelarts(self, accounts: Accounts, objects: Objects, work: Path, obs: str) -> ModelArts:
         from pytest_aisbench.localcloud.modelarts import jobs, rules, v2
@@ -248,7 +258,7 @@ def _folder(data: Path | None, stack: ExitStack) -> Path:
         _sweep()
         data = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
         stack.callback(shutil.rmtree, data, ignore_errors=True)
-    data.mkdir(parents=True, exist_ok=True)
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
     _lock(data, stack)
     return data.absolute()  # nodes have working folders of their own
 
@@ -360,6 +370,7 @@ def serve(
     faults: Iterable[Fault] = (),
     v1_status_strings: bool = False,
     interpreters: Mapping[str, str] | None = None,
+    apulis: bool = True,
 ) -> None:
     """Print the card, by default as one line of JSON, then run until SIGTERM or SIGINT, or until stdin ends."""
     with _signals(signal.SIGTERM, signal.SIGINT, PARENT_DIED) as received:
@@ -367,7 +378,12 @@ def serve(
         if watch_stdin:
             _ask_for_parents_death()
         with LocalCloud(
-            data, engine=engine, faults=faults, v1_status_strings=v1_status_strings, interpreters=interpreters
+            data,
+            engine=engine,
+            faults=faults,
+            v1_status_strings=v1_status_strings,
+            interpreters=interpreters,
+            apulis=apulis,
         ) as cloud:
             try:
                 sys.stdout.write(show(cloud.card()) + "\n")

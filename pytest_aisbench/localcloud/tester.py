@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import os
 import threading
@@ -36,9 +37,10 @@ _FIELDS: dict[str, dict[str, type]] = {
 class Tester:
     operations = ("post-results", "post-attachments", "post-runs", "list", "show")
 
-    def __init__(self, folder: Path) -> None:
-        """Read what an earlier cloud stored in the folder."""
+    def __init__(self, folder: Path, token: str) -> None:
+        """Read what an earlier cloud stored in the folder. Uploads need the token."""
         self._folder = folder
+        self._authorization = f"Bearer {token}".encode()
         self._lock = threading.Lock()
         self._stored: dict[str, dict[str, Any]] = {}  # by key, in the order of arrival
         folder.mkdir(exist_ok=True)
@@ -84,6 +86,8 @@ class Tester:
         return [unquote(part) for part in path[3:]] if path[:3] == ["api", "v1", "tests"] else ["", "", "", ""]
 
     def _take(self, request: Request, testid: str, kind: str) -> Response:
+        if not hmac.compare_digest(request.headers.get("authorization", "").encode(), self._authorization):
+            return self.refuse(request, 401, message="the token is missing or wrong: tester_token on the cloud's card")
         key = request.headers.get("idempotency-key", "")
         if not key or len(key) > 200:
             return self.refuse(request, 400, message="the header Idempotency-Key is missing")

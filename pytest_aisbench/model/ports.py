@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_aisbench.model.case import Workload
     from pytest_aisbench.model.job import Job, JobSpec, LogPart, Request, Sample, StoreUrl
     from pytest_aisbench.model.results import CaseEntry, RunEntry
+    from pytest_aisbench.secret import Secret
 
 
 class Health(enum.Enum):
@@ -155,7 +156,8 @@ class Platform(Protocol):
     """Where jobs run. Built as `Class(settings)`; raises only AisbenchErrors.
 
     What it says before it is built is its `PlatformKind`. What it may have beside is a Protocol each, further down:
-    `HasConsole`, `HasTester`, `HasVendorSession`, `AddsFiles`, `ChecksCode`, `ChecksConnection`, `RewritesRequests`.
+    `HasConsole`, `HasTester`, `HasTesterToken`,
+    `HasVendorSession`, `AddsFiles`, `ChecksCode`, `ChecksConnection`, `RewritesRequests`.
     """
 
     name: str
@@ -235,6 +237,14 @@ class HasTester(Protocol):
 
     tester: str  # its address; empty where there is none
     private: bool  # the platform, and its Tester, end with the run
+
+
+@runtime_checkable
+class HasTesterToken(Protocol):
+    """A platform whose own Tester takes uploads with a token only."""
+
+    tester: str
+    tester_token: Secret
 
 
 @runtime_checkable

@@ -29,7 +29,7 @@ from pytest_aisbench.platforms.local_kind import LocalKind, own_interpreters
 from pytest_aisbench.platforms.modelarts.platform import ModelArts
 from pytest_aisbench.platforms.modelarts.request import ASCEND, Placement, custom_image
 from pytest_aisbench.platforms.modelarts.session import load_vendor_http
-from pytest_aisbench.secret import Secret
+from pytest_aisbench.secret import NO_SECRET, Secret
 from pytest_aisbench.stores.obs_vendor import vendor_class
 
 _LOG = get_logger("platform")
@@ -63,6 +63,7 @@ class Card:
 
     access: Access
     tester: str = ""  # the address of its Tester
+    tester_token: Secret = NO_SECRET
     private: bool = False  # it ends with the run that started it
 
 
@@ -84,7 +85,8 @@ class Local(ModelArts):
                 load_vendor_http()
                 vendor_class()
             card = self._cloud.card() if self._cloud else read_card(settings.cloud or Path())
-            self._card, self.tester, self.private = card.access, card.tester, card.private or self._cloud is not None
+            self._card, self.tester, self.tester_token = card.access, card.tester, card.tester_token
+            self.private = card.private or self._cloud is not None
             super().__init__(dataclasses.replace(settings, access=self._card))
         except BaseException:
             if self._cloud:
@@ -100,7 +102,7 @@ class Local(ModelArts):
         if self._card_file is None:
             descriptor, name = tempfile.mkstemp(prefix="aisbench-cloud-", suffix=".json")
             with os.fdopen(descriptor, "w") as file:
-                json.dump(_card_data(Card(self._card, self.tester, private=True)), file)
+                json.dump(_card_data(Card(self._card, self.tester, self.tester_token, private=True)), file)
             self._card_file = self._shared_file = Path(name)
         return {"cloud": self._card_file}
 
@@ -249,13 +251,15 @@ def _parse_card(text: bytes, source: str) -> Card:
     values: dict[str, Any] = {field: card[key] for key, field in _CARD.items()}
     for key in ("access_key", "secret_access_key"):
         values[key] = Secret(values[key])
-    return Card(Access(**values), str(card.get("tester_endpoint", "")), private=card.get("private") is True)
+    tester, token = str(card.get("tester_endpoint", "")), Secret(str(card.get("tester_token", "")))
+    return Card(Access(**values), tester, token, private=card.get("private") is True)
 
 
 def _card_data(card: Card) -> dict[str, Any]:
     values = {key: getattr(card.access, field) for key, field in _CARD.items()}
     plain = {key: value.reveal() if isinstance(value, Secret) else value for key, value in values.items()}
-    return {**plain, "tester_endpoint": card.tester, "private": card.private}
+    tester = {"tester_endpoint": card.tester, "tester_token": card.tester_token.reveal()}
+    return {**plain, **tester, "private": card.private}
 
 
 def _require_listener(endpoint: str) -> None:

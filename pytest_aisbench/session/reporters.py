@@ -25,7 +25,7 @@ from pytest_aisbench.report import index
 from pytest_aisbench.report.host_plugins import RERUN, ReportedTest, guarded, warn
 from pytest_aisbench.stash import LEDGER, RUN_OWNER, SETTINGS
 from pytest_aisbench.tester.transports import make_transport
-from pytest_aisbench.tester.uploader import PATIENCE_S, Uploader, fill_outbox, find_destination
+from pytest_aisbench.tester.uploader import PATIENCE_S, Uploader, fill_outbox, find_destination, tester_access
 
 
 class Reporters:
@@ -173,7 +173,7 @@ class Tester:
         self._clock = SystemClock()
         self._outbox = Outbox(config.stash[LEDGER])
         self._outbox.set_destination(self._run, destination)
-        self._transport = make_transport(destination.tester, settings.tester_access)
+        self._transport = make_transport(destination.tester, tester_access(settings, self._platform, destination))
         self._refusals: list[str] = []
         self._uploader = self._start_uploader()
 

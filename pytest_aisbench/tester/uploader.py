@@ -26,7 +26,7 @@ from pytest_aisbench.ledger.runs import run_id
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.clock import SystemClock
 from pytest_aisbench.model.messages import plain
-from pytest_aisbench.model.ports import Clock, HasTester, Platform
+from pytest_aisbench.model.ports import Clock, HasTester, HasTesterToken, Platform
 from pytest_aisbench.model.results import (
     ATTACHMENTS,
     PRIVATE,
@@ -44,6 +44,7 @@ from pytest_aisbench.tester.payload import attachment_upload, end_upload, result
 from pytest_aisbench.tester.transports import make_transport, read_stub_log
 
 if TYPE_CHECKING:
+    from pytest_aisbench.config.access import TesterAccess
     from pytest_aisbench.config.settings import Settings
 
 _LOG = get_logger("uploads")
@@ -65,6 +66,17 @@ def find_destination(settings: Settings, platform: Callable[[], Platform], folde
         return None
     access = settings.tester_access
     return Destination(address, settings.platform, str(folder), label, access.testid, access.config, access.system)
+
+
+def tester_access(settings: Settings, platform: Callable[[], Platform], destination: Destination) -> TesterAccess:
+    """The table `[tester]`; for the platform's own Tester with that one's token."""
+    return with_own_token(settings.tester_access, platform()) if destination.label else settings.tester_access
+
+
+def with_own_token(access: TesterAccess, platform: Platform) -> TesterAccess:
+    if isinstance(platform, HasTesterToken):
+        return replace(access, url=platform.tester, token=platform.tester_token)
+    return access
 
 
 # Filling the outbox
@@ -267,14 +279,15 @@ def requeue(outbox: Outbox, key_prefix: str, clock: Clock) -> UploadItem:
 class Flusher:
     """What `aisbench flush` does with an open ledger."""
 
-    def __init__(self, settings: Settings, database: Database, patience_s: float) -> None:
+    def __init__(self, settings: Settings, database: Database, patience_s: float, access: TesterAccess) -> None:
         self._settings = settings
+        self._access = access
         self._outbox = Outbox(database)
         self._clock = SystemClock()
         self._patience_s = patience_s
 
     def flush(self) -> list[UploadItem]:
-        open_transport = partial(make_transport, access=self._settings.tester_access)
+        open_transport = partial(make_transport, access=self._access)
         return flush(self._outbox, open_transport, self._clock, patience_s=self._patience_s)
 
     def dead(self) -> list[UploadItem]:
@@ -310,7 +323,7 @@ class TesterClient:
         self._lock = threading.Lock()
         self._database = Database(settings.ledger_file)
         self._outbox = Outbox(self._database)
-        self._transport = make_transport(destination.tester, settings.tester_access)
+        self._transport = make_transport(destination.tester, tester_access(settings, platform, destination))
 
     @property
     def address(self) -> str:

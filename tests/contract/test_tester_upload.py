@@ -124,7 +124,7 @@ def faults() -> Faults:
 
 @pytest.fixture
 def local(tmp_path: Path, faults: Faults) -> Any:
-    listener = Listener(Faulty("tester", lambda: service.Tester(tmp_path / "tester"), faults))
+    listener = Listener(Faulty("tester", lambda: service.Tester(tmp_path / "tester", TOKEN), faults))
     listener.start()
     yield listener.url
     listener.stop()
@@ -138,7 +138,7 @@ def shown(url: str, path: str) -> Any:
 
 def test_an_answer_that_was_lost_after_storing_stores_nothing_twice(local: str, faults: Faults) -> None:
     faults.set([Fault(service="tester", operation="post-results", drop="answer", times=2)])
-    way = way_to(local)
+    way = way_to(local, token=Secret(TOKEN))
     for _ in range(2):
         with pytest.raises(Unreachable):
             way.send(PARCEL)
@@ -150,10 +150,10 @@ def test_an_answer_that_was_lost_after_storing_stores_nothing_twice(local: str, 
 
 
 def test_another_content_under_the_same_key_is_refused(local: str) -> None:
-    way_to(local).send(PARCEL)
+    way_to(local, token=Secret(TOKEN)).send(PARCEL)
     forged = UploadItem(**{**PARCEL.__dict__, "body": PARCEL.body.replace('"OK"', '"FAILED"')})
     with pytest.raises(Rejected, match=r"something else was stored under this key \(HTTP 409\)"):
-        way_to(local).send(forged)
+        way_to(local, token=Secret(TOKEN)).send(forged)
 
 
 @pytest.mark.parametrize(
@@ -170,15 +170,15 @@ def test_the_local_tester_takes_nothing_else(local: str, old: str, new: str, sai
     body = PARCEL.body.replace(old, new, 1)
     assert body != PARCEL.body
     with pytest.raises(Rejected, match=said):
-        way_to(local).send(UploadItem(**{**PARCEL.__dict__, "body": body}))
+        way_to(local, token=Secret(TOKEN)).send(UploadItem(**{**PARCEL.__dict__, "body": body}))
 
 
 def test_what_a_cloud_stored_the_next_one_on_its_data_knows(tmp_path: Path) -> None:
     for _ in range(2):
-        listener = Listener(service.Tester(tmp_path))
+        listener = Listener(service.Tester(tmp_path, TOKEN))
         listener.start()
-        way_to(listener.url).send(PARCEL)
-        way_to(listener.url).send(attachment_upload(BOUND, "run-1", "room", 1, {"celsius": 21}))
+        way_to(listener.url, token=Secret(TOKEN)).send(PARCEL)
+        way_to(listener.url, token=Secret(TOKEN)).send(attachment_upload(BOUND, "run-1", "room", 1, {"celsius": 21}))
         assert len(shown(listener.url, "/t:1/results")["results"]) == 1
         assert shown(listener.url, "/t:1/attachments")["attachments"][0]["data"] == {"celsius": 21}
         listener.stop()

@@ -82,7 +82,7 @@ def test_a_refused_job_is_an_answer_without_its_id(apulis: Apulis, change: dict[
 
 
 def test_a_word_for_preemption_that_it_does_not_know_breaks_the_platform(apulis: Apulis) -> None:
-    status, page = apulis.raw("POST", "/apis/PostJob", apulis.body(preemptionAllowed="NO"))
+    status, page = apulis.raw("POST", "/apis/PostJob", apulis.body(preemptionAllowed="NO"), apulis.bearer)
     assert (status, page[:9]) == (500, b"<!DOCTYPE")
 
 
@@ -107,7 +107,7 @@ def test_other_mistakes_are_found_when_the_job_is_launched(
     assert (answer["jobStatus"], answer["errorMsg"][: len(message)]) == ("error", message)
     assert apulis.of("GetJobLog", job) == {"log": "", "cursor": None, "max_page": 0}
     assert apulis.of("KillJob", job)["result"].startswith("Cannot Kill")
-    assert apulis.raw("DELETE", "/apis/DeleteJob", jobId=job) == (
+    assert apulis.raw("DELETE", "/apis/DeleteJob", headers=apulis.bearer, jobId=job) == (
         200,
         b'{"code": 0, "result": "Success, the job is deleted."}',
     )
@@ -131,7 +131,7 @@ def test_an_unknown_job_is_null_nothing_or_a_crash(apulis: Apulis) -> None:
     assert apulis.of("GetJobLog", nobody) == {"log": "", "cursor": None, "max_page": 0}
     assert apulis.of("GetJobRawLog", nobody) == {"log": ""}
     assert apulis.of("KillJob", nobody)["result"] == f"Cannot Kill the job. Job ID:{nobody}"
-    assert json.loads(apulis.raw("DELETE", "/apis/DeleteJob", jobId=nobody)[1])["code"] == -1
+    assert json.loads(apulis.raw("DELETE", "/apis/DeleteJob", headers=apulis.bearer, jobId=nobody)[1])["code"] == -1
     assert apulis.raw("GET", "/apis/GetJobLog", jobId=nobody)[0] == 400
 
 
@@ -149,11 +149,11 @@ def test_a_stranger_sees_the_status_alone(apulis: Apulis) -> None:
 def test_killing_takes_its_time_and_happens_once(apulis: Apulis) -> None:
     job = apulis.submit(SLOW)
     apulis.until(job, {"running"})
-    assert json.loads(apulis.raw("DELETE", "/apis/DeleteJob", jobId=job)[1])["code"] == -1
+    assert json.loads(apulis.raw("DELETE", "/apis/DeleteJob", headers=apulis.bearer, jobId=job)[1])["code"] == -1
     assert apulis.of("KillJob", job) == {"result": "Success, the job is scheduled to be terminated."}
     assert apulis.until(job, {"killed"})["errorMsg"] is None
     assert apulis.of("KillJob", job) == {"result": f"Cannot Kill the job. Job ID:{job}"}
-    assert json.loads(apulis.raw("DELETE", "/apis/DeleteJob", jobId=job)[1])["code"] == 0
+    assert json.loads(apulis.raw("DELETE", "/apis/DeleteJob", headers=apulis.bearer, jobId=job)[1])["code"] == 0
     assert apulis.get("GetJobStatus", jobId=job) is None
 
 
@@ -290,7 +290,9 @@ def test_login_wants_the_digest_of_the_password_and_not_too_often() -> None:
         assert b"jobId" in apulis.raw("POST", "/apis/PostJob", apulis.body(), bearer)[1]
         assert b"jobId" not in apulis.raw("POST", "/apis/PostJob", apulis.body(), forged)[1]
 
-        assert [apulis.login(password)[0] for _ in range(7)] == [200] * 6 + [429]
+        assert [apulis.login(password)[0] for _ in range(12)] == [200] * 12
+        assert [apulis.login("wrong")[0] for _ in range(8)] == [401] * 7 + [429]
+        assert apulis.login(password)[0] == 429  # a password cannot be guessed meanwhile
 
 
 def test_no_job_runs_longer_than_the_cluster_allows() -> None:

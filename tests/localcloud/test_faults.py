@@ -181,7 +181,7 @@ def test_a_delay_holds_up_only_its_own_request() -> None:
     with LocalCloud(engine="simulated", faults=[Fault(service="obs", method="GET", delay=60)]) as cloud:
         host, _, port = cloud.card()["obs_endpoint"].removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), timeout=10) as delayed:
-            delayed.sendall(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+            delayed.sendall(b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n")
             wait_until(lambda: cloud.books()["requests"]["obs"])
             other = http.client.HTTPConnection(host, int(port), timeout=10)
             other.request("HEAD", "/?apiversion")

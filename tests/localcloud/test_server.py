@@ -40,13 +40,14 @@ CARD = {
     "project_id",
     "region",
     "bucket",
+    "tester_token",
     "apulis_endpoint",
     "apulis_user",
     "apulis_password",
     "apulis_vc",
     "apulis_storage",
 }
-COMMAND = [sys.executable, "-m", "pytest_aisbench.localcloud"]
+COMMAND = [sys.executable, "-m", "pytest_aisbench.localcloud", "--apulis"]
 
 
 @pytest.fixture

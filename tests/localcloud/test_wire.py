@@ -138,7 +138,7 @@ def test_the_absolute_form_of_proxied_requests(connection: http.client.HTTPConne
     assert ask(connection, "GET", "http://elsewhere.example/a/b?c=d")[1]["raw"] == "/a/b?c=d"
 
 
-HEAD = b"PUT %b HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n"
+HEAD = b"PUT %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n"
 
 
 def test_a_body_is_invited_only_by_who_reads_it(address: tuple[str, int]) -> None:
@@ -177,7 +177,7 @@ def test_old_clients_and_those_who_say_so_are_hung_up_on(address: tuple[str, int
 
 
 def test_requests_may_come_in_pieces_and_in_bunches(address: tuple[str, int]) -> None:
-    one = b"PUT /%d HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
+    one = b"PUT /%d HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc"
     with socket.create_connection(address, timeout=10) as plain:
         for byte in one % 0:
             plain.sendall(bytes([byte]))
@@ -185,16 +185,18 @@ def test_requests_may_come_in_pieces_and_in_bunches(address: tuple[str, int]) ->
         plain.sendall(b"c")
         answers = b""
         while answers.count(b"\r\n\r\n") < 4 or not answers.endswith(b"}"):
-            answers += plain.recv(65536)
+            part = plain.recv(65536)
+            assert part, answers
+            answers += part
     assert [answers.count(b'"path": "/%d"' % number) for number in range(4)] == [1, 1, 1, 1]
     assert answers.count(b'"read": 3') == 4
 
 
 def test_a_client_that_does_not_read_holds_nobody_up(address: tuple[str, int]) -> None:
     with socket.create_connection(address, timeout=10) as lazy:
-        lazy.sendall(b"GET /file HTTP/1.1\r\nHost: x\r\n\r\n" * 20)  # 100 MiB of answers
+        lazy.sendall(b"GET /file HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)  # 100 MiB of answers
         for _ in range(20):
-            (answer,) = talk(address, b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+            (answer,) = talk(address, b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert answer.startswith(b"HTTP/1.1 200 OK")
 
 
@@ -216,12 +218,12 @@ def test_a_slow_answer_holds_nobody_up(tmp_path: Path) -> None:
     with Listener(service) as listener:
         host, _, port = listener.url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), timeout=10) as waiting:
-            waiting.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
-            (answer,) = talk((host, int(port)), b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+            waiting.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            (answer,) = talk((host, int(port)), b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert answer.startswith(b"HTTP/1.1 200 OK")
             service.go_on.set()
             assert b'"/slow"' in waiting.recv(65536)
-            waiting.sendall(b"GET /again HTTP/1.1\r\nHost: x\r\n\r\n")
+            waiting.sendall(b"GET /again HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b'"/again"' in waiting.recv(65536)
 
 

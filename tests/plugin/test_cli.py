@@ -21,6 +21,7 @@ KEYS = [
     "project_id",
     "region",
     "bucket",
+    "tester_token",
     "apulis_endpoint",
     "apulis_user",
     "apulis_password",

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import upload_victims
 from commands import AISBENCH, run
-from upload_victims import ENDED, POINTS, RUN
+from upload_victims import ENDED, POINTS, RUN, TOKEN
 
 from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.localcloud import tester as service
@@ -25,8 +25,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def tester(tmp_path: Path) -> Iterator[str]:
-    listener = Listener(service.Tester(tmp_path / "tester"))
+    listener = Listener(service.Tester(tmp_path / "tester", TOKEN))
     listener.start()
+    (tmp_path / "aisbench.toml").write_text(f'[tester]\nurl = "{listener.url}"\ntoken = "{TOKEN}"\n')
     yield listener.url
     listener.stop()
 

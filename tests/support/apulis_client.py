@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from typing import TYPE_CHECKING, Any
@@ -36,11 +37,17 @@ class Apulis:
         status, _, answer = send(self.card["apulis_endpoint"], method, full, content, headers)
         return status, answer
 
+    @functools.cached_property
+    def bearer(self) -> dict[str, str]:
+        status, session = self.login(self.card["apulis_password"])
+        assert status == 200, session
+        return {"Authorization": f"Bearer {session['token']}"}
+
     def get(self, name: str, **query: Any) -> Any:
-        return self._fine(*self.raw("GET", f"/apis/{name}", **query))
+        return self._fine(*self.raw("GET", f"/apis/{name}", headers=self.bearer, **query))
 
     def post(self, name: str, body: Any, **query: Any) -> Any:
-        return self._fine(*self.raw("POST", f"/apis/{name}", body, **query))
+        return self._fine(*self.raw("POST", f"/apis/{name}", body, self.bearer, **query))
 
     def of(self, name: str, job: str, **query: Any) -> Any:
         """A call about a job, by its owner."""
@@ -91,9 +98,12 @@ class Apulis:
         return self.log(job)
 
     def login(self, password: str, user: str = "") -> tuple[int, Any]:
-        digest = hashlib.md5(password.encode(), usedforsecurity=False).hexdigest()
-        status, answer = self.raw("POST", LOGIN, {"userName": user or self.user, "password": digest})
+        status, answer = self.raw("POST", LOGIN, json.loads(self.login_body(password, user)))
         return status, json.loads(answer)
+
+    def login_body(self, password: str, user: str = "") -> str:
+        digest = hashlib.md5(password.encode(), usedforsecurity=False).hexdigest()
+        return json.dumps({"userName": user or self.user, "password": digest})
 
     def _fine(self, status: int, answer: bytes) -> Any:
         assert status == 200, answer

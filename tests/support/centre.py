@@ -52,11 +52,15 @@ class Front(socketserver.ThreadingTCPServer):
 
     allow_reuse_address = True
 
-    def __init__(self, certificate: Path, ports: Mapping[str, int], host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, certificate: Path, ports: Mapping[str, int], host: str = "127.0.0.1", *, tunnel: bool = False
+    ) -> None:
+        """`tunnel`: ask for one first, since a local cloud serves no other name than those of loopback."""
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, 0), _Carrier)
         self.port = self.server_address[1]
         self.ports = ports
+        self.tunnel = tunnel
         self.asked: list[str] = []
         """The name of every connection that was trusted."""
         self.ended = threading.Event()
@@ -87,6 +91,9 @@ class _Carrier(socketserver.BaseRequestHandler):
             port = next((port for known, port in self.server.ports.items() if f".{name}".endswith(f".{known}")), 0)
             if port:
                 with socket.create_connection(("127.0.0.1", port)) as service:
+                    if self.server.tunnel:
+                        service.sendall(f"CONNECT {name}:443 HTTP/1.1\r\n\r\n".encode())
+                        assert service.recv(4096).startswith(b"HTTP/1.1 200")
                     self._carry(client, service, name)
 
     def _carry(self, client: ssl.SSLSocket, service: socket.socket, name: str) -> None:
@@ -107,7 +114,8 @@ class _Carrier(socketserver.BaseRequestHandler):
 def front_of(authority: Authority, cloud: Mapping[str, str]) -> Front:
     """The services of a local cloud as `iam.centre.example` and so on, and its buckets below `obs.centre.example`."""
     certificate = authority.certificate("centre", f"DNS:*.{DOMAIN},DNS:*.obs.{DOMAIN}")
-    return Front(certificate, {f"{name}.{DOMAIN}": urlsplit(cloud[f"{name}_endpoint"]).port or 0 for name in SERVICES})
+    ports = {f"{name}.{DOMAIN}": urlsplit(cloud[f"{name}_endpoint"]).port or 0 for name in SERVICES}
+    return Front(certificate, ports, tunnel=True)
 
 
 def temporary_keys(cloud: Mapping[str, str]) -> dict[str, str]:

@@ -70,8 +70,9 @@ class Apulis:
         login = Login(account)
         self._jobs = ApulisJobs(jobs, account, storage, catalog, time_limit)
         queries, actions = JobQueries(self._jobs, JobLog(engine), login), JobActions(self._jobs, login)
+        calls = queries.calls | {key: login.required(key[1], call) for key, call in actions.calls.items()}
         self._calls: dict[tuple[str, str], tuple[str, Callable[[Request], Response]]] = {
-            (method, _APIS + name): (name, call) for (method, name), call in (queries.calls | actions.calls).items()
+            (method, _APIS + name): (name, call) for (method, name), call in calls.items()
         }
         self._calls["POST", _DASHBOARD + "login"] = ("login", login.login)
         self._calls["GET", _DASHBOARD + "currentUser"] = ("currentUser", login.current_user)
@@ -126,7 +127,10 @@ class BrokenError(Exception):
 
 TOKEN_LIFE = 2 * 24 * 3600
 LOGINS, PERIOD = 10, 600.0
+_REFUSED: dict[str, Any] = {"code": 0, "error": ""}
+"""The answer to a job that is refused: code and error are those of a success, and there is no jobId."""
 _UNAUTHORIZED = {"success": False, "message": "UNAUTHORIZED"}
+_COOKIE = re.compile(r"(?:^|;\s*)token=([\w.-]+)")
 _PERMISSIONS = ["SUBMIT_TRAINING_JOB", "VIEW_CLUSTER_STATUS"]
 
 
@@ -135,22 +139,24 @@ class Login:
         self._user = account.user
         self._digest = hashlib.md5(account.password.encode(), usedforsecurity=False).hexdigest()
         self._key = hmac.digest(account.secret_key.encode(), b"apulis", "sha256")
-        self._tries: deque[float] = deque()
+        self._failed: deque[float] = deque()
         self._lock = threading.Lock()
 
     def has_user(self, user: object) -> bool:
         return user in {self._user, ADMIN}
 
     def login(self, request: Request) -> Response:
-        if not self._may_try():
-            return Response.json(429, {"success": False, "message": "Too Many Requests"})
-        fields = _body(request) or {}
-        digest = str(fields.get("password", "")).encode()
-        if fields.get("userName") != self._user or not hmac.compare_digest(digest, self._digest.encode()):
-            return Response.json(401, _UNAUTHORIZED)
+        with self._lock:
+            if self._failures() >= LOGINS:
+                return Response.json(429, {"success": False, "message": "Too Many Requests"})
+            fields = _body(request) or {}
+            digest = str(fields.get("password", "")).encode()
+            if fields.get("userName") != self._user or not hmac.compare_digest(digest, self._digest.encode()):
+                self._failed.append(time.monotonic())
+                return Response.json(401, _UNAUTHORIZED)
         token = self._token()
         answer = {"success": True, "token": token, "currentRole": ["User"], "permissionList": _PERMISSIONS}
-        return Response.json(200, answer, {"Set-Cookie": f"token={token}; path=/"})
+        return Response.json(200, answer, {"Set-Cookie": f"token={token}; path=/; SameSite=Strict; HttpOnly"})
 
     def current_user(self, request: Request) -> Response:
         if self.bearer(request) is None:
@@ -158,9 +164,25 @@ class Login:
         user = {"success": True, "id": 1, "userName": self._user, "nickName": self._user, "currentRole": ["User"]}
         return Response.json(200, user | {"permissionList": _PERMISSIONS, "currentVC": [VC]})
 
+    def required(self, name: str, call: Callable[[Request], Response]) -> Callable[[Request], Response]:
+        """The call for signed-in users only. The platform takes a user's name without proof; here every process of
+        this machine can send requests, and a job runs commands with the rights of the user who started the cloud."""
+
+        def checked(request: Request) -> Response:
+            if self.bearer(request) is not None:
+                return call(request)
+            if name == "PostJob" and "authorization" in request.headers:
+                return Response.json(200, _REFUSED)  # as the platform words an expired token
+            return Response.json(401, _UNAUTHORIZED)
+
+        return checked
+
     def bearer(self, request: Request) -> str | None:
-        """The user whose token came with the request; None where the token is invalid or has expired."""
+        """The user whose token came with the request, as `Authorization: Bearer` or in the cookie of the login; None
+        where there is none, or it is invalid or has expired."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if not scheme and (cookie := _COOKIE.search(request.headers.get("cookie", ""))):
+            scheme, token = "bearer", cookie[1]
         head, _, rest = token.partition(".")
         claims, _, signature = rest.partition(".")
         signed = hmac.compare_digest(self._sign(f"{head}.{claims}").encode(), signature.encode())
@@ -169,16 +191,11 @@ class Login:
         content = _decoded(claims)
         return str(content["userName"]) if content and content["exp"] > time.time() else None
 
-    def _may_try(self) -> bool:
-        now = time.monotonic()
-        with self._lock:
-            while self._tries and self._tries[0] <= now - PERIOD:
-                self._tries.popleft()
-            self._tries.append(now)
-            if len(self._tries) > LOGINS:
-                self._tries.pop()
-                return False
-            return True
+    def _failures(self) -> int:
+        """How many logins failed lately. Those that succeed do not count: every process of a run logs in."""
+        while self._failed and self._failed[0] <= time.monotonic() - PERIOD:
+            self._failed.popleft()
+        return len(self._failed)
 
     def _token(self) -> str:
         claims = {"uid": 1, "userName": self._user, "exp": int(time.time()) + TOKEN_LIFE}
@@ -385,17 +402,13 @@ class JobActions:
         }
 
     def _post(self, request: Request) -> Response:
-        """A failure is an answer without jobId; code and error are always those of a success."""
         body = _body(request)
         if body is None:
             return Response.json(400, {"message": "Failed to decode JSON object"})
-        answer: dict[str, Any] = {"code": 0, "error": ""}
-        if "authorization" in request.headers and self._login.bearer(request) is None:
-            return Response.json(200, answer)
         try:
-            return Response.json(200, {"jobId": self._submit(body).id} | answer)
+            return Response.json(200, {"jobId": self._submit(body).id} | _REFUSED)
         except Rejected:
-            return Response.json(200, answer)
+            return Response.json(200, _REFUSED)
 
     def _submit_by_query(self, request: Request) -> Response:
         if missing := [name for name in _SUBMIT_NEEDS if not request.query.get(name)]:

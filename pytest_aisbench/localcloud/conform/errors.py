@@ -280,7 +280,7 @@ PROVOKED: dict[str, dict[tuple[int, str], _Ask]] = {
     APULIS: {
         (405, "not allowed"): lambda s: s.apulis("GET", "/apis/PostJob"),
         (404, "not found"): lambda s: s.apulis("GET", "/no-such-thing"),
-        (401, "UNAUTHORIZED"): lambda s: s.apulis("GET", "/custom-user-dashboard-backend/auth/currentUser"),
+        (401, "UNAUTHORIZED"): lambda s: s.send("apulis", "GET", "/custom-user-dashboard-backend/auth/currentUser"),
         (500, "Internal Server Error"): lambda s: s.apulis("GET", "/apis/GetJobDetail?jobId=unknown"),
     },
 }

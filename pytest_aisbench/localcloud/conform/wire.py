@@ -98,7 +98,13 @@ class Scene:
 
     def apulis(self, method: str, path: str, body: Any = None) -> Answer:
         user = f"userName={self.card['apulis_user']}&vcName={self.card['apulis_vc']}"
-        return self.send("apulis", method, f"{path}{'&' if '?' in path else '?'}{user}", body)
+        path = f"{path}{'&' if '?' in path else '?'}{user}"
+        return self.send("apulis", method, path, body, Authorization=f"Bearer {self.apulis_token}")
+
+    @functools.cached_property
+    def apulis_token(self) -> str:
+        body = {"userName": self.card["apulis_user"], "password": self.password_md5}
+        return str(self.send("apulis", "POST", "/custom-user-dashboard-backend/auth/login", body).json["token"])
 
     # What the probes ask about.
 
