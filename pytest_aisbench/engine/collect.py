@@ -1,7 +1,7 @@
 """Collects what an ended job left behind: results, logs, training curve, usage and power.
 
 `collect` is the trial's step HARVEST. It reads the result files strictly: a missing, implausible or unexpected one
-becomes a `MissingResult` with its reason, never a guess.
+becomes a `MissingResult` with its reason, never a guess. What is read from the log instead: `logged_metrics.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from statistics import fmean
 
+from pytest_aisbench.engine.logged_metrics import read_logged
 from pytest_aisbench.engine.staging import PIECE
 from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.judge.standards import MARGIN_S, power_in_window
@@ -24,7 +25,15 @@ from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.case import Case, Update, Workload
 from pytest_aisbench.model.job import LogPart, Phase, Power, StoreUrl
 from pytest_aisbench.model.messages import message, plain
-from pytest_aisbench.model.metric import ACCURACY, SOFTWARE_UPDATE, THROUGHPUT, Curve, Measurement, MissingResult
+from pytest_aisbench.model.metric import (
+    ACCURACY,
+    SOFTWARE_UPDATE,
+    THROUGHPUT,
+    Curve,
+    Measurement,
+    Metric,
+    MissingResult,
+)
 from pytest_aisbench.model.ports import Head, Platform, PowerSource, Store, download_listed, read_many
 from pytest_aisbench.model.trial import Trial
 from pytest_aisbench.traininglog.activity import software_versions
@@ -71,7 +80,9 @@ def collect(trial: Trial, store: Store, folder: Path) -> Trial:
     trial = replace(trial, curve=curve_of(trial, folder), traits={**trial.traits, **logged_versions(trial, folder)})
     if succeeded:
         measurements, missing = read_results(store, stage.outputs, trial.case, heads)
-        missing += update_errors(trial, folder)
+        from_logs, not_in_logs = _logged_results(trial, folder)
+        measurements += from_logs
+        missing += [*not_in_logs, *update_errors(trial, folder)]
         trial = replace(trial, measurements=tuple(measurements), missing_results=tuple(missing))
     return trial
 
@@ -101,8 +112,23 @@ def read_results(
             )
         else:
             measurements.append(replace(each, value=value))
-    if not case.single_server or RANK_SIZE in present:
+    owed = not case.single_server and not case.workload.metrics[THROUGHPUT].log
+    if owed or RANK_SIZE in present:
         missing += _rank_size_errors(texts[RANK_SIZE], case)
+    return measurements, missing
+
+
+def _logged_results(trial: Trial, folder: Path) -> tuple[list[Measurement], list[MissingResult]]:
+    """The same of the metrics that the log gives."""
+    logged, missing = read_logged(trial, folder)
+    measurements: list[Measurement] = []
+    for each in logged:
+        try:
+            _check_plausible(each.metric, each.unit, each.value)
+        except _Unreadable as why:
+            missing.append(MissingResult(each.metric, why.text(each.source)))
+        else:
+            measurements.append(each)
     return measurements, missing
 
 
@@ -119,8 +145,8 @@ class _Unreadable(Exception):
 
 def _cluster_files(case: Case) -> Iterable[Measurement]:
     """The expected result files, as measurements without a value."""
-    metrics = case.workload.metrics
-    for rank in range(case.shape.world):
+    metrics = _written(case)
+    for rank in range(case.shape.world) if THROUGHPUT in metrics else ():
         yield Measurement(THROUGHPUT, math.nan, metrics[THROUGHPUT].unit, f"throughput_{rank}.json", rank)
     for name, metric in metrics.items():
         if name != THROUGHPUT:
@@ -129,13 +155,18 @@ def _cluster_files(case: Case) -> Iterable[Measurement]:
 
 def _single_server_files(case: Case) -> Iterable[Measurement]:
     """The same where every node trains alone: each node's ranks write to a folder of their own."""
-    metrics = case.workload.metrics
-    for rank in range(case.shape.world):
+    metrics = _written(case)
+    for rank in range(case.shape.world) if THROUGHPUT in metrics else ():
         node, card = divmod(rank, case.shape.devices)
         yield Measurement(THROUGHPUT, math.nan, metrics[THROUGHPUT].unit, f"{node}/throughput_{card}.json", rank, node)
     for name, metric in metrics.items():
         for node in range(case.shape.nodes) if name != THROUGHPUT else ():
             yield Measurement(name, math.nan, metric.unit, f"{name}_{node}.json", server=node)
+
+
+def _written(case: Case) -> dict[str, Metric]:
+    """The metrics that the script writes to files: all but those that are read from the log."""
+    return {name: metric for name, metric in case.workload.metrics.items() if metric.log is None}
 
 
 def _texts(store: Store, heads: Mapping[str, Head | None]) -> dict[str, str | _Unreadable]:
@@ -192,7 +223,7 @@ def _unexpected_results(unwanted: Iterable[str], case: Case) -> Iterable[Missing
     Also in another folder, in other letters, or with the digits of another script: a rank wrote them, and the script
     that reads them will not be sure either which of two is right.
     """
-    metrics = {name.casefold(): name for name in case.workload.metrics}
+    metrics = {name.casefold(): name for name in _written(case)}
     for file in sorted(unwanted):
         numbered = _NUMBERED.match(unicodedata.normalize("NFKC", file).casefold())
         metric = metrics.get(numbered[1]) if numbered else None

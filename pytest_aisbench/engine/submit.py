@@ -49,6 +49,7 @@ def job_spec(trial: Trial, stage: Stage, run_s: float | None) -> JobSpec:
         options=workload.options,
         description=f"aisbench {case.slug} trial {trial.id}",
         max_run_s=run_s,
+        urls_by=workload.urls_by,
     )
 
 

@@ -18,11 +18,12 @@ from pytest_aisbench.config import toml_document
 from pytest_aisbench.config.options import FRAMEWORKS, LOCAL, MOST_CARDS, parse_duration
 from pytest_aisbench.config.settings import PlatformKind, Settings
 from pytest_aisbench.config.toml_document import Document
+from pytest_aisbench.engine.metric_tables import read_metrics
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.judge.values import DERIVED
 from pytest_aisbench.model.case import NAME, Case, Mode, Shape, Update, Workload, as_name
-from pytest_aisbench.model.job import StoreUrl
-from pytest_aisbench.model.metric import ACCURACY, LARGEST, PHYSICAL_LIMIT, SCALING, THROUGHPUT, Metric
+from pytest_aisbench.model.job import BY_ENVIRONMENT, BY_PARAMETER, StoreUrl
+from pytest_aisbench.model.metric import ACCURACY, SCALING, THROUGHPUT
 from pytest_aisbench.model.verdict import BOUND_KEYS, ExpectedFailure, Threshold
 
 WORKLOAD_FILE = "workload.toml"
@@ -30,13 +31,13 @@ THRESHOLDS_FILE = "thresholds.toml"
 ANY = "*"
 EXPECTED_FAILURE = "expected_failure"
 _CLAIM = frozenset({*BOUND_KEYS, "unit", "per", "base", EXPECTED_FAILURE})
-_METRIC = frozenset({"unit", "limit"})
 _LONGEST_REASON = 200
 _POSITIVE = frozenset({THROUGHPUT, ACCURACY, *(name for name, metric in DERIVED.items() if metric.is_positive)})
 _DEVICES = "devices"
 KEYS = frozenset({
     *("name", "code", "entry"),
     *("framework", _DEVICES, "parameters", "environment", "data", "data_contains", "expected", "metrics", "update"),
+    "urls_by",
 })  # fmt: skip
 _REQUIRED = ("name", "code", "entry")
 _FILES = {  # key of `update`: what such a file is called
@@ -226,7 +227,7 @@ def read_workload(
         entry=entry,
         framework=fields.text("framework", "python"),
         devices=fields.positive("devices", 8, MOST_CARDS),
-        metrics=_metrics(fields),
+        metrics=read_metrics(fields.table("metrics"), fields.pairs("parameters"), fields.fault),
         parameters=fields.pairs("parameters"),
         environment=_environment(fields),
         data=_data(fields, folder),
@@ -234,6 +235,7 @@ def read_workload(
         expected_s=fields.duration("expected"),
         options=own,
         update=_update(fields, folder),
+        urls_by=_urls_by(fields),
     )
 
 
@@ -269,33 +271,12 @@ def _contains(folder: Path, entry: str) -> bool:
     return file.is_file() and file.is_relative_to(folder.resolve())
 
 
-def _metrics(fields: Fields) -> dict[str, Metric]:
-    metrics = {THROUGHPUT: Metric(THROUGHPUT, ""), ACCURACY: Metric(ACCURACY, "")}
-    for name, row in fields.table("metrics").items():
-        if re.fullmatch(r"throughput_\d+|ranksize", name):
-            raise fields.fault(f"metrics.{name} is the name of a result file of its own", "metrics", name)
-        if name in DERIVED:
-            raise fields.fault(f"metrics.{name} is reckoned, and written by no script", "metrics", name)
-        if not NAME.match(name) or not isinstance(row, dict) or not isinstance(row.get("unit"), str):
-            advice = f'write [metrics.{name}] with unit = "…"'
-            raise fields.fault(f"metrics.{name} is not a metric", "metrics", name, advice=advice)
-        if unknown := sorted(row.keys() - _METRIC):
-            advice = f"known: {', '.join(sorted(_METRIC))}"
-            raise fields.fault(f"metrics.{name}: unknown key {unknown[0]!r}", "metrics", name, advice=advice)
-        metrics[name] = Metric(name, row["unit"], _limit(fields, name, row))
-    if not metrics[THROUGHPUT].unit:
-        advice = 'write [metrics.throughput] with unit = "images/s"'
-        raise fields.fault("throughput has no unit", "metrics", THROUGHPUT, advice=advice)
-    return metrics
-
-
-def _limit(fields: Fields, name: str, row: Mapping[str, Any]) -> float:
-    """The physical bound of a metric."""
-    limit = row.get("limit", PHYSICAL_LIMIT)
-    if not _is_number(limit) or not 0 < limit < LARGEST:
-        advice = "give the largest value that can be right, such as 1e6"
-        raise fields.fault(f"metrics.{name}.limit: {limit!r} is not a number above 0", "metrics", name, advice=advice)
-    return float(limit)
+def _urls_by(fields: Fields) -> str:
+    value = fields.text("urls_by", BY_PARAMETER)
+    if value not in {BY_PARAMETER, BY_ENVIRONMENT}:
+        advice = f'write "{BY_PARAMETER}", or "{BY_ENVIRONMENT}" for a script that takes neither train_url nor data_url'
+        raise fields.fault(f"urls_by: {value!r} is neither of the two", "urls_by", advice=advice)
+    return value
 
 
 def _environment(fields: Fields) -> dict[str, str]:

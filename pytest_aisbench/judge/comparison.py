@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from pytest_aisbench.model.case import Case
+from pytest_aisbench.model.codec import dump
+from pytest_aisbench.model.job import BY_PARAMETER
 from pytest_aisbench.model.results import CaseBrief, PreviousRun
 from pytest_aisbench.model.verdict import Ruling
 
@@ -41,9 +43,11 @@ def traits_of(case: Case, *, platform: str, place: str, code: str, data: str = "
         "mode": case.mode.value,
         "framework": workload.framework,
         "entry": workload.entry,
+        "urls_by": "" if workload.urls_by == BY_PARAMETER else workload.urls_by,
         "code": code[:_DIGITS],
         "data": data[:_DIGITS] or workload.data or "",
         **{f"unit of {name}": metric.unit for name, metric in workload.metrics.items()},
+        **{f"log of {name}": dump(metric.log) for name, metric in workload.metrics.items() if metric.log},
         **{f"parameter {name}": value for name, value in workload.parameters.items()},
         **{f"environment {name}": value for name, value in workload.environment.items()},
     }

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from pytest_aisbench.judge.stragglers import find_stragglers
-from pytest_aisbench.judge.values import judged_values, target_accuracy, throughput_by_node, throughput_by_rank
+from pytest_aisbench.judge.values import (
+    accuracy_by_node,
+    judged_values,
+    target_accuracy,
+    throughput_by_node,
+    throughput_by_rank,
+)
 from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.messages import message
-from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, MetricValues
+from pytest_aisbench.model.metric import THROUGHPUT, LogReading, Measurement, MetricValues
 from pytest_aisbench.model.results import CaseBrief, CaseEntry, TrialEntry, Value
 from pytest_aisbench.model.trial import Step, Trial
 from pytest_aisbench.model.verdict import Verdict
@@ -15,7 +21,13 @@ from pytest_aisbench.model.verdict import Verdict
 def case_entry(case: Case, trials: tuple[Trial, ...], verdict: Verdict | None) -> CaseEntry:
     """`verdict` is the case's: the last trial's, unless the test itself did not pass."""
     values = judged_values(trials[-1], verdict) if trials else MetricValues()
-    metrics = {name: Value(values.get(name), metric.unit) for name, metric in case.workload.metrics.items()}
+    measured = trials[-1].measurements if trials else ()
+    metrics = {
+        name: Value(
+            values.get(name), metric.unit, _source(metric.log, [each for each in measured if each.metric == name])
+        )
+        for name, metric in case.workload.metrics.items()
+    }
     hours = sum(trial.job.ran_s or 0.0 for trial in trials if trial.job) * case.shape.world / 3600
     return CaseEntry(
         id=case.id,
@@ -35,6 +47,19 @@ def case_entry(case: Case, trials: tuple[Trial, ...], verdict: Verdict | None) -
     )
 
 
+def _source(reading: LogReading | None, measurements: list[Measurement]) -> str:
+    """Where a value that the script wrote to no file was read; empty for others, and for what was not measured."""
+    if reading is None or not measurements:
+        return ""
+    if not reading.pattern:
+        return message("from running time", samples=" × ".join(reading.samples))
+    first, *others = dict.fromkeys(each.source for each in measurements)
+    logs = message("first and more", first=first, count=str(len(others))) if others else first
+    if not reading.take:
+        return message("from log once", logs=logs, pattern=reading.pattern)
+    return message("from log", logs=logs, pattern=reading.pattern, take=reading.take)
+
+
 def trial_entry(trial: Trial) -> TrialEntry:
     shape, job = trial.case.shape, trial.job
     by_rank = throughput_by_rank(trial)
@@ -47,7 +72,7 @@ def trial_entry(trial: Trial) -> TrialEntry:
         ran_s=job.ran_s if job else None,
         throughput_by_rank=by_rank,
         throughput_by_server=throughput_by_node(by_rank, shape),
-        accuracy_by_server=tuple(each.value for each in trial.measurements if each.metric == ACCURACY),
+        accuracy_by_server=accuracy_by_node(trial),
         stragglers=find_stragglers(by_rank, shape),
         pace=trial.curve.pace if trial.curve else None,
         logs=trial.logs,

@@ -2,9 +2,9 @@
 
 `case_values` checks that every result is there, once, bears the right label and is possible: a rank that counts twice
 makes a cluster look faster than it is, and so does a value beyond every machine. Then it sums over ranks, or takes the
-mean over nodes where each trains alone, and keeps what each of them reached. To what the script wrote it adds what the
-log shows: the speed in steady state, and the time to accuracy. Neither ever replaces what the script wrote:
-`throughput` is of the whole run, `accuracy` of its end.
+mean over nodes where each trains alone, and keeps what each of them reached. To what the script wrote, or printed where
+workload.toml has a pattern, it adds what the log shows by itself: the speed in steady state, and the time to accuracy.
+Neither ever replaces what the script wrote: `throughput` is of the whole run, `accuracy` of its end.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pytest_aisbench.model.metric import (
     TIME_TO_ACCURACY,
     Curve,
     Measurement,
+    Metric,
     MetricValues,
     MissingResult,
     points_of,
@@ -100,10 +101,10 @@ def case_values(trial: Trial) -> CaseValues:
         if name in incomplete:
             continue
         if case.single_server:
-            by_node[name] = totals_of_nodes(results)
+            by_node[name] = values_of_nodes(name, results)
             values[name] = mean(by_node[name])
         else:
-            values[name] = total(results)
+            values[name] = value_of_ranks(name, results)
     measured = CaseValues(
         case,
         {name: value for name, value in values.items() if math.isfinite(value)},
@@ -159,12 +160,24 @@ def with_metrics(trial: Trial) -> Trial:
 
 
 def throughput_by_rank(trial: Trial) -> tuple[float | None, ...]:
-    """None for a rank that wrote none."""
+    """None for a rank that wrote none; empty if the job has one throughput, and its ranks none of their own."""
+    throughput = trial.case.workload.metrics.get(THROUGHPUT)
+    if throughput and not throughput.is_by_rank:
+        return ()
     ranks: list[float | None] = [None] * trial.case.shape.world
     for each in trial.measurements:
         if each.metric == THROUGHPUT and each.rank is not None and 0 <= each.rank < len(ranks):
             ranks[each.rank] = each.value
     return tuple(ranks)
+
+
+def accuracy_by_node(trial: Trial) -> tuple[float, ...]:
+    """That of each node that trains alone, or else of the job; the mean of the ranks where each has its own."""
+    by_node: dict[int | None, list[float]] = {}
+    for each in trial.measurements:
+        if each.metric == ACCURACY:
+            by_node.setdefault(each.server, []).append(each.value)
+    return tuple(map(mean, by_node.values()))
 
 
 def throughput_by_node(by_rank: Sequence[float | None], shape: Shape) -> tuple[float | None, ...]:
@@ -184,13 +197,19 @@ def throughput_of_ranks(by_rank: Sequence[float | None]) -> float | None:
     return whole if math.isfinite(whole) else None
 
 
-def totals_of_nodes(measurements: Iterable[Measurement]) -> tuple[float, ...]:
-    """The sum over the cards of each node, in the order of the nodes; every measurement names its node."""
+def value_of_ranks(metric: str, measurements: Sequence[Measurement]) -> float:
+    """Speeds of ranks add up; of anything else that each rank has, the mean counts."""
+    by_rank = metric != THROUGHPUT and len(measurements) > 1
+    return mean([each.value for each in measurements]) if by_rank else total(measurements)
+
+
+def values_of_nodes(metric: str, measurements: Iterable[Measurement]) -> tuple[float, ...]:
+    """The value of each node's cards, in the order of the nodes; every measurement names its node."""
     nodes: dict[int, list[Measurement]] = {}
     for each in measurements:
         assert each.server is not None  # or the label is not one that the case owes
         nodes.setdefault(each.server, []).append(each)
-    return tuple(total(nodes[node]) for node in sorted(nodes))
+    return tuple(value_of_ranks(metric, nodes[node]) for node in sorted(nodes))
 
 
 def mean(values: Sequence[float]) -> float:
@@ -242,7 +261,7 @@ def objections(case: Case, measurements: Iterable[Measurement]) -> list[MissingR
             elif abs(each.value) > metric.limit:
                 facts = {"text": f"{each.value:g}", "limit": f"{metric.limit:g}"}
                 wrong.append((name, message("beyond limit", what=each.source, **facts)))
-        counted, owed = Counter((each.rank, each.server) for each in by_metric[name]), _labels(case, name)
+        counted, owed = Counter((each.rank, each.server) for each in by_metric[name]), _labels(case, metric)
         wrong += [(name, message("missing", what=_origin(label))) for label in owed if label not in counted]
         for label, count in counted.items():
             if count > 1:
@@ -270,10 +289,10 @@ def _ranks_far_apart(measurements: Sequence[Measurement]) -> Iterable[Message]:
             yield message("far above others", others=number(high), **facts)
 
 
-def _labels(case: Case, metric: str) -> dict[_Label, None]:
+def _labels(case: Case, metric: Metric) -> dict[_Label, None]:
     """The labels that the results of a metric must bear, each once."""
     shape = case.shape
-    if metric == THROUGHPUT:
+    if metric.is_by_rank:
         return {(rank, rank // shape.devices if case.single_server else None): None for rank in range(shape.world)}
     return dict.fromkeys((None, node) for node in range(shape.nodes)) if case.single_server else {(None, None): None}
 

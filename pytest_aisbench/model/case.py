@@ -84,6 +84,7 @@ class Workload:
     options: Mapping[str, Any] = field(default_factory=dict)  # the platform's own keys: flavor, framework_version
     folder_name: str = ""  # of the code on the nodes, if not the workload's name
     update: Update | None = None
+    urls_by: str = "parameter"  # how the entry is given `train_url` and `data_url`: `--train_url=…`, or as variables
 
     @property
     def code_name(self) -> str:

@@ -74,6 +74,9 @@ class Phase(enum.Enum):
         return self not in {Phase.PENDING, Phase.RUNNING}
 
 
+BY_PARAMETER, BY_ENVIRONMENT = "parameter", "environment"
+
+
 @dataclass(frozen=True)
 class JobSpec:
     """Everything that a platform needs to run a trial; no two jobs ever have the same name."""
@@ -91,6 +94,7 @@ class JobSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     description: str = ""
     max_run_s: float | None = None  # the platform ends the job then, even if our process is gone
+    urls_by: str = BY_PARAMETER  # how the entry is given `train_url` and `data_url`
 
 
 def check_job_name(name: str, platform: str) -> None:

@@ -25,17 +25,39 @@ PHYSICAL_LIMIT = 1e12  # that a value is below, unless workload.toml sets anothe
 
 
 @dataclass(frozen=True)
+class LogReading:
+    """How a metric is read from the log, if the script writes no file with it: the keys of `[metrics.<name>]`.
+
+    `times` and `samples` are products: each factor is a number, the name of a parameter, or `ranks`.
+    """
+
+    pattern: str = ""  # empty: the time that the job ran is taken in place of a printed number
+    take: str = ""  # which number of several lines; empty: there is one line
+    printed_by: str = "job"  # or `rank`: every rank prints a number of its own
+    times: tuple[str, ...] = ()  # how many lines there must be; empty: not known
+    scale: float = 1.0  # what the printed number is multiplied by
+    samples: tuple[str, ...] = ()  # the number is the seconds that so many samples take; empty: it is the value
+
+
+@dataclass(frozen=True)
 class Metric:
     """A name and the unit it is given in; a ratio has the unit ''."""
 
     name: str
     unit: str
     limit: float = PHYSICAL_LIMIT  # what is further from 0 is a fault of the measurement
+    log: LogReading | None = None  # None: the script writes it to a file
+
+    @property
+    def is_by_rank(self) -> bool:
+        """Whether every rank has a value of its own; else the job has one, or each node that trains alone."""
+        return self.name == THROUGHPUT if self.log is None else self.log.printed_by == "rank"
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One finite number that a rank, a node that trains alone, or the whole job wrote; and the object it came from."""
+    """One finite number that a rank, a node that trains alone, or the whole job wrote; and the object, or the log, it
+    came from."""
 
     metric: str
     value: float

@@ -36,6 +36,7 @@ class Value:
 
     value: float | None
     unit: str
+    source: str = ""  # where it was read, if not from the file that the script wrote
 
 
 @dataclass(frozen=True)

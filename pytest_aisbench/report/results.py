@@ -46,12 +46,15 @@ _CASE: Table[CaseEntry] = {
     "verdict": lambda case: case.verdict,
     "reason": lambda case: case.reason,
     "card_hours": lambda case: case.card_hours,
-    "metrics": lambda case: {name: _row(_METRIC, value) for name, value in case.metrics.items()},
+    "metrics": lambda case: {
+        name: _row(_LOGGED_METRIC if value.source else _METRIC, value) for name, value in case.metrics.items()
+    },
     "findings": lambda case: [finding_document(finding) for finding in case.findings],
     "trials": lambda case: [_row(_TRIAL, trial) for trial in case.trials],
     "parameters": lambda case: dict(case.parameters),
 }
 _METRIC: Table[Value] = {"value": lambda metric: metric.value, "unit": lambda metric: metric.unit}
+_LOGGED_METRIC: Table[Value] = {**_METRIC, "source": lambda metric: metric.source}
 _FINDING: Table[Finding] = {
     "metric": lambda finding: finding.metric,
     "outcome": lambda finding: finding.outcome,

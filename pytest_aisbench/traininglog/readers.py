@@ -143,6 +143,7 @@ _PREFIX = re.compile(
     r"[ \t]{0,8}(?:\[(\d+(?:,\d+)?)\]<std(?:out|err)>:|\[?rank[ _]?(\d+)\]?:|\[[a-z_]{1,32}(\d{1,6})\]:|(\d+):(?=\s))",
     re.IGNORECASE,
 )
+_OF_NODE, _BARE = 3, 4  # groups of the prefix: one counts the ranks of its node, one is srun's bare number
 # Every line that a reader understands has one of these words: skip the others at once, a log may have millions.
 _HINTS = ("epoch", "loss", "/step", "/sample", "img/sec", "train done", "eval ckpt", "accuracy is", "@1 ", ":::mllog")
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]|\x08+")
@@ -168,6 +169,24 @@ def rank_and_rest(line: str) -> tuple[str, str]:
     while prefix := _PREFIX.match(rest):  # torchrun puts its prefix before that of torch
         rank, rest = rank or next(filter(None, prefix.groups())), rest[prefix.end() :]
     return rank, rest
+
+
+def prefixed_rank(line: str, first_of_node: int, ranks: int) -> int | None:
+    """The rank that a launcher's prefix names, counted through all nodes; None without a prefix. torchrun counts the
+    ranks of a node, whose first one is given. A bare number that is none of the `ranks` is a step, or anything."""
+    match = _PREFIX.match(line)
+    if not match:
+        return None
+    number = int(next(filter(None, match.groups())).rpartition(",")[2])  # mpirun writes its job before the rank
+    rank = number + first_of_node if match[_OF_NODE] else number
+    return None if match[_BARE] and rank >= ranks else rank
+
+
+def shown(line: str) -> str:
+    """The line as a terminal shows it in the end, without its colours."""
+    if "\x1b" in line or "\r" in line or "\x08" in line:
+        return _COLOUR.sub("", last_drawn(line))
+    return line
 
 
 def last_drawn(line: str) -> str:

@@ -9,7 +9,9 @@ import pytest
 
 from pytest_aisbench.engine import suites
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.model.case import Shape
+from pytest_aisbench.model import codec
+from pytest_aisbench.model.case import Shape, Workload
+from pytest_aisbench.model.metric import LogReading
 
 WORKLOAD = """name = "toy"
 code = ["code"]
@@ -135,6 +137,73 @@ def test_a_bad_workload_is_one_line(folder: Path, before: str, after: str, messa
         load(folder, changed)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+PATTERN = "pattern = 'acc (.+)'"
+
+
+@pytest.mark.parametrize(
+    ("keys", "where", "message"),
+    [
+        (
+            "pattern = 'acc'\nprinted_by = 'job'",
+            12,
+            "pattern: 'acc': it does not have exactly one group; write the number",
+        ),
+        ("pattern = 'acc ('\nprinted_by = 'job'", 12, "'acc (': it is not a regular expression: missing )"),
+        ("pattern = 'acc (?:a+)+ (.)'\nprinted_by = 'job'", 12, "it repeats a repetition or a choice (+)"),
+        ("pattern = 7\nprinted_by = 'job'", 12, "pattern: it is not text"),
+        (PATTERN, 10, 'printed_by: is missing; write printed_by = "rank", or another of rank, job'),
+        (f"{PATTERN}\nprinted_by = 'node'", 13, "printed_by: 'node' is none of rank, job"),
+        (f"{PATTERN}\nprinted_by = 'job'\ntake = 'first'", 14, "take: 'first' is none of last, mean, median, max"),
+        (f"{PATTERN}\nprinted_by = 'job'\ntimes = 2", 14, "times: it says how many lines there are, but not which"),
+        (f"{PATTERN}\nprinted_by = 'job'\ntake = 'last'\ntimes = 'epoch'", 15, "times: [parameters] has no 'epoch'"),
+        (f"{PATTERN}\nprinted_by = 'job'\ntake = 'last'\ntimes = []", 15, "times: it is an empty list"),
+        (f"{PATTERN}\nprinted_by = 'job'\nsamples = 0", 14, "samples: 0 is not a number above 0"),
+        (f"{PATTERN}\nprinted_by = 'job'\nsamples = ['epochs', true]", 14, "samples: True is not a number above 0"),
+        (f"{PATTERN}\nprinted_by = 'job'\nsamples = 'mode'", 14, "samples: the parameter mode is not a number above 0"),
+        (f"{PATTERN}\nprinted_by = 'job'\nscale = -1", 14, "scale: -1 is not a number above 0"),
+        (f"{PATTERN}\nprinted_by = 'job'\nscale = inf", 14, "scale: inf is not a number above 0"),
+        ("take = 'last'", 12, "take: there is no pattern that it could apply to"),
+        ("samples = 3\nscale = 2", 13, "scale: there is no pattern that it could apply to"),
+        (f"{PATTERN}\nprint_by = 'job'", 13, "unknown key 'print_by'; known: unit, limit, pattern, take, printed_by,"),
+    ],
+)
+def test_a_bad_pattern_is_one_line(folder: Path, keys: str, where: int, message: str) -> None:
+    changed = WORKLOAD.replace("parameters = { epochs = 3 }", "parameters = { epochs = 3, mode = 'x' }")
+    changed = changed.replace('[metrics.accuracy]\nunit = ""', f'[metrics.accuracy]\nunit = ""\n{keys}')
+    with pytest.raises(UsageFault) as caught:
+        load(folder, changed)
+    assert f"workload.toml:{where}: metrics.accuracy" in str(caught.value)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_metric_that_is_read_from_the_log_needs_its_unit(folder: Path) -> None:
+    with pytest.raises(UsageFault, match=r"metrics\.accuracy is not a metric"):
+        load(folder, WORKLOAD.replace('[metrics.accuracy]\nunit = ""', f"[metrics.accuracy]\n{PATTERN}"))
+
+
+def test_a_pattern_is_kept_as_it_is_written(folder: Path) -> None:
+    keys = (
+        f"{PATTERN}\nprinted_by = 'rank'\ntake = 'mean'\ntimes = ['epochs', 31]\nscale = 0.01\nsamples = ['ranks', 2.5]"
+    )
+    changed = WORKLOAD.replace('[metrics.accuracy]\nunit = ""', f'[metrics.accuracy]\nunit = ""\n{keys}')
+    workload = load(folder, changed).workload
+    assert workload.metrics["accuracy"].log == LogReading(
+        "acc (.+)", "mean", "rank", ("epochs", "31"), 0.01, ("ranks", "2.5")
+    )
+    assert codec.load(Workload, codec.dump(workload)) == workload  # a ledger keeps it
+
+
+@pytest.mark.parametrize(("text", "wrong"), [("environment", False), ("parameter", False), ("variables", True)])
+def test_how_a_script_is_given_its_urls(folder: Path, text: str, wrong: bool) -> None:
+    changed = f'urls_by = "{text}"\n{WORKLOAD}'
+    if wrong:
+        with pytest.raises(UsageFault, match=r"workload\.toml:1: urls_by: 'variables' is neither of the two"):
+            load(folder, changed)
+    else:
+        assert load(folder, changed).workload.urls_by == text
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,14 @@ from urllib.parse import quote, unquote
 
 from pytest_aisbench.engine.submit import SINGLE_SERVER_VARIABLE
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.model.job import JobSpec, StoreUrl, check_job_name, check_parameter_names, check_variable_name
+from pytest_aisbench.model.job import (
+    BY_ENVIRONMENT,
+    JobSpec,
+    StoreUrl,
+    check_job_name,
+    check_parameter_names,
+    check_variable_name,
+)
 from pytest_aisbench.platforms.apulis import settings
 from pytest_aisbench.platforms.apulis.settings import ApulisAccess, Options
 
@@ -148,13 +155,12 @@ def _wait_for_rank_table(spec: JobSpec) -> list[str]:
 
 
 def _start_ranks(spec: JobSpec, options: Options, folders: Folders, *, launches: bool) -> list[str]:
-    arguments = {
-        **spec.parameters,
-        "train_url": folders.outputs,
-        **({"data_url": folders.data} if folders.data else {}),
-    }
+    urls = {"train_url": folders.outputs, **({"data_url": folders.data} if folders.data else {})}
+    in_environment = urls if spec.urls_by == BY_ENVIRONMENT else {}
+    arguments = spec.parameters if in_environment else {**spec.parameters, **urls}
     words = [shlex.quote(spec.entry), *(shlex.quote(f"--{name}={value}") for name, value in arguments.items())]
-    entry = " ".join(['"$python"', *words])
+    exports = [shlex.quote(f"{name}={value}") for name, value in in_environment.items()]
+    entry = " ".join([*(["env", *exports] if exports else []), '"$python"', *words])
     if options.launcher == "horovod" and not options.command:
         return _start_horovod(spec, options, folders, entry, launches=launches)
     folder = shlex.quote(f"{folders.scratch}/run") if options.workdir == "shared" else '"$mine/run"'

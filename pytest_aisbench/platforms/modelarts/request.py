@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.model.job import JobSpec, StoreUrl, check_job_name, check_parameter_names, check_variable_name
+from pytest_aisbench.model.job import (
+    BY_ENVIRONMENT,
+    JobSpec,
+    StoreUrl,
+    check_job_name,
+    check_parameter_names,
+    check_variable_name,
+)
 from pytest_aisbench.platforms.modelarts import image_rules
 
 ASCEND = "Ascend-Powered-Engine"
@@ -75,7 +82,7 @@ def request_body_v2(spec: JobSpec, place: Placement) -> dict[str, Any]:
     check_spec(spec)
     own = custom_image(spec, "V2")
     started = {"command": own["command"]} if own else {"boot_file": folder_path(spec.code) + spec.entry}
-    inputs = {"inputs": [_channel("data_url", spec.inputs, _INPUT)]} if spec.inputs else {}
+    inputs = {"inputs": [_channel(spec, "data_url", spec.inputs, _INPUT)]} if spec.inputs else {}
     limits = {} if spec.max_run_s is None else _auto_stop(spec.max_run_s)
     return {
         "kind": "job",
@@ -86,7 +93,7 @@ def request_body_v2(spec: JobSpec, place: Placement) -> dict[str, Any]:
             "engine": dict(place.engine),
             "parameters": [{"name": name, "value": value} for name, value in spec.parameters.items()],
             **inputs,
-            "outputs": [_channel("train_url", spec.outputs)],
+            "outputs": [_channel(spec, "train_url", spec.outputs)],
             "environments": dict(spec.environment),
         },
         "spec": {
@@ -102,6 +109,9 @@ def request_body_v1(spec: JobSpec, place: Placement) -> dict[str, Any]:
     """Has names for flavor and engine, not numbers. V1 has no variables: `ma-pre-start.sh` sets them."""
     check_spec(spec)
     own, resource = custom_image(spec, "V1"), place.resource
+    if spec.urls_by == BY_ENVIRONMENT and not own:  # a custom image gets them as variables anyway
+        advice = "use --aisbench-modelarts-version V2, or remove it"
+        raise UsageFault('urls_by = "environment" in workload.toml: V1 passes them as parameters', advice=advice)
     parameters = dict(spec.parameters)
     software = {"engine_id": place.engine_name}
     if own:
@@ -253,10 +263,12 @@ def check_spec(spec: JobSpec) -> None:
             )
 
 
-def _channel(name: str, url: StoreUrl, local_dir: str = "") -> dict[str, Any]:
-    """A folder that the platform copies in or out; it passes the local path to the code as `--name=…`."""
+def _channel(spec: JobSpec, name: str, url: StoreUrl, local_dir: str = "") -> dict[str, Any]:
+    """A folder that the platform copies in or out; it passes the local path to the code as `--name=…`, or in the
+    environment variable of that name."""
     local = {"local_dir": local_dir} if local_dir else {}
-    return {"name": name, "access_method": "parameter", **local, "remote": {"obs": {"obs_url": folder_path(url)}}}
+    method = "env" if spec.urls_by == BY_ENVIRONMENT else "parameter"
+    return {"name": name, "access_method": method, **local, "remote": {"obs": {"obs_url": folder_path(url)}}}
 
 
 def folder_path(url: StoreUrl) -> str:
