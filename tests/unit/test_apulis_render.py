@@ -113,6 +113,13 @@ def test_what_cannot_run_is_not_sent(changed: dict[str, Any], message: str) -> N
         rendered(replace(SPEC, **changed))
 
 
+def test_a_script_may_be_given_its_urls_as_variables() -> None:
+    command = rendered(replace(SPEC, urls_by="environment"))["cmd"]
+    assert "--train_url=" not in command
+    assert re.search(r'exec env train_url=\S+/outputs/ "\$python" train\.py --epoch_size=90 ', command), command
+    assert "--train_url=" in rendered(SPEC)["cmd"]
+
+
 def test_a_command_may_wait_for_ever_where_it_says_when_it_is_done() -> None:
     options = {**GPU, "command": "a && tail -f /dev/null", "done": "ALL DONE", "endpoints": list(ENDPOINTS)}
     body = rendered(replace(SPEC, options=options))

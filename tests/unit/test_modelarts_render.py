@@ -85,6 +85,21 @@ def test_the_request_is_the_documented_one(platform: ModelArts, golden: str, spe
     assert request.body == json.loads((GOLDEN / f"{golden}.json").read_text())
 
 
+def test_a_script_may_be_given_its_urls_as_variables(platform: ModelArts) -> None:
+    """The vendor's access method `env`: no argument that a script may not know."""
+    spec = replace(BERT_IN_A_POOL, inputs=StoreUrl.parse("obs://acceptance/in/"), urls_by="environment")
+    algorithm = platform.render(spec).body["algorithm"]
+    assert [each["access_method"] for each in (*algorithm["inputs"], *algorithm["outputs"])] == ["env", "env"]
+
+
+def test_v1_has_no_variables_for_its_urls() -> None:
+    spec = replace(RESNET50, urls_by="environment")
+    old = ModelArts(Settings(platform="modelarts", modelarts_version="V1", access=ACCESS))
+    with pytest.raises(UsageFault, match="V1 passes them as parameters"):
+        old.render(spec)
+    old.close()
+
+
 @pytest.mark.parametrize(
     ("max_run_s", "hours"),
     [
