@@ -27,7 +27,7 @@ def commands(page: str) -> list[str]:
 
 def test_both_languages_show_the_same_files_and_commands() -> None:
     english, chinese = PAGES
-    assert len(files(english)) == 4
+    assert len(files(english)) == 8
     assert files(english) == files(chinese)
     assert commands(english) == commands(chinese)
 
@@ -41,14 +41,27 @@ def pasted(yard: Yard) -> Path:
     return yard.folder / "suites"
 
 
-def test_the_folder_is_all_that_it_takes(yard: Yard) -> None:
+@pytest.mark.parametrize(
+    ("at", "verdicts"),
+    [(0, {"digits-1x1": "PASSED"}), (1, {"spirals-1x2": "PASSED", "spirals-2x2": "PASSED"})],
+    ids=["as it is", "of your own"],
+)
+def test_the_folder_is_all_that_it_takes(yard: Yard, at: int, verdicts: dict[str, str]) -> None:
     pasted(yard)
-    (command,) = commands(PAGES[0])
-    program, *arguments = shlex.split(command)
+    program, *arguments = shlex.split(commands(PAGES[0])[at])
     assert program == "pytest"
     ended = yard.pytest(*arguments)
     assert ended.code == 0, ended.out
-    assert ended.verdicts == {"spirals-1x2": "PASSED", "spirals-2x2": "PASSED"}
+    assert ended.verdicts == verdicts
+
+
+def test_its_claims_notice_a_script_that_learns_nothing(yard: Yard) -> None:
+    script = pasted(yard) / "digits/code/main.py"
+    script.write_text(script.read_text().replace("weights -= args.lr", "weights -= 0 * args.lr"))
+    ended = yard.pytest("suites/digits")
+    assert ended.code == 1, ended.out
+    assert ended.verdicts == {"digits-1x1": "FAILED"}
+    assert ended.results["cases"][0]["reason"].startswith("accuracy 0.")
 
 
 def test_its_claims_notice_when_the_ranks_train_apart(yard: Yard) -> None:
