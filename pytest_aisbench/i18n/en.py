@@ -19,6 +19,8 @@ _MESSAGES = {
     "mean of nodes": "{metric} {value}, mean of {count} nodes; node {node}: {what}",
     "more nodes": "the same holds for {count} more",
     "worst node": "mean of {count} nodes, at worst {value} at node {node}",
+    "missed since": "missed since run {run}, {count} before this one",
+    "met until now": "run {run} before it met it",
     "unmeasured": "{metric}: not measured, wanted {wanted}",
     "unmeasured somewhere": "{metric}: not measured in every trial, wanted {wanted}",
     "unmeasured in trial": "{metric}: not measured in trial {trial}, wanted {wanted}",
@@ -206,6 +208,15 @@ _REPORT = {
     "none judged": "none judged",
     "what to do": "What to do",
     "do FAILED": "the workload is to blame: read the job's log, then the findings",
+    "do unmeasured": "the owner of the training script acts: the reason names the result, the job's log may say why",
+    "do slow cards": "the operator of the cluster acts: examine {who}; if they kept pace, the claim would be met",
+    "do slow cards first": "the operator of the cluster acts: examine {who}; but if they kept pace, the claim would be"
+    " missed, too",
+    "do slow": "no card stands out: compare with the last run that met the claim; the operator of the cluster network,"
+    " storage and power limits, the owner of the workload code, data and versions",
+    "do not learnt": "the owner of the workload acts: compare curve, code, data and parameters with a run that met the"
+    " claim",
+    "do changed": "{todo}; changed: {what}", "node and card": "node {node} card {card}",
     "do BROKEN": "the platform is to blame: run it again; if it stays, give its operator the job id",
     "do INCONCLUSIVE": "the noise is larger than the margin: run it again on a quieter machine, or widen the margin",
     "do nothing ran": "no job ran: change what the reason names",

@@ -14,6 +14,7 @@ warning, unless the user wants a drift to fail a case.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -136,6 +137,8 @@ def _decide(threshold: Threshold, measured: CaseValues, evidence: Evidence, rule
         return Decision(compare_with_band(threshold, None, case.judged_shape))
     else:
         decision = _decide_own_values(threshold, measured, evidence, rules)
+        if decision.outcome is Outcome.MISSED:
+            decision = replace(decision, finding=_annotated(decision.finding, _since_when(threshold, case, evidence)))
     if decision.needs_another_trial and measured.number >= rules.max_trials:  # lost jobs were trials, too
         lost = measured.number - len(evidence.earlier) - 1
         return decision.without_another_trial(message("lost trials", count=str(lost), most=str(rules.max_trials)))
@@ -159,6 +162,17 @@ def _decide_own_values(threshold: Threshold, measured: CaseValues, evidence: Evi
         for node in nodes
     ]
     return _every_node(threshold, shape, of_mean, of_nodes)
+
+
+def _since_when(threshold: Threshold, case: Case, evidence: Evidence) -> str:
+    """The first run of those in a row up to now that missed the threshold, or the last that met it; empty if no run
+    before is comparable."""
+    past = comparable_values(threshold.metric, evidence.history)
+    low, high = threshold.band(case.judged_shape)
+    missed = [run for run, _ in itertools.takewhile(lambda each: not low <= each[1] <= high, reversed(past))]
+    if missed:
+        return message("missed since", run=missed[-1], count=str(len(set(missed))))
+    return message("met until now", run=past[-1][0]) if past else ""
 
 
 def _of_node(measured: CaseValues, metric: str, node: int) -> float:

@@ -15,9 +15,11 @@ from urllib.parse import urlsplit
 
 from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.judge.exit_code import PASSED
+from pytest_aisbench.judge.values import SPEEDS
 from pytest_aisbench.model.messages import begins_with
+from pytest_aisbench.model.metric import THROUGHPUT
 from pytest_aisbench.model.results import CaseEntry, RunEntry
-from pytest_aisbench.model.verdict import Ruling
+from pytest_aisbench.model.verdict import Background, Outcome, Ruling
 
 _COMMAND = "::"  # GitHub reads a line that begins so as a command, even after blanks
 _CLAUSE_ENDS = "、。，：；？！）"  # no line begins with one of these
@@ -25,6 +27,7 @@ _PIECES = re.compile(rf"\s+|(?:[^\s\u1100-\uffff]+|[\u1100-\uffff])[{_CLAUSE_END
 _LONGEST_ADDRESS = 2000
 _ADDRESS = re.compile(r"[!-~]+")
 ERROR_OF_TEST = "test error"  # the message of a case whose test ended by an error of its own
+_MOST_SLOW = 3  # cards and nodes that a line names
 _MARKUP = frozenset("\"'<>\\`")  # characters that mean something in HTML or Markdown
 
 
@@ -34,8 +37,35 @@ def what_to_do(case: CaseEntry, say: Language = ENGLISH) -> str:
         return ""
     if begins_with(case.reason, ERROR_OF_TEST):
         return say("do test error")
-    ran = any(trial.job_id for trial in case.trials)
-    return say("do nothing ran" if case.verdict is Ruling.FAILED and not ran else f"do {case.verdict.value}")
+    if case.verdict is not Ruling.FAILED:
+        return say(f"do {case.verdict.value}")
+    if not any(trial.job_id for trial in case.trials):
+        return say("do nothing ran")
+    if any(finding.outcome is Outcome.UNMEASURED for finding in case.findings):
+        return say("do unmeasured")
+    missed = {finding.metric for finding in case.findings if finding.outcome is Outcome.MISSED}
+    if not missed:
+        return say("do FAILED")
+    todo = _about_slowness(case, say) if missed <= SPEEDS else say("do not learnt")
+    changed = case.background.changed if case.background else ()
+    return say("do changed", todo=todo, what="; ".join(changed)) if changed else todo
+
+
+def _about_slowness(case: CaseEntry, say: Language) -> str:
+    """Who acts on a speed that is too low: slow cards are the operator's, a job that is slow as a whole is both's."""
+    slow, background = case.trials[-1].stragglers, case.background or Background()
+    if not slow:
+        return say("do slow")
+    names = [
+        say("node n", node=each.node) if each.card is None else say("node and card", node=each.node, card=each.card)
+        for each in slow
+    ]
+    who = say("and more", names=", ".join(names[:_MOST_SLOW]), count=len(names) - _MOST_SLOW)
+    speed = case.metrics[THROUGHPUT].value if THROUGHPUT in case.metrics else None
+    kept = 1 - sum(each.cost for each in slow)
+    is_cause = speed is not None and background.low is not None and kept > 0 and speed / kept >= background.low
+    key = "do slow cards" if is_cause else "do slow cards first"
+    return say(key, who=who if len(names) > _MOST_SLOW else ", ".join(names))
 
 
 def exit_meaning(run: RunEntry, say: Language = ENGLISH) -> str:

@@ -150,7 +150,7 @@ def test_a_chinese_page_says_what_was_decided_and_keeps_the_words_of_programs() 
     assert "FAILED 未通过" in text
     assert "精度 0.41，要求 &gt;= 0.759（低 46.0%） &lt;" in text  # and then the words of somebody else
     assert "速度: 整个运行期间 1" in text
-    assert "处理建议: 责任在工作负载" in text
+    assert "处理建议: 由训练脚本的负责人处理" in text
     assert "throughput: rank 31 said nothing" in text
 
 
