@@ -159,6 +159,7 @@ _TITLE = re.compile(r"\s*- ([A-Za-z+ ]+?)\s*:")
 _CALL_STACK = "Python Call Stack"
 # The blocks of MindSpore's errors that say more than the exception; others are for its developers.
 _TELLING = {_CALL_STACK, "Ascend Error Message", "Dataset Pipeline Error Message", "Framework Error Message"}
+_SUMMARY = "Error Message Summary:"  # of PaddlePaddle, behind the calls in its C++ code
 _POINTER = re.compile(r"\s*(?:The details )?[Rr]efer to '[\w ]+'\.?")  # to a block whose text we add
 # CANN: `EI0006: [PID: 1] 2025-04-08-18:07:20.444.436 Getting …`, `E39999 TsdOpen …`, `[PID: 1] 2025-… Name(EI0006): …`
 _STAMP = r"(?:\[PID: ?\d+\]\s*)?(?:\d{4}-\d\d-\d\d-\d\d:\d\d:\d\d[\d.]*\s*)?"
@@ -178,10 +179,12 @@ _SIGNAL = re.compile(
 _THROWN = "terminate called after throwing an instance of"
 _REFUSED = re.compile(
     r"\S+\.py: error: .+|\S*python[\d.]*: (?:can't open file|No module named|Error while finding) ?.+"
+    r"|\S+: error while loading shared libraries: .+"
+    r"|(?:SyntaxError|IndentationError|TabError): .+"  # of the entry itself, which has no traceback
 )
 _HINT = re.compile(
     r"\[?(?:ERROR|FATAL|CRITICAL)\]?(?=[\s:(])|(?:fatal )?[Ee]rror: .|(?:\S*/)?(?:ba)?sh: .+: "
-    r"|\S+\.sh: (?:line \d+: )?.+: "
+    r"|\S+\.sh: (?:line \d+: )?.+: |slurmstepd: error: .|.{1,300}: No space left on device$"
 )
 _ELASTIC = re.compile(r"torch[./]distributed[./]elastic")
 
@@ -222,6 +225,10 @@ class _Stream:
             self._block = match[1]
         elif match := _CANN.match(line):
             self._read_code(match)
+        elif body == _SUMMARY:
+            self._block = _SUMMARY
+        elif self._block == _SUMMARY and (match := _EXCEPTION.match(body)):
+            self._raised(body, complete=bool(match[2]))
         elif self._block in _TELLING and self._block != _CALL_STACK and body:
             self._add_detail(body.removeprefix("[ERROR] "))
             self._block = ""
@@ -237,7 +244,7 @@ class _Stream:
         # Between the lines of a traceback another rank may print, such as `Epoch: 3`.
         if match and (_USUAL_NAME.search(match[1]) or (self._in_frame and not _FIGURE.match(match[2] or ""))):
             self._indent = None
-            self._raised(text.rstrip(), complete=bool(match[2] and match[2].strip()))
+            self._raised(text.rstrip(), complete=match[2] is None or bool(match[2].strip()))
         self._in_frame = False
 
     def _raised(self, text: str, *, complete: bool) -> None:

@@ -90,6 +90,24 @@ def test_the_reason_is_the_first_error_of_the_rank_that_failed_first(name: str, 
         ("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --x\nend", "train.py: error: unrecognized"),
         ("error: DATASET_PATH=/tmp/x is not a directory\ndone", "error: DATASET_PATH=/tmp/x is not a directory"),
         ("run.sh: line 5:   123 Killed                  python train.py\nend", "run.sh: line 5:   123 Killed"),
+        (
+            '  File "/home/work/train.py", line 3\n    x = = 1\n        ^\nSyntaxError: invalid syntax\nrank 1 of 2',
+            "SyntaxError: invalid syntax",
+        ),
+        ("python: error while loading shared libraries: libhccl.so: cannot open\nend", "python: error while loading"),
+        (
+            (
+                "C++ Traceback (most recent call last):\n--------------------------------------\n0   paddle::TraceOp\n"
+                "----------------------\nError Message Summary:\n----------------------\nResourceExhaustedError: \n\n"
+                "Out of memory error on GPU 0. Cannot allocate 2.0GB memory on GPU 0\nend"
+            ),
+            "ResourceExhaustedError: Out of memory error on GPU 0.",
+        ),
+        (
+            "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0\nend",
+            "slurmstepd: error: Detected 1 oom-kill",
+        ),
+        ("cp: error writing '/cache/x': No space left on device\nend", "cp: error writing '/cache/x': No space left"),
         ("terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n", "terminate "),
         ("subprocess.TimeoutExpired: not in a traceback\nend", ""),
         ("epoch 1: error rate 0.5, errors: 3\nErrors so far: none\nend", ""),
@@ -108,6 +126,10 @@ def test_of_chained_exceptions_the_cause_counts_and_a_handled_one_does_not() -> 
     handled = "\nDuring handling of the above exception, another exception occurred:\n\n"
     assert reason(f"{RAISED}OSError: first\n{caused}{RAISED}ValueError: second\n") == "OSError: first"
     assert reason(f"{RAISED}KeyError: 'a'\n{handled}{RAISED}ValueError: second\n") == "ValueError: second"
+
+
+def test_an_exception_without_a_message_takes_none_from_the_next_line() -> None:
+    assert reason(f"{RAISED}AssertionError\nbye\n") == "AssertionError"
 
 
 def test_a_rank_that_trains_on_has_survived_its_error() -> None:
