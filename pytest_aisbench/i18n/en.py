@@ -17,10 +17,10 @@ _MESSAGES = {
     "worst": "{metric} {value}, mean of {count} trials, at worst {worst} in trial {trial}, wanted {wanted}",
     "in trial": "{metric} {value} in trial {trial}, wanted {wanted}",
     "mean of nodes": "{metric} {value}, mean of {count} nodes; node {node}: {what}",
-    "more nodes": "the same holds for {count} more",
+    "more nodes": "the same holds for {count} more nodes",
     "worst node": "mean of {count} nodes, at worst {value} at node {node}",
-    "missed since": "missed since run {run}, {count} before this one",
-    "met until now": "run {run} before it met it",
+    "missed since": "missed in every run since {run}, {count} before this one",
+    "met until now": "the last comparable run, {run}, met it",
     "unmeasured": "{metric}: not measured, wanted {wanted}",
     "unmeasured somewhere": "{metric}: not measured in every trial, wanted {wanted}",
     "unmeasured in trial": "{metric}: not measured in trial {trial}, wanted {wanted}",
@@ -209,9 +209,10 @@ _REPORT = {
     "what to do": "What to do",
     "do FAILED": "the workload is to blame: read the job's log, then the findings",
     "do unmeasured": "the owner of the training script acts: the reason names the result, the job's log may say why",
-    "do slow cards": "the operator of the cluster acts: examine {who}; if they kept pace, the claim would be met",
-    "do slow cards first": "the operator of the cluster acts: examine {who}; but if they kept pace, the claim would be"
-    " missed, too",
+    "do slow cards": "the operator of the cluster acts: examine {who}; at the pace of the others the claim"
+    " would be met",
+    "do slow cards first": "the operator of the cluster acts: examine {who}; even at the pace of the others the"
+    " claim would be missed",
     "do slow": "no card stands out: compare with the last run that met the claim; the operator of the cluster network,"
     " storage and power limits, the owner of the workload code, data and versions",
     "do not learnt": "the owner of the workload acts: compare curve, code, data and parameters with a run that met the"

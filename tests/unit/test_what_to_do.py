@@ -39,13 +39,13 @@ def judged(speeds: list[float], accuracy: float = 0.95, *past: float, changed: t
     [
         (
             [100.0, 100.0, 100.0, 40.0],
-            "the operator of the cluster acts: examine node 1 card 1; if they kept pace, the claim would be met",
+            "the operator of the cluster acts: examine node 1 card 1; at the pace of the others the claim would be met",
         ),
         (
             [80.0, 80.0, 80.0, 60.0],
-            "the operator of the cluster acts: examine node 1 card 1; but if they kept pace, the claim would be",
+            "the operator of the cluster acts: examine node 1 card 1; even at the pace of the others the claim would",
         ),
-        ([100.0, 100.0, 70.0, 70.0], "the operator of the cluster acts: examine node 1; if they kept pace"),
+        ([100.0, 100.0, 70.0, 70.0], "the operator of the cluster acts: examine node 1; at the pace of the others"),
         ([80.0, 80.0, 80.0, 80.0], "no card stands out: compare with the last run that met the claim; the operator"),
     ],
 )
@@ -60,8 +60,8 @@ def test_a_speed_names_slow_cards_and_who_acts(speeds: list[float], todo: str) -
 def test_a_speed_says_since_when_it_is_missed() -> None:
     slow = [80.0] * 4
     assert "since" not in judged(slow).reason
-    assert "; run run-2 before it met it" in judged(slow, 0.95, 400.0, 320.0, 401.0).reason
-    assert "; missed since run run-1, 2 before this one" in judged(slow, 0.95, 400.0, 321.0, 320.0).reason
+    assert "; the last comparable run, run-2, met it" in judged(slow, 0.95, 400.0, 320.0, 401.0).reason
+    assert "; missed in every run since run-1, 2 before this one" in judged(slow, 0.95, 400.0, 321.0, 320.0).reason
     assert "run-" not in judged([100.0] * 4, 0.95, 400.0, 401.0, 402.0).reason
 
 
@@ -95,5 +95,5 @@ def test_every_other_verdict_has_an_actor_too(fields: dict[str, Any], todo: str)
 def test_it_is_said_in_chinese() -> None:
     chinese = language("zh")
     assert what_to_do(judged([100.0, 100.0, 100.0, 40.0]), chinese) == (
-        "由集群运维处理：检查节点 1 卡 1；若其跟上其他卡，即可达到要求"
+        "由集群运维处理：检查节点 1 卡 1；若与其他卡同速，即可达到要求"
     )
