@@ -181,12 +181,7 @@ class Doctor:
 
 
 def _access(platform: Platform) -> Check:
-    return checked("access", partial(_checked, platform))
-
-
-def _checked(platform: Platform) -> str:
-    platform.check()
-    return f"{platform.root} can be used"
+    return checked("access", partial(preflight.check_access, platform))
 
 
 def _version(package: str) -> str:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from pytest_aisbench.model.ports import Platform
 
 _MOST_TRIALS = 50  # that `jobs --all` shows
-_OF_PACKAGES = "modelarts"  # the platform that packages are for
 SCHEMA = "aisbench-jobs/1"
 _ROW = "{:<34} {:<7} {:<10} {:<14} {}"
 
@@ -121,7 +120,9 @@ def _settings(options: argparse.Namespace) -> Settings:
     """The settings; a package alone means ModelArts, where the jobs of packages run."""
     settings = read_settings(options)
     if settings.package and settings.cloud is None and "platform" not in settings.sources:
-        return read_settings(options, platform=_OF_PACKAGES)
+        from pytest_aisbench.platforms.modelarts.kind import ModelArtsKind
+
+        return read_settings(options, platform=ModelArtsKind.name)
     return settings
 
 

@@ -37,7 +37,7 @@ def require_checks(
 def _checks(platform: Platform, cases: Sequence[Case], run_s: float, reports: Path) -> Iterator[Check]:
     yield disk_check(reports)
     yield from request_checks(platform, cases, run_s)
-    access = checked("access", partial(_access, platform))
+    access = checked("access", partial(check_access, platform))
     yield access
     if not access.failed:
         yield from offer_checks(platform, cases, run_s)
@@ -102,7 +102,8 @@ def _naming(case: Case, check: Check) -> Check:
     return replace(check, text=f"{case.id}: {check.text}") if check.failed else check
 
 
-def _access(platform: Platform) -> str:
+def check_access(platform: Platform) -> str:
+    """A line that says what can be used; raises if the platform or its Store refuses."""
     platform.check()
     return f"{platform.root} can be used"
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from pytest_aisbench.traininglog.activity import software_versions
-from pytest_aisbench.traininglog.readers import MOST_CHARACTERS
+from pytest_aisbench.traininglog.readers import MOST_CHARACTERS, shown
 
 # Every line that tells of a failure has one of these words, in small letters.
 _HINTS = ("ret", "error", "required", "not found", "no such", "denied", "named pip", "with other software")
@@ -38,7 +38,6 @@ _FAILURES = (
     # the script that the run writes, where a platform goes on after it
     re.compile(r"^aisbench: .{1,300}: the job would train with other software than it should"),
 )
-_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 # The name and the version in the name of a file of `run/`, by what a log calls the software.
 _FILES = (
     ("mindspore", re.compile(r"mindspore(?:[_-]\w+)?-(?P<version>\d[^-]*)-.+\.whl", re.IGNORECASE)),
@@ -57,7 +56,7 @@ def failed_updates(text: str) -> list[str]:
     lines = (line[:MOST_CHARACTERS] for line in text.splitlines())
     hints = (line for line in lines if any(hint in line.lower() for hint in _HINTS))
     # The shell's own trace of a line begins with +.
-    spoken = (line for hint in hints if not (line := _COLOUR.sub("", hint).strip()).startswith("+"))
+    spoken = (line for hint in hints if not (line := shown(hint).strip()).startswith("+"))
     return list(dict.fromkeys(line for line in spoken if any(failure.search(line) for failure in _FAILURES)))
 
 

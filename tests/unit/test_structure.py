@@ -109,3 +109,31 @@ def test_both_readmes_start_with_the_same_two_commands() -> None:
     assert len(english) == 2
     assert "pytest suites/ --nodes 2" in english[0]
     assert english == commands("README.zh-CN.md")
+
+
+def test_the_table_of_changes_names_what_exists() -> None:
+    """Each file of a row of CONTRIBUTING.md exists, and the names beside it are in one of the row's files."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = page.partition("## Where things go")[2].partition("\nFrozen")[0].splitlines()
+    missing = [each for row in rows if row.startswith("| ") for each in _names_without_a_place(row)]
+    assert missing == []
+
+
+def _names_without_a_place(row: str) -> Iterator[str]:
+    words = re.findall(r"`([^`]+)`", row)
+    files = [word for word in words if re.fullmatch(r"[a-z][a-z\d_/]*\.py|(?:docs|tests)/[\w/.-]+", word)]
+    # Hooks and contracts, which third parties use: a row names them beside the files of its own change.
+    places = [ROOT / "pytest_aisbench" / name for name in ("hookspecs.py", "testing/contracts.py")]
+    for file in files:
+        near = places[-1].parent  # such as `wheel.py` "there"
+        candidates = (ROOT / "pytest_aisbench" / file, ROOT / file, near / file)
+        place = next((each for each in candidates if each.is_file()), None)
+        if place:
+            places.append(place)
+        else:
+            yield file
+    sources = "\n".join(place.read_text(encoding="utf-8") for place in places)
+    for word in words if files else []:
+        named = re.fullmatch(r"(?:[A-Z]\w+\.)?(_?[A-Za-z]\w+)(?:\(\))?", word)
+        if named and not re.search(rf"\b{named[1]}\b", sources):
+            yield word

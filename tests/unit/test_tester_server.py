@@ -136,7 +136,7 @@ def test_a_token_has_a_stock_and_gets_more_with_time() -> None:
         ("", "", "", "en"),
         ("zh", "en", "en", "zh"),
         ("xx", "zh", "en", "zh"),
-        ("", "", "de, zh-TW;q=0.5, en;q=0.4", "zh"),
+        ("", "", "xx, zh-TW;q=0.5, en;q=0.4", "zh"),
         ("", "", "zh;q=0, en;q=0.1", "en"),
         ("", "", "zh;q=nonsense", "en"),
     ],
