@@ -37,9 +37,8 @@ from pytest_aisbench.model.metric import (
 from pytest_aisbench.model.ports import Head, Platform, PowerSource, Store, download_listed, read_many
 from pytest_aisbench.model.trial import Trial
 from pytest_aisbench.traininglog.activity import software_versions
-from pytest_aisbench.traininglog.curve import extend_curve
+from pytest_aisbench.traininglog.curve import Progress, extend_curve
 from pytest_aisbench.traininglog.failure import LogErrors, LoggedError, Weight, first_error, read_errors
-from pytest_aisbench.traininglog.readers import Progress
 from pytest_aisbench.traininglog.updates import expected_versions, failed_updates, other_versions
 
 _LOG = get_logger("fleet")

@@ -23,7 +23,7 @@ from pytest_aisbench.model.messages import message, plain
 from pytest_aisbench.model.ports import Clock, Platform
 from pytest_aisbench.model.trial import Fault, Step, Trial
 from pytest_aisbench.traininglog.activity import JobActivity, epochs_of, with_log, with_stall, with_usage
-from pytest_aisbench.traininglog.readers import Progress
+from pytest_aisbench.traininglog.curve import Progress
 
 _LOG = get_logger("fleet")
 _MONITOR_LOG = get_logger("monitor")

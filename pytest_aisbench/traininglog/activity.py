@@ -12,8 +12,8 @@ from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.job import LogPart
 from pytest_aisbench.model.metric import Curve
 from pytest_aisbench.model.trial import Trial
-from pytest_aisbench.traininglog.curve import extend_curve
-from pytest_aisbench.traininglog.readers import MOST_CHARACTERS, Progress
+from pytest_aisbench.traininglog.curve import Progress, extend_curve
+from pytest_aisbench.traininglog.readers import MOST_CHARACTERS
 
 _AT_WORK = ("cpu", "npu", "gpu")  # a job that hangs still holds its memory
 _IDLE = 1.0  # percent: what an operating system needs for itself

@@ -1,14 +1,115 @@
-"""How loss, speed and accuracy developed through a training, collected from its log.
+"""How far a training is, and how its loss, speed and accuracy developed, collected from its log.
 
-`model.curve` tells the warm-up from the steady state in such a curve.
+`read_progress` takes a log piece by piece and returns how far the training is; `extend_curve` also keeps the way
+there. `model.metric` tells the warm-up from the steady state in such a curve.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from pytest_aisbench.model.metric import MOST, AccuracyPoint, Curve, Point
-from pytest_aisbench.traininglog.readers import LogLine, Progress, progress_by_line
+from pytest_aisbench.traininglog.readers import LogLine, read_line, unfinished
+
+_LATEST_COUNTS = ("ms_per_step", "throughput", "total", "accuracy")  # of these fields the last value counts
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a log has said so far; None until the log says it, and again for a loss that is not finite.
+
+    Set `ranks` at the start: how many ranks write to this log. Each rank prints the same epochs, so only their number
+    distinguishes a rank that lags from a training that began again, as `Model.train(1)` in a loop does.
+    """
+
+    epoch: int = 0  # counted from 1, over all restarts
+    step: int = 0  # as printed: of the epoch, or of the whole training
+    loss: float | None = None
+    ms_per_step: float | None = None
+    lines: int = 0
+    throughput: float | None = None  # of the rank that printed it last
+    accuracy: float | None = None
+    ranks: int = 1
+    total: float | None = None  # throughput of the whole job, where the log gives that instead
+    # The state of the reader.
+    rest: str = ""  # the beginning of a line that is not complete yet
+    rank: str = ""  # the rank that we follow, where lines name their rank
+    restarted: int = 0  # epochs before the last restart
+    arrived: int = 0  # ranks that printed the newest epoch and step
+
+
+# How far a training is
+
+
+def read_progress(progress: Progress, text: str) -> Progress:
+    """The progress after more of the log, which may end in the middle of a line."""
+    for after, _ in progress_by_line(progress, text):
+        progress = after
+    return progress
+
+
+def progress_by_line(progress: Progress, text: str) -> Iterator[tuple[Progress, LogLine | None]]:
+    """The progress after each line that a reader understood, with that line; at last, the progress after all text."""
+    *whole, rest = text.split("\n")
+    if not whole:
+        yield replace(progress, rest=unfinished(progress.rest + rest)), None
+        return
+    whole[0] = progress.rest + whole[0]
+    lines = progress.lines + len(whole)
+    for text_line in whole:
+        rank, line = read_line(text_line) or ("", None)
+        if line is None:
+            continue
+        # Any rank may print the final figures and an accuracy. For the rest we follow one rank.
+        if progress.rank and rank != progress.rank and not line.final:
+            if line.accuracy is None:
+                continue
+            line = LogLine(accuracy=line.accuracy)
+        progress = _after_line(progress, rank, line)
+        yield progress, line
+    yield replace(progress, lines=lines, rest=unfinished(rest)), None
+
+
+def _after_line(progress: Progress, rank: str, line: LogLine) -> Progress:
+    if line.epoch is not None and line.step is None:  # the epoch continues, or is the next
+        reached = max(progress.epoch, progress.restarted + line.epoch)
+        progress = replace(progress, epoch=reached, loss=line.loss if line.has_loss else progress.loss, rank=rank)
+    elif line.epoch is not None:
+        progress = _after_training_line(progress, rank, line, line.epoch)
+    elif line.step is not None and line.step >= progress.step:  # an evaluation counts its own steps, from 1 again
+        progress = replace(progress, step=line.step, loss=line.loss if line.has_loss else progress.loss, rank=rank)
+    elif line.step is not None and line.total is None and line.throughput is None:
+        return progress if line.accuracy is None else replace(progress, accuracy=line.accuracy)
+    elif line.has_loss:
+        progress = replace(progress, loss=line.loss)
+    news = {name: value for name in _LATEST_COUNTS if (value := getattr(line, name)) is not None}
+    return replace(progress, **news) if news else progress
+
+
+def _after_training_line(progress: Progress, rank: str, line: LogLine, epoch: int) -> Progress:
+    step = line.step or 0
+    now, last = (epoch, step), (progress.epoch - progress.restarted, progress.step)
+    ranks = 1 if rank else progress.ranks
+    arrived, restarted = progress.arrived + 1, progress.restarted
+    if now > last:
+        arrived = 1
+    elif progress.arrived >= ranks:  # all ranks printed this step: an earlier one is a restart
+        arrived, restarted = 1, progress.epoch
+    elif now < last:
+        return progress  # a rank that lags
+    return replace(
+        progress,
+        epoch=restarted + epoch,
+        step=step,
+        loss=line.loss if line.has_loss else progress.loss,
+        rank=rank,
+        restarted=restarted,
+        arrived=arrived,
+    )
+
+
+# The curve
 
 
 def read_curve(text: str, ranks: int = 1) -> Curve:

@@ -1,17 +1,18 @@
 """Reads the lines of a training log, whichever framework printed them: epoch, step, loss, speed, accuracy.
 
-`read_progress` takes a log piece by piece and returns how far the training is. It asks `read_line` for what one line
-says, and that asks the readers of `READERS`, one per framework, in turn. A reader takes any line, since a job may print
-anything, and returns a `LogLine`, or None where the line is not its framework's.
+`read_line` asks the readers of `READERS`, one per framework, in turn. A reader takes any line, since a job may print
+anything, and returns a `LogLine`, or None where the line is not its framework's. Most are tables, one `LineTable` for
+each line that a framework prints; a function reads what no single expression can. `curve.py` reads whole logs.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 MOST_CHARACTERS = 4096  # of a line that we read; a job may print a gigabyte without a line end
@@ -20,7 +21,7 @@ MOST_EPOCHS = 100_000  # BERT counts samples where others count epochs
 # A regular expression that reads each part of a number in one way only: it scans a line of nothing but digits once.
 NUMBER = r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,4})?|[-+]?inf|nan)"
 COUNT = r"(\d{1,12})"
-_LATEST_COUNTS = ("ms_per_step", "throughput", "total", "accuracy")  # of these fields the last value counts
+Reader = Callable[[str], "LogLine | None"]
 
 
 @dataclass(frozen=True)
@@ -40,100 +41,6 @@ class LogLine:
     elapsed: float | None = None  # seconds of training before this evaluation
     at: float | None = None  # seconds since a moment that all lines of the log share
     window: tuple[float, float] | None = None  # when the training began and ended, seconds since the epoch
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a log has said so far; None until the log says it, and again for a loss that is not finite.
-
-    Set `ranks` at the start: how many ranks write to this log. Each rank prints the same epochs, so only their number
-    distinguishes a rank that lags from a training that began again, as `Model.train(1)` in a loop does.
-    """
-
-    epoch: int = 0  # counted from 1, over all restarts
-    step: int = 0  # as printed: of the epoch, or of the whole training
-    loss: float | None = None
-    ms_per_step: float | None = None
-    lines: int = 0
-    throughput: float | None = None  # of the rank that printed it last
-    accuracy: float | None = None
-    ranks: int = 1
-    total: float | None = None  # throughput of the whole job, where the log gives that instead
-    # The state of the reader.
-    rest: str = ""  # the beginning of a line that is not complete yet
-    rank: str = ""  # the rank that we follow, where lines name their rank
-    restarted: int = 0  # epochs before the last restart
-    arrived: int = 0  # ranks that printed the newest epoch and step
-
-
-# How far a training is
-
-
-def read_progress(progress: Progress, text: str) -> Progress:
-    """The progress after more of the log, which may end in the middle of a line."""
-    for after, _ in progress_by_line(progress, text):
-        progress = after
-    return progress
-
-
-def progress_by_line(progress: Progress, text: str) -> Iterator[tuple[Progress, LogLine | None]]:
-    """The progress after each line that a reader understood, with that line; at last, the progress after all text."""
-    *whole, rest = text.split("\n")
-    if not whole:
-        yield replace(progress, rest=unfinished(progress.rest + rest)), None
-        return
-    whole[0] = progress.rest + whole[0]
-    lines = progress.lines + len(whole)
-    for text_line in whole:
-        rank, line = read_line(text_line) or ("", None)
-        if line is None:
-            continue
-        # Any rank may print the final figures and an accuracy. For the rest we follow one rank.
-        if progress.rank and rank != progress.rank and not line.final:
-            if line.accuracy is None:
-                continue
-            line = LogLine(accuracy=line.accuracy)
-        progress = _after_line(progress, rank, line)
-        yield progress, line
-    yield replace(progress, lines=lines, rest=unfinished(rest)), None
-
-
-def _after_line(progress: Progress, rank: str, line: LogLine) -> Progress:
-    if line.epoch is not None and line.step is None:  # the epoch continues, or is the next
-        reached = max(progress.epoch, progress.restarted + line.epoch)
-        progress = replace(progress, epoch=reached, loss=line.loss if line.has_loss else progress.loss, rank=rank)
-    elif line.epoch is not None:
-        progress = _after_training_line(progress, rank, line, line.epoch)
-    elif line.step is not None and line.step >= progress.step:  # an evaluation counts its own steps, from 1 again
-        progress = replace(progress, step=line.step, loss=line.loss if line.has_loss else progress.loss, rank=rank)
-    elif line.step is not None and line.total is None and line.throughput is None:
-        return progress if line.accuracy is None else replace(progress, accuracy=line.accuracy)
-    elif line.has_loss:
-        progress = replace(progress, loss=line.loss)
-    news = {name: value for name in _LATEST_COUNTS if (value := getattr(line, name)) is not None}
-    return replace(progress, **news) if news else progress
-
-
-def _after_training_line(progress: Progress, rank: str, line: LogLine, epoch: int) -> Progress:
-    step = line.step or 0
-    now, last = (epoch, step), (progress.epoch - progress.restarted, progress.step)
-    ranks = 1 if rank else progress.ranks
-    arrived, restarted = progress.arrived + 1, progress.restarted
-    if now > last:
-        arrived = 1
-    elif progress.arrived >= ranks:  # all ranks printed this step: an earlier one is a restart
-        arrived, restarted = 1, progress.epoch
-    elif now < last:
-        return progress  # a rank that lags
-    return replace(
-        progress,
-        epoch=restarted + epoch,
-        step=step,
-        loss=line.loss if line.has_loss else progress.loss,
-        rank=rank,
-        restarted=restarted,
-        arrived=arrived,
-    )
 
 
 # One line
@@ -246,51 +153,101 @@ def line_time(line: str) -> float | None:
     return 86400.0 * days + 3600 * hour + 60 * minute + second + float(f"0.{match[7] or 0}")
 
 
-# MindSpore, and its BERT
+# Lines that a table describes
 
-_LOSS = re.compile(rf"epoch:\s*{COUNT},?\s*step:\s*{COUNT},\s*loss(?: is|:)\s*{NUMBER}", re.IGNORECASE)
-_TIME = re.compile(rf"(?:train )?epoch time:\s*{NUMBER}(?: ms)?,\s*per step time:\s*{NUMBER}", re.IGNORECASE)
-_OUTPUTS = re.compile(
-    rf"epoch:\s*{COUNT}(?:\.\d*)?,\s*current epoch percent:\s*[\d.]+,\s*step:\s*{COUNT},\s*outputs are\s{{0,8}}"
-    rf"\(?(?:Tensor\(shape=\[[^\]]*\],\s*dtype=\w+,\s{{0,8}}(?:value=)?)?[\s\[]{{0,16}}{NUMBER}",
-    re.IGNORECASE,
+
+def _group(name: str, number: str = NUMBER) -> str:
+    """A number with a name, which is that of a field of `LogLine`."""
+    return f"(?P<{name}>{number[1:-1]})"
+
+
+_EPOCH, _STEP, _LOSS, _ACCURACY = _group("epoch", COUNT), _group("step", COUNT), _group("loss"), _group("accuracy")
+_MS, _SPEED, _TOTAL = _group("ms_per_step"), _group("throughput"), _group("total")
+_WHOLE_NUMBERS = ("epoch", "step")
+_OF = "of"
+
+
+@dataclass(frozen=True)
+class LineTable:
+    """A line of a framework: a regular expression whose groups are named after the fields of `LogLine`.
+
+    Beside a group `accuracy` there may be one that is named `of`: then their ratio counts, as in workload.toml.
+    """
+
+    pattern: str
+    scale: float = 1.0  # of the accuracy: 0.01 for a percentage
+    first: Mapping[str, int] = field(
+        default_factory=dict
+    )  # what the framework calls its first epoch, or step, if not 1
+    final: bool = False
+    flags: re.RegexFlag = re.RegexFlag(0)
+
+    @functools.cached_property
+    def expression(self) -> re.Pattern[str]:
+        return re.compile(self.pattern, self.flags)
+
+    def read(self, line: str) -> LogLine | None:
+        match = self.expression.match(line)
+        if not match:
+            return None
+        texts = {name: text for name, text in match.groupdict().items() if text is not None}
+        of = float(texts.pop(_OF, "1"))
+        if not of:
+            return None
+        fields: dict[str, Any] = {
+            name: int(text) + 1 - self.first.get(name, 1) if name in _WHOLE_NUMBERS else finite(text)
+            for name, text in texts.items()
+        }
+        if (accuracy := fields.get("accuracy")) is not None:
+            fields["accuracy"] = accuracy / of * self.scale
+        return LogLine(**fields, has_loss="loss" in fields, final=self.final)
+
+
+def _any_of(*tables: LineTable | Reader) -> Reader:
+    """A reader that asks one after the other."""
+    readers = [table.read if isinstance(table, LineTable) else table for table in tables]
+
+    def read(line: str) -> LogLine | None:
+        return next(filter(None, (reader(line) for reader in readers)), None)
+
+    return read
+
+
+# Python's logging writes this before a line, as the model zoo of MindSpore has it.
+_LOGGER = r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}:INFO:\s{0,8})?"
+
+_MINDSPORE = (
+    LineTable(rf"epoch:\s*{_EPOCH},?\s*step:\s*{_STEP},\s*loss(?: is|:)\s*{_LOSS}", flags=re.IGNORECASE),
+    LineTable(rf"(?:train )?epoch time:\s*{NUMBER}(?: ms)?,\s*per step time:\s*{_MS}", flags=re.IGNORECASE),
+    # `epoch: [1/90] step: [10/312], loss: 2.3, lr: 0.1, per step time: 105.2 ms, fps: 304.2 img/s`. Networks order the
+    # fields differently, and their `fps` is of a card or of all cards.
+    LineTable(
+        rf"{_LOGGER}epoch:\s?\[\s{{0,8}}{_EPOCH}/\s{{0,8}}\d+\],?\s{{0,8}}step:\s?\[\s{{0,8}}{_STEP}/\s{{0,8}}\d+\]"
+        rf"(?=(?:.{{0,200}}?\bloss(?: is|\s?:)\s{{0,8}}{_LOSS})?)(?=(?:.{{0,200}}?\bper step time:\s{{0,8}}{_MS} ?ms)?)"
+    ),
+    # The callback that prints the percentage is BERT's, and counts epochs from 0.
+    LineTable(
+        rf"epoch:\s*{_EPOCH}(?:\.\d*)?,\s*current epoch percent:\s*[\d.]+,\s*step:\s*{_STEP},\s*outputs are\s{{0,8}}"
+        rf"\(?(?:Tensor\(shape=\[[^\]]*\],\s*dtype=\w+,\s{{0,8}}(?:value=)?)?[\s\[]{{0,16}}{_LOSS}",
+        first={"epoch": 0},
+        flags=re.IGNORECASE,
+    ),
 )
-
-
-def _mindspore(line: str) -> LogLine | None:
-    if match := _LOSS.match(line):
-        return LogLine(int(match[1]), int(match[2]), finite(match[3]), has_loss=True)
-    if match := _TIME.match(line):
-        return LogLine(ms_per_step=finite(match[2]))
-    return None
-
-
-def _bert(line: str) -> LogLine | None:
-    match = _OUTPUTS.match(line)  # the callback that prints the percentage counts epochs from 0
-    return LogLine(int(match[1]) + 1, int(match[2]), finite(match[3]), has_loss=True) if match else None
-
 
 # AIS-Bench
 
 _DONE = re.compile(rf"train done\b.*\bsingle_throughput_rate:\s*{NUMBER}")
 _BATCH = re.compile(rf"\bbatchsize:\s*{COUNT}")
-_ACCURACY = re.compile(rf"(?:eval ckpt result:|Accuracy is:)\s*(?:\{{[^:]*:)?\s*{NUMBER}")
-_EVALUATION = re.compile(rf"eval epoch:\s*{COUNT},\s*accuracy:\s*{NUMBER},\s*elapsed:\s*{NUMBER}\s*s\b")
 _DOOMSDAY = 1e11  # seconds since the epoch; no calendar goes much further
 _WINDOW = re.compile(rf"\bstarttime:\s*{NUMBER} endtime:\s*{NUMBER} ")
 
 
-def _aisbench(line: str) -> LogLine | None:
-    """Reads what AIS-Bench's own scripts print, and the evaluation line that we ask a script to print."""
+def _train_done(line: str) -> LogLine | None:
     if match := _DONE.match(line):
         batch = _BATCH.search(line)
         return LogLine(
             throughput=finite(match[1]), final=True, batch=int(batch[1]) if batch else None, window=_window(line)
         )
-    if match := _ACCURACY.match(line):
-        return LogLine(accuracy=finite(match[1]))
-    if match := _EVALUATION.match(line):
-        return LogLine(accuracy=finite(match[2]), elapsed=finite(match[3]))
     return None
 
 
@@ -298,6 +255,14 @@ def _window(line: str) -> tuple[float, float] | None:
     match = _WINDOW.search(line)
     start, end = (finite(match[1]), finite(match[2])) if match else (None, None)
     return (start, end) if start is not None and end is not None and 0 < start < end < _DOOMSDAY else None
+
+
+_AISBENCH = (
+    _train_done,
+    LineTable(rf"(?:eval ckpt result:|Accuracy is:)\s*(?:\{{[^:]*:)?\s*{_ACCURACY}"),
+    # what we ask a script of one's own to print
+    LineTable(rf"eval epoch:\s*{COUNT},\s*accuracy:\s*{_ACCURACY},\s*elapsed:\s*{_group('elapsed')}\s*s\b"),
+)
 
 
 # Paddle and PaddleClas
@@ -329,32 +294,24 @@ def _paddle(line: str) -> LogLine | None:
 
 # Horovod's benchmarks
 
-_ITER = re.compile(rf"Iter #{COUNT}:\s*{NUMBER} img/sec per \w+")
-_MEAN = re.compile(rf"Img/sec per \w+:\s*{NUMBER}")
-_TOTAL = re.compile(rf"Total img/sec on \d+ \w+\(s\):\s*{NUMBER}")
-
-
-def _horovod(line: str) -> LogLine | None:
-    if match := _ITER.match(line):
-        return LogLine(step=int(match[1]) + 1, throughput=finite(match[2]))
-    if match := _MEAN.match(line):
-        return LogLine(throughput=finite(match[1]), final=True)
-    if match := _TOTAL.match(line):
-        return LogLine(total=finite(match[1]), final=True)
-    return None
+_HOROVOD = (
+    LineTable(rf"Iter #{_STEP}:\s*{_SPEED} img/sec per \w+", first={"step": 0}),
+    LineTable(rf"Img/sec per \w+:\s*{_SPEED}", final=True),
+    LineTable(rf"Total img/sec on \d+ \w+\(s\):\s*{_TOTAL}", final=True),
+)
 
 
 # Keras 2 and 3, Paddle's `Model.fit`
 
-_EPOCH = re.compile(rf"Epoch {COUNT}/\d+\s*\Z")
+_EPOCH_BEGINS = re.compile(rf"Epoch {COUNT}/\d+\s*\Z")
 _STEPS = re.compile(rf"(?:step )?{COUNT}/\d+ (?=[-\[━]|\d)")
 _PER_STEP = re.compile(r"(?<![\d.])(\d{1,9}(?:\.\d{1,9})?)(us|µs|ms|s)/(step|sample)")
-_MS = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
+_MS_OF = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 
 
 def _keras(line: str) -> LogLine | None:
     """Reads Keras 2 and 3, which order their fields differently; also Paddle's `Model.fit`."""
-    if match := _EPOCH.match(line):
+    if match := _EPOCH_BEGINS.match(line):
         return LogLine(int(match[1]), 0)
     match = _STEPS.match(line)
     if not match:
@@ -362,7 +319,7 @@ def _keras(line: str) -> LogLine | None:
     named, took = named_numbers(line[match.end() :]), _PER_STEP.search(line)
     if "loss" not in named and not took:
         return None
-    ms = float(took[1]) * _MS[took[2]] if took else None
+    ms = float(took[1]) * _MS_OF[took[2]] if took else None
     by_sample = bool(took and took[3] == "sample")  # Keras before 2.3
     return LogLine(
         step=int(match[1]),
@@ -380,9 +337,6 @@ def _keras(line: str) -> LogLine | None:
 _TORCH_BATCH = re.compile(rf"Epoch: \[{COUNT}\]\s{{0,8}}\[\s{{0,12}}{COUNT}/\d+\]")
 # `Loss 2.2982e+00 (2.3368e+00)`, `loss: 2.2951 (2.3368)`: the newest, then its mean.
 _METER = re.compile(rf"(?<!\S)(time|loss|img/s):?\s{{1,8}}{NUMBER}(?!\S)", re.IGNORECASE)
-_TOP_1 = re.compile(rf"(?:\*|Test:)\s{{0,8}}(?:\w+\s{{0,8}})?(?:Acc|Prec)@1\s{{1,8}}{NUMBER} ")
-_MNIST = re.compile(rf"Train Epoch: {COUNT} \[{COUNT}/\d+ \(\s*\d+%\)\]\s{{1,8}}Loss: {NUMBER}")
-_MNIST_TEST = re.compile(rf"Test set: Average loss: \S+ Accuracy: {COUNT}/{COUNT} ")
 # `{'loss': 10.61, 'epoch': 0.5}`, with quotes around the numbers since Transformers 5.
 _LOGGED = re.compile(r"\{'(?:loss|eval_\w{1,40}|train_runtime)': ")
 _ITEM = re.compile(rf"'(\w{{1,40}})': '?{NUMBER}(?=['}},])")
@@ -391,16 +345,17 @@ _ITEM = re.compile(rf"'(\w{{1,40}})': '?{NUMBER}(?=['}},])")
 def _torch(line: str) -> LogLine | None:
     if match := _TORCH_BATCH.match(line):
         return _batch(int(match[1]) + 1, int(match[2]), line[match.end() :])
-    if match := _TOP_1.match(line):
-        percent = finite(match[1])
-        return LogLine(accuracy=None if percent is None else percent / 100)
-    if match := _MNIST.match(line):
-        return LogLine(int(match[1]), int(match[2]), finite(match[3]), has_loss=True)
-    if match := _MNIST_TEST.match(line):
-        return LogLine(accuracy=int(match[1]) / int(match[2])) if int(match[2]) else None
     if match := _LOGGED.search(line):  # two ranks may write on one line
         return _logged({item[1]: finite(item[2]) for item in _ITEM.finditer(line, match.start())})
     return None
+
+
+_TORCH = (
+    _torch,
+    LineTable(rf"(?:\*|Test:)\s{{0,8}}(?:\w+\s{{0,8}})?(?:Acc|Prec)@1\s{{1,8}}{_ACCURACY} ", scale=0.01),
+    LineTable(rf"Train Epoch: {_EPOCH} \[{_STEP}/\d+ \(\s*\d+%\)\]\s{{1,8}}Loss: {_LOSS}"),
+    LineTable(rf"Test set: Average loss: \S+ Accuracy: {_group('accuracy', COUNT)}/{_group('of', COUNT)} "),
+)
 
 
 def _batch(epoch: int, step: int, text: str) -> LogLine:
@@ -472,14 +427,12 @@ def _step(metadata: Mapping[str, Any]) -> int | None:
     return int(number) if number is not None and 0 <= number < 1e15 else None
 
 
-Reader = Callable[[str], LogLine | None]
 READERS: Mapping[str, Reader] = {
-    "mindspore": _mindspore,
-    "bert": _bert,
-    "aisbench": _aisbench,
+    "mindspore": _any_of(*_MINDSPORE),
+    "aisbench": _any_of(*_AISBENCH),
     "paddle": _paddle,
-    "horovod": _horovod,
+    "horovod": _any_of(*_HOROVOD),
     "keras": _keras,
-    "torch": _torch,
+    "torch": _any_of(*_TORCH),
     "mlperf": _mlperf,
 }

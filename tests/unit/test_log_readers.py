@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_aisbench.model.metric import MOST, AccuracyPoint, Curve, warm_up
-from pytest_aisbench.traininglog.curve import extend_curve, read_curve, seconds_to_accuracy
-from pytest_aisbench.traininglog.readers import MOST_CHARACTERS, Progress, line_time, read_line, read_progress
+from pytest_aisbench.traininglog.curve import Progress, extend_curve, read_curve, read_progress, seconds_to_accuracy
+from pytest_aisbench.traininglog.readers import MOST_CHARACTERS, line_time, read_line
 
+ZOO = "epoch: [1/1] step: [10/312], loss: 2.300000, lr: 0.100000, per step time: 105.200 ms"
 CLAS = (
     "[2022/04/04 17:51:12] root INFO: [Train][Epoch 1/20][Iter: 0/8]lr: 0.00031, CELoss: 4.64081, loss: 4.64081, "
     "batch_cost: 3.14893s, reader_cost: 2.57331, ips: 40.64869 images/sec, eta: 0:08:23"
@@ -54,6 +55,13 @@ def event(key: str, value: object = "null", **metadata: object) -> str:
         (CLAS, {"epoch": 1, "step": 0, "loss": 4.64081, "throughput": 40.64869, "ms_per_step": pytest.approx(3148.93)}),
         (PADDLE, {"epoch": 1, "step": 4780, "loss": 5.34719, "throughput": 1156.08863}),
         ("[2022/04/04 17:51:12] ppcls INFO: [Eval][Epoch 1][Avg]loss: 1.2, top1: 0.75, top5: 0.9", {"accuracy": 0.75}),
+        (f"2023-02-17 11:43:14,405:INFO:{ZOO}", {"epoch": 1, "step": 10, "loss": 2.3, "ms_per_step": 105.2}),
+        (f"{ZOO}, fps: 304.18 img/s", {"epoch": 1, "step": 10, "loss": 2.3, "ms_per_step": 105.2, "throughput": None}),
+        (
+            "epoch: [ 3/10] step: [ 85/ 85], lr: 0.001000, loss: nan, per step time: 3096.616 ms",
+            {"epoch": 3, "step": 85, "loss": None, "has_loss": True, "ms_per_step": 3096.616},
+        ),
+        ("epoch: [1/90] step: [7/312], loss is 6.9", {"epoch": 1, "step": 7, "loss": 6.9, "ms_per_step": None}),
         ("eval epoch: 2, accuracy: 0.953125, elapsed: 3.214 s", {"accuracy": 0.953125, "elapsed": 3.214}),
         (event("run_start"), {"at": 0.001}),
         (event("eval_accuracy", 0.72), {"accuracy": 0.72, "at": 0.001}),
@@ -338,3 +346,17 @@ def test_no_log_breaks_a_reader_and_its_pieces_make_no_difference(
         curve, progress = extend_curve(curve, progress, text[start:end])
         assert len(progress.rest) <= 2 * MOST_CHARACTERS
     assert curve == whole
+
+
+def test_the_model_zoo_of_today_has_a_curve() -> None:
+    lines = [
+        f"2023-02-17 11:43:14,405:INFO:epoch: [{epoch}/2] step: [{step}/300], loss: {4 / epoch}, lr: 0.1, "
+        f"per step time: {900 if step == 100 and epoch == 1 else 100} ms\n"
+        for epoch in (1, 2)
+        for step in (100, 200, 300)
+    ]
+    curve = read_curve("".join(lines))
+    assert curve.loss.values == [4.0] * 3 + [2.0] * 3
+    assert curve.pace is not None
+    assert curve.pace.steady == pytest.approx(10.0)
+    assert (curve.pace.unit, curve.pace.epochs) == ("steps/s", 2)

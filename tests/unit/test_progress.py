@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.traininglog.readers import Progress, read_progress
+from pytest_aisbench.traininglog.curve import Progress, read_progress
 
 BERT = (
     "epoch: 0.0, current epoch percent: 0.000, step: 1, outputs are (Tensor(shape=[1], dtype=Float32, "

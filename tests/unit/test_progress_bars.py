@@ -16,8 +16,7 @@ from pytest_aisbench.report.live import Scene, bar_lines, heartbeat_line
 from pytest_aisbench.report.text import display_width
 from pytest_aisbench.traininglog import activity
 from pytest_aisbench.traininglog.activity import JobActivity
-from pytest_aisbench.traininglog.curve import extend_curve
-from pytest_aisbench.traininglog.readers import Progress
+from pytest_aisbench.traininglog.curve import Progress, extend_curve
 
 NOW = 10_000.0
 RESNET, BERT = {"epoch_size": "90", "batch_size": "256"}, {"epochs": "40"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_aisbench.model.metric import Curve
-from pytest_aisbench.traininglog.curve import extend_curve, read_curve
-from pytest_aisbench.traininglog.readers import Progress, read_line
+from pytest_aisbench.traininglog.curve import Progress, extend_curve, read_curve
+from pytest_aisbench.traininglog.readers import read_line
 
 LAUNCHER = """W1117 03:50:04.646000 32117 torch/distributed/run.py:874]\x20
 W1117 03:50:04.646000 32117 torch/distributed/run.py:874] *****************************************
