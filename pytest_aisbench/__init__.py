@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ChecksConnection,
         Clock,
         HasConsole,
+        HasEndpoints,
         HasTester,
         HasTesterToken,
         HasVendorSession,
@@ -49,7 +50,7 @@ _HOMES = {
     "model.case": "Case Shape Workload",
     "model.job": "Job JobSpec LogPart Phase Request Sample Stage StoreUrl",
     "model.metric": "Measurement Metric",
-    "model.ports": "AddsFiles Check ChecksCode ChecksConnection Clock HasConsole HasTester HasTesterToken "
+    "model.ports": "AddsFiles Check ChecksCode ChecksConnection Clock HasConsole HasEndpoints HasTester HasTesterToken "
     "HasVendorSession Head Health Platform PowerSource Reporter RewritesRequests Store Upload",
     "model.results": "CaseEntry RunEntry TrialEntry",
     "model.trial": "Step Trial",
@@ -59,8 +60,8 @@ _HOMES = {
 
 __all__ = [
     "Access", "AddsFiles", "AisbenchError", "Case", "CaseEntry", "Check", "ChecksCode", "ChecksConnection",
-    "Clock", "Finding", "HasConsole", "HasTester", "HasTesterToken", "HasVendorSession", "Head", "Health",
-    "Job", "JobSpec", "LogPart", "Measurement", "Metric", "Outcome", "Phase", "Platform", "PlatformError",
+    "Clock", "Finding", "HasConsole", "HasEndpoints", "HasTester", "HasTesterToken", "HasVendorSession", "Head",
+    "Health", "Job", "JobSpec", "LogPart", "Measurement", "Metric", "Outcome", "Phase", "Platform", "PlatformError",
     "PlatformKind", "PowerSource", "Reporter", "Request", "RewritesRequests", "Ruling", "RunEntry", "Sample", "Secret",
     "Settings", "Shape", "Stage", "Step", "Store", "StoreUrl", "Threshold", "Trial", "TrialEntry", "Upload",
     "UsageFault", "Verdict", "Workload", "WorkloadError",

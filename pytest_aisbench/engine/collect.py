@@ -294,12 +294,15 @@ def why_it_failed(trial: Trial, folder: Path) -> tuple[str, str]:
         logs.append((name, errors))
         if own := _rank_log(trial, errors.failed_rank):
             logs[-1:-1] = [(own, _of_one_rank(_tail(folder / own, _ERROR_BYTES), errors))]
-        if any(error.weight is Weight.CAUSE for _, each in logs[-2:] for error in each.errors):
+        if any(error.weight <= Weight.CAUSE for _, each in logs[-2:] for error in each.errors):
             break
+    suspicion = next((errors.suspicion for _, errors in logs if errors.suspicion), "")
     if first := first_error(logs):
-        return first[0], plain(str(first[1]))
-    name, lines = last_lines(trial, folder, 1)
-    return name, "".join(lines).strip()
+        name, line = first[0], plain(str(first[1]))
+    else:
+        name, lines = last_lines(trial, folder, 1)
+        line = "".join(lines).strip()
+    return name, f"{line}; {plain(suspicion)}" if suspicion else line
 
 
 def _rank_log(trial: Trial, rank: str) -> str:

@@ -134,7 +134,11 @@ class Fleet:
 
     def remark(self, trial: Trial, text: str) -> None:
         """Add a note to a trial; the ledger gets it with the trial's next change."""
-        self._table.remark(trial, text)
+        self.amend(trial, lambda latest: latest.noted(text))
+
+    def amend(self, trial: Trial, change: Callable[[Trial], Trial]) -> None:
+        """Add to a trial what no step of it learns; the ledger gets it with the trial's next change."""
+        self._table.amend(trial, change)
 
     @property
     def crash(self) -> BaseException | None:
@@ -400,7 +404,8 @@ class TrialTable:
         self._queued: list[tuple[float, int, str]] = []  # a heap: cases that wait for a slot, the longest first
         self._order = itertools.count()
         self._parked: dict[str, set[str]] = {}  # by the case that is their base: cases that wait for its measurements
-        self._remarks: dict[str, list[str]] = {}  # by trial; a worker that has the trial does not know them
+        # By trial what was added to it; a worker that has the trial does not know that.
+        self._changes: dict[str, list[Callable[[Trial], Trial]]] = {}
         self.changed_cases: set[str] = set()  # whose trial has another step since the main thread last looked
 
     def want(self, case: Case, until: Step) -> bool:
@@ -427,8 +432,8 @@ class TrialTable:
         Both happen under one lock: otherwise a waiting test could take the first trial for the end of the case.
         """
         with self._scheduler:
-            for text in self._remarks.get(trial.id, ()):
-                trial = trial.noted(text)
+            for change in self._changes.get(trial.id, ()):
+                trial = change(trial)
             why = "" if last and not trial.another_trial else why_another_trial(trial, self._max_trials)
             refusal = ("the run is ending" if last else self._why_refused(trial.case)) if why else ""
             kept = [without_another_trial(trial, refusal) if refusal else trial]
@@ -459,13 +464,13 @@ class TrialTable:
         _set_member(self._holding, case_id, until is not Step.SUBMIT and begun and trial.step < Step.HARVEST)
         _set_member(self._watched, case_id, trial.step is Step.WATCH and trial.step < _goal(trial, until))
 
-    def remark(self, trial: Trial, text: str) -> None:
-        """Add a note to a trial, even if a worker changes the trial at the same time."""
+    def amend(self, trial: Trial, change: Callable[[Trial], Trial]) -> None:
+        """Change a trial, even if a worker does so at the same time."""
         with self._scheduler:
-            self._remarks.setdefault(trial.id, []).append(text)
+            self._changes.setdefault(trial.id, []).append(change)
             latest = self._latest[trial.case.id]
             if latest.id == trial.id:
-                self._latest[trial.case.id] = latest.noted(text)
+                self._latest[trial.case.id] = change(latest)
 
     def reached(self, case: Case, until: Step) -> Trial | None:
         """The case's trial if it has reached that step, else None."""

@@ -101,6 +101,7 @@ def _collect(trial: Trial, tools: Tools) -> Trial:
         trial = replace(trial, fault=trial.fault or watch.fault_of(trial, tools.folder))
         if trial.measurements:
             trial = with_usage_and_power(trial, tools.platform, tools.meter)
+        trial = watch.with_endpoints(trial, tools.platform)
         return trial.moved(Step.JUDGE, now)
     except AisbenchError as error:
         # The results are paid for, so wait for them; but a private cloud that is gone does not come back.

@@ -20,7 +20,7 @@ from pytest_aisbench.errors import AisbenchError, Blame, JobOverdue, PlatformErr
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.job import Job, LogPart, Phase
 from pytest_aisbench.model.messages import message, plain
-from pytest_aisbench.model.ports import Clock, Platform
+from pytest_aisbench.model.ports import Clock, HasEndpoints, Platform
 from pytest_aisbench.model.trial import Fault, Step, Trial
 from pytest_aisbench.traininglog.activity import JobActivity, epochs_of, with_log, with_stall, with_usage
 from pytest_aisbench.traininglog.curve import Progress
@@ -253,6 +253,18 @@ def stream_log(platform: Platform, clock: Clock, job_id: str, node: int = 0) -> 
         clock.sleep(platform.poll_s)
 
 
+def with_endpoints(trial: Trial, platform: Platform) -> Trial:
+    """The trial with the ways into its job that it asked for. An error changes nothing: they are for people."""
+    if not isinstance(platform, HasEndpoints) or trial.request is None or not trial.job_id:
+        return trial
+    if trial.endpoints and all(trial.endpoints.values()):
+        return trial
+    with ignored(_LOG, Exception, "%s: the endpoints of its job", trial.name):
+        asked, before = platform.job_endpoints(trial.request, trial.job_id), trial.endpoints
+        return replace(trial, endpoints={name: address or before.get(name, "") for name, address in asked.items()})
+    return trial
+
+
 @dataclass
 class _Monitored:
     """What the monitor knows of one job, and when it reads the job's log next."""
@@ -276,15 +288,17 @@ class LogMonitor:
         *,
         say: Callable[[str], None],
         note: Callable[[Trial, str], None],
+        amend: Callable[[Trial, Callable[[Trial], Trial]], None] = lambda *_: None,
         keep: Callable[[Trial, int, LogPart], None] = lambda *_: None,
     ) -> None:
-        """`say` prints a line, `note` adds a note to a trial, `keep` stores a part of a node's log."""
+        """`say` prints a line, `note` adds a note to a trial, `amend` changes it, `keep` stores a part of a log."""
         self._platform = platform
         self._clock = clock
         self._trials = trials
         self._stall_s = stall_s
         self._say = say
         self._note = note
+        self._amend = amend
         self._keep = keep
         self._rest = max(platform.poll_s, _SHORTEST_ROUND_S)
         self._watched: dict[str, _Monitored] = {}  # by trial
@@ -328,6 +342,7 @@ class LogMonitor:
 
     def _read(self, trial: Trial, watched: _Monitored) -> None:
         before, nodes = watched.activity, trial.case.shape.nodes
+        self._find_endpoints(trial)
         after = self._log(trial, before, 0)
         # The first node's log matters most: without the others the monitor still works.
         with ignored(_MONITOR_LOG, Exception, "%s: one look at its other nodes", trial.name):
@@ -344,6 +359,15 @@ class LogMonitor:
         watched.due = now + max(self._rest, min(_LONGEST_READ_S, after.sizes[0] / _BYTES_PER_S))
         if after.stalled != before.stalled:
             self._report_stall(trial, before, after)
+
+    def _find_endpoints(self, trial: Trial) -> None:
+        """Print the address of each way into the job as soon as the platform has opened it: it closes with the job."""
+        found = with_endpoints(trial, self._platform).endpoints
+        new = {name: address for name, address in found.items() if address and not trial.endpoints.get(name)}
+        if new:
+            self._amend(trial, lambda latest: replace(latest, endpoints=found))
+            for name, address in new.items():
+                self._say(f"{trial.case.id}: {name}: {address}")
 
     def _log(self, trial: Trial, before: JobActivity, node: int) -> JobActivity:
         part = self._platform.logs(trial.job_id or "", node, before.sizes.get(node, 0))

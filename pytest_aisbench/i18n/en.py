@@ -247,6 +247,7 @@ _REPORT = {
     "finding": "finding", "metric": "metric", "measured": "measured", "in words": "in words",
     "trial": "trial", "job": "job", "phase": "phase", "queued": "queued", "ran": "ran", "began": "began (UTC)",
     "stage": "stage", "pace": "Pace", "note": "Note", "logs": "Logs", "warning": "Warning",
+    "endpoint": "Endpoint", "no address": "the platform gave no address", "usage": "Use of the nodes, mean",
     "request file": "Request", "console page": "Console", "claim": "wanted",
     "against last run": "Against run {run}: {was} → {now} ({share})",
     "stragglers": "Slow cards and nodes", "node": "node", "card": "card", "rank": "rank",

@@ -234,6 +234,7 @@ _REPORT = {
     "finding": "判定", "metric": "指标", "measured": "实测", "in words": "详情",
     "trial": "试验", "job": "作业", "phase": "阶段", "queued": "排队", "ran": "运行", "began": "开始（UTC）",
     "stage": "暂存位置", "pace": "速度", "note": "说明", "logs": "日志", "warning": "警告",
+    "endpoint": "访问入口", "no address": "平台没有给出地址", "usage": "节点使用率（平均）",
     "request file": "请求", "console page": "控制台", "claim": "要求",
     "against last run": "与运行 {run} 相比：{was} → {now}（{share}）",
     "stragglers": "偏慢的卡与节点", "node": "节点", "card": "卡", "rank": "rank",

@@ -84,6 +84,7 @@ def trial_entry(trial: Trial) -> TrialEntry:
         last_lines=trial.last_lines,
         traits=trial.traits,
         console=trial.console,
+        endpoints=trial.endpoints,
         usage=trial.usage,
         power=trial.power,
     )

@@ -156,8 +156,8 @@ class Platform(Protocol):
     """Where jobs run. Built as `Class(settings)`; raises only AisbenchErrors.
 
     What it says before it is built is its `PlatformKind`. What it may have beside is a Protocol each, further down:
-    `HasConsole`, `HasTester`, `HasTesterToken`,
-    `HasVendorSession`, `AddsFiles`, `ChecksCode`, `ChecksConnection`, `RewritesRequests`.
+    `HasConsole`, `HasEndpoints`, `HasTester`, `HasTesterToken`, `HasVendorSession`, `AddsFiles`, `ChecksCode`,
+    `ChecksConnection`, `RewritesRequests`.
     """
 
     name: str
@@ -229,6 +229,15 @@ class HasConsole(Protocol):
 
     def console(self, job_id: str) -> str:
         """The address of the job's page; empty if it is not known for certain."""
+
+
+@runtime_checkable
+class HasEndpoints(Protocol):
+    """A platform that opens ways into a running job for people: a shell, a notebook, charts."""
+
+    def job_endpoints(self, request: Request, job_id: str) -> Mapping[str, str]:
+        """By name the address of each that the request asks for, empty while the platform has opened none; it is not
+        asked where the request asks for none."""
 
 
 @runtime_checkable

@@ -82,6 +82,7 @@ class TrialEntry:
     last_lines: tuple[str, ...] = ()
     traits: Mapping[str, str] = field(default_factory=dict)
     console: str = ""
+    endpoints: Mapping[str, str] = field(default_factory=dict)
     usage: Mapping[str, float] = field(default_factory=dict)
     power: Power | None = None
 

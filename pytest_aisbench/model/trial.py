@@ -73,6 +73,7 @@ class Trial:
     traits: Mapping[str, str] = field(default_factory=dict)  # what history must share to be compared, by name
     background: Background | None = None  # what it was judged against
     console: str = ""  # where the platform shows its job to people
+    endpoints: Mapping[str, str] = field(default_factory=dict)  # ways into its job, by name; an address may be unknown
     usage: Mapping[str, float] = field(default_factory=dict)  # percent by what was used: mean over time and nodes
     power: Power | None = None  # what its nodes drew
     # By metric the value that its case is judged by. The fixture `trial` fills it in; the ledger has the measurements.

@@ -68,6 +68,7 @@ class Live:
             settings.stall,
             say=self.say,
             note=run.fleet.remark,
+            amend=run.fleet.amend,
             keep=partial(append_log, run.folder),
         )
         self._follower.start()

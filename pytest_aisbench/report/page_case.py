@@ -241,7 +241,7 @@ def _parts(case: CaseEntry, frame: CaseContext) -> Iterator[Part]:
         return
     warnings = tuple(w for w in background.warnings if w not in last.notes) if background else ()
     pace = (last.pace.text,) if last.pace else ()
-    for key, lines in (("warning", warnings), ("note", last.notes), ("pace", pace)):
+    for key, lines in (("warning", warnings), ("note", last.notes), ("pace", pace), ("usage", _usage(last))):
         yield Part("", functools.partial(_lines, say(key), lines, say))
     if last.stragglers:
         yield Part(say("stragglers"), lambda _: _stragglers(last, say), 1)
@@ -294,6 +294,12 @@ def _findings(findings: Sequence[Finding], say: Language, limit: int) -> str:
     )
     headings = [say(key) for key in ("finding", "metric", "measured", "claim", "in words")]
     return table(headings, rows, numbers=(2,)) + _more(findings, say)
+
+
+def _usage(trial: TrialEntry) -> tuple[str, ...]:
+    """How busy the nodes were, as the platform sampled them, in one line."""
+    parts = [f"{name} {number(percent, 3)} %" for name, percent in trial.usage.items()]
+    return (", ".join(parts),) if parts else ()
 
 
 def _stragglers(trial: TrialEntry, say: Language) -> str:
@@ -370,7 +376,15 @@ def _files(trial: TrialEntry, frame: CaseContext, limit: int) -> str:
         html += f"<div>{escape(say('request file'))}: <a href='{href}'>{name}</a></div>"
     if console := safe_link(trial.console):
         html += f"<div>{escape(say('console page'))}: <a href='{escape(console)}'>{text(console, limit)}</a></div>"
+    for name, address in trial.endpoints.items():
+        html += f"<div>{escape(say('endpoint'))} {text(name, limit)}: {_endpoint(address, say, limit)}</div>"
     return html
+
+
+def _endpoint(address: str, say: Language, limit: int) -> str:
+    if link := safe_link(address):
+        return f"<a href='{escape(link)}'>{text(link, limit)}</a>"
+    return f"<code>{text(address, limit)}</code>" if address else escape(say("no address"))
 
 
 def _more(things: Sequence[object], say: Language, most: int = MOST_ROWS) -> str:

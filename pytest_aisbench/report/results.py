@@ -75,6 +75,8 @@ _TRIAL: Table[TrialEntry] = {
     "stragglers": lambda trial: [_row(_STRAGGLER, straggler) for straggler in trial.stragglers],
     "logs": lambda trial: trial.logs,
     "stage": lambda trial: trial.stage,
+    "endpoints": lambda trial: {name: address or None for name, address in trial.endpoints.items()},
+    "usage": lambda trial: trial.usage,
 }
 _STRAGGLER: Table[Straggler] = {
     "node": lambda straggler: straggler.node,

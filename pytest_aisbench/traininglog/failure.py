@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 from pytest_aisbench.traininglog.readers import MOST_CHARACTERS, last_drawn, rank_and_rest, read_line
 
+DIAGNOSIS = "aisbench: "  # begins a line in which our own script on a node names what is wrong
+SUSPICION = "aisbench: perhaps: "  # or what may be wrong
 _LONGEST = 300  # characters of a reason
 _LONGEST_LEAD = 150  # of its first part, where a second part says more
 
@@ -21,10 +23,11 @@ _LONGEST_LEAD = 150  # of its first part, where a second part says more
 class Weight(enum.IntEnum):
     """How well an error explains the failure; the smallest does it best."""
 
-    CAUSE = 0  # an exception, an error code of CANN, a signal
-    EFFECT = 1  # the rank lost another one, which failed before it
-    HINT = 2  # a line that calls itself an error, and may have been survived
-    LAUNCHER = 3  # a launcher tells that a rank failed, and not why
+    DIAGNOSIS = 0  # our own script on the node names what is wrong with the job
+    CAUSE = 1  # an exception, an error code of CANN, a signal
+    EFFECT = 2  # the rank lost another one, which failed before it
+    HINT = 3  # a line that calls itself an error, and may have been survived
+    LAUNCHER = 4  # a launcher tells that a rank failed, and not why
 
 
 @dataclass
@@ -45,10 +48,12 @@ class LoggedError:
 
 @dataclass
 class LogErrors:
-    """The errors of one log in their order, and the rank that a launcher in it names as the first that failed."""
+    """The errors of one log in their order; the rank that a launcher in it names as the first that failed; and what our
+    own script on the node suspects."""
 
     errors: list[LoggedError] = field(default_factory=list)
     failed_rank: str = ""
+    suspicion: str = ""
 
     def best(self) -> LoggedError | None:
         """The first of those that explain the failure best, and of the rank that failed first if it printed one."""
@@ -106,6 +111,12 @@ class _Launcher:
 
     def read(self, line: str) -> bool:
         """True if the line was a launcher's own."""
+        if line.startswith(SUSPICION):
+            self._log.suspicion = line.removeprefix(SUSPICION).strip()
+            return True
+        if line.startswith(DIAGNOSIS):
+            self._log.errors.append(LoggedError(line.strip(), Weight.DIAGNOSIS))
+            return True
         if match := _FAILED_RANK.search(line):
             self._log.failed_rank = self._log.failed_rank or next(filter(None, match.groups()))
             if not match[1]:

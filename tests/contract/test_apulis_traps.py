@@ -539,6 +539,38 @@ def test_endpoints_are_asked_for_and_are_no_condition(platform: Apulis, script: 
     assert json.loads(body) == {"jobId": "j", "endpoints": ["ssh", "tensorboard"]}
 
 
+ASKED = ["ssh", "ipython", "tensorboard", "vscode"]
+OPEN = {"status": "running", "username": "ann", "nodeName": "gpu01", "domain": "example", "password": PASSWORD}
+ENDPOINTS = [
+    {**OPEN, "name": "ssh", "port": 40022, "podName": "j-worker0"},
+    {**OPEN, "name": "ssh", "port": 40023, "podName": "j-worker1"},
+    {**OPEN, "name": "ipython", "port": "40024", "domain": None},
+    {**OPEN, "name": "tensorboard", "port": "ZXhhbXBsZQ=="},  # newer ones: a part of a path
+    {**OPEN, "name": "vscode", "port": 40025, "status": "pending"},
+    {**OPEN, "name": "not asked for", "port": 40026},
+]
+
+
+def test_endpoints_have_the_addresses_of_the_platforms_own_page(platform: Apulis, script: Script) -> None:
+    script.answers["endpoints"] = ENDPOINTS
+    request = platform.render(replace(SPEC, options={**OPTIONS, "endpoints": ASKED}))
+    assert platform.job_endpoints(request, "j") == {
+        "ssh worker0": "ssh -p 40022 ann@gpu01.example",
+        "ssh worker1": "ssh -p 40023 ann@gpu01.example",
+        "ipython": "http://gpu01:40024/",
+        "tensorboard": "http://gpu01.example/endpoints/ZXhhbXBsZQ==/",
+        "vscode": "",
+    }
+    hostile = {"nodeName": "x; rm -rf /", "port": "1 2", "username": "$(id)"}
+    script.answers["endpoints"] = [{**OPEN, "name": "ssh", "port": 1, key: value} for key, value in hostile.items()]
+    assert set(platform.job_endpoints(request, "j").values()) == {""}
+    script.answers["endpoints"] = []
+    assert platform.job_endpoints(request, "j") == dict.fromkeys(ASKED, "")
+    before = len(script.calls("endpoints"))
+    assert platform.job_endpoints(platform.render(SPEC), "j") == {}
+    assert len(script.calls("endpoints")) == before, "it asked for none"
+
+
 def test_an_outage_is_sat_out_by_what_changes_nothing(platform: Apulis, script: Script) -> None:
     answers: list[Any] = [(502, b"<html>"), (0,), None]
     script.answers["GetJobStatus"] = lambda _: answers.pop(0) if len(answers) > 1 else answers[0]
@@ -561,6 +593,7 @@ def usual(platform: Apulis) -> dict[str, Any]:
         "KillJob": {"result": "Cannot Kill the job"},
         "PostJob": {"jobId": "", "error": "no"},
         "query_range": {"data": {"result": [sample]}},
+        "endpoints": [ENDPOINTS[0]],
     }
 
 
@@ -586,6 +619,7 @@ def test_no_answer_breaks_it(platform: Apulis, script: Script, data: st.DataObje
         lambda: platform.logs("j"),
         lambda: platform.events("j"),
         lambda: platform.usage("j"),
+        lambda: platform.job_endpoints(platform.render(replace(SPEC, options={**OPTIONS, "endpoints": ASKED})), "j"),
         lambda: platform.named("t-1"),
         lambda: platform.cancel("j"),
         lambda: list(platform.vet(SPEC)),

@@ -50,7 +50,7 @@ def test_a_regular_job_has_its_folders_and_variables(apulis: Apulis) -> None:
 echo folder $PWD
 ls -d /data/cifar /work/code ~/code /pod/job_command.sh /pod/running/ROLE_READY
 grep -c ^export.DLWS_JOB_ID= /pod.env
-cat /job/hostfile
+cat /job/hostfile ~/ib_config
 touch /tmp/mine
 echo 0.97 > /job/accuracy.txt
 sudo -E bash -c 'echo framework $aiframework'
@@ -82,12 +82,15 @@ sudo -E bash -c 'echo framework $aiframework'
     }
     assert {name: environment.get(name) for name in expected} == expected
     assert environment["NPU_IPS"].startswith("0:127.")
+    # The guide's command of one node names the first worker.
+    assert environment["DLWS_SD_worker0_SSH_PORT"] == environment["DLWS_SD_SELF_SSH_PORT"]
     assert {"FAMILY_TOKEN", "DLTS_JOB_TOKEN", "IDENTITY_TOKEN", "PASSWORD"} <= environment.keys()
     scripts_do = {"RANK_ID", "RANK_SIZE", "DEVICE_ID", "RANK_TABLE_FILE", "DLWS_WORKER_NUM", "DLWS_HOST_NETWORK"}
     assert not scripts_do & environment.keys()
     assert not {"ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "S3_ENDPOINT"} & environment.keys()  # nobody lends keys here
     lines = log.splitlines()
-    for line in (f"folder {home}", "/data/cifar", "/work/code", f"{home}/code", "1", "master slots=2"):
+    slots = ("master slots=2", "ib-master slots=2")
+    for line in (f"folder {home}", "/data/cifar", "/work/code", f"{home}/code", "1", *slots):
         assert line in lines
     assert {"/pod/job_command.sh", "/pod/running/ROLE_READY", "framework mindspore"} <= set(lines)
     assert "ModelArts" not in log

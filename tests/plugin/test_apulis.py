@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
+from commands import local_cloud
 from yard import SCRIPT, THRESHOLDS, WORKLOAD, Yard
 
+from pytest_aisbench.i18n import ENGLISH
+from pytest_aisbench.localcloud.engine.private_root import container_support
+
 pytestmark = pytest.mark.slow
+needs_mounts = pytest.mark.skipif(not container_support()[0], reason=container_support()[1])
+NO_ADDRESS = ENGLISH("no address")
 
 PAGE = Path(__file__).parents[2] / "docs/apulis.md"
 SECTION = """[apulis]
@@ -127,6 +136,85 @@ def test_the_guides_script_passes_though_it_kills_its_own_group_at_the_end(yard:
     ended = yard.pytest("suites", "--nodes", "2", "--aisbench-platform", "apulis")
     assert (ended.code, ended.verdicts) == (0, {"toy-2x8": "PASSED"}), ended.out
     assert len(ended.results["cases"][0]["trials"][0]["throughput_by_rank"]) == 16
+
+
+@needs_mounts  # the command names folders as the pods see them
+def test_the_guides_script_in_one_shared_folder_names_the_clash(yard: Yard) -> None:
+    """The guide: the folders in which the nodes start the script must be apart. Here both go to the same one."""
+    guides_script(yard, script="import time; time.sleep(600)")
+    place = yard.folder / "suites/toy"
+    storage = Path(json.loads(yard.card.read_text())["apulis_storage"])
+    shutil.copytree(place / "code", storage / "data" / yard.folder.name)
+    (storage / "data" / yard.folder.name / "run_distribute_train.sh").chmod(0o755)
+    workload = place / "workload.toml"
+    workload.write_text(workload.read_text().replace('"./run', f'"cd /data/{yard.folder.name} && ./run'))
+    ended = yard.pytest("suites", "--nodes", "2", "--aisbench-platform", "apulis", "--aisbench-run-timeout", "100s")
+    assert (ended.code, ended.verdicts) == (1, {"toy-2x8": "FAILED"}), ended.out
+    reason = ended.results["cases"][0]["reason"]
+    folder = (
+        rf"same shared folder /data/{yard.folder.name}[^:]*: give each node a folder of its own there, such as node-"
+    )
+    assert re.search(folder, reason), reason
+    assert ended.results["cases"][0]["trials"][0]["platform_phase"] == "failed", "it ended by itself"
+
+
+@needs_mounts
+def test_nodes_that_part_in_a_shared_folder_train(yard: Yard) -> None:
+    guides_script(yard, script=SCRIPT)
+    place, name = yard.folder / "suites/toy", yard.folder.name
+    storage = Path(json.loads(yard.card.read_text())["apulis_storage"])
+    (storage / "data" / name).mkdir()
+    own = f"cp -R . /data/{name}/node-$DLWS_ROLE_IDX && cd /data/{name}/node-$DLWS_ROLE_IDX && ./run"
+    workload = place / "workload.toml"
+    workload.write_text(workload.read_text().replace('"./run', f'"{own}'))
+    ended = yard.pytest("suites", "--nodes", "2", "--aisbench-platform", "apulis")
+    assert (ended.code, ended.verdicts) == (0, {"toy-2x8": "PASSED"}), ended.out
+    (trial,) = ended.results["cases"][0]["trials"]
+    assert (trial["endpoints"], set(trial["usage"]) <= {"cpu", "memory"}) == ({}, True)
+
+
+# The guide's Horovod job of one node, word for word; its image brings the example, here by a Python of its own.
+
+ONE_NODE = """[apulis]
+image = "apulistech/horovod:0.19.2-tf2.2.0-torch1.5.0-py3.6.9-gpu"
+device_type = "nvidia_gpu_amd64"
+devices = 8
+endpoints = ["ssh", "ipython", "tensorboard"]
+command = '''{command}'''
+"""
+EXAMPLE = """#!/bin/bash
+if [ "$1" != /examples/tensorflow2_keras_mnist.py ]; then exec {python} "$@"; fi
+[ -d "$2" ] && [ "$3" = "$HOME/tensorboard/$DLWS_JOB_ID/logs/" ] || exit 3
+echo 12.5 > "$TRAIN_URL/throughput_$HOROVOD_RANK.json"
+if [ "$HOROVOD_RANK" = 0 ]; then echo 8 > "$TRAIN_URL/ranksize.json"; echo 0.9 > "$TRAIN_URL/accuracy.json"; fi
+sleep 2
+"""
+
+
+@needs_mounts
+def test_the_guides_horovod_job_of_one_node_passes_word_for_word_and_shows_its_endpoints(tmp_path: Path) -> None:
+    python = tmp_path / "venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(EXAMPLE.format(python=sys.executable))
+    python.chmod(0o755)
+    with local_cloud(tmp_path, "--frameworks", f"horovod={python}") as card:
+        yard = Yard(tmp_path, card)
+        command = (SEEDS / "horovod_one_node.txt").read_text().strip()
+        yard.suite(workload=WORKLOAD + ONE_NODE.format(command=command), thresholds=CLAIMS)
+        ended = yard.pytest("suites", "--nodes", "1", "--aisbench-platform", "apulis")
+        address = json.loads(card.read_text())["apulis_endpoint"]
+    assert (ended.code, ended.verdicts) == (0, {"toy-1x8": "PASSED"}), ended.out
+    (trial,) = ended.results["cases"][0]["trials"]
+    assert trial["throughput_by_rank"] == [12.5] * 8
+    endpoints = trial["endpoints"]
+    assert endpoints.keys() == {"ssh", "ipython", "tensorboard"}
+    assert endpoints["ssh"] is None, "the local cloud has no sshd"
+    for name in ("ipython", "tensorboard"):
+        assert endpoints[name].startswith(f"{address}/endpoints/")
+        assert f"aisbench: toy-1x8: {name}: {endpoints[name]}" in ended.out
+    page = (ended.reports / "report.html").read_text()
+    assert html.escape(f"Endpoint ssh: {NO_ADDRESS}", quote=False) in page
+    assert f">{endpoints['tensorboard']}<" in html.unescape(page)
 
 
 def test_without_an_endpoint_it_is_a_usage_error(yard: Yard) -> None:

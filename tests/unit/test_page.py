@@ -137,6 +137,18 @@ def test_words_of_others_stay_words() -> None:
     assert text.count("&lt;script&gt;") == 4  # a finding, a note, a line of the log, an event
 
 
+def test_ways_into_the_job_and_the_use_of_its_nodes_are_shown() -> None:
+    endpoints = {"ssh": "ssh -p 40022 ann@gpu01", "ipython": "http://gpu01:40024/", "tensorboard": "", "vscode": "<b>"}
+    trial = make_trial_entry(endpoints=endpoints, usage={"npu": 93.14, "npu memory": 50.0})
+    page = case_details(make_case_entry(trials=(trial,)), PLAIN)
+
+    assert "Endpoint ssh: <code>ssh -p 40022 ann@gpu01</code>" in page
+    assert "Endpoint ipython: <a href='http://gpu01:40024/'>http://gpu01:40024/</a>" in page
+    assert "Endpoint tensorboard: the platform gave no address" in page
+    assert "Endpoint vscode: <code>&lt;b&gt;</code>" in page
+    assert "Use of the nodes, mean: npu 93.1 %, npu memory 50 %" in page
+
+
 def test_slow_cards_are_told_with_what_they_cost() -> None:
     text = re.sub("<[^>]+>", " ", case_details(showcase.failed(), PLAIN))
 

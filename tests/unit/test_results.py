@@ -116,6 +116,8 @@ def test_a_passed_case_is_written_as_the_design_says(tmp_path: Path) -> None:
         "stragglers": [],
         "logs": ["logs/resnet50-2x2/1/worker-0.log"],
         "stage": "obs://bucket/aisbench/run-1/",
+        "endpoints": {},
+        "usage": {},
     }
 
 

@@ -133,7 +133,9 @@ def pod_variables(pods: Pods, role: Role) -> dict[str, str]:
         where = {"IP": other.address, "SSH_PORT": str(other.ssh_port), "IB_IP": other.address, "HOST_IP": other.address}
         if pods.is_npu and other.cards:
             where["NPU_IP_LIST"] = _numbered(other)
-        variables |= {f"DLWS_SD_{other.key}_{name}": value for name, value in where.items()}
+        # The platform's guide names the first worker in commands of one node too.
+        for key in (other.key,) if pods.is_distributed else (other.key, "worker0"):
+            variables |= {f"DLWS_SD_{key}_{name}": value for name, value in where.items()}
     if pods.is_npu and role.cards:
         variables |= {"VISIBLE_IDS": ",".join(map(str, range(role.cards))), "NPU_IPS": _numbered(role)}
     return variables

@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from pytest_aisbench.localcloud.apulis import VC
 from pytest_aisbench.localcloud.apulis.jobs import (
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 
 _APIS = "/apis/"
-_FOLDERS = (_APIS, "/api/", "/ai_arts/", "/custom-user-dashboard-backend/")
+_FOLDERS = (_APIS, "/api/", "/ai_arts/", "/custom-user-dashboard-backend/", "/endpoints/")
 _DASHBOARD = "/custom-user-dashboard-backend/auth/"
 _PAGE = b"<!DOCTYPE HTML>\n<title>500 Internal Server Error</title>\n<h1>Internal Server Error</h1>\n"
 
@@ -468,7 +469,20 @@ class JobActions:
     def _endpoints(self, request: Request) -> Response:
         with self._jobs.lock:
             entry = _entry(self._jobs, request)
-            return Response.json(200, list(entry.endpoints.values()) if entry else [])
+            rows = list(entry.endpoints.values()) if entry else []
+            if entry and entry.status == "running":
+                rows = [row | self._address(row) for row in rows]
+            return Response.json(200, rows)
+
+    def _address(self, endpoint: dict[str, Any]) -> dict[str, Any]:
+        """Where an endpoint of a running job is. A port of the pod's is one of this machine; a notebook or charts would
+        be below the platform's own address, where the answer is that none runs here. There is no sshd to name."""
+        if endpoint["name"] == "ssh":
+            return {}
+        if "podPort" in endpoint:
+            return {"status": "running", "nodeName": "127.0.0.1", "domain": "", "port": endpoint["podPort"]}
+        host = urlsplit(self._jobs.rest_api).netloc
+        return {"status": "running", "nodeName": host, "domain": "", "port": endpoint["id"]}
 
     def _add_endpoints(self, request: Request) -> Response:
         body = _body(request) or {}

@@ -152,6 +152,10 @@ class Apulis:
         """The page of a training in AIArts, which a local cloud does not have."""
         return f"{self._site}/AIarts/model-training/{quote(job_id, safe='')}/detail" if self._site else ""
 
+    def job_endpoints(self, request: Request, job_id: str) -> Mapping[str, str]:
+        wanted = request.body.get("endpoints") or []
+        return self._watch.endpoints(job_id, wanted) if wanted else {}
+
     def cancel(self, job_id: str) -> None:
         answer = self._http.ask("KillJob", jobId=job_id, userName=self._access.user)
         result = str(answer.get("result") or "") if isinstance(answer, dict) else ""

@@ -5,6 +5,7 @@ The script is one line, since the platform hands a command on as one variable.
 
 from __future__ import annotations
 
+import re
 import shlex
 import uuid
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from pytest_aisbench.model.job import (
 )
 from pytest_aisbench.platforms.apulis import settings
 from pytest_aisbench.platforms.apulis.settings import ApulisAccess, Options
+from pytest_aisbench.traininglog.failure import DIAGNOSIS, SUSPICION
 
 """In the environment of a job whose nodes train each for itself."""
 DONE = "AISBENCH_DONE"
@@ -38,11 +40,14 @@ _ENDED = f"for wait in $(seq {5 * _GRACE_S}); do kill -0 $pids 2>/dev/null || br
 _WATCHED = (
     'why=; left=$pids; while [ "$left" ] && [ "$rc" = 0 ]; do sleep 0.2; still=; for pid in $left; do '
     'if kill -0 "$pid" 2>/dev/null; then still="$still $pid"; else wait "$pid" || rc=$?; fi; done; left=$still; '
-    "numbered || rc=1; done"
+    "numbered && apart || rc=1; done"
 )
 # The group of a workload's own command has another leader than the command: the platform's guide has scripts kill the
 # group of their own number when they exit, which would end a script that leads one with 143 after it succeeded.
 _LEADER = 'trap : TERM INT; bash -c "$0"; exit $?'
+_SHARED_FOLDERS = ("/data", "/work", "/home", "/job")  # the platform mounts the same ones in every pod
+_OWN_FOLDERS = "give each node a folder of its own there, such as node-\\$DLWS_ROLE_IDX"
+_GOES_TO = re.compile(r"\bcd\s+[\"']?(/[\w./+@-]+)(?![\w./+@$-])")  # a path without variables is the same on all nodes
 _LOOKS, _RARE = 600, 10  # checks of the ranks' numbers before only every tenth is made
 _FETCH = "import sys, moxing; moxing.file.copy_parallel(sys.argv[1], sys.argv[2])"
 
@@ -55,6 +60,7 @@ class Folders:
     outputs: str
     data: str
     scratch: str  # a folder that all pods share
+    mount: str  # the shared folder of aisbench.toml; empty without one
 
 
 def render_commands(spec: JobSpec, options: Options, folders: Folders) -> dict[str, str]:
@@ -86,7 +92,7 @@ def _script(spec: JobSpec, options: Options, folders: Folders) -> str:
         f"{idle} || {{ {_WAIT}; }}",  # a platform without masterCmd gives every pod the same command
         "node=${DLWS_ROLE_IDX:-0}",
         f'end() {{ rm -rf "$mine"; echo "{DONE} node=$node rc=$1"; exit "$1"; }}',
-        'fail() { echo "aisbench: $1"; end 1; }',
+        f'fail() {{ echo "{DIAGNOSIS}$1"; end 1; }}',
         *_exports(spec),
         "python=$(command -v python || command -v python3)",
         "mine=${TMPDIR:-/tmp}/aisbench-$DLWS_JOB_ID/node-$node",
@@ -100,11 +106,13 @@ def _script(spec: JobSpec, options: Options, folders: Folders) -> str:
         *([] if "://" in folders.outputs else [f"mkdir -p {shlex.quote(folders.outputs)}"]),
         *(_wait_for_rank_table(spec) if options.is_npu and spec.shape.world > 1 else []),
         *_check_rank_numbers(spec, options),
+        *_check_rank_folders(spec, options, folders),
         *_start_ranks(spec, options, folders, launches=launches),
         "rc=0",
         _WATCHED,
         # One rank that fails leaves the others waiting for it.
         f'if [ "$rc" != 0 ]; then signal TERM; {_ENDED}; signal KILL; fi',
+        *_suspect_folder(spec, options, folders),
         "wait",
         *(["signal TERM"] if options.command else []),  # what the command left running in its group
         '[ -z "$why" ] || fail "$why"',
@@ -171,10 +179,21 @@ def _start_ranks(spec: JobSpec, options: Options, folders: Folders, *, launches:
         command = f"{shlex.quote(_LEADER)} {shlex.quote(options.command)}"
         run = f'( cd "$run" && {variables} {ranks} exec setsid bash -c {command} ) & pids=$!'
         executable = 'chmod -R u+x "$run"'  # a store keeps no permissions
-        return [f"run={folder}/node-$node", *_copy_code(), executable, run]
+        hosts = _one_node_hosts(spec) if spec.shape.nodes == 1 and "horovodrun" in options.command else []
+        return [f"run={folder}/node-$node", *_copy_code(), executable, *hosts, run]
     one = f'( cd "$run" && DEVICE_ID=$i RANK_ID=$rank exec {entry} ) & pids="$pids $!"'
     rank = f"rank=$((node * {spec.shape.devices} + i)); run={folder}/rank-$rank"
     return [f"for i in $(seq 0 {spec.shape.devices - 1}); do {rank}; {'; '.join(_copy_code())}; {one}; done"]
+
+
+def _one_node_hosts(spec: JobSpec) -> list[str]:
+    """The port and the hosts that a command of the platform's guide gives to horovodrun, where the platform gives a job
+    of one node none: an empty port would make `-p` take the next option for its value."""
+    return [
+        'export "DLWS_SD_worker0_SSH_PORT=${DLWS_SD_worker0_SSH_PORT:-${DLWS_SD_SELF_SSH_PORT:-22}}"',
+        "hosts=/home/$DLWS_USER_NAME/ib_config",
+        f'[ -s "$hosts" ] || echo localhost slots={spec.shape.devices} > "$hosts"',
+    ]
 
 
 def _check_rank_numbers(spec: JobSpec, options: Options) -> list[str]:
@@ -186,22 +205,65 @@ def _check_rank_numbers(spec: JobSpec, options: Options) -> list[str]:
     if not options.command or spec.shape.nodes == 1 or spec.environment.get(SINGLE_SERVER_VARIABLE) == "True":
         return ["numbered() { :; }"]
     devices, world = spec.shape.devices, spec.shape.world
-    marks = (
-        '"DLWS_JOB_ID=$DLWS_JOB_ID"',
-        '"DLWS_ROLE_NAME=$DLWS_ROLE_NAME"',
-        '"DLWS_ROLE_IDX=$node"',
-        f"RANK_SIZE={world}",
-    )
-    ours = " | ".join(["ls /proc/[0-9]*/environ", *(f"xargs -r grep -lszxF {mark}" for mark in marks)])
+    ours = _processes(f"RANK_SIZE={world}")
     rank_ids = f"({ours} | xargs -r grep -hszx 'RANK_ID=[0-9][0-9]*' | tr '\\0' '\\n') 2>/dev/null"
     text = "RANK_ID is $rank on node $node, whose ranks are $first to $last: give card i RANK_ID=\\$((RANK_START + i))"
-    seldom = f'[ "$looks" -lt {_LOOKS} ] || [ $((looks % {_RARE})) = 0 ] || return 0'
     wrong = f'if [ "$rank" -lt "$first" ] || [ "$rank" -gt "$last" ]; then why="{text}"; return 1; fi'
     look = f"for rank in $({rank_ids}); do rank=${{rank#RANK_ID=}}; {wrong}; done"
     return [
         f"looks=0; first=$((node * {devices})); last=$((first + {devices - 1}))",
-        f"numbered() {{ looks=$((looks + 1)); {seldom}; {look}; }}",
+        f"numbered() {{ looks=$((looks + 1)); {_seldom('looks')}; {look}; }}",
     ]
+
+
+def _check_rank_folders(spec: JobSpec, options: Options, folders: Folders) -> list[str]:
+    """The function `apart`, which fails, and says why, if ranks of two nodes run in one folder that the nodes share.
+
+    A workload's own command may go to a folder of its own choice. If both nodes train in the same one, which the
+    platform's guide warns of, they overwrite each other's files. Every node notes the folders of its ranks where all
+    nodes see the notes.
+    """
+    if not options.command or spec.shape.nodes == 1:
+        return ["apart() { :; }"]
+    ranks = f"{_processes()} | xargs -r grep -lszx 'RANK_ID=[0-9][0-9]*'"
+    # A program that the script runs between `export RANK_ID` and `cd` is no rank.
+    python = "sed 's/environ$/comm/' | xargs -r grep -ls '^python' | sed 's/comm$/cwd/'"
+    where = f"({ranks} | {python} | xargs -r readlink | sed 's/ (deleted)$//' | sort -u) 2>/dev/null"
+    shared = " | ".join(f"{shlex.quote(each)}/*" for each in _shared_folders(folders))
+    note = 'key=$(printf %s "$at" | cksum | tr " " -); mkdir -p "$notes/$key" && : > "$notes/$key/$node"'
+    others = 'for other in "$notes/$key"/*; do other=${other##*/}'
+    text = f"node $other and node $node run ranks in the same shared folder $at: {_OWN_FOLDERS}"
+    clash = f'if [ "$other" != "$node" ]; then why="{text}"; return 1; fi'
+    look = f"while read -r at; do case $at in {shared}) {note}; {others}; {clash}; done;; esac; done < <({where})"
+    return [
+        f"turns=0; notes={shlex.quote(folders.scratch)}/folders",
+        f"apart() {{ turns=$((turns + 1)); {_seldom('turns')}; {look}; }}",
+    ]
+
+
+def _suspect_folder(spec: JobSpec, options: Options, folders: Folders) -> list[str]:
+    """Where the command failed, say that it began in one shared folder on all nodes: the ranks may have ended before
+    `apart` saw them. That is a suspicion, since the command may keep the nodes apart in that folder."""
+    begun = next((match[1] for match in _GOES_TO.finditer(options.command)), "")
+    if spec.shape.nodes == 1 or not begun.startswith(tuple(f"{each}/" for each in _shared_folders(folders))):
+        return []
+    text = f"all nodes ran the command in the same shared folder {begun}: {_OWN_FOLDERS}"
+    return [f'[ "$rc" = 0 ] || [ "$why" ] || echo "{SUSPICION}{text}"']
+
+
+def _shared_folders(folders: Folders) -> list[str]:
+    return [each for each in dict.fromkeys((*_SHARED_FOLDERS, folders.mount)) if each]
+
+
+def _seldom(count: str) -> str:
+    """Leaves a function that was called often, most times."""
+    return f'[ "${count}" -lt {_LOOKS} ] || [ $(({count} % {_RARE})) = 0 ] || return 0'
+
+
+def _processes(*marks: str) -> str:
+    """Lists the environments of this pod's processes that have these variables too, as files below /proc."""
+    pod = ('"DLWS_JOB_ID=$DLWS_JOB_ID"', '"DLWS_ROLE_NAME=$DLWS_ROLE_NAME"', '"DLWS_ROLE_IDX=$node"')
+    return " | ".join(["ls /proc/[0-9]*/environ", *(f"xargs -r grep -lszxF {mark}" for mark in (*pod, *marks))])
 
 
 def _copy_code() -> list[str]:
@@ -344,4 +406,4 @@ def _folders(spec: JobSpec, options: Options, access: ApulisAccess, share: str) 
     above = StoreUrl(spec.outputs.bucket, spec.outputs.key.rstrip("/").rpartition("/")[0])
     data = options.data_dir or (seen(spec.inputs) if spec.inputs else "")
     scratch = seen(above / "work") if share else "/job/aisbench-work"
-    return Folders(seen(spec.code), seen(spec.outputs), data, scratch)
+    return Folders(seen(spec.code), seen(spec.outputs), data, scratch, mount if share else "")

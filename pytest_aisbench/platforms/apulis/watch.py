@@ -10,7 +10,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -36,6 +36,9 @@ _PRINTED = re.compile(
 _MENTIONED = re.compile(rf"""\b({_NAME})(["']?[=:] ?)("[^"]*"?|'[^']*'?|[^\s"']+)""")
 _SECRET = re.compile(r"TOKEN|PASSWORD|PASSWD|SECRET|ACCESS_KEY|(^|_)[AS]K$")
 _BEARER = re.compile(r"(?i:\b(bearer) +)[\w.~+/=-]{16,}|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*")
+_HOST = re.compile(r"[A-Za-z0-9.-]+(:\d+)?")
+_PORT = re.compile(r"[A-Za-z0-9_=-]+")
+_USER = re.compile(r"[\w.@-]+", re.ASCII)
 _LOG = get_logger("platform")
 PHASES = {
     "unapproved": Phase.PENDING,
@@ -124,6 +127,18 @@ class Watch:
             if samples:
                 usage[name] = samples
         return usage
+
+    def endpoints(self, job_id: str, wanted: Iterable[str]) -> Mapping[str, str]:
+        """By name, and by pod where each has one, the addresses of the endpoints that are open."""
+        answer = self._http.ask("endpoints", jobId=job_id, userName=self._http.access.user, patience_s=LOOK_S)
+        addresses: dict[str, str] = {}
+        with reading("the endpoints of a job"):
+            rows = [dict(row) for row in answer or () if row.get("name") in set(wanted)]
+            for row in rows:
+                pod = _WORKER.search(str(row.get("podName") or ""))
+                addresses[f"{row['name']} {pod[0]}" if pod else str(row["name"])] = _address(row)
+        opened = {str(row["name"]) for row in rows}
+        return dict.fromkeys((name for name in wanted if name not in opened), "") | addresses
 
     def events(self, job_id: str) -> Sequence[str]:
         """Messages without their times, which are of another clock, and without repetitions."""
@@ -254,6 +269,20 @@ def _samples(answer: Any, node: int) -> list[float]:
             if math.isfinite(sample := float(value)) and sample >= 0:
                 by_time.setdefault(float(moment), []).append(min(100.0, sample))
     return [sum(values) / len(values) for _, values in sorted(by_time.items())]
+
+
+def _address(row: Mapping[str, Any]) -> str:
+    """The address of an endpoint, as the platform's own page shows it but without its password; empty until it runs.
+
+    A port is a number; some versions give the end of a path below the node's web server in its place.
+    """
+    host = ".".join(filter(None, (str(row.get("nodeName") or ""), str(row.get("domain") or ""))))
+    port, user = str(row.get("port") or ""), str(row.get("username") or "")
+    if row.get("status") != "running" or not (_HOST.fullmatch(host) and _PORT.fullmatch(port)):
+        return ""
+    if row["name"] == "ssh":
+        return f"ssh -p {port} {user}@{host}" if port.isdecimal() and _USER.fullmatch(user) else ""
+    return f"http://{host}:{port}/" if port.isdecimal() else f"http://{host}/endpoints/{port}/"
 
 
 def _table(value: Any) -> Mapping[str, Any]:
