@@ -364,6 +364,7 @@ _TESTER = {
         "Reasons are searched in the newest 10,000 results.",
         "Add a token, and send results with it:", "A read token is needed", "This token may not read.", "token",
         "Enter", "The keeper of this Tester makes one with", "There is no such page.",
+        "The form did not arrive in time; try again.", "A page of another site sent this form.",
         "The database does not answer; try again.", "not judged", "missing", "required, and not judged", "exit code",
         "killed",
         "The first of these are shown; the exports have all.",

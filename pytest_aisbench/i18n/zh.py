@@ -357,6 +357,8 @@ _TESTER = {
     "A read token is needed": "需要只读令牌", "This token may not read.": "这个令牌不能读取。", "token": "令牌",
     "Enter": "进入", "The keeper of this Tester makes one with": "由 Tester 的管理员生成：",
     "There is no such page.": "没有这个页面。",
+    "The form did not arrive in time; try again.": "表单未能及时送达，请重试。",
+    "A page of another site sent this form.": "该表单来自其他网站，已拒绝。",
     "The database does not answer; try again.": "数据库没有应答，请稍后再试。", "not judged": "未判定",
     "missing": "缺失", "required, and not judged": "必需但未判定", "exit code": "退出码", "killed": "被杀死",
     "The first of these are shown; the exports have all.": "这里只显示前面的；导出文件里有全部。",

@@ -7,6 +7,7 @@ come a few milliseconds later (`write_soon`).
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import re
 import sqlite3
@@ -81,6 +82,9 @@ class Database:
             mount = mount_of(folder)
             self._check_locks(folder, mount)
             self._alien = mount if mount and not mount.shares_memory else None
+            # A new one is its owner's alone: it has the names of machines, buckets and jobs, and parts of logs.
+            if not path.exists():
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._db = self._opened()
 
     def _check_locks(self, folder: Path, mount: Mount | None) -> None:

@@ -38,7 +38,7 @@ _POLICY = (
 _HEADERS = {
     "content-security-policy": _POLICY,
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # without any, a browser sends forms with the Origin null
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
@@ -111,6 +111,8 @@ class _Guard:
 PORT = 9527  # ais-bench-stubs' own tester_server_port
 _LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 _AT_ONCE = 512  # requests; the next gets 503
+_HALF_OPEN = 64  # connections of one client whose request has not arrived; then the oldest ends
+_HEAD_S = 20.0  # for the head of a request
 _GRACE_S = 10
 
 
@@ -160,6 +162,7 @@ def serve(options: ServeOptions, show: Callable[[str], None]) -> None:
             access_log=False,  # the audit has more
             server_header=False,
             proxy_headers=False,  # a sender can invent them
+            http=_patient_protocol(),
             lifespan="off",
             ws="none",
             limit_concurrency=_AT_ONCE,
@@ -169,6 +172,60 @@ def serve(options: ServeOptions, show: Callable[[str], None]) -> None:
         host = f"[{options.host}]" if ":" in options.host else options.host
         show(f"http://{host}:{port}")
         uvicorn.Server(config).run(sockets=[listener])
+
+
+def _patient_protocol() -> Any:
+    """uvicorn's protocol, with a limit to connections on which no whole request has arrived.
+
+    uvicorn waits for ever for the head of a request, and refuses all clients once there are `_AT_ONCE` connections: one
+    client that opens many and sends nothing would close the server to everybody.
+    """
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    waiting: dict[str, dict[Any, None]] = {}  # by the address of the client, oldest first
+
+    class PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+        _deadline: Any = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._await_head()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._stop_waiting()
+            else:
+                self._await_head()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_waiting()
+            super().connection_lost(exc)
+
+        def _await_head(self) -> None:
+            if self._deadline is not None or self.transport.is_closing():
+                return
+            self._deadline = self.loop.call_later(_HEAD_S, self._give_up)
+            peers = waiting.setdefault(self.client[0] if self.client else "", {})
+            peers[self] = None
+            if len(peers) > _HALF_OPEN:
+                next(iter(peers))._give_up()  # noqa: SLF001 - of the same class
+
+        def _give_up(self) -> None:
+            self._stop_waiting()
+            self.transport.abort()
+
+        def _stop_waiting(self) -> None:
+            if self._deadline is None:
+                return
+            self._deadline.cancel()
+            self._deadline = None
+            address = self.client[0] if self.client else ""
+            waiting[address].pop(self, None)
+            if not waiting[address]:
+                del waiting[address]
+
+    return PatientProtocol
 
 
 def access_policy(options: ServeOptions) -> AccessPolicy:

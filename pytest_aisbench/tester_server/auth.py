@@ -7,16 +7,17 @@ import hashlib
 import ipaddress
 import re
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, text, update
+from sqlalchemy import Connection, delete, func, insert, select, text, update
 from starlette.requests import Request
 
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.tester_server.schema import AUDIT, CHUNK, TOKENS, dicts
+from pytest_aisbench.tester_server.schema import AUDIT, CHUNK, SESSIONS, TOKENS, dicts
 
 # The audit: one row for each request of a known token, in the transaction that stored the upload
 
@@ -58,6 +59,10 @@ def every_action(connection: Connection, project: str | None = None) -> Iterator
 
 PROJECT = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _FIND = text("SELECT id, project, kind, label, revoked FROM tokens WHERE digest = :digest")
+_FIND_SESSION = text("""
+SELECT tokens.id, project, kind, label, revoked FROM sessions JOIN tokens ON tokens.id = sessions.token
+WHERE sessions.digest = :digest AND expires > :now
+""")
 _PREFIX = "aisbt_"  # lets scanners of secrets recognise a token
 
 
@@ -117,6 +122,29 @@ def _digest(token: str) -> str:
     return hashlib.sha256(token.encode(errors="replace")).hexdigest()
 
 
+# Sessions: what a browser keeps instead of the token, so that a reader can end it
+
+SESSION_S = 86_400
+
+
+def open_session(connection: Connection, holder: Holder, now: float) -> str:
+    """A new session of the token; only its digest is kept."""
+    connection.execute(delete(SESSIONS).where(SESSIONS.c.expires <= now))
+    session = secrets.token_urlsafe(32)
+    row = {"digest": _digest(session), "token": holder.id, "expires": now + SESSION_S}
+    connection.execute(insert(SESSIONS).values(row))
+    return session
+
+
+def close_session(connection: Connection, session: str) -> None:
+    connection.execute(delete(SESSIONS).where(SESSIONS.c.digest == _digest(session)))
+
+
+def find_session(connection: Connection, session: str, now: float) -> Holder | None:
+    row = connection.execute(_FIND_SESSION, {"digest": _digest(session), "now": now}).one_or_none()
+    return Holder(row.id, row.project, Kind(row.kind), row.label, row.revoked is not None) if row else None
+
+
 # Access
 
 COOKIE = "aisbench_tester"
@@ -149,6 +177,24 @@ class AccessPolicy:
             raise Denied(403, "this token may read, and not send", holder)
         return holder
 
+    def same_site(self, request: Request) -> bool:
+        """False for a form that a page of another site sent. Programs send no Origin."""
+        if site := request.headers.get("sec-fetch-site"):
+            return site in {"same-origin", "none"}
+        origin = request.headers.get("origin")
+        if origin is None:
+            return True
+        host = origin.partition("://")[2]
+        return bool(host) and (host == request.headers.get("host", "") or _bare(host) in self.names)
+
+    def require_reader(self, connection: Connection, request: Request) -> str | None:
+        """The one project whose pages the request may read; None for all. A send token reads its uploads back, and no
+        page."""
+        token = _bearer(request.headers)
+        if token and (holder := _holder(connection, token)).kind is not Kind.READ:
+            raise Denied(403, "this token may send, and not read pages", holder)
+        return self.readable_project(connection, request)
+
     def readable_project(self, connection: Connection, request: Request) -> str | None:
         """The one project that the request may read; None for all of them."""
         token = _bearer(request.headers)
@@ -156,7 +202,7 @@ class AccessPolicy:
             return _holder(connection, token).project
         cookie = request.cookies.get(COOKIE, "")
         if cookie:
-            holder = find_token(connection, cookie)
+            holder = find_session(connection, cookie, time.time())
             if holder and not holder.revoked and holder.kind is Kind.READ:
                 return holder.project
         if self.open and not any(name in request.headers for name in _FORWARDED):

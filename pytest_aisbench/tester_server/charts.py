@@ -8,7 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pytest_aisbench.tester_server.contract import number as finite
+
 WIDTH, HEIGHT = 960, 260
+_LEAST = 1e-300  # of an axis: numbers below it lose their digits
 LEFT, RIGHT, TOP, BOTTOM = 84, 16, 14, 30
 
 
@@ -106,7 +109,7 @@ def scaled(rows: Sequence[Any]) -> list[Scaled]:
         share = (row.devices or 0) if row.mode == "single-server" else cards
         each = row.throughput / share if row.throughput and share else None
         base = base or each
-        points.append(Scaled(row, cards, each / base if each and base else None))
+        points.append(Scaled(row, cards, finite(each / base) if each and base else None))
     return points
 
 
@@ -177,7 +180,8 @@ def sparkline(values: Sequence[float], width: int = 120, height: int = 24) -> st
 def span(values: Sequence[float]) -> tuple[float, float]:
     """The range of an axis: somewhat wider than the values."""
     low, high = min(values), max(values)
-    room = (high - low) * 0.08 or abs(high) * 0.08 or 1.0
+    room = (high - low) * 0.08 or abs(high) * 0.08
+    room = room if room > _LEAST else 1.0
     return low - room, high + room
 
 

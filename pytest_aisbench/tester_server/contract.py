@@ -56,7 +56,7 @@ def is_key(text: str) -> bool:
 def parse_body(content: bytes, testid: str, kind: str) -> dict[str, Any]:
     """The body of an upload, checked."""
     try:
-        body = json.loads(content.decode(), parse_constant=_no_number)
+        body = json.loads(content.decode(), parse_constant=_no_number, object_pairs_hook=_no_key_twice)
     except (ValueError, RecursionError) as error:
         raise InvalidBody("", f"the body is not JSON: {str(error)[:100]}") from None
     if not isinstance(body, dict) or body.get("schema") != UPLOAD_SCHEMA:
@@ -133,6 +133,16 @@ def _require_whole(body: Mapping[str, Any], name: str, within: str = "", *, leas
 
 def _no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is no number of JSON")
+
+
+def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Programs differ in which of two equal keys they read, so that what one checks another may not see."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has {twice[:40]!r} twice")
+    return members
 
 
 def number(value: Any) -> float | None:

@@ -37,8 +37,8 @@ def format_share(value: Any) -> str:
 
 
 def relative_change(before: float | None, after: float | None) -> float | None:
-    """By what share `after` is above `before`."""
-    return (after - before) / abs(before) if before and after is not None else None
+    """By what share `after` is above `before`; None where that is no number that a person can read."""
+    return finite((after - before) / abs(before)) if before and after is not None else None
 
 
 def format_change(value: float | None) -> str:
@@ -129,7 +129,7 @@ SCHEMA = "aisbench-tester-export/1"
 FORMATS = ("csv", "json")
 _TIMES = frozenset({"started", "ended", "received", "at"})
 _BLOCK = 1 << 16  # characters
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # full width, too
 
 
 def export_response(kind: str, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Response:
@@ -144,7 +144,8 @@ def export_response(kind: str, name: str, columns: Sequence[str], rows: Iterable
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     line = io.StringIO()
-    writer = csv.writer(line)
+    # Quoted: a program that separates columns by ';' would begin a cell in the middle of a text.
+    writer = csv.writer(line, quoting=csv.QUOTE_NONNUMERIC)
     cells = ([_cell(value) for value in row.values()] for row in _values(columns, rows))
     for row in itertools.chain([columns], cells):
         writer.writerow(row)
@@ -173,7 +174,7 @@ def _blocks(texts: Iterable[str]) -> Iterator[str]:
 
 def _cell(value: Any) -> Any:
     """A text that a spreadsheet would take for a formula gets a quote before it."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    return f"'{value}" if isinstance(value, str) and value.lstrip(" \u3000").startswith(_FORMULA) else value
 
 
 def _json(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:

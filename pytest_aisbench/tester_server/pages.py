@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +17,7 @@ from urllib.parse import parse_qs, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from sqlalchemy import Connection, Engine
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
@@ -27,12 +29,15 @@ from pytest_aisbench.tester_server.auth import (
     COLUMNS,
     COOKIE,
     PROJECT,
+    SESSION_S,
     AccessPolicy,
     Denied,
     Kind,
+    close_session,
     every_action,
     find_token,
     newest_actions,
+    open_session,
 )
 from pytest_aisbench.tester_server.formatting import (
     FORMATS,
@@ -48,12 +53,12 @@ from pytest_aisbench.tester_server.formatting import (
     run_path,
     series_path,
 )
-from pytest_aisbench.tester_server.schema import PAGE, Mark, as_dict, dicts
+from pytest_aisbench.tester_server.schema import PAGE, Mark, as_dict, dicts, writing
 
 _LANGUAGE = "aisbench_language"
 _FORM = 4096  # bytes
-_DAY_S = 86_400
-_YEAR_S = 365 * _DAY_S
+_FORM_S = 10.0  # for all of them
+_YEAR_S = 365 * 86_400
 
 
 class NotThere(Exception):
@@ -143,7 +148,7 @@ class Frame:
         project = request.path_params.get("project")
         try:
             with self.engine.connect() as connection:
-                only = self.access.readable_project(connection, request)
+                only = self.access.require_reader(connection, request)
                 visit = Visit(self, request, connection, only, kind if kind in FORMATS else "")
                 readable = project is None or (PROJECT.fullmatch(project) and only in {None, project})
                 return make(visit) if readable else self.missing(request)
@@ -176,12 +181,16 @@ class Frame:
         return HTMLResponse(html, status)
 
     async def login(self, request: Request) -> Response:
-        """Let the browser keep the read token for a day, in a cookie that no script can read."""
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > _FORM:
-                return self.show(request, "login.html", status=401, project="", wrong=True)
+        """Open a session for the read token. The browser keeps it for a day, in a cookie that no script can read."""
+        if not self.access.same_site(request):
+            return self._other_site(request)
+        try:
+            body = await asyncio.wait_for(_read_form(request), _FORM_S)
+        except (asyncio.TimeoutError, ClientDisconnect):
+            text = "The form did not arrive in time; try again."
+            answer = self.show(request, "message.html", status=408, project="", text=text)
+            answer.headers["Connection"] = "close"
+            return answer
         token = parse_qs(body.decode(errors="replace")).get("token", [""])[0].strip()
         return await run_in_threadpool(self._login, request, token)
 
@@ -190,15 +199,40 @@ class Frame:
             holder = find_token(connection, token)
         if holder is None or holder.revoked or holder.kind is not Kind.READ:
             return self.show(request, "login.html", status=401, project="", wrong=True)
+        with writing(self.engine).begin() as connection:
+            session = open_session(connection, holder, time.time())
         answer = RedirectResponse("/", 303)
         secure = request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
-        answer.set_cookie(COOKIE, token, max_age=_DAY_S, httponly=True, samesite="strict", secure=secure)
+        answer.set_cookie(COOKIE, session, max_age=SESSION_S, httponly=True, samesite="strict", secure=secure)
         return answer
 
+    def _other_site(self, request: Request) -> Response:
+        text = "A page of another site sent this form."
+        return self.show(request, "message.html", status=403, project="", text=text)
+
     async def logout(self, request: Request) -> Response:
+        """End the session, also for a copy of the cookie."""
+        if not self.access.same_site(request):
+            return self._other_site(request)
+        await run_in_threadpool(self._end_session, request.cookies.get(COOKIE, ""))
         answer = RedirectResponse("/", 303)
         answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return answer
+
+    def _end_session(self, session: str) -> None:
+        if session:
+            with writing(self.engine).begin() as connection:
+                close_session(connection, session)
+
+
+async def _read_form(request: Request) -> bytes:
+    """A form; nothing of one that is too large."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _FORM:
+            return b""
+    return body
 
 
 def chosen_language(asked: str, kept: str, accepted: str) -> str:

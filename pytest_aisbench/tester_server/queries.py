@@ -145,7 +145,7 @@ def export(connection: Connection, project: str, platform: str = "", name: str =
     last = 0
     query = result_rows().where(RESULTS.c.project == project).order_by(RESULTS.c.id).limit(CHUNK)
     if platform:
-        query = query.where(RUNS.c.platform == platform)
+        query = query.where(SERIES.c.platform == platform)
     if name:
         query = query.where(RESULTS.c.name == name)
     while rows := connection.execute(query.where(RESULTS.c.id > last)).all():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -105,6 +106,8 @@ RESULTS = Table(
     *_texts("project", "name", "verdict", "status", "reason", "job_id", "unit"),
     *_numbers("throughput", "accuracy", "reference", "low", "high", "target", "card_hours", "started", "ended"),
 )
+# Browsers that a read token has signed in; a session ends with its time, its token, or by its reader.
+SESSIONS = Table("sessions", META, _id(), *_texts("digest"), *_whole("token"), *_numbers("expires"))
 STRAGGLERS = Table(
     "stragglers",
     META,
@@ -154,6 +157,10 @@ def open_engine(url: URL) -> Engine:
     file = Path(str(url.database))
     if not file.parent.is_dir():
         raise UsageFault(f"--db: there is no folder {file.parent}")
+    try:  # for its owner alone; SQLite gives the files beside it the same mode
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise UsageFault(f"--db: {file}: {error.strerror}") from None
     engine = create_engine(
         url, pool_size=_THREADS, max_overflow=4, connect_args={"timeout": _PATIENCE_S, "check_same_thread": False}
     )
@@ -245,13 +252,21 @@ ALTER TABLE results ADD COLUMN target DOUBLE PRECISION
 """
 
 
+_SESSIONS = """
+CREATE TABLE sessions (
+    id {id}, digest TEXT NOT NULL UNIQUE, token BIGINT NOT NULL REFERENCES tokens (id),
+    expires DOUBLE PRECISION NOT NULL);
+CREATE INDEX sessions_by_end ON sessions (expires)
+"""
+
+
 class Step(NamedTuple):
     tables: str
     refills: bool = False  # make the rows that pages show again from the uploads
 
 
 # STEPS[n] makes version n + 1 from version n. A step that was released is never changed.
-STEPS = (Step(_SENT), Step(_SHOWN, refills=True), Step(_ENDS_AND_TARGETS))
+STEPS = (Step(_SENT), Step(_SHOWN, refills=True), Step(_ENDS_AND_TARGETS), Step(_SESSIONS))
 VERSION = len(STEPS)
 
 
@@ -333,8 +348,8 @@ class Mark(NamedTuple):
 def result_rows() -> Select[Any]:
     """A query for results with what pages show of them; the caller adds its conditions."""
     columns = [column for column in RESULTS.c if column.name not in {"run", "series", "project"}]
-    run_columns = RUNS.c.testid, RUNS.c.name.label("run_name"), RUNS.c.platform, RUNS.c.project
-    series_columns = [SERIES.c[name] for name in ("workload", "nodes", "devices", "mode")]
+    run_columns = RUNS.c.testid, RUNS.c.name.label("run_name"), RUNS.c.project
+    series_columns = [SERIES.c[name] for name in ("workload", "nodes", "devices", "mode", "platform")]
     return (
         select(*columns, *run_columns, *series_columns)
         .join(RUNS, RUNS.c.id == RESULTS.c.run)

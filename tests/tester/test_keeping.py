@@ -147,6 +147,14 @@ def test_the_audit_is_a_page_and_a_file(tester: Serving) -> None:
     ]
 
 
+def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
+    file = tmp_path / "tester.db"
+    with serving(f"sqlite:///{file}") as running:
+        running.token("one")
+        modes = {each.name: each.stat().st_mode & 0o777 for each in tmp_path.glob("tester.db*")}
+    assert set(modes.values()) == {0o600}, modes
+
+
 def test_a_restart_knows_everything(new_database: Callable[[], str]) -> None:
     db = new_database()
     with serving(db) as before:

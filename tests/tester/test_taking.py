@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -226,7 +228,8 @@ def test_a_token_reads_its_own_project_back_and_no_other(tester: Serving) -> Non
     path = "/api/v1/tests/run-1/results/run-1.resnet50-2x8"
     assert tester.get(path, Authorization=f"Bearer {mine}").status == 200
     assert tester.get(path, Authorization=f"Bearer {other}").status == 404
-    assert tester.get("/p/mine", Authorization=f"Bearer {other}").status == 404
+    reader = tester.token("other", read=True)
+    assert tester.get("/p/mine", Authorization=f"Bearer {reader}").status == 404
 
 
 @pytest.fixture(scope="module")
@@ -267,6 +270,86 @@ def test_where_it_is_closed_pages_are_for_holders_of_a_read_token(strict: Servin
     page = strict.get("/p/closed", Cookie=cookie.partition(";")[0])
     assert "run-1" in page.text
     assert strict.get("/p/large", Cookie=cookie.partition(";")[0]).status == 404
+    assert read not in cookie
+    assert strict.get("/p/closed", Authorization=f"Bearer {read}").status == 200
+    assert strict.get("/p/closed", Authorization=f"Bearer {send}").status == 401  # it reads back over the API only
+
+
+def test_leaving_ends_the_session_also_for_a_copy_of_the_cookie(strict: Serving) -> None:
+    form = f"token={strict.token('leaving', read=True)}".encode()
+    cookie = strict.get("/login", method="POST", data=form).headers["set-cookie"].partition(";")[0]
+    assert strict.get("/p/leaving", Cookie=cookie).status == 200
+    other = strict.get("/logout", method="POST", data=b"", Cookie=cookie, Origin="https://page.example")
+    assert (other.status, strict.get("/p/leaving", Cookie=cookie).status) == (403, 200)
+    assert strict.get("/logout", method="POST", data=b"", Cookie=cookie).status == 303
+    assert strict.get("/p/leaving", Cookie=cookie).status == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "https://page.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec_Fetch_Site": "cross-site"}, 403),
+        ({"Sec_Fetch_Site": "same-origin"}, 303),
+        ({"Origin": "http://localhost:1"}, 303),  # a name of its own: a proxy may have another port
+    ],
+)
+def test_no_page_of_another_site_signs_a_reader_in(strict: Serving, headers: dict[str, str], status: int) -> None:
+    form = f"token={strict.token('sites', read=True)}".encode()
+    assert strict.get("/login", method="POST", data=form, **headers).status == status
+
+
+def test_results_of_one_run_may_be_of_two_platforms(tester: Serving) -> None:
+    token = tester.token("two")
+    one, other = parcel("run-1", case()), parcel("run-1", case("bert", 2))
+    body = json.loads(other.body)
+    body["job"]["platform"] = "elsewhere"
+    tester.send(token, one, replace(other, body=json.dumps(body)))
+    rows = tester.get("/p/two/results?format=json").json["rows"]
+    assert sorted(row["platform"] for row in rows) == ["elsewhere", "modelarts"]
+    for row in rows:
+        assert tester.get(f"/p/two/t/run-1/r/run-1/c/{row['name']}").status == 200
+        assert tester.get(f"/p/two/cases/{row['platform']}/{row['name']}").status == 200
+
+
+@pytest.mark.parametrize("values", [(5e-323,), (1e-300, 9e17), (0.0, 5e-324), (1e-310, 1e-309)])
+def test_numbers_at_the_ends_of_all_numbers_are_shown(tester: Serving, values: tuple[float, ...]) -> None:
+    project = f"ends-{abs(hash(values)) % 10**9}"
+    token = tester.token(project)
+    for number, value in enumerate(values):
+        sent = parcel(f"run-{number}", case())
+        body = json.loads(sent.body)
+        body["measured"]["throughput_ratio"]["value"] = value
+        body["measured"]["accuracy"]["value"] = value
+        tester.send(token, replace(sent, body=json.dumps(body)))
+    name = tester.get(f"/p/{project}/results?format=json").json["rows"][0]["name"]
+    last = len(values) - 1
+    for path in (
+        f"/p/{project}",
+        f"/p/{project}/cases",
+        f"/p/{project}/cases/modelarts/{name}",
+        f"/p/{project}/scaling",
+        f"/p/{project}/t/run-0/r/run-0/c/{name}",
+        f"/p/{project}/compare?a=run-0/run-0&b=run-{last}/run-{last}",
+        f"/p/{project}/compare?a=run-0/run-0&b=run-{last}/run-{last}&format=json",
+    ):
+        assert tester.get(path).status == 200, path
+
+
+def test_an_object_with_a_key_twice_is_refused(tester: Serving) -> None:
+    body = SENT.body.replace('"status":', '"status":"OK","status":', 1)
+    with pytest.raises(Rejected, match="'status' twice"):
+        tester.send(tester.token("twice"), replace(SENT, body=body))
+
+
+def test_many_connections_that_send_nothing_close_the_tester_to_nobody_else(strict: Serving) -> None:
+    host, _, port = strict.url.removeprefix("http://").partition(":")
+    with contextlib.ExitStack() as stack:
+        for _ in range(600):
+            silent = stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            silent.sendall(b"GET / HTTP/1.1\r\nHost")
+        assert strict.get("/").status == 401
 
 
 def test_a_clock_that_runs_ahead_does_not_put_a_result_in_the_future(tester: Serving) -> None:
@@ -322,3 +405,15 @@ def test_what_the_contract_leaves_open_is_shown_whatever_it_is(tester: Serving) 
 def test_a_text_that_a_spreadsheet_would_run_is_not_run(tester: Serving) -> None:
     tester.send(tester.token("sheet"), hostile('=HYPERLINK("http://evil.example")'))
     assert "\"'=HYPERLINK" in tester.get("/p/sheet/results?format=csv").text
+
+
+@pytest.mark.parametrize("text", ["\uff1dcmd()", " =cmd()"])
+def test_spellings_that_a_spreadsheet_takes_for_a_formula_are_quoted(tester: Serving, text: str) -> None:
+    project = f"spelling-{ord(text[0])}"
+    tester.send(tester.token(project), hostile(text))
+    assert f"\"'{text}" in tester.get(f"/p/{project}/results?format=csv").text
+
+
+def test_a_text_does_not_become_two_cells_where_columns_end_at_semicolons(tester: Serving) -> None:
+    tester.send(tester.token("semicolon"), hostile("x;=cmd()"))
+    assert ',"x;=cmd()",' in tester.get("/p/semicolon/results?format=csv").text

@@ -15,7 +15,7 @@ import pytest
 from pytest_aisbench.engine.submit import new_trial
 from pytest_aisbench.errors import Blame, LedgerError
 from pytest_aisbench.judge.entries import case_entry
-from pytest_aisbench.ledger.database import VERSION
+from pytest_aisbench.ledger.database import VERSION, Database
 from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.model.case import Case, Shape
 from pytest_aisbench.model.job import Job, Phase
@@ -150,3 +150,11 @@ def test_what_ran_on_the_private_cloud_of_a_dead_run_is_buried(ledger: Ledger, c
     found = {trial.id: trial for run in ("killed", "away", "lives", "old", "ended") for trial in ledger.trials(run)}
     assert found == {trial.id: trial for trial in [*buried, *kept]}
     assert ledger.end_orphans(now, lambda owner, lease, at: lease > at and owner != "dead") == []
+
+
+def test_a_new_ledger_is_its_owners_alone(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.db"
+    with closing(Database(file)) as database:
+        database.write("UPDATE trials SET step = step")
+        modes = {each.name: each.stat().st_mode & 0o777 for each in tmp_path.glob("ledger.db*")}
+    assert set(modes.values()) == {0o600}, modes
