@@ -230,6 +230,8 @@ class _Logs:
                 raise _Unmeasured("unusable line", log=name, line=plain(found.unusable[:_LONGEST_LINE]))
             printed |= {_Printer(rank, name): numbers for rank, numbers in found.by_rank.items()}
         if not printed:
+            if lost := next((name for name, log in logs if log is None), ""):
+                raise _Unmeasured("no log", log=lost)
             first, *others = [name for name, _ in logs]
             names = message("first and more", first=first, count=str(len(others))) if others else first
             raise _Unmeasured("no line", pattern=reading.pattern, logs=names)

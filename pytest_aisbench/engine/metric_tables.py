@@ -99,8 +99,7 @@ class _Table:
         try:
             read_pattern(pattern)
         except PatternError as error:
-            advice = "write the number as (…), or a ratio as (?P<value>…)/(?P<of>…), and other groups as (?:…)"
-            raise self._fault(f"{pattern!r}: {error}", "pattern", advice=advice) from None
+            raise self._fault(f"{pattern!r}: {error}", "pattern") from None
         return pattern
 
     def _one_of(self, key: str, words: Mapping[str, Any] | tuple[str, ...]) -> str:

@@ -47,7 +47,12 @@ def traits_of(case: Case, *, platform: str, place: str, code: str, data: str = "
         "code": code[:_DIGITS],
         "data": data[:_DIGITS] or workload.data or "",
         **{f"unit of {name}": metric.unit for name, metric in workload.metrics.items()},
-        **{f"log of {name}": dump(metric.log) for name, metric in workload.metrics.items() if metric.log},
+        **{
+            f"{key} of {name}": value
+            for name, metric in workload.metrics.items()
+            for key, value in (dump(metric.log) if metric.log else {}).items()
+            if value
+        },
         **{f"parameter {name}": value for name, value in workload.parameters.items()},
         **{f"environment {name}": value for name, value in workload.environment.items()},
     }

@@ -7,8 +7,8 @@ from pytest_aisbench.judge.values import (
     accuracy_by_node,
     judged_values,
     target_accuracy,
-    throughput_by_node,
     throughput_by_rank,
+    throughput_by_server,
 )
 from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.messages import message
@@ -71,7 +71,7 @@ def trial_entry(trial: Trial) -> TrialEntry:
         queued_s=job.queued_s if job else None,
         ran_s=job.ran_s if job else None,
         throughput_by_rank=by_rank,
-        throughput_by_server=throughput_by_node(by_rank, shape),
+        throughput_by_server=throughput_by_server(trial),
         accuracy_by_server=accuracy_by_node(trial),
         stragglers=find_stragglers(by_rank, shape),
         pace=trial.curve.pace if trial.curve else None,

@@ -182,8 +182,10 @@ def _metric(name: str, case: CaseEntry) -> Field:
     if value is None:
         text = next((finding.text for finding in case.findings if finding.metric == name), "")
         return Field(None, unit, null_reason=plain(text or case.reason))
-    across = "sum over ranks" if name == THROUGHPUT else "whole job"
-    return Field(value, unit, f"{name}: {'mean over servers' if case.single_server else across}")
+    across = case.metrics[name].source or ("sum over ranks" if name == THROUGHPUT else "whole job")
+    if case.single_server:
+        across = "; ".join(filter(None, ("mean over servers", case.metrics[name].source)))
+    return Field(value, unit, f"{name}: {across}")
 
 
 def _variation(speeds: Sequence[float]) -> float | None:

@@ -190,6 +190,15 @@ def throughput_by_node(by_rank: Sequence[float | None], shape: Shape) -> tuple[f
     return tuple(nodes)
 
 
+def throughput_by_server(trial: Trial) -> tuple[float | None, ...]:
+    """That of each node: of its ranks, or its own where it trains alone and its log gives one value for all."""
+    by_rank, shape = throughput_by_rank(trial), trial.case.shape
+    if by_rank or not trial.case.single_server:
+        return throughput_by_node(by_rank, shape)
+    of_nodes = {each.server: each.value for each in trial.measurements if each.metric == THROUGHPUT}
+    return tuple(of_nodes.get(node) for node in range(shape.nodes))
+
+
 def throughput_of_ranks(by_rank: Sequence[float | None]) -> float | None:
     """The sum over all ranks; None if one is missing, or if no float is as large."""
     ranks = [rank for rank in by_rank if rank is not None]

@@ -108,7 +108,10 @@ def read_pattern(source: str) -> LinePattern:
     outline = _outline(body)
     names = set(expression.groupindex)
     if expression.groups != 1 + (_OF in names) or (names and _VALUE not in names):
-        raise PatternError("it does not have exactly one group")
+        raise PatternError(
+            "it does not have exactly one group: write the number as (…), or a ratio as (?P<value>…)/(?P<of>…), and"
+            " other groups as (?:…)"
+        )
     fixed = outline.fixed.lower() if ignores_case else outline.fixed
     if len("".join(fixed.split())) < _FEWEST_FIXED:
         raise PatternError("it has no fixed text by which a line is recognised")

@@ -91,6 +91,7 @@ def test_a_speed_of_the_whole_job_has_no_ranks(yard: Yard) -> None:
     trial = case["trials"][0]
     assert case["metrics"]["throughput"]["value"] == pytest.approx(3 * 6000 / trial["ran_s"])
     assert trial["throughput_by_rank"] == []
+    assert trial["throughput_by_server"] == [pytest.approx(3 * 6000 / trial["ran_s"])] * 2
     assert case["metrics"]["throughput"]["source"] == "epochs × 6000 samples in the time that the job ran"
     assert (ended.reports / "report.html").stat().st_size > 1000
 

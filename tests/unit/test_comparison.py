@@ -26,7 +26,7 @@ from pytest_aisbench.judge.comparison import (
 )
 from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.model.case import Case, Mode, Shape
-from pytest_aisbench.model.metric import Metric
+from pytest_aisbench.model.metric import LogReading, Metric
 from pytest_aisbench.model.results import CaseBrief, CaseEntry, PreviousRun, Value
 from pytest_aisbench.model.verdict import Ruling, Threshold
 
@@ -38,8 +38,11 @@ def traits(case: Case, **changes: str) -> dict[str, str]:
 
 
 def test_everything_that_decides_a_speed_is_told_apart(case: Case) -> None:
+    once = LogReading("Accuracy: (.+)")
+    logged = Metric("accuracy", "", log=once)
     work = replace(
         case.workload,
+        metrics={**case.workload.metrics, "accuracy": logged},
         parameters={"epoch_size": "90"},
         environment={"GLOG_v": "3"},
         data="obs://bucket/imagenet/",
@@ -58,6 +61,12 @@ def test_everything_that_decides_a_speed_is_told_apart(case: Case) -> None:
             "workload": replace(work, metrics={**work.metrics, "throughput": Metric("throughput", "images/min")})
         },
         "entry: train.py -> other.py": {"workload": replace(work, entry="other.py")},
+        "urls_by: none -> environment": {"workload": replace(work, urls_by="environment")},
+        "take of accuracy: none -> max": {
+            "workload": replace(
+                work, metrics={**work.metrics, "accuracy": replace(logged, log=replace(once, take="max"))}
+            )
+        },
         "framework_version: mindspore_1.3 -> mindspore_1.5": {
             "workload": replace(work, options={"flavor": "kat1", "framework_version": "mindspore_1.5"})
         },

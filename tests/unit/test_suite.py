@@ -148,7 +148,7 @@ PATTERN = "pattern = 'acc (.+)'"
         (
             "pattern = 'acc'\nprinted_by = 'job'",
             12,
-            "pattern: 'acc': it does not have exactly one group; write the number",
+            "pattern: 'acc': it does not have exactly one group: write the number",
         ),
         ("pattern = 'acc ('\nprinted_by = 'job'", 12, "'acc (': it is not a regular expression: missing )"),
         ("pattern = 'acc (?:a+)+ (.)'\nprinted_by = 'job'", 12, "it repeats a repetition or a choice (+)"),
