@@ -246,6 +246,9 @@ def rewritten(line: str, seed: random.Random) -> str:
     seed.shuffle(keys)
     metadata = dict(sorted(event["metadata"].items(), reverse=seed.random() < 0.5))
     metadata |= {"file": seed.choice(["train.py", "/elsewhere/train.py"]), "lineno": seed.randrange(999)}
+    if seed.random() < 0.5:
+        metadata = {key: float(value) if type(value) is int else value for key, value in metadata.items()}
+        event["time_ms"] = float(event["time_ms"])
     event = {key: metadata if key == "metadata" else event[key] for key in keys}
     separators = seed.choice([(",", ":"), (", ", ": "), (" , ", " : ")])
     prefix, blanks = seed.choice(["", "0: ", " 0: ", "[1,0]<stdout>:"]), " " * seed.randrange(3)
