@@ -22,10 +22,10 @@ from pytest_aisbench.cli.options import (
 )
 from pytest_aisbench.config.settings import PlatformKind, Settings
 from pytest_aisbench.engine import preflight
-from pytest_aisbench.engine.suites import WORKLOAD_FILE, Suite
+from pytest_aisbench.engine.suites import Suite
 from pytest_aisbench.errors import AisbenchError, UsageFault
 from pytest_aisbench.ledger.database import mount_of, why_no_locks
-from pytest_aisbench.model.case import Case, Shape
+from pytest_aisbench.model.case import WORKLOAD_FILE, Case, Shape
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.ports import (
     Check,

@@ -106,7 +106,8 @@ class Budget:
             names.append(f"and {len(costly) - _NAMED} more")
         advice = _ADVICE
         if costly[0].source == RUN_TIMEOUT:
-            advice = "write `expected` to workload.toml, lower --aisbench-run-timeout, " + _ADVICE
+            expected = "" if costly[0].case.workload.names else "write `expected` to workload.toml, "
+            advice = f"{expected}lower --aisbench-run-timeout, {_ADVICE}"
         total, budget = card_hours_text(self.total), card_hours_text(self.limit or 0.0)
         cost = f"the run would cost {total} card-hours, its budget is {budget}"
         raise UsageFault(f"{cost}: {', '.join(names)}", advice=advice)

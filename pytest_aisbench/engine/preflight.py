@@ -99,7 +99,10 @@ def naming_case(case_id: str) -> Iterator[None]:
 
 
 def _naming(case: Case, check: Check) -> Check:
-    return replace(check, text=f"{case.id}: {check.text}") if check.failed else check
+    """A failed check names its case; all name the files that the workload is written in."""
+    words = case.workload.in_its_words
+    text = f"{case.id}: {check.text}" if check.failed else check.text
+    return replace(check, text=words(text), fix=words(check.fix))
 
 
 def check_access(platform: Platform) -> str:

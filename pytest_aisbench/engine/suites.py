@@ -21,12 +21,11 @@ from pytest_aisbench.config.toml_document import Document
 from pytest_aisbench.engine.metric_tables import read_metrics
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.judge.values import DERIVED
-from pytest_aisbench.model.case import NAME, Case, Mode, Shape, Update, Workload, as_name
+from pytest_aisbench.model.case import NAME, WORKLOAD_FILE, Case, Mode, Shape, Update, Workload, as_name
 from pytest_aisbench.model.job import BY_ENVIRONMENT, BY_PARAMETER, StoreUrl
 from pytest_aisbench.model.metric import ACCURACY, SCALING, THROUGHPUT
 from pytest_aisbench.model.verdict import BOUND_KEYS, ExpectedFailure, Threshold
 
-WORKLOAD_FILE = "workload.toml"
 THRESHOLDS_FILE = "thresholds.toml"
 ANY = "*"
 EXPECTED_FAILURE = "expected_failure"
@@ -508,7 +507,8 @@ def _threshold(document: Document, workload: Workload, keys: tuple[str, ...], ro
 
     units = _units(workload)
     if metric not in units:
-        advice = f"[metrics] in workload.toml has {', '.join(sorted(workload.metrics))}"
+        where = "a package" if workload.names else f"[metrics] in {WORKLOAD_FILE}"
+        advice = f"{where} has {', '.join(sorted(workload.metrics))}"
         raise fault("no script writes this metric", advice=advice)
     for key, value in claim.items():
         if key not in _CLAIM:

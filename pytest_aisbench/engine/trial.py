@@ -66,8 +66,12 @@ def advance(trial: Trial, tools: Tools) -> Trial:
         error = PlatformError(f"{type(surprise).__name__} on this machine: {surprise}")
         _LOG.warning("%s: %s ends it", trial.name, trial.step.name, exc_info=surprise)
     if trial.step is Step.WATCH and not trial.fault:
-        return cancel.begin(trial, Fault.of(error), tools.clock.now())
-    return _ended(trial, trial.fault or Fault.of(error), tools)
+        return cancel.begin(trial, _fault(trial, error), tools.clock.now())
+    return _ended(trial, trial.fault or _fault(trial, error), tools)
+
+
+def _fault(trial: Trial, error: AisbenchError) -> Fault:
+    return replace(Fault.of(error), text=trial.case.workload.in_its_words(str(error)))
 
 
 def _stage(trial: Trial, tools: Tools) -> Trial:

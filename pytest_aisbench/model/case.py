@@ -14,6 +14,11 @@ from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.model.metric import Metric
 from pytest_aisbench.model.verdict import Threshold
 
+WORKLOAD_FILE = "workload.toml"
+_KEYS_OF_FILE = re.compile(
+    rf"(?P<keys>\w+(?:(?:, | and | or )\w+)*)(?P<rest>(?: =)?(?: '[^']*')? in {re.escape(WORKLOAD_FILE)})"
+)
+_SECTION = re.compile(r"(^|[:;] )\[\w+\] ")  # a message about a key of a section begins so
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}\Z")
 _SHAPE = re.compile(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})\Z")
 _NO_FILE_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -85,10 +90,22 @@ class Workload:
     folder_name: str = ""  # of the code on the nodes, if not the workload's name
     update: Update | None = None
     urls_by: str = "parameter"  # how the entry is given `train_url` and `data_url`: `--train_url=…`, or as variables
+    # If other files than workload.toml describe it: their name, by `workload.toml`, and their names of our keys.
+    names: Mapping[str, str] = field(default_factory=dict, compare=False, metadata={"stored": False})
 
     @property
     def code_name(self) -> str:
         return self.folder_name or self.name
+
+    def in_its_words(self, text: str) -> str:
+        """A message that names workload.toml and its keys, with the file and the keys that describe this workload."""
+        if not self.names or WORKLOAD_FILE not in text:
+            return text
+
+        def renamed(match: re.Match[str]) -> str:
+            return re.sub(r"\w+", lambda key: self.names.get(key[0], key[0]), match["keys"]) + match["rest"]
+
+        return _KEYS_OF_FILE.sub(renamed, _SECTION.sub(r"\1", text)).replace(WORKLOAD_FILE, self.names[WORKLOAD_FILE])
 
 
 @dataclass(frozen=True)

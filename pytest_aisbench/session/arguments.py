@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.engine.suites import WORKLOAD_FILE, Suite
+from pytest_aisbench.engine.suites import Suite
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.model.case import Case
+from pytest_aisbench.model.case import WORKLOAD_FILE, Case
 
 PARAMETERS = "parameters"  # of the marker: arguments that are given to the job though workload.toml does not name them
 _LONGEST = 200  # characters of a value

@@ -130,6 +130,61 @@ def test_an_unknown_host_of_a_centre_is_exit_4_and_named(yard: Yard, package: Pa
     assert not (yard.folder / "reports").exists()
 
 
+MODELARTS = ("suites", "--aisbench-platform", "modelarts", "--aisbench-package", "unpacked")
+
+
+def on_modelarts(yard: Yard, package: Path, old: str = "", new: str = "") -> None:
+    """Let the package train on the local cloud as if it were ModelArts, with one change of its configuration."""
+    card = json.loads(yard.card.read_text())
+    keys = {"access_key": card["access_key"], "secret_access_key": card["secret_key"], "project_id": card["project_id"]}
+    keys |= {name: card[name] for name in ("iam_endpoint", "obs_endpoint", "modelarts_endpoint")}
+    rows = "".join(f'{name} = "{value}"\n' for name, value in keys.items())
+    (yard.folder / "aisbench.toml").write_text(f"[access]\n{rows}")
+    file = package / "code/config/modelarts_config.py"
+    text = file.read_text(encoding="utf-8").replace("/zgwtest/", f"/{card['bucket']}/")
+    assert old in text
+    file.write_text(text.replace(old, new) if old else text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            (),
+            "enwiki_small/ has no train/ and no val/ and no ms_bert_large.ckpt; upload it, or correct inputs in {file}",
+        ),
+        (("mindspore_1.3.0", "mindspore_9.9.9"), "framework_version in {file} to one of "),
+        (("'modelarts.kat1.8xlarge'", "'modelarts.p9.8xlarge'"), "set train_instance_type in {file} to one of "),
+        (
+            ("'name': 'epoch_size'", "'name': 'train_url'"),
+            "parameter train_url is set by the platform; remove it from {file}",
+        ),
+    ],
+)
+def test_errors_name_the_packages_file_and_its_words(
+    yard: Yard, package: Path, change: tuple[str, ...], words: str
+) -> None:
+    on_modelarts(yard, package, *change)
+    ended = yard.pytest(*MODELARTS, cloud=False)
+    assert ended.code == 4, ended.out
+    (line,) = [line for line in ended.out.splitlines() if line.startswith("ERROR")]
+    assert words.format(file=f"session_config_v2 of {package}/code/config/modelarts_config.py") in line
+    assert "workload.toml" not in ended.out
+
+
+def test_claims_and_budgets_of_a_package_name_no_file_that_it_has_not(yard: Yard, package: Path) -> None:
+    on_modelarts(yard, package)
+    claims = package / "thresholds.toml"
+    text = claims.read_text()
+    claims.write_text(text + "loss = { at_most = 2 }\n")
+    ended = yard.pytest(*MODELARTS, cloud=False)
+    assert (ended.code, "no script writes this metric; a package has accuracy, throughput" in ended.out) == (4, True)
+    claims.write_text(text)
+    costly = yard.pytest("suites", "--aisbench-package", "unpacked", "--aisbench-budget", "0.001")
+    assert (costly.code, "lower --aisbench-run-timeout" in costly.out) == (4, True), costly.out
+    assert "workload.toml" not in ended.out + costly.out
+
+
 def test_an_executed_configuration_is_told(yard: Yard, package: Path) -> None:
     file = package / "code/config/modelarts_config.py"
     text = file.read_text(encoding="utf-8") + "import os\naccess_config.region_name = os.path.basename('cn-north-4')\n"

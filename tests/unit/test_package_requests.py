@@ -14,9 +14,10 @@ from old_package import BERT, RESNET_13, RESNET_15, config, unpack
 from pytest_aisbench import registry
 from pytest_aisbench.config.loading import load_settings
 from pytest_aisbench.config.settings import Settings
+from pytest_aisbench.engine import trial as engine_trial
 from pytest_aisbench.engine.staging import code_tree
 from pytest_aisbench.engine.submit import job_spec, new_trial, planned_stage
-from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.errors import Rejected, UsageFault
 from pytest_aisbench.model.case import Shape
 from pytest_aisbench.platforms.modelarts import image_rules
 from pytest_aisbench.platforms.modelarts import package as package_module
@@ -251,6 +252,32 @@ def test_what_is_wrong_is_one_line_with_its_place(tmp_path: Path, change: tuple[
     assert "modelarts_config.py" in message
     assert [word for word in words if word not in message] == []
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("change flavor or framework_version in workload.toml", "change train_instance_type or framework_version in "),
+        ("check bucket in [access] and data in workload.toml", "check bucket in [access] and inputs in "),
+        ("entry 'data.sh' in workload.toml is not a Python file", "boot_file 'data.sh' in "),
+        ("set flavor = 'x.8xlarge' in workload.toml, or 'x'", "set train_instance_type = 'x.8xlarge' in "),
+        ("[modelarts] has both flavor and pool_id in workload.toml", "has both train_instance_type and pool_id in "),
+        ("remove the data from workload.toml", "remove the data from "),
+    ],
+)
+def test_a_refusal_while_the_job_is_submitted_names_the_packages_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours: str, theirs: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise Rejected("no", advice=ours)
+
+    monkeypatch.setattr(engine_trial, "upload_stage", refuse)
+    loaded = load(frozen(package(tmp_path / "package")))
+    trial = new_trial("run", loaded.suite.case(Shape(1, 8)), 0.0)
+    tools: Any = SimpleNamespace(budget=None, platform=None, stager=None, clock=SimpleNamespace(now=lambda: 1.0))
+    reason = engine_trial.advance(trial, tools).verdict.reason
+    assert f"; {theirs}session_config_v2 of {tmp_path}/package/code/config/modelarts_config.py" in reason
+    assert "workload.toml" not in reason
 
 
 def test_no_claims_is_a_fault_with_an_example_that_works(tmp_path: Path) -> None:

@@ -18,13 +18,14 @@ from pytest_aisbench.config.settings import PlatformKind, Settings
 from pytest_aisbench.config.toml_document import Document
 from pytest_aisbench.engine.suites import LEVELS, THRESHOLDS_FILE, Suite, level_fault, read_thresholds
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.model.case import NAME, Update, Workload
+from pytest_aisbench.model.case import NAME, WORKLOAD_FILE, Update, Workload
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Metric
 from pytest_aisbench.platforms.modelarts import request
 from pytest_aisbench.platforms.modelarts.image_rules import PRE_START_SCRIPT
 from pytest_aisbench.platforms.modelarts.kind import OPTIONS
 from pytest_aisbench.platforms.modelarts.request import POOL_FLAVORS
 
+_NAMES = {"flavor": "train_instance_type", "data": "inputs", "entry": "boot_file", "devices": "DEVICE_NUM (config.sh)"}
 _CODE = "code/code"
 _FLAVOR = "flavor"  # the session calls it train_instance_type
 _MOST_NODES = 99_999
@@ -91,6 +92,7 @@ def _workload(folder: Path, session: Section, version: str) -> Workload:
         metrics={},
         parameters=session.parameters(version),
         folder_name=PurePosixPath(code).name,
+        names={**_NAMES, WORKLOAD_FILE: f"{session.name} of {session.path}"},
     )
 
 
