@@ -17,6 +17,8 @@ _PARAMETERS = re.compile(
     r"[\"']?\s*[:=]\s*[\"']?)(?!\*\*\*)[^\s\"'&,;)}\]]+"
 )
 _USER = re.compile(r"(://)[^/\s@:]*:[^/\s@]*@")
+_LIKE_A_KEY = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9+=_-][A-Za-z0-9+/=_.-]{15,}")
+_LEAST_CUT = 6  # characters of a value that was cut: fewer are no help to guess it
 
 
 class Secret:
@@ -63,9 +65,32 @@ def mask(text: str) -> str:
             _values[value] = _forms(value)
         for form in _values[value]:
             text = text.replace(form, _HIDDEN)
+    if _CUT in text:
+        text = _mask_cut(text)
     text = _HEADERS.sub(rf"\1{_HIDDEN}", text)
     text = _PARAMETERS.sub(rf"\1{_HIDDEN}", text)
     return _USER.sub(rf"\1{_HIDDEN}@", text)
+
+
+def quoted(text: str) -> str:
+    """The text as a message about wrong input may quote it: not a key that was typed in the wrong place."""
+    if _LIKE_A_KEY.fullmatch(text):
+        return f"a text of {len(text)} characters (it may be a key, so it is not shown)"
+    return repr(_USER.sub(rf"\1{_HIDDEN}@", text))
+
+
+_CUT = "..."
+
+
+def _mask_cut(text: str) -> str:
+    """Mask what is left of values in the middle of which a repr was cut: `'AKIAQ3...`, `...Xy4'`."""
+    for value in _values:
+        if value[:_LEAST_CUT] in text or value[-_LEAST_CUT:] in text:
+            for length in range(len(value) - 1, _LEAST_CUT - 1, -1):
+                text = text.replace(value[:length] + _CUT, _HIDDEN + _CUT).replace(
+                    _CUT + value[-length:], _CUT + _HIDDEN
+                )
+    return text
 
 
 def _forms(value: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.secret import NO_SECRET, Secret
+from pytest_aisbench.secret import NO_SECRET, Secret, quoted
 
 if TYPE_CHECKING:
     from pytest_aisbench.config.toml_document import Document
@@ -144,7 +144,7 @@ def _value(document: Document, key: str, text: str) -> Any:
             raise document.fault(f"access.ca_file: there is no file {text}", "access", key)
     if key == "obs_signature" and text not in ("", *OBS_SIGNATURES):
         advice = f"write one of {', '.join(OBS_SIGNATURES)}, or leave it out"
-        raise document.fault(f"access.obs_signature {text!r} is not known", "access", key, advice=advice)
+        raise document.fault(f"access.obs_signature {quoted(text)} is not known", "access", key, advice=advice)
     return text
 
 
@@ -284,11 +284,11 @@ def parse_tester_address(text: str) -> str:
         return ""
     if match := _WEB.fullmatch(text):
         if match[1] == "http" and not LOOPBACK.fullmatch(match[2]):
-            raise ValueError(f"{text!r} would send results and token over plain http: write https")
+            raise ValueError(f"{quoted(text)} would send results and token over plain http: write https")
         return text
     if re.fullmatch(r"file:///[^?#]*|stubs:/.*", text):
         return text
-    raise ValueError(f"{text!r} is none of https://tester.example/, file:///folder, stubs:/package, {NO_TESTER}")
+    raise ValueError(f"{quoted(text)} is none of https://tester.example/, file:///folder, stubs:/package, {NO_TESTER}")
 
 
 def read_tester(
@@ -357,7 +357,7 @@ def _tester_value(document: Document, key: str, text: str, *, used: bool) -> Any
         return Secret(text)
     if key == "testid" and text and not _TESTID.fullmatch(text):
         advice = "letters, digits, '.', '_', ':' and '-', 128 at most"
-        raise document.fault(f"tester.testid {text!r} is not the name of a test", "tester", key, advice=advice)
+        raise document.fault(f"tester.testid {quoted(text)} is not the name of a test", "tester", key, advice=advice)
     if key in {"ca_file", "config", "system"} and text:
         file = document.path.parent / Path(text).expanduser()
         if used and not file.is_file():

@@ -30,13 +30,19 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 # The value of one option: each function reads a text, or says in a ValueError what is wrong with it.
 
 
+def _quoted(text: str) -> str:
+    from pytest_aisbench.secret import quoted
+
+    return quoted(text)
+
+
 def parse_node_counts(text: str) -> tuple[int, ...]:
     return tuple(sorted({parse_positive(part.strip()) for part in text.split(",")}))
 
 
 def parse_positive(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < 1:
-        raise ValueError(f"{text!r} is not a whole number of 1 or more")
+        raise ValueError(f"{_quoted(text)} is not a whole number of 1 or more")
     return int(text)
 
 
@@ -50,27 +56,27 @@ def parse_duration(text: str) -> float:
     """Seconds of `90`, `45s`, `30m`, `3h` or `2d`."""
     match = re.fullmatch(rf"({_DECIMAL})([smhd]?)", text)
     if not match or float(match[1]) == 0:
-        raise ValueError(f"{text!r} is not a length of time such as 45s, 30m, 3h or 2d")
+        raise ValueError(f"{_quoted(text)} is not a length of time such as 45s, 30m, 3h or 2d")
     return float(match[1]) * _UNITS[match[2] or "s"]
 
 
 def parse_card_hours(text: str) -> float:
     if not re.fullmatch(_DECIMAL, text) or float(text) == 0:
-        raise ValueError(f"{text!r} is not a number of card-hours above 0")
+        raise ValueError(f"{_quoted(text)} is not a number of card-hours above 0")
     return float(text)
 
 
 def parse_switch(text: str) -> bool:
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     if text.lower() not in words:
-        raise ValueError(f"{text!r} is neither true nor false")
+        raise ValueError(f"{_quoted(text)} is neither true nor false")
     return words[text.lower()]
 
 
 def one_of(*words: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in words:
-            raise ValueError(f"{text!r} is neither {' nor '.join(words)}")
+            raise ValueError(f"{_quoted(text)} is neither {' nor '.join(words)}")
         return text
 
     return parse
@@ -89,7 +95,7 @@ def parse_frameworks(text: str) -> tuple[str, ...]:
         framework, equals, python = part.partition("=")
         if framework not in FRAMEWORKS or (equals and not Path(python).is_absolute()):
             names = ", ".join(FRAMEWORKS)
-            raise ValueError(f"{part!r} is not a framework ({names}) with the absolute path of its Python")
+            raise ValueError(f"{_quoted(part)} is not a framework ({names}) with the absolute path of its Python")
     return parts
 
 
@@ -106,7 +112,7 @@ def parse_tester(text: str) -> str:
 
 def parse_name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
-        raise ValueError(f"{text!r} is not a name")
+        raise ValueError(f"{_quoted(text)} is not a name")
     return text
 
 

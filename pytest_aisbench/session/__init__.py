@@ -22,9 +22,11 @@ def run_owner(config: pytest.Config) -> RunOwner:
     """The object that owns the run in this process. The first call makes it and registers it as a pytest plugin."""
     if RUN_OWNER not in config.stash:
         from pytest_aisbench.session import outcome as outcome_module
+        from pytest_aisbench.session import scrubbing
 
         config.stash[RUN_OWNER] = owner = _new_owner(config, session_settings(config))
         config.pluginmanager.register(outcome_module, "pytest_aisbench.session.outcome")
+        config.pluginmanager.register(scrubbing, "pytest_aisbench.session.scrubbing")
         config.pluginmanager.register(owner, "pytest_aisbench.run_owner")
     return config.stash[RUN_OWNER]
 

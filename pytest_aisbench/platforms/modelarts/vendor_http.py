@@ -195,6 +195,7 @@ class VendorHttp:
         )
         self._client.limit.seconds = timeout_s
         with Exchange(method, address) as exchange:
+            __tracebackhide__ = True  # of this frame and of the signer's: they have the keys in plain
             try:
                 response = self._client.do_request_sync(Signer(self._keys).sign(request))
             except _RAISED as error:
