@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import uuid
 from collections.abc import Iterator
@@ -172,3 +173,36 @@ def test_a_notebook_needs_no_keys(access: Access, tmp_path: Path, monkeypatch: p
     with by_wheel(keyless) as platform:
         platform.check()
         assert platform.store.read(platform.root / "nothing") is None
+
+
+@pytest.mark.parametrize("version", ["", "V2"])
+def test_the_standin_has_what_ais_bench_stubs_imports_and_moves_files_by(
+    version: str, access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The states of jobs by their numbers, from either module; and files by `session.obs`."""
+    monkeypatch.syspath_prepend(str(STANDIN))
+    states = importlib.import_module(f"modelarts.estimator{version}").JOB_STATE
+    assert [states[number] for number in (8, 10, 11)] == ["JOBSTAT_RUNNING", "JOBSTAT_COMPLETED", "JOBSTAT_FAILED"]
+    kind = importlib.import_module("modelarts.session").Session
+    kind.set_endpoint(obs_endpoint=access.obs_endpoint, modelarts_endpoint=access.modelarts_endpoint)
+    obs = kind(access.access_key.reveal(), access.secret_access_key.reveal(), access.project_id, "local").obs
+    (tmp_path / "code/src").mkdir(parents=True)
+    (tmp_path / "code/train.py").write_text("train")
+    (tmp_path / "code/src/模型.py").write_text("model")
+    folder = f"obs://{access.bucket}/of-the-wheel{version}/"
+    assert not obs.is_obs_path_exists(folder)
+    obs.upload_dir(str(tmp_path / "code"), folder)
+    obs.upload_file(str(tmp_path / "code/train.py"), f"{folder}again/")
+    assert [obs.is_obs_path_exists(folder + name) for name in ("", "train.py", "src/", "tr")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    obs.download_dir(folder, str(tmp_path / "back"))
+    back = {file.relative_to(tmp_path / "back").as_posix() for file in (tmp_path / "back").rglob("*") if file.is_file()}
+    assert back == {"train.py", "src/模型.py", "again/train.py"}
+    obs.download_file(f"{folder}src/模型.py", str(tmp_path))
+    assert (tmp_path / "模型.py").read_text() == "model"
+    with pytest.raises(ValueError, match="does not end with /"):
+        obs.upload_dir(str(tmp_path / "code"), folder.rstrip("/"))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import estimator
 from .session import Session
 from .train_params import InputData, OutputData, TrainingFiles
 
+JOB_STATE = estimator.JOB_STATE  # callers of V2 import it from here
 _JOBS = "/v2/{project_id}/training-jobs"
 
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, ClassVar
 
+from .obs import Obs
 from .wire import send
 
 NOTEBOOK = "STANDIN_NOTEBOOK"  # where this is set, it names a file with the user of the notebook
@@ -39,6 +40,8 @@ class Session:
         else:
             self.access_key, self.secret_key = given["access_key"], given["secret_key"]
             self.credentials = {"access_key": str(self.access_key), "secret_key": str(self.secret_key)}
+            default = f"https://obs.{self.region_name}.myhuaweicloud.com"
+            self.obs = Obs(self.credentials, self._endpoints.get("obs", default))
 
     @classmethod
     def set_endpoint(
