@@ -142,8 +142,9 @@ class Outbox:
             "state = 'spooled'" + ("" if run is None else " AND run = ?"), *([] if run is None else [run])
         )
 
-    def of(self, run: str) -> list[UploadItem]:
-        return self._read("run = ?", run)
+    def of(self, run: str, *kinds: str) -> list[UploadItem]:
+        """The uploads of a run: those of these kinds, or all."""
+        return self._read(f"run = ? AND kind IN ({', '.join('?' * len(kinds))})" if kinds else "run = ?", run, *kinds)
 
     def dead(self) -> list[UploadItem]:
         return self._read("state = 'dead'")

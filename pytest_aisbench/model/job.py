@@ -14,7 +14,7 @@ from pytest_aisbench.model.case import Shape
 from pytest_aisbench.model.messages import plain
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class StoreUrl:
     """`obs://bucket/key`; a folder ends with `/`."""
 
@@ -42,7 +42,7 @@ class StoreUrl:
         return f"obs://{self.bucket}/{self.key}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Stage:
     """Where a trial is in the Store: code and inputs by content, shared with other trials; its own outputs and logs."""
 
@@ -116,7 +116,7 @@ def check_variable_name(name: str) -> None:
         raise UsageFault(f"{name!r} cannot be an environment variable", advice="use letters, digits and _")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Request:
     """The HTTP request that creates a job; it holds no secret and can be printed."""
 
@@ -125,7 +125,7 @@ class Request:
     body: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job as the platform last described it."""
 

@@ -39,7 +39,7 @@ class LogReading:
     samples: tuple[str, ...] = ()  # the number is the seconds that so many samples take; empty: it is the value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Metric:
     """A name and the unit it is given in; a ratio has the unit ''."""
 
@@ -54,7 +54,7 @@ class Metric:
         return self.name == THROUGHPUT if self.log is None else self.log.printed_by == "rank"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """One finite number that a rank, a node that trains alone, or the whole job wrote; and the object, or the log, it
     came from."""
@@ -67,7 +67,7 @@ class Measurement:
     server: int | None = None  # set where every node trains alone
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MissingResult:
     """A result that is not there, or cannot be used, in one line that names it."""
 
@@ -99,7 +99,7 @@ class Point:
     value: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Series:
     """A value: `and_then` returns the next one."""
 
@@ -119,7 +119,7 @@ class Series:
         return [point.value for point in self.points]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AccuracyPoint:
     """The accuracy of one evaluation, and after how many seconds of training, if the log tells."""
 
@@ -148,7 +148,7 @@ class Curve:
         return _pace(self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pace:
     """The speed of a training, whole and by parts."""
 

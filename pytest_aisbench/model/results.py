@@ -30,7 +30,7 @@ class Executor:
 SCHEMA = "aisbench-results/1"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Value:
     """The value of a metric; None if it was not measured."""
 
@@ -39,7 +39,7 @@ class Value:
     source: str = ""  # where it was read, if not from the file that the script wrote
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Straggler:
     """A slow card; a slow node if `card` is None."""
 
@@ -60,7 +60,7 @@ class Straggler:
         return str(self.text)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TrialEntry:
     trial: int
     job_id: str | None
@@ -87,7 +87,7 @@ class TrialEntry:
     power: Power | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CaseEntry:
     id: str
     workload: str
@@ -122,7 +122,7 @@ class CaseEntry:
         return next(own, None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CaseBrief:
     """What the next run is compared with: so little that a run of a thousand cases is read at once."""
 

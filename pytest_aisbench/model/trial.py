@@ -25,7 +25,7 @@ class Step(enum.IntEnum):
     DONE = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Fault:
     """What ended a trial before its results could be judged, and who must act."""
 
@@ -39,7 +39,7 @@ class Fault:
         return cls(error.blame, str(error))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Trial:
     """Immutable: each step of the engine returns a changed copy."""
 

@@ -30,7 +30,7 @@ class ExpectedFailure:
 BOUND_KEYS = ("reference", "lower", "upper", "at_least", "at_most")  # the fields of a Threshold that bound its metric
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Threshold:
     """`reference` with `lower`/`upper` as ReFrame reads them, or `at_least`/`at_most`; never both kinds.
 
@@ -141,7 +141,7 @@ class Ruling(enum.Enum):
     INCONCLUSIVE = "INCONCLUSIVE"  # the noise is larger than the margin, or a check did not run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """The outcome of one threshold, or a result that is missing, in one line."""
 
@@ -152,7 +152,7 @@ class Finding:
     text: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """A ruling, the reason in one line, and the findings behind it."""
 
@@ -176,7 +176,7 @@ class Verdict:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Past:
     """A comparable trial of an earlier run, or an earlier trial of this run."""
 
@@ -186,7 +186,7 @@ class Past:
     accuracy: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ScalePoint:
     """The throughput of a shape, and its scaling efficiency."""
 
@@ -196,7 +196,7 @@ class ScalePoint:
     source: str  # "this run", or the run whose history it is from
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Background:
     """What a verdict rests on, for a report: about the throughput, unless a name says otherwise."""
 

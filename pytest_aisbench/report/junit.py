@@ -30,6 +30,7 @@ class Junit:
         self._config = config
         self._cases: dict[str, str] = {}  # by test
         self._begun: dict[str, pytest.TestReport] = {}  # the last report of each test that has not ended
+        self._ending: Any = None  # pytest's record of the test whose last report is given to all plugins now
         with guarded(config, "no junit.xml"):
             if switch_on(config, "junitxml", "xmlpath", folder / "junit.xml"):
                 log = self._log()
@@ -47,14 +48,22 @@ class Junit:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._begun[report.nodeid] = report
-        if report.when == "teardown":
-            del self._begun[report.nodeid]
         if case := case_id_of_report(report):
             self._cases[report.nodeid] = case
+        if report.when == "teardown":
+            del self._begun[report.nodeid]
+            if case and getattr(self._config.option, "xmlpath", None):
+                with guarded(self._config, "the properties of a test in junit.xml"):
+                    self._ending = self._log().node_reporter(report)
 
     @pytest.hookimpl(specname="pytest_runtest_logreport", trylast=True)
     def pytest_runtest_logreport_forget(self, report: pytest.TestReport) -> None:
-        """A test that a crashed worker began and another one ran again is one test, not two."""
+        """A test that a crashed worker began and another one ran again is one test, not two.
+
+        A test that ended keeps its case's id, by which `run` writes the properties: all of them would take 5 kB."""
+        ending, self._ending = self._ending, None
+        if ending:
+            _drop_properties(ending.to_xml().find("properties"), keep="case")
         outcome: str = report.outcome
         if outcome == RERUN:
             with guarded(self._config, "a test twice in junit.xml"):
@@ -109,9 +118,19 @@ def _set_properties(element: ET.Element, values: Mapping[str, str], shared: dict
     if properties is None:
         properties = ET.Element("properties")
         element.insert(0, properties)
-    for old in [each for each in properties if each.get("name", "").startswith(PREFIX)]:
-        properties.remove(old)
+    _drop_properties(properties)
     for pair in values.items():
         if pair not in shared:
             shared[pair] = ET.Element("property", name=PREFIX + pair[0], value=pair[1])
         properties.append(shared[pair])
+
+
+def _drop_properties(properties: ET.Element | None, keep: str = "") -> None:
+    """Remove ours, except the one with the name `keep`."""
+    if properties is not None:
+        kept = [
+            each
+            for each in properties
+            if not (name := each.get("name", "")).startswith(PREFIX) or name == PREFIX + keep
+        ]
+        properties[:] = kept

@@ -121,7 +121,7 @@ class Results:
         """Write strict JSON: no NaN, and a lone surrogate of a mangled log becomes `?`."""
         path = self._folder / NAME
         with self._lock:
-            write_bytes(path, list(self._parts(entry)))  # serialized first: an error leaves no half-written draft
+            write_bytes(path, self._parts(entry))
         return path
 
     def _parts(self, entry: RunEntry) -> Iterator[bytes]:
@@ -219,16 +219,17 @@ class Fields:
         """The file is written at the end of the run."""
 
     def run(self, entry: RunEntry) -> None:
-        head = b'{"schema": %b,\n "about": %b,\n "run": %b,\n "cases": {' % (
-            _text(SCHEMA),
-            _text(ABOUT),
-            _text(entry.run),
-        )
-        cases = [
-            b"\n  %b: %b" % (_text(case.id), _text(fields_as_json(standard_fields(case, self._config))))
-            for case in entry.cases
-        ]
-        write_bytes(self._folder / FIELDS_NAME, [head, b",".join(cases), b"\n }}\n"])
+        write_bytes(self._folder / FIELDS_NAME, self._parts(entry))
+
+    def _parts(self, entry: RunEntry) -> Iterator[bytes]:
+        """Case by case: those of a thousand have megabytes."""
+        head = _text({"schema": SCHEMA, "about": ABOUT, "run": entry.run})
+        yield head.removesuffix(b"}") + b',\n "cases": {'
+        comma = b"\n  "
+        for case in entry.cases:
+            yield comma + _text(case.id) + b": " + _text(fields_as_json(standard_fields(case, self._config)))
+            comma = b",\n  "
+        yield b"\n }}\n"
 
 
 def fields_as_json(fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:

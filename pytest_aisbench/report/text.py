@@ -16,11 +16,13 @@ from urllib.parse import urlsplit
 from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.judge.exit_code import PASSED
 from pytest_aisbench.judge.values import SPEEDS
+from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.messages import begins_with
 from pytest_aisbench.model.metric import THROUGHPUT
 from pytest_aisbench.model.results import CaseEntry, RunEntry
 from pytest_aisbench.model.verdict import Background, Outcome, Ruling
 
+_LOG = get_logger("report")
 _COMMAND = "::"  # GitHub reads a line that begins so as a command, even after blanks
 _CLAUSE_ENDS = "、。，：；？！）"  # no line begins with one of these
 _PIECES = re.compile(rf"\s+|(?:[^\s\u1100-\uffff]+|[\u1100-\uffff])[{_CLAUSE_ENDS}]*")
@@ -184,12 +186,17 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, parts: Iterable[bytes]) -> None:
-    """Replace the file at once: a reader sees the old file or the new one."""
+    """Replace the file at once: a reader sees the old file or the new one; after an error the old one."""
     folder, name = os.path.split(path)
     draft = os.path.join(folder, f".{name}.{os.getpid()}.tmp")  # noqa: PTH118 - a run writes ten thousand files
-    with open(draft, "wb") as file:  # noqa: PTH123
-        file.writelines(parts)
-    os.replace(draft, path)  # noqa: PTH105
+    try:
+        with open(draft, "wb") as file:  # noqa: PTH123
+            file.writelines(parts)
+        os.replace(draft, path)  # noqa: PTH105
+    except BaseException:
+        with ignored(_LOG, OSError, "the draft of %s", path):
+            os.unlink(draft)  # noqa: PTH108
+        raise
 
 
 def json_lines(document: Mapping[str, Any]) -> str:

@@ -198,8 +198,8 @@ class Tester:
                 fill_outbox(self._outbox, self._clock.now(), self._run)
             else:
                 self._start_uploader().close(PATIENCE_S)
-            for upload in self._outbox.of(self._run):
-                if upload.kind == RUNS and upload.why:
+            for upload in self._outbox.of(self._run, RUNS):
+                if upload.why:
                     warn(self._config, f"aisbench: the Tester does not know how the run ended: {upload.why}")
             self._bury()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from factories import make_case, make_trial
@@ -28,7 +29,7 @@ def test_the_first_workers_log_makes_the_curve_that_the_ledger_keeps(tmp_path: P
     (tmp_path / "worker-0.log").write_text(LOG, encoding="utf-8")
     (tmp_path / "worker-1.log").write_text("nothing", encoding="utf-8")
     begun = trial("worker-1.log", "worker-0.log", "events.txt")
-    kept = load(Trial, json.loads(json.dumps(dump(Trial(**{**vars(begun), "curve": curve_of(begun, tmp_path)})))))
+    kept = load(Trial, json.loads(json.dumps(dump(replace(begun, curve=curve_of(begun, tmp_path))))))
     assert kept.curve
     assert kept.curve.loss.values == [1.0, 0.5, 1 / 3, 0.25, 0.2]
     told = trial_entry(kept).pace
