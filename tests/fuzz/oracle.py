@@ -178,8 +178,8 @@ def _ranks(case: ResultSet) -> str:
 def _stranger(case: ResultSet) -> str:
     """A file that is called like a numbered result, and is none of this job's."""
     owed = set(_rank_files(case))
-    if case.alone:
-        owed |= {f"{name}_{node}.json" for name in case.metrics if name != "throughput" for node in range(case.nodes)}
+    # Of each node: owed where nodes train alone, and allowed beside the value of all, as ais-bench-stubs writes it.
+    owed |= {f"{name}_{node}.json" for name in case.metrics if name != "throughput" for node in range(case.nodes)}
     for file in case.files.keys() - owed:
         name = unicodedata.normalize("NFKC", file.split("/")[-1]).casefold()
         if not name.endswith(".json"):
