@@ -141,7 +141,11 @@ def _one_number(reading: LogReading, case: Case, printer: _Printer, numbers: lis
         raise _Unmeasured("other count of lines", times=f"{times:g}", **facts)
     if not reading.take and not reading.times and len(numbers) > 1:
         raise _Unmeasured("several lines", setting='take = "last"', **facts)
-    return _converted(reading, case, TAKES[reading.take or "last"](numbers))
+    try:
+        number = TAKES[reading.take or "last"](numbers)
+    except OverflowError:  # a sum beyond every float
+        raise _Unmeasured("too large") from None
+    return _converted(reading, case, number)
 
 
 def _converted(reading: LogReading, case: Case, number: float) -> float:
@@ -218,6 +222,9 @@ class _Logs:
 
     def printed(self, reading: LogReading, nodes: Iterable[int]) -> dict[_Printer, list[float]]:
         """The numbers of each rank that printed some. Raises if there are none, or one that cannot be used."""
+        shape = self.case.shape
+        if strange := next((rank for rank in self.ranks if rank >= shape.world), None):
+            raise _Unmeasured("line of strange rank", log=self.ranks[strange][0], rank=str(strange), shape=str(shape))
         logs = [log for node in nodes for log in self.ranks_of(node) or [self.nodes[node]]]
         printed: dict[_Printer, list[float]] = {}
         for name, log in logs:

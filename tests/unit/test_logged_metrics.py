@@ -220,6 +220,19 @@ def test_every_rank_must_print_its_value(tmp_path: Path) -> None:
     assert "proc-rank-1-" in results(tmp_path, files, shape="1x2", speed=speed)[1][THROUGHPUT]
 
 
+def test_a_rank_that_the_job_does_not_have_spoils_the_sum(tmp_path: Path) -> None:
+    files = {**two_ranks(), "proc-rank-2-device-2.txt": "per step time: 1 ms\n"}
+    _, why = results(tmp_path, files, shape="1x2")
+    assert why[THROUGHPUT] == "proc-rank-2-device-2.txt has lines of rank 2, which 1x2 does not have"
+
+
+@pytest.mark.parametrize("take", ["last", "mean", "median", "max"])
+def test_a_number_beyond_every_sum_is_no_value(tmp_path: Path, take: str) -> None:
+    speed = LogReading(STEP, take, "rank", scale=10.0)
+    _, why = results(tmp_path, worker(*["per step time: 1.7e308 ms"] * 2), speed=speed)
+    assert why[THROUGHPUT] == "the number in the log is too large"
+
+
 def test_lines_of_unknown_ranks_are_not_shared_out(tmp_path: Path) -> None:
     values, why = results(tmp_path, {"worker-0.log": closed(*RANK_0, *RANK_1)}, shape="1x2")
     assert THROUGHPUT not in values
