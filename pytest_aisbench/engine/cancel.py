@@ -161,18 +161,21 @@ def _noted(trial: Trial, cancellation: Cancellation) -> Trial:
 # The end of a run.
 
 
-def cancel_unfinished(trials: Iterable[Trial], tools: Tools, keep: Callable[[Trial], None]) -> None:
+def cancel_unfinished(trials: Iterable[Trial], tools: Tools, keep: Callable[[Trial], bool | None]) -> None:
     """Cancel every job of the run that is not over, and wait until the platform confirms.
 
-    A job that does not end stays in flight for the ledger, where `aisbench jobs` and `aisbench stop` find it.
+    A job that does not end stays in flight for the ledger, where `aisbench jobs` and `aisbench stop` find it. A job
+    that another run has taken over is that run's: `keep` returns True for it.
     """
     platform, clock = tools.platform, tools.clock
     fault = Fault.of(GivenUp("the run ended before the job did"))
 
-    def save(trial: Trial) -> None:
+    def save(trial: Trial) -> bool:
+        """Returns True if the job is another run's by now."""
         # The ledger may be why the run ends: then it has failed before, and that has been reported.
         with ignored(_LOG, LedgerError, "%s: its last change in the ledger", trial.name, level=logging.WARNING):
-            keep(trial)
+            return keep(trial) is True
+        return False
 
     before = list(trials)
     reconciled = _in_parallel(lambda trial: _reconciled(trial, tools), before)
@@ -183,8 +186,8 @@ def cancel_unfinished(trials: Iterable[Trial], tools: Tools, keep: Callable[[Tri
     for trial in reconciled:
         if trial.step is Step.WATCH:
             cancelled = trial if trial.fault else begin(trial, fault, clock.now())
-            running[trial.job_id or ""] = cancelled
-            save(cancelled)
+            if not save(cancelled):
+                running[trial.job_id or ""] = cancelled
     _LOG.info("the run ends: %d jobs are cancelled", len(running))
     for cancellations in confirm(platform, clock, map(_cancellation, running.values()), tools.limits.stop_s):
         ended = [_after(running[each.job_id], each, clock.now()) for each in cancellations]

@@ -221,7 +221,12 @@ class Fleet:
                 return  # an earlier look was planned meanwhile
         self._ledger.database.raise_failure()  # jobs may run for hours before the next change is saved
         begun, cpu, tools = self._scheduler.now(), self._scheduler.cpu(), self._tools
-        watched = [trial for trial in self._table.watched() if watch.may_ask(trial, tools.clock.now())]
+        watched = []
+        for trial in self._table.watched():
+            if watch.may_ask(trial, tools.clock.now()):
+                watched.append(trial)
+            else:
+                self._due[trial.id] = begun + self._pause_s(trial)
         inspect = watch.inspect_together(tools.platform, [trial.job_id or "" for trial in watched])
         tools = replace(tools, inspect=inspect)
         spent = tools.budget is not None and tools.budget.is_spent
@@ -319,9 +324,12 @@ class Fleet:
             return refusal.message
         return ""
 
-    def _keep(self, trial: Trial) -> None:
-        """Store a changed trial in the table and the ledger, and begin what that makes possible."""
-        now, verdict = self._tools.clock.now(), trial.step is Step.DONE
+    def _keep(self, trial: Trial) -> bool:
+        """Store a changed trial in the table and the ledger, and begin what that makes possible.
+
+        Returns True if another run has taken it over, as far as the ledger says so at once.
+        """
+        now, verdict, taken = self._tools.clock.now(), trial.step is Step.DONE, False
         try:
             # A verdict counts if the ledger takes it: another run may have taken the job over meanwhile.
             if verdict and not self._ledger.save_trial(trial, now):
@@ -335,6 +343,7 @@ class Fleet:
             if not _is_intent(each):
                 self._ledger.save_trial_soon(each, now, self._lost)
             elif not self._ledger.save_trial(each, now):
+                taken = True
                 self._lost(each)
             elif each.step is Step.SUBMIT:
                 self._saved(each)
@@ -342,6 +351,7 @@ class Fleet:
             for case_id in self._table.affected_by(trial.case.id):
                 self._consider(case_id)
             self._fill_slots()
+        return taken
 
     def _lost(self, trial: Trial) -> None:
         """End a trial that the ledger did not take. The ledger calls this inside its transaction, so that the table is

@@ -18,11 +18,12 @@ from pytest_aisbench.engine.budget import Budget, estimates
 from pytest_aisbench.engine.cancel import lines_of_running_jobs
 from pytest_aisbench.engine.collect import PowerMeter
 from pytest_aisbench.engine.fleet import Fleet
+from pytest_aisbench.engine.scheduler import Scheduler
 from pytest_aisbench.engine.staging import Stager
 from pytest_aisbench.engine.submit import new_trial
 from pytest_aisbench.engine.suites import expired_claims
 from pytest_aisbench.engine.takeover import Fingerprints, Takeover, Traits
-from pytest_aisbench.engine.trial import Tools, VerdictStep
+from pytest_aisbench.engine.trial import Tools, VerdictStep, is_given_away, taken_by_another_run
 from pytest_aisbench.errors import LedgerError
 from pytest_aisbench.judge.entries import case_entry
 from pytest_aisbench.judge.evaluate import Rules
@@ -52,6 +53,7 @@ class Run:
         say: Callable[[str], None],
         *,
         meter: PowerMeter | None = None,
+        scheduler: Scheduler | None = None,
     ) -> None:
         """Check first, then open: a UsageFault leaves nothing behind. `say` prints a line on the terminal."""
         self.platform = platform
@@ -61,6 +63,7 @@ class Run:
         self._cases = {case.id: case for case, _ in self._wants}
         self._shapes = Counter(case.workload.name for case in self._cases.values())
         self._verdicts: dict[str, Verdict] = {}
+        self._given_away: set[str] = set()  # cases that were judged from a job which another run took over since
         self._ordinals: dict[str, int] = {}
         self._entries: dict[str, CaseEntry] = {}  # as the ledger has them, or is about to
         preflight.require_checks(platform, self._cases.values(), settings.run_timeout, settings.reports, say)
@@ -104,6 +107,7 @@ class Run:
             max_jobs=settings.max_jobs or platform.max_jobs,
             max_trials=settings.max_trials,
             saved=self._write_request,
+            scheduler=scheduler,
         )
         self._takeover = Takeover(
             self.id,
@@ -170,10 +174,29 @@ class Run:
             self._record(case, last=True)
         return [] if leave else lines_of_running_jobs(self.fleet.trials())
 
-    def finish(self, exit_code: int) -> RunEntry:
-        self.ledger.finish(self.id, exit_code, self._clock.now())
+    def finish(self, exit_code: Callable[[], int]) -> RunEntry:
+        """End the run with the exit code that its verdicts make; a verdict from a job that another run has meanwhile
+        taken over is not ours any more."""
+        while taken := self.ledger.finish(self.id, exit_code(), self._clock.now(), self._own_trials()):
+            self._give_away(taken)
         self._head = self.ledger.head(self.id)
         return self.entry()
+
+    def _own_trials(self) -> dict[str, str]:
+        """The case of each trial from which this run has a verdict."""
+        return {
+            trial.id: trial.case.id
+            for trial in self.fleet.trials()
+            if trial.judged and not is_given_away(trial) and trial.case.id not in self._given_away
+        }
+
+    def _give_away(self, trials: Iterable[str]) -> None:
+        """Our lease expired, perhaps while the machine slept, and another run judges what these trials measured."""
+        cases = self._own_trials()
+        for case_id in {cases[trial] for trial in trials}:
+            self._given_away.add(case_id)
+            self._verdicts[case_id] = taken_by_another_run(self._trials(case_id)[-1], self._clock.now()).verdict
+            self._record(self._cases[case_id])
 
     def close(self) -> None:
         self.fleet.close()

@@ -15,17 +15,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pytest_aisbench.engine.cancel import begin
 from pytest_aisbench.engine.staging import code_tree, read_tree
-from pytest_aisbench.errors import AisbenchError
+from pytest_aisbench.engine.watch import TAKEN, UNSETTLED
+from pytest_aisbench.errors import AisbenchError, Blame
 from pytest_aisbench.judge.comparison import traits_of
-from pytest_aisbench.ledger.ledger import Ledger, LeftTrial, is_held
+from pytest_aisbench.ledger.ledger import LEASE_S, Ledger, LeftTrial, is_dead
 from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.model import codec
 from pytest_aisbench.model.case import Case, Workload
 from pytest_aisbench.model.job import Job, Phase
 from pytest_aisbench.model.messages import message
 from pytest_aisbench.model.ports import Clock
-from pytest_aisbench.model.trial import Step, Trial
+from pytest_aisbench.model.trial import Fault, Step, Trial
 
 _LOG = get_logger("takeover")
 _STALE_S = 86400.0  # older results do not show that the cluster works today
@@ -45,7 +47,7 @@ class Takeover:
     inspect: Callable[[str], Job]  # asks the platform about a job, by its id
     cancel: Callable[[str], None]
     say: Callable[[str], None]
-    _alive: dict[str, bool] = field(default_factory=dict)  # by run, for the runs that we waited for
+    _alive: dict[str, bool] = field(default_factory=dict)  # by run, for the runs whose leases we watched
 
     def of(self, case: Case) -> Trial | None:
         """The trial of the case to resume, now this run's; None if there is none, or other live runs hold them.
@@ -53,7 +55,7 @@ class Takeover:
         It cancels any other job of the case that may still run and that no live run holds.
         """
         taken: Trial | None = None
-        for left in self.ledger.left_trials(case.id, self.platform_id, self.run):
+        for left in self._left_trials(case):
             trial = left.trial
             if trial.step is Step.STAGE or not self._is_released(left) or self._ended_unseen(left):
                 _LOG.debug("%s: not taken over at %s", trial.name, trial.step.name)
@@ -69,6 +71,15 @@ class Takeover:
                 self._stop(left)
         return taken
 
+    def _left_trials(self, case: Case) -> list[LeftTrial]:
+        """What other runs left of the case, read when we know which of these runs are alive."""
+        left = self.ledger.left_trials(case.id, self.platform_id, self.run)
+        if any(self._is_doubtful(each) for each in left):
+            self._watch_leases(case)
+            # What was read before is old: a run that was alive may have judged its trials meanwhile.
+            left = self.ledger.left_trials(case.id, self.platform_id, self.run)
+        return left
+
     def _taken(self, case: Case, left: LeftTrial) -> Trial | None:
         trial = left.trial
         job, now = trial.job_id or trial.name, self.clock.now()
@@ -80,13 +91,15 @@ class Takeover:
         step = min(trial.step, Step.HARVEST)
         attempts = max(trial.attempts, 1) if step is Step.SUBMIT else trial.attempts
         times = {**trial.times, step.name.lower(): now} if step is Step.SUBMIT else trial.times
+        # By the clock of another machine, perhaps, when the platform was silent or wanted to be left alone.
+        times = {key: at for key, at in times.items() if key not in UNSETTLED} | {TAKEN: now}
         taken = replace(trial, run=self.run, case=case, step=step, attempts=attempts, times=times)
         taken = replace(
             taken, judged=None, another_trial="", fault=None, missing_results=(), measurements=(), background=None
         )
         taken = taken.noted(message("taken over", run=trial.run))
-        if not self.ledger.swap_trial(taken, now, left.record):
-            self.say(f"{case.id}: job {job} of run {trial.run} was taken over by another run")
+        if not self.ledger.swap_trial(taken, now, left):
+            self.say(f"{case.id}: job {job} of run {trial.run} is not taken over: another run has it by now")
             return None
         self.say(f"{case.id}: taken over from run {trial.run} (job {job})")
         return taken
@@ -110,36 +123,49 @@ class Takeover:
         # The time of HARVEST tells later runs how old the results are.
         over = replace(trial, job=job, times={**trial.times, "harvest": ended}).moved(Step.DONE, now)
         over = over.noted(message("another day"))
-        self.ledger.swap_trial(over, now, left.record)
+        self.ledger.swap_trial(over, now, left)
         self.say(f"{trial.case.id}: job {trial.job_id} of run {trial.run} is not taken over: it ended on another day")
         return True
 
     def _stop(self, left: LeftTrial) -> None:
         """Cancel a job that its run was cancelling when it was killed, could not cancel, or that another replaced."""
         trial, now = left.trial, self.clock.now()
+        fault = trial.fault or Fault(Blame.PLATFORM, message("stopped by run", run=self.run))
+        claim = begin(replace(trial, run=self.run), fault, now)
+        if not self.ledger.swap_trial(claim, now, left):
+            _LOG.info("%s: not stopped, its run is alive", trial.name)
+            return
         try:
             self.cancel(trial.job_id or "")
         except AisbenchError as error:
             self.say(f"{trial.case.id}: job {trial.job_id} of run {trial.run} could not be stopped: {error}")
             return
         job = replace(trial.job, phase=Phase.CANCELLED) if trial.job else None
-        over = replace(trial, job=job).moved(Step.DONE, now).noted(message("stopped by run", run=self.run))
-        self.ledger.swap_trial(over, now, left.record)
+        over = replace(claim, job=job).moved(Step.DONE, now).noted(message("stopped by run", run=self.run))
+        self.ledger.save_trial(over, now)
         self.say(f"{trial.case.id}: job {trial.job_id} of run {trial.run} was to be stopped, and is now")
 
+    def _is_doubtful(self, left: LeftTrial) -> bool:
+        """True if the trial's run has no end in the ledger, and only a look at its lease can tell whether it lives."""
+        if left.trial.step is Step.STAGE or left.trial.run in self._alive:
+            return False
+        return left.killed and self.clock.now() - left.lease < _STALE_S and not is_dead(left.owner)
+
+    def _watch_leases(self, case: Case) -> None:
+        """Wait as long as a lease lasts, and see which runs renew theirs: clocks of other machines prove nothing."""
+        before = self.ledger.leases()
+        self.say(f"{case.id}: another run may be alive; waiting {LEASE_S:.0f} s to see whether it renews its lease")
+        self.clock.sleep(LEASE_S + 0.1)
+        after = self.ledger.leases()
+        self._alive.update({run: after.get(run, lease) != lease for run, lease in before.items()})
+
     def _is_released(self, left: LeftTrial) -> bool:
-        """True if no live run holds the trial; waits once per run for the lease of a run that may live."""
+        """True if no live run holds the trial."""
         run = left.trial.run
-        if not is_held(left.owner, left.lease, self.clock.now()):
-            return True
-        if run not in self._alive:
-            rest = left.lease - self.clock.now()
-            self.say(f"{left.trial.case.id}: run {run} may be alive; waiting {rest:.0f} s for its lease to expire")
-            self.clock.sleep(rest + 0.1)
-            self._alive[run] = self.ledger.lease(run) > self.clock.now()
-        if self._alive[run]:
+        if left.killed and (self._alive.get(run, False) or self._is_doubtful(left)):
             self.say(f"{left.trial.case.id}: run {run} is alive and keeps its job; another one is submitted")
-        return not self._alive[run]
+            return False
+        return True
 
 
 def _is_useful(left: LeftTrial, now: float) -> bool:

@@ -144,6 +144,11 @@ def taken_by_another_run(trial: Trial, now: float) -> Trial:
     return trial.moved(Step.DONE, now, job=None, fault=fault, judged=Verdict(Ruling.BROKEN, fault.text))
 
 
+def is_given_away(trial: Trial) -> bool:
+    """True if another run has taken the trial over, and this run knows it."""
+    return trial.fault is not None and trial.fault.text == message("given away")
+
+
 def with_last_events_and_lines(trial: Trial, platform: Platform, folder: Path) -> Trial:
     """The trial with the last events and log lines of its job, for a case that did not pass."""
     events: Sequence[str] = ()

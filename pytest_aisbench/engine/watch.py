@@ -30,7 +30,8 @@ _MONITOR_LOG = get_logger("monitor")
 OUTAGE_S = 900.0  # after so long we stop waiting for a platform that does not answer
 _LONGEST_INTERVAL = 6.0  # times the platform's own interval
 _LOST_AFTER_POLLS = 6  # a job is lost if it is missing for so many intervals: half a minute on ModelArts
-_UNSETTLED = frozenset({"silent", "retry_after", "missed"})  # times of a job that the platform does not show now
+TAKEN = "taken"  # the time at which this run took the trial over, until it has seen the job
+UNSETTLED = frozenset({"silent", "retry_after", "missed", TAKEN})  # times that end when the platform shows the job
 _SHORTEST_ROUND_S = 0.5  # between two rounds of reading logs
 _JOBS_PER_ROUND = 6  # however many run
 _LONGEST_READ_S = 60.0  # between two readings of one large log
@@ -74,9 +75,10 @@ def watch_job(
         return sit_out_outage(trial, error, now, limits)
     if job.phase is Phase.LOST and not _is_surely_lost(trial, now, platform.poll_s):
         return _with_time(trial, "missed", trial.times.get("missed", now))
+    unseen = TAKEN in trial.times
     trial = _with_job(trial, job, now)
     if job.phase is Phase.CANCELLED and not trial.fault:
-        trial = replace(trial, fault=_stop_fault(job, limits.run_s, stopped_by(job.id)))
+        trial = replace(trial, fault=_stop_fault(job, limits.run_s, stopped_by(job.id), unseen=unseen))
     if job.phase.is_final:
         # If the lost job turns up again, it must not run beside the next trial's job.
         return (cancel.request_for(trial, platform, now) if job.phase is Phase.LOST else trial).moved(Step.HARVEST, now)
@@ -125,13 +127,20 @@ def postpone(trial: Trial, error: AisbenchError, now: float, limits: Limits) -> 
 
 def may_ask(trial: Trial, now: float) -> bool:
     """True if the platform may be asked about the trial's job now."""
-    return trial.step is Step.WATCH and trial.times.get("retry_after", now) <= now
+    return trial.step is Step.WATCH and not _asked_to_wait_s(trial, now)
+
+
+def _asked_to_wait_s(trial: Trial, now: float) -> float:
+    """How much longer the platform wants no request. We obey for `OUTAGE_S` at most, so a longer time only shows that
+    the clock was set back."""
+    rest = trial.times.get("retry_after", now) - now
+    return rest if 0 < rest <= OUTAGE_S else 0.0
 
 
 def pause_s(trial: Trial, now: float, shortest: float) -> float:
     """Seconds until the next look: the platform's own interval near the expected end, up to six times that in the
     queue and far from the end, and never less than the platform asked for."""
-    return max(_interval(trial, now, shortest), trial.times.get("retry_after", now) - now)
+    return max(_interval(trial, now, shortest), _asked_to_wait_s(trial, now))
 
 
 def _interval(trial: Trial, now: float, shortest: float) -> float:
@@ -148,7 +157,7 @@ def _interval(trial: Trial, now: float, shortest: float) -> float:
 def is_as_before(trial: Trial, inspect: Callable[[str], Job], now: float, limits: Limits) -> bool:
     """True if a look at the trial's job changes nothing but the elapsed time: so it is with most looks."""
     before = trial.job
-    if before is None or trial.fault or not trial.times.keys().isdisjoint(_UNSETTLED):
+    if before is None or trial.fault or not trial.times.keys().isdisjoint(UNSETTLED):
         return False
     try:
         job = inspect(trial.job_id or "")
@@ -181,12 +190,18 @@ def fault_of(trial: Trial, folder: Path) -> Fault | None:
     return None
 
 
-def _stop_fault(job: Job, run_s: float = math.inf, who: str = "") -> Fault:
-    """Why a job was stopped that we did not stop: the platform's own limit (`auto_stop`) is ours, all else a person."""
+def _stop_fault(job: Job, run_s: float = math.inf, who: str = "", *, unseen: bool = False) -> Fault:
+    """Why a job was stopped that we did not stop: the platform's own limit (`auto_stop`) is ours, all else a person.
+
+    `unseen`: that was before this run took the job over. Perhaps its former run did, and could not record it; whoever
+    it was did not mean this run.
+    """
     if job.ran_s is not None and job.ran_s >= run_s:
         return Fault.of(JobOverdue(f"the platform stopped the job, which ran longer than {run_s:g} s"))
     if who:
         return Fault(Blame.PERSON, message("stopped by command", who=who))
+    if unseen:
+        return Fault(Blame.PLATFORM, message("stopped before", job=job.id), transient=True)
     return Fault(Blame.PERSON, message("stopped", why=job.reason or job.platform_phase))
 
 
@@ -196,7 +211,7 @@ def _is_surely_lost(trial: Trial, now: float, poll_s: float) -> bool:
 
 
 def _with_job(trial: Trial, job: Job, now: float) -> Trial:
-    times = {key: at for key, at in trial.times.items() if key not in _UNSETTLED}
+    times = {key: at for key, at in trial.times.items() if key not in UNSETTLED}
     if not trial.job or trial.job.phase is not job.phase:
         times[job.phase.value.lower()] = now
     trial = replace(trial, job=job, times=times)

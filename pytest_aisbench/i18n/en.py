@@ -186,6 +186,7 @@ _MESSAGES = {
     "given away": "another run took the job over, because this run had not renewed its lease",
     "left running": "left running; the next run takes it over",
     "stopped by run": "stopped by run {run}",
+    "stopped before": "job {job} was stopped before this run took it over",
     "another day": "the job ended on another day: its results do not show that the cluster works today",
     "stopped by hand": "stopped by `aisbench stop`",
     "stopped by command": "stopped by {who} with `aisbench stop`",

@@ -180,6 +180,7 @@ _MESSAGES = {
     "given away": "作业已被另一次运行接管：本次运行有一段时间没有音信",
     "left running": "让作业继续运行；由下一次运行接管",
     "stopped by run": "被运行 {run} 停止",
+    "stopped before": "作业 {job} 在本次运行接管之前已被停止",
     "another day": "作业在此前某天已结束：其结果不能证明今天的情况",
     "stopped by hand": "被 `aisbench stop` 停止",
     "stopped by command": "被 {who} 用 `aisbench stop` 停止",

@@ -47,10 +47,11 @@ _ADVICE = {  # by what SQLite says; its error codes reach Python only from 3.11 
 class _Write:
     """One write that waits for the next commit, and what became of it."""
 
-    __slots__ = ("done", "error", "result", "soon", "work")
+    __slots__ = ("done", "error", "key", "result", "soon", "work")
 
-    def __init__(self, work: Callable[[], Any], *, soon: bool) -> None:
+    def __init__(self, work: Callable[[], Any], key: str, *, soon: bool) -> None:
         self.work = work
+        self.key = key
         self.soon = soon
         self.done = False
         self.error: BaseException | None = None
@@ -61,7 +62,8 @@ class Database:
     """One connection for all threads; every error is a LedgerError.
 
     What `write` and `transaction` wrote is on disk when they return. What `write_soon` was given follows within
-    milliseconds, and an error of it is raised by the next `write_soon`, `sync` or `raise_failure`.
+    milliseconds. If the disk fails, `write_soon`, `sync` and `raise_failure` say so until a later commit has made up
+    for it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -71,7 +73,8 @@ class Database:
         self._queue: list[_Write] = []
         self._keyed: dict[str, _Write] = {}  # of the queue: those that a newer one of the same key replaces
         self._queue_lock = threading.Lock()
-        self._failure: BaseException | None = None  # of a write that was to be made soon
+        self._failure: BaseException | None = None  # of a write that was to be made soon, and never will be
+        self._unwritten: BaseException | None = None  # why what was to be written soon waits for another commit
         self._soon = threading.Event()
         self._closed = False
         self._committer: threading.Thread | None = None
@@ -157,7 +160,7 @@ class Database:
         """
         if self._inside == threading.get_ident():
             return work()
-        write = _Write(work, soon=False)
+        write = _Write(work, key, soon=False)
         with self._queue_lock:
             if older := self._keyed.pop(key, None):
                 self._queue.remove(older)
@@ -179,7 +182,7 @@ class Database:
             if waiting := self._keyed.get(key):
                 waiting.work = work
                 return
-            self._keyed[key] = write = _Write(work, soon=True)
+            self._keyed[key] = write = _Write(work, key, soon=True)
             self._queue.append(write)
             if self._committer is None:
                 self._committer = threading.Thread(target=self._commit_soon, name="aisbench-ledger", daemon=True)
@@ -235,19 +238,31 @@ class Database:
         except (sqlite3.Error, OSError) as error:
             for write in batch:
                 write.error = error
+            self._keep_for_later(batch, error)
         except BaseException:
             # Ctrl-C in this thread: the writes of other threads must not be lost with it.
             with self._queue_lock:
                 self._queue[:0] = batch
             raise
+        else:
+            self._unwritten = None
+            self._failure = self._failure or next((write.error for write in batch if write.soon and write.error), None)
         finally:
             self._inside = 0
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
         for write in batch:
             write.done = True
-            if write.soon and write.error:
-                self._failure = self._failure or write.error
+
+    def _keep_for_later(self, batch: list[_Write], error: BaseException) -> None:
+        """Put writes that were to be made soon back: a disk that was full may have room a moment later, and what the
+        reports show then must be in the ledger too."""
+        with self._queue_lock:
+            again = [write for write in batch if write.soon and write.key not in self._keyed]
+            self._keyed |= {write.key: write for write in again}
+            self._queue[:0] = again
+            if again:
+                self._unwritten = error
 
     def _make(self, write: _Write) -> None:
         try:
@@ -271,8 +286,8 @@ class Database:
                     self._failure = self._failure or error
 
     def raise_failure(self) -> None:
-        """Raise the error of a write that was to be made soon, once."""
-        failure, self._failure = self._failure, None
+        """Raise the error of what was to be written soon: once if it is lost, else until it is written."""
+        failure, self._failure = self._failure or self._unwritten, None
         if failure:
             with self._translated():
                 raise failure

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,8 @@ ON CONFLICT (trial) DO UPDATE SET
     place = excluded.place, fingerprint = excluded.fingerprint, ran_s = excluded.ran_s
 """
 _SAVE_IF_UNCHANGED = f"{_SAVE} WHERE trials.record = ?"
+_SAVE_IF_STILL_LEFT = f"""{_SAVE_IF_UNCHANGED} AND EXISTS (
+    SELECT 1 FROM runs WHERE runs.run = ? AND owner = ? AND lease = ? AND (finished IS NULL) = ?)"""  # noqa: S608 - made of our own words
 _SAVE_IF_OURS = f"{_SAVE} WHERE trials.run = excluded.run"
 _SAVE_CASE = "INSERT OR REPLACE INTO cases VALUES (?, ?, ?, ?)"
 MAY_RUN = "(t.step IN ('SUBMIT', 'WATCH') OR json_extract(t.record, '$.job.phase') IN ('PENDING', 'RUNNING'))"
@@ -105,13 +107,27 @@ class Ledger:
         """Extend the lease of a live run: no other run takes its jobs before `lease`."""
         self.database.write("UPDATE runs SET lease = ? WHERE run = ?", lease, run)
 
-    def lease(self, run: str) -> float:
-        """Until when the run keeps its jobs."""
-        rows = self.database.read("SELECT lease FROM runs WHERE run = ?", run)
-        return float(rows[0][0]) if rows else 0.0
+    def leases(self) -> dict[str, float]:
+        """The lease of every run that has no end, by its own clock; a live run changes it every few seconds."""
+        return dict(self.database.read("SELECT run, lease FROM runs WHERE finished IS NULL"))
 
-    def finish(self, run: str, exit_code: int, now: float) -> None:
-        self.database.write("UPDATE runs SET finished = ?, exit_code = ?, lease = 0 WHERE run = ?", now, exit_code, run)
+    def finish(self, run: str, exit_code: int, now: float, own: Collection[str] = ()) -> set[str]:
+        """End the run, unless another run has taken over one of its `own` trials: returns those.
+
+        Once it has ended, no run takes its trials over any more.
+        """
+        with self.database.transaction():
+            taken = set(own) - self._held_trials(run, own)
+            if not taken:
+                statement = "UPDATE runs SET finished = ?, exit_code = ?, lease = 0 WHERE run = ?"
+                self.database.write(statement, now, exit_code, run)
+        return taken
+
+    def _held_trials(self, run: str, trials: Collection[str]) -> set[str]:
+        if not trials:
+            return set()
+        rows = self.database.read("SELECT trial FROM trials WHERE run = ?", run)
+        return {str(row[0]) for row in rows}
 
     def stopped_by(self, job_id: str) -> str:
         """Who used `aisbench stop` on the job of a live run; empty if no person did."""
@@ -173,10 +189,17 @@ class Ledger:
             history.add_record(self.database, measured, trial.traits)
         return saved
 
-    def swap_trial(self, trial: Trial, now: float, seen: str) -> bool:
-        """Save the trial only if its record is still the one that was read; its old measurements leave history."""
+    def swap_trial(self, trial: Trial, now: float, seen: str | LeftTrial) -> bool:
+        """Save the trial only if its record is still the one that was read; its old measurements leave history.
+
+        A trial that another run left must be left still: since it was read, its run has renewed no lease and not ended.
+        """
         with self.database.transaction():
-            swapped = bool(self.database.write(_SAVE_IF_UNCHANGED, *_row(trial, now), seen))
+            if isinstance(seen, str):
+                swapped = bool(self.database.write(_SAVE_IF_UNCHANGED, *_row(trial, now), seen))
+            else:
+                holder = seen.trial.run, seen.owner, seen.lease, seen.killed
+                swapped = bool(self.database.write(_SAVE_IF_STILL_LEFT, *_row(trial, now), seen.record, *holder))
             if swapped:
                 history.drop_record(self.database, trial.id)
         return swapped

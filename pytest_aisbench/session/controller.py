@@ -121,7 +121,7 @@ class Controller(collection.ChecksSelection):
         try:
             with errors_in_one_line():
                 self.open(collection.plan(self._config, session.items))
-            self.begin()
+                self.begin()
             return (yield)
         except KeyboardInterrupt:
             # pytest ends --sw by the same exception, without a signal.
@@ -242,16 +242,17 @@ class Controller(collection.ChecksSelection):
         session.exitstatus = code
         if self._run is None:
             return (yield)
+        run = self._run
         with self._outcome.noticing():
-            entry = self._run.finish(code)
+            entry = run.finish(lambda: self._outcome.code(exitstatus, run))
             self._reporters.run(entry)
             self._publish(entry)
         with self._outcome.noticing():
             yield
-        session.exitstatus = self._outcome.code(exitstatus, self._run)
+        session.exitstatus = self._outcome.code(exitstatus, run)
         if session.exitstatus != code:
             with self._outcome.noticing():
-                self._publish(self._run.finish(int(session.exitstatus)))
+                self._publish(run.finish(lambda: self._outcome.code(exitstatus, run)))
         return None
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

@@ -137,3 +137,16 @@ def test_closing_writes_the_rest(tmp_path: Path) -> None:
     assert leases(database.path) == {"a": 1.0}
     with pytest.raises(LedgerError, match="closed"):
         database.write_soon("lease of a", lambda: None)
+
+
+def test_what_a_full_disk_refused_is_written_once_there_is_room(database: Database) -> None:
+    pages = database.read("PRAGMA page_count")[0][0]
+    database._db.execute(f"PRAGMA max_page_count = {pages}")
+    large = "x" * 100_000
+    database.write_soon("run a", lambda: database.write("UPDATE runs SET settings = ? WHERE run = 'a'", large))
+    for _ in range(2):  # as long as it is not on disk, nothing may be published
+        with pytest.raises(LedgerError, match="is full"):
+            database.sync()
+    database._db.execute("PRAGMA max_page_count = 1000000")
+    database.sync()
+    assert database.read_committed("SELECT settings FROM runs WHERE run = 'a'") == [(large,)]

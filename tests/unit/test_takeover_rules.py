@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_aisbench.engine import watch
-from pytest_aisbench.engine.cancel import lines_of_running_jobs
+from pytest_aisbench.engine.cancel import cancel_unfinished, lines_of_running_jobs
 from pytest_aisbench.engine.fleet import Fleet
 from pytest_aisbench.engine.submit import new_trial
 from pytest_aisbench.engine.takeover import Fingerprints, Takeover
@@ -81,7 +81,7 @@ def test_of_two_runs_that_come_at_once_one_takes_the_job(yardstick: Yardstick) -
     (seen,) = yardstick.ledger.left_trials(yardstick.case.id, "scripted", "two")
     assert one.of(yardstick.case) is not None
     assert two._taken(yardstick.case, seen) is None  # it had read the record before the other wrote
-    assert "was taken over by another run" in yardstick.said[-1]
+    assert "another run has it by now" in yardstick.said[-1]
     assert yardstick.cancelled == []
 
 
@@ -233,3 +233,115 @@ def test_a_crash_is_nobodys_verdict() -> None:
     assert isinstance(Crashed.of(KeyError("phase")), Crashed)
     lost = Unreachable("no answer")
     assert Crashed.of(lost) is lost
+
+
+class Meanwhile:
+    """A clock; while a run sleeps by it, something happens elsewhere."""
+
+    def __init__(self, clock: Any, act: Callable[[], object]) -> None:
+        self._clock, self._act = clock, act
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        return float(self._clock.now())
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self._clock.sleep(seconds)
+        self._act()
+
+
+def alive(yardstick: Yardstick, lease: float, step: Step = Step.WATCH, job: Job = RUNNING) -> Trial:
+    """A trial of a run on another machine, whose clock says that its lease lasts until `lease` from now."""
+    trial = yardstick.left("other", step, job=job)
+    statement = "UPDATE runs SET owner = 'elsewhere:7', lease = ? WHERE run = 'other'"
+    yardstick.ledger.database.write(statement, yardstick.clock.now() + lease)
+    return trial
+
+
+def taken_while(yardstick: Yardstick, act: Callable[[], object]) -> tuple[Trial | None, list[float]]:
+    clock = Meanwhile(yardstick.clock, act)
+    return replace(yardstick.takeover("next"), clock=clock).of(yardstick.case), clock.slept
+
+
+def test_what_another_run_judged_while_we_waited_for_it_stays_its_own(yardstick: Yardstick) -> None:
+    trial, ledger, clock = alive(yardstick, 10.0), yardstick.ledger, yardstick.clock
+
+    def finish() -> None:
+        ledger.save_trial(replace(trial, job=SUCCEEDED).moved(Step.DONE, clock.now()), clock.now())
+        ledger.finish("other", 0, clock.now())
+
+    assert taken_while(yardstick, finish)[0] is None
+    assert [each.run for each in ledger.trials("other")] == ["other"]
+
+
+@pytest.mark.parametrize("lease", [-60.0, 10.0, 600.0])
+def test_a_run_that_renews_its_lease_lives_whatever_its_clock_shows(yardstick: Yardstick, lease: float) -> None:
+    alive(yardstick, lease)
+    renewed = yardstick.clock.now() + lease + 3.0
+    taken, slept = taken_while(yardstick, lambda: yardstick.ledger.renew("other", renewed))
+    assert taken is None
+    assert (slept, yardstick.cancelled) == ([12.1], [])
+
+
+@pytest.mark.parametrize("lease", [-60.0, 10.0, 600.0])
+def test_a_run_that_does_not_is_waited_for_as_long_as_a_lease_lasts(yardstick: Yardstick, lease: float) -> None:
+    alive(yardstick, lease)
+    taken, slept = taken_while(yardstick, lambda: None)
+    assert taken is not None
+    assert slept == [12.1]
+
+
+def test_a_run_that_wakes_in_the_last_moment_keeps_its_job(yardstick: Yardstick) -> None:
+    alive(yardstick, -60.0)
+    yardstick.left("older", Step.WATCH, job=RUNNING, ended=True)
+    (seen, _) = reversed(yardstick.ledger.left_trials(yardstick.case.id, "scripted", "next"))
+    yardstick.ledger.renew("other", yardstick.clock.now() + 12.0)
+    takeover = yardstick.takeover("next")
+    assert seen.trial.run == "other"
+    assert takeover._taken(yardstick.case, seen) is None
+    takeover._stop(seen)
+    assert yardstick.cancelled == []
+
+
+def test_a_job_that_was_stopped_before_it_was_taken_over_is_tried_again(yardstick: Yardstick, healthy: Make) -> None:
+    yardstick.left("killed", Step.WATCH, job=RUNNING, ended=False)
+    trial = yardstick.takeover("next").of(yardstick.case)
+    assert trial
+    stopped = watch.watch_job(trial, healthy(Phase.CANCELLED), yardstick.clock, Limits(60.0, 60.0))
+    assert stopped.fault
+    assert stopped.fault.transient
+    assert not stopped.stopped_by
+
+
+def test_a_pause_that_another_clock_named_does_not_last(yardstick: Yardstick) -> None:
+    now = yardstick.clock.now()
+    times = {"watch": now, "running": now, "retry_after": now + 800.0}
+    yardstick.left("killed", Step.WATCH, job=RUNNING, times=times)
+    trial = yardstick.takeover("next").of(yardstick.case)
+    assert trial
+    assert watch.may_ask(trial, now)
+    late = replace(trial, times={**trial.times, "retry_after": now + 30.0})
+    assert not watch.may_ask(late, now)
+    assert watch.pause_s(late, now, 5.0) == 30.0
+    assert watch.may_ask(late, now - 3600.0)  # this machine's own clock was set back
+
+
+def test_a_run_ends_with_no_verdict_from_a_job_that_another_took_over(yardstick: Yardstick) -> None:
+    trial, ledger, now = yardstick.left("slept", Step.DONE, job=SUCCEEDED), yardstick.ledger, yardstick.clock.now()
+    assert yardstick.taken() == "job-of-slept"
+    assert ledger.finish("slept", 0, now, [trial.id]) == {trial.id}
+    assert ledger.head("slept").exit_code is None
+    assert ledger.finish("slept", 12, now) == set()
+    assert ledger.head("slept").exit_code == 12
+
+
+def test_the_end_of_a_run_stops_no_job_that_another_took_over(
+    yardstick: Yardstick, healthy: Make, tmp_path: Path
+) -> None:
+    platform = healthy(Phase.CANCELLED)
+    trial = yardstick.left("slept", Step.WATCH, job=RUNNING)
+    tools = Tools(platform, yardstick.clock, Limits(60.0, 60.0), tmp_path)
+    assert yardstick.taken() == "job-of-slept"
+    cancel_unfinished([trial], tools, lambda each: not yardstick.ledger.save_trial(each, 0.0))
+    assert platform.cancelled == []
