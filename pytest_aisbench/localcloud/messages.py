@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, NamedTuple, Protocol
@@ -14,6 +15,10 @@ HEAD_LIMIT = 64 * 1024
 HEADER_LIMIT = 200
 DRAIN_LIMIT = 64 * 1024 * 1024  # close the connection rather than read more of an unwanted body
 BLOCK = 1024 * 1024
+
+
+_LONG_DIGITS = 300  # a number of more is no float, and after 4,300 Python reads it no more
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (_LONG_DIGITS + 1))
 
 
 class Request:
@@ -49,8 +54,14 @@ class Request:
         return self._read
 
     def json(self) -> Any:
-        """The body as JSON; ValueError where it is not JSON."""
-        return json.loads(self.bytes())
+        """The body as JSON; ValueError where it is not JSON, or no program could work with its numbers."""
+        content = self.bytes()
+        if len(content) > _LONG_DIGITS and _LONG_NUMBER.search(content):
+            raise ValueError(f"a number of more than {_LONG_DIGITS} digits")
+        try:
+            return json.loads(content)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
 
 
 class Response(NamedTuple):
@@ -189,6 +200,8 @@ NO_BODY = WholeBody(b"")
 def parse_head(head: bytes) -> tuple[str, str, str, dict[str, str]]:
     """The method, the target, the version and the headers, their names in lower case; repeated fields are joined as
     RFC 9110 says."""
+    if len(head) > _LONG_DIGITS and _LONG_NUMBER.search(head):
+        raise MalformedRequestError(f"a number of more than {_LONG_DIGITS} digits")
     first, *lines = head.decode("latin-1").split("\n")
     try:
         method, target, version = first.split()

@@ -95,7 +95,7 @@ class Tester:
             return self.refuse(request, 413, message=f"more than {_LARGEST} bytes, or of unknown length")
         content = request.bytes()
         try:
-            body = json.loads(content)
+            body = request.json()
         except ValueError:
             return self.refuse(request, 422, message="the body is not JSON")
         if problem := _problem(body, testid, kind):
