@@ -151,6 +151,8 @@ class Html:
     def pytest_html_results_table_row(self, report: Any, cells: list[Any]) -> None:
         if not self._columns or not cells:  # another plugin removed the row
             return
+        # pytest-html writes ids as they are, and the browser would run what a test's author put into one.
+        cells[:] = [str(cell).replace(report.nodeid, escape(report.nodeid, quote=False)) for cell in cells]
         case = case_id_of_report(report)
         entry = self._cases.get(case, UNJUDGED) if case else None
         if entry and entry.trials:

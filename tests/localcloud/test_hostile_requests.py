@@ -1,4 +1,4 @@
-"""Requests that no client of the vendor's sends: every one gets an answer that says what is wrong, and never a crash."""
+"""Requests that no client of the vendor's sends: each gets an answer that says what is wrong, never a crash."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_aisbench.localcloud.server import LocalCloud
 
 DEEP = b'{"a":' * 100_000
 LONG = b"9" * 5000
-HOSTILE = (
+HOSTILE: tuple[Any, ...] = (
     10**400,
     -(10**400),
     10**20,

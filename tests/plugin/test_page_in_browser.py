@@ -14,6 +14,7 @@ import pytest
 import showcase
 from browser import Browser
 from commands import run
+from yard import Yard
 
 from pytest_aisbench.i18n import language
 from pytest_aisbench.report.charts import INK, NIGHT
@@ -233,3 +234,28 @@ def test_it_needs_nothing_from_elsewhere_and_is_small(made: Made, lang: str) -> 
 
     assert len(text) < 5 * 50_000
     assert not re.search(r"""(?<!<a )(?:src|href)=["']?(?:https?:)?//""", text)  # nothing is loaded
+
+
+HOSTILE = """
+import pytest
+
+
+IDS = ["<img src=x onerror=document.title='ran'>", "</td><script>document.title='ran'</script>"]
+
+
+@pytest.mark.parametrize("value", [1, 2], ids=IDS)
+def test_of_a_stranger(value):
+    assert value == 1, "<img src=x onerror=document.title='ran'>"
+"""
+
+
+def test_no_id_of_a_test_is_run_by_the_browser(browser: Browser, yard: Yard) -> None:
+    yard.suite()
+    (yard.folder / "suites" / "test_hostile.py").write_text(HOSTILE)
+    ended = yard.pytest("suites", "--nodes", "1")
+    assert ended.code == 1, ended.out
+    page = browser.open(ended.reports / "report.html")
+    page.wait_for_selector("tr.collapsible")
+    assert page.title() != "ran"
+    assert page.locator("td.col-testId img, td.col-testId script").count() == 0
+    assert any("<img src=x" in text for text in column(page, "testId"))
