@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_aisbench import fixtures
+from pytest_aisbench.config import start_hint
 from pytest_aisbench.config.options import CONFIG_FILE, OPTIONS
 from pytest_aisbench.session import admit_worker, read_settings, root_folder, run_owner, session_settings
 from pytest_aisbench.stash import SETTINGS
@@ -109,6 +110,14 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     values = [f"{key}={_as_text(getattr(settings, key))} ({source})" for key, source in settings.sources.items()]
     lines = [", ".join(values)] if values else []
     return [f"aisbench: {line}" for line in (*lines, *settings.notes)]
+
+
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
+    """Say how to begin, where pytest found nothing because the folder is empty."""
+    if exitstatus not in {pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.USAGE_ERROR}:
+        return
+    if hint := start_hint(config.invocation_params.dir):
+        terminalreporter.write_line(f"aisbench: {hint}")
 
 
 def _as_text(value: Any) -> str:

@@ -15,13 +15,16 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from pytest_aisbench import __version__
 from pytest_aisbench.cli.options import FAILED, INTERNAL, INTERRUPTED, USAGE
+from pytest_aisbench.config import start_hint
 from pytest_aisbench.errors import AisbenchError, LedgerError, UsageFault
 
 _MODULES = {  # the module of each command, in the order in which --help shows them
+    "init": "init",
     "cloud": "cloud",
     "jobs": "jobs",
     "stop": "jobs",
@@ -48,7 +51,10 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
-    options = _parser(arguments[0] if arguments else "").parse_args(arguments)
+    parser = _parser(arguments[0] if arguments else "")
+    if not arguments and (hint := start_hint(Path())):
+        parser.error(hint)
+    options = parser.parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a log may hold what this terminal cannot show
     try:

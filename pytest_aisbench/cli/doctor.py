@@ -152,7 +152,7 @@ class Doctor:
             yield ok("suites", f"{place}: {', '.join(case.id for case in new)}")
         if not loads:
             text = "none was named: flavor, engine, pool and data are not checked"
-            yield warning("suites", text, "name a folder of suites, or --package DIR")
+            yield warning("suites", text, "name a folder of suites, or --package DIR; `aisbench init` writes one")
 
     def _suite(self, folder: Path) -> tuple[Suite, int]:
         return load_suite(folder, self._settings, self._kind, self._platforms), 1
