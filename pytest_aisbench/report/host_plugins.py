@@ -7,6 +7,7 @@ all of it is done under `guarded`, because a missing report deserves a warning a
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import time
@@ -112,8 +113,15 @@ def trial_properties(trial: Trial, platform: str = "") -> list[tuple[str, str | 
         pairs += [(name, values.get(name)), (f"{name}.unit", metric.unit or None)]
     pairs += [(f"{finding.metric}.wanted", finding.wanted) for finding in (verdict.findings if verdict else ())]
     return [
-        (PREFIX + name, plain(value) if isinstance(value, str) else value) for name, value in pairs if value is not None
+        (_prefixed(name), plain(value) if isinstance(value, str) else value)
+        for name, value in pairs
+        if value is not None
     ]
+
+
+@functools.cache  # one string for all cases of a run
+def _prefixed(name: str) -> str:
+    return PREFIX + name
 
 
 def replace_properties(pairs: list[tuple[str, Any]], ours: list[tuple[str, str | float]]) -> None:

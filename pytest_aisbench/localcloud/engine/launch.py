@@ -199,8 +199,9 @@ class Ports:
         self._lock = threading.Lock()
 
     def _candidates(self) -> Iterator[int]:
-        # In random order: another cloud on this machine chooses from the same range.
-        return iter(random.sample(_PORTS, len(_PORTS)))
+        # From a random one on: another cloud on this machine chooses from the same range.
+        first = random.SystemRandom().randrange(len(_PORTS))
+        return itertools.chain(_PORTS[first:], _PORTS[:first])
 
     def take(self, address: str) -> int:
         with self._lock:

@@ -14,7 +14,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -39,6 +38,8 @@ def container_support() -> tuple[bool, str]:
         return False, _without("only Linux has mount namespaces")
     command = [*processes.namespace(), sys.executable, "-S", "-m", __name__]
     environment = {"PYTHONPATH": str(Path(__file__).parents[3]), "PATH": os.environ.get("PATH", os.defpath)}
+    import tempfile  # not above: nodes import this module, and must start fast
+
     with tempfile.TemporaryDirectory(prefix="aisbench-probe-") as folder:
         try:
             probe = subprocess.run(

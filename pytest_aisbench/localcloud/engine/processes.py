@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -40,13 +39,15 @@ _NAMESPACES = (
 @functools.cache
 def namespace() -> tuple[str, ...]:
     """The command that runs what follows it in a new pid namespace; empty where the machine allows none."""
+    import shutil  # not above: nodes import this module, and must start fast
+
     if not LINUX or shutil.which("unshare") is None:
         return ()
     for command in _NAMESPACES:
         try:
             subprocess.run([*command, "true"], stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=True)
         except (OSError, subprocess.SubprocessError) as error:
-            import logging  # not above: nodes import this module, and must start fast
+            import logging
 
             logging.getLogger(__name__).debug("no pid namespace by %s: %s", " ".join(command), error)
         else:
