@@ -118,7 +118,7 @@ def essence(results: Any) -> dict[str, Any]:
     return cases
 
 
-_OF_THIS_TIME = {"job_id", "queued_s", "ran_s", "stage"}
+_OF_THIS_TIME = {"job_id", "queued_s", "ran_s", "stage", "usage"}
 _NOISE = re.compile("; noise unknown: [^;]*")
 
 
