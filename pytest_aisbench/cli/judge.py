@@ -18,9 +18,9 @@ from pytest_aisbench.engine import suites as suites_module
 from pytest_aisbench.engine.collect import first_worker_log, read_curve
 from pytest_aisbench.engine.suites import suite_folders
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.judge.evaluate import evaluate
+from pytest_aisbench.judge.evaluate import Evidence, Rules, evaluate
 from pytest_aisbench.judge.exit_code import Tally
-from pytest_aisbench.judge.values import CaseValues, logged_training, mean, values_from_log, without_impossible_values
+from pytest_aisbench.judge.values import CaseValues, logged_training, values_from_log, without_impossible_values
 from pytest_aisbench.model.case import Case, Shape
 from pytest_aisbench.model.clock import SystemClock, day
 from pytest_aisbench.model.messages import plain
@@ -50,6 +50,7 @@ from pytest_aisbench.traininglog.mlperf_set import (
 from pytest_aisbench.traininglog.readers import MLLOG
 
 _MLPERF = "mlperf"
+_OF_ONE_FILE = Rules(assume_noise=False)
 _LONGEST_LINE = 1 << 20  # characters; a longer one is read in pieces
 _LARGEST_UNPACKED = 1 << 29  # characters; a log that is packed has far fewer, and one that never ends must end here
 
@@ -132,11 +133,14 @@ def _needed_runs(runs: int | str | None, case: Case) -> int | None:
 
 
 def judge_file(case: Case, result: Result, today: str = "") -> Verdict:
-    """Judge one file as a trial of the case without a history; one that contradicts itself is INCONCLUSIVE."""
+    """Judge one file as a trial of the case without a history; one that contradicts itself is INCONCLUSIVE.
+
+    No noise is assumed here: the set allows for it.
+    """
     missing = (*result.missing, *_other_benchmark(case, result))
     contradicting = tuple(MissingResult(THROUGHPUT, f"not judged: {text}") for text in result.contradictions)
     measured = without_impossible_values(CaseValues(case, _values(case, result), (*missing, *contradicting)))
-    verdict = evaluate(measured, today=today).verdict
+    verdict = evaluate(measured, rules=_OF_ONE_FILE, today=today).verdict
     missed = any(finding.outcome is Outcome.MISSED for finding in verdict.findings)
     if contradicting and measured.missing == contradicting and not missed:
         return replace(verdict, ruling=Ruling.INCONCLUSIVE)
@@ -148,12 +152,13 @@ def judge_set(
 ) -> Verdict:
     """Judge all files together: every file must pass, and so must the mean over them; an objection leaves it open."""
     values = [_values(case, each) for each, _ in files]
-    means = {
-        metric: mean([each[metric] for each in values])
-        for metric in values[0]
-        if all(metric in each for each in values)
-    }
-    whole = evaluate(CaseValues(case, means), today=today).verdict
+    common = set(values[0]).intersection(*values)
+    trials = [
+        CaseValues(case, {metric: each[metric] for metric in each if metric in common}, number=number)
+        for number, each in enumerate(values, start=1)
+    ]
+    rules = Rules(max_trials=len(trials))
+    whole = evaluate(trials[-1], Evidence(earlier=tuple(trials[:-1])), rules, today).verdict
     others = [(each.name, verdict.ruling) for each, verdict in files if not verdict.passed]
     if others:
         undecided = all(ruling is Ruling.INCONCLUSIVE for _, ruling in others)

@@ -19,7 +19,8 @@ from pytest_aisbench.traininglog.patterns import TAKES, PatternError, read_patte
 _UNIT = "unit"
 _PRINTERS = ("rank", "job")
 _LIMIT = "limit"
-_KEYS = (_UNIT, _LIMIT, "pattern", "take", "printed_by", "times", "scale", "samples")
+_NOISE = "noise"
+_KEYS = (_UNIT, _LIMIT, _NOISE, "pattern", "take", "printed_by", "times", "scale", "samples")
 _WITH_PATTERN = ("take", "printed_by", "times", "scale")  # mean nothing without one
 _RESULT_FILE = re.compile(r"throughput_\d+|ranksize")
 _PLACE = "metrics"
@@ -39,7 +40,7 @@ def read_metrics(tables: Mapping[str, Any], parameters: Mapping[str, str], fault
             raise fault(f"metrics.{name} is not a metric", _PLACE, name, advice=advice)
         row = _Table(name, table, parameters, fault)
         row.check_keys()
-        metrics[name] = Metric(name, table[_UNIT], row.limit(), row.reading())
+        metrics[name] = Metric(name, table[_UNIT], row.limit(), row.noise(), row.reading())
     if not metrics[THROUGHPUT].unit:
         advice = 'write [metrics.throughput] with unit = "images/s"'
         raise fault("throughput has no unit", _PLACE, THROUGHPUT, advice=advice)
@@ -67,9 +68,19 @@ class _Table:
             raise self._fault(f"{limit!r} is not a number above 0", _LIMIT, advice=advice)
         return float(limit)
 
+    def noise(self) -> float | None:
+        """The noise of one trial that is assumed until history knows it; None: the default."""
+        noise = self._table.get(_NOISE)
+        if noise is None:
+            return None
+        if not _is_number(noise) or not 0 <= noise < 1:
+            advice = "give the standard deviation of one trial as a share of its value, such as 0.02"
+            raise self._fault(f"{noise!r} is not a number from 0 to below 1", _NOISE, advice=advice)
+        return float(noise)
+
     def reading(self) -> LogReading | None:
         """How the metric is read from the log; None if the script writes it to a file."""
-        if set(self._table) <= {_UNIT, _LIMIT}:
+        if set(self._table) <= {_UNIT, _LIMIT, _NOISE}:
             return None
         if "pattern" not in self._table:
             for key in _WITH_PATTERN:

@@ -17,6 +17,7 @@ from pytest_aisbench.config.options import FRAMEWORKS
 from pytest_aisbench.config.toml_document import Document
 from pytest_aisbench.engine.suites import ANY, THRESHOLDS_FILE, Suite, case_scope, matching_scopes, suite_folders
 from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.judge.evaluate import assumed_noise
 from pytest_aisbench.judge.references import (
     Basis,
     Replay,
@@ -125,7 +126,9 @@ def checks(cases: Sequence[CaseHistory], max_trials: int) -> Iterator[ReplayedTh
             if threshold.base is not None:
                 replayed = replay_scaling(threshold, each.case, each.past, each.base, max_trials)
             else:
-                replayed = replay(threshold, shape, each.past, max_trials)
+                replayed = replay(
+                    threshold, shape, each.past, max_trials, assumed=assumed_noise(threshold.metric, each.case)
+                )
             yield ReplayedThreshold(each.case.id, threshold.metric, threshold.wanted(shape), replayed)
 
 

@@ -20,7 +20,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from pytest_aisbench.judge.noise_test import Decision, average, decide, pooled_noise
+from pytest_aisbench.judge.noise_test import (
+    ASSUMED_NOISE,
+    ASSUMED_NOISE_OF_ACCURACY,
+    Decision,
+    average,
+    decide,
+    pooled_noise,
+)
 from pytest_aisbench.judge.scaling import Speed, decide_scaling, scaling_base, waived_finding
 from pytest_aisbench.judge.trend import (
     ANCHOR_VALUES,
@@ -66,6 +73,7 @@ class Rules:
 
     max_trials: int = 1
     drift_fails: bool = False
+    assume_noise: bool = True  # where history does not know it; else the plain band decides
 
 
 @dataclass(frozen=True)
@@ -150,14 +158,20 @@ def _decide_own_values(threshold: Threshold, measured: CaseValues, evidence: Evi
     metric, shape, trials = threshold.metric, measured.case.judged_shape, (*evidence.earlier, measured)
     level = _newest_level(metric, evidence)
     numbered = [(each.number, each.values.get(metric, math.nan)) for each in trials]
-    of_mean = decide_trials(threshold, shape, numbered, level, rules.max_trials)
+    assumed = assumed_noise(metric, measured.case) if rules.assume_noise else 0.0
+    of_mean = decide_trials(threshold, shape, numbered, level, rules.max_trials, assumed=assumed)
     nodes = range(len(measured.by_node.get(metric, ())))
     if not nodes:
         return of_mean
     level = _level_of_one(level, len(nodes))
     of_nodes = [
         decide_trials(
-            threshold, shape, [(each.number, _of_node(each, metric, node)) for each in trials], level, rules.max_trials
+            threshold,
+            shape,
+            [(each.number, _of_node(each, metric, node)) for each in trials],
+            level,
+            rules.max_trials,
+            assumed=assumed,
         )
         for node in nodes
     ]
@@ -219,21 +233,36 @@ def _measured(decision: Decision) -> float:
 
 
 def decide_trials(
-    threshold: Threshold, shape: Shape, numbered: Sequence[tuple[int, float]], level: Level, max_trials: int
+    threshold: Threshold,
+    shape: Shape,
+    numbered: Sequence[tuple[int, float]],
+    level: Level,
+    max_trials: int,
+    *,
+    assumed: float,
 ) -> Decision:
     """Compare the values of a case's trials with a threshold that needs no other shape.
 
     `numbered` holds (number of the trial, value), and NaN for a trial that lacks the metric; `level` is the newest
-    level of the comparable history.
+    level of the comparable history, and `assumed` the noise until that knows better.
     """
     values = [value for _, value in numbered]
     if not threshold.sides(shape):
         return Decision(compare_with_band(threshold, values[-1], shape))
     if is_noise_tested(threshold):
-        return decide(threshold, shape, level.values, values, max_trials, left_out=level.left_out)
+        return decide(threshold, shape, level.values, values, max_trials, left_out=level.left_out, assumed=assumed)
     if len(values) == 1:
         return Decision(compare_with_band(threshold, values[0], shape))
     return Decision(_compare_every_trial(threshold, numbered, shape))
+
+
+def assumed_noise(metric: str, case: Case) -> float:
+    """The noise of one trial, as a share of its value, until history knows: the workload's own, or else a default."""
+    metrics = case.workload.metrics
+    own = metrics.get(metric) or metrics.get(THROUGHPUT if metric in SPEEDS else "")
+    if own and own.noise is not None:
+        return own.noise
+    return ASSUMED_NOISE_OF_ACCURACY if metric == ACCURACY else ASSUMED_NOISE
 
 
 def is_noise_tested(threshold: Threshold) -> bool:
@@ -277,7 +306,8 @@ def _decide_scaling(threshold: Threshold, measured: CaseValues, evidence: Eviden
     speeds = _series(THROUGHPUT, measured, evidence)
     noise = pooled_noise(_newest_level(THROUGHPUT, evidence).values, speeds)
     speed = Speed(measured.case.judged_shape, average(speeds), count=len(speeds), noise=noise)
-    return decide_scaling(threshold, speed, evidence.base, rules.max_trials, _unit(THROUGHPUT, measured.case))
+    unit, assumed = _unit(THROUGHPUT, measured.case), assumed_noise(THROUGHPUT, measured.case)
+    return decide_scaling(threshold, speed, evidence.base, rules.max_trials, unit, assumed=assumed)
 
 
 def conclude(

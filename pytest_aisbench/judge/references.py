@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from pytest_aisbench.judge.evaluate import comparable_values, decide_trials
-from pytest_aisbench.judge.noise_test import average, pooled_noise, prediction_reach
+from pytest_aisbench.judge.evaluate import assumed_noise, comparable_values, decide_trials
+from pytest_aisbench.judge.noise_test import ASSUMED_NOISE, average, pooled_noise, prediction_reach
 from pytest_aisbench.judge.scaling import Speed, base_speed, decide_scaling, waived_finding
 from pytest_aisbench.judge.trend import change_points, newest_level
 from pytest_aisbench.judge.values import SPEEDS
@@ -153,7 +153,9 @@ def _replay(runs: Mapping[str, Outcome], values: Iterable[float], *, largest: bo
     )
 
 
-def replay(threshold: Threshold, shape: Shape, past: Sequence[TrialRecord], max_trials: int) -> Replay:
+def replay(
+    threshold: Threshold, shape: Shape, past: Sequence[TrialRecord], max_trials: int, *, assumed: float = ASSUMED_NOISE
+) -> Replay:
     """Judge each run as `evaluate` does: all its trials together, and the comparable trials before it.
 
     Runs that did not measure the metric are left out.
@@ -164,7 +166,7 @@ def replay(threshold: Threshold, shape: Shape, past: Sequence[TrialRecord], max_
     for run, trials in _by_run(past, metric).items():
         level = newest_level([value for _, value in comparable_values(metric, before)])
         numbered = list(enumerate(values_of(trials, metric), start=1))
-        outcomes[run] = decide_trials(threshold, shape, numbered, level, max_trials).outcome
+        outcomes[run] = decide_trials(threshold, shape, numbered, level, max_trials, assumed=assumed).outcome
         before += trials
     return _replay(outcomes, values_of(past, metric), largest=is_upper_limit(threshold, shape))
 
@@ -190,7 +192,8 @@ def replay_scaling(
         speed = Speed(shape, average(speeds), count=len(speeds), noise=noise)
         finding = waived_finding(threshold, case, base_there)
         if finding is None and base_there:
-            finding = decide_scaling(threshold, speed, base_there, max_trials).finding
+            assumed = assumed_noise(THROUGHPUT, case)
+            finding = decide_scaling(threshold, speed, base_there, max_trials, assumed=assumed).finding
             ratios += [] if finding.measured is None else [finding.measured]
         outcomes[run] = finding.outcome if finding else Outcome.WAIVED
         before += trials

@@ -2,8 +2,8 @@
 
 The rule. The efficiency is a ratio of two means, and both are noisy. It is known to ± ratio · t · √(c² / k + b² / n),
 where c and b are the noise of one trial as a share of its mean, of the shape and of its base, and k and n their numbers
-of trials. The degrees of freedom are the smaller of both. The noise test decides by this interval. If the noise of
-either is unknown, the plain limit decides, and the text says so.
+of trials. The degrees of freedom are the smaller of both. The noise test decides by this interval. Where the noise of
+either is unknown, it is assumed as in the noise test, and the text says so.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_aisbench.judge.noise_test import (
+    ASSUMED_NOISE,
     DIGITS,
     Decision,
     Estimate,
     Noise,
     TrialBudget,
     average,
-    decide_by_band,
     decide_by_interval,
     locate,
     not_measured,
@@ -52,6 +52,10 @@ class Speed:
     def relative_noise(self) -> float:
         """The noise of one trial, as a share of the mean."""
         return self.noise.deviation / self.value if self.noise else math.nan
+
+    def or_assumed(self, share: float) -> Speed:
+        """The speed with this share of it as its noise, if that is unknown."""
+        return self if self.noise else replace(self, noise=Noise(share * self.value, math.inf))
 
     @property
     def is_measured(self) -> bool:
@@ -107,24 +111,29 @@ def waived_finding(threshold: Threshold, case: Case, base: Speed | None) -> Find
     return Finding(threshold.metric, Outcome.WAIVED, None, threshold.wanted(shape), why)
 
 
-def decide_scaling(threshold: Threshold, speed: Speed, base: Speed, max_trials: int, unit: str = "") -> Decision:
-    """Compare the efficiency with a threshold that is not waived."""
+def decide_scaling(
+    threshold: Threshold, speed: Speed, base: Speed, max_trials: int, unit: str = "", *, assumed: float = ASSUMED_NOISE
+) -> Decision:
+    """Compare the efficiency with a threshold that is not waived; `assumed` stands for a noise that is unknown."""
     shape, budget = speed.shape, TrialBudget(speed.count, max_trials)
     if not speed.is_measured or not threshold.sides(shape):
         return not_measured(threshold, shape)
     ratio, shapes = efficiency(speed, base), {"shape": str(shape), "base": str(base.shape)}
     speeds = {"value": quantity(speed.per_card, unit), "base_value": quantity(base.per_card, unit)}
     statement = message("scaled", metric=threshold.metric, share=number(ratio), source=base.source, **speeds, **shapes)
-    if speed.noise is None or base.noise is None:
-        unknown = [str(each.shape) for each in (speed, base) if each.noise is None]
-        why = message("unknown noises", **shapes) if len(unknown) > 1 else message("unknown noise", shape=unknown[0])
-        return decide_by_band(threshold, shape, ratio, statement, why)
-    t, level = budget.critical_t(threshold.sides(shape), min(speed.noise.degrees, base.noise.degrees))
+    unknown = [str(each.shape) for each in (speed, base) if each.noise is None]
+    why = message("unknown noises", **shapes) if len(unknown) > 1 else message("unknown noise", shape="".join(unknown))
+    default = message("scaling assumed", why=why, share=f"{100 * assumed:g}%") if unknown else ""
+    speed, base = speed.or_assumed(assumed), base.or_assumed(assumed)
+    degrees = min(each.noise.degrees for each in (speed, base) if each.noise)
+    t, level = budget.critical_t(threshold.sides(shape), degrees)
     own_part, base_part = (ratio * t * each.relative_noise / math.sqrt(each.count) for each in (speed, base))
     half = math.hypot(own_part, base_part)
     terms = " + ".join(f"{number(each.relative_noise, DIGITS)}² / {each.count}" for each in (speed, base))
     figures = {"half": number(half, DIGITS), "share": number(ratio, DIGITS), "t": number(t, DIGITS)}
-    calculation = joined((message("noise of ratio", terms=terms, **figures), message("of both", **shapes), level))
+    calculation = joined(
+        (message("noise of ratio", terms=terms, **figures), message("of both", **shapes), default, level)
+    )
     estimate = Estimate(ratio, (ratio - half, ratio + half), statement, calculation, budget)
     decision = decide_by_interval(threshold, shape, estimate)
     # More trials of this shape reduce its own part of the noise and leave the base's part as it is. If that part alone

@@ -46,6 +46,7 @@ class Metric:
     name: str
     unit: str
     limit: float = PHYSICAL_LIMIT  # what is further from 0 is a fault of the measurement
+    noise: float | None = None  # of one trial, as a share of its value, until history knows; None: the default
     log: LogReading | None = None  # None: the script writes it to a file
 
     @property

@@ -350,7 +350,11 @@ def test_results_json_is_as_the_design_says(tmp_path: Path, card: Path) -> None:
         "outcome": "met",
         "measured": 50.0,
         "wanted": ">= 1 images/s",
-        "text": "throughput 50 images/s, wanted >= 1 images/s; noise unknown: no comparable earlier trials",
+        "text": (
+            "throughput 50 images/s, wanted >= 1 images/s: the interval 47.7135 .. 52.2865 is inside the limits"
+            " (± 2.287 = t 2.287 × s 1; t at 1 - 0.05 × 2/9 of the normal distribution;"
+            " s is assumed to be 2% of the mean: no comparable earlier trials)"
+        ),
     }
     (trial,) = case["trials"]
     assert list(trial) == [

@@ -29,5 +29,9 @@ def remember(file: Path, case_id: str, speeds: Sequence[float], ruling: Ruling =
 
 
 def spread(mean: float, deviation: float, count: int) -> list[float]:
-    """Values whose mean and standard deviation are exactly these, give or take a share of 1 / count."""
-    return [mean + (deviation if number % 2 else -deviation) for number in range(count)]
+    """Values whose mean is this, and whose standard deviation is too, give or take a share of 1 / count.
+
+    Four of them differ: two would not tell a noise.
+    """
+    values = [mean + (deviation if number % 2 else -deviation) for number in range(count)]
+    return [values[0] - 0.001 * deviation, values[1] + 0.001 * deviation, *values[2:]]

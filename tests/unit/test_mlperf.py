@@ -91,14 +91,20 @@ def test_a_benchmark_of_another_name_is_another_only_where_mlperf_has_ours() -> 
 
 @pytest.mark.parametrize(("seconds", "accuracy"), [(180, 0.76), (360, 0.76), (180, 0.7), (197, 0.759)])
 def test_a_file_and_a_run_with_the_same_numbers_have_the_same_findings(seconds: int, accuracy: float) -> None:
-    """`aisbench judge` and a first trial without a history: outcome, value, limit and text agree."""
+    """`aisbench judge` and a first trial without a history: outcome, value, limit and text agree.
+
+    A file by itself assumes no noise; the set that it is does, as a run does.
+    """
     case = replace(CASE, thresholds=(*CLAIMS, Threshold("scaling", at_least=0.9, base="1x1")))
     file = parse_result("a", ran(seconds=seconds, accuracy=accuracy))
     measured = make_measurements(case, file.measured["throughput"] / 8, accuracy)
     trial = make_trial(case, run="now", step=Step.JUDGE, measurements=measured)
-    judged = VerdictStep(Rules()).judge(trial, (), "2027-01-01").verdict
-    assert judge_file(case, file, "2027-01-01") == judged
-    assert judge_set(case, [(file, judged)], "2027-01-01").findings == judged.findings
+    plain, judged = (
+        VerdictStep(Rules(assume_noise=assume_noise)).judge(trial, (), "2027-01-01").verdict
+        for assume_noise in (False, True)
+    )
+    assert judge_file(case, file, "2027-01-01") == plain
+    assert judge_set(case, [(file, plain)], "2027-01-01").findings == judged.findings
 
 
 def test_blocks_of_epochs_count_as_their_epochs() -> None:

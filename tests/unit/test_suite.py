@@ -118,6 +118,11 @@ def test_a_case_without_a_claim_is_refused(folder: Path) -> None:
             "metrics.throughput.limit: inf is not a number above 0",
         ),
         ('unit = "images/s"', 'unit = "images/s"\nlimit = 0', "metrics.throughput.limit: 0 is not a number above 0"),
+        (
+            'unit = "images/s"',
+            'unit = "images/s"\nnoise = -1',
+            "metrics.throughput.noise: -1 is not a number from 0 to below 1",
+        ),
         ("[modelarts]", "[modelart]", "unknown key 'modelart'"),
         ('environment = { GLOG_v = "3" }', 'data = "images"', "data: there is no folder 'images'"),
         ('environment = { GLOG_v = "3" }', 'data = "obs://b/images"', "write obs://b/images/"),
@@ -166,7 +171,11 @@ PATTERN = "pattern = 'acc (.+)'"
         (f"{PATTERN}\nprinted_by = 'job'\nscale = inf", 14, "scale: inf is not a number above 0"),
         ("take = 'last'", 12, "take: there is no pattern that it could apply to"),
         ("samples = 3\nscale = 2", 13, "scale: there is no pattern that it could apply to"),
-        (f"{PATTERN}\nprint_by = 'job'", 13, "unknown key 'print_by'; known: unit, limit, pattern, take, printed_by,"),
+        (
+            f"{PATTERN}\nprint_by = 'job'",
+            13,
+            "unknown key 'print_by'; known: unit, limit, noise, pattern, take, printed_by,",
+        ),
     ],
 )
 def test_a_bad_pattern_is_one_line(folder: Path, keys: str, where: int, message: str) -> None:

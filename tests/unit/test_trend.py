@@ -7,6 +7,7 @@ import math
 import random
 from collections import Counter
 
+import levels
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -173,6 +174,13 @@ def test_noise_that_is_alike_from_value_to_value_is_no_change(alike: float) -> N
 def test_noise_alone_hardly_ever_changes(share: float) -> None:
     found = [change_points(noise(60, share=share, seed=seed)) for seed in range(200)]
     assert sum(bool(each) for each in found) <= 1
+
+
+def test_changes_are_told_from_noise_as_machines_have_it() -> None:
+    """The windows of tests/bench/levels.py, on which a rolling t-test has an F1 of .79 and alarms 14 % of the quiet."""
+    found = levels.score(levels.ours, levels.windows(600))
+    assert found.f1 >= 0.80
+    assert found.alarmed <= 0.05
 
 
 @given(values)

@@ -43,8 +43,10 @@ def drive(clock: Any, case: Case, tmp_path: Path) -> Callable[..., Trial]:
 def test_a_healthy_trial_passes(healthy: Make, drive: Make) -> None:
     trial = drive(healthy())
     assert trial.verdict.ruling is Ruling.PASSED
-    speed = "throughput 50 images/s, wanted >= 40 images/s; noise unknown: no comparable earlier trials"
-    assert trial.verdict.reason == f"{speed}; accuracy 0.95, wanted >= 0.9"
+    speed = "throughput 50 images/s, wanted >= 40 images/s: the interval 48.3551 .. 51.6449 is inside the limits"
+    assumed = "s is assumed to be 2% of the mean: no comparable earlier trials"
+    how = f"± 1.645 = t 1.645 × s 1; t at 1 - 0.05 of the normal distribution; {assumed}"
+    assert trial.verdict.reason == f"{speed} ({how}); accuracy 0.95, wanted >= 0.9"
     assert list(trial.times) == [
         "stage",
         "submit",
@@ -92,10 +94,8 @@ def test_a_slow_card_is_named_in_the_verdict_and_in_the_entry(healthy: Make, dri
     trial = drive(healthy(throughput_2=b"6.25"))
     assert trial.verdict.ruling is Ruling.PASSED
     told = "slow: node 1 card 0 (rank 2) runs at 50.0% of the median; total throughput -12.5%"
-    assert (
-        f"throughput 43.75 images/s, wanted >= 40 images/s; noise unknown: no comparable earlier trials; {told}"
-        in trial.verdict.reason
-    )
+    assert "throughput 43.75 images/s, wanted >= 40 images/s: the interval 42.3" in trial.verdict.reason
+    assert f"no comparable earlier trials); {told}" in trial.verdict.reason
     assert [(each.node, each.card) for each in trial_entry(trial).stragglers] == [(1, 0)]
 
 

@@ -41,16 +41,23 @@ def judged(tried: Trial) -> Verdict:
 def test_steady_state_and_whole_run_are_judged_apart_and_named() -> None:
     verdict = judged(trial(EPOCHS + DONE, STEADY))
     assert verdict.passed
-    unknown = "noise unknown: no comparable earlier trials"
+    limit = "t at 1 - 0.05 of the normal distribution; s is assumed to be 2% of the mean: no comparable earlier trials)"
+    inside = "is inside the limits"
     how = "steady state, from the log of one rank × 4, without a warm-up of 1 point"
     assert [finding.text for finding in verdict.findings] == [
-        f"throughput 400 images/s, wanted >= 100 images/s; {unknown}; over the whole run",
+        (
+            f"throughput 400 images/s, wanted >= 100 images/s: the interval 386.841 .. 413.159 {inside}"
+            f" (± 13.16 = t 1.645 × s 8; {limit}; over the whole run"
+        ),
         "accuracy 0.95, wanted >= 0.9",
-        f"steady_throughput 640 images/s, wanted >= 600 images/s; {unknown}; {how}",
+        (
+            f"steady_throughput 640 images/s, wanted >= 600 images/s: the interval 618.946 .. 661.054 {inside}"
+            f" (± 21.05 = t 1.645 × s 12.8; {limit}; {how}"
+        ),
     ]
-    slow = judged(trial(EPOCHS + DONE, replace(STEADY, at_least=641.0)))
+    slow = judged(trial(EPOCHS + DONE, replace(STEADY, at_least=680.0)))
     assert slow.ruling is Ruling.FAILED
-    assert slow.reason.startswith("steady_throughput 640 images/s, wanted >= 641 images/s (0.2% below)")
+    assert slow.reason.startswith("steady_throughput 640 images/s, wanted >= 680 images/s (5.9% below)")
 
 
 def test_a_good_steady_state_saves_no_slow_run() -> None:
