@@ -328,7 +328,7 @@ def test_what_strangers_write_stays_text_everywhere(tmp_path: Path) -> None:
     assert all(line.isprintable() for line in ours.splitlines())
     commands = [line for line in ended.out.splitlines() if FORGED.match(line)]
     assert commands
-    genuine = re.compile(r"::error file=suites/\w+/test_\w+\.py,line=\d+,title=\w+-1x2 [A-Z]+::")
+    genuine = re.compile(r"::(?:error|warning) file=suites/\w+/test_\w+\.py,line=\d+,title=\w+-1x2 [A-Z]+::")
     assert [line for line in commands if not genuine.match(line)] == []
     suite = strictly(ended.reports / "junit.xml")
     reasons = [str(properties(case)["aisbench.reason"]) for case in suite.iter("testcase")]
