@@ -186,7 +186,7 @@ def cancel_unfinished(trials: Iterable[Trial], tools: Tools, keep: Callable[[Tri
     for trial in reconciled:
         if trial.step is Step.WATCH:
             cancelled = trial if trial.fault else begin(trial, fault, clock.now())
-            if not save(cancelled):
+            if not save(cancelled) and tools.holds(cancelled):
                 running[trial.job_id or ""] = cancelled
     _LOG.info("the run ends: %d jobs are cancelled", len(running))
     for cancellations in confirm(platform, clock, map(_cancellation, running.values()), tools.limits.stop_s):
@@ -298,7 +298,7 @@ class CancelCommand:
     def all_mine(self) -> Iterator[CancelReport]:
         """Cancel every job of the ledger that no live run holds; with `force`, also those that one holds."""
         targets: list[_Target] = []
-        for held in self.ledger.in_flight(self.clock.now()):
+        for held in self.ledger.with_holders(self.ledger.in_flight(self.clock.now()), self.clock):
             if held.holder is Holder.ALIVE and not self.force:
                 text = f"left to run {held.trial.run}, which is alive ({held.owner})"
                 yield CancelReport(_job(held), text, settled=True)
@@ -320,6 +320,7 @@ class CancelCommand:
                 return CancelReport(job, f"could not be looked up: {error}")
             held = self.ledger.named(platform_job, self.clock.now()) if platform_job else None
         if held:
+            (held,) = self.ledger.with_holders([held] if held.in_flight else [replace(held, seen=True)], self.clock)
             return self._target(held)
         if self.force:
             return _Target(platform_job or job, None)

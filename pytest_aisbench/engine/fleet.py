@@ -21,10 +21,10 @@ from pytest_aisbench.engine import watch
 from pytest_aisbench.engine.cancel import WORKERS, cancel_unfinished
 from pytest_aisbench.engine.scheduler import Action, Scheduler, Threads
 from pytest_aisbench.engine.trial import Tools, advance, taken_by_another_run, why_another_trial, without_another_trial
-from pytest_aisbench.errors import BudgetSpent, Crashed, GivenUp
+from pytest_aisbench.errors import BudgetSpent, Crashed, GivenUp, LedgerError
 from pytest_aisbench.judge.scaling import base_case_id
 from pytest_aisbench.ledger.ledger import Ledger
-from pytest_aisbench.logs import get_logger
+from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.job import Phase
 from pytest_aisbench.model.messages import message
@@ -61,7 +61,7 @@ class Fleet:
         self._saved = saved
         self._scheduler = scheduler or Threads(WORKERS)
         self._table = TrialTable(self._scheduler, new_trial, self._why_refused, max_jobs, max_trials)
-        self._tools = replace(tools, others=self._table.trials_of_workload)
+        self._tools = replace(tools, others=self._table.trials_of_workload, holds=self._holds)
         self._due: dict[str, float] = {}  # by trial: its next step, or look at its job, begins then at the earliest
         self._look_at: float | None = None  # when the next look is planned
         self._next_look = 0.0  # no look before that
@@ -352,6 +352,12 @@ class Fleet:
                 self._consider(case_id)
             self._fill_slots()
         return taken
+
+    def _holds(self, trial: Trial) -> bool:
+        """True unless the ledger says that another process has taken the trial. A ledger that fails says nothing."""
+        with ignored(_LOG, LedgerError, "%s: whether it is still this run's", trial.name, level=logging.WARNING):
+            return self._ledger.holds(trial)
+        return True
 
     def _lost(self, trial: Trial) -> None:
         """End a trial that the ledger did not take. The ledger calls this inside its transaction, so that the table is

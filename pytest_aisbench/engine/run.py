@@ -28,7 +28,8 @@ from pytest_aisbench.errors import LedgerError
 from pytest_aisbench.judge.entries import case_entry
 from pytest_aisbench.judge.evaluate import Rules
 from pytest_aisbench.ledger.history import History
-from pytest_aisbench.ledger.ledger import LEASE_S, Lease, Ledger, is_held, this_process
+from pytest_aisbench.ledger.lease import LEASE_S, Lease, is_long_dead, this_process
+from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.ledger.runs import make_folder, point_latest, request_name, run_id, write_request
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.case import Case
@@ -79,7 +80,7 @@ class Run:
         self.ledger = Ledger(ledger)
         self.folder = make_folder(settings.reports, self.id)
         point_latest(settings.reports, self.id)
-        for dead in self.ledger.end_orphans(clock.now(), is_held):
+        for dead in self.ledger.end_orphans(clock.now(), is_long_dead):
             if dead.case.id in self._cases:
                 say(f"{dead.case.id}: the job of {dead.run} died with its private local cloud; another is submitted")
         now = clock.now()

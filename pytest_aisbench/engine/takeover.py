@@ -20,7 +20,8 @@ from pytest_aisbench.engine.staging import code_tree, read_tree
 from pytest_aisbench.engine.watch import TAKEN, UNSETTLED
 from pytest_aisbench.errors import AisbenchError, Blame
 from pytest_aisbench.judge.comparison import traits_of
-from pytest_aisbench.ledger.ledger import LEASE_S, Ledger, LeftTrial, is_dead
+from pytest_aisbench.ledger.lease import LEASE_S, Liveness, is_absurd, liveness, runs_with_heartbeat
+from pytest_aisbench.ledger.ledger import Ledger, LeftTrial
 from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.model import codec
 from pytest_aisbench.model.case import Case, Workload
@@ -47,7 +48,7 @@ class Takeover:
     inspect: Callable[[str], Job]  # asks the platform about a job, by its id
     cancel: Callable[[str], None]
     say: Callable[[str], None]
-    _alive: dict[str, bool] = field(default_factory=dict)  # by run, for the runs whose leases we watched
+    _alive: dict[str, bool] = field(default_factory=dict)  # by run, for those without an end in the ledger
 
     def of(self, case: Case) -> Trial | None:
         """The trial of the case to resume, now this run's; None if there is none, or other live runs hold them.
@@ -74,8 +75,9 @@ class Takeover:
     def _left_trials(self, case: Case) -> list[LeftTrial]:
         """What other runs left of the case, read when we know which of these runs are alive."""
         left = self.ledger.left_trials(case.id, self.platform_id, self.run)
-        if any(self._is_doubtful(each) for each in left):
-            self._watch_leases(case)
+        doubtful = {each.trial.run: each for each in left if self._is_doubtful(each)}
+        if doubtful:
+            self._watch_heartbeats(case, doubtful)
             # What was read before is old: a run that was alive may have judged its trials meanwhile.
             left = self.ledger.left_trials(case.id, self.platform_id, self.run)
         return left
@@ -98,11 +100,12 @@ class Takeover:
             taken, judged=None, another_trial="", fault=None, missing_results=(), measurements=(), background=None
         )
         taken = taken.noted(message("taken over", run=trial.run))
-        if not self.ledger.swap_trial(taken, now, left):
+        ours = self.ledger.swap_trial(taken, now, left)
+        if ours is None:
             self.say(f"{case.id}: job {job} of run {trial.run} is not taken over: another run has it by now")
             return None
         self.say(f"{case.id}: taken over from run {trial.run} (job {job})")
-        return taken
+        return ours
 
     def _ended_unseen(self, left: LeftTrial) -> bool:
         """True if the job ended more than a day ago while no run watched it; the ledger then records its end.
@@ -131,8 +134,8 @@ class Takeover:
         """Cancel a job that its run was cancelling when it was killed, could not cancel, or that another replaced."""
         trial, now = left.trial, self.clock.now()
         fault = trial.fault or Fault(Blame.PLATFORM, message("stopped by run", run=self.run))
-        claim = begin(replace(trial, run=self.run), fault, now)
-        if not self.ledger.swap_trial(claim, now, left):
+        claim = self.ledger.swap_trial(begin(replace(trial, run=self.run), fault, now), now, left)
+        if claim is None:
             _LOG.info("%s: not stopped, its run is alive", trial.name)
             return
         try:
@@ -146,23 +149,29 @@ class Takeover:
         self.say(f"{trial.case.id}: job {trial.job_id} of run {trial.run} was to be stopped, and is now")
 
     def _is_doubtful(self, left: LeftTrial) -> bool:
-        """True if the trial's run has no end in the ledger, and only a look at its lease can tell whether it lives."""
-        if left.trial.step is Step.STAGE or left.trial.run in self._alive:
+        """True if the trial's run has no end in the ledger, and only its heartbeat can tell whether it lives."""
+        run = left.trial.run
+        if not left.killed or left.trial.step is Step.STAGE or run in self._alive:
             return False
-        return left.killed and self.clock.now() - left.lease < _STALE_S and not is_dead(left.owner)
+        known = liveness(left.owner)
+        if known is Liveness.UNKNOWN and self.clock.now() - left.lease < _STALE_S:
+            return True
+        self._alive[run] = known is Liveness.ALIVE
+        return False
 
-    def _watch_leases(self, case: Case) -> None:
-        """Wait as long as a lease lasts, and see which runs renew theirs: clocks of other machines prove nothing."""
-        before = self.ledger.leases()
-        self.say(f"{case.id}: another run may be alive; waiting {LEASE_S:.0f} s to see whether it renews its lease")
-        self.clock.sleep(LEASE_S + 0.1)
-        after = self.ledger.leases()
-        self._alive.update({run: after.get(run, lease) != lease for run, lease in before.items()})
+    def _watch_heartbeats(self, case: Case, doubtful: Mapping[str, LeftTrial]) -> None:
+        for run, left in doubtful.items():
+            if is_absurd(left.lease, self.clock.now()):
+                self.say(f"{case.id}: run {run} has an impossible lease ({left.lease}); its heartbeat decides")
+        runs = ", ".join(doubtful)
+        self.say(f"{case.id}: another run may be alive ({runs}); waiting up to {LEASE_S:g} s for its heartbeat")
+        alive = runs_with_heartbeat(self.ledger, doubtful, self.clock)
+        self._alive.update({run: run in alive for run in doubtful})
 
     def _is_released(self, left: LeftTrial) -> bool:
         """True if no live run holds the trial."""
         run = left.trial.run
-        if left.killed and (self._alive.get(run, False) or self._is_doubtful(left)):
+        if left.killed and self._alive.get(run, True):
             self.say(f"{left.trial.case.id}: run {run} is alive and keeps its job; another one is submitted")
             return False
         return True

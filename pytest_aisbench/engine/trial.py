@@ -53,6 +53,7 @@ class Tools:
     meter: PowerMeter = field(default_factory=lambda: PowerMeter({}))
     stager: Stager | None = None  # of the run
     stopped_by: Callable[[str], str] = lambda _: ""  # who used `aisbench stop` on a job
+    holds: Callable[[Trial], bool] = lambda _: True  # False once another process has taken the trial
 
 
 def advance(trial: Trial, tools: Tools) -> Trial:
@@ -83,6 +84,8 @@ def _stage(trial: Trial, tools: Tools) -> Trial:
 
 def _submit(trial: Trial, tools: Tools) -> Trial:
     now = tools.clock.now()
+    if not tools.holds(trial):  # this process may have stood still since the intent was saved
+        return taken_by_another_run(trial, now)
     if not trial.attempts:
         _check_budget(tools)
     sent = submit_job(trial, tools.platform, now, tools.limits)
@@ -90,8 +93,10 @@ def _submit(trial: Trial, tools: Tools) -> Trial:
 
 
 def _watch(trial: Trial, tools: Tools) -> Trial:
+    if trial.fault and not tools.holds(trial):
+        return taken_by_another_run(trial, tools.clock.now())
     trial = watch.watch_job(
-        trial, tools.platform, tools.clock, tools.limits, tools.inspect, stopped_by=tools.stopped_by
+        trial, tools.platform, tools.clock, tools.limits, tools.inspect, stopped_by=tools.stopped_by, holds=tools.holds
     )
     if trial.step is Step.WATCH and not trial.fault:
         _check_budget(tools)  # after the look: a job that has just succeeded counts

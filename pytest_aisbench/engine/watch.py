@@ -57,10 +57,12 @@ def watch_job(
     inspect: Callable[[str], Job] | None = None,
     *,
     stopped_by: Callable[[str], str] = lambda _: "",
+    holds: Callable[[Trial], bool] = lambda _: True,
 ) -> Trial:
     """The trial after one look at its job: at HARVEST if the job has ended, or does not end after a cancel.
 
-    `stopped_by` returns who used `aisbench stop` on a job, or an empty text.
+    `stopped_by` returns who used `aisbench stop` on a job, or an empty text; `holds` is False once another process has
+    taken the trial.
     """
     now = clock.now()
     trial = cancel.request_for(trial, platform, now) if trial.fault else trial
@@ -81,7 +83,9 @@ def watch_job(
         trial = replace(trial, fault=_stop_fault(job, limits.run_s, stopped_by(job.id), unseen=unseen))
     if job.phase.is_final:
         # If the lost job turns up again, it must not run beside the next trial's job.
-        return (cancel.request_for(trial, platform, now) if job.phase is Phase.LOST else trial).moved(Step.HARVEST, now)
+        if job.phase is Phase.LOST and holds(trial):
+            trial = cancel.request_for(trial, platform, now)
+        return trial.moved(Step.HARVEST, now)
     if trial.fault:
         if not cancel.is_unconfirmed(trial, now, limits.stop_s):
             return trial

@@ -449,6 +449,10 @@ ALTER TABLE runs ADD COLUMN executor TEXT NOT NULL DEFAULT '{}';
 _WHO_STOPPED_IT = """
 CREATE TABLE stops (job_id TEXT PRIMARY KEY, who TEXT NOT NULL, at REAL NOT NULL);
 """
+_WHO_HOLDS_IT = """
+ALTER TABLE runs ADD COLUMN beat INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE trials ADD COLUMN fence INTEGER NOT NULL DEFAULT 0;
+"""
 # Step n upgrades version n to version n + 1. A released step is never changed.
 STEPS = (
     _RUNS_TRIALS_CASES,
@@ -459,6 +463,7 @@ STEPS = (
     _WHAT_ITS_TESTS_SAID,
     _WHO_RAN_IT,
     _WHO_STOPPED_IT,
+    _WHO_HOLDS_IT,
 )
 VERSION = len(STEPS)
 

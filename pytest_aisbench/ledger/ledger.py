@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
-import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,31 +12,28 @@ from typing import Any, NamedTuple
 from pytest_aisbench.errors import Blame, LedgerError
 from pytest_aisbench.ledger import history
 from pytest_aisbench.ledger.database import Database
-from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model import codec
 from pytest_aisbench.model.clock import stamp
 from pytest_aisbench.model.job import Job, Phase
 from pytest_aisbench.model.messages import message
-from pytest_aisbench.model.ports import Clock
 from pytest_aisbench.model.results import RESULTS, RUNS, SCHEMA, CaseBrief, CaseEntry, Executor, PreviousRun, RunEntry
 from pytest_aisbench.model.trial import Fault, Step, Trial
 from pytest_aisbench.model.verdict import Ruling
 
-_LOG = get_logger("fleet")
-
 # Not REPLACE, which would silently delete another trial of the same name.
 _SAVE = """
-INSERT INTO trials (trial, run, case_id, number, name, step, job_id, updated, record, place, fingerprint, ran_s)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO trials (trial, run, case_id, number, name, step, job_id, updated, record, place, fingerprint, ran_s, fence)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (trial) DO UPDATE SET
     run = excluded.run, case_id = excluded.case_id, number = excluded.number, name = excluded.name,
     step = excluded.step, job_id = excluded.job_id, updated = excluded.updated, record = excluded.record,
-    place = excluded.place, fingerprint = excluded.fingerprint, ran_s = excluded.ran_s
+    place = excluded.place, fingerprint = excluded.fingerprint, ran_s = excluded.ran_s, fence = excluded.fence
 """
 _SAVE_IF_UNCHANGED = f"{_SAVE} WHERE trials.record = ?"
 _SAVE_IF_STILL_LEFT = f"""{_SAVE_IF_UNCHANGED} AND EXISTS (
     SELECT 1 FROM runs WHERE runs.run = ? AND owner = ? AND lease = ? AND (finished IS NULL) = ?)"""  # noqa: S608 - made of our own words
-_SAVE_IF_OURS = f"{_SAVE} WHERE trials.run = excluded.run"
+# The fence grows whenever another process takes the trial: from then on the former owner writes nothing.
+_SAVE_IF_OURS = f"{_SAVE} WHERE trials.run = excluded.run AND trials.fence = excluded.fence"
 _SAVE_CASE = "INSERT OR REPLACE INTO cases VALUES (?, ?, ?, ?)"
 MAY_RUN = "(t.step IN ('SUBMIT', 'WATCH') OR json_extract(t.record, '$.job.phase') IN ('PENDING', 'RUNNING'))"
 _LEFT = f"""
@@ -67,6 +61,13 @@ _BRIEF = """
 SELECT case_id, json_extract(record, '$.verdict'), json_extract(record, '$.metrics.throughput.value'),
     json_extract(record, '$.metrics.throughput.unit') FROM cases WHERE run = ? ORDER BY ordinal, case_id
 """
+
+
+class Heartbeat(NamedTuple):
+    """What a live run changes every few seconds; a run of an older version changes only its lease."""
+
+    beat: int
+    lease: float
 
 
 class LeftTrial(NamedTuple):
@@ -104,12 +105,23 @@ class Ledger:
         self.database.write(statement, run, now, _text(settings), owner, lease, record(executor or Executor()))
 
     def renew(self, run: str, lease: float) -> None:
-        """Extend the lease of a live run: no other run takes its jobs before `lease`."""
-        self.database.write("UPDATE runs SET lease = ? WHERE run = ?", lease, run)
+        """Show that the run lives: its heartbeat moves. `lease` is until when it expects to, by its own clock."""
+        self.database.write("UPDATE runs SET lease = ?, beat = beat + 1 WHERE run = ?", lease, run)
 
-    def leases(self) -> dict[str, float]:
-        """The lease of every run that has no end, by its own clock; a live run changes it every few seconds."""
-        return dict(self.database.read("SELECT run, lease FROM runs WHERE finished IS NULL"))
+    def heartbeats(self, runs: Iterable[str]) -> dict[str, Heartbeat]:
+        """The heartbeats of those runs that have not ended."""
+        wanted = list(runs)
+        marks = ", ".join("?" * len(wanted))
+        rows = self.database.read_committed(
+            f"SELECT run, beat, lease FROM runs WHERE finished IS NULL AND run IN ({marks})",  # noqa: S608
+            *wanted,
+        )
+        return {run: Heartbeat(beat, lease) for run, beat, lease in rows}
+
+    def holds(self, trial: Trial) -> bool:
+        """True unless another process has taken the trial since: asked before each request that changes its job."""
+        rows = self.database.read_committed("SELECT run, fence FROM trials WHERE trial = ?", trial.id)
+        return not rows or rows[0] == (trial.run, trial.fence)
 
     def finish(self, run: str, exit_code: int, now: float, own: Collection[str] = ()) -> set[str]:
         """End the run, unless another run has taken over one of its `own` trials: returns those.
@@ -151,22 +163,22 @@ class Ledger:
         )
         return [float(row[0]) for row in rows]
 
-    def end_orphans(self, now: float, is_held: Callable[[str, float, float], bool]) -> list[Trial]:
+    def end_orphans(self, now: float, is_dead: Callable[[str, float, float], bool]) -> list[Trial]:
         """End the trials that ran on the private local clouds of killed runs: they become LOST and DONE.
 
-        Trials of runs that still renew their lease stay. So do those of a run without an owner, which an old version
-        wrote: their platform is unknown, and their jobs may run.
+        Trials of runs that may live stay: `is_dead` gets the owner of a run, its lease, and the time. So do those of a
+        run without an owner, which an old version wrote: their platform is unknown, and their jobs may run.
         """
         with self.database.transaction():
             rows = self.database.read(
                 "SELECT t.record, r.owner, r.lease FROM runs r CROSS JOIN trials t USING (run) WHERE t.place = ''"
                 " AND t.step IN ('SUBMIT', 'WATCH') AND r.finished IS NULL AND r.owner != '' ORDER BY t.trial"
             )
-            left = [codec.load(Trial, json.loads(row[0])) for row in rows if not is_held(row[1], row[2], now)]
-            buried = [_lost_trial(trial, now) for trial in left]
-            for trial in buried:
-                self.save_trial(trial, now)
-        return buried
+            left = [
+                (text, codec.load(Trial, json.loads(text))) for text, owner, lease in rows if is_dead(owner, lease, now)
+            ]
+            buried = [self.swap_trial(_lost_trial(trial, now), now, text) for text, trial in left]
+        return [trial for trial in buried if trial]
 
     def save_trial(self, trial: Trial, now: float) -> bool:
         """Save a trial, and its measurements as history; False if another run has taken it over meanwhile."""
@@ -189,20 +201,22 @@ class Ledger:
             history.add_record(self.database, measured, trial.traits)
         return saved
 
-    def swap_trial(self, trial: Trial, now: float, seen: str | LeftTrial) -> bool:
-        """Save the trial only if its record is still the one that was read; its old measurements leave history.
+    def swap_trial(self, trial: Trial, now: float, seen: str | LeftTrial) -> Trial | None:
+        """Take the trial: save it, behind a new fence, only if its record is still the one that was read.
 
-        A trial that another run left must be left still: since it was read, its run has renewed no lease and not ended.
+        Returns it as it was saved. Its former owner can no longer write it, and its old measurements leave history. A
+        trial that another run left must be left still: since it was read, its run has renewed no lease and not ended.
         """
+        taken = replace(trial, fence=trial.fence + 1)
         with self.database.transaction():
             if isinstance(seen, str):
-                swapped = bool(self.database.write(_SAVE_IF_UNCHANGED, *_row(trial, now), seen))
+                swapped = self.database.write(_SAVE_IF_UNCHANGED, *_row(taken, now), seen)
             else:
                 holder = seen.trial.run, seen.owner, seen.lease, seen.killed
-                swapped = bool(self.database.write(_SAVE_IF_STILL_LEFT, *_row(trial, now), seen.record, *holder))
+                swapped = self.database.write(_SAVE_IF_STILL_LEFT, *_row(taken, now), seen.record, *holder)
             if swapped:
                 history.drop_record(self.database, trial.id)
-        return swapped
+        return taken if swapped else None
 
     def save_case(self, run: str, ordinal: int, entry: CaseEntry) -> None:
         """Save a case's entry, in place of an earlier one of this run."""
@@ -277,7 +291,7 @@ def _row(trial: Trial, now: float) -> tuple[Any, ...]:
     ran_s = trial.job.ran_s if trial.job and trial.job.phase is Phase.SUCCEEDED else None
     return (
         *(trial.id, trial.run, trial.case.id, trial.number, trial.name, trial.step.name, trial.job_id),
-        *(now, record(trial), trial.platform_id, trial.fingerprint, ran_s),
+        *(now, record(trial), trial.platform_id, trial.fingerprint, ran_s, trial.fence),
     )
 
 
@@ -300,58 +314,3 @@ def _text(value: Any) -> str:
 
 def _stamp(seconds: float) -> str:
     return stamp(seconds, "milliseconds")
-
-
-LEASE_S = 12.0
-
-
-class Lease:
-    """Renews a run's lease on its jobs in a thread of its own: the Fleet's threads may be busy for long."""
-
-    def __init__(self, ledger: Ledger, run: str, clock: Clock) -> None:
-        self._ledger = ledger
-        self._run = run
-        self._clock = clock
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="aisbench-lease", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _renew(self) -> None:
-        while not self._end.wait(LEASE_S / 4):
-            # A full disk may have room in a moment, and a run without a lease loses its jobs. If the error lasts, the
-            # Fleet meets and reports it.
-            with ignored(_LOG, LedgerError, "one renewal of the lease on our jobs", level=logging.WARNING):
-                self._ledger.renew(self._run, self._clock.now() + LEASE_S)
-
-
-def this_process() -> str:
-    return f"{_host()}:{os.getpid()}"
-
-
-def _host() -> str:
-    import socket
-
-    return socket.gethostname()
-
-
-def is_held(other: str, lease: float, now: float) -> bool:
-    """True if an unfinished run may still be alive: its lease has not expired, and its process is not known dead."""
-    return lease > now and not is_dead(other)
-
-
-def is_dead(other: str) -> bool:
-    """True for a process of this machine that has ended. Nothing is known of processes of other machines."""
-    host, _, pid = other.rpartition(":")
-    if host != _host() or not pid.isdigit():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False

@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pytest_aisbench.ledger.database import Database
-from pytest_aisbench.ledger.ledger import is_held, record
+from pytest_aisbench.ledger.lease import is_held
+from pytest_aisbench.ledger.ledger import record
 from pytest_aisbench.ledger.runs import is_under_way
 from pytest_aisbench.model import codec
 from pytest_aisbench.model.results import PRIVATE, CaseEntry, Destination, RunEnd, UploadItem, UploadState

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 from pytest_aisbench.errors import LedgerError, UsageFault
 from pytest_aisbench.ledger.database import Database
-from pytest_aisbench.ledger.ledger import MAY_RUN, Ledger, is_dead, is_held, record
+from pytest_aisbench.ledger.lease import Liveness, is_held, liveness, runs_with_heartbeat
+from pytest_aisbench.ledger.ledger import MAY_RUN, Ledger, record
 from pytest_aisbench.model import codec
 from pytest_aisbench.model.job import Request
+from pytest_aisbench.model.ports import Clock
 from pytest_aisbench.model.trial import Trial
 
 LATEST = "latest"
@@ -141,7 +143,7 @@ class Holder(enum.Enum):
     ALIVE = "alive"
     ENDED = "ended"  # and left its job on purpose, or could not cancel it
     DEAD = "dead"
-    UNKNOWN = "unknown"  # its lease expired; whether its process lives, only its machine knows
+    UNKNOWN = "unknown"  # it shows no heartbeat; whether its process lives, only its machine knows
 
 
 @dataclass(frozen=True)
@@ -149,9 +151,10 @@ class HeldTrial:
     """A trial and the run that holds it, as the ledger had them when it was read."""
 
     trial: Trial
-    owner: str
+    owner: str  # host and pid
     holder: Holder
     record: str
+    seen: bool = True  # False if only the run's lease says whether it lives, by the clock of another machine
 
     @property
     def in_flight(self) -> bool:
@@ -167,6 +170,7 @@ class JobLedger(Ledger):
         if not new and not path.is_file():
             raise UsageFault(f"there is no ledger {path}", advice="name it with --ledger FILE or --reports DIR")
         super().__init__(path)
+        self._alive: dict[str, bool] = {}  # by run, for those that were watched for a heartbeat
 
     def in_flight(self, now: float) -> list[HeldTrial]:
         """The trials whose job may run, newest first."""
@@ -189,19 +193,31 @@ class JobLedger(Ledger):
 
     def amend(self, held: HeldTrial, trial: Trial, now: float) -> HeldTrial | None:
         """Save a changed trial; None if another process has changed it since it was read."""
-        written = self.swap_trial(trial, now, held.record)
-        return replace(held, trial=trial, record=record(trial)) if written else None
+        written = self.swap_trial(replace(trial, fence=held.trial.fence), now, held.record)
+        return replace(held, trial=written, record=record(written)) if written else None
+
+    def with_holders(self, trials: Iterable[HeldTrial], clock: Clock) -> list[HeldTrial]:
+        """The trials with their holders, sure enough to stop a job: runs on machines that we cannot see are watched
+        for a heartbeat, all at once."""
+        held = list(trials)
+        runs = {each.trial.run for each in held if not each.seen} - self._alive.keys()
+        alive = runs_with_heartbeat(self, runs, clock)
+        self._alive |= {run: run in alive for run in runs}
+        holders = {run: Holder.ALIVE if lives else Holder.UNKNOWN for run, lives in self._alive.items()}
+        return [each if each.seen else replace(each, holder=holders[each.trial.run], seen=True) for each in held]
 
 
 def _held_trial(row: tuple[Any, ...], now: float) -> HeldTrial:
     written, owner, lease, ended = row
+    known = liveness(owner)
     if ended:
         holder = Holder.ENDED
-    elif is_dead(owner):
-        holder = Holder.DEAD
+    elif known is not Liveness.UNKNOWN:
+        holder = Holder.ALIVE if known is Liveness.ALIVE else Holder.DEAD
     else:
         holder = Holder.ALIVE if lease > now else Holder.UNKNOWN
-    return HeldTrial(codec.load(Trial, json.loads(written)), owner, holder, written)
+    seen = bool(ended) or known is not Liveness.UNKNOWN
+    return HeldTrial(codec.load(Trial, json.loads(written)), owner.partition(" ")[0], holder, written, seen)
 
 
 # Tests.

@@ -6,11 +6,22 @@ import time
 from datetime import datetime, timezone
 
 
+def _passed() -> float:
+    """Seconds on a clock that is never set, and that counts while the machine sleeps where it can: jobs run on."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 class SystemClock:
-    """Clock, as the machine keeps it."""
+    """Clock: the machine's time when this object was made, and what has passed since.
+
+    Time that is set back by an hour in mid-run must not make a job an hour longer, nor a pause.
+    """
+
+    def __init__(self) -> None:
+        self._zero = time.time() - _passed()
 
     def now(self) -> float:
-        return time.time()
+        return self._zero + _passed()
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

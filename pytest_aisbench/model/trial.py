@@ -68,6 +68,8 @@ class Trial:
     last_lines: tuple[str, ...] = ()  # and what its log ends with
     # Tells the platform it runs on from every other; empty for a platform that ends with the run.
     platform_id: str = field(default="", metadata={"alias": "place"})
+    # How often another process has taken it; every write and every request about its job is made by the last of them.
+    fence: int = 0
     fingerprint: str = ""  # of everything that decides what its job does
     expected_s: float = 0.0  # how long its job should run; 0 if unknown
     traits: Mapping[str, str] = field(default_factory=dict)  # what history must share to be compared, by name

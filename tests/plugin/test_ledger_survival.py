@@ -21,6 +21,7 @@ from pytest_aisbench.errors import LedgerError
 from pytest_aisbench.ledger import database
 from pytest_aisbench.ledger import database as database_module
 from pytest_aisbench.ledger.database import STEPS, VERSION, Mount, find_mount
+from pytest_aisbench.ledger.lease import Liveness, liveness
 from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.ledger.runs import JobLedger
 
@@ -228,6 +229,27 @@ def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
     damaged = r"malformed; it is damaged: move it away and keep it"
     with pytest.raises(LedgerError, match=damaged), closing(Ledger(file)) as ledger:
         ledger.begin("r", {}, 1.0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pid namespaces")
+def test_a_process_is_known_beyond_its_number_and_its_host() -> None:
+    tell = [
+        sys.executable,
+        "-c",
+        "from pytest_aisbench.ledger.lease import *; print(this_process(), flush=True); input()",
+    ]
+    process = subprocess.Popen(tell, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    owner = process.stdout.readline().strip()
+    assert liveness(owner) is Liveness.ALIVE
+    process.communicate("\n")
+    assert liveness(owner) is Liveness.DEAD
+    inside = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", *tell], input="\n", capture_output=True, text=True, check=False
+    )
+    if inside.returncode:
+        pytest.skip(f"no pid namespace can be made here: {inside.stderr.strip()}")
+    assert liveness(inside.stdout.strip()) is Liveness.UNKNOWN
 
 
 def test_a_kill_in_the_middle_of_an_upgrade_leaves_a_whole_version(tmp_path: Path) -> None:

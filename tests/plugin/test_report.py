@@ -255,7 +255,8 @@ def test_allure_without_node_is_one_line(told: Yard, tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_under_way_is_left_alone(told: Yard, tmp_path: Path) -> None:
-    from pytest_aisbench.ledger.ledger import Ledger, this_process
+    from pytest_aisbench.ledger.lease import this_process
+    from pytest_aisbench.ledger.ledger import Ledger
 
     ledger = Ledger(tmp_path / "ledger.db")
     ledger.begin("20990101-000000-abcdef", {"platform": "local"}, 4e9, this_process(), 5e9)

@@ -23,7 +23,11 @@ def _intent_after_submit() -> list[tuple[Any, str, Any]]:
 
 def _no_fencing() -> list[tuple[Any, str, Any]]:
     """A run whose job another run has taken over writes and ends as if the job were still its own."""
-    return [(ledger, "_SAVE_IF_OURS", ledger._SAVE), (run.Run, "_own_trials", lambda _: {})]
+    return [
+        (ledger, "_SAVE_IF_OURS", ledger._SAVE),
+        (ledger.Ledger, "holds", lambda *_: True),
+        (run.Run, "_own_trials", lambda _: {}),
+    ]
 
 
 def _takeover_without_reading_again() -> list[tuple[Any, str, Any]]:
@@ -31,13 +35,15 @@ def _takeover_without_reading_again() -> list[tuple[Any, str, Any]]:
 
     def left_trials(self: Any, case: Any) -> Any:
         left = self.ledger.left_trials(case.id, self.platform_id, self.run)
-        if any(self._is_doubtful(each) for each in left):
-            self._watch_leases(case)
+        doubtful = {each.trial.run: each for each in left if self._is_doubtful(each)}
+        if doubtful:
+            self._watch_heartbeats(case, doubtful)
         return left
 
-    def swap(self: Any, trial: Trial, now: float, seen: Any) -> bool:
+    def swap(self: Any, trial: Trial, now: float, seen: Any) -> Trial:
         with self.database.transaction():
-            return bool(self.database.write(ledger._SAVE, *ledger._row(trial, now)))
+            self.database.write(ledger._SAVE, *ledger._row(trial, now))
+        return trial
 
     return [(takeover.Takeover, "_left_trials", left_trials), (ledger.Ledger, "swap_trial", swap)]
 

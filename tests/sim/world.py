@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 
 from pytest_aisbench.engine import fleet as fleet_module
 from pytest_aisbench.ledger import database as database_module
-from pytest_aisbench.ledger import ledger as ledger_module
+from pytest_aisbench.ledger import lease as lease_module
 from pytest_aisbench.model.case import Case, Shape, Workload
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Metric
 from pytest_aisbench.model.verdict import Threshold
@@ -74,9 +74,12 @@ class _Os:
         return current.process.pid if current else 1
 
     def kill(self, pid: int, _: int) -> None:
-        process = _machine().processes.get((_machine().here.name, pid))
-        if process is None or not process.alive or process.name in (_now.ended if _now else ()):
+        if not self.lives(pid):
             raise ProcessLookupError
+
+    def lives(self, pid: int) -> bool:
+        process = _machine().processes.get((_machine().here.name, pid))
+        return process is not None and process.alive and process.name not in (_now.ended if _now else ())
 
 
 @contextmanager
@@ -103,8 +106,10 @@ def simulated_modules() -> Iterator[None]:
     put(database_module, "sqlite3", _Sqlite())
     put(database_module, "random", SimpleNamespace(SystemRandom=_Chance))
     put(database_module, "why_no_locks", lambda _: "")
-    put(ledger_module, "os", _Os())
-    put(ledger_module, "_host", lambda: _machine().here.name)
+    put(lease_module, "os", _Os())
+    put(lease_module, "_host", lambda: _machine().here.name)
+    put(lease_module, "_sight", lambda: f"boot-of-{_machine().here.name} pid:[1]")
+    put(lease_module, "_start", lambda pid: "0" if _Os().lives(pid) else "")
     put(secrets, "token_hex", lambda size: f"{random.getrandbits(8 * size):0{2 * size}x}")
     put(fleet_module.Fleet, "_do_step", _watched(fleet_module.Fleet._do_step, lambda trial: trial.step.name))
     put(fleet_module.Fleet, "_look", _watched(fleet_module.Fleet._look, lambda _: "WATCH"))

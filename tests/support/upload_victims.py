@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from factories import make_case_entry
 
 from pytest_aisbench.config.access import TesterAccess
-from pytest_aisbench.ledger import ledger as ledger_module
+from pytest_aisbench.ledger.lease import this_process
 from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.ledger.outbox import Outbox
 from pytest_aisbench.model.clock import SystemClock
@@ -65,7 +65,7 @@ class _Traced:
 def main(file: Path, tester: str, point: str) -> None:
     clock, ledger = SystemClock(), Ledger(file)
     outbox = Outbox(ledger.database)
-    ledger.begin(RUN, {}, clock.now(), ledger_module.this_process(), clock.now() + 3600)
+    ledger.begin(RUN, {}, clock.now(), this_process(), clock.now() + 3600)
     outbox.set_destination(RUN, Destination(tester, "local", str(file.parent)))
     ledger.save_case(RUN, 0, CASE)
     at: dict[str, Callable[[], Any]] = {point: die}

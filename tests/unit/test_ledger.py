@@ -137,7 +137,7 @@ def test_what_ran_on_the_private_cloud_of_a_dead_run_is_buried(ledger: Ledger, c
         left("killed", 5, Step.DONE),
         *(left(run, 1, Step.WATCH) for run in ("lives", "old", "ended")),
     ]
-    buried = ledger.end_orphans(now, lambda owner, lease, at: lease > at and owner != "dead")
+    buried = ledger.end_orphans(now, lambda owner, lease, at: lease <= at or owner == "dead")
     assert [(trial.run, trial.number) for trial in buried] == [("away", 1), ("killed", 1), ("killed", 2)]
     assert {trial.step for trial in buried} == {Step.DONE}
     assert [trial.job for trial in buried] == [
@@ -149,7 +149,7 @@ def test_what_ran_on_the_private_cloud_of_a_dead_run_is_buried(ledger: Ledger, c
     assert buried[1].times["done"] == now
     found = {trial.id: trial for run in ("killed", "away", "lives", "old", "ended") for trial in ledger.trials(run)}
     assert found == {trial.id: trial for trial in [*buried, *kept]}
-    assert ledger.end_orphans(now, lambda owner, lease, at: lease > at and owner != "dead") == []
+    assert ledger.end_orphans(now, lambda owner, lease, at: lease <= at or owner == "dead") == []
 
 
 def test_a_new_ledger_is_its_owners_alone(tmp_path: Path) -> None:

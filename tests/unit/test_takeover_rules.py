@@ -281,7 +281,8 @@ def test_a_run_that_renews_its_lease_lives_whatever_its_clock_shows(yardstick: Y
     renewed = yardstick.clock.now() + lease + 3.0
     taken, slept = taken_while(yardstick, lambda: yardstick.ledger.renew("other", renewed))
     assert taken is None
-    assert (slept, yardstick.cancelled) == ([12.1], [])
+    assert sum(slept) < 1.0  # its first heartbeat suffices
+    assert yardstick.cancelled == []
 
 
 @pytest.mark.parametrize("lease", [-60.0, 10.0, 600.0])
@@ -289,7 +290,7 @@ def test_a_run_that_does_not_is_waited_for_as_long_as_a_lease_lasts(yardstick: Y
     alive(yardstick, lease)
     taken, slept = taken_while(yardstick, lambda: None)
     assert taken is not None
-    assert slept == [12.1]
+    assert sum(slept) == pytest.approx(12.0)
 
 
 def test_a_run_that_wakes_in_the_last_moment_keeps_its_job(yardstick: Yardstick) -> None:
