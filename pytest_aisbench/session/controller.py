@@ -257,7 +257,10 @@ class Controller(collection.ChecksSelection):
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         missing, run = self._outcome.missing(self._run), self._run
-        skipped = self._outcome.skipped(self._run)
+        # A reason is printed once: pytest prints them with -rs, and a required case says why it is missing.
+        printed = self._config.getoption("reportchars", "")
+        skipped = {} if {"s", "a", "A"} & set(printed) else self._outcome.skipped(self._run)
+        skipped = {case: why for case, why in skipped.items() if case not in missing}
         if run or missing or skipped:
             recorded = (run.folder, run.entry()) if run else None
             unrecorded = self._outcome.tally.unrecorded
