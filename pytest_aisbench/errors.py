@@ -1,7 +1,7 @@
 """Every error we raise; each knows whom it blames and what to do about it.
 
 AisbenchError
-├── UsageFault              the user; one line, exit 4, before anything is paid for
+├── UsageFault              the user; one line for each mistake, exit 4, before anything is paid for
 │   └── Refused             the platform does not know these keys, or they may not do this
 ├── WorkloadError           the training code                                   → FAILED
 │   └── JobOverdue          it ran longer than it may
@@ -69,9 +69,13 @@ def _rebuild(kind: type[AisbenchError], message: str, advice: str, trail: str, p
 
 
 class UsageFault(AisbenchError):
-    """Something that was typed or written down is wrong."""
+    """Something that was typed or written down is wrong; `raise_together` makes one of several."""
 
     blame = Blame.USER
+
+    @property
+    def lines(self) -> list[str]:
+        return str(self).splitlines()
 
 
 class Refused(UsageFault):
@@ -165,6 +169,24 @@ class LedgerError(AisbenchError):
 
 class NotPassed(AssertionError):
     """A verdict that is not PASSED, as a test's failure."""
+
+
+def raise_together(faults: Iterable[UsageFault]) -> None:
+    """Raise all mistakes at once, each in a line of its own and only once; do nothing if there are none."""
+    by_line = {str(fault): fault for fault in faults}
+    if len(by_line) == 1:
+        raise next(iter(by_line.values()))
+    if by_line:
+        raise UsageFault("\n".join(by_line))
+
+
+def near_names(name: str, valid: Iterable[str]) -> list[str]:
+    """Up to three valid names that look like this one, or have a whole word of it; the nearest first."""
+    import difflib
+
+    names, words = list(valid), set(name.split("_"))
+    near = difflib.get_close_matches(name, names)
+    return [*near, *(each for each in names if each not in near and words & set(each.split("_")))][:3]
 
 
 def perhaps(key: str, valid: Iterable[str]) -> str:

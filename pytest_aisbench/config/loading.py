@@ -6,7 +6,7 @@ Begin with `load_settings`. A wrong or contradictory value is a UsageFault that 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +23,7 @@ from pytest_aisbench.config.access import (
 )
 from pytest_aisbench.config.options import CONFIG_FILE, LEGACY_FILE, OPTIONS, Option, parse_path, parse_switch
 from pytest_aisbench.config.settings import PlatformKind, PlatformKinds, Settings
-from pytest_aisbench.errors import UsageFault, perhaps
+from pytest_aisbench.errors import UsageFault, near_names, perhaps, raise_together
 
 if TYPE_CHECKING:
     from pytest_aisbench.config.legacy.modelarts_config import LegacySettings
@@ -77,9 +77,9 @@ def load_settings(
         notes += exposure_warnings(document.path)
     access, about_keys = kind.complete_access(access, environment)
     notes += about_keys
-    values = {key: _parse(options[key], value) for key, value in given.items()}
+    values, faults = _parse_all(options, given)
     tester, for_tester = read_tester(document, environment, values.get("package"), used=bool(values.get("tester")))
-    _refuse_unknown_variables(environment, options, for_access | for_tables | for_tester)
+    raise_together([*faults, *_unknown_variables(environment, options, for_access | for_tables | for_tester)])
     sources = {key: value.source for key, value in given.items()}
     hosts = read_hosts(document)
     settings = Settings(
@@ -216,10 +216,9 @@ def _document(given: Mapping[str, Given], root: Path, platforms: PlatformKinds) 
 
 def _check_keys(document: Document, platforms: PlatformKinds) -> Document:
     allowed = [*(row.name for row in OPTIONS if row.name != "config"), *_TABLES]
-    for key in document.data:
-        if key not in allowed and not _has_table(key, platforms):
-            allowed += [name for name in platforms.platforms if _has_table(name, platforms)]
-            raise document.fault(f"unknown key {key!r}", key, advice=perhaps(key, allowed))
+    if unknown := [key for key in document.data if key not in allowed and not _has_table(key, platforms)]:
+        allowed += [name for name in platforms.platforms if _has_table(name, platforms)]
+        raise_together(document.fault(f"unknown key {key!r}", key, advice=perhaps(key, allowed)) for key in unknown)
     return document
 
 
@@ -257,13 +256,36 @@ def _parse(row: Option, given: Given) -> Any:
     return given.folder / value if isinstance(value, Path) else value
 
 
-def _refuse_unknown_variables(
+def _parse_all(
+    options: Mapping[str, Option], given: Mapping[str, Given]
+) -> tuple[dict[str, Any], tuple[UsageFault, ...]]:
+    """The values, and what is wrong with those that have none."""
+    values: dict[str, Any] = {}
+    faults: list[UsageFault] = []
+    for key, value in given.items():
+        try:
+            values[key] = _parse(options[key], value)
+        except UsageFault as fault:
+            faults.append(fault)
+    return values, tuple(faults)
+
+
+def _unknown_variables(
     environment: Mapping[str, str], options: Mapping[str, Option], used: frozenset[str]
-) -> None:
+) -> Iterator[UsageFault]:
+    prefix = "AISBENCH_"
     names = [row.environment for row in options.values()]
     for key in environment:
-        if key.startswith("AISBENCH_") and key not in names and key not in used:
-            raise UsageFault(f"{key}: unknown environment variable", advice=perhaps(key, names))
+        if key.startswith(prefix) and key not in names and key not in used:
+            # All names begin alike: only the rest of them can be near or far.
+            rests = [name.removeprefix(prefix) for name in names]
+            near = [prefix + rest for rest in near_names(key.removeprefix(prefix), rests)]
+            advice = (
+                f"did you mean {' or '.join(near)}?"
+                if near
+                else "unset it, or see `pytest --help`: --aisbench-NAME is AISBENCH_NAME"
+            )
+            yield UsageFault(f"{key}: unknown environment variable", advice=advice)
 
 
 # The manifest of --aisbench-require: the cases that must have run

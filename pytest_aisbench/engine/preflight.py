@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_aisbench.engine.staging import Tree, code_tree
 from pytest_aisbench.engine.submit import job_spec, new_trial, placeholder_stage
-from pytest_aisbench.errors import AisbenchError, UsageFault
+from pytest_aisbench.errors import AisbenchError, UsageFault, raise_together
 from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.job import JobSpec, StoreUrl
 from pytest_aisbench.model.ports import Check, ChecksCode, Platform, checked, failure, failure_from, ok, warning
@@ -22,16 +22,18 @@ FREE_BYTES = 16 * 1024 * 1024  # bytes; the reports of a small run and its logs
 def require_checks(
     platform: Platform, cases: Iterable[Case], run_s: float, reports: Path, say: Callable[[str], None] | None = None
 ) -> None:
-    """Raise UsageFault for what the user must change. What may pass by itself is one line to `say`: if it does not
+    """Raise UsageFault for all that the user must change. What may pass by itself is one line to `say`: if it does not
     pass, it ends the cases that it concerns."""
+    faults: list[UsageFault] = []
     for each in _checks(platform, list(cases), run_s, reports):
         if not each.failed:
             continue
         fault = UsageFault(each.text, advice=each.fix)
         if each.lasting:
-            raise fault
-        if say:  # a platform that does not answer may be back in a minute; if not, its cases are BROKEN
+            faults.append(fault)
+        elif say:  # a platform that does not answer may be back in a minute; if not, its cases are BROKEN
             say(f"{platform.name} is not well, the run goes on trying: {fault}")
+    raise_together(faults)
 
 
 def _checks(platform: Platform, cases: Sequence[Case], run_s: float, reports: Path) -> Iterator[Check]:

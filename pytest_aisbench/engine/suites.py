@@ -19,7 +19,7 @@ from pytest_aisbench.config.options import FRAMEWORKS, LOCAL, MOST_CARDS, parse_
 from pytest_aisbench.config.settings import PlatformKind, Settings
 from pytest_aisbench.config.toml_document import Document
 from pytest_aisbench.engine.metric_tables import read_metrics
-from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.errors import UsageFault, raise_together
 from pytest_aisbench.judge.values import DERIVED
 from pytest_aisbench.model.case import NAME, WORKLOAD_FILE, Case, Mode, Shape, Update, Workload, as_name
 from pytest_aisbench.model.job import BY_ENVIRONMENT, BY_PARAMETER, StoreUrl
@@ -96,13 +96,17 @@ class Suite:
     def _holds_here(self, place: str) -> bool:
         return place.partition(".")[0] in {ANY, self.platform}
 
-    def require_claims(self, case: Case) -> None:
-        """Raise for a case without thresholds on throughput and accuracy: it would pass whatever happens."""
-        claimed = {threshold.metric for threshold in case.thresholds}
+    def require_claims(self, *cases: Case) -> None:
+        """Raise for cases without thresholds on throughput and accuracy: they would pass whatever happens."""
+        faults = []
         for metric in (THROUGHPUT, ACCURACY):
-            if metric not in claimed:
-                advice = f'add it to [{self.platform}."{case_scope(case)}"] or [{self.platform}."*"]'
-                raise UsageFault(f"{self.thresholds_file}: {case.id} has no claim on {metric}", advice=advice)
+            unclaimed = [case for case in cases if metric not in {claim.metric for claim in case.thresholds}]
+            if unclaimed:
+                ids = ", ".join(case.id for case in unclaimed)
+                text = f"{ids} {'has' if len(unclaimed) == 1 else 'have'} no claim on {metric}"
+                advice = f'add it to [{self.platform}."{case_scope(unclaimed[0])}"] or [{self.platform}."*"]'
+                faults.append(UsageFault(f"{self.thresholds_file}: {text}", advice=advice))
+        raise_together(faults)
 
 
 def load_suite(
@@ -120,14 +124,27 @@ def load_suite(
     Without `trains` the code need not exist. `frameworks` are those to train with, if the platform's section has one of
     its own for them, such as `[local.mindspore]`.
     """
-    document = toml_document.read(folder / WORKLOAD_FILE)
     sections = Sections(frameworks, stand_in)
-    trained = read_workload(document, platform, options, platforms, trains=trains, sections=sections)
+    try:
+        document = toml_document.read(folder / WORKLOAD_FILE)
+        trained = read_workload(document, platform, options, platforms, trains=trains, sections=sections)
+    except UsageFault as fault:
+        raise_together([fault, *_faults_of_toml(folder / THRESHOLDS_FILE)])
+        raise
     thresholds = toml_document.read(folder / THRESHOLDS_FILE)
     claimed = read_thresholds(thresholds, trained, platforms)
     if stand_in and stand_in.name in thresholds.data:
         platform = stand_in.name
     return Suite(trained, claimed, platform, str(thresholds.path))
+
+
+def _faults_of_toml(file: Path) -> list[UsageFault]:
+    """Why a file cannot be read at all, if so."""
+    try:
+        toml_document.read(file)
+    except UsageFault as fault:
+        return [fault]
+    return []
 
 
 def suite_folders(root: Path) -> dict[str, Path]:

@@ -46,7 +46,7 @@ def read_settings(config: pytest.Config) -> Settings:
         offered, root = registry.of_session(config), root_folder(config)
         config.stash[SETTINGS] = settings = load_settings(command_line, ini, os.environ, root, offered)
     except UsageFault as fault:
-        raise pytest.UsageError(str(fault)) from None
+        raise pytest.UsageError(*fault.lines) from None
     return settings
 
 

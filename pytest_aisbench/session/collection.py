@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from pytest_aisbench.config.options import python_by_framework
 from pytest_aisbench.config.settings import PlatformKind, Settings
 from pytest_aisbench.engine import suites
 from pytest_aisbench.engine.suites import Suite, stand_in
-from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.errors import UsageFault, raise_together
 from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.model.case import Case, Mode, Shape
 from pytest_aisbench.model.trial import Step
@@ -160,15 +160,54 @@ class Plan:
     expected: frozenset[str] = frozenset()  # cases to be judged, skipped ones included
     deselected: frozenset[str] = frozenset()  # cases that were left out
     unmatched: bool = False  # --nodes left no case at all
+    repeats: tuple[str, ...] = ()  # options and markers of other plugins that run a case's test more than once
+
+    @property
+    def notes(self) -> list[str]:
+        """What to say once, before the run."""
+        if not self.repeats:
+            return []
+        what = "a test that runs again gets the verdict of the same trial, and nothing is trained anew"
+        return [f"{', '.join(self.repeats)}: {what}; --aisbench-max-trials says how many trials may decide a case"]
 
 
 def plan(config: pytest.Config, items: list[pytest.Item]) -> Plan:
     cases = {item.nodeid: case.id for item in items if (case := case_of(item))}
     left_out = frozenset(config.stash.get(DESELECTED, ())) - set(cases.values())
-    return Plan(tuple(_wants(config, items)), cases, judged_cases(items), left_out, config.stash.get(UNMATCHED, False))
+    repeats = {by for item in items if item.nodeid in cases for by in _repeated_by(config, item)}
+    return Plan(
+        tuple(_wants(config, items)),
+        cases,
+        judged_cases(items),
+        left_out,
+        config.stash.get(UNMATCHED, False),
+        tuple(sorted(repeats)),
+    )
+
+
+def _repeated_by(config: pytest.Config, item: pytest.Item) -> Iterator[str]:
+    """The options and markers of pytest-rerunfailures and pytest-repeat by which this test may run more than once."""
+    plugins = config.pluginmanager
+    if plugins.hasplugin("rerunfailures"):
+        if config.getoption("reruns", None):
+            yield "--reruns"
+        if item.get_closest_marker("flaky"):
+            yield "the marker flaky"
+    if plugins.hasplugin("repeat"):
+        if config.getoption("count", 1) != 1:
+            yield "--count"
+        if item.get_closest_marker("repeat"):
+            yield "the marker repeat"
 
 
 def _wants(config: pytest.Config, items: list[pytest.Item]) -> list[tuple[Case, Step]]:
+    """How far each case must go. A case without the claims that it needs is a mistake."""
+    wants = _needs(items)
+    raise_together(_missing_claims(config, wants))
+    return wants
+
+
+def _needs(items: list[pytest.Item]) -> list[tuple[Case, Step]]:
     """Skipped items need nothing."""
     needed: dict[str, tuple[Case, Step]] = {}
     for item in items:
@@ -176,10 +215,19 @@ def _wants(config: pytest.Config, items: list[pytest.Item]) -> list[tuple[Case, 
         if case and step is not None and not _will_be_skipped(item):
             _, furthest = needed.get(case.id, (case, step))
             needed[case.id] = (case, max(step, furthest))
-    for case, step in needed.values():
-        if step is Step.DONE:
-            config.stash[SUITES][Path(case.workload.folder)].require_claims(case)
     return list(needed.values())
+
+
+def _missing_claims(config: pytest.Config, wants: Iterable[tuple[Case, Step]]) -> Iterator[UsageFault]:
+    judged: dict[Path, list[Case]] = {}
+    for case, step in wants:
+        if step is Step.DONE:
+            judged.setdefault(Path(case.workload.folder), []).append(case)
+    for folder, cases in judged.items():
+        try:
+            config.stash[SUITES][folder].require_claims(*cases)
+        except UsageFault as fault:
+            yield fault
 
 
 def _will_be_skipped(item: pytest.Item) -> bool:
@@ -281,16 +329,21 @@ def _set_parameter(item: pytest.Item, parameter: Case | UsageFault) -> None:
 
 
 def check(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Raise what is wrong with a suite whose tests are selected."""
+    """Raise all that is wrong with the suites whose tests are selected."""
     training = config.stash[TRAINING]
+    faults: list[UsageFault] = []
     for item in items:
         fault = _parameter(item)
         if isinstance(fault, UsageFault):
-            raise fault
+            faults.append(fault)
+            continue
         idle = not set(getattr(item, "fixturenames", ())) & _OURS and item.path not in training
         if idle and item.get_closest_marker("workload"):
             advice = "let it ask for `trial`, or take the marker away"
-            raise UsageFault(f"{item.nodeid}: a workload is marked, and nothing is asked of it", advice=advice)
+            faults.append(UsageFault(f"{item.nodeid}: a workload is marked, and nothing is asked of it", advice=advice))
+    if faults:  # without them the plan finds missing claims, unless tests are only listed
+        faults += _missing_claims(config, _needs(items))
+    raise_together(faults)
 
 
 class ChecksSelection:

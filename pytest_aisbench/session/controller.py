@@ -158,6 +158,8 @@ class Controller(collection.ChecksSelection):
             self._outcome.plan(plan)
             if plan.cases and not self._plan.cases:
                 self._plan = plan
+                for note in plan.notes:
+                    self._say(note)
             if plan.wants and self._run is None:
                 settings, meter = self._settings, registry.of_session(self._config).meter(self._settings)
                 self._run = Run(settings, self.platform(), SystemClock(), plan.wants, self._say, meter=meter)

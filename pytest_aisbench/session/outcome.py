@@ -193,11 +193,13 @@ def _where(trial: Trial) -> list[str]:
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Turn our errors into one line: a usage error is exit 4, a ledger or cloud that does not open is exit 3."""
+    """Turn our errors into a line: a usage error is exit 4, a ledger or cloud that does not open is exit 3.
+
+    pytest prints each mistake of a usage error as a line of its own."""
     try:
         yield
     except UsageFault as fault:
-        raise pytest.UsageError(str(fault)) from None
+        raise pytest.UsageError(*fault.lines) from None
     except AisbenchError as error:
         pytest.exit(str(error), returncode=exit_code.INTERNAL)
 

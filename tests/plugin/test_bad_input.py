@@ -75,7 +75,10 @@ def usage(ended: Ended) -> str:
             {"thresholds": THRESHOLDS + "loss = { at_most = 1 }\n"},
             "thresholds.toml:4: loss: no script writes this metric",
         ),
-        ({"thresholds": '[local."*"]\naccuracy = { at_least = 0.5 }\n'}, "toy-1x2 has no claim on throughput"),
+        (
+            {"thresholds": '[local."*"]\naccuracy = { at_least = 0.5 }\n'},
+            "toy-1x2, toy-2x2 have no claim on throughput",
+        ),
         (
             {"thresholds": THRESHOLDS.replace("= 0.5", "= 0.5, expected_failure = { until = 2027-01-31 }")},
             "thresholds.toml:3: accuracy.expected_failure: reason is missing",
@@ -86,6 +89,58 @@ def usage(ended: Ended) -> str:
 def test_a_bad_suite_is_one_line_and_exit_4(yard: Yard, change: dict[str, str], told: str, workers: list[str]) -> None:
     yard.suite(**change)
     assert told in usage(yard.pytest("suites", *workers))
+
+
+@WORKERS
+def test_the_mistakes_of_all_suites_are_said_at_once(yard: Yard, workers: list[str]) -> None:
+    yard.suite("a", workload=WORKLOAD + "colour = 1\n", thresholds="[[")
+    yard.suite("b", thresholds=THRESHOLDS.replace("accuracy", "acuracy"))
+    yard.suite("c", test=TEST.replace("nodes", "knots"))
+    yard.suite("d", thresholds='[local."*"]\n')
+    ended = yard.pytest("suites", "--nodes", "1", *workers)
+    lines = [line for line in ended.out.replace(f"{yard.folder}/", "").splitlines() if line.startswith("ERROR: ")]
+    assert ended.code == 4, ended.out
+    places = [line.removeprefix("ERROR: suites/").split(" ")[0] for line in lines]
+    assert places == [
+        "a/workload.toml:7:",
+        "a/thresholds.toml:",
+        "b/thresholds.toml:3:",
+        "c/test_c.py:",
+        "d/thresholds.toml:",
+        "d/thresholds.toml:",
+    ], ended.out
+    assert not (yard.folder / "reports").exists()
+
+
+def test_requests_that_the_platform_would_refuse_are_said_at_once(yard: Yard) -> None:
+    for name in ("a", "b"):
+        yard.suite(name, workload=WORKLOAD.replace("devices = 2", "devices = 2\nurls_by = 'pigeon'"))
+    ended = yard.pytest("suites", "--nodes", "1")
+    assert ended.code == 4, ended.out
+    assert len([line for line in ended.out.splitlines() if line.startswith("ERROR: ")]) == 2
+
+
+# pytest-rerunfailures leaves a thread and a socket open in every process that loads it, so it is not installed here.
+RERUNS = """
+class Reruns:
+    def pytest_addoption(self, parser):
+        parser.addoption("--reruns", type=int)
+
+def pytest_addoption(parser, pluginmanager):
+    pluginmanager.register(Reruns(), "rerunfailures")
+"""
+
+
+@pytest.mark.slow
+def test_a_run_says_that_tests_which_run_again_train_nothing_anew(yard: Yard) -> None:
+    yard.suite(test=TEST.replace("def test", "@pytest.mark.repeat(2)\ndef test"))
+    (yard.folder / "conftest.py").write_text(RERUNS)
+    ended = yard.pytest("suites", "--nodes", "1", "-p", "repeat", "--count", "3", "--reruns", "2")
+    said = "aisbench: --count, --reruns, the marker repeat: a test that runs again gets the verdict of the same trial"
+    assert said in ended.out
+    assert ended.code == 0, ended.out
+    assert "2 passed" in ended.out
+    assert len(yard.trials()) == 1
 
 
 def test_a_missing_toml_is_named(yard: Yard) -> None:

@@ -32,7 +32,7 @@ _CI = {"CI", "BUILD_NUMBER"}
 # At the end of a run uploads get 5 s, which are too many where nobody listens, and too few on a busy machine.
 _TESTER_PATIENCE = "pytest_aisbench.session.reporters:PATIENCE_S"
 CACHELESS = ("-pno:cacheprovider",)
-STRANGERS = ("hypothesispytest", "anyio")  # plugins that come with the tests
+STRANGERS = ("hypothesispytest", "anyio", "repeat")  # plugins that come with the tests
 SCRIPT = """
 import argparse, os, pathlib
 parser = argparse.ArgumentParser()

@@ -77,6 +77,8 @@ def test_what_is_wrong_in_the_file_is_one_line_with_its_place(tmp_path: Path, to
         ({"command_line": {"nodes": "two"}}, "--nodes: 'two' is not a whole number"),
         ({"environment": {"AISBENCH_DEVICES": "-1"}}, "AISBENCH_DEVICES: '-1' is not"),
         ({"environment": {"AISBENCH_NODS": "2"}}, "AISBENCH_NODS: unknown environment variable; did you mean"),
+        ({"environment": {"AISBENCH_TIMEOUT": "2"}}, "did you mean AISBENCH_RUN_TIMEOUT or AISBENCH_QUEUE_TIMEOUT?"),
+        ({"environment": {"AISBENCH_FOO": "2"}}, "AISBENCH_FOO: unknown environment variable; unset it, or see"),
         ({"ini": {"queue_timeout": "0"}}, "ini aisbench_queue_timeout: '0' is not a length of time"),
         ({"ini": {"run_timeout": "9" * 400}}, "9' is not a length of time"),
         ({"ini": {"budget": "9" * 400}}, "9' is not a number of card-hours above 0"),
@@ -92,6 +94,19 @@ def test_what_is_wrong_elsewhere_names_its_source(tmp_path: Path, sources: dict[
     with pytest.raises(UsageFault) as caught:
         frozen(tmp_path, **sources)
     assert message in str(caught.value)
+
+
+def test_all_mistakes_of_the_settings_are_said_at_once(tmp_path: Path) -> None:
+    environment = {"AISBENCH_NODS": "2", "AISBENCH_DEVICES": "-1"}
+    with pytest.raises(UsageFault) as caught:
+        frozen(tmp_path, "max_jobs = 0", command_line={"nodes": "two"}, environment=environment)
+    assert len(caught.value.lines) == 4
+    with pytest.raises(UsageFault) as caught:
+        frozen(tmp_path, "nods = 1\nplatfrom = 'local'")
+    assert [line.rpartition("; ")[2] for line in caught.value.lines] == [
+        "did you mean 'nodes'?",
+        "did you mean 'platform'?",
+    ]
 
 
 def test_loopback_may_be_plain_and_keys_come_from_the_environment(tmp_path: Path) -> None:
