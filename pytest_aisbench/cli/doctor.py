@@ -35,6 +35,7 @@ from pytest_aisbench.model.ports import (
     checked,
     failure,
     failure_from,
+    merged,
     ok,
     warning,
 )
@@ -50,6 +51,7 @@ def register(commands: Any) -> None:
     doctor = commands.add_parser("doctor", help="check everything that a run needs; nothing is submitted or paid for")
     doctor.add_argument("suites", nargs="*", type=Path, metavar="DIR", help="folders of suites (default: suites/)")
     doctor.add_argument("--json", action="store_true", help="for programs")
+    doctor.add_argument("--quiet", action="store_true", help="print only failures, warnings and the last line")
     add_package_options(doctor)
     doctor.add_argument("--nodes", metavar="N,N", help="node counts (default: 1, or what the package asks for)")
     doctor.add_argument("--devices", metavar="N", help="cards per node (default: the workload's own number)")
@@ -63,10 +65,15 @@ def register(commands: Any) -> None:
 
 def _doctor(options: argparse.Namespace) -> int:
     checks: list[Check] = []
+    case = ""
     for check in _checks_of(options):
         checks.append(check)
-        if not options.json:
-            print(check_line(check).replace("--aisbench-", "--"), flush=True)
+        if options.json or (options.quiet and check.health is Health.OK):
+            continue
+        if check.cases and check.cases[0] != case:
+            case = check.cases[0]
+            print(f"{case}:")
+        print(check_line(check).replace("--aisbench-", "--"), flush=True)
     print(json.dumps(document(checks), indent=2, ensure_ascii=False) if options.json else summary(checks))
     return FAILED if any(check.failed for check in checks) else 0
 
@@ -94,12 +101,18 @@ class Doctor:
         self._platforms = platforms
 
     def examine(self, folders: Sequence[Path]) -> Iterator[Check]:
-        """All checks, each once even if it holds for several cases; `folders` hold suites, at any depth."""
+        """All checks: first those of the run, as they are made, then those of each case. `folders` hold suites, at any
+        depth. A check that several cases share comes once, with the first of them."""
         seen: set[Check] = set()
+        of_cases: list[Check] = []
         for check in self._checks(folders):
-            if check not in seen:
+            if check.cases:
+                of_cases.append(check)
+            elif check not in seen:
+                seen.add(check)
                 yield check
-            seen.add(check)
+        order = list(dict.fromkeys(case for check in of_cases for case in check.cases))
+        yield from sorted(merged(of_cases), key=lambda check: order.index(check.cases[0]))
 
     def _checks(self, folders: Sequence[Path]) -> Iterator[Check]:
         """All checks; those that need no platform come first."""
@@ -211,7 +224,9 @@ def _containers() -> Check:
 
 def check_line(check: Check) -> str:
     text = f"{check.text}; {check.fix}" if check.fix else check.text
-    return f"{check.health.value:<8} {check.name}: {plain(text)}"
+    if check.health is not Health.OK and (others := check.cases[1:]):
+        text += f" (also {', '.join(others)})"
+    return f"{'  ' if check.cases else ''}{check.health.value:<8} {check.name}: {plain(text)}"
 
 
 def summary(checks: Sequence[Check]) -> str:
@@ -226,5 +241,11 @@ def document(checks: Sequence[Check]) -> dict[str, Any]:
     return {"schema": SCHEMA, "checks": [_row(check) for check in checks]}
 
 
-def _row(check: Check) -> dict[str, str]:
-    return {"name": check.name, "state": check.health.value, "text": check.text, "fix": check.fix}
+def _row(check: Check) -> dict[str, Any]:
+    return {
+        "name": check.name,
+        "state": check.health.value,
+        "text": check.full_text,
+        "fix": check.fix,
+        "cases": list(check.cases),
+    }

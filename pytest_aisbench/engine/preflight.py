@@ -14,7 +14,7 @@ from pytest_aisbench.engine.submit import job_spec, new_trial, placeholder_stage
 from pytest_aisbench.errors import AisbenchError, UsageFault, raise_together
 from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.job import JobSpec, StoreUrl
-from pytest_aisbench.model.ports import Check, ChecksCode, Platform, checked, failure, failure_from, ok, warning
+from pytest_aisbench.model.ports import Check, ChecksCode, Platform, checked, failure, failure_from, merged, ok, warning
 
 FREE_BYTES = 16 * 1024 * 1024  # bytes; the reports of a small run and its logs
 
@@ -24,21 +24,25 @@ def require_checks(
 ) -> None:
     """Raise UsageFault for all that the user must change. What may pass by itself is one line to `say`: if it does not
     pass, it ends the cases that it concerns."""
-    faults: list[UsageFault] = []
-    for each in _checks(platform, list(cases), run_s, reports):
-        if not each.failed:
-            continue
-        fault = UsageFault(each.text, advice=each.fix)
-        if each.lasting:
-            faults.append(fault)
-        elif say:  # a platform that does not answer may be back in a minute; if not, its cases are BROKEN
-            say(f"{platform.name} is not well, the run goes on trying: {fault}")
-    raise_together(faults)
+    selected = list(cases)
+    # What is wrong without asking the platform is said before that: an outage would be waited for.
+    for checks in (_offline_checks(platform, selected, run_s, reports), _online_checks(platform, selected, run_s)):
+        faults: list[UsageFault] = []
+        for each in merged(check for check in checks if check.failed):
+            fault = UsageFault(each.full_text, advice=each.fix)
+            if each.lasting:
+                faults.append(fault)
+            elif say:  # a platform that does not answer may be back in a minute; if not, its cases are BROKEN
+                say(f"{platform.name} is not well, the run goes on trying: {fault}")
+        raise_together(faults)
 
 
-def _checks(platform: Platform, cases: Sequence[Case], run_s: float, reports: Path) -> Iterator[Check]:
+def _offline_checks(platform: Platform, cases: Sequence[Case], run_s: float, reports: Path) -> Iterator[Check]:
     yield disk_check(reports)
     yield from request_checks(platform, cases, run_s)
+
+
+def _online_checks(platform: Platform, cases: Sequence[Case], run_s: float) -> Iterator[Check]:
     access = checked("access", partial(check_access, platform))
     yield access
     if not access.failed:
@@ -78,18 +82,21 @@ def offer_checks(platform: Platform, cases: Iterable[Case], run_s: float) -> Ite
 
 def data_checks(platform: Platform, cases: Iterable[Case]) -> Iterator[Check]:
     """Whether the data of each workload exist and contain what the workload requires."""
-    seen: set[tuple[str, tuple[str, ...]]] = set()
+    seen: dict[tuple[str, str, tuple[str, ...]], Check] = {}  # asked about once, whatever cases share it
     for case in cases:
         workload = case.workload
-        if workload.data is None or (key := (workload.data, workload.data_contains)) in seen:
+        if workload.data is None:
             continue
-        seen.add(key)
+        key = (workload.folder, workload.data, workload.data_contains)
         try:
-            yield _naming(case, _remote_data(platform, case) if "://" in workload.data else _local_data(case))
+            if key not in seen:
+                seen[key] = _remote_data(platform, case) if "://" in workload.data else _local_data(case)
         except AisbenchError as error:
-            yield _naming(case, failure_from("data", error))
+            seen[key] = failure_from("data", error)
             if not isinstance(error, UsageFault):
+                yield _naming(case, seen[key])
                 return
+        yield _naming(case, seen[key])
 
 
 @contextmanager
@@ -101,10 +108,9 @@ def naming_case(case_id: str) -> Iterator[None]:
 
 
 def _naming(case: Case, check: Check) -> Check:
-    """A failed check names its case; all name the files that the workload is written in."""
+    """The check with its case, and with the names of the files that the workload is written in."""
     words = case.workload.in_its_words
-    text = f"{case.id}: {check.text}" if check.failed else check.text
-    return replace(check, text=words(text), fix=words(check.fix))
+    return replace(check, text=words(check.text), fix=words(check.fix), cases=(case.id,))
 
 
 def check_access(platform: Platform) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from pytest_aisbench.errors import AisbenchError, UsageFault
@@ -27,17 +27,33 @@ class Health(enum.Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was checked. A failure that is not `lasting` may pass by itself in a minute."""
+    """One thing that was checked, for the whole run unless `cases` names those that it is about.
+
+    A failure that is not `lasting` may pass by itself in a minute."""
 
     name: str
     health: Health
     text: str
     fix: str = ""
     lasting: bool = True
+    cases: tuple[str, ...] = ()  # by id
 
     @property
     def failed(self) -> bool:
         return self.health is Health.FAILURE
+
+    @property
+    def full_text(self) -> str:
+        """The text; that of a failure names the cases."""
+        return f"{', '.join(self.cases)}: {self.text}" if self.failed and self.cases else self.text
+
+
+def merged(checks: Iterable[Check]) -> list[Check]:
+    """Each check once, with all the cases that it is about."""
+    cases: dict[Check, dict[str, None]] = {}
+    for check in checks:
+        cases.setdefault(replace(check, cases=()), {}).update(dict.fromkeys(check.cases))
+    return [replace(check, cases=tuple(ids)) for check, ids in cases.items()]
 
 
 def ok(name: str, text: str) -> Check:

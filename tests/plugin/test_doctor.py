@@ -20,7 +20,7 @@ from pytest_aisbench.cli import main
 from pytest_aisbench.localcloud.engine import private_root
 from pytest_aisbench.platforms.local import Local
 
-Examine = Callable[..., tuple[int, dict[str, list[dict[str, str]]]]]
+Examine = Callable[..., tuple[int, dict[str, list[dict[str, Any]]]]]
 ENGINE = "mindspore_1.3.0-cann_5.0.2-py_3.7-euler_2.8.3-aarch64"
 
 
@@ -29,9 +29,9 @@ def examine(yard: Yard, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """The exit code, and the checks by their names."""
     monkeypatch.chdir(yard.folder)
 
-    def run(*arguments: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
+    def run(*arguments: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
         code = main(["doctor", "--json", *arguments])
-        by_name: dict[str, list[dict[str, str]]] = {}
+        by_name: dict[str, list[dict[str, Any]]] = {}
         for check in json.loads(capsys.readouterr().out)["checks"]:
             by_name.setdefault(check["name"], []).append(check)
         return code, by_name
@@ -39,7 +39,7 @@ def examine(yard: Yard, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return run
 
 
-def states(by_name: Mapping[str, list[dict[str, str]]], state: str) -> dict[str, str]:
+def states(by_name: Mapping[str, list[dict[str, Any]]], state: str) -> dict[str, str]:
     return {name: check["text"] for name, checks in by_name.items() for check in checks if check["state"] == state}
 
 
@@ -88,14 +88,35 @@ def test_lines_for_people(yard: Yard, card: Path, capsys: pytest.CaptureFixture[
     yard.suite()
     assert main(["doctor", "suites", "--cloud", str(card), "--ledger", "there/ledger.db"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
-    assert {line.split()[0] for line in lines} <= {"ok", "warning"}
-    assert last.startswith(f"{len(lines)} checks: 0 failures, ")
+    assert [line for line in lines if line.endswith(":")] == ["toy-1x2:"], "a group for the case"
+    group = lines.index("toy-1x2:")
+    assert all(line.startswith("  ok ") for line in lines[group + 1 :])
+    assert {line.split()[0] for line in lines[:group]} <= {"ok", "warning"}
+    assert last.startswith(f"{len(lines) - 1} checks: 0 failures, ")
+    assert main(["doctor", "suites", "--cloud", str(card), "--ledger", "there/ledger.db", "--quiet"]) == 0
+    *quiet, quiet_last = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in quiet] == ["warning"] * len(quiet)
+    assert quiet_last == last
     assert main(["doctor", "nowhere", "--cloud", "none.json"]) == 1
     out = capsys.readouterr().out
     assert "failure  suites: nowhere holds no workload.toml; name a folder of suites\n" in out
     assert ": 2 failures, " in out
     assert "failure  platform: none.json: No such file" in out.replace(f"{yard.folder}/", "")
     assert "; start it with `aisbench cloud --json > FILE`\n" in out
+
+
+def test_a_failure_of_several_cases_is_said_once(
+    yard: Yard, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(yard.folder)
+    configure(yard)
+    workload(yard, f'framework_version = "{ENGINE}"\nflavor = "modelarts.no.such"\n')
+    assert main(["doctor", "--devices", "8", "--nodes", "1,2", "--quiet"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    (failure,) = [line for line in lines if "modelarts.no.such" in line]
+    assert lines[lines.index(failure) - 1] == "toy-1x8:"
+    assert failure.startswith("  failure  ")
+    assert failure.endswith(" (also toy-2x8)")
 
 
 def test_a_configuration_that_cannot_be_read(yard: Yard, examine: Examine) -> None:
@@ -115,7 +136,8 @@ def test_modelarts_from_name_to_quota(yard: Yard, examine: Examine) -> None:
         f'framework_version = "{ENGINE}"\nflavor = "modelarts.kat1"\ndata = "{data}"\ndata_contains = ["train/"]\n',
     )
     code, by_name = examine("--devices", "8", "--nodes", "1,2")
-    assert (code, states(by_name, "failure")) == (1, {"data": f"toy-1x8: {data} has no train/"})
+    assert (code, states(by_name, "failure")) == (1, {"data": f"toy-1x8, toy-2x8: {data} has no train/"})
+    assert by_name["data"][0]["cases"] == ["toy-1x8", "toy-2x8"]
     assert states(by_name, "warning") == {}
     assert [check["text"] for check in by_name["suites"]] == ["suites/toy: toy-1x8, toy-2x8"]
     assert by_name["flavor"][0]["text"] == "modelarts.kat1.8xlarge is offered, up to 64 nodes"
