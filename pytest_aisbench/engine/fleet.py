@@ -23,8 +23,9 @@ from pytest_aisbench.engine.scheduler import Action, Scheduler, Threads
 from pytest_aisbench.engine.trial import Tools, advance, taken_by_another_run, why_another_trial, without_another_trial
 from pytest_aisbench.errors import BudgetSpent, Crashed, GivenUp, LedgerError
 from pytest_aisbench.judge.scaling import base_case_id
+from pytest_aisbench.ledger.journal import Journal
 from pytest_aisbench.ledger.ledger import Ledger
-from pytest_aisbench.logs import get_logger, ignored
+from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.job import Phase
 from pytest_aisbench.model.messages import message
@@ -53,12 +54,14 @@ class Fleet:
         max_jobs: int,
         max_trials: int,
         saved: Callable[[Trial], None] = lambda _: None,
+        journal: Journal | None = None,
         scheduler: Scheduler | None = None,
     ) -> None:
         """`saved` is called with every intent to submit a job once the ledger has it on disk, and again where the
-        platform sent another request than the intent has."""
+        platform sent another request than the intent has. The journal records trials once the ledger fails."""
         self._ledger = ledger
         self._saved = saved
+        self._journal = journal
         self._scheduler = scheduler or Threads(WORKERS)
         self._table = TrialTable(self._scheduler, new_trial, self._why_refused, max_jobs, max_trials)
         self._tools = replace(tools, others=self._table.trials_of_workload, holds=self._holds)
@@ -253,6 +256,7 @@ class Fleet:
     def _wind_up(self) -> None:
         try:
             self._await_workers()
+            self._sync_or_use_journal()
             if not self._leaving:
                 cancel_unfinished(self.trials(), self._tools, self._keep)
             for trial in self._table.unjudged():
@@ -263,6 +267,14 @@ class Fleet:
             with self._scheduler:
                 self._ended = True
                 self._scheduler.notify()
+
+    def _sync_or_use_journal(self) -> None:
+        """See that the ledger takes what is about to be recorded of the jobs' ends."""
+        try:
+            self._ledger.sync()
+        except LedgerError as error:
+            log_ignored(_LOG, error, "the ledger, at the end of the run", level=logging.WARNING)
+            self._use_journal()
 
     # The worker threads.
 
@@ -299,7 +311,20 @@ class Fleet:
     def _failed(self, crash: BaseException) -> None:
         _LOG.error("the Fleet ends by an error", exc_info=crash)
         self._crash = self._crash or crash
+        if isinstance(crash, LedgerError):
+            self._use_journal()
         self.give_up()
+
+    def fail(self, error: LedgerError) -> None:
+        """End the run because its ledger is lost: cancel the jobs, and record that in the journal."""
+        self._failed(error)
+
+    def _use_journal(self) -> None:
+        if self._journal and not self._journal.used:
+            _LOG.warning("the ledger fails: from now on trials are recorded in the journal")
+            self._ledger.save_elsewhere(self._journal.add)
+            for trial in self.trials():  # also what the ledger did not take before it was known to fail
+                self._journal.add(trial, self._tools.clock.now())
 
     # Changes of trials.
 

@@ -28,6 +28,7 @@ from pytest_aisbench.errors import LedgerError
 from pytest_aisbench.judge.entries import case_entry
 from pytest_aisbench.judge.evaluate import Rules
 from pytest_aisbench.ledger.history import History
+from pytest_aisbench.ledger.journal import Journal, read_journals
 from pytest_aisbench.ledger.lease import LEASE_S, Lease, is_long_dead, this_process
 from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.ledger.runs import make_folder, point_latest, request_name, run_id, write_request
@@ -80,14 +81,18 @@ class Run:
         self.ledger = Ledger(ledger)
         self.folder = make_folder(settings.reports, self.id)
         point_latest(settings.reports, self.id)
+        for other in read_journals(settings.reports, self.ledger):
+            say(f"the journal of run {other}, whose ledger failed, was brought into the ledger")
         for dead in self.ledger.end_orphans(clock.now(), is_long_dead):
             if dead.case.id in self._cases:
                 say(f"{dead.case.id}: the job of {dead.run} died with its private local cloud; another is submitted")
         now = clock.now()
         who = executor(os.environ)
-        self.ledger.begin(self.id, settings.public(), now, this_process(), now + LEASE_S, executor=who)
+        owner, max_jobs = this_process(), settings.max_jobs or platform.max_jobs
+        self.ledger.begin(self.id, settings.public(), now, owner, now + LEASE_S, executor=who)
+        head = {"run": self.id, "started": now, "settings": settings.public(), "owner": owner}
+        self._journal = Journal(self.folder, head, min(max_jobs, len(self._cases)))
         self._head = self.ledger.head(self.id)
-        self._lease = Lease(self.ledger, self.id, clock)
         limits = watch.Limits(settings.queue_timeout, settings.run_timeout)
         rules = Rules(settings.max_trials, settings.drift == "fail")
         self._verdict_step = VerdictStep(rules, History(self.ledger.database))
@@ -105,11 +110,13 @@ class Run:
             ),
             self.ledger,
             self._new_trial,
-            max_jobs=settings.max_jobs or platform.max_jobs,
+            max_jobs=max_jobs,
             max_trials=settings.max_trials,
             saved=self._write_request,
+            journal=self._journal,
             scheduler=scheduler,
         )
+        self._lease = Lease(self.ledger, self.id, clock, self.fleet.fail)
         self._takeover = Takeover(
             self.id,
             platform.platform_id,
@@ -178,6 +185,7 @@ class Run:
     def finish(self, exit_code: Callable[[], int]) -> RunEntry:
         """End the run with the exit code that its verdicts make; a verdict from a job that another run has meanwhile
         taken over is not ours any more."""
+        self.ledger.database.check_file()
         while taken := self.ledger.finish(self.id, exit_code(), self._clock.now(), self._own_trials()):
             self._give_away(taken)
         self._head = self.ledger.head(self.id)
@@ -204,6 +212,7 @@ class Run:
         self._lease.close()
         self._meter.close()
         self.platform.close()
+        self._journal.close(self._clock.now())
         self.ledger.close()
 
     def _new_trial(self, case: Case, number: int) -> Trial:

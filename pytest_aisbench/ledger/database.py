@@ -89,6 +89,9 @@ class Database:
             if not path.exists():
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._db = self._opened()
+            self._file = path.stat()
+            self._log: os.stat_result | None = None  # the write-ahead log, once it was seen
+            self._pages = 0
 
     def _check_locks(self, folder: Path, mount: Mount | None) -> None:
         """Raise for a file system without locks, where SQLite would hang or report a disk error."""
@@ -148,6 +151,35 @@ class Database:
         """The rows without what is still to be written soon: for questions about other runs, which cost no commit."""
         with self._translated(), self._lock:
             return self._db.execute(statement, values).fetchall()
+
+    def check_file(self) -> None:
+        """Raise if the file is not the one that we opened, or was cut: SQLite would go on writing where no one reads.
+
+        Only by its status: to open the file again, and to close it, would drop SQLite's locks.
+        """
+        with self._translated():
+            pages = int(self.read_committed("PRAGMA page_count")[0][0])
+            try:
+                now, log = self.path.stat(), self._status_of_log()
+            except FileNotFoundError:
+                raise self._lost("was deleted") from None
+            if not os.path.samestat(now, self._file):
+                raise self._lost("was replaced by another file")
+            if now.st_size < self._file.st_size and pages >= self._pages:  # a VACUUM makes both smaller
+                raise self._lost("was cut")
+            self._file, self._log, self._pages = now, log, pages
+
+    def _status_of_log(self) -> os.stat_result | None:
+        file = Path(f"{self.path.resolve()}-wal")
+        if self._log is None:
+            return file.stat() if file.exists() else None
+        if not os.path.samestat(self._log, now := file.stat()):
+            raise self._lost("lost its write-ahead log")
+        return now
+
+    def _lost(self, how: str) -> LedgerError:
+        advice = "its jobs are stopped, and on record in the run's folder; run again"
+        return LedgerError(f"the ledger {self.path} {how} while this run used it", advice=advice)
 
     def write(self, statement: str, *values: Any) -> int:
         """Execute a statement; returns how many rows it changed."""

@@ -14,7 +14,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -34,9 +34,12 @@ _STAT = re.compile(r".*\) (\S)(?: \S+){18} (\d+)", re.DOTALL)  # the state and t
 
 
 class Lease:
-    """Writes a run's heartbeat in a thread of its own: the Fleet's threads may be busy for long."""
+    """Writes a run's heartbeat in a thread of its own, and sees that the ledger is still there: the Fleet's threads may
+    be busy for long, and jobs may run for hours before the next change is saved."""
 
-    def __init__(self, ledger: Ledger, run: str, clock: Clock) -> None:
+    def __init__(self, ledger: Ledger, run: str, clock: Clock, lost: Callable[[LedgerError], None]) -> None:
+        """`lost` is called once if the ledger's file is gone."""
+        self._lost = lost
         self._ledger = ledger
         self._run = run
         self._clock = clock
@@ -54,6 +57,11 @@ class Lease:
             # the Fleet meets and reports it.
             with ignored(_LOG, LedgerError, "one heartbeat of this run", level=logging.WARNING):
                 self._ledger.renew(self._run, self._clock.now() + LEASE_S)
+            try:
+                self._ledger.database.check_file()
+            except LedgerError as error:
+                self._lost(error)
+                return
 
 
 def runs_with_heartbeat(ledger: Ledger, runs: Iterable[str], clock: Clock) -> set[str]:

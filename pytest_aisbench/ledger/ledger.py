@@ -15,7 +15,7 @@ from pytest_aisbench.ledger.database import Database
 from pytest_aisbench.model import codec
 from pytest_aisbench.model.clock import stamp
 from pytest_aisbench.model.job import Job, Phase
-from pytest_aisbench.model.messages import message
+from pytest_aisbench.model.messages import message, plain
 from pytest_aisbench.model.results import RESULTS, RUNS, SCHEMA, CaseBrief, CaseEntry, Executor, PreviousRun, RunEntry
 from pytest_aisbench.model.trial import Fault, Step, Trial
 from pytest_aisbench.model.verdict import Ruling
@@ -90,6 +90,7 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.database = Database(path)
+        self._instead: Callable[[Trial, float], None] | None = None
 
     def begin(
         self,
@@ -149,10 +150,7 @@ class Ledger:
     def left_trials(self, case_id: str, platform_id: str, run: str) -> list[LeftTrial]:
         """The case's trials of other runs on this platform: the newest one, and all whose job may run."""
         rows = self.database.read(_LEFT, case_id, platform_id, run, case_id, platform_id, run)
-        return [
-            LeftTrial(codec.load(Trial, json.loads(text)), owner, lease, bool(killed), text)
-            for text, owner, lease, killed in rows
-        ]
+        return [LeftTrial(read_trial(text), owner, lease, bool(killed), text) for text, owner, lease, killed in rows]
 
     def past_durations(self, case_id: str, platform_id: str, fingerprint: str, limit: int = 5) -> list[float]:
         """Seconds that the newest successful jobs with this fingerprint ran on this platform; newest first."""
@@ -174,18 +172,22 @@ class Ledger:
                 "SELECT t.record, r.owner, r.lease FROM runs r CROSS JOIN trials t USING (run) WHERE t.place = ''"
                 " AND t.step IN ('SUBMIT', 'WATCH') AND r.finished IS NULL AND r.owner != '' ORDER BY t.trial"
             )
-            left = [
-                (text, codec.load(Trial, json.loads(text))) for text, owner, lease in rows if is_dead(owner, lease, now)
-            ]
+            left = [(text, read_trial(text)) for text, owner, lease in rows if is_dead(owner, lease, now)]
             buried = [self.swap_trial(_lost_trial(trial, now), now, text) for text, trial in left]
         return [trial for trial in buried if trial]
 
     def save_trial(self, trial: Trial, now: float) -> bool:
         """Save a trial, and its measurements as history; False if another run has taken it over meanwhile."""
+        if self._instead:
+            self._instead(trial, now)
+            return True
         return bool(self.database.perform(lambda: self._save_trial(trial, now), _key(trial)))
 
     def save_trial_soon(self, trial: Trial, now: float, lost: Callable[[Trial], None]) -> None:
         """The same within milliseconds; `lost` is called if another run has taken the trial over."""
+        if self._instead:
+            self._instead(trial, now)
+            return
 
         def save() -> None:
             if not self._save_trial(trial, now):
@@ -218,6 +220,10 @@ class Ledger:
                 history.drop_record(self.database, trial.id)
         return taken if swapped else None
 
+    def save_elsewhere(self, save: Callable[[Trial, float], None]) -> None:
+        """From now on give trials to `save`: the file is lost, or takes no more."""
+        self._instead = save
+
     def save_case(self, run: str, ordinal: int, entry: CaseEntry) -> None:
         """Save a case's entry, in place of an earlier one of this run."""
         self.database.write(_SAVE_CASE, run, entry.id, ordinal, record(entry))
@@ -232,7 +238,7 @@ class Ledger:
 
     def trials(self, run: str) -> list[Trial]:
         rows = self.database.read("SELECT record FROM trials WHERE run = ? ORDER BY case_id, number", run)
-        return [codec.load(Trial, json.loads(row[0])) for row in rows]
+        return [read_trial(row[0]) for row in rows]
 
     def entry(self, run: str) -> RunEntry:
         """Everything that a reporter reads of a run."""
@@ -299,6 +305,16 @@ def _lost_trial(trial: Trial, now: float) -> Trial:
     why = message("cloud ended", run=trial.run)
     job = trial.job or Job(trial.job_id or "", Phase.LOST, "")
     return trial.moved(Step.DONE, now, job=replace(job, phase=Phase.LOST), fault=Fault(Blame.PLATFORM, why))
+
+
+def read_trial(text: str) -> Trial:
+    """A trial from the record that the ledger has of it."""
+    try:
+        return codec.load(Trial, json.loads(text))
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        why = f"a trial's record in the ledger cannot be read ({type(error).__name__}: {plain(str(error), 120)})"
+        where = f"; it begins with {plain(str(text), 80)!r}"
+        raise LedgerError(why + where, advice="move the ledger away and keep it, it may name jobs that run") from None
 
 
 def record(value: Any) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pytest_aisbench.errors import LedgerError, UsageFault
 from pytest_aisbench.ledger.database import Database
 from pytest_aisbench.ledger.lease import Liveness, is_held, liveness, runs_with_heartbeat
-from pytest_aisbench.ledger.ledger import MAY_RUN, Ledger, record
+from pytest_aisbench.ledger.ledger import MAY_RUN, Ledger, read_trial, record
 from pytest_aisbench.model import codec
 from pytest_aisbench.model.job import Request
 from pytest_aisbench.model.ports import Clock
@@ -217,7 +217,7 @@ def _held_trial(row: tuple[Any, ...], now: float) -> HeldTrial:
     else:
         holder = Holder.ALIVE if lease > now else Holder.UNKNOWN
     seen = bool(ended) or known is not Liveness.UNKNOWN
-    return HeldTrial(codec.load(Trial, json.loads(written)), owner.partition(" ")[0], holder, written, seen)
+    return HeldTrial(read_trial(written), owner.partition(" ")[0], holder, written, seen)
 
 
 # Tests.

@@ -13,7 +13,7 @@ import math
 import os
 import platform
 import uuid
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from pytest_aisbench.model.results import CaseEntry, Executor, RunEntry, TrialEn
 from pytest_aisbench.model.verdict import Ruling, Verdict, number
 from pytest_aisbench.report import results
 from pytest_aisbench.report.charts import StepSpan, step_spans
-from pytest_aisbench.report.host_plugins import RERUN, STATUS, ReportedTest, guarded, switch_on
+from pytest_aisbench.report.host_plugins import RERUN, STATUS, ReportedTest, guarded, switch_on, warn
 from pytest_aisbench.report.rank_charts import case_charts
 from pytest_aisbench.report.text import ERROR_OF_TEST, as_typed, json_lines, safe_link, what_to_do, write_text
 from pytest_aisbench.stash import SETTINGS, language
@@ -50,8 +50,13 @@ class Allure:
         self._config, self._folder = config, folder
         self._tests: dict[str, ReportedTest] = {}
         self._say = language(config)
+        self._unregister: Callable[[], object] = lambda: None
         with guarded(config, "no allure-results"):
-            switch_on(config, "allure_pytest", "allure_report_dir", folder / FOLDER)
+            if switch_on(config, "allure_pytest", "allure_report_dir", folder / FOLDER):
+                self._unregister = _catch_lost_files(config)
+
+    def pytest_unconfigure(self) -> None:
+        self._unregister()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -114,6 +119,33 @@ class Allure:
                 result = amended_result(result, test, case, run, self._say)
                 Attachments(file.parent, self._folder, f"{run.run} {test.nodeid}", self._say).add(result, case)
             write_text(file, json.dumps(result, ensure_ascii=True))
+
+
+def _catch_lost_files(config: pytest.Config) -> Callable[[], object]:
+    """Warn once where allure-pytest cannot write a file, in place of its traceback, which would end the session: our
+    own record meets the same removed folder or full disk, and the run says so in one line. Returns how to undo it."""
+    from allure_commons import hookimpl, plugin_manager
+
+    class LostFiles:
+        """Wraps each function of allure-pytest that writes a file."""
+
+        warned = False
+
+        @hookimpl(wrapper=True)
+        def report_result(self) -> Generator[None, object, object]:
+            try:
+                return (yield)
+            except OSError as error:
+                if not self.warned:
+                    warn(config, f"aisbench: files are missing in {FOLDER}: {error}")
+                self.warned = True
+                return None
+
+        report_container = report_attached_file = report_attached_data = report_result
+
+    plugin = LostFiles()
+    plugin_manager.register(plugin)
+    return lambda: plugin_manager.unregister(plugin)
 
 
 def _written_results(place: Path, wanted: set[str]) -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -16,6 +16,7 @@ from typing import Any
 import ledger_victims
 import pytest
 from waiting import PATIENCE
+from yard import SCRIPT, Gate, Yard
 
 from pytest_aisbench.errors import LedgerError
 from pytest_aisbench.ledger import database
@@ -229,6 +230,92 @@ def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
     damaged = r"malformed; it is damaged: move it away and keep it"
     with pytest.raises(LedgerError, match=damaged), closing(Ledger(file)) as ledger:
         ledger.begin("r", {}, 1.0)
+
+
+def delete(file: Path) -> None:
+    for each in file.parent.glob(f"{file.name}*"):
+        each.unlink()
+
+
+def cut(file: Path) -> None:
+    with file.open("r+b") as content:
+        content.truncate(0)
+
+
+def replace_by_a_copy(file: Path) -> None:
+    shutil.copy(file, file.with_suffix(".copy"))
+    file.with_suffix(".copy").replace(file)
+
+
+def delete_its_log(file: Path) -> None:
+    Path(f"{file}-wal").unlink()
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (delete, "was deleted"),
+        (cut, "was cut"),
+        (replace_by_a_copy, "was replaced by another file"),
+        (delete_its_log, "was deleted"),
+    ],
+)
+def test_a_ledger_that_is_lost_in_mid_run_is_noticed(tmp_path: Path, harm: Any, said: str) -> None:
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        ledger.begin("r", {}, 1.0)
+        ledger.database.check_file()
+        ledger.save_trial(ledger_victims.trial("r", 1, 1), 1.0)
+        ledger.database.check_file()
+        ledger.database.read("PRAGMA wal_checkpoint")
+        ledger.database.check_file()
+        harm(ledger.path)
+        with pytest.raises(LedgerError, match=f"{said} while this run used it; its jobs are stopped"):
+            ledger.database.check_file()
+
+
+def test_a_ledger_that_was_tidied_up_is_not_lost(tmp_path: Path) -> None:
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        ledger.begin("r", {}, 1.0)
+        for number in range(1, 50):
+            ledger.save_trial(ledger_victims.trial("r", number, 1), 1.0)
+        ledger.database.read("PRAGMA wal_checkpoint(TRUNCATE)")
+        ledger.database.check_file()
+        ledger.database.write("DELETE FROM trials")
+        with closing(sqlite3.connect(ledger.path)) as other:
+            other.execute("VACUUM")
+            other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        ledger.database.check_file()
+
+
+@pytest.mark.slow(seconds=6)
+@pytest.mark.parametrize("harm", [delete, cut])
+def test_a_run_whose_ledger_is_lost_stops_its_jobs_and_the_next_one_knows(yard: Yard, card: Path, harm: Any) -> None:
+    gate = Gate()
+    yard.suite(script=gate.wait + SCRIPT)
+    run = yard.start()
+    yard.wait_for_job()
+    ledger = yard.folder / "reports" / "ledger.db"
+    harm(ledger)
+    out, _ = run.communicate(timeout=PATIENCE)
+    assert run.returncode == 3, out
+    assert "while this run used it; its jobs are stopped" in out
+    assert "INTERNALERROR" not in out
+    assert "Traceback" not in out
+    (journal,) = yard.folder.glob("reports/2*/journal.jsonl")
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert lines[0]["run"]["run"] == journal.parent.name
+    assert lines[-1].keys() == {"ended"}
+    assert [line["trial"]["job"]["phase"] for line in lines if "trial" in line][-1] == "CANCELLED"
+    delete(ledger)
+    gate.open()
+    ended = yard.pytest("suites", "--nodes", "1")
+    assert ended.code == 0, ended.out
+    assert f"the journal of run {journal.parent.name}, whose ledger failed, was brought into the ledger" in ended.out
+    first, second = yard.trials()
+    assert (first["run"], first["job"]["phase"]) == (journal.parent.name, "CANCELLED")
+    assert second["job"]["phase"] == "SUCCEEDED"
+    assert not journal.exists()
+    assert [path.name for path in yard.folder.glob("reports/*/.journal")] == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pid namespaces")
