@@ -74,7 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser(command: str) -> argparse.ArgumentParser:
     """The parser of one command; of all commands if `command` is none of them, for --help and errors."""
-    parser = _Parser("aisbench", description="Train, and let pytest judge the result.")
+    parser = _Parser(
+        "aisbench",
+        description="Train, and let pytest judge the result. `aisbench COMMAND --help` has an example of each command.",
+        epilog="example: aisbench init && pytest",
+    )
     parser.add_argument("--version", action="version", version=f"pytest-aisbench {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     for module in dict.fromkeys([_MODULES[command]] if command in _MODULES else _MODULES.values()):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.cli.options import FAILED, USAGE
+from pytest_aisbench.cli.options import FAILED, USAGE, add_command
 from pytest_aisbench.config.options import parse_frameworks, python_by_framework
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.localcloud import faults as faults_module
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 
 def register(commands: Any) -> None:
-    cloud = commands.add_parser("cloud", help="serve the local cloud alone, for other clients, until stopped")
+    cloud = add_command(
+        commands,
+        "cloud",
+        "serve the local cloud alone, for other clients, until stopped",
+        "aisbench cloud --json > card.json",
+    )
     cloud.add_argument("--json", action="store_true", help="print endpoints and keys as one JSON line")
     cloud.add_argument("--data", type=Path, metavar="DIR", help="keep buckets here (default: a temporary folder)")
     cloud.add_argument(
@@ -41,8 +46,11 @@ def register(commands: Any) -> None:
         help="train with these, each by its own Python: mindspore=/venv/bin/python; may be given again",
     )
     cloud.set_defaults(act=_cloud)
-    conform = cloud.add_subparsers(metavar="conform", dest="what").add_parser(
-        "conform", help="probe a local cloud, and print how much of each of the vendor's APIs it serves"
+    conform = add_command(
+        cloud.add_subparsers(metavar="conform", dest="what"),
+        "conform",
+        "probe a local cloud, and print how much of each of the vendor's APIs it serves",
+        "aisbench cloud conform --verbose",
     )
     conform.add_argument("--json", action="store_true", help="print the scores and every probe as JSON")
     conform.add_argument("--verbose", "-v", action="store_true", help="print every probe and where it comes from")

@@ -15,6 +15,7 @@ from typing import Any
 from pytest_aisbench import registry
 from pytest_aisbench.cli.options import (
     FAILED,
+    add_command,
     add_ledger_options,
     add_package_options,
     add_platform_options,
@@ -48,7 +49,12 @@ _KEYS = "keys: "  # how the note about the source of the keys begins; all other 
 
 
 def register(commands: Any) -> None:
-    doctor = commands.add_parser("doctor", help="check everything that a run needs; nothing is submitted or paid for")
+    doctor = add_command(
+        commands,
+        "doctor",
+        "check everything that a run needs; nothing is submitted or paid for",
+        "aisbench doctor suites/ --platform modelarts --nodes 2",
+    )
     doctor.add_argument("suites", nargs="*", type=Path, metavar="DIR", help="folders of suites (default: suites/)")
     doctor.add_argument("--json", action="store_true", help="for programs")
     doctor.add_argument("--quiet", action="store_true", help="print only failures, warnings and the last line")

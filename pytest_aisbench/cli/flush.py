@@ -10,7 +10,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.cli.options import FAILED, add_ledger_options, connect_platform, open_ledger, read_settings
+from pytest_aisbench.cli.options import (
+    FAILED,
+    add_command,
+    add_ledger_options,
+    connect_platform,
+    open_ledger,
+    read_settings,
+)
 from pytest_aisbench.config.options import LOCAL, parse_duration
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.model.messages import plain
@@ -26,7 +33,12 @@ SCHEMA = "aisbench-uploads/1"
 
 
 def register(commands: Any) -> None:
-    flush = commands.add_parser("flush", help="deliver the results that runs could not upload to their Tester")
+    flush = add_command(
+        commands,
+        "flush",
+        "deliver the results that runs could not upload to their Tester",
+        "aisbench flush --patience 5m",
+    )
     what = flush.add_mutually_exclusive_group()
     what.add_argument("--dead", action="store_true", help="deliver nothing; show what a Tester will never take")
     what.add_argument(
@@ -42,7 +54,12 @@ def register(commands: Any) -> None:
     flush.add_argument("--config", metavar="FILE", help="settings in TOML (default: aisbench.toml in this folder)")
     add_ledger_options(flush)
     flush.set_defaults(act=_flush)
-    stubs = commands.add_parser("stubs", help="exit as benchmark.sh of an ais-bench package does, by results.json")
+    stubs = add_command(
+        commands,
+        "stubs",
+        "exit as benchmark.sh of an ais-bench package does, by results.json",
+        "aisbench stubs reports/latest/results.json",
+    )
     stubs.add_argument("results", nargs="?", type=Path, metavar="FILE", help="default: reports/latest/results.json")
     stubs.set_defaults(act=_stubs)
 

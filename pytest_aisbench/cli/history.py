@@ -17,7 +17,14 @@ from statistics import fmean, stdev
 from typing import Any
 
 from pytest_aisbench import registry
-from pytest_aisbench.cli.options import add_ledger_options, at_least, open_ledger, read_settings, write_text
+from pytest_aisbench.cli.options import (
+    add_command,
+    add_ledger_options,
+    at_least,
+    open_ledger,
+    read_settings,
+    write_text,
+)
 from pytest_aisbench.config.options import LOCAL
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.engine import references as references_module
@@ -36,7 +43,7 @@ from pytest_aisbench.model.codec import dump, load
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.model.trial import Trial, TrialRecord, values_of
-from pytest_aisbench.model.verdict import Background, Threshold, number
+from pytest_aisbench.model.verdict import Background, Ruling, Threshold, number
 from pytest_aisbench.report.charts import MOST_PAST, history_chart
 from pytest_aisbench.report.terminal import sparkline
 from pytest_aisbench.report.text import wrap
@@ -45,12 +52,16 @@ SCHEMA = "aisbench-history/1"
 _REFERENCES_SCHEMA = "aisbench-references/1"
 _MOST_TRIALS = 100  # the noise test uses no more either
 _WIDTH = 80
+_LIST_SPARKS = 20  # characters of a spark line in the list of cases
 _ROW = " {:>4} {:<16} {:<22} {:>11} {:>8} {:<12}"
 
 
 def register(commands: Any) -> None:
-    history = commands.add_parser(
-        "history", help="what the trials of a case have measured, by what makes them comparable"
+    history = add_command(
+        commands,
+        "history",
+        "list the cases of the ledger, or show what the trials of one measured, by what makes them comparable",
+        "aisbench history resnet50-2x8 --limit 20",
     )
     history.add_argument("case", nargs="?", metavar="CASE", help="such as resnet50-2x8 (default: list the cases)")
     count = at_least(1, "a number of trials")
@@ -61,15 +72,18 @@ def register(commands: Any) -> None:
     history.add_argument("--json", action="store_true", help="for programs")
     add_ledger_options(history)
     history.set_defaults(act=_history)
-    references = commands.add_parser(
-        "references", help="claims from history: propose them, or see how they would judge it"
+    references = add_command(
+        commands,
+        "references",
+        "propose claims from history, or see how those of today would judge it",
+        "aisbench references propose suites/ > change.diff",
     )
     kinds = references.add_subparsers(required=True, metavar="propose|check", dest="kind")
     for kind, text in (
         ("propose", "print the change of thresholds.toml that history suggests, as a diff to review"),
-        ("check", "how every claim would have judged the trials so far"),
+        ("check", "show how every claim would have judged the trials so far"),
     ):
-        parser = kinds.add_parser(kind, help=text, description=text)
+        parser = add_command(kinds, kind, text, f"aisbench references {kind} suites/ --case resnet50-2x8")
         parser.add_argument("suites", nargs="*", type=Path, metavar="DIR", help="folders of suites (default: suites/)")
         parser.add_argument("--platform", metavar="NAME", help="whose claims and trials (default: the newest)")
         parser.add_argument("--case", action="append", metavar="CASE", help="only this one; may be given again")
@@ -118,8 +132,70 @@ class SegmentedHistory:
 
     @property
     def unit(self) -> str:
-        metric = self.case.workload.metrics.get(THROUGHPUT)
-        return metric.unit if metric else ""
+        return _unit(self.case)
+
+
+def _unit(case: Case) -> str:
+    """The unit of the case's throughput."""
+    metric = case.workload.metrics.get(THROUGHPUT)
+    return metric.unit if metric else ""
+
+
+@dataclass(frozen=True)
+class CaseSummary:
+    """One case in the list of all: how many trials ended how, and the newest of them that can be compared."""
+
+    case_id: str
+    rulings: Mapping[Ruling, int]
+    newest: TrialRecord
+    unit: str  # of the throughput
+    speeds: tuple[float, ...]  # throughput of the trials that count and have the newest one's fingerprint
+
+    @property
+    def verdicts(self) -> str:
+        return ", ".join(f"{self.rulings[each]} {each.value}" for each in Ruling if each in self.rulings)
+
+
+def case_summaries(history: History, limit: int) -> list[CaseSummary]:
+    summaries = []
+    for case_id, rulings in history.rulings().items():
+        *_, newest = history.all(case_id, 1)
+        trial = history.whole_trial(newest.trial)
+        unit = _unit(trial.case) if trial else ""
+        speeds = _speeds(history.of(case_id, newest.key, limit))
+        summaries.append(CaseSummary(case_id, rulings, newest, unit, tuple(speeds)))
+    return summaries
+
+
+def summary_lines(summaries: Sequence[CaseSummary]) -> Iterator[str]:
+    """A table: the case, how many trials, their verdicts, day and throughput of the newest, and a spark line."""
+    rows = [
+        (
+            plain(each.case_id),
+            str(sum(each.rulings.values())),
+            each.verdicts,
+            day(each.newest.at),
+            f"{number(each.newest.throughput)} {plain(each.unit)}".rstrip(),
+            sparkline(each.speeds, _LIST_SPARKS) if len(each.speeds) > 1 else "",
+        )
+        for each in summaries
+    ]
+    rows = [("case", "trials", "verdicts", "newest", "throughput", ""), *rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = zip(row, "<><<><", widths, strict=True)
+        yield "  ".join(f"{cell:{side}{width}}" for cell, side, width in cells).rstrip()
+
+
+def _summary(each: CaseSummary) -> dict[str, Any]:
+    return {
+        "case": each.case_id,
+        "trials": sum(each.rulings.values()),
+        "verdicts": {ruling.value: count for ruling, count in each.rulings.items()},
+        "newest": _trial(each.newest),
+        "unit": each.unit,
+        "throughput": list(each.speeds),
+    }
 
 
 def _history(options: argparse.Namespace) -> None:
@@ -127,12 +203,14 @@ def _history(options: argparse.Namespace) -> None:
         if options.case is None:
             if options.svg:
                 raise UsageFault("--svg draws the history of one case", advice="name the CASE")
-            cases = History(ledger.database).cases()
+            summaries = case_summaries(History(ledger.database), options.limit)
             if options.json:
-                print(json.dumps({"schema": SCHEMA, "cases": cases}))
+                cases = [summary.case_id for summary in summaries]
+                print(json.dumps({"schema": SCHEMA, "cases": cases, "summaries": list(map(_summary, summaries))}))
+            elif summaries:
+                print("\n".join(summary_lines(summaries)))
             else:
-                print("".join(f"{case}\n" for case in cases), end="")
-                print("" if cases else f"{ledger.path}: no trial was judged yet\n", end="", file=sys.stderr)
+                print(f"{ledger.path}: no trial was judged yet", file=sys.stderr)
             return
         history = read_history(ledger, options.case, options.limit)
     if options.svg:
@@ -178,8 +256,7 @@ def read_history(ledger: Ledger, case_id: str, limit: int) -> SegmentedHistory:
 def _remarks(records: Sequence[TrialRecord], case: Case, first: Sequence[TrialRecord]) -> Iterator[str]:
     """Changes of level, and a drift. A remark names a value by its place among the trials that count, as the list does.
     The anchor of a drift is that of verdicts: it does not depend on how many trials we show."""
-    metric = case.workload.metrics.get(THROUGHPUT)
-    unit = metric.unit if metric else ""
+    unit = _unit(case)
     speeds = _speeds(records)
     for change in change_points(speeds):
         yield change.text(THROUGHPUT, unit)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_aisbench.cli.options import FAILED
+from pytest_aisbench.cli.options import FAILED, add_command
 from pytest_aisbench.config import toml_document
 from pytest_aisbench.config.options import CONFIG_FILE
 from pytest_aisbench.errors import UsageFault, perhaps
@@ -40,7 +40,12 @@ _IGNORED = shutil.ignore_patterns("__pycache__", ".*_cache")
 
 def register(commands: Any) -> None:
     names = ", ".join(_shipped_suites())
-    parser = commands.add_parser("init", help="write a folder that runs: a suite, thresholds, settings, a CI file")
+    parser = add_command(
+        commands,
+        "init",
+        "write a folder that runs: a suite, thresholds, settings, a CI file",
+        "aisbench init acceptance --suites resnet50,bert --ci gitlab",
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="where (default: here)")
     parser.add_argument("--suites", metavar="NAME,NAME", help=f"copy these suites instead of the starter; of {names}")
     parser.add_argument("--ci", choices=_CI_FILES, help=f"also write the file of this CI server, and {_MANIFEST}")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.cli.options import (
     FAILED,
+    add_command,
     add_ledger_options,
     add_package_options,
     add_platform_options,
@@ -42,12 +43,14 @@ _ROW = "{:<34} {:<7} {:<10} {:<14} {}"
 
 
 def register(commands: Any) -> None:
-    jobs = commands.add_parser("jobs", help="what runs, as the ledger says, and who owns it")
+    jobs = add_command(commands, "jobs", "show what runs, as the ledger says, and who owns it", "aisbench jobs --all")
     jobs.add_argument("--json", action="store_true", help="for programs")
     jobs.add_argument("--all", action="store_true", help=f"the last {_MOST_TRIALS} trials, whatever became of them")
     add_ledger_options(jobs)
     jobs.set_defaults(act=_jobs)
-    stop = commands.add_parser("stop", help="stop jobs of the ledger, and wait until the platform confirms")
+    stop = add_command(
+        commands, "stop", "stop jobs of the ledger, and wait until the platform confirms", "aisbench stop --all-mine"
+    )
     names = "the id of a job (of V1: JOB/VERSION), or its name (default with --package: its newest)"
     stop.add_argument("job", nargs="*", metavar="JOB_ID", help=names)
     stop.add_argument("--all-mine", action="store_true", help="every job of the ledger that no live run holds")
@@ -56,7 +59,7 @@ def register(commands: Any) -> None:
     add_platform_options(stop)
     add_package_options(stop)
     stop.set_defaults(act=_stop)
-    logs = commands.add_parser("logs", help="print the log of a job")
+    logs = add_command(commands, "logs", "print the log of a job", "aisbench logs JOB_ID --follow")
     _log_options(logs)
     logs.set_defaults(act=_logs)
 

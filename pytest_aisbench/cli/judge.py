@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from pytest_aisbench import registry
-from pytest_aisbench.cli.options import at_least, write_text
+from pytest_aisbench.cli.options import add_command, at_least, write_text
 from pytest_aisbench.config.options import LOCAL
 from pytest_aisbench.engine import suites as suites_module
 from pytest_aisbench.engine.collect import first_worker_log, read_curve
@@ -56,7 +56,12 @@ _LARGEST_UNPACKED = 1 << 29  # characters; a log that is packed has far fewer, a
 
 
 def register(commands: Any) -> None:
-    verdict = commands.add_parser("judge", help="judge results of MLPerf's that exist already, and run nothing")
+    verdict = add_command(
+        commands,
+        "judge",
+        "judge results of MLPerf's that exist already, and run nothing",
+        "aisbench judge results/ --workload resnet50 --runs mlperf",
+    )
     verdict.add_argument("folder", type=Path, metavar="FOLDER", help="where they are, or one of them")
     verdict.add_argument("--workload", required=True, metavar="NAME", help="whose thresholds hold")
     verdict.add_argument("--suites", type=Path, default=Path("suites"), metavar="DIR", help="default: suites/")
@@ -68,7 +73,12 @@ def register(commands: Any) -> None:
     )
     verdict.add_argument("--json", action="store_true", help="for programs")
     verdict.set_defaults(act=_judge)
-    mllog = commands.add_parser("mllog", help="write a case of results.json as a log of MLPerf's")
+    mllog = add_command(
+        commands,
+        "mllog",
+        "write a case of results.json as a log of MLPerf's",
+        "aisbench mllog resnet50-2x8 --output result.txt",
+    )
     mllog.add_argument("case", metavar="CASE", help="such as resnet50-2x8")
     mllog.add_argument(
         "--results", type=Path, default=Path("reports/latest/results.json"), metavar="FILE", help="of which run"

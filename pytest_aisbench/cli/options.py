@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench import registry
 from pytest_aisbench.errors import UsageFault
@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from pytest_aisbench.model.ports import Platform
 
 FAILED, INTERRUPTED, INTERNAL, USAGE = 1, 2, 3, 4  # exit codes of a command that did not do what it was asked
+
+
+def add_command(commands: Any, name: str, does: str, example: str, **more: Any) -> argparse.ArgumentParser:
+    """Add a command to argparse's `commands`. `does` begins with a verb; --help shows it, and the example."""
+    description = f"{does[0].upper()}{does[1:]}."
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=does, description=description, epilog=f"example: {example}", **more
+    )
+    return parser
 
 
 def add_ledger_options(parser: argparse.ArgumentParser) -> None:

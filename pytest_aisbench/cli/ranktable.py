@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_aisbench.cli.options import FAILED, write_text
+from pytest_aisbench.cli.options import FAILED, add_command, write_text
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.ranktable.check import check_table, check_text
 from pytest_aisbench.ranktable.environment import Process, contradictions, together
@@ -31,9 +31,19 @@ _CHIPS = ("910", "910B", "310P", "A3")
 
 
 def register(commands: Any) -> None:
-    table = commands.add_parser("ranktable", help="make, check and convert the rank tables that HCCL reads")
+    table = add_command(
+        commands,
+        "ranktable",
+        "make, check and convert the rank tables that HCCL reads",
+        "aisbench ranktable check hccl.json",
+    )
     verbs = table.add_subparsers(required=True, metavar="make|check|convert", dest="verb")
-    make = verbs.add_parser("make", help="from addresses, or from hccn.conf files")
+    make = add_command(
+        verbs,
+        "make",
+        "make a rank table from addresses, or from hccn.conf files",
+        "aisbench ranktable make 10.0.0.1=/etc/hccn.conf --output hccl.json",
+    )
     make.add_argument(
         "server",
         nargs="+",
@@ -45,7 +55,12 @@ def register(commands: Any) -> None:
     _made_options(make)
     _chip_option(make)
     make.set_defaults(act=_make)
-    check = verbs.add_parser("check", help="name every entry that HCCL would refuse, or wait for in vain")
+    check = add_command(
+        verbs,
+        "check",
+        "name every entry that HCCL would refuse, or wait for in vain",
+        "aisbench ranktable check hccl.json --env",
+    )
     check.add_argument("file", type=Path, metavar="FILE")
     check.add_argument(
         "--env",
@@ -58,7 +73,12 @@ def register(commands: Any) -> None:
     _chip_option(check)
     _order_option(check)
     check.set_defaults(act=_check)
-    convert = verbs.add_parser("convert", help="the same cards and ranks in another form")
+    convert = add_command(
+        verbs,
+        "convert",
+        "write the same cards and ranks in another form",
+        "aisbench ranktable convert hccl.json --to cloud",
+    )
     convert.add_argument("file", type=Path, metavar="FILE")
     convert.add_argument("--to", choices=_FORMS, required=True, help="how it is written")
     convert.add_argument("--job", default="job", metavar="NAME", help="pods of a cloud table are NAME-0, NAME-1, …")

@@ -16,7 +16,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from pytest_aisbench.cli.options import open_ledger, read_settings
+from pytest_aisbench.cli.options import add_command, open_ledger, read_settings
 from pytest_aisbench.config.options import LOCAL
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import LedgerError, PlatformError, UsageFault
@@ -35,7 +35,9 @@ _COPIED = ("logs", "requests")  # what the run left in its folder and the ledger
 
 
 def register(commands: Any) -> None:
-    report = commands.add_parser("report", help="write the reports of an old run again, from the ledger")
+    report = add_command(
+        commands, "report", "write the reports of an old run again, from the ledger", "aisbench report latest --lang zh"
+    )
     report.add_argument("run", nargs="?", default="latest", metavar="RUN", help="its id, or how it begins; or latest")
     report.add_argument("--output", type=Path, metavar="DIR", help="where to (default: the run's folder)")
     report.add_argument("--lang", metavar="|".join(languages()), help="the language of the reports")

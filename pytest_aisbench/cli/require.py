@@ -10,16 +10,25 @@ from typing import Any
 
 import pytest
 
+from pytest_aisbench.cli.options import add_command
+
 _USAGE = """usage: aisbench require [PYTEST ARGUMENT …] > required.txt
 
 Prints the ids of the cases that `pytest` with these arguments would judge, a line each, sorted.
-`--aisbench-require required.txt` then misses each that was not judged."""
+`--aisbench-require required.txt` then misses each that was not judged.
+
+example: aisbench require suites/ --nodes 1,2 > required.txt"""
 
 
 def register(commands: Any) -> None:
     # pytest reads the arguments that begin with a dash; this parser takes them like any other.
-    parser = commands.add_parser(
-        "require", help="print the cases that pytest would judge, as a manifest", add_help=False, prefix_chars="\0"
+    parser = add_command(
+        commands,
+        "require",
+        "print the cases that pytest would judge, as a manifest",
+        "aisbench require suites/ --nodes 1,2 > required.txt",
+        add_help=False,
+        prefix_chars="\0",
     )
     parser.add_argument("arguments", nargs="*", metavar="PYTEST ARGUMENT")
     parser.set_defaults(act=_require)

@@ -8,6 +8,7 @@ import os
 import sys
 from typing import Any
 
+from pytest_aisbench.cli.options import add_command
 from pytest_aisbench.errors import UsageFault
 
 _DB = "sqlite:///tester.db"
@@ -17,7 +18,12 @@ _MEGABYTE = 1024 * 1024
 
 
 def register(commands: Any) -> None:
-    tester = commands.add_parser("tester", help="serve an open Tester: it keeps results, and shows them")
+    tester = add_command(
+        commands,
+        "tester",
+        "serve an open Tester: it keeps results, and shows them",
+        "aisbench tester --db sqlite:///results.db --port 9527",
+    )
     _db(tester, default=None)
     tester.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default 127.0.0.1)")
     tester.add_argument("--port", type=int, default=9527, metavar="N", help="default 9527; 0: any that is free")
@@ -34,8 +40,17 @@ def register(commands: Any) -> None:
     tester.add_argument("--json", action="store_true", help="print the address as one JSON line")
     tester.set_defaults(act=_guarded(_serve))
     inner = tester.add_subparsers(metavar="token|audit")
-    _tokens(inner.add_parser("token", help="who may send results, and who may read them"))
-    audit = inner.add_parser("audit", help="print who sent what, and when")
+    _tokens(
+        add_command(
+            inner,
+            "token",
+            "say who may send results, and who may read them",
+            "aisbench tester token add cluster-a --label jenkins",
+        )
+    )
+    audit = add_command(
+        inner, "audit", "print who sent what, and when", "aisbench tester audit --project cluster-a --csv"
+    )
     _db(audit)
     audit.add_argument("--project", metavar="PROJECT", help="of this project alone")
     how = audit.add_mutually_exclusive_group()
@@ -46,14 +61,19 @@ def register(commands: Any) -> None:
 
 def _tokens(parser: Any) -> None:
     commands = parser.add_subparsers(required=True, metavar="add|list|revoke")
-    add = commands.add_parser("add", help="print a new token, once: only its digest is kept")
+    add = add_command(
+        commands,
+        "add",
+        "print a new token, once: only its digest is kept",
+        "aisbench tester token add cluster-a --label jenkins",
+    )
     add.add_argument("project", metavar="PROJECT", help="what its results belong to")
     add.add_argument("--read", action="store_true", help="to read the project's pages, and not to send")
     add.add_argument("--label", default="", metavar="TEXT", help="who holds it, for the audit")
     add.set_defaults(act=_guarded(_add))
-    listing = commands.add_parser("list", help="every token, without the token itself")
+    listing = add_command(commands, "list", "list every token, without the token itself", "aisbench tester token list")
     listing.set_defaults(act=_guarded(_list))
-    revoke = commands.add_parser("revoke", help="make the token invalid")
+    revoke = add_command(commands, "revoke", "make the token invalid", "aisbench tester token revoke 3")
     revoke.add_argument("number", type=int, metavar="ID", help="as `token list` shows it")
     revoke.set_defaults(act=_guarded(_revoke))
     for each in (add, listing, revoke):

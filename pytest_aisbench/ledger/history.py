@@ -71,6 +71,14 @@ class History:
     def cases(self) -> tuple[str, ...]:
         return tuple(row[0] for row in self._database.read("SELECT DISTINCT case_id FROM measures ORDER BY case_id"))
 
+    def rulings(self) -> dict[str, dict[Ruling, int]]:
+        """How many trials of each case ended how; the cases by their names."""
+        counts: dict[str, dict[Ruling, int]] = {}
+        statement = "SELECT case_id, ruling, count(*) FROM measures GROUP BY case_id, ruling ORDER BY case_id"
+        for case_id, ruling, count in self._database.read(statement):
+            counts.setdefault(case_id, {})[Ruling(ruling)] = int(count)
+        return counts
+
     def traits(self, key: str) -> Mapping[str, str]:
         """The traits that the key is made of; empty if unknown."""
         rows = self._database.read_committed("SELECT traits FROM fingerprints WHERE key = ?", key)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import shlex
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from commands import AISBENCH, run
 from waiting import PATIENCE
+
+from pytest_aisbench.cli import _parser
 
 KEYS = [
     "modelarts_endpoint",
@@ -70,6 +75,29 @@ def test_data_is_kept_and_used_by_one_cloud_at_a_time(tmp_path: Path) -> None:
             cloud.communicate(timeout=PATIENCE)
     assert cards[0]["secret_key"] == cards[1]["secret_key"]
     assert not any(file.stat().st_mode & 0o077 for file in tmp_path.rglob("*") if "account" in file.name)
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield each
+                yield from parsers(each)
+
+
+def test_every_command_says_what_it_does_and_has_an_example_that_it_takes() -> None:
+    whole = _parser("")
+    commands = list(parsers(whole))
+    assert len(commands) > 20
+    for command in commands:
+        assert command.description, command.prog
+        assert command.description.endswith("."), command.prog
+        example = (command.epilog or "").removeprefix("example: ")
+        assert example.startswith(command.prog.split(" [")[0]), command.prog
+        words = shlex.split(example.partition(" > ")[0])
+        assert callable(whole.parse_args(words[1:]).act), example
+    helped = run(*AISBENCH, "require", "--help")
+    assert "\nexample: aisbench require " in helped.stdout
 
 
 def test_the_version_and_a_wrong_word() -> None:

@@ -97,7 +97,26 @@ def test_a_case_tells_its_past(yard: Yard, newest: TrialRecord, aisbench: Comman
     assert machine["trials"] == 31
     assert only["trials"][-1]["metrics"] == {"throughput": newest.throughput, "accuracy": newest.accuracy}
     assert only["traits"]["platform"] == "local"
-    assert aisbench("history").out.split() == ["toy-1x2"]
+
+
+def test_without_a_name_it_lists_the_cases_with_counts_verdicts_and_a_spark_line(
+    yard: Yard, newest: TrialRecord, aisbench: Command
+) -> None:
+    with closing(Ledger(yard.folder / "reports" / "ledger.db")) as ledger:
+        for number, ruling in enumerate([Ruling.FAILED, Ruling.FAILED, Ruling.FAILED, Ruling.PASSED]):
+            slow = replace(newest, trial=f"slow/{number}", case_id="slow-8x8", at=newest.at + number, ruling=ruling)
+            history.add_record(ledger.database, slow, {})
+    heading, first, toy = aisbench("history").out.splitlines()
+    assert heading.split() == ["case", "trials", "verdicts", "newest", "throughput"]
+    assert first.split()[:6] == ["slow-8x8", "4", "1", "PASSED,", "3", "FAILED"]
+    assert toy.split()[:4] == ["toy-1x2", "31", "31", "PASSED"]
+    assert f" {newest.throughput:g} images/s  " in toy
+    assert len(toy.split()[-1]) > 10
+    assert set(toy.split()[-1]) <= set("▁▂▃▄▅▆▇█")
+    machine = json.loads(aisbench("history", "--json").out)
+    assert machine["cases"] == ["slow-8x8", "toy-1x2"]
+    assert machine["summaries"][0]["verdicts"] == {"FAILED": 3, "PASSED": 1}
+    assert len(machine["summaries"][1]["throughput"]) == 31
 
 
 def test_a_decline_is_held_against_the_beginning_however_few_trials_are_shown(
@@ -257,7 +276,7 @@ def test_nobody_needs_the_keys_of_a_platform_to_look_at_what_it_did(
                 ledger.database, replace(newest, trial=run, run=run, at=at, key=traits_key(traits)), traits
             )
     claims(yard).write_text(f"{claims(yard).read_text()}{claims(yard).read_text().replace('local', 'modelarts')}")
-    assert aisbench("history").out == "toy-1x2\n"
+    assert aisbench("history").out.splitlines()[1].startswith("toy-1x2 ")
     assert "9 runs: 9 met" in aisbench("references", "check").out
     assert "31 runs: 31 met" in aisbench("references", "check", "--platform", "local").out
     assert '+[modelarts."1x2"]' in aisbench("references", "propose").out
