@@ -540,7 +540,7 @@ def _threshold(document: Document, workload: Workload, keys: tuple[str, ...], ro
     if claim.get("per") not in {None, "node", "device"}:
         raise fault(f"{claim['per']!r} is neither 'node' nor 'device'", "per")
     if metric in DERIVED and not DERIVED[metric].is_additive and "per" in claim:
-        raise fault("it is not shared out among nodes or devices", "per")
+        raise fault("it is not shared out among nodes or cards", "per")
     if (metric == SCALING) != ("base" in claim):
         raise fault("a scaling claim, and only that, has a base", "base", advice='such as base = "1x8"')
     if "base" in claim:

@@ -28,7 +28,7 @@ _DIGITS = 6
 
 @dataclass(frozen=True, order=True)
 class Shape:
-    """Nodes × devices per node, written `2x8`."""
+    """Nodes × cards per node, written `2x8`."""
 
     nodes: int
     devices: int
@@ -37,7 +37,7 @@ class Shape:
     def parse(cls, text: str) -> Shape:
         match = _SHAPE.match(text)
         if not match:
-            raise UsageFault(f"{text!r} is not a shape", advice="write nodes x devices, such as 2x8")
+            raise UsageFault(f"{text!r} is not a shape", advice="write nodes x cards per node, such as 2x8")
         return cls(int(match[1]), int(match[2]))
 
     @property

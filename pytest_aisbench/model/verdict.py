@@ -35,7 +35,7 @@ class Threshold:
     """`reference` with `lower`/`upper` as ReFrame reads them, or `at_least`/`at_most`; never both kinds.
 
     Bounds of a reference are fractions of it, an omitted one is open; a negative reference mirrors the band and
-    a reference of zero makes the bounds absolute. `per` multiplies every bound by the nodes or devices of the shape.
+    a reference of zero makes the bounds absolute. `per` multiplies every bound by the nodes or cards of the shape.
     """
 
     metric: str
@@ -65,7 +65,7 @@ class Threshold:
         return None if self.reference is None else self.reference * self.times(shape)
 
     def times(self, shape: Shape) -> int:
-        """The factor of every bound: nodes, devices or 1."""
+        """The factor of every bound: nodes, cards or 1."""
         return {"node": shape.nodes, "device": shape.world}.get(self.per or "", 1)
 
     def _band_of_one(self) -> tuple[float, float]:

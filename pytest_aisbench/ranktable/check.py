@@ -34,7 +34,7 @@ def check_table(table: RankTable, chip: str = "") -> list[Problem]:
 
 
 def _place(server: Server, device: Device) -> str:
-    return f"server {server.id}, device {device.id}, rank {device.rank}"
+    return f"server {server.id}, card {device.id}, rank {device.rank}"
 
 
 def _ranks(table: RankTable) -> Iterator[Problem]:
@@ -42,7 +42,7 @@ def _ranks(table: RankTable) -> Iterator[Problem]:
     cards = table.ranks
     seen: dict[int, str] = {}
     for server, device in cards:
-        here = f"server {server.id}, device {device.id}"
+        here = f"server {server.id}, card {device.id}"
         if device.rank in seen:
             yield Problem(f"rank {device.rank} is used repeatedly: {seen[device.rank]} and {here}")
         elif device.rank >= len(cards):
@@ -64,7 +64,7 @@ def _servers(table: RankTable, chip: str) -> Iterator[Problem]:
         for number, count in Counter(device.id for device in server.devices).items():
             if count > 1:
                 ranks = ", ".join(str(device.rank) for device in server.devices if device.id == number)
-                yield Problem(f"server {server.id}, device {number}: device_id is used {count} times, by ranks {ranks}")
+                yield Problem(f"server {server.id}, card {number}: device_id is used {count} times, by ranks {ranks}")
         for device in server.devices:
             if device.id >= limit:
                 yield Problem(f"{_place(server, device)}: device_id is not between 0 and {limit - 1} (chip {chip})")
@@ -73,7 +73,7 @@ def _servers(table: RankTable, chip: str) -> Iterator[Problem]:
         usual = sizes.most_common(1)[0][0]
         for server in servers:
             if len(server.devices) != usual:
-                text = f"server {server.id}: has {len(server.devices)} devices, and others have {usual}"
+                text = f"server {server.id}: has {len(server.devices)} cards, and others have {usual}"
                 yield Problem(text, warning=chip == "910B")
     with_host = [server for server in table.servers if server.host_ip]
     if with_host and len(with_host) < len(table.servers):
@@ -181,7 +181,7 @@ def _rings(table: RankTable) -> Iterator[Problem]:
         for number, device in cards.items():
             other = cards.get(number + _RING)
             if other and _net(device) and _net(other) and _net(device) != _net(other):
-                text = f"device_ip {device.ips[0]} and {other.ips[0]} of device {other.id} are usually of one subnet"
+                text = f"device_ip {device.ips[0]} and {other.ips[0]} of card {other.id} are usually of one subnet"
                 yield _warning(f"{_place(server, device)}: {text}")
 
 

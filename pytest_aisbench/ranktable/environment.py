@@ -169,7 +169,7 @@ def _against(environment: Environment, table: RankTable, rank: int, node: str) -
     # A platform may count the cards it gives a container from 0, whatever their numbers in the server are.
     place = sorted(each.id for each in server.devices).index(device.id)
     if used is not None and used not in {device.id, place}:
-        text = f"DEVICE_ID is {used}, and the rank table has rank {rank} on device {device.id} of server {server.id}"
+        text = f"DEVICE_ID is {used}, and the rank table has rank {rank} on card {device.id} of server {server.id}"
         faults.append(f"{text} (HCCL's EI0004: devId is inconsistent with the local devId)")
     return faults
 

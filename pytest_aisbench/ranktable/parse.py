@@ -141,7 +141,7 @@ def _device(entry: Entry, *, rank: int | None) -> Device | None:
     number = entry.whole("device_id")
     if number is None:
         return None
-    entry = entry.named(f"device {number}")
+    entry = entry.named(f"card {number}")
     ips = entry.optional("device_ip")  # check.py knows which tables need it
     for key in _UNUSED:
         entry.optional(key)
@@ -192,21 +192,21 @@ def _lab(top: Entry) -> RankTable:
             if rank is not None and server:
                 instance = instance.named(f"server {server}, rank {rank}")  # noqa: PLW2901
             servers.add(server)
-            rows = list(instance.entries("devices", "device"))
+            rows = list(instance.entries("devices", "card"))
             devices += len(rows)
             if len(rows) != 1:
-                instance.add(f"has {len(rows)} devices, and in this form an instance is one card")
+                instance.add(f"has {len(rows)} cards, and in this form an instance is one card")
             for row in rows:
                 device = _device(row, rank=rank if rank is not None else -1)
                 if device and rank is not None and server:
                     cards.setdefault(server, []).append(device)
         group.check_count("instance_count", len(instances), "instances")
-        group.check_count("device_num", devices, "devices")
+        group.check_count("device_num", devices, "cards")
         group.check_count("server_num", len(servers), "servers")
         each = devices // len(servers) if servers else 0
         if servers and (devices % len(servers) or each not in _PER_SERVER):
             wanted = ", ".join(map(str, _PER_SERVER))
-            group.add(f"{devices} devices on {len(servers)} servers, and each server must have {wanted} of them")
+            group.add(f"{devices} cards on {len(servers)} servers, and each server must have {wanted} of them")
     nics, count = top.data.get("para_plane_nic_name"), top.data.get("para_plane_nic_num")
     if isinstance(nics, list) and isinstance(count, str) and count != str(len(nics)):
         top.add(f"para_plane_nic_num says {count}, and para_plane_nic_name has {len(nics)}", warning=True)
@@ -224,14 +224,14 @@ def _cloud(top: Entry) -> RankTable:
                 instance = instance.named(f"server {name}")  # noqa: PLW2901
             if pod and any(pod == other.pod for other in servers):
                 instance.add(f"pod_name {pod!r} is used by another server too")
-            rows = list(instance.entries("devices", "device"))
+            rows = list(instance.entries("devices", "card"))
             if not rows:
-                instance.add("has no device")
+                instance.add("has no card")
             devices += len(rows)
             cards = filter(None, (_device(row, rank=-1) for row in rows))
             servers.append(Server(name, tuple(cards), pod))
         group.check_count("instance_count", len(instances), "instances")
-        group.check_count("device_count", devices, "devices")
+        group.check_count("device_count", devices, "cards")
     return RankTable(Form.CLOUD, tuple(servers))
 
 
@@ -247,9 +247,9 @@ def _versioned(top: Entry, form: Form) -> RankTable:
         name = _server_id(entry)
         if name:
             entry = entry.named(f"server {name}")  # noqa: PLW2901
-        rows = list(entry.entries("device", "device"))
+        rows = list(entry.entries("device", "card"))
         if isinstance(entry.data.get("device"), list) and not rows:
-            entry.add("has no device")
+            entry.add("has no card")
         cards = tuple(filter(None, [_device(row, rank=None) for row in rows]))
         host = entry.optional("host_ip")
         entry.optional("host_nic_ip")

@@ -115,7 +115,7 @@ def read_hccn(text: str, place: str = "hccn.conf") -> dict[int, str]:
             device, ip = int(match[1]), match[2]
             if addresses.setdefault(device, ip) != ip:
                 raise UsageFault(
-                    f"{place}:{number}: device {device} has a second address {ip}, besides {addresses[device]}"
+                    f"{place}:{number}: card {device} has a second address {ip}, besides {addresses[device]}"
                 )
     if not addresses:
         raise UsageFault(f"{place}: no line address_<device>=<ip>", advice="give a server's /etc/hccn.conf")
@@ -168,8 +168,8 @@ def _rank_differences(table: RankTable, other: RankTable, order: Order) -> list[
     for (mine, device), (theirs, card) in zip(table.ranks, other.ranks, strict=True):
         if (mine.id, device.id) != (theirs.id, card.id):
             who = "HCCL, by server_id," if order is Order.SERVERS else "ModelArts, by the pods' numbers,"
-            text = f"{who} would make server {theirs.id}, device {card.id} rank {card.rank}"
-            return [f"{text}; in this table that is server {mine.id}, device {device.id}"]
+            text = f"{who} would make server {theirs.id}, card {card.id} rank {card.rank}"
+            return [f"{text}; in this table that is server {mine.id}, card {device.id}"]
     return []
 
 
@@ -177,7 +177,7 @@ def select_devices(addresses: Mapping[int, str], devices: Sequence[int], place: 
     """The addresses of these cards only."""
     for device in devices:
         if device not in addresses:
-            raise UsageFault(f"{place}: there is no device {device}", advice=f"known: {', '.join(map(str, addresses))}")
+            raise UsageFault(f"{place}: there is no card {device}", advice=f"known: {', '.join(map(str, addresses))}")
     return {device: addresses[device] for device in devices}
 
 

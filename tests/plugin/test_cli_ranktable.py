@@ -29,9 +29,7 @@ def test_the_guides_table_can_be_used(table: Path) -> None:
 def test_a_fault_is_exit_1_and_names_the_entry(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table.write_text(table.read_text(encoding="utf-8").replace("192.168.20.3", "192.168.20.1"), encoding="utf-8")
     assert main(["ranktable", "check", str(table)]) == 1
-    text = (
-        "server 192.168.3.2, device 1, rank 9: device_ip 192.168.20.1 is that of server 192.168.3.6, device 1, rank 1"
-    )
+    text = "server 192.168.3.2, card 1, rank 9: device_ip 192.168.20.1 is that of server 192.168.3.6, card 1, rank 1"
     assert capsys.readouterr().out == f"{table}: {text} too\n"
     assert main(["ranktable", "check", "--json", str(table)]) == 1
     answer = json.loads(capsys.readouterr().out)
@@ -91,7 +89,7 @@ def test_made_of_files_and_addresses_then_converted_and_back(
 
 def test_a_conversion_that_hccl_would_number_otherwise_says_so(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ranktable", "convert", str(table), "--to", "cloud"]) == 0
-    assert "note: HCCL, by server_id, would make server 192.168.3.2, device 0 rank 0" in capsys.readouterr().err
+    assert "note: HCCL, by server_id, would make server 192.168.3.2, card 0 rank 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -103,7 +101,7 @@ def test_a_conversion_that_hccl_would_number_otherwise_says_so(table: Path, caps
         (["make", "a=1.1.1.1", "--devices", "x"], 4, "--devices: 'x' is no card"),
         (["make", "a=1.1.1.1", "--devices", "0-3"], 4, "has 1 addresses, and --devices 4 cards"),
         (["make", "a=1.1.1.1", "--output", "x.txt"], 4, "whose name ends in .json"),
-        (["make", "a=1.1.1.1", "b=1.1.1.1"], 1, "device_ip 1.1.1.1 is that of server a, device 0, rank 0 too"),
+        (["make", "a=1.1.1.1", "b=1.1.1.1"], 1, "device_ip 1.1.1.1 is that of server a, card 0, rank 0 too"),
         (["make", "a=none.conf"], 1, "device_ip 'none.conf' is not an IPv4 or IPv6 address"),
     ],
 )

@@ -125,40 +125,40 @@ BAD: list[tuple[dict[str, Any], str, Any, str]] = [
     (V1_0, "server_count", 2, "server_count is 2, and every value is text: write it in quotes"),
     (V1_0, "server_count", None, "warning: server_count is missing; it should say 2"),
     (V1_0, "server_list", "x", "server_list is not a list"),
-    (V1_0, "server_list.1.device", [], "server 10.0.0.1: has no device"),
+    (V1_0, "server_list.1.device", [], "server 10.0.0.1: has no card"),
     (V1_0, "server_list.1.server_id", "10.0.0.0", "server 10.0.0.0: server_id is used by 2 servers"),
     (V1_0, "server_list.1.server_id", "", "server number 1: server_id is empty"),
     (V1_0, "server_list.1.server_id", "x" * 65, "server_id has 65 characters, 64 are allowed"),
     (V1_0, "server_list.1.host_ip", "10.0.0.1", "server 10.0.0.0: has no host_ip, and server 10.0.0.1 has one"),
-    (V1_0, f"{DEVICE}.rank_id", "9", "rank 9 is used repeatedly: server 10.0.0.1, device 1 and server 10.0.0.1, dev"),
+    (V1_0, f"{DEVICE}.rank_id", "9", "rank 9 is used repeatedly: server 10.0.0.1, card 1 and server 10.0.0.1, car"),
     (V1_0, f"{DEVICE}.rank_id", "9", "no card has rank 10"),
-    (V1_0, f"{DEVICE}.rank_id", "16", "server 10.0.0.1, device 2: rank_id 16 exceeds 15"),
-    (V1_0, f"{DEVICE}.rank_id", 10, "server 10.0.0.1, device 2: rank_id is 10, and every value is text"),
-    (V1_0, f"{DEVICE}.rank_id", "-1", "server 10.0.0.1, device 2: rank_id is '-1', which is not a whole number"),
-    (V1_0, f"{DEVICE}.device_id", "1", "server 10.0.0.1, device 1: device_id is used 2 times, by ranks 9, 10"),
-    (V1_0, f"{DEVICE}.device_id", "8", "server 10.0.0.1, device 8, rank 10: device_id is not between 0 and 7"),
-    (V1_0, f"{DEVICE}.device_id", None, "server 10.0.0.1, device number 2: device_id is missing"),
-    (V1_0, f"{DEVICE}.device_id", "", "server 10.0.0.1, device number 2: device_id is empty"),
-    (V1_0, f"{DEVICE}.device_ip", None, "server 10.0.0.1, device 2, rank 10: device_ip is missing"),
-    (V1_0, f"{DEVICE}.device_ip", "", "server 10.0.0.1, device 2, rank 10: device_ip is missing"),
-    (V1_0, f"{DEVICE}.device_port", 16666, "server 10.0.0.1, device 2: device_port is 16666, and every value is text"),
+    (V1_0, f"{DEVICE}.rank_id", "16", "server 10.0.0.1, card 2: rank_id 16 exceeds 15"),
+    (V1_0, f"{DEVICE}.rank_id", 10, "server 10.0.0.1, card 2: rank_id is 10, and every value is text"),
+    (V1_0, f"{DEVICE}.rank_id", "-1", "server 10.0.0.1, card 2: rank_id is '-1', which is not a whole number"),
+    (V1_0, f"{DEVICE}.device_id", "1", "server 10.0.0.1, card 1: device_id is used 2 times, by ranks 9, 10"),
+    (V1_0, f"{DEVICE}.device_id", "8", "server 10.0.0.1, card 8, rank 10: device_id is not between 0 and 7"),
+    (V1_0, f"{DEVICE}.device_id", None, "server 10.0.0.1, card number 2: device_id is missing"),
+    (V1_0, f"{DEVICE}.device_id", "", "server 10.0.0.1, card number 2: device_id is empty"),
+    (V1_0, f"{DEVICE}.device_ip", None, "server 10.0.0.1, card 2, rank 10: device_ip is missing"),
+    (V1_0, f"{DEVICE}.device_ip", "", "server 10.0.0.1, card 2, rank 10: device_ip is missing"),
+    (V1_0, f"{DEVICE}.device_port", 16666, "server 10.0.0.1, card 2: device_port is 16666, and every value is text"),
     (V1_0, "server_list.1.host_nic_ip", 0, "server 10.0.0.1: host_nic_ip is 0, and every value is text"),
     (V1_0, "server_list", [], "server_list has no server"),
-    (V1_0, f"{DEVICE}.device_ip", "192.3.27", "device 2, rank 10: device_ip '192.3.27' is not an IPv4 or IPv6"),
-    (V1_0, f"{DEVICE}.device_ip", "192.1.27.0", "rank 10: device_ip 192.1.27.0 is that of server 10.0.0.0, device 0"),
-    (V1_0, f"{DEVICE}.device_ip", "fe80::1", "device 2, rank 10: device_ip is IPv6, and that of server 10.0.0.0"),
-    (V1_0, f"{DEVICE}.device_ip", "192.3.27.2,192.3.28.2", "rank 0: has 1 addresses, and server 10.0.0.1, device 2"),
-    (V1_0, f"{DEVICE}.device_ip", "192.9.27.2", "warning: server 10.0.0.1, device 2, rank 10: device_ip 192.9.27.2"),
-    (V1_0, DEVICE, "card", 'device number 2 is "card", not an object'),
-    (CLOUD, "group_list.0.device_count", "8", "device_count says 8, and there are 4 devices"),
+    (V1_0, f"{DEVICE}.device_ip", "192.3.27", "card 2, rank 10: device_ip '192.3.27' is not an IPv4 or IPv6"),
+    (V1_0, f"{DEVICE}.device_ip", "192.1.27.0", "rank 10: device_ip 192.1.27.0 is that of server 10.0.0.0, card 0"),
+    (V1_0, f"{DEVICE}.device_ip", "fe80::1", "card 2, rank 10: device_ip is IPv6, and that of server 10.0.0.0"),
+    (V1_0, f"{DEVICE}.device_ip", "192.3.27.2,192.3.28.2", "rank 0: has 1 addresses, and server 10.0.0.1, card 2"),
+    (V1_0, f"{DEVICE}.device_ip", "192.9.27.2", "warning: server 10.0.0.1, card 2, rank 10: device_ip 192.9.27.2"),
+    (V1_0, DEVICE, "card", 'card number 2 is "card", not an object'),
+    (CLOUD, "group_list.0.device_count", "8", "device_count says 8, and there are 4 cards"),
     (CLOUD, "group_list.0.instance_count", "1", "instance_count says 1, and there are 2 instances"),
     (CLOUD, "group_count", "2", "group_count says 2, and there are 1 groups"),
     (CLOUD, "group_list.0.instance_list.1.pod_name", "jobab12-job-trainjob-0", "server 192.168.0.24: pod_name"),
-    (CLOUD, "group_list.0.instance_list.1.devices.0.device_id", "8", "server 192.168.0.24, device 8, rank 2: device_i"),
-    (CLOUD, "group_list.0.instance_list.1.devices.0.device_ip", "x", "server 192.168.0.24, device 0, rank 2: device_i"),
-    (CLOUD, "group_list.0.instance_list.1.devices", [], "server 192.168.0.24: has no device"),
-    (CLOUD, "group_list.0.instance_list.1.devices.0.device_ip", None, "device 0, rank 2: device_ip is missing"),
-    (CLOUD, "group_list.0.instance_list.1.server_id", "192.168.0.25", "server 192.168.0.25, device 0: device_id is us"),
+    (CLOUD, "group_list.0.instance_list.1.devices.0.device_id", "8", "server 192.168.0.24, card 8, rank 2: device_i"),
+    (CLOUD, "group_list.0.instance_list.1.devices.0.device_ip", "x", "server 192.168.0.24, card 0, rank 2: device_i"),
+    (CLOUD, "group_list.0.instance_list.1.devices", [], "server 192.168.0.24: has no card"),
+    (CLOUD, "group_list.0.instance_list.1.devices.0.device_ip", None, "card 0, rank 2: device_ip is missing"),
+    (CLOUD, "group_list.0.instance_list.1.server_id", "192.168.0.25", "server 192.168.0.25, card 0: device_id is us"),
     (CLOUD, "group_list", [], "group_list is empty"),
     (V1_2, "super_pod_list.1.super_pod_id", "0", "super pod 0: super_pod_id is used 2 times"),
     (V1_2, "super_pod_list.1.super_pod_id", "", "super_pod_id is empty"),
@@ -167,10 +167,10 @@ BAD: list[tuple[dict[str, Any], str, Any, str]] = [
     (V1_2, "super_pod_list.1.server_list.0.server_id", "10.0.0.0", "pod 1: server 10.0.0.0 is in super pod 0 too"),
     (V1_2, "super_pod_list.1.server_list", [], "super pods must have the same number of servers"),
     (V1_2, "super_pod_list", None, "super_pod_list has no super pod"),
-    (V1_2, f"{DEVICE}.super_device_id", None, "server 10.0.0.1, device 2, rank 10: super_device_id is missing"),
+    (V1_2, f"{DEVICE}.super_device_id", None, "server 10.0.0.1, card 2, rank 10: super_device_id is missing"),
     (V1_2, f"{DEVICE}.super_device_id", "a", "rank 10: super_device_id 'a' is not a whole number"),
     (V1_2, f"{DEVICE}.super_device_id", "٣", "rank 10: super_device_id '٣' is not a whole number"),
-    (V1_2, f"{DEVICE}.super_device_id", "37748736", "super pod 1, server 10.0.0.1, device 2, rank 10: super_device_id"),
+    (V1_2, f"{DEVICE}.super_device_id", "37748736", "super pod 1, server 10.0.0.1, card 2, rank 10: super_device_id"),
     (json.loads(LAB), "para_plane_nic_location", "host", "para_plane_nic_location is 'host', wanted 'device'"),
     (json.loads(LAB), "para_plane_nic_location", "", "para_plane_nic_location is empty"),
     (json.loads(LAB), "deploy_mode", 1, "deploy_mode is 1, and every value is text"),
@@ -180,12 +180,12 @@ BAD: list[tuple[dict[str, Any], str, Any, str]] = [
     (json.loads(LAB), "board_id", "0x0030", "warning: board_id is '0x0030', and guides know 0x0000 (x86), 0x0020"),
     (json.loads(LAB), "group_list.0.instance_count", "8", "instance_count says 8, and there are 16 instances"),
     (json.loads(LAB), "group_list.0.instance_list.9.devices.0.device_ip", None, "1, rank 9: device_ip is missing"),
-    (json.loads(LAB), "group_list.0.device_num", "8", "group number 0: device_num says 8, and there are 16 devices"),
+    (json.loads(LAB), "group_list.0.device_num", "8", "group number 0: device_num says 8, and there are 16 cards"),
     (json.loads(LAB), "group_list.0.server_num", "1", "server_num says 1, and there are 2 servers"),
     (json.loads(LAB), "group_list.0.instance_list.9.rank_id", "1", "rank 1 is used repeatedly: server 192.168.3.6"),
-    (json.loads(LAB), "group_list.0.instance_list.9.server_id", "192.168.3.6", "server 192.168.3.6, device 1: device"),
-    (json.loads(LAB), "group_list.0.instance_list.9.server_id", "192.168.3.9", "16 devices on 3 servers"),
-    (json.loads(LAB), "group_list.0.instance_list.9.devices", [], "server 192.168.3.2, rank 9: has 0 devices"),
+    (json.loads(LAB), "group_list.0.instance_list.9.server_id", "192.168.3.6", "server 192.168.3.6, card 1: device"),
+    (json.loads(LAB), "group_list.0.instance_list.9.server_id", "192.168.3.9", "16 cards on 3 servers"),
+    (json.loads(LAB), "group_list.0.instance_list.9.devices", [], "server 192.168.3.2, rank 9: has 0 cards"),
     (json.loads(LAB), "group_list.0.group_name", None, "group number 0: group_name is missing"),
 ]  # fmt: skip
 
@@ -240,8 +240,8 @@ def test_two_groups_have_names_of_their_own() -> None:
     ("sizes", "text"),
     [
         ((8, 8), ""),
-        ((6, 6), "12 devices on 2 servers, and each server must have 1, 2, 4, 8, 16 of them"),
-        ((5, 4), "9 devices on 2 servers, and each server must have 1, 2, 4, 8, 16 of them"),
+        ((6, 6), "12 cards on 2 servers, and each server must have 1, 2, 4, 8, 16 of them"),
+        ((5, 4), "9 cards on 2 servers, and each server must have 1, 2, 4, 8, 16 of them"),
     ],
 )
 def test_servers_of_a_lab_table_share_the_cards_evenly(sizes: tuple[int, ...], text: str) -> None:
@@ -321,7 +321,7 @@ def test_pods_of_one_server_need_not_follow_one_another() -> None:
 def test_fewer_cards_on_one_server_are_named() -> None:
     broken = copy.deepcopy(V1_0)
     broken["server_list"][1]["device"] = broken["server_list"][1]["device"][:4]
-    assert "server 10.0.0.1: has 4 devices, and others have 8" in problems_of(broken)
+    assert "server 10.0.0.1: has 4 cards, and others have 8" in problems_of(broken)
     assert [line for line in problems_of(broken, chip="910B") if not line.startswith("warning")] == []
 
 
@@ -371,7 +371,7 @@ def test_a_single_server_needs_no_addresses() -> None:
 
 def test_a_lab_table_has_an_address_for_every_card() -> None:
     (problem,) = check_text(table_text(make_table({"a": {0: ""}}, Form.LAB)))
-    assert str(problem) == "server a, device 0, rank 0: device_ip is missing, by which the others reach it"
+    assert str(problem) == "server a, card 0, rank 0: device_ip is missing, by which the others reach it"
 
 
 def test_conversion_keeps_every_card_its_rank() -> None:
@@ -387,8 +387,8 @@ def test_a_conversion_says_where_hccl_would_number_otherwise() -> None:
     made, notes = convert(table(LAB), Form.CLOUD)
     assert notes == [
         (
-            "HCCL, by server_id, would make server 192.168.3.2, device 0 rank 0; "
-            "in this table that is server 192.168.3.6, device 0"
+            "HCCL, by server_id, would make server 192.168.3.2, card 0 rank 0; "
+            "in this table that is server 192.168.3.6, card 0"
         )
     ]
     assert [server.pod for server in made.servers] == ["job-0", "job-1"]
@@ -430,7 +430,7 @@ def test_made_of_two_hccn_files() -> None:
 
 @pytest.mark.parametrize(
     ("conf", "text"),
-    [("", "no line address_"), ("address_0=1.1.1.1\naddress_0=1.1.1.2", "x:2: device 0 has a second address 1.1.1.2")],
+    [("", "no line address_"), ("address_0=1.1.1.1\naddress_0=1.1.1.2", "x:2: card 0 has a second address 1.1.1.2")],
 )
 def test_a_hccn_file_that_is_none(conf: str, text: str) -> None:
     with pytest.raises(UsageFault, match=text):

@@ -74,7 +74,7 @@ def test_one_process_on_the_second_node_sees_it_by_itself(variable: dict[str, st
         ({"RANK_ID": "x"}, "RANK_ID is 'x', which is not a whole number"),
         ({"RANK_ID": "16"}, "RANK_ID is 16, and of 16 ranks the last is 15"),
         ({"RANK_SIZE": "8"}, "RANK_SIZE is 8, and the rank table has 16 cards"),
-        ({"DEVICE_ID": "4"}, "DEVICE_ID is 4, and the rank table has rank 3 on device 3 of server 192.168.3.6"),
+        ({"DEVICE_ID": "4"}, "DEVICE_ID is 4, and the rank table has rank 3 on card 3 of server 192.168.3.6"),
     ],
 )
 def test_each_contradiction_is_named(change: dict[str, str], text: str) -> None:

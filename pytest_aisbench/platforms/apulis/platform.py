@@ -90,7 +90,7 @@ class Apulis:
             names = f"known: {', '.join(sorted(devices)) or 'none'}"
             yield failure("device type", f"{wanted} is not there; {names}", "change device_type in workload.toml")
             return
-        with reading("its devices"):
+        with reading("its cards"):
             rows = devices[wanted].get("detail") or []
             fitting = [row for row in rows if int(row.get("capacity") or 0) >= spec.shape.devices]
         if rows and len(fitting) < spec.shape.nodes:
@@ -181,7 +181,7 @@ class Apulis:
     def _list_devices(self, patience_s: float) -> Mapping[str, Any]:
         if self._devices is None:
             answer = self._http.ask("GetAllDevice", userName=self._access.user, patience_s=patience_s)
-            with reading("its devices"):
+            with reading("its cards"):
                 self._devices = {str(name): dict(row) for name, row in answer.items()}
         return self._devices
 

@@ -221,7 +221,7 @@ def _flavor(spec: JobSpec, flavor: str, devices_source: str) -> str:
         return flavor
     if devices not in _SIZES or devices > _NODE:
         raise UsageFault(
-            f"shape {spec.shape}: {_PUBLIC} has no flavor of {devices} cards", advice="choose 1, 2, 4 or 8 devices"
+            f"shape {spec.shape}: {_PUBLIC} has no flavor of {devices} cards", advice="choose 1, 2, 4 or 8 cards"
         )
     fitting = f"{_PUBLIC}.{_SIZES[devices]}"
     if flavor not in {fitting, _PUBLIC} and not devices_source:
@@ -236,7 +236,7 @@ def _in_pool(spec: JobSpec, pool: str) -> dict[str, Any]:
         return {"pool_id": pool}
     if devices not in _SIZES:
         raise UsageFault(
-            f"shape {spec.shape}: pools have no flavor of {devices} cards", advice="choose 1, 2, 4, 8 or 16 devices"
+            f"shape {spec.shape}: pools have no flavor of {devices} cards", advice="choose 1, 2, 4, 8 or 16 cards"
         )
     return {"pool_id": pool, "flavor_id": f"{POOL_FLAVORS}.{_SIZES[devices]}"}
 
